@@ -22,6 +22,7 @@ mkdir -p "$1"
 out=$(cd "$1" && pwd -P)
 shift
 arches=("$@")
+named=$#
 [ $# -gt 0 ] || arches=(x86_64 aarch64)
 host=$(uname -m)
 for arch in "${arches[@]}"; do
@@ -95,8 +96,12 @@ remap() {
     printf '%s\n' "--remap-path-prefix=$root=/ranklaunch" "--remap-path-prefix=$home=/cargo" "--remap-path-prefix=$work=/build"
 }
 
-# What cannot be built here, in one line; the rest is built all the same.
+# What cannot be built here, in one line; the rest is built all the same, unless somebody asked for just this.
 left_out=()
+leave_out() {
+    [ "$named" -eq 0 ] || fail "$1 was asked for and cannot be built: $2"
+    left_out+=("$1 is left out: $2")
+}
 standard_library() {
     [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] || rustup target add "$1" >&2
 }
@@ -126,8 +131,8 @@ static() {
 
 build() {
     local arch=$1 target=$1-unknown-linux-gnu linker flags probe
-    standard_library "$target" || { left_out+=("$arch is left out: rustup target add $target fails here"); return 0; }
-    linker=$(linker_of "$arch") || { left_out+=("$arch is left out: no $arch-linux-gnu-gcc to link with"); return 0; }
+    standard_library "$target" || { leave_out "$arch" "rustup target add $target fails here"; return 0; }
+    linker=$(linker_of "$arch") || { leave_out "$arch" "no $arch-linux-gnu-gcc to link with"; return 0; }
     flags=$(remap | sed 's/.*/"&"/' | paste -sd,)
     say "dist: the node-probe for $arch, glibc $floor"
     CARGO_ENCODED_RUSTFLAGS=$(printf '%s\x1f' -Ctarget-feature=-crt-static; remap | paste -sd $'\x1f') \

@@ -54,8 +54,10 @@ def libc(linker):
     """The C library that the linker takes, as the package system calls it, and where its licence lies."""
     archive = Path(said(linker, "-print-file-name=libc.a").strip()).resolve()
     try:
-        owner = said("dpkg-query", "-S", str(archive)).split(":")[0]
-        return owner, said("dpkg-query", "-W", "-f", "${Version}", owner)
+        # Such as `libc6-dev:amd64: /usr/lib/…`; a package for cross-compilation has no architecture there. Without it
+        # `-W` writes the versions of all that are installed, one behind the other.
+        package = said("dpkg-query", "-S", str(archive)).splitlines()[0].split(": ")[0].split(", ")[0]
+        return package.split(":")[0], said("dpkg-query", "-W", "-f", "${Version}", package)
     except (OSError, subprocess.CalledProcessError):
         return "libc", hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
 

@@ -248,8 +248,12 @@ fn memory(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         (Some(limit), Some(total)) => Some(limit.min(total)),
         (limit, total) => limit.or(total),
     };
+    let mut found = refused_memory(input);
     let Some(most) = most else {
-        return vec![CheckFinding::info(text!("not known", "未知"))];
+        if found.is_empty() {
+            found.push(CheckFinding::info(text!("not known", "未知")));
+        }
+        return found;
     };
     let size = bytes(most);
     let gpus = u64::from(input.on_gpus());
@@ -260,7 +264,7 @@ fn memory(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         .iter()
         .any(|gpu| gpu.memory_total.is_some_and(|total| total >= MEMORY_PER_GPU));
     if is_large && most < MEMORY_PER_GPU.saturating_mul(gpus) {
-        return vec![CheckFinding::bad(
+        let short = CheckFinding::bad(
             text!(
                 "{size} of memory for {gpus} GPUs; loading a checkpoint on every rank can cause an OOM kill; /dev/shm counts towards the limit",
                 "{gpus} 个 GPU 只有 {size} 内存；各进程加载权重时可能被 OOM 终止，/dev/shm 也计入其中"
@@ -269,11 +273,11 @@ fn memory(input: &CheckInput<'_>) -> Vec<CheckFinding> {
                 "raise the container's memory limit to 32 GiB per GPU or more",
                 "请将容器内存限制提高到每个 GPU 32 GiB 以上"
             ),
-        )];
+        );
+        found.insert(0, short);
     }
-    let refused = refused_memory(input);
-    if !refused.is_empty() {
-        return refused;
+    if !found.is_empty() {
+        return found;
     }
     let swap = limits.swap_total.filter(|swap| *swap > 0).map(bytes);
     let (en, zh) = swap.map_or_else(Default::default, |swap| {

@@ -83,6 +83,12 @@ fn folder(free: u64, total: u64) -> Folder {
     Folder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
 }
 
+/// User 1000 could write no file in the log folder.
+fn unwritten(errno: i32) -> WriteProblem {
+    let error = std::io::Error::from_raw_os_error(errno);
+    WriteProblem { user: 1000, ..WriteProblem::of(std::path::Path::new("/logs"), &error) }
+}
+
 #[test]
 fn a_healthy_node_is_in_order() {
     let checks = Node::new(8).checks();
@@ -306,8 +312,8 @@ const TABLE: &[(Id, Change, CheckStatus, &str)] = &[
     (
         Id::DiskLogs,
         |node| {
-            let problem = |code| WriteProblem { folder: "/logs".into(), code, user: 1000 };
-            node.tried.write = Some(Err(problem(rustix::io::Errno::NOSPC.raw_os_error())));
+            let code = rustix::io::Errno::NOSPC.raw_os_error();
+            node.tried.write = Some(Err(unwritten(code)));
         },
         CheckStatus::Warn,
         "No space left",
@@ -526,6 +532,21 @@ fn sizes_are_read_and_shown() {
     }
 }
 
+/// Who raises the cgroup's limit must not run into the next one at the following start.
+#[test]
+fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
+    let mut node = Node::new(8);
+    node.facts.limits.memory_limit = Some(64 << 30);
+    node.facts.limits.address_space = Some(8 << 30);
+    node.facts.limits.overcommit = Some(2);
+    let checks = node.checks();
+    let of_memory = checks.iter().filter(|check| check.id == Id::MemoryLimit);
+    let texts: Vec<&str> = of_memory.map(|check| &*check.text.en).collect();
+    for part in ["64 GiB of memory", "ulimit -v", "overcommit_memory=2"] {
+        assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+    }
+}
+
 #[test]
 fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
     for (code, hint) in [
@@ -536,7 +557,7 @@ fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
         (rustix::io::Errno::IO.raw_os_error(), "--log-dir"),
     ] {
         let mut node = Node::new(8);
-        node.tried.write = Some(Err(WriteProblem { folder: "/logs".into(), code, user: 1000 }));
+        node.tried.write = Some(Err(unwritten(code)));
         let checks = node.checks();
         let logs = checks.iter().find(|check| check.id == Id::DiskLogs).expect("the check");
         assert_eq!(logs.severity, CheckStatus::Warn);

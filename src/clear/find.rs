@@ -38,6 +38,8 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
 struct Match<'a> {
     process: &'a Process,
     rule: StaleRule,
+    /// The rule that would match without the marker of a dead run.
+    otherwise: Option<StaleRule>,
     holds: Vec<HeldResource>,
 }
 
@@ -56,11 +58,16 @@ impl<'a> ProcessScan<'a> {
             }
         }
 
+        self.living = self.living_runs(&matches);
         let mut fates = Fates::new();
         let mut proven = DoomedTrees::default();
         let mut forced = DoomedTrees::default();
         for one in matches {
-            let Match { process, rule, holds } = one;
+            let Match { process, rule, otherwise, holds } = one;
+            let is_living = self.living.contains_key(&process.pid);
+            let by_marker = matches!(rule, StaleRule::Marker { .. });
+            let rule = if is_living && by_marker { otherwise } else { Some(rule) };
+            let Some(rule) = rule else { continue };
             let fate = match &rule {
                 StaleRule::Holds => Fate::Spared(text!(
                     "it does not run this job's script",
@@ -81,6 +88,37 @@ impl<'a> ProcessScan<'a> {
             fates.retain(|pid, _| line.contains(pid));
         }
         self.found(fates)
+    }
+
+    /// The processes of runs that go on in the tree of a match, each with its living agent: the
+    /// agent, what is below it, and what it was started from. A tmux that a rank started keeps
+    /// the marker of that rank's run for ever, and so do the guard and the agent of each run
+    /// that is started in it later.
+    fn living_runs(&self, matches: &[Match<'_>]) -> BTreeMap<i32, i32> {
+        let roots: Vec<i32> = matches
+            .iter()
+            .filter(|one| matches!(one.rule, StaleRule::Marker { .. } | StaleRule::Program))
+            .map(|one| one.process.pid)
+            .collect();
+        let below = procfs::descendants_in(self.all, &roots).into_iter().map(|one| one.pid);
+        let agents: BTreeSet<i32> = below
+            .chain(roots.iter().copied())
+            .filter_map(|pid| self.marker(pid))
+            .filter(|marker| marker.alive)
+            .map(|marker| marker.agent)
+            // One above us adopts every orphan below it, so what is below it proves nothing.
+            .filter(|agent| *agent != self.own.pid && !self.above.contains(agent))
+            .collect();
+        let mut living = BTreeMap::new();
+        for agent in agents {
+            let below = procfs::descendants_in(self.all, &[agent]);
+            let above = procfs::ancestors_in(self.all, agent);
+            let all = below.into_iter().chain(above).map(|one| one.pid).chain([agent]);
+            for pid in all {
+                living.entry(pid).or_insert(agent);
+            }
+        }
+        living
     }
 
     /// The rule that matches a process, if one does.
@@ -104,15 +142,16 @@ impl<'a> ProcessScan<'a> {
         let gpu = uses_gpu.then(|| self.open_gpu(pid)).flatten().map(HeldResource::Gpu);
         let holds: Vec<HeldResource> =
             gpu.into_iter().chain(port.map(HeldResource::Port)).collect();
+        let otherwise = runs.or((!holds.is_empty()).then_some(StaleRule::Holds));
         let rule = match &marker {
             // In another PID namespace the agent has another pid than here, and may be alive.
             Some(marker) if !marker.alive && !self.is_in_other_namespace(pid) => {
                 Some(StaleRule::Marker { job: marker.job.clone() })
             }
-            _ => runs.or((!holds.is_empty()).then_some(StaleRule::Holds)),
+            _ => otherwise.clone(),
         };
         self.seen.insert(pid, Seen { argv, kind, marker });
-        Some(Match { process, rule: rule?, holds })
+        Some(Match { process, rule: rule?, otherwise, holds })
     }
 
     /// Which mode may end a process that runs the script or carries a dead run's marker.
@@ -126,7 +165,8 @@ impl<'a> ProcessScan<'a> {
         if let Some(why) = self.foreign(process.pid) {
             return Fate::Spared(why);
         }
-        let agent = self.supervising_agent(process);
+        let agent =
+            self.supervising_agent(process).or_else(|| self.living.get(&process.pid).copied());
         if matches!(rule, StaleRule::Marker { .. }) && agent.is_none() {
             let why =
                 text!("the ranklaunch that started it is gone", "启动它的 ranklaunch 已不存在");

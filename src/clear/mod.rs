@@ -8,7 +8,8 @@
 //! orphaned but healthy. So by default ([`StaleMode::Kill`]) only proof ends a process, with all
 //! that it started:
 //! - it carries our marker ([`MARKER`]) of a run whose agent is dead; the agent is identified by
-//!   pid and start time, since pids are reused;
+//!   pid and start time, since pids are reused. A run that goes on may have inherited such a
+//!   marker, so it does not count for a living agent, nor for what is above or below that agent;
 //! - or it runs this job's script, as our user and in our container, has a rank's variables, and
 //!   its launcher is dead: PID 1 or a subreaper adopted it. [`orphan`] has the proof.
 //!

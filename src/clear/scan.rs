@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustix::io::Errno;
+use rustix::process::test_kill_process;
+
 use super::identity::{ProgramKind, Wanted, kind};
 use super::{MARKER, Request};
 use crate::host::Host;
@@ -10,6 +13,7 @@ use crate::lang::Text;
 use crate::launchers::{self, LauncherKind};
 use crate::observe::Claim;
 use crate::procfs::{self, Process};
+use crate::sys::Pid;
 use crate::text;
 
 /// One scan of all processes.
@@ -26,6 +30,8 @@ pub(super) struct ProcessScan<'a> {
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// What was read of a process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
+    /// Processes of runs that go on, each with its living agent, as far as a match led to them.
+    pub(super) living: BTreeMap<i32, i32>,
 }
 
 /// What was read of a process beyond its stat.
@@ -56,7 +62,8 @@ impl<'a> ProcessScan<'a> {
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
         let born = first.into_iter().fold(born(host, own, all), u64::min);
-        ProcessScan { host, request, own, above, siblings, born, all, seen: BTreeMap::new() }
+        let (seen, living) = (BTreeMap::new(), BTreeMap::new());
+        ProcessScan { host, request, own, above, siblings, born, all, seen, living }
     }
 
     /// The program of this job.
@@ -92,10 +99,19 @@ impl<'a> ProcessScan<'a> {
         let start: u64 = parts.next()?.parse().ok()?;
         let agent: i32 = parts.next()?.parse().ok()?;
         let job = parts.next()?.to_owned();
-        // A pid alone proves nothing: it may be another process by now.
-        let alive =
-            self.all.get(&agent).is_some_and(|now| now.start_ticks == start && !now.is_dead());
+        let alive = is_alive(self.all.get(&agent), start, || self.asked(agent));
         Some(JobMarker { job, agent, alive })
+    }
+
+    /// What the kernel says of a signal to a process that /proc does not list; None where it
+    /// cannot be asked.
+    fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
+        // A pid of a replayed host is another process here. A listing has no threads, but /proc
+        // opens those that it does not hide: such a number is not an agent's any more.
+        if !self.host.is_live() || pid <= 0 || procfs::stat(self.host, pid).is_some() {
+            return None;
+        }
+        Pid::from_raw(pid).map(test_kill_process)
     }
 
     /// Whether this is the srun of our own Slurm job. It runs beside the batch script of the
@@ -179,6 +195,21 @@ impl<'a> ProcessScan<'a> {
     }
 }
 
+/// Whether an agent is alive, by what /proc lists under its pid; otherwise by the kernel's answer.
+fn is_alive(
+    listed: Option<&Process>,
+    start_ticks: u64,
+    asked: impl FnOnce() -> Option<rustix::io::Result<()>>,
+) -> bool {
+    match listed {
+        // A pid alone proves nothing: it may be another process by now.
+        Some(now) => now.start_ticks == start_ticks && !now.is_dead(),
+        // /proc mounted with hidepid does not list the processes of other users. The start time
+        // is hidden as well, so whoever has this pid counts as the agent.
+        None => asked() == Some(Err(Errno::PERM)),
+    }
+}
+
 /// The launchers that share the variables of this job, with their descendants, and when the
 /// first of them began.
 fn siblings(
@@ -221,4 +252,26 @@ fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
         .take_while(|above| us.is_some() && program(above.pid) == us)
         .map(|above| above.start_ticks)
         .fold(own.start_ticks, u64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_proc_hides_is_not_taken_for_dead() {
+        let agent = |start: u64, state: char| {
+            let line =
+                format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));
+            procfs::parse_stat(line.as_bytes()).expect("a stat line")
+        };
+        let unasked = || -> Option<rustix::io::Result<()>> { panic!("/proc lists it") };
+        assert!(is_alive(Some(&agent(90, 'S')), 90, unasked));
+        assert!(!is_alive(Some(&agent(91, 'S')), 90, unasked), "another process by now");
+        assert!(!is_alive(Some(&agent(90, 'Z')), 90, unasked), "a zombie");
+        assert!(is_alive(None, 90, || Some(Err(Errno::PERM))), "another user's, hidden");
+        assert!(!is_alive(None, 90, || Some(Err(Errno::SRCH))), "gone");
+        assert!(!is_alive(None, 90, || Some(Ok(()))), "ours would be listed");
+        assert!(!is_alive(None, 90, || None), "a replayed host");
+    }
 }

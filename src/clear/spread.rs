@@ -100,12 +100,14 @@ impl ProcessScan<'_> {
             (Some(Fate::Leftover(_)), _) | (Some(Fate::Forced(_)), Fate::Forced(_)) => return,
             _ => {}
         }
-        let marker = self.marker(pid).filter(|marker| marker.alive);
-        let fate = match (&part, self.foreign(pid), marker) {
+        let marked = self.marker(pid).filter(|marker| marker.alive).map(|marker| marker.agent);
+        // The guard and the agent do not carry the marker of the run that they serve.
+        let agent = marked.or_else(|| self.living.get(&pid).copied());
+        let fate = match (&part, self.foreign(pid), agent) {
             (_, Some(why), _) => Fate::Spared(why),
             // `force` ends the job of that ranklaunch, so its agent protects it only under
             // `kill`.
-            (Fate::Leftover(_), None, Some(marker)) => Fate::Spared(running(marker.agent)),
+            (Fate::Leftover(_), None, Some(agent)) => Fate::Spared(running(agent)),
             _ => part,
         };
         let (rule, holds) = match fates.remove(&pid) {

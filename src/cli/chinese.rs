@@ -120,7 +120,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("heads", "模型的注意力头数，必须能被 ulysses 并行度整除"),
     (
         "inject",
-        "是否让 rank 的 Python 启动 torch 自带的 worker server，供其停滞时查询：auto 或 off [默认：auto]",
+        "是否让 rank 的 Python 启动 torch 自带的 worker server，供其卡死时查询：auto 或 off [默认：auto]",
     ),
     (
         "warm",

@@ -225,8 +225,10 @@ fn indented(text: &str, failure: &LoadError) -> Option<String> {
     let line = *lines.get(number)?;
     let depth = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let above = lines.get(..number)?.iter().rev().find(|line| !line.trim().is_empty())?;
-    let wanted = depth(above) + 1;
-    // Each line is moved once, and only to the depth of the one above it.
+    // The depth of the line above is tried first: one deeper each time would make a staircase of
+    // a long list. Where that is not enough, the line is moved once more.
+    let least = depth(above);
+    let wanted = if depth(line) < least { least } else { least + 1 };
     if depth(line) >= wanted || !in_flow(lines.get(..number)?) {
         return None;
     }
@@ -461,6 +463,13 @@ mod tests {
             let line = text.lines().position(|line| line.contains("c: 1")).expect("c") + 1;
             assert_eq!(a.get("c").map(|c| c.line), Some(line), "{text}");
         }
+        // Each line is moved next to the one above it, not below it.
+        let mut text = format!("a:\n  b: [\n{}  ]\n  c: 1\n", "  x,\n".repeat(40));
+        while let Err(error) = stream(&text, 0, &mut Documents::default()) {
+            text = indented(&text, &error).expect("a line to move");
+        }
+        let depths = text.lines().map(|line| line.len() - line.trim_start().len());
+        assert_eq!(depths.max(), Some(3), "{text}");
         // Without an open bracket it stays an error.
         for wrong in ["a:\n    b: 1\n  c: 2\n", "a: 'x\ny'\nb:\n    c: 1\n  d: 2\n"] {
             assert_eq!(documents(wrong).unreadable.len(), 1, "{wrong}");

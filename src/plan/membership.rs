@@ -130,7 +130,7 @@ fn refuse_nesting(
         return Err(refuse(
             Id::Nested,
             text!(
-                "this runs below a launcher of ranks already: process {pid} above us is `{line}`",
+                "this already runs below a launcher of ranks: process {pid} above us is `{line}`",
                 "当前已在 rank 启动器之内：上级进程 {pid} 是 `{line}`"
             ),
             text!(

@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 pub struct WriteProblem {
     /// The folder that was tried: the folder itself or its nearest existing parent.
     pub folder: PathBuf,
-    /// errno; 0 if there is none.
-    pub code: i32,
+    /// errno; None where the error is not the kernel's.
+    pub code: Option<i32>,
+    /// The error in words, for one without errno.
+    #[serde(default)]
+    pub text: String,
     /// Our effective user.
     pub user: u32,
 }
@@ -20,12 +23,18 @@ pub struct WriteProblem {
 impl WriteProblem {
     pub fn of(folder: &Path, error: &io::Error) -> WriteProblem {
         let user = rustix::process::geteuid().as_raw();
-        WriteProblem { folder: folder.to_owned(), code: error.raw_os_error().unwrap_or(0), user }
+        let (code, text) = (error.raw_os_error(), error.to_string());
+        WriteProblem { folder: folder.to_owned(), code, text, user }
     }
 
-    /// The kernel's error.
+    /// The error of the write.
     pub fn error(&self) -> io::Error {
-        io::Error::from_raw_os_error(self.code)
+        // Captures of 0.1 have 0 where there is no errno.
+        match self.code.filter(|code| *code != 0) {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None if self.text.is_empty() => io::Error::other("the system gave no reason"),
+            None => io::Error::other(self.text.clone()),
+        }
     }
 }
 
@@ -52,4 +61,24 @@ fn write(path: &Path) -> io::Result<()> {
     drop(file);
     let removed = fs::remove_file(path);
     written.and(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_errno_keeps_its_words() {
+        let again = |problem: &WriteProblem| {
+            let text = serde_json::to_string(problem).expect("JSON");
+            serde_json::from_str::<WriteProblem>(&text).expect("the same").error().to_string()
+        };
+        let of = |error: io::Error| WriteProblem::of(Path::new("/logs"), &error);
+        let full = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        assert_eq!(again(&of(full())), full().to_string());
+        assert_eq!(again(&of(io::Error::other("getrandom: refused"))), "getrandom: refused");
+        let earlier = r#"{"folder":"/logs","code":0,"user":1000}"#;
+        let earlier: WriteProblem = serde_json::from_str(earlier).expect("an earlier capture");
+        assert!(!earlier.error().to_string().contains("Success"), "{}", earlier.error());
+    }
 }

@@ -134,7 +134,7 @@ pub(crate) fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
     if node.standstill.is_some() {
         return match lang {
             Lang::En => "stands still",
-            Lang::Zh => "停滞",
+            Lang::Zh => "卡死",
         };
     }
     match (node.phase, lang) {

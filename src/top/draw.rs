@@ -121,7 +121,7 @@ fn alert(model: &Model, width: usize) -> (String, Style) {
         let at = model.nodes.iter().map(|node| node.at_ms).max().unwrap_or(0);
         let since = ago(at.saturating_sub(stands.since_ms) / 1000);
         let who = stands.text.as_ref().map_or("", |text| text.get(lang));
-        let shown = text!("stands still for {since}: {who}", "已停滞 {since}：{who}");
+        let shown = text!("stands still for {since}: {who}", "已卡死 {since}：{who}");
         return (shown.get(lang).to_owned(), red.add_modifier(Modifier::BOLD));
     }
     let findings = findings(&model.nodes);

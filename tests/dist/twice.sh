@@ -9,7 +9,8 @@ folder=$(cd "$1" && pwd)
 shift
 one=$folder/a two=$folder/another/and-a-longer-one
 for clone in "$one" "$two"; do
-    rm -rf "$clone/source"
+    # What an earlier call compiled would be compared, not built.
+    rm -rf "$clone/source" "$clone/dist" "$clone/dist.build"
     mkdir -p "$clone"
 done
 git clone --quiet "$root" "$one/source"

@@ -264,6 +264,47 @@ fn trees_are_judged_as_one() {
     assert_eq!(fates(&with_shell), [none(), vec![60, 61, 73], vec![69, 74]], "a person's shell");
 }
 
+/// A tmux that a rank started keeps the marker of that rank's run, and gives it to each run that
+/// is started in it.
+#[test]
+fn a_run_below_what_a_dead_run_left_goes_on() {
+    const DEAD: &str = "RANKLAUNCH_JOB=a:77:90";
+    const LIVING: &str = "RANKLAUNCH_JOB=b:66:100";
+    let nothing: [Vec<i32>; 3] = Default::default();
+    let tree = |marker: &'static str, agent: &'static str, rank: &'static str| {
+        let shim =
+            Planted { environ: marker, ..planted(67, "/bin/ranklaunch rank -- python x.py") };
+        let probe = Planted { ppid: 66, session: 65, ..planted(69, "node-probe watch") };
+        let agent = Planted { ppid: 65, session: 65, ..planted(66, agent) };
+        let unmarked = [
+            planted(60, "tmux: server"),
+            Planted { ppid: 60, terminal: 34817, ..planted(61, "-bash") },
+            // setsid: a session of its own, without a terminal.
+            Planted { pid: 65, ppid: 61, ..agent.clone() },
+            agent,
+            probe,
+        ];
+        let mut tree = unmarked.map(|one| Planted { environ: DEAD, ..one }).to_vec();
+        tree.push(Planted { ppid: 66, ..shim });
+        tree.push(Planted { ppid: 67, environ: marker, ..planted(68, rank) });
+        tree
+    };
+    let ours = |marker| tree(marker, "/bin/ranklaunch run -- train.py", "python -u train.py");
+    assert_eq!(fates(&ours(LIVING)), [vec![], vec![65, 66, 67, 68, 69], vec![]], "as any other");
+    let other = tree(LIVING, "/bin/ranklaunch run -- other.py", "python -u other.py");
+    assert_eq!(fates(&other), nothing, "another script's");
+    // Younger than we are: no rule asks it, but it is below the tmux.
+    let younger: Vec<Planted> =
+        tree("RANKLAUNCH_JOB=b:66:600", "/bin/ranklaunch run -- train.py", "python -u train.py")
+            .into_iter()
+            .map(|one| Planted { start: if one.pid < 65 { 100 } else { 600 }, ..one })
+            .collect();
+    assert_eq!(fates(&younger), nothing, "began after us");
+    // The control: without a living agent all of it is left over, but for a person's shell.
+    let dead = ours("RANKLAUNCH_JOB=b:66:99");
+    assert_eq!(fates(&dead), [vec![60, 65, 66, 67, 68, 69], vec![], vec![61]], "a dead one");
+}
+
 /// Holding the port proves nothing: the process is named, but only proof ends it.
 #[test]
 fn who_holds_the_port_is_named_and_not_condemned() {

@@ -161,7 +161,7 @@ fn standstill(path: &Path, hang: &Value) -> Option<Text> {
     (!culprits.is_empty()).then(|| {
         text!(
             "{file}: at {at} the job had stood still for {seconds} s: {culprits}",
-            "{file}：到 {at} 时作业已静止 {seconds} 秒：{culprits}"
+            "{file}：到 {at} 时任务已卡死 {seconds} 秒：{culprits}"
         )
     })
 }

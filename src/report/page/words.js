@@ -46,7 +46,7 @@ const WORDS = {
   waiting: ["Waiting for other nodes", "等待其他节点"],
   computing: ["Computing: all ranks run", "计算：全部 rank 在运行"],
   lost: ["Lost: attempts that were repeated (what a checkpoint saved is not known)", "损失：被重复的尝试（检查点保存了多少未知）"],
-  standing: ["Standing still", "停滞"],
+  standing: ["Standing still", "卡死"],
   restarting: ["Restarting", "重启"],
   ending: ["Ending", "结束"],
   ran: ["run time", "运行时长"],
