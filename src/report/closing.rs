@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use super::ending::{Ending, read_log, read_log_here};
+use super::ending::Ending;
 use super::why_view;
 use crate::lang::{Lang, Text};
 use crate::observe::counters::Growth;
@@ -72,7 +72,7 @@ pub fn block(closing: &Closing<'_>) -> String {
     } else {
         match &ending.why {
             Some(why) => out.push_str(&why_view::lines(why, ending, &seconds, lang)),
-            None => push_verdict(&mut out, closing, &seconds),
+            None => push_verdict(&mut out, ending, &seconds, lang),
         }
         if !closing.link_errors.is_empty() {
             let list = link_errors(closing.link_errors);
@@ -129,14 +129,11 @@ fn push_warnings(out: &mut String, warnings: &[Warning], lang: Lang) {
 }
 
 /// What the verdict itself says, where the output shows no cause.
-fn push_verdict(out: &mut String, closing: &Closing<'_>, seconds: &str) {
-    let Closing { ending, lang, .. } = *closing;
+fn push_verdict(out: &mut String, ending: &Ending, seconds: &str, lang: Lang) {
     let title = why_view::timed(&ending.text, seconds);
     let title = format!("── ranklaunch: {}", title.get(lang));
     let _ = writeln!(out, "{}", paint(Style::Fail, &title));
-    let here = read_log_here(!closing.last_lines.is_empty());
-    let hint = if ending.hint == read_log() { &here } else { &ending.hint };
-    let hint = hint.get(lang);
+    let hint = ending.hint.get(lang);
     if !hint.is_empty() {
         let _ = writeln!(out, "   {}{hint}", hint_label(lang));
     }
@@ -223,35 +220,4 @@ fn name() -> String {
 /// One line of our own while the job runs.
 pub fn line(text: &Text, lang: Lang) -> String {
     format!("{}{}\n", name(), text.get(lang))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::ending::rank_raised;
-    use super::*;
-    use crate::rank::GlobalRank;
-
-    #[test]
-    fn the_hint_points_at_lines_only_where_they_are_shown() {
-        let ending = Ending { hint: read_log(), ..rank_raised(GlobalRank(1)) };
-        let of = |lines: &[&str]| {
-            block(&Closing {
-                ending: &ending,
-                exit_code: 1,
-                elapsed: Duration::ZERO,
-                world_size: 2,
-                node_rank: 0,
-                last_lines: lines.iter().map(|line| (*line).to_owned()).collect(),
-                engine: "torchrun",
-                engine_lines: 0,
-                link_errors: &[],
-                folder: None,
-                warnings: &[],
-                lang: Lang::En,
-            })
-        };
-        assert!(of(&["boom"]).contains("output are above"), "{}", of(&["boom"]));
-        assert!(!of(&[]).contains("above"), "{}", of(&[]));
-        assert!(of(&[]).contains("none of its output was captured"), "{}", of(&[]));
-    }
 }

@@ -21,7 +21,7 @@ mod words;
 pub(crate) use engine::port_lost;
 pub(crate) use job_size::{other_world, with_cure};
 pub(crate) use launcher::{agent_hung, agent_killed};
-pub(crate) use rank::{not_executed_hint, rank_raised, read_log, read_log_here};
+pub(crate) use rank::{not_executed_hint, rank_raised, read_log};
 pub(crate) use stop::stopped;
 pub(crate) use types::{Ending, Speaker};
 pub(crate) use words::describe;

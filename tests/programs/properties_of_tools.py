@@ -170,9 +170,14 @@ def kernel(of):
        shared_memory=len([line for line in _read("maps").splitlines() if line.split()[1][1] == "w" and line.split()[1][3] == "s"]),
        young=time.clock_gettime(time.CLOCK_BOOTTIME) - int(_read("stat").rpartition(") ")[2].split()[19]) / os.sysconf("SC_CLK_TCK") < 300,
        faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt >= 0, terminal=_error(lambda: open("/dev/tty")), size=_error(os.get_terminal_size),
-       group=os.tcgetpgrp(0) if os.isatty(0) else "no terminal",
+       exit_signal=_stat(38), rt_priority=_stat(40), policy=_stat(41), group=os.tcgetpgrp(0) if os.isatty(0) else "no terminal",
        timer=signal.getitimer(signal.ITIMER_REAL), signals={number: str(getattr(signal.getsignal(number), "__name__", signal.getsignal(number)))
                                                            for number in sorted(signal.valid_signals()) if number not in (signal.SIGALRM,)})
+
+
+def _stat(field):
+    """A field behind the name, as proc_pid_stat(5) counts them."""
+    return _read("stat").rpartition(") ")[2].split()[field - 3]
 
 
 def _read(name):

@@ -35,22 +35,13 @@ pub(crate) fn rank_raised(rank: GlobalRank) -> Ending {
     )
 }
 
-/// The hint where nothing more is known. It stands alone in run.json, the termination message and
-/// reports of other nodes; [`read_log_here`] is for below the lines themselves.
+/// The hint where nothing more is known. It stands below the lines as well as alone, in run.json, the
+/// termination message and the reports of other nodes, and all of these say the same.
 pub(crate) fn read_log() -> Text {
-    text!("read the last lines of its output", "请查看其最后几行输出")
-}
-
-/// The same in the closing block. `shown`: whether the lines are above it.
-pub(crate) fn read_log_here(shown: bool) -> Text {
-    if shown {
-        text!("the last lines of its output are above", "其最后几行输出见上")
-    } else {
-        text!(
-            "none of its output was captured: let the program print why it ends",
-            "未捕获到它的任何输出：请让程序在结束前输出原因"
-        )
-    }
+    text!(
+        "read the last lines of its output; if there are none, let the program say why it ends",
+        "请查看其最后几行输出；若没有输出，请让程序在结束前说明原因"
+    )
 }
 
 pub(super) fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> Ending {
