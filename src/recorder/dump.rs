@@ -21,6 +21,12 @@ const MOST_DEPTH: u8 = 32;
 /// Tensors of one entry whose sizes are kept.
 const MOST_TENSORS: usize = 4096;
 
+/// Members of the groups of one dump, and letters of their names: one list of a pickle may stand in any number of
+/// groups.
+const MOST_MEMBERS: usize = 16 << 20;
+/// The field by which `last_entries` says which one of its kind a send or a receive is.
+pub(super) const NTH: &str = "nth_of_kind";
+
 /// Why bytes are no record.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
@@ -93,6 +99,8 @@ pub(crate) struct Entry {
     pub(super) limit_ms: Option<i64>,
     /// The innermost frame of the user's own code, where the dump has stacks.
     pub(super) frame: Option<Rc<Frame>>,
+    /// Which one of its kind a send or a receive is, from 0, where entries before it are left out.
+    pub(super) nth: Option<usize>,
 }
 
 impl Entry {
@@ -226,8 +234,14 @@ fn of_tree(tree: &Tree<'_>) -> Result<Dump, Unreadable> {
             dump.entries.push(names.entry(entry)?);
         }
     }
+    let mut members = 0_usize;
     for (_, config) in root.get("pg_config").into_iter().filter_map(Value::map).flatten() {
-        dump.groups.extend(group(config));
+        let Some(group) = group(config) else { continue };
+        members = members.saturating_add(group.ranks.len() + group.name.len() + group.desc.len());
+        if members > MOST_MEMBERS {
+            return Err(Unreadable::Pickle(PickleFlaw::TooMany));
+        }
+        dump.groups.push(group);
     }
     for (id, status) in root.get("pg_status").into_iter().filter_map(Value::map).flatten() {
         let last = status.get("last_enqueued_collective").and_then(Value::int);
@@ -314,7 +328,7 @@ impl Names {
         let (mut name, mut is_p2p, mut frame) = (None, None, None);
         let (mut inputs, mut outputs) = (Tensors::default(), Tensors::default());
         let (mut state, mut retired, mut created_ns) = (State::Scheduled, false, 0);
-        let mut limit_ms = None;
+        let (mut limit_ms, mut nth) = (None, None);
         let (mut group, mut desc) = (self.text(""), self.text(""));
         for (key, value) in fields {
             match key {
@@ -353,6 +367,7 @@ impl Names {
                 "timeout_ms" => limit_ms = value.int().filter(|limit| *limit > 0),
                 "time_created_ns" => created_ns = value.int().unwrap_or(0),
                 "frames" => frame = self.frame(value),
+                NTH => nth = value.int().and_then(|nth| usize::try_from(nth).ok()),
                 _ => {}
             }
         }
@@ -373,6 +388,7 @@ impl Names {
             created_ns,
             limit_ms,
             frame,
+            nth,
         })
     }
 

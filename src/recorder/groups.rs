@@ -5,6 +5,7 @@
 //! only what it entered in its last group of that name counts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::dump::{Dump, Entry};
 
@@ -93,8 +94,8 @@ pub(super) struct Group<'d> {
     pub(super) backend: &'d str,
     pub(super) name: &'d str,
     pub(super) desc: &'d str,
-    /// Global ranks, in the order of the ranks in the group.
-    pub(super) members: Vec<u32>,
+    /// Global ranks, in the order of the ranks in the group. Groups of all ranks share one list.
+    pub(super) members: Rc<[u32]>,
     /// Whether these are all members. gloo of 2.15 records no members by name.
     pub(super) is_whole: bool,
     /// They are although no record names them: a collective that ends after all have come has ended, and each
@@ -151,8 +152,9 @@ impl<'d> Groups<'d> {
             records: records.iter().map(|record| (record.rank, record)).collect(),
             world: world.unwrap_or(0).min(MOST_RANKS).max(seen),
         };
+        let everyone: Rc<[u32]> = (0..groups.world).collect();
         let mut defaults: BTreeSet<(&str, &str)> = BTreeSet::new();
-        let mut by_key: BTreeMap<(&str, &str, Option<Vec<u32>>), Group<'d>> = BTreeMap::new();
+        let mut by_key: BTreeMap<(&str, &str, Option<Rc<[u32]>>), Group<'d>> = BTreeMap::new();
         for record in records {
             for dump in &record.dumps {
                 for ((backend, name), track) in tracks(dump) {
@@ -162,7 +164,7 @@ impl<'d> Groups<'d> {
                             && (defaults.contains(&of_all) || defaults.len() < MOST_DEFAULTS);
                         is_of_all.then(|| {
                             defaults.insert(of_all);
-                            (0..groups.world).collect()
+                            Rc::clone(&everyone)
                         })
                     });
                     let key = (backend, name, members.clone());
@@ -180,9 +182,7 @@ impl<'d> Groups<'d> {
             }
         }
         groups.all = by_key.into_values().collect();
-        for at in 0..groups.all.len() {
-            groups.find_members(at);
-        }
+        groups.find_members();
         groups
     }
 
@@ -195,25 +195,30 @@ impl<'d> Groups<'d> {
         (0..self.world).filter(|rank| !self.records.contains_key(rank)).collect()
     }
 
-    /// The members of a group that no record names, as far as they can be told. A rank whose last
+    /// The members of the groups that no record names, as far as they can be told. A rank whose last
     /// group is that of all ranks is in no other one. So where only two ranks can be in a group,
     /// it is those two.
-    fn find_members(&mut self, at: usize) {
-        let Some(group) = self.all.get(at).filter(|group| !group.is_whole) else { return };
-        let possible: BTreeSet<u32> = (0..self.world)
-            .filter(|rank| group.tracks.contains_key(rank) || !self.is_only_in_default(*rank))
-            .collect();
-        let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
-        let hides = |(rank, record): (&u32, &&RankRecord)| {
-            !known.contains(rank) && record.dumps.iter().any(|dump| dump.lost)
+    fn find_members(&mut self) {
+        if self.all.iter().all(|group| group.is_whole) {
+            return;
+        }
+        let free: BTreeSet<u32> =
+            (0..self.world).filter(|rank| !self.is_only_in_default(*rank)).collect();
+        let has_lost = |(rank, record): (&u32, &&RankRecord)| {
+            record.dumps.iter().any(|dump| dump.lost).then_some(*rank)
         };
-        let is_proven = group.entered_by_all() > 0
-            && self.silent().is_empty()
-            && !self.records.iter().any(hides);
-        let is_whole = possible == known || possible.len() == 2;
-        let Some(group) = self.all.get_mut(at) else { return };
-        (group.is_whole, group.is_proven) = (is_whole, is_proven);
-        group.members = if is_whole { possible } else { known }.into_iter().collect();
+        let lost: BTreeSet<u32> = self.records.iter().filter_map(has_lost).collect();
+        let sees_all = self.silent().is_empty();
+        for group in self.all.iter_mut().filter(|group| !group.is_whole) {
+            let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
+            let mut others = free.difference(&known).copied();
+            let (other, another) = (others.next(), others.next());
+            group.is_whole = other.is_none() || (known.len() == 1 && another.is_none());
+            group.is_proven = group.entered_by_all() > 0 && sees_all && lost.is_subset(&known);
+            let other = other.filter(|_| group.is_whole);
+            let members: BTreeSet<u32> = known.iter().copied().chain(other).collect();
+            group.members = members.into_iter().collect();
+        }
     }
 
     fn is_only_in_default(&self, rank: u32) -> bool {
@@ -223,7 +228,8 @@ impl<'d> Groups<'d> {
             && record.dumps.iter().any(|dump| !dump.groups.is_empty())
     }
 
-    pub(super) fn come(&self, group: &Group<'_>, rank: u32) -> Come {
+    /// `passed`: what [`Group::entered_by_all`] says.
+    pub(super) fn come(&self, group: &Group<'_>, rank: u32, passed: i64) -> Come {
         let Some(record) = self.record(rank) else { return Come::Silent };
         let through = match group.tracks.get(&rank) {
             Some(track) => track.entered,
@@ -232,21 +238,21 @@ impl<'d> Groups<'d> {
             None if !records_backend(record, group.backend) => return Come::Unknown,
             None => 0,
         };
-        if through < group.entered_by_all() { Come::Unknown } else { Come::Through(through) }
+        if through < passed { Come::Unknown } else { Come::Through(through) }
     }
 }
 
 /// Ranks that a job can have here, so that a wrong number in a dump costs no memory.
-const MOST_RANKS: u32 = 1 << 20;
+const MOST_RANKS: u32 = 1 << 18;
 
 /// Groups that are taken for that of all ranks because they are called so. Each backend has one; a
-/// dump that is nonsense has any number, and each would hold the numbers of all ranks.
+/// dump that is nonsense has any number, and all ranks would be looked for in each.
 const MOST_DEFAULTS: usize = 16;
 
 /// The members of a group that the dump names.
-fn configured(dump: &Dump, name: &str) -> Option<Vec<u32>> {
+fn configured(dump: &Dump, name: &str) -> Option<Rc<[u32]>> {
     let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
-    named.next().map(|group| group.ranks.clone())
+    named.next().map(|group| Rc::from(group.ranks.as_slice()))
 }
 
 fn records_backend(record: &RankRecord, backend: &str) -> bool {

@@ -42,10 +42,10 @@ pub(super) fn pair_places<'d>(groups: &Groups<'d>, at: usize, group: &Group<'d>)
                     other => {
                         let sides = other.into_iter().flat_map(|other| other.pairs.values());
                         match other_side(sides, entry, nth) {
-                            None => place.missing.push(peer),
-                            // Both are here, or one has left: it moves.
-                            Some(there) if there.is_done() => continue,
-                            Some(there) => {
+                            OtherSide::Missing => place.missing.push(peer),
+                            // It moves.
+                            OtherSide::Left => continue,
+                            OtherSide::Here(there) => {
                                 place.here.push((peer, Step { entries: vec![there] }));
                             }
                         }
@@ -73,7 +73,16 @@ fn peer(group: &Group<'_>, rank: u32, entry: &Entry) -> Option<u32> {
 /// Which one of its kind to the same side it is, from 0.
 fn nth<'s, 'd: 's>(steps: impl Iterator<Item = &'s Step<'d>>, entry: &Entry) -> usize {
     let all = steps.flat_map(|step| &step.entries);
-    all.filter(|one| one.op == entry.op && one.record < entry.record).count()
+    let counted = || all.filter(|one| one.op == entry.op && one.record < entry.record).count();
+    entry.nth.unwrap_or_else(counted)
+}
+
+/// The other side of a send or a receive.
+enum OtherSide<'d> {
+    Missing,
+    /// It is done there.
+    Left,
+    Here(&'d Entry),
 }
 
 /// The n-th entry that is the other side of one like this.
@@ -81,8 +90,19 @@ fn other_side<'s, 'd: 's>(
     steps: impl Iterator<Item = &'s Step<'d>>,
     entry: &Entry,
     nth: usize,
-) -> Option<&'d Entry> {
+) -> OtherSide<'d> {
     let matches =
-        |one: &&&'d Entry| one.op.pair == entry.op.pair && one.op.is_send() != entry.op.is_send();
-    steps.flat_map(|step| &step.entries).filter(matches).nth(nth).copied()
+        |one: &Entry| one.op.pair == entry.op.pair && one.op.is_send() != entry.op.is_send();
+    let all = steps.flat_map(|step| step.entries.iter().map(move |one| (step.is_done(), *one)));
+    for (counted, (is_done, one)) in all.filter(|(_, one)| matches(one)).enumerate() {
+        let at = one.nth.unwrap_or(counted);
+        if at == nth {
+            return if is_done { OtherSide::Left } else { OtherSide::Here(one) };
+        }
+        // Only what is done is left out.
+        if at > nth {
+            return OtherSide::Left;
+        }
+    }
+    OtherSide::Missing
 }

@@ -90,8 +90,8 @@ pub(super) fn collective_places<'d>(
             group: at,
             is_pair: false,
         };
-        for rank in &group.members {
-            match groups.come(group, *rank) {
+        for rank in group.members.iter() {
+            match groups.come(group, *rank, passed) {
                 Come::Through(last) if last < seq => place.missing.push(*rank),
                 Come::Through(_) => {}
                 Come::Unknown => place.unclear.push(*rank),
@@ -113,8 +113,10 @@ pub(super) fn left_by_some<'d>(at: usize, group: &Group<'d>) -> Vec<Place<'d>> {
         let step =
             |(rank, track): (&u32, &Track<'d>)| Some((*rank, track.collectives.get(seq)?.clone()));
         let here: Vec<(u32, Step<'d>)> = group.tracks.iter().filter_map(step).collect();
-        let unclear = group.members.iter().filter(|rank| here.iter().all(|(of, _)| of != *rank));
-        let unclear = unclear.copied().collect();
+        let has_come = |rank: &&u32| {
+            group.tracks.get(*rank).is_some_and(|track| track.collectives.contains_key(seq))
+        };
+        let unclear = group.members.iter().filter(|rank| !has_come(rank)).copied().collect();
         let op = here.first().and_then(|(_, step)| step.first()).map(|entry| entry.op.name.clone());
         let collective =
             Collective { op: op.unwrap_or_default(), group: group.title().to_owned(), seq: *seq };

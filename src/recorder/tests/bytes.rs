@@ -120,6 +120,29 @@ fn lists_that_hold_one_another_end() {
     assert_eq!(refusal(&bytes), PickleFlaw::TooMany);
 }
 
+/// One name of a MB that 40 groups have: a file of a MB, which would become 40.
+#[test]
+fn what_groups_share_in_a_file_is_not_copied_without_end() {
+    let mut bytes = b"\x80\x02X\x00\x00\x10\x00".to_vec();
+    bytes.resize(bytes.len() + (1 << 20), b'x');
+    bytes.extend_from_slice(
+        b"q\x000}(X\x04\x00\x00\x00nameh\x00X\x05\x00\x00\x00ranks](K\x00euq\x010",
+    );
+    let of_groups = |count: u8| {
+        let mut bytes = bytes.clone();
+        bytes.extend_from_slice(
+            b"}(X\x07\x00\x00\x00versionX\x01\x00\x00\x002X\x09\x00\x00\x00pg_config}(",
+        );
+        for group in 0..count {
+            bytes.extend_from_slice(&[b'X', 1, 0, 0, 0, b'0' + group, b'h', 1]);
+        }
+        bytes.extend_from_slice(b"uu.");
+        bytes
+    };
+    assert_eq!(read(&of_groups(4)).expect("a record").groups.len(), 4);
+    assert_eq!(refusal(&of_groups(40)), PickleFlaw::TooMany);
+}
+
 #[test]
 fn every_protocol_of_python_gives_the_same() {
     // `pickle.dumps({"version": "2.10", "entries": [], "rank": 70000, "pg_status": None}, n)` of

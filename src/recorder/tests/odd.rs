@@ -2,6 +2,8 @@
 //! entries, groups that were made anew. The fields are those of the records that torch wrote; the
 //! values follow `torch/csrc/distributed/c10d/FlightRecorder.hpp` and ProcessGroupNCCL of 2.15.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::super::groups::Groups;
@@ -252,6 +254,9 @@ fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
     assert_eq!(groups.all.len(), 100);
     let members: usize = groups.all.iter().map(|group| group.members.len()).sum();
     assert!((1000..17_000).contains(&members), "{members}");
+    let of_all = groups.all.iter().filter(|group| group.members.len() == 1000);
+    let lists: BTreeSet<_> = of_all.map(|group| group.members.as_ptr()).collect();
+    assert_eq!(lists.len(), 1, "they share the list");
 }
 
 #[test]
