@@ -71,7 +71,9 @@ fn count(groups: &Map<String, Value>) -> Count {
         let last = |what: &str| group.get(what).and_then(Value::as_i64).unwrap_or(-1);
         let (entered, left) = (last("enqueued"), last("completed"));
         // -1 before the first one.
-        all.sum = all.sum.saturating_add((entered + 1).unsigned_abs() + (left + 1).unsigned_abs());
+        for last in [entered, left] {
+            all.sum = all.sum.saturating_add(last.saturating_add(1).unsigned_abs());
+        }
         all.waits |= entered > left;
     }
     all
@@ -80,21 +82,25 @@ fn count(groups: &Map<String, Value>) -> Count {
 /// None without a group, or for what is no dump.
 fn groups(answer: &[u8]) -> Option<Map<String, Value>> {
     let dump: Dump = serde_json::from_slice(answer).ok()?;
-    let groups: Map<String, Value> = dump
-        .pg_status
-        .iter()
-        .map(|(name, status)| {
-            let group = dump.pg_config.get(name);
-            let shown = group.map(|group| &group.desc).filter(|desc| !desc.is_empty());
-            let last = |what: &str| number(status.get(&format!("last_{what}_collective")));
-            let counts = json!({
-                "enqueued": last("enqueued"),
-                "started": last("started"),
-                "completed": last("completed"),
-            });
-            (shown.unwrap_or(name).clone(), counts)
-        })
-        .collect();
+    let mut groups: Map<String, Value> = Map::new();
+    for (name, status) in &dump.pg_status {
+        let group = dump.pg_config.get(name);
+        // torch calls every group "undefined" that the program has not described.
+        let is_said = |desc: &&String| !["", "undefined"].contains(&desc.as_str());
+        let shown = group.map(|group| &group.desc).filter(is_said).unwrap_or(name);
+        let last = |what: &str| number(status.get(&format!("last_{what}_collective")));
+        let counts = json!({
+            "enqueued": last("enqueued"),
+            "started": last("started"),
+            "completed": last("completed"),
+        });
+        // A program may describe several groups alike.
+        let title = match groups.contains_key(shown) {
+            true => format!("{shown} {name}"),
+            false => shown.clone(),
+        };
+        groups.insert(title, counts);
+    }
     (!groups.is_empty()).then_some(groups)
 }
 
@@ -121,5 +127,25 @@ mod tests {
         let empty = br#"{"pg_config":{},"pg_status":{},"version":"2.10"}"#;
         assert_eq!(groups(empty), None);
         assert_eq!(groups(b"pong"), None);
+    }
+
+    /// Those of a program with several groups: each counts, whatever it is called.
+    #[test]
+    fn groups_of_one_description_are_counted_each() {
+        let dump = |first: &str| {
+            let desc = |desc: &str| json!({ "desc": desc });
+            let status = |last: &str| {
+                json!({ "last_enqueued_collective": last, "last_completed_collective": last })
+            };
+            let (tp, none) = ("tp", "undefined");
+            let config = json!({ "1": desc(none), "2": desc(none), "3": desc(tp), "4": desc(tp) });
+            let status = json!({ "1": status(first), "2": status("7"), "3": status(first), "4": status("7") });
+            let dump = json!({ "pg_config": config, "pg_status": status }).to_string();
+            groups(dump.as_bytes()).expect("a dump")
+        };
+        assert_eq!(dump("2").keys().collect::<Vec<_>>(), ["1", "2", "tp", "tp 4"]);
+        assert_eq!(count(&dump("2")).sum + 4, count(&dump("3")).sum);
+        let most = i64::MAX.to_string();
+        assert_eq!(count(&dump(&most)), Count { sum: u64::MAX, waits: false });
     }
 }
