@@ -93,6 +93,10 @@ impl Companion for HangWatch {
     fn ended(&self, rank: RankId, end: Option<End>) {
         self.ended(rank, end);
     }
+
+    fn stopping(&self) {
+        self.stopping();
+    }
 }
 
 impl Companion for Witnesses {

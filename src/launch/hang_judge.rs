@@ -238,7 +238,9 @@ impl Watching {
         let Watched { on_hang, lang, console, .. } = &shared.watched;
         let news = Found { document: found.json(), first: found.hang.first() };
         // Before anybody can answer to it.
-        shared.note(news.clone());
+        if !shared.note(news.clone()) {
+            return;
+        }
         console.say(&found.block(*on_hang, *lang));
         (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
         if *on_hang != OnHang::Report {

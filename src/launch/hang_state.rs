@@ -111,6 +111,8 @@ pub(super) struct State {
     pub(super) stands: bool,
     /// The job ends.
     pub(super) is_over: bool,
+    /// The attempt is over: board and console are those of the next one.
+    pub(super) is_closed: bool,
 }
 
 impl Shared {
@@ -124,6 +126,7 @@ impl Shared {
             first: None,
             stands: false,
             is_over: false,
+            is_closed: false,
         };
         Shared { watched, state: Mutex::new(state) }
     }
@@ -245,8 +248,11 @@ impl Shared {
         }
     }
 
-    /// Records a hang that was judged here or on node 0.
-    pub(super) fn note(&self, found: Found) {
+    /// Records a hang that was judged here or on node 0. False after the attempt.
+    pub(super) fn note(&self, found: Found) -> bool {
+        if self.state().is_closed {
+            return false;
+        }
         let Found { document, first } = found;
         (self.watched.keep)(json!({ "message": "hang", "hang": &document }));
         let text = first.as_ref().map(|first| first.text.clone());
@@ -256,6 +262,7 @@ impl Shared {
         state.found.push(document);
         state.first = first;
         state.stands = true;
+        true
     }
 
     /// False if it did not stand still.

@@ -134,9 +134,7 @@ mod tests {
     fn groups_of_one_description_are_counted_each() {
         let dump = |first: &str| {
             let desc = |desc: &str| json!({ "desc": desc });
-            let status = |last: &str| {
-                json!({ "last_enqueued_collective": last, "last_completed_collective": last })
-            };
+            let status = |last: &str| json!({ "last_enqueued_collective": last, "last_completed_collective": last });
             let (tp, none) = ("tp", "undefined");
             let config = json!({ "1": desc(none), "2": desc(none), "3": desc(tp), "4": desc(tp) });
             let status = json!({ "1": status(first), "2": status("7"), "3": status(first), "4": status("7") });
