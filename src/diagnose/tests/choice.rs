@@ -205,6 +205,21 @@ fn the_rank_that_did_not_come_is_the_culprit() {
     assert_eq!(behind.cause.expect("a cause").missing, [GlobalRank(1)]);
     let together = of(&log(&[&late(0, 875), &late(1, 875), CHILD_FAILED]));
     assert!(together.cause.expect("a cause").missing.is_empty());
+
+    // Since version 2.3 the group is named. Each counts by itself, and in one of even ranks no odd one is missing.
+    let missing = |waited: &[(u32, u32, &str)]| {
+        let line = |(rank, sequence, group): &(u32, u32, &str)| {
+            let named = format!("[PG ID 1 PG GUID {group} Rank {rank}]");
+            late(*rank, *sequence).replace(&format!("[Rank {rank}]"), &named)
+        };
+        let lines: String = waited.iter().map(line).collect();
+        of(&log(&[&lines, CHILD_FAILED])).cause.expect("a cause").missing
+    };
+    let (all, even, odd) = ("0(default_pg)", "3(dp)", "4(dp)");
+    assert_eq!(missing(&[(1, 875, all), (2, 875, all), (3, 875, all)]), [GlobalRank(0)]);
+    assert_eq!(missing(&[(0, 875, even), (2, 875, even), (4, 875, even)]), []);
+    assert_eq!(missing(&[(0, 875, even), (1, 12, odd), (2, 875, even)]), []);
+    assert_eq!(missing(&[(0, 875, even), (1, 870, even), (2, 875, even)]), [GlobalRank(1)]);
 }
 
 #[test]
