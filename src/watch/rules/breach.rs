@@ -11,8 +11,10 @@ use crate::pace::spell;
 use crate::rank::GlobalRank;
 use crate::text;
 
-/// Bytes of a line that are shown.
+/// Letters of a line that are shown.
 const SHOWN: usize = 200;
+/// Bytes of a line that are kept: a secret is only known by what follows it.
+const KEPT: usize = 2048;
 
 /// A line, and when it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,13 +25,14 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(super) fn of(at: Instant, line: &[u8]) -> Seen {
-        Seen { at, line: line.get(..SHOWN).unwrap_or(line).to_vec() }
+        Seen { at, line: line.get(..KEPT).unwrap_or(line).to_vec() }
     }
 
     /// Without secrets and control characters.
     fn shown(&self) -> String {
         let line = String::from_utf8_lossy(&self.line);
-        mask_file(line.trim()).replace(char::is_control, " ")
+        let masked = mask_file(line.trim()).replace(char::is_control, " ");
+        masked.chars().take(SHOWN).collect()
     }
 }
 

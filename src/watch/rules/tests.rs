@@ -194,3 +194,17 @@ fn the_users_words_come_first_and_secrets_do_not_show() {
         "rule mine: the loader hangs: all GPUs of the job on this node have been idle for 1m";
     assert_eq!(breach.text.en, expected);
 }
+
+/// What follows a secret says that it is one, so a line is masked before it is cut.
+#[test]
+fn a_secret_at_the_cut_of_a_long_line_is_hidden() {
+    let expects = Expects::Line(lines("ready", Ranks::All), Time::Within(seconds(60)));
+    let mut clock = Clock::of(expects);
+    let padding = "x ".repeat(90);
+    clock.says(0, 0, &format!("{padding}https://me:hunter2hunter2@host/simple"));
+    let told = clock.told(60);
+    let line = told.iter().find(|breach| breach.rank == Some(GlobalRank(0))).map(Breach::line);
+    let line = line.expect("a breach");
+    assert!(line.starts_with("x x ") && line.len() <= 200, "{line}");
+    assert!(line.contains("https://") && !line.contains("hunter"), "{line}");
+}
