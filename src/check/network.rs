@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::finding::{CheckFinding, FindingKind, Judge, planned};
 use super::input::CheckInput;
+use crate::lang::Text;
 use crate::text;
 use crate::verdict::Id;
 
@@ -38,9 +39,9 @@ fn resolve(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     };
     let name = &master.host;
     if master.addresses.is_empty() {
-        let why = master.error.as_deref().unwrap_or("?");
+        let Text { en, zh } = master.error.clone().unwrap_or_else(|| Text::same("?"));
         return vec![CheckFinding::bad(
-            text!("{name} has no address: {why}", "{name} 无地址：{why}"),
+            text!("{name} has no address: {en}", "{name} 无地址：{zh}"),
             text!(
                 "check MASTER_ADDR and the headless Service; run retries until --wait-timeout",
                 "请检查 MASTER_ADDR 与 headless Service；run 会重试到 --wait-timeout 为止"
@@ -49,9 +50,9 @@ fn resolve(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     }
     let all: Vec<String> = master.addresses.iter().map(ToString::to_string).collect();
     let all = all.join(", ");
-    if let Some(why) = &master.error {
+    if let Some(Text { en, zh }) = &master.error {
         return vec![CheckFinding::doubtful(
-            text!("{name} resolves to {all}, but {why}", "{name} 解析为 {all}，但 {why}"),
+            text!("{name} resolves to {all}, but {en}", "{name} 解析为 {all}，但{zh}"),
             text!(
                 "check the routes of this node (ip route get)",
                 "请检查本节点的路由（ip route get）"

@@ -72,10 +72,10 @@ fn unwritable(problem: &WriteProblem) -> CheckFinding {
 /// The problem of a folder's file system, if any.
 fn trouble(folder: &Folder) -> Option<Text> {
     let path = folder.path.display();
-    if let Some(problem) = &folder.problem {
+    if let Some(Text { en, zh }) = &folder.problem {
         return Some(text!(
-            "no file can be written in {path} ({problem})",
-            "无法在 {path} 写入文件（{problem}）"
+            "no file can be written in {path} ({en})",
+            "无法在 {path} 写入文件（{zh}）"
         ));
     }
     let free = bytes(folder.free);

@@ -258,7 +258,7 @@ const TABLE: &[(Id, Change, CheckStatus, &str)] = &[
     (
         Id::DiskLogs,
         |node| {
-            let problem = Some("read-only".to_owned());
+            let problem = Some(Text::same("read-only"));
             node.facts.state.logs = Some(Folder { problem, ..folder(1 << 40, 1 << 40) });
         },
         CheckStatus::Warn,
@@ -470,7 +470,7 @@ fn findings_of_a_job_of_several_nodes() {
         addresses: Vec::new(),
         local: false,
         interface: None,
-        error: Some("NXDOMAIN".into()),
+        error: Some(Text::same("NXDOMAIN")),
     });
     assert_eq!(node.of(Id::MasterReach).map(|found| found.0), Some(CheckStatus::Warn));
     let (level, text) = node.of(Id::MasterResolve).expect("a check");

@@ -206,8 +206,10 @@ pub async fn observe_within(
     let hcas = hcas.answer(&mut late).await.unwrap_or_default();
     let marks = marks.answer(&mut late).await.unwrap_or_default();
     let leftovers = leftovers.answer(&mut late).await.unwrap_or_default();
-    let silent =
-        |path: PathBuf| Folder { path, problem: Some("no answer".to_owned()), ..Folder::default() };
+    let silent = |path: PathBuf| {
+        let problem = Some(text!("no answer", "无应答"));
+        Folder { path, problem, ..Folder::default() }
+    };
     let (script, engine_files) = script.answer(&mut late).await.unwrap_or_default();
     let log_folder = logs
         .answer(&mut late)
@@ -295,15 +297,15 @@ async fn resolved(
     name: &str,
     timeout: Duration,
     mode: ProbeMode,
-) -> Result<Vec<IpAddr>, String> {
+) -> Result<Vec<IpAddr>, Text> {
     let kept = format!("name/{name}");
     if !host.is_live()
-        && let Some(found) = host.answer(&kept, || Err(String::new()))
+        && let Some(found) = host.answer(&kept, || Err(Text::same("")))
     {
         return found;
     }
     let found = names::resolve(host, name, timeout, Some(&last_resort(mode))).await;
-    let found = found.map_err(|error| error.to_string());
+    let found = found.map_err(|error| error.text());
     host.keep(&kept, &found);
     found
 }

@@ -167,7 +167,7 @@ mod tests {
             addresses: Vec::new(),
             local: false,
             interface: interface.map(str::to_owned),
-            error: interface.is_none().then(|| "no route".to_owned()),
+            error: interface.is_none().then(|| Text::same("no route")),
         });
         facts
     }

@@ -366,7 +366,7 @@ pub struct MasterRoute {
     /// Interface of the kernel's route to it.
     pub interface: Option<String>,
     /// Why there is no address or route.
-    pub error: Option<String>,
+    pub error: Option<Text>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,8 @@ use nix::net::if_::InterfaceFlags;
 
 use super::{Interface, MasterRoute, NcclSetting, NetworkFacts};
 use crate::host::Host;
+use crate::lang::{Text, cause};
+use crate::text;
 
 /// Interfaces on which Kubernetes keeps addresses of Services: they exist on every node and
 /// carry no packet.
@@ -25,7 +27,7 @@ const INTERFACES: &str = "interfaces";
 /// `master` is the master's name and its addresses, or why it has none.
 pub(crate) fn links(
     host: &Host,
-    master: Option<(&str, Result<Vec<IpAddr>, String>)>,
+    master: Option<(&str, Result<Vec<IpAddr>, Text>)>,
 ) -> NetworkFacts {
     let interfaces = interfaces(host);
     let default_interface = default_interface(host, &interfaces);
@@ -102,7 +104,7 @@ fn route(
     interfaces: &[Interface],
     default_interface: &Option<String>,
     name: &str,
-    addresses: Result<Vec<IpAddr>, String>,
+    addresses: Result<Vec<IpAddr>, Text>,
 ) -> MasterRoute {
     let mut route = MasterRoute {
         host: name.to_owned(),
@@ -131,7 +133,10 @@ fn route(
                 route.error = None;
                 return route;
             }
-            Err(error) => route.error = Some(format!("no route to {address}: {error}")),
+            Err(Text { en, zh }) => {
+                route.error =
+                    Some(text!("no route to {address}: {en}", "没有到 {address} 的路由：{zh}"));
+            }
         }
     }
     route
@@ -140,8 +145,8 @@ fn route(
 /// The address from which the kernel would send: connecting a UDP socket looks up the route,
 /// including policy rules and VRFs, and sends nothing. None for a replayed node without that
 /// record.
-fn source_address(host: &Host, to: IpAddr) -> Option<Result<IpAddr, String>> {
-    let ask = || ask_route(to).map_err(|error| error.to_string());
+fn source_address(host: &Host, to: IpAddr) -> Option<Result<IpAddr, Text>> {
+    let ask = || ask_route(to).map_err(|error| cause(&error));
     host.answer(&format!("route/{to}"), ask)
 }
 
@@ -384,9 +389,13 @@ mod tests {
 
     #[test]
     fn a_name_without_address_keeps_its_error() {
-        let facts = links(&Host::live(), Some(("gone", Err("no such name".to_owned()))));
+        let facts =
+            links(&Host::live(), Some(("gone", Err(Text::new("no such name", "没有该名称")))));
         let master = facts.master.expect("a master");
-        assert_eq!((master.local, master.error.as_deref()), (false, Some("no such name")));
+        assert_eq!(
+            (master.local, master.error.map(|why| why.zh)),
+            (false, Some("没有该名称".into()))
+        );
     }
 
     #[test]

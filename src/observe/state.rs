@@ -7,10 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
+use rustix::io::Errno;
 
 use super::{ClockState, Folder, Hami};
 use crate::host::Host;
-use crate::sys;
+use crate::lang::{Text, cause};
+use crate::{sys, text};
 
 /// The file system on which `folder` is or will be created. Hangs if its mount is dead.
 pub(crate) fn folder(host: &Host, folder: &Path) -> Option<Folder> {
@@ -33,14 +35,20 @@ fn look(host: &Host, path: PathBuf) -> Option<Folder> {
             found.inodes = stat.f_files;
             found.inodes_free = stat.f_favail;
         }
-        Err(error) => found.problem = Some(format!("{}: {error}", existing.display())),
+        Err(error) => found.problem = Some(refused(existing, error)),
     }
     if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
-        found.problem = Some(format!("{}: {error}", existing.display()));
+        found.problem = Some(refused(existing, error));
     } else if !existing.is_dir() {
-        found.problem = Some(format!("{}: not a folder", existing.display()));
+        let shown = existing.display();
+        found.problem = Some(text!("{shown}: not a folder", "{shown}：不是目录"));
     }
     Some(found)
+}
+
+fn refused(path: &Path, error: Errno) -> Text {
+    let (shown, Text { en, zh }) = (path.display(), cause(&error.into()));
+    text!("{shown}: {en}", "{shown}：{zh}")
 }
 
 /// Variables for folders in which libraries write, with the defaults; `~` is HOME. The defaults
@@ -135,13 +143,17 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("a/b/c");
         let found = super::folder(&Host::live(), &folder).expect("a file system");
-        assert_eq!((found.path.as_path(), found.problem.as_deref()), (folder.as_path(), None));
+        assert_eq!((found.path.as_path(), &found.problem), (folder.as_path(), &None));
         assert!(found.total >= found.free && found.total > 0, "{found:?}");
 
         let file = root.path().join("file");
         std::fs::write(&file, "").expect("a file");
         let found = super::folder(&Host::live(), &file.join("logs")).expect("a file system");
-        assert!(found.problem.is_some_and(|why| why.contains("file")));
+        let why = found.problem.expect("a file is no folder");
+        assert!(why.en.contains("file: ") && why.zh.contains("file："), "{why:?}");
+        let full = refused(Path::new("/a"), Errno::ROFS);
+        assert_eq!(full.en, "/a: Read-only file system (os error 30)");
+        assert_eq!(full.zh, "/a：文件系统为只读（os error 30）");
     }
 
     #[test]

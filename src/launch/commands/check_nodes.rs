@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::output;
 use crate::check::Nodes;
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::launch::collect;
 use crate::launch::muster_config;
 use crate::launch::summary::{interface, summary};
@@ -104,20 +104,24 @@ async fn try_to_meet(
 /// Listens on the interface that the ranks use, or on all interfaces if it is not known.
 async fn target(plan: &Plan) -> Result<(MeasureTarget, SocketAddr), Refusal> {
     let anywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-    let mut problem = String::new();
+    let mut problem = Text::same("");
     for address in plan.network.local_addr.into_iter().chain(anywhere) {
         match MeasureTarget::open(address).await {
             Ok(target) => {
                 let port = target.port();
                 return Ok((target, SocketAddr::new(address, port)));
             }
-            Err(error) => problem = format!("{address}: {error}"),
+            Err(error) => {
+                let Text { en, zh } = cause(&error);
+                problem = text!("{address}: {en}", "{address}：{zh}");
+            }
         }
     }
+    let Text { en, zh } = problem;
     Err(Refusal::with(
         Verdict::PortInUse,
         Id::LinkReach,
-        text!("no port to measure links on: {problem}", "没有可用于测量链路的端口：{problem}"),
+        text!("no port to measure links on: {en}", "没有可用于测量链路的端口：{zh}"),
         text!("see the limits of this container", "请检查该容器的限制"),
     ))
 }

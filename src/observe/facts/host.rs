@@ -90,7 +90,7 @@ pub struct Folder {
     pub inodes: u64,
     pub inodes_free: u64,
     /// Why nothing can be written there.
-    pub problem: Option<String>,
+    pub problem: Option<Text>,
 }
 
 /// adjtimex(2).

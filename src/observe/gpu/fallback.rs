@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::host::Host;
-use crate::lang::Text;
+use crate::lang::{Text, cause};
 use crate::observe::{Gpu, pci};
 use crate::probe::{ProbeError, run_tool};
 use crate::text;
@@ -65,13 +65,14 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
             Ok(_) => opened.push(*minor),
             Err(error) => {
                 host.unusable(&path);
-                refused = Some(format!("{path}: {error}"));
+                let Text { en, zh } = cause(&error);
+                refused = Some(text!("{path}: {en}", "{path}：{zh}"));
             }
         }
     }
     if opened.is_empty() {
-        let refused = refused.unwrap_or_default();
-        return Err(text!("no device node opens ({refused})", "没有可打开的设备节点（{refused}）"));
+        let Text { en, zh } = refused.unwrap_or_else(|| Text::same(""));
+        return Err(text!("no device node opens ({en})", "没有可打开的设备节点（{zh}）"));
     }
     let known = proc_gpus(host);
     let gpus = opened
