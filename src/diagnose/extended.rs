@@ -222,7 +222,7 @@ fn no_pattern(row: &Row, key: &'static str, pattern: &str, error: &regex::Error)
         row,
         key,
         pattern,
-        text!("is no regular expression: {why}", "不是合法的正则表达式：{why}"),
+        text!("is not a regular expression: {why}", "不是合法的正则表达式：{why}"),
         text!(
             "write it in the syntax of Rust's regex crate, for bytes: no look-around, no back-references, no \\p{{…}}",
             "请按 Rust 的 regex 库的语法书写，按字节匹配：不支持环视、反向引用和 \\p{{…}}"
@@ -256,7 +256,7 @@ fn no_row(catalogue: &Catalogue, row: &Row, key: &'static str, id: &str) -> RowF
         Some(near) => text!("did you mean {near}?", "是否想写 {near}？"),
         None => text!("name the id of a row", "请写某个条目的 id"),
     };
-    flaw(row, key, id, text!("is no row", "不是任何条目"), hint)
+    flaw(row, key, id, text!("is not a row", "不是任何条目"), hint)
 }
 
 fn contradicts(row: &Row, key: &'static str, example: &str, expected: bool) -> RowFlaw {

@@ -71,11 +71,11 @@ fn a_flawed_catalogue_is_named() {
     }
     for (more, expected) in [
         ("", "cause `{who}` names no group"),
-        ("clears = [\"b\"]", "clears `b` is no row"),
-        ("leads_to = [\"b\"]", "leads_to `b` is no row"),
+        ("clears = [\"b\"]", "clears `b` is not a row"),
+        ("leads_to = [\"b\"]", "leads_to `b` is not a row"),
         ("fragments = [\"boom\"]\nmatches = [\"quiet\"]", "does not match"),
         ("fragments = [\"boom\"]\ndiffers = [\"a BOOM\"]", "`a BOOM` matches"),
-        ("fragments = [\"boom\"]\npatterns = ['(']", "is no regular expression"),
+        ("fragments = [\"boom\"]\npatterns = ['(']", "is not a regular expression"),
     ] {
         let all = flaws(&Catalogue::parse(&row(more)).expect("it can be read"));
         assert!(all.iter().any(|flaw| flaw.contains(expected)), "{expected}: {all:?}");

@@ -159,7 +159,7 @@ fn unknown(rule: RetryRule, id: &str, source: &Source, catalogue: &Catalogue) ->
     Refusal::new(
         setting,
         text!(
-            "{place} names `{id}`, which is no cause of a failure",
+            "{place} names `{id}`, which is not a cause of a failure",
             "{place} 中的 `{id}` 不是任何失败原因的 ID"
         ),
         hint,
@@ -188,7 +188,7 @@ mod tests {
             id: "nan_loss".to_owned(),
             key: "patterns",
             value: "(\n".to_owned(),
-            problem: text!("is no regular expression", "不是合法的正则表达式"),
+            problem: text!("is not a regular expression", "不是合法的正则表达式"),
             hint: text!("write one", "请写一个"),
         };
         let source = Source::Profile { file: "job.toml".to_owned(), line: 7 };
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(refusal.verdict.code(), 64);
         assert_eq!(
             refusal.text.en,
-            "job.toml:7: [[diagnose]] nan_loss: patterns `(\\n` is no regular expression"
+            "job.toml:7: [[diagnose]] nan_loss: patterns `(\\n` is not a regular expression"
         );
         let long = RowFlaw { value: "x".repeat(5000), ..flaw };
         assert!(refused(&long, Some(&source)).text.zh.chars().count() < 300);
@@ -243,8 +243,8 @@ mod tests {
             ("rank-exit", profile(), ["job.toml:3: retry_on", "did you mean rank.exit?"]),
             ("rubbish", variable(), ["RANKLAUNCH_RETRY_ON names", "rank.exit, rank.signal"]),
             // Nothing starts again after these, or no process is left that could decide it.
-            ("done", profile(), ["`done`, which is no cause", ""]),
-            ("agent.killed", profile(), ["no cause", ""]),
+            ("done", profile(), ["`done`, which is not a cause", ""]),
+            ("agent.killed", profile(), ["not a cause", ""]),
         ] {
             let said = told(rules(&[(id, source)], &[]).expect_err(id));
             assert!(parts.iter().all(|part| said.contains(part)), "{said}");

@@ -11,19 +11,19 @@ impl Unreadable {
         match self {
             Unreadable::Pickle(flaw) => pickle(flaw),
             Unreadable::Json(error) => text!(
-                "as a flight recorder dump it is no valid JSON: {error}",
+                "as a flight recorder dump it is not valid JSON: {error}",
                 "作为 flight recorder 转储，它不是有效的 JSON：{error}"
             ),
             Unreadable::Shape { field, found, allowed } if found.is_empty() => text!(
-                "it is no flight recorder dump: `{field}` is missing (expected: {allowed})",
+                "it is not a flight recorder dump: `{field}` is missing (expected: {allowed})",
                 "不是 flight recorder 转储：缺少 `{field}`（应为 {allowed}）"
             ),
             Unreadable::Shape { field: "", found, allowed } => text!(
-                "it is no flight recorder dump: it is {found}, not {allowed}",
+                "it is not a flight recorder dump: it is {found}, not {allowed}",
                 "不是 flight recorder 转储：内容是 {found}，而不是 {allowed}"
             ),
             Unreadable::Shape { field, found, allowed } => text!(
-                "it is no flight recorder dump that is known here: `{field}` is {found}, allowed: {allowed}",
+                "it is not a flight recorder dump that is known here: `{field}` is {found}, allowed: {allowed}",
                 "无法识别的 flight recorder 转储：`{field}` 为 {found}，允许的值：{allowed}"
             ),
         }

@@ -172,7 +172,7 @@ fn pattern(document: Document<'_>, entry: Entry<'_>) -> Result<Regex, Refusal> {
         document.refuse(
             entry.line,
             text!(
-                "`line` is {text}, which is no regular expression: {why}",
+                "`line` is {text}, which is not a regular expression: {why}",
                 "`line` 为 {text}，不是合法的正则表达式：{why}"
             ),
             text!(

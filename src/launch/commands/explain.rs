@@ -97,7 +97,7 @@ fn all_logs(words: &[OsString], known: &[Option<Subject>]) -> Result<(), Refusal
         let shown = shown.escape_debug();
         let text = if known.is_some() {
             text!(
-                "`{shown}` is no log, and it stands beside logs",
+                "`{shown}` is not a log, and it stands beside logs",
                 "`{shown}` 不是日志，却与日志写在了一起"
             )
         } else if !names_log(word) {
@@ -118,7 +118,7 @@ fn unknown(word: &OsStr, catalogue: &Catalogue) -> Refusal {
     let shown = word.to_string_lossy();
     let shown = shown.escape_debug();
     let text = text!(
-        "`{shown}` is no id, no exit code from 0 to 255 and no log",
+        "`{shown}` is not an id, not an exit code from 0 to 255 and not a log",
         "`{shown}` 既不是 ID，也不是 0 到 255 的退出码，也不是日志文件"
     );
     Refusal::new(Id::ExplainUnknown, text, meant(&word.to_string_lossy(), catalogue))

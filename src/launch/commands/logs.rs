@@ -196,7 +196,7 @@ fn no_pattern(pattern: &Option<String>) -> Refusal {
     Refusal::new(
         Id::LogsValue,
         text!(
-            "--grep `{pattern}` is no regular expression: {why}",
+            "--grep `{pattern}` is not a regular expression: {why}",
             "--grep `{pattern}` 不是正则表达式：{why}"
         ),
         text!(

@@ -149,7 +149,7 @@ fn numbers(asked: &Stacks) -> Result<Wanted, Refusal> {
         value.parse::<u32>().map(Some).map_err(|_| {
             Refusal::new(
                 Id::StacksPlace,
-                text!("{flag} `{value}` is no number", "{flag} `{value}` 不是数字"),
+                text!("{flag} `{value}` is not a number", "{flag} `{value}` 不是数字"),
                 text!(
                     "write a number from 0, such as {flag} 3",
                     "请写从 0 开始的数字，例如 {flag} 3"

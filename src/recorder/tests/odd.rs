@@ -400,7 +400,7 @@ fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
         (br#"{"version":"2.1","pg_config":{},"entries":3}"#, "`entries` is 3, allowed: list"),
         (br#"{"version":"2.1"}"#, "`entries` is missing"),
         (br#"{"version":"2.1","entries":[{"record_id":1}]}"#, "`profiling_name` is missing"),
-        (br#"{"version":"2.1","entries":["#, "no valid JSON"),
+        (br#"{"version":"2.1","entries":["#, "not valid JSON"),
         (b"[1]", "it is list[1], not dict"),
         (b"\x80\x02cos\nsystem\n.", "the opcode GLOBAL (0x63) at byte 2"),
         (b"\x80\x02]", "cut off or damaged at byte 3"),

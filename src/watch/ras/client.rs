@@ -47,7 +47,7 @@ impl RasError {
     pub(crate) fn text(&self) -> Text {
         match self {
             RasError::Address(value) => text!(
-                "{ADDRESS}={value} is no address of this host; host:port is allowed, with an IP address or localhost, as in {STANDARD}",
+                "{ADDRESS}={value} is not an address of this host; host:port is allowed, with an IP address or localhost, as in {STANDARD}",
                 "{ADDRESS}={value} 不是本机地址；应为 host:port，主机为 IP 地址或 localhost，例如 {STANDARD}"
             ),
             RasError::Io { address, error } => {

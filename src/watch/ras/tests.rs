@@ -178,7 +178,7 @@ fn what_is_no_report_is_refused_in_time() {
     assert!(error.contains("does not answer: "), "{error}");
     for address in ["x", "host:", "host:99999", "nonsense:80:80"] {
         let error = ask(Some(address), &OWN, SOON).expect_err("no address").to_string();
-        assert!(error.contains(&format!("NCCL_RAS_ADDR={address} is no address")), "{error}");
+        assert!(error.contains(&format!("NCCL_RAS_ADDR={address} is not an address")), "{error}");
     }
 }
 
