@@ -201,3 +201,18 @@ fn no_bytes_end_the_program() {
         fuzz::ras(&other);
     }
 }
+
+/// Each node hears of all ranks, and tells node 0 what it heard.
+#[test]
+fn of_thousands_that_are_behind_some_are_told() {
+    let rank = |number: u32| {
+        let count = if number == 7 { 3 } else { 9 + u64::from(number == 0) };
+        serde_json::json!({ "rank": number, "collective_counts": { "AllReduce": count } })
+    };
+    let ranks: Vec<_> = (0..5000).map(rank).collect();
+    let report = serde_json::json!({ "communicators": [{ "size": 5000, "ranks": ranks }] });
+    let view = read(report.to_string().as_bytes()).expect("a report");
+    let behind = view.verdict(Some(5000), &[]).behind;
+    assert_eq!(behind.first().map(|one| (one.rank, one.count)), Some((GlobalRank(7), 3)));
+    assert_eq!(behind.len(), 512);
+}

@@ -97,7 +97,7 @@ pub(crate) struct RasVerdict {
     pub dead: BTreeSet<GlobalRank>,
     /// Not reached this time: stopped, or its RAS thread or its link is gone.
     pub unresponsive: BTreeSet<GlobalRank>,
-    /// The one furthest behind first.
+    /// The one furthest behind first, and no more than 512.
     pub behind: Vec<Behind>,
     /// With an error of NCCL that the program has not looked at.
     pub failed: BTreeSet<GlobalRank>,
@@ -105,6 +105,9 @@ pub(crate) struct RasVerdict {
 
 /// IN_PROGRESS of ncclResult_t.
 const IN_PROGRESS: i32 = 7;
+/// Ranks behind that are told: each node hears of all of a job, and tells node 0. Where so many are behind, the few
+/// others are ahead.
+const MOST_BEHIND: usize = 512;
 /// Of these a healthy rank may have launched fewer than others.
 const BETWEEN_TWO: &[&str] = &["Send", "Recv", "SendRecv"];
 
@@ -177,6 +180,7 @@ impl RasView {
         let dead = &verdict.dead;
         verdict.unresponsive.retain(|rank| !dead.contains(rank));
         verdict.behind.sort_by_key(|one| (std::cmp::Reverse(one.most - one.count), one.rank));
+        verdict.behind.truncate(MOST_BEHIND);
         verdict
     }
 
