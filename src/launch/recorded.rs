@@ -4,7 +4,8 @@
 //! gives the files for the folder of the logs, and who kept the others waiting. That takes the records
 //! of all ranks: where other nodes have some, `ranklaunch explain` judges them.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::context::Context;
@@ -35,8 +36,10 @@ pub(super) fn read(folder: &Path, plan: &Plan) -> Recorded {
     let mut records: Vec<RankRecord> = Vec::new();
     let mut size = 0;
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    for entry in entries {
-        let path = entry.path();
+    // What does not fit is left out, the same each time.
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort_unstable();
+    for path in paths {
         let Some((name, rank)) = name_of(&path) else { continue };
         let Ok(bytes) = regular_file::read(&path, LARGEST) else { continue };
         size += bytes.len();
@@ -76,9 +79,15 @@ fn written(path: &Path) -> Read {
 }
 
 impl Recorded {
+    /// How many have written something. A rank may have a recorder for each backend.
+    fn ranks(&self) -> usize {
+        let ranks = self.files.iter().filter_map(|(name, _)| name_of(Path::new(name)));
+        ranks.map(|(_, rank)| rank).collect::<BTreeSet<u32>>().len()
+    }
+
     /// Says who kept the others waiting, or how to learn it. `folder`: where the files will be.
     pub(super) fn say(&self, context: &Context, folder: Option<&Path>) {
-        let ranks = self.files.len();
+        let ranks = self.ranks();
         if let Some(hang) = &self.hang {
             let view = HangView { hang, late: &[] };
             context.console.say(&hang_view::text(view, context.lang(), None));
@@ -89,5 +98,18 @@ impl Recorded {
                 "torch 已将 {ranks} 个 rank 的集合通信记录写入 {folder}：用 ranklaunch explain 读取所有节点的这类目录，可指出让其他 rank 等待的 rank"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_counted_and_not_their_files() {
+        let names =
+            ["comm_lib_trace_rank_0", "comm_lib_trace_rank_0_gloo", "comm_lib_trace_rank_10"];
+        let files = names.map(|name| (name.to_owned(), Vec::new())).into();
+        assert_eq!(Recorded { files, hang: None }.ranks(), 2);
     }
 }
