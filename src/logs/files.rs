@@ -120,7 +120,11 @@ impl FileWriter {
             let left = until.map_or(STALL, |until| until.saturating_duration_since(now));
             let left = left.min(STALL.saturating_sub(now - since));
             if left.is_zero() {
-                return Closed::Left(state.give_up());
+                return match state.give_up() {
+                    // All is written; the writer only has not said so yet.
+                    0 => Closed::Whole,
+                    left => Closed::Left(left),
+                };
             }
             state = self
                 .shared
@@ -171,6 +175,12 @@ impl FilePort {
             }
         }
         chunk.clear();
+    }
+
+    /// The account so far: what is queued may still be written, so it is not lost.
+    pub(super) fn so_far(&self) -> FileAccount {
+        let state = self.shared.lock();
+        state.queues.get(self.index).map(|queue| queue.account).unwrap_or_default()
     }
 
     /// The account as it would be if nothing more were written.

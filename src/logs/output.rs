@@ -15,6 +15,7 @@ use super::file_names::log_name;
 use super::files::{Closed, FilePort, FileWriter};
 use super::index::Writer;
 use super::lines::LineFormatter;
+use super::queue::FileAccount;
 use super::reader::{Counters, Quiet, StreamReader};
 use super::sink::Lane;
 use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
@@ -161,7 +162,7 @@ impl Logs {
         let state = self.shared.lock();
         let now = |(owner, state): (&Owner, &OwnerState)| OwnerNow {
             owner: *owner,
-            summary: state.summary(),
+            summary: state.summary(FilePort::so_far),
             last_line: state.tail_lines(1).pop(),
             last_at: state.counters.last(),
         };
@@ -205,10 +206,11 @@ impl Logs {
         self.shared.lock().problems.push(problem);
     }
 
-    /// The summary as of now.
+    /// The summary as it would be if nothing more were written.
     pub(crate) fn summary(&self) -> LogsSummary {
         let state = self.shared.lock();
-        let owners = state.owners.iter().map(|(owner, state)| (*owner, state.summary())).collect();
+        let of = |state: &OwnerState| state.summary(FilePort::account);
+        let owners = state.owners.iter().map(|(owner, state)| (*owner, of(state))).collect();
         let files = self.files.as_ref().map(FileWriter::problems).unwrap_or_default();
         LogsSummary {
             folder: self.config.folder.as_ref().map(|folder| folder.path()),
@@ -261,8 +263,8 @@ impl OwnerState {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).last(n)
     }
 
-    fn summary(&self) -> OwnerSummary {
-        let accounts = || self.ports.values().map(FilePort::account);
+    fn summary(&self, account: fn(&FilePort) -> FileAccount) -> OwnerSummary {
+        let accounts = || self.ports.values().map(account);
         OwnerSummary {
             bytes: self.counters.bytes.load(Ordering::Relaxed),
             lines: self.counters.lines.load(Ordering::Relaxed),
