@@ -411,6 +411,9 @@ impl Sink {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Seek as _, SeekFrom};
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
 
     /// What `> run.log` on a full disk does for a while.
@@ -439,5 +442,41 @@ mod tests {
         state.lose_written(&failure, of_lane, of_urgent);
         let lost = (state.own_lost.lines, state.own_lost.bytes);
         assert_eq!(lost, (41, 910), "the urgent text was not among it");
+    }
+
+    /// `> run.log` on a disk that becomes free between the closing of the console and the end.
+    #[test]
+    fn at_the_end_a_full_disk_is_tried_again_but_not_without_a_pause() {
+        const SOON: Duration = Duration::from_secs(30);
+        const WATCHED: Duration = Duration::from_millis(500);
+        let memory = rustix::fs::memfd_create("console", rustix::fs::MemfdFlags::CLOEXEC);
+        let disk = File::from(memory.expect("a file in memory"));
+        let mut place = disk.try_clone().expect("a copy");
+        // Behind the largest position a file takes nothing.
+        place.seek(SeekFrom::Start(i64::MAX.unsigned_abs())).expect("it stands there");
+        let sink = Sink::start(disk.into(), Lang::En);
+        sink.say("one");
+        sink.close();
+        // The writer tells before each write that it has taken something.
+        let (mut writes, began) = (0, Instant::now());
+        let mut state = sink.lock();
+        while let Some(left) = WATCHED.checked_sub(began.elapsed()) {
+            let (again, wait) = sink.room.wait_timeout(state, left).expect("no panic");
+            state = again;
+            writes += u32::from(!wait.timed_out());
+        }
+        drop(state);
+        assert!(writes < 100, "{writes} in {WATCHED:?}");
+        place.seek(SeekFrom::Start(0)).expect("there is room again");
+        let (mut text, began) = ([0; 256], Instant::now());
+        loop {
+            let count = place.read_at(&mut text, 0).expect("readable");
+            let text = String::from_utf8_lossy(&text[..count]);
+            if text.starts_with("ranklaunch: 1 lines (4 bytes) dropped") && text.ends_with('\n') {
+                break;
+            }
+            assert!(began.elapsed() < SOON, "{text}");
+            std::thread::yield_now();
+        }
     }
 }
