@@ -308,6 +308,16 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_take_the_place_of_a_file_is_not_left_beside_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (folder, _) = choose_folder(&[Candidate::chosen(root.path())], "job-1", NODE_0, 0);
+        let folder = folder.expect("a folder");
+        fs::create_dir(folder.node_path().join("run.json")).expect("made");
+        folder.replace(FolderLevel::Node, "run.json", b"{}\n").expect_err("it is a folder");
+        assert!(!folder.node_path().join(".run.json.new").exists());
+    }
+
+    #[test]
     fn a_folder_that_was_removed_is_made_again() {
         let root = tempfile::tempdir().expect("a folder");
         let logs = root.path().join("logs");

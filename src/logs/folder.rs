@@ -111,9 +111,15 @@ impl LogFolder {
             absent(unlinkat(folder, fresh.as_str(), AtFlags::empty()))?;
             let new = FILE | OFlags::CREATE | OFlags::EXCL;
             let mut file = File::from(openat(folder, fresh.as_str(), new, FILE_MODE)?);
-            file.write_all(bytes)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            renameat(folder, fresh.as_str(), folder, name)
+            let placed = file
+                .write_all(bytes)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                .and_then(|()| renameat(folder, fresh.as_str(), folder, name));
+            if placed.is_err() {
+                // A part of it takes room on a disk that is full.
+                let _ = unlinkat(folder, fresh.as_str(), AtFlags::empty());
+            }
+            placed
         })
     }
 
