@@ -8,9 +8,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tracing::Level;
 use tracing_subscriber::Layer;
@@ -21,6 +21,8 @@ use tracing_subscriber::layer::SubscriberExt;
 
 /// Lines that may wait for the file.
 const QUEUE: usize = 1024;
+/// Between two looks whether there is room in the queue at the end.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the thread that writes gets, in this order.
 #[derive(Debug)]
@@ -136,11 +138,16 @@ impl Journal {
 
     /// Waits until everything is written, at most `timeout`.
     pub(crate) fn close(&self, timeout: Duration) {
-        if let Some(done) = take(&self.done)
-            && self.lines.queue.try_send(Entry::End).is_ok()
-        {
-            let _ = done.recv_timeout(timeout);
+        let Some(done) = take(&self.done) else { return };
+        let began = Instant::now();
+        // Behind a burst of lines there is no room for the end at first.
+        while let Err(TrySendError::Full(_)) = self.lines.queue.try_send(Entry::End) {
+            if began.elapsed() >= timeout {
+                return;
+            }
+            std::thread::sleep(PAUSE);
         }
+        let _ = done.recv_timeout(timeout.saturating_sub(began.elapsed()));
     }
 }
 
@@ -227,6 +234,32 @@ mod tests {
         journal.close(SOON);
         let numbers: Vec<_> = read(&path).iter().filter_map(|line| line["n"].as_u64()).collect();
         assert_eq!(numbers, [0, 1]);
+    }
+
+    /// The disk was slow, and the queue is full when the run ends.
+    #[test]
+    fn the_end_waits_for_a_queue_that_is_full() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agent.jsonl");
+        let journal = Journal::new();
+        let (answers, answered) = channel();
+        let at = path.clone();
+        let open = move || {
+            let _ = answered.recv();
+            File::options().append(true).create(true).open(at)
+        };
+        journal.write_to(open).expect("started");
+        (0..QUEUE).for_each(|_| journal.lines.clone().write_all(b"{}\n").expect("queued"));
+        let (closes, closed) = channel();
+        let closing = std::thread::spawn(move || {
+            journal.close(SOON);
+            let _ = closes.send(());
+        });
+        closed.recv_timeout(Duration::from_millis(200)).expect_err("nothing is written yet");
+        answers.send(()).expect("the disk answers");
+        closed.recv_timeout(SOON).expect("closed");
+        closing.join().expect("no panic");
+        assert_eq!(read(&path).len(), QUEUE, "every line is there");
     }
 
     #[test]
