@@ -88,6 +88,22 @@ fn a_status_is_a_page_of_openmetrics() {
     assert!(!page.contains("ranklaunch_gpu_power_watts"));
 }
 
+/// A hang is found after some minutes, which the time in which the job ran loses then.
+#[test]
+fn no_counter_falls_when_a_hang_is_found() {
+    let mut status = status();
+    status.ledger.running_ms = 700_000;
+    status.ledger.stalled_ms = 400_000;
+    status.ledger.most_running_ms = 1_000_000;
+    let page = render(&status, Format::OpenMetrics);
+    let spent = |state: &str| {
+        value(&page, &format!("ranklaunch_spent_seconds_total{{state=\"{state}\"}}")).to_owned()
+    };
+    assert_eq!((spent("running"), spent("stalled")), ("1000".to_owned(), "100".to_owned()));
+    let share = value(&page, "ranklaunch_goodput_ratio").parse::<f64>().expect("a number");
+    assert!((0.63..0.64).contains(&share), "{share}");
+}
+
 /// All families stand once, with help and type, their samples together.
 #[test]
 fn each_family_stands_once_in_both_formats() {

@@ -237,7 +237,7 @@ impl StatusBoard {
         let since = now.checked_sub(already).unwrap_or(now);
         let mut state = self.state();
         let since_ms = state.ms_of(since);
-        state.phases.stands_still(since);
+        state.phases.stands_still(since, now);
         state.standstill = Some(Standstill { since_ms, text });
         drop(state);
         self.finding("hang");

@@ -100,6 +100,10 @@ pub struct Ledger {
     pub pausing_ms: u64,
     /// Running time of attempts that failed: lost unless a checkpoint kept it.
     pub failed_attempts_ms: u64,
+    /// The most that `running_ms` ever was. A hang is found after a while, which it then takes back;
+    /// a counter may not fall.
+    #[serde(skip)]
+    pub most_running_ms: u64,
 }
 
 impl Ledger {
@@ -140,6 +144,8 @@ pub(super) struct Phases {
     running: Duration,
     /// Since when the job stands still.
     stalled: Option<Instant>,
+    /// [`Ledger::most_running_ms`] when the last hang was found.
+    most_running_ms: u64,
 }
 
 impl Phases {
@@ -151,6 +157,7 @@ impl Phases {
             ledger: Ledger::default(),
             running: Duration::ZERO,
             stalled: None,
+            most_running_ms: 0,
         }
     }
 
@@ -188,9 +195,13 @@ impl Phases {
         true
     }
 
-    /// The job stands still since then.
-    pub(super) fn stands_still(&mut self, since: Instant) {
-        self.stalled.get_or_insert(since.max(self.current.began));
+    /// The job is found to stand still since then. Only while it runs: all other time has its own
+    /// place.
+    pub(super) fn stands_still(&mut self, since: Instant, now: Instant) {
+        if self.current.phase == Phase::Running {
+            self.most_running_ms = self.ledger(now).most_running_ms;
+            self.stalled.get_or_insert(since.max(self.current.began));
+        }
     }
 
     pub(super) fn goes_on(&mut self, now: Instant) {
@@ -210,6 +221,7 @@ impl Phases {
             ledger.stalled_ms = ledger.stalled_ms.saturating_add(stood);
         }
         ledger.running_ms = ledger.running_ms.saturating_sub(ledger.stalled_ms);
+        ledger.most_running_ms = self.most_running_ms.max(ledger.running_ms);
         ledger
     }
 }

@@ -194,9 +194,13 @@ fn the_ledger_says_where_the_time_went() {
         assert!(phases.enter(phase, attempt, at(seconds)), "{phase:?}");
         assert!(!phases.enter(phase, attempt, at(seconds)), "{phase:?} has begun");
     }
-    phases.stands_still(at(150));
-    assert_eq!(phases.ledger(at(160)).stalled_ms, 10_000);
+    assert_eq!(phases.ledger(at(158)).running_ms, 138_000);
+    phases.stands_still(at(150), at(158));
+    let stands = phases.ledger(at(160));
+    assert_eq!((stands.running_ms, stands.stalled_ms), (130_000, 10_000));
+    assert_eq!(stands.most_running_ms, 138_000, "as a counter it does not fall");
     phases.goes_on(at(170));
+    assert_eq!(phases.ledger(at(171)).most_running_ms, 138_000);
     let ledger = phases.ledger(at(220));
     let expected = Ledger {
         running_ms: 180_000,
@@ -206,10 +210,17 @@ fn the_ledger_says_where_the_time_went() {
         stopping_ms: 1_000,
         pausing_ms: 5_000,
         failed_attempts_ms: 100_000,
+        most_running_ms: 180_000,
     };
     assert_eq!(ledger, expected);
     assert_eq!(ledger.goodput().map(|share| (share * 1000.0).round()), Some(818.0));
     assert_eq!(Ledger::default().goodput(), None);
+    // A hang that is judged when the job is being stopped already.
+    phases.enter(Phase::Stopping, 1, at(220));
+    phases.stands_still(at(210), at(221));
+    let stopped = phases.ledger(at(225));
+    assert_eq!((stopped.running_ms, stopped.stalled_ms), (180_000, 20_000));
+    assert_eq!(stopped.stopping_ms, 6_000);
     phases.enter(Phase::Ended, 1, at(230));
     assert!(!phases.enter(Phase::Launching, 2, at(231)), "nothing follows");
 }
