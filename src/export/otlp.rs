@@ -3,9 +3,12 @@
 //! Written as OTLP/HTTP with JSON, which every collector takes beside protobuf: the crates for it
 //! would add a tenth to the executable. Takes the standard variables; gives one document.
 
+use std::collections::BTreeMap;
+
 use blake2::{Blake2s256, Digest as _};
 use serde_json::{Value, json};
 
+use super::post::without_secrets;
 use crate::lang::Text;
 use crate::status::{EndStatus, NodeStatus, Phase, PhaseTime};
 use crate::text;
@@ -50,10 +53,10 @@ impl OtlpTarget {
             ));
         }
         if !url.starts_with("http://") {
-            let scheme = url.split("://").next().unwrap_or_default().to_owned();
+            let url = without_secrets(&url);
             return Err(text!(
-                "no spans are sent: the OTLP endpoint has the scheme {scheme}, but only http is spoken (a collector on the node or in the pod can pass them on)",
-                "不发送 span：OTLP 端点的协议为 {scheme}，而这里只支持 http（可由节点或 Pod 内的 collector 转发）"
+                "no spans are sent: the OTLP endpoint is {url}, but only http:// is spoken (a collector on the node or in the pod can pass them on)",
+                "不发送 span：OTLP 端点为 {url}，而这里只支持 http://（可由节点或 Pod 内的 collector 转发）"
             ));
         }
         let headers = either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
@@ -169,12 +172,15 @@ pub(crate) fn spans_json(
             "status": {},
         })
     }));
-    let own = [("service.name", &target.service), ("host.name", &status.host)];
-    let mut resource: Vec<Value> = own.map(|(key, value)| attribute(key, value)).into();
-    resource.push(attribute("service.version", &status.version));
-    let known = ["service.name", "host.name", "service.version"];
-    let more = target.attributes.iter().filter(|(key, _)| !known.contains(&key.as_str()));
-    resource.extend(more.map(|(key, value)| attribute(key, value)));
+    // Each key once, as OTLP has it. What the user says of the resource wins.
+    let mut resource = BTreeMap::from([
+        ("host.name", status.host.as_str()),
+        ("service.version", status.version.as_str()),
+    ]);
+    resource.extend(target.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    resource.insert("service.name", &target.service);
+    let resource: Vec<Value> =
+        resource.into_iter().map(|(key, value)| attribute(key, value)).collect();
     let scope = json!({ "name": env!("CARGO_PKG_NAME"), "version": status.version });
     Some(json!({ "resourceSpans": [{
         "resource": { "attributes": resource },

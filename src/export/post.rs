@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::lang::{Text, cause};
+use crate::mask::mask_value;
 use crate::text;
 
 /// Bytes of an answer that are read: its first line tells enough.
@@ -18,7 +19,7 @@ const READ: usize = 4096;
 /// Why a document was not taken.
 #[derive(Debug)]
 pub(crate) enum PostError {
-    /// The URL.
+    /// The URL, without its secrets.
     Url(String),
     /// The time limit.
     Late(Duration),
@@ -49,6 +50,11 @@ impl PostError {
     }
 }
 
+/// A URL as it may be quoted: it may hold a password or a token.
+pub(super) fn without_secrets(url: &str) -> String {
+    mask_value("", url.as_ref()).to_string_lossy().into_owned()
+}
+
 /// A URL of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpUrl {
@@ -62,7 +68,7 @@ impl HttpUrl {
     /// # Errors
     /// When it is none.
     pub(crate) fn parse(url: &str) -> Result<HttpUrl, PostError> {
-        let wrong = || PostError::Url(url.to_owned());
+        let wrong = || PostError::Url(without_secrets(url));
         let of_tls = url.strip_prefix("https://");
         let rest = of_tls.or_else(|| url.strip_prefix("http://")).ok_or_else(wrong)?;
         let (authority, path) = match rest.find(['/', '?']) {

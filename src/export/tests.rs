@@ -294,6 +294,47 @@ fn the_standard_variables_are_understood() {
     assert!(target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c")]).is_err());
 }
 
+/// Each is printed, and stands in the journal.
+#[test]
+fn an_address_is_quoted_without_its_secrets() {
+    let said = |text: Text| {
+        assert!(!text.en.contains("S3CR3T") && !text.zh.contains("S3CR3T"), "{text:?}");
+        text.en.into_owned()
+    };
+    let refused = HttpUrl::parse("http://me:S3CR3T@c:4318/v1/traces").expect_err("no user");
+    assert!(said(refused.text()).contains("http://***@c:4318/v1/traces"));
+    for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "https://c/?token=S3CR3T"] {
+        let why = target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]).expect_err("no http");
+        assert!(said(why).contains("***"), "{url}");
+    }
+}
+
+#[test]
+fn what_the_user_says_of_the_resource_wins_and_each_key_is_there_once() {
+    let target = target(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
+        ("OTEL_SERVICE_NAME", "training"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "host.name=mine,service.name=other,a=1,a=2"),
+    ]);
+    let target = target.expect("understood").expect("wanted");
+    let phase = PhaseTime { phase: Phase::Running, attempt: 0, began_ms: 5, ended_ms: None };
+    let document = spans_json(&target, &status(), &[phase]).expect("spans");
+    let attributes = document["resourceSpans"][0]["resource"]["attributes"].as_array();
+    let attributes: Vec<(&str, &str)> = attributes
+        .expect("attributes")
+        .iter()
+        .filter_map(|one| Some((one["key"].as_str()?, one["value"]["stringValue"].as_str()?)))
+        .collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = [
+        ("a", "2"),
+        ("host.name", "mine"),
+        ("service.name", "training"),
+        ("service.version", version),
+    ];
+    assert_eq!(attributes, expected);
+}
+
 fn spans(target: &OtlpTarget, node: u32) -> Vec<Value> {
     let mut status = status();
     if let Some(run) = &mut status.run {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::post::{HttpUrl, is_success};
+use super::post::{HttpUrl, is_success, without_secrets};
 use crate::lang::Text;
 use crate::text;
 use crate::watch::JobProgress;
@@ -43,6 +43,7 @@ impl TrainJobTarget {
         let given = |name| variable(name).map(|value| value.trim().to_owned());
         let Some(url) = given(URL).filter(|url| !url.is_empty()) else { return Ok(None) };
         let parsed = HttpUrl::parse(&url).map_err(|_| {
+            let url = without_secrets(&url);
             text!(
                 "no progress is posted: {URL}={url} is not of the form https://HOST:PORT/PATH",
                 "不上报进度：{URL}={url} 不符合 https://HOST:PORT/PATH 的形式"
