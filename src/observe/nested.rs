@@ -3,8 +3,11 @@
 //! Takes the environment and /proc; gives the variables and the living ancestor. `plan` decides
 //! what they mean for a launch.
 
+use std::ffi::{OsStr, OsString};
+
 use crate::host::Host;
 use crate::launchers::{self, LauncherKind};
+use crate::mask::mask_args;
 use crate::procfs::{self, Process};
 
 /// Variables that torchrun sets for each worker, which are wrong in any other process. Its
@@ -43,7 +46,7 @@ pub(super) fn pet_variables(host: &Host) -> Vec<String> {
 }
 
 /// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the
-/// engine `direct`: pid and command line.
+/// engine `direct`: pid and command line, without secrets.
 pub(crate) fn torchrun_above(host: &Host) -> Option<(i32, String)> {
     // Under the shim of the engine `command` the program starts ranks itself.
     let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
@@ -52,7 +55,12 @@ pub(crate) fn torchrun_above(host: &Host) -> Option<(i32, String)> {
         let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
         let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
         let starts_ranks = is_torchrun(&argv) || (in_rank && is_shim(&argv));
-        starts_ranks.then(|| (pid, argv.join(" ")))
+        starts_ranks.then(|| {
+            // A refusal quotes it.
+            let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
+            let shown = mask_args(&argv).join(OsStr::new(" "));
+            (pid, shown.to_string_lossy().into_owned())
+        })
     })
 }
 
@@ -77,6 +85,25 @@ fn is_torchrun(argv: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_launcher_above_is_told_without_the_secrets_of_its_command_line() {
+        let stat = |pid: i32, parent: i32| {
+            format!(
+                "{pid} (x) S {parent} {pid} {pid} 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 100 0 0 \
+                 0 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+            )
+        };
+        let argv = "torchrun\0--nproc-per-node\02\0a.py\0--hf_token\0S3CR3T\0";
+        let (own, above) = (stat(8, 7), stat(7, 1));
+        let (_root, host) = Host::of_files(&[
+            ("proc/self/stat", own.as_str()),
+            ("proc/7/stat", above.as_str()),
+            ("proc/7/cmdline", argv),
+        ]);
+        let shown = "torchrun --nproc-per-node 2 a.py --hf_token ***";
+        assert_eq!(torchrun_above(&host), Some((7, shown.to_owned())));
+    }
 
     #[test]
     fn torchrun_is_known_by_what_runs_not_by_what_is_named() {
