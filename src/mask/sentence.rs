@@ -16,13 +16,18 @@ const SHAPES: &[(&str, usize)] = &[
     ("ghp_", 24),
     ("gho_", 24),
     ("ghs_", 24),
+    ("ghu_", 24),
+    ("ghr_", 24),
     ("github_pat_", 24),
     ("glpat-", 16),
     ("nvapi-", 24),
     ("xoxb-", 16),
     ("xoxp-", 16),
     ("AIza", 30),
+    // JSON Web Tokens, by the first key of their header: alg, typ, kid.
     ("eyJhbGciOi", 24),
+    ("eyJ0eXAiOi", 24),
+    ("eyJraWQiOi", 24),
 ];
 const PEM: &str = "-----BEGIN ";
 const PEM_END: &str = "-----END ";

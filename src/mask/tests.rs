@@ -237,6 +237,9 @@ const HIDDEN: &[(&[&str], &[&str])] = &[
     (&["x", "--note", "run it with --hf_token S3CR3T please"], &["x", "--note", "run it with --hf_token *** please"]),
     (&["x", "hf_abcdefghijklmnopqrstuvwxyzS3CR3T"], &["x", "***"]),
     (&["x", "--git", "ghp_abcdefghijklmnopqrstuvwxyzS3CR3T"], &["x", "--git", "***"]),
+    (&["x", "--git", "ghu_abcdefghijklmnopqrstuvwxyzS3CR3T"], &["x", "--git", "***"]),
+    (&["x", "--web", "eyJ0eXAiOiJKV1QiLCJhbGciOiJSUzI1NiJ9.e30.S3CR3T"], &["x", "--web", "***"]),
+    (&["x", "--web", "eyJraWQiOiIxIiwiYWxnIjoiUlMyNTYifQ.e30.S3CR3T"], &["x", "--web", "***"]),
     (&["x", "--file", "a\n-----BEGIN RSA PRIVATE KEY-----\nS3CR3T\n-----END RSA PRIVATE KEY-----\nb"], &["x", "--file", "a\n***\nb"]),
 ];
 

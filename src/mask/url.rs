@@ -23,10 +23,13 @@ const PARAMETERS: &[&str] = &[
 /// Hosts whose path is the secret, and the part of the path before it.
 const WEBHOOKS: &[(&str, &str)] = &[
     ("hooks.slack.com", "/services/"),
+    ("hooks.slack.com", "/workflows/"),
+    ("hooks.slack.com", "/triggers/"),
     ("discord.com", "/api/webhooks/"),
     ("discordapp.com", "/api/webhooks/"),
     ("api.telegram.org", "/bot"),
     ("open.feishu.cn", "/open-apis/bot/v2/hook/"),
+    ("open.larksuite.com", "/open-apis/bot/v2/hook/"),
 ];
 
 const SCHEME: &str = "://";
@@ -147,6 +150,11 @@ mod tests {
             ("https://h/x?max_tokens=7&page=2", "https://h/x?max_tokens=7&page=2"),
             ("https://h/?a=https://u:p@h2/x?sig=s", "https://h/?a=https://***@h2/x?sig=***"),
             ("https://hooks.slack.com/services/T/B/x", "https://hooks.slack.com/services/***"),
+            ("https://hooks.slack.com/triggers/T/1/x", "https://hooks.slack.com/triggers/***"),
+            (
+                "https://open.larksuite.com/open-apis/bot/v2/hook/x",
+                "https://open.larksuite.com/open-apis/bot/v2/hook/***",
+            ),
             ("://", "://"),
             ("://@", "://@"),
         ] {
