@@ -101,7 +101,8 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
     let ranks = text!("{running} of {all} ranks", "{running}/{all} 个 rank");
     let since = node.at_ms.saturating_sub(node.phase_since_ms) / 1000;
     let cpu: f64 = node.ranks.iter().filter_map(|rank| rank.cpu_percent).sum();
-    let memory: u64 = node.ranks.iter().filter_map(|rank| rank.memory).sum();
+    // What another node says may be anything.
+    let memory = node.ranks.iter().filter_map(|rank| rank.memory).fold(0, u64::saturating_add);
     let mut row = vec![
         place.get(lang).to_owned(),
         node.host.clone(),
@@ -111,12 +112,14 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
     ];
     row.push(if memory > 0 { format!("CPU {cpu:.0} %") } else { String::new() });
     row.push(if memory > 0 { bytes(memory) } else { String::new() });
-    let used: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.utilization).collect();
-    if !used.is_empty() {
-        let mean = used.iter().sum::<u32>() as usize / used.len();
-        row.push(format!("GPU {mean} %"));
-    }
+    row.extend(gpu_use(node).map(|mean| format!("GPU {mean} %")));
     row
+}
+
+/// The mean of its GPUs in percent, as far as it is known.
+pub(crate) fn gpu_use(node: &NodeStatus) -> Option<u64> {
+    let used = || node.gpus.iter().filter_map(|gpu| gpu.utilization).map(u64::from);
+    used().sum::<u64>().checked_div(used().count() as u64)
 }
 
 /// `3s`, `12m`, `5h`, `2d`
@@ -206,4 +209,44 @@ pub(crate) fn ended_json(run: &EndedRun) -> Value {
         "cause": run.cause,
         "bytes": run.bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{GpuStatus, RankStatus};
+
+    #[test]
+    fn a_job_without_a_run_id_is_named_by_its_agent() {
+        let job = |problem: Option<Text>| ShownJob { pid: Some(7), problem, ..ShownJob::default() };
+        for (job, en, zh) in [
+            (
+                job(None),
+                "a job without a run id yet (agent 7)\n",
+                "尚无运行 ID 的任务（agent 7）\n",
+            ),
+            (
+                job(Some(Text::same("it is silent"))),
+                "a job of unknown run id (agent 7)\n  it is silent\n",
+                "运行 ID 未知的任务（agent 7）\n  it is silent\n",
+            ),
+        ] {
+            let jobs = [job];
+            assert_eq!(text(&jobs, None, Lang::En), en);
+            assert_eq!(text(&jobs, None, Lang::Zh), zh);
+        }
+    }
+
+    #[test]
+    fn no_number_of_a_node_ends_the_list() {
+        let rank = RankStatus { memory: Some(u64::MAX), ..RankStatus::default() };
+        let gpu = GpuStatus { utilization: Some(u32::MAX), ..GpuStatus::default() };
+        let node = NodeStatus {
+            ranks: vec![rank.clone(), rank],
+            gpus: vec![gpu.clone(), gpu],
+            ..NodeStatus::default()
+        };
+        let row = row_of_node(&node, Lang::En);
+        assert_eq!(row.last().map(String::as_str), Some("GPU 4294967295 %"));
+    }
 }

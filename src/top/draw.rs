@@ -158,7 +158,7 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
     let mut all: Vec<(&String, u64)> = Vec::new();
     for (id, count) in nodes.iter().flat_map(|node| &node.findings) {
         match all.iter_mut().find(|(known, _)| *known == id) {
-            Some((_, sum)) => *sum += count,
+            Some((_, sum)) => *sum = sum.saturating_add(*count),
             None => all.push((id, *count)),
         }
     }

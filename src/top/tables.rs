@@ -5,7 +5,7 @@ use ratatui::style::{Color, Modifier, Style};
 use super::rows::Row;
 use crate::columns::columns;
 use crate::lang::{Lang, Text};
-use crate::report::ps_view::{ago, phase};
+use crate::report::ps_view::{ago, gpu_use, phase};
 use crate::status::{NodeStatus, Phase, RankState};
 use crate::text;
 
@@ -231,14 +231,8 @@ pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
         let text = format!("{}/{}", short(used as f64), short(all as f64));
         if used / 19 >= all / 20 { coloured(text, Color::Red) } else { plain(text) }
     };
-    let used = |node: &NodeStatus| {
-        let used: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.utilization).collect();
-        let sum: u32 = used.iter().sum();
-        plain(match u32::try_from(used.len()) {
-            Ok(count) if count > 0 => (sum / count).to_string(),
-            _ => String::new(),
-        })
-    };
+    let used =
+        |node: &NodeStatus| plain(gpu_use(node).map_or_else(String::new, |mean| mean.to_string()));
     let power = |node: &NodeStatus| {
         let power: Vec<f64> = node.gpus.iter().filter_map(|gpu| gpu.power).collect();
         plain(if power.is_empty() {

@@ -288,6 +288,18 @@ fn all_of_a_page_can_be_read() {
 }
 
 #[test]
+fn counts_of_other_nodes_may_be_anything() {
+    let mut model = model(Source::Socket, Lang::En);
+    let mut all = nodes();
+    for node in &mut all {
+        node.findings.insert("hang".to_owned(), u64::MAX);
+    }
+    model.hear(News::Status { nodes: all, unanswered: Vec::new() });
+    let alert = picture(&mut model, 80, 24)[1].clone();
+    assert!(alert.contains("hang ×18446744073709551615"), "{alert}");
+}
+
+#[test]
 fn over_http_only_the_state_is_shown_and_it_is_said() {
     let mut model = model(Source::Http("here:9400".to_owned()), Lang::En);
     assert_eq!(model.press(Key::Letter('l')), None);

@@ -14,6 +14,17 @@ pub(super) struct RunningJob {
     pub(super) agents: Vec<(Listener, Job)>,
 }
 
+impl RunningJob {
+    /// What RUN may be for it: its run id, or the pid of its agent where the nodes have not agreed on
+    /// one yet.
+    pub(super) fn name(&self) -> &str {
+        match self.agents.first() {
+            Some((agent, _)) if self.run_id.is_empty() => agent.pid(),
+            _ => &self.run_id,
+        }
+    }
+}
+
 /// Why no job is the one that is meant.
 pub(super) struct NotOne {
     /// Several are.
@@ -122,14 +133,8 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     }
 }
 
-/// What RUN may be for each of them: its run id, or the pid of its agent where the nodes have not
-/// agreed on one yet.
 fn names(jobs: &[RunningJob]) -> String {
-    let name = |one: &RunningJob| match one.agents.first() {
-        Some((agent, _)) if one.run_id.is_empty() => agent.pid().to_owned(),
-        _ => one.run_id.clone(),
-    };
-    let mut names: Vec<String> = jobs.iter().map(name).collect();
+    let mut names: Vec<&str> = jobs.iter().map(RunningJob::name).collect();
     names.sort_unstable();
     names.join(", ")
 }
@@ -240,6 +245,19 @@ pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_without_a_run_id_is_named_by_the_pid_of_its_agent() {
+        let running = |run_id: &str, pid: i32| {
+            let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x") };
+            let job =
+                Job { run_id: run_id.to_owned(), attempt: 0, node: 0, nodes: 2, ranks: Vec::new() };
+            RunningJob { run_id: run_id.to_owned(), agents: vec![(agent, job)] }
+        };
+        let jobs = [running("", 41), running("job-1", 42), running("", 43)];
+        assert_eq!(names(&jobs), "41, 43, job-1");
+        assert_eq!((jobs[0].name(), jobs[1].name()), ("41", "job-1"));
+    }
 
     #[test]
     fn every_reason_has_both_languages() {
