@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::lang::Lang;
+use crate::verdict::Id;
 
 /// What another node sends of itself is read as it comes; a panic would end the launcher, which has a verdict to tell.
 #[test]
@@ -214,6 +215,52 @@ fn the_time_of_a_run_is_accounted_for() {
     assert_eq!((ledger.gpu_hours, ledger.gpu_hours_computing), (hours(80.0), hours(40.0)));
     assert_eq!((ledger.energy_wh, ledger.energy_estimated_wh), (Some(2.0), 2.0));
     assert_eq!(job.missing(), 1);
+}
+
+#[test]
+fn of_two_histories_of_a_launcher_the_longer_one_counts() {
+    let half = read(&start(0), None);
+    let other = NodeHistory { node: 1, ..half.clone() };
+    for nodes in [vec![half.clone(), whole(), other.clone()], vec![other, whole(), half]] {
+        let job = JobHistory::of(nodes).expect("a job");
+        let numbers: Vec<u32> = job.nodes().iter().map(|one| one.node).collect();
+        assert_eq!((numbers.as_slice(), job.missing()), (&[0, 1][..], 0));
+        assert_eq!((job.lead().exit_code, job.ledger.ending), (Some(1), 8000));
+    }
+    let task = |number| NodeHistory { task: Some(number), ..whole() };
+    let job = JobHistory::of(vec![task(1), task(0)]).expect("a job");
+    let tasks: Vec<Option<u32>> = job.nodes().iter().map(|one| one.task).collect();
+    assert_eq!(tasks, [Some(0), Some(1)], "a node may have several launchers");
+}
+
+#[test]
+fn the_launcher_on_whose_node_the_cause_is_tells_the_end() {
+    let of = |node: u32, cause: Option<u32>, number: u32| {
+        let mut history = NodeHistory { node, ..whole() };
+        let attempt = history.last_attempt_mut().expect("an attempt");
+        attempt.number = number;
+        match cause {
+            Some(on) => attempt.cause.as_mut().expect("a cause").node = Some(on),
+            None => {
+                attempt.cause = None;
+                let verdict = attempt.verdict.as_mut().expect("a verdict");
+                (verdict.id, verdict.node) = (Id::NodeOther.as_str().to_owned(), None);
+            }
+        }
+        history
+    };
+    for (nodes, expected) in [
+        // Who was stopped because of another node says less.
+        ([of(0, None, 0), of(1, Some(1), 0)], 1),
+        // Node 0 tells the others the cause.
+        ([of(0, Some(1), 0), of(1, Some(1), 0)], 1),
+        ([of(0, Some(0), 0), of(1, Some(0), 0)], 0),
+        // The cause of an earlier attempt is not that of the end.
+        ([of(0, Some(0), 0), of(1, None, 1)], 1),
+    ] {
+        let job = JobHistory::of(nodes.into()).expect("a job");
+        assert_eq!(job.end().map(|(node, _)| node.node), Some(expected));
+    }
 }
 
 #[test]
