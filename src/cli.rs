@@ -11,6 +11,7 @@ mod foreign;
 pub(crate) mod fuzz;
 mod line;
 mod mistake;
+mod options;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -25,6 +26,7 @@ use crate::lang::Lang;
 use line::Line;
 pub use line::*;
 pub use mistake::Stop;
+pub use options::Options;
 
 /// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]

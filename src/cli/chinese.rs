@@ -6,7 +6,7 @@
 
 use clap::{Arg, Command};
 
-use super::line;
+use super::options;
 use crate::columns::fold;
 
 /// By id; an id of two options has the command before it.
@@ -275,13 +275,13 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
 ];
 
 pub(super) const HEADINGS: &[(&str, &str)] = &[
-    (line::JOB, "任务"),
-    (line::MEMBERSHIP, "节点"),
-    (line::LAYOUT, "进程与布局"),
-    (line::START, "启动之前"),
-    (line::END, "停止与重启"),
-    (line::LOGS, "日志与控制台"),
-    (line::PROGRAM, "本程序"),
+    (options::JOB, "任务"),
+    (options::MEMBERSHIP, "节点"),
+    (options::LAYOUT, "进程与布局"),
+    (options::START, "启动之前"),
+    (options::END, "停止与重启"),
+    (options::LOGS, "日志与控制台"),
+    (options::PROGRAM, "本程序"),
 ];
 
 const AFTER: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";
