@@ -472,7 +472,7 @@ mod tests {
         loop {
             let count = place.read_at(&mut text, 0).expect("readable");
             let text = String::from_utf8_lossy(&text[..count]);
-            if text.starts_with("ranklaunch: 1 lines (4 bytes) dropped") && text.ends_with('\n') {
+            if text.starts_with("ranklaunch: 1 line (4 bytes) dropped") && text.ends_with('\n') {
                 break;
             }
             assert!(began.elapsed() < SOON, "{text}");
