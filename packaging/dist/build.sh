@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds the release of this commit: build.sh FOLDER [ARCH...]; `make dist` does. packaging/README.md says what each file is.
 #
+# MAINTAINER='NAME <ADDRESS>' is whom the packages and images name. RELEASE_DATE=YYYY-MM-DD, by default the day of the
+# commit, is that of the version in the packaged changelog where CHANGELOG.md has none yet.
+#
 # Two builds of one commit give the same bytes wherever they lie, if compiler, linker and C library are the same;
 # the SBOM names these. Only FOLDER and its neighbour FOLDER.build are written, and tools go to the user's cache folder.
 set -euo pipefail
@@ -33,6 +36,15 @@ case " ${arches[*]} " in
     *" $host "*) ;;
     *) fail "name $host too (${arches[*]} $host): the executable that runs here writes the manual pages" ;;
 esac
+# No address of a person stands in the source: whoever publishes packages answers for them.
+maintainer=${MAINTAINER:-ranklaunch maintainers <ranklaunch@localhost>}
+case $maintainer in
+    *$'\n'*) fail "MAINTAINER has several lines; it is NAME <ADDRESS>" ;;
+    ?*" <"?*@?*">") ;;
+    *) fail "MAINTAINER is '$maintainer', not NAME <ADDRESS>" ;;
+esac
+[ -z "${RELEASE_DATE:-}" ] || [ "$(date -d "$RELEASE_DATE" +%F 2>/dev/null)" = "$RELEASE_DATE" ] ||
+    fail "RELEASE_DATE is '$RELEASE_DATE', not a day as YYYY-MM-DD"
 work=$out.build
 mkdir -p "$work"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ranklaunch
@@ -56,7 +68,8 @@ else
     commit=${commit:0:12}
 fi
 export RANKLAUNCH_COMMIT=$commit SOURCE_DATE_EPOCH=$epoch
-say "dist: ranklaunch $version, commit $commit"
+released=${RELEASE_DATE:-$(date -d "@$epoch" +%F)}
+say "dist: ranklaunch $version, commit $commit, released $released by $maintainer"
 # An artefact of another version would be summed up as one of this.
 rm -f "$out"/ranklaunch[-_]* "$out/SHA256SUMS"
 [ -z "$(ls -A "$out")" ] || fail "$out holds other files; name an empty folder"
@@ -156,6 +169,6 @@ for one in "${built[@]}"; do
 done
 [ -n "$own" ] || fail "the executable for $host is not among ${arches[*]}; it writes the manual pages"
 python3 "$here/pack.py" --out "$out" --own "$own" --version "$version" --commit "$commit" --epoch "$epoch" \
-    --zig "$zig" "${built[@]}"
+    --maintainer "$maintainer" --released "$released" --zig "$zig" "${built[@]}"
 for line in "${left_out[@]}"; do say "dist: $line"; done
 (cd "$out" && cat SHA256SUMS)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,18 @@ def zipped(data):
     return out.getvalue()
 
 
-def texts(own):
+def dated(changelog, version, released):
+    """The changelog with the day of this version, where its heading has none yet."""
+    heading = re.compile(rf"^## \[{re.escape(version)}\] – (.+)$", re.MULTILINE)
+    found = heading.search(changelog)
+    if not found:
+        sys.exit(f"CHANGELOG.md has no heading '## [{version}] – …'")
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", found[1]):
+        return changelog
+    return changelog[:found.start(1)] + released + changelog[found.end(1):]
+
+
+def texts(own, asked):
     """What the executable writes about itself, and the texts of the source, by their paths below a prefix."""
     found = {
         "share/bash-completion/completions/ranklaunch": run(own, "completions", "bash"),
@@ -57,7 +69,8 @@ def texts(own):
     doc = "share/doc/ranklaunch"
     for name in ("README.md", "README.zh-CN.md"):
         found[f"{doc}/{name}"] = (ROOT / "packaging" / name).read_bytes()
-    found[f"{doc}/changelog.gz"] = zipped((ROOT / "CHANGELOG.md").read_bytes())
+    changelog = dated((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), asked.version, asked.released)
+    found[f"{doc}/changelog.gz"] = zipped(changelog.encode())
     return found
 
 
@@ -97,9 +110,9 @@ def debian(out, work, arch, files, asked):
     (folder / "etc/ranklaunch").mkdir(parents=True)
     size = sum(len(content) for content, _ in files.values())
     (control / "control").write_text(
-        f"Package: ranklaunch\nVersion: {asked.version}\nArchitecture: {port}\nMaintainer: the ranklaunch maintainers <ranklaunch@localhost>\n"
+        f"Package: ranklaunch\nVersion: {asked.version}\nArchitecture: {port}\nMaintainer: {asked.maintainer}\n"
         f"Installed-Size: {-(-size // 1024)}\nSection: science\nPriority: optional\nSuggests: python3\nDescription: {SUMMARY}\n"
-        " One static executable in place of the start-up script of a distributed PyTorch job.\n It depends on no other package: python and torch are those of the job.\n")
+        " One static executable in place of the start-up script of a distributed PyTorch job.\n It depends on no other package: python and torch are those of the job.\n", encoding="utf-8")
     (control / "md5sums").write_text("".join(sums))
     for path in [folder, *folder.rglob("*")]:
         if path.is_dir():
@@ -131,6 +144,7 @@ def image(out, arch, executable, licence, asked):
         "org.opencontainers.image.title": "ranklaunch", "org.opencontainers.image.description": SUMMARY,
         "org.opencontainers.image.version": asked.version, "org.opencontainers.image.revision": asked.commit,
         "org.opencontainers.image.licenses": "MIT", "org.opencontainers.image.created": created,
+        "org.opencontainers.image.authors": asked.maintainer,
     }
     config = blob(text({
         "created": created, "architecture": PORTS[arch], "os": "linux",
@@ -156,13 +170,13 @@ def image(out, arch, executable, licence, asked):
 
 def main():
     words = argparse.ArgumentParser()
-    for name in ("out", "own", "version", "commit", "zig"):
+    for name in ("out", "own", "version", "commit", "maintainer", "released", "zig"):
         words.add_argument(f"--{name}", required=True)
     words.add_argument("--epoch", type=int, required=True)
     words.add_argument("built", nargs="+")
     asked = words.parse_args()
     out, work = Path(asked.out), Path(asked.out + ".build")
-    common = texts(asked.own)
+    common = texts(asked.own, asked)
     licence = (ROOT / "LICENSE").read_bytes()
     for one in asked.built:
         arch, linker, file = one.split(":", 2)

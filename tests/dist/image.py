@@ -24,6 +24,7 @@ config = json.loads(blob(manifest["config"]))
 layers = [gzip.decompress(blob(layer)) for layer in manifest["layers"]]
 assert config["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(layer).hexdigest() for layer in layers]
 assert config["config"]["Entrypoint"] == ["/ranklaunch"]
+assert "@" in config["config"]["Labels"]["org.opencontainers.image.authors"], config["config"]["Labels"]
 (docker,) = json.loads(files["manifest.json"])
 assert docker["Config"] == "blobs/sha256/" + manifest["config"]["digest"].removeprefix("sha256:")
 assert docker["Layers"] == ["blobs/sha256/" + layer["digest"].removeprefix("sha256:") for layer in manifest["layers"]]

@@ -188,6 +188,11 @@ fi
 listed=$(dpkg-deb -c "$package" | awk '$2 != "root/root" { print }')
 [ -z "$listed" ] || fail "files of other owners: $listed"
 [ -z "$(dpkg-deb -I "$package" | grep -E 'Depends|postinst|preinst|prerm|postrm')" ] || fail "it depends on something or runs scripts"
+maintainer=$(dpkg-deb -f "$package" Maintainer)
+[ "$maintainer" = "${MAINTAINER:-$maintainer}" ] && [[ $maintainer == ?*" <"?*@?*">" ]] || fail "it names another maintainer: $maintainer"
+released=$(dpkg-deb --fsys-tarfile "$package" | tar -xO ./usr/share/doc/ranklaunch/changelog.gz | gzip -dc | sed -n "s/^## \\[$version\\] – //p")
+[[ $released =~ ^[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]] || fail "its changelog has no day for $version: $released"
+say "package: maintained by $maintainer, released $released"
 
 # --- archive, completions, manual pages
 tar -xzf "$dist/$name.tar.gz" -C "$work"

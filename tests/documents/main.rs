@@ -1,4 +1,4 @@
-//! Tests of documents: help, READMEs, docs, findings, manifests, lint rules, dependencies.
+//! Tests of documents: help, READMEs, docs, findings, manifests, lint rules, dependencies, changelogs.
 
 mod completions;
 mod contributing;
@@ -13,6 +13,7 @@ mod manifests;
 mod migration;
 mod readme;
 mod references;
+mod release;
 mod schemas;
 mod setup;
 mod snapshots;
