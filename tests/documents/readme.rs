@@ -1,9 +1,10 @@
 //! The READMEs and the guides are correct: their commands run, their options and codes exist, and
 //! both languages have the same commands.
 //!
-//! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs. Each line
-//! of the `text` block after `<!-- shows -->` must be in the output of the commands before it;
-//! how wide its columns are depends on what else the output holds.
+//! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs, and one after
+//! `<!-- test: 66 -->` with that code. Each line of the `text` block after `<!-- shows -->` must be
+//! in the output of the commands before it; how wide its columns are depends on what else the output
+//! holds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,9 +56,10 @@ fn the_readmes_are_short_and_name_every_guide() {
     }
 }
 
-/// Commands and the lines that they must print.
+/// Commands, the exit code of the last one, and the lines that they must print.
 struct Example {
     commands: String,
+    code: i32,
     shows: Vec<String>,
 }
 
@@ -71,15 +73,18 @@ fn fenced<'a>(from: &'a str, language: &str) -> (&'a str, &'a str) {
 
 fn examples(readme: &str) -> Vec<Example> {
     readme
-        .split("<!-- test -->")
+        .split("<!-- test")
         .skip(1)
         .map(|part| {
+            let (code, part) = part.split_once(" -->").expect("the mark ends");
+            let code =
+                code.strip_prefix(": ").map_or(0, |code| code.parse::<i32>().expect("a code"));
             let (commands, rest) = fenced(part, "sh");
             let shows = match rest.trim_start().strip_prefix("<!-- shows -->") {
                 Some(rest) => fenced(rest, "text").0.lines().map(str::to_owned).collect(),
                 None => Vec::new(),
             };
-            Example { commands: commands.to_owned(), shows }
+            Example { commands: commands.to_owned(), code, shows }
         })
         .collect()
 }
@@ -91,7 +96,7 @@ fn run(readme: &str, locale: &str) {
     let path = format!("{}:{path}", executable.parent().expect("a folder").display());
     let examples = examples(readme);
     assert!(examples.len() >= 5, "the marks are found");
-    for Example { commands, shows } in examples {
+    for Example { commands, code, shows } in examples {
         let folder = tempfile::tempdir().expect("a folder");
         // As in a checkout of this repository.
         let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
@@ -118,7 +123,7 @@ fn run(readme: &str, locale: &str) {
             .output()
             .expect("sh runs");
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}\n{commands}\n{said}", output.status);
+        assert_eq!(output.status.code(), Some(code), "{commands}\n{said}");
         let one_space = |text: &str| {
             text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
         };
@@ -144,8 +149,10 @@ fn the_chinese_commands_do_what_they_show() {
 
 #[test]
 fn both_languages_hold_the_same_commands_and_headings() {
-    let commands = |readme: &str| examples(readme).into_iter().map(|example| example.commands);
-    assert!(commands(&ENGLISH).eq(commands(&CHINESE)));
+    let commands = |readme: &str| -> Vec<(String, i32)> {
+        examples(readme).into_iter().map(|example| (example.commands, example.code)).collect()
+    };
+    assert_eq!(commands(&ENGLISH), commands(&CHINESE));
     let levels = |readme: &str| -> Vec<usize> {
         let headings = readme.lines().filter(|line| line.starts_with('#'));
         headings.map(|line| line.chars().take_while(|mark| *mark == '#').count()).collect()
@@ -175,12 +182,17 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
+/// Whether what stands before a block ends with the mark of a test.
+fn is_marked(before: &str) -> bool {
+    before.lines().next_back().is_some_and(|line| line.starts_with("<!-- test"))
+}
+
 #[test]
 fn every_block_of_commands_is_run_here_or_elsewhere() {
     for readme in [&*ENGLISH, &*CHINESE] {
         let blocks = blocks(readme, "sh");
         let unmarked: Vec<&str> = (blocks.iter())
-            .filter(|(before, _)| !before.ends_with("<!-- test -->"))
+            .filter(|(before, _)| !is_marked(before))
             .filter_map(|(_, text)| text.lines().find(|line| !line.starts_with('#')))
             .collect();
         let unknown: Vec<&&str> = (unmarked.iter())
@@ -319,7 +331,11 @@ fn every_option_is_named_and_every_named_option_exists() {
     for page in [".md", ".zh-CN.md"].map(|end| guide("command-line", end)) {
         assert_eq!(options(&page), known);
         for command in &commands {
-            assert!(page.contains(command), "{command} is not named");
+            // As a whole word: `ps` alone is a part of others.
+            let typed = format!("ranklaunch {command}");
+            let mut behind = page.split(typed.as_str()).skip(1).map(|rest| rest.chars().next());
+            let named = behind.any(|next| next.is_none_or(|letter| !letter.is_alphanumeric()));
+            assert!(named, "{command} is not named");
         }
     }
 }
