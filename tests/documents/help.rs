@@ -30,6 +30,9 @@ const COMMANDS: &[&str] = &[
     "man",
 ];
 
+/// Those whose help no snapshot holds: only their words are judged.
+const WITHOUT_SNAPSHOT: &[&str] = &["stacks", "top", "ps", "logs", "dump"];
+
 fn printed(words: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(executable())
         .args(words)
@@ -43,9 +46,9 @@ fn printed(words: &[&str], variables: &[(&str, &str)]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn all(lang: &str) -> String {
+fn all(lang: &str, commands: &[&str]) -> String {
     let mut text = String::new();
-    for command in COMMANDS {
+    for command in commands {
         let words = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
         let words: Vec<&str> = words.collect();
         let shown = printed(&words, &[("RANKLAUNCH_LANG", lang)]);
@@ -65,14 +68,35 @@ fn all(lang: &str) -> String {
 #[test]
 fn help_reads_as_it_was_read() {
     for lang in ["en", "zh"] {
-        compare(&format!("help.{lang}"), &all(lang));
+        compare(&format!("help.{lang}"), &all(lang, COMMANDS));
+    }
+}
+
+#[test]
+fn no_subcommand_is_left_out() {
+    for above in ["", "profile"] {
+        let words: Vec<&str> =
+            [above, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
+        let shown = printed(&words, &[("RANKLAUNCH_LANG", "en")]);
+        let (_, list) = shown.split_once("\nCommands:\n").expect("they are listed");
+        let lines = list.lines().take_while(|line| !line.is_empty());
+        let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        assert!(names.len() > 3, "{names:?}");
+        for name in names {
+            let command = format!("{above} {name}");
+            let command = command.trim_start();
+            let known = COMMANDS.contains(&command) || WITHOUT_SNAPSHOT.contains(&command);
+            assert!(known, "nothing judges the help of {command}");
+        }
     }
 }
 
 /// English words in Chinese help must be names of programs, options, values or placeholders.
 #[test]
 fn chinese_help_has_no_english_sentence() {
-    for text in [all("zh"), printed(&["man", "--lang", "zh"], &[])] {
+    let commands = [COMMANDS, WITHOUT_SNAPSHOT].concat();
+    for text in [all("zh", &commands), printed(&["man", "--lang", "zh"], &[])] {
         // The build may have added a note.
         let text = text.split(".SH 版本").next().unwrap_or_default();
         let mut examples = 0;
@@ -119,7 +143,7 @@ fn the_language_of_help_is_the_one_that_was_chosen() {
 fn no_line_of_chinese_help_is_too_wide() {
     let wide =
         |line: &str| line.chars().map(|one| if one.is_ascii() { 1 } else { 2 }).sum::<usize>();
-    let text = all("zh");
+    let text = all("zh", &[COMMANDS, WITHOUT_SNAPSHOT].concat());
     let long: Vec<&str> =
         text.lines().filter(|line| !line.contains("ranklaunch ") && wide(line) > 82).collect();
     assert!(long.is_empty(), "{}", long.join("\n"));
