@@ -11,6 +11,15 @@ use std::path::{Path, PathBuf};
 const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
 /// Pages at the top that name the source.
 const OF_CONTRIBUTORS: [&str; 2] = ["CONTRIBUTING.md", "CONTRIBUTING.zh-CN.md"];
+/// Pages outside of docs/ that users read.
+const OF_USERS: [&str; 6] = [
+    "README.md",
+    "README.zh-CN.md",
+    "CHANGELOG.md",
+    "CHANGELOG.zh-CN.md",
+    "packaging/README.md",
+    "packaging/README.zh-CN.md",
+];
 /// First parts of a path of the repository.
 const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
 /// Ends of a path without a folder.
@@ -201,8 +210,10 @@ fn links(text: &str) -> Vec<(&str, &str)> {
 
 /// Headings as GitHub names them.
 fn anchors(text: &str) -> BTreeSet<String> {
-    let headings = text.lines().filter(|line| line.starts_with('#'));
-    let keep = |c: &char| c.is_alphanumeric() || *c == ' ' || *c == '-';
+    // A remark in a block of commands is no heading.
+    let outside = text.split("```").step_by(2).flat_map(str::lines);
+    let headings = outside.filter(|line| line.starts_with('#'));
+    let keep = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
     headings
         .map(|line| line.trim_start_matches('#').trim().to_lowercase())
         .map(|heading| heading.chars().filter(keep).collect::<String>().replace(' ', "-"))
@@ -213,7 +224,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 fn every_link_leads_somewhere() {
     let docs = root().join("docs");
     let mut pages: Vec<PathBuf> = documents().keys().map(|page| docs.join(page)).collect();
-    pages.extend(["README.md", "README.zh-CN.md"].map(|readme| root().join(readme)));
+    pages.extend(OF_USERS.map(|page| root().join(page)));
     pages.extend(OF_CONTRIBUTORS.map(|page| root().join(page)));
     let mut seen = 0;
     for page in pages {
@@ -235,6 +246,7 @@ fn every_link_leads_somewhere() {
     assert!(seen > 10, "{seen} links");
     assert_eq!(links("[a](b.md#c), [d](#e)"), [("b.md", "c"), ("", "e")]);
     assert!(!anchors("# A glossary").contains("glossary"));
+    assert!(!anchors("```sh\n# remark\n```\n").contains("remark"));
 }
 
 /// Pages that are in English only: for those who change the program.
@@ -256,9 +268,9 @@ fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
 #[test]
 fn every_page_says_as_much_in_chinese() {
     let mut pages = documents();
-    for readme in ["README.md", "README.zh-CN.md"] {
-        let text = std::fs::read_to_string(root().join(readme)).expect("UTF-8");
-        pages.insert(readme.to_owned(), text);
+    for page in OF_USERS.iter().chain(&OF_CONTRIBUTORS) {
+        let text = std::fs::read_to_string(root().join(page)).expect("UTF-8");
+        pages.insert((*page).to_owned(), text);
     }
     let mut seen = 0;
     for (page, text) in &pages {
