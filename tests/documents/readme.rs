@@ -340,6 +340,60 @@ fn every_option_is_named_and_every_named_option_exists() {
     }
 }
 
+/// The platforms of the tables, each by the name that the page has in both languages.
+const PLATFORMS: &[(&str, &str)] = &[
+    ("kubeflow-pytorchjob", "PyTorchJob"),
+    ("kubeflow-trainer-v2", "Trainer v2"),
+    ("kubebrain", "KubeBrain"),
+    ("volcengine-mlp", "MLP"),
+    ("runpod", "RunPod"),
+    ("sagemaker", "SageMaker"),
+    ("aws-batch", "AWS Batch"),
+    ("skypilot", "SkyPilot"),
+    ("leader-worker-set", "LeaderWorkerSet"),
+    ("tencent-ti", "TI-ONE"),
+    ("dlrover", "DLRover"),
+    ("dstack", "dstack"),
+    ("ngc", "NGC"),
+    ("lepton", "Lepton"),
+    ("vertex-ai", "Vertex AI"),
+    ("huawei-modelarts", "ModelArts"),
+    ("volcano", "Volcano"),
+    ("volcano-workers", "Volcano"),
+    ("volcano-tasks", "Volcano"),
+    ("azure-ml", "Azure ML"),
+    ("open-mpi", "Open MPI"),
+    ("mvapich", "MVAPICH"),
+    ("pmi", "MPICH"),
+    ("pmix", "Open MPI"),
+    ("slurm", "Slurm"),
+    ("slurm-allocation", "Slurm"),
+];
+
+/// Not a platform but a form of starting, which has a paragraph of its own.
+const NO_PLATFORM: &str = "process-per-gpu";
+
+#[test]
+fn every_platform_that_is_understood_is_named() {
+    let tables = [
+        include_str!("../../src/observe/contract/table.rs"),
+        include_str!("../../src/observe/contract/launchers.rs"),
+    ];
+    let rows = tables.iter().flat_map(|table| table.split("id: \"").skip(1));
+    let ids: BTreeSet<&str> = rows.filter_map(|row| row.split('"').next()).collect();
+    assert!(ids.len() > 20, "{ids:?}");
+    let mut listed: BTreeSet<&str> = PLATFORMS.iter().map(|(id, _)| *id).collect();
+    listed.insert(NO_PLATFORM);
+    assert_eq!(ids, listed, "a row without a name here");
+    for page in [".md", ".zh-CN.md"].map(|end| guide("command-line", end)) {
+        let list = page.split("\n\n").find(|part| part.contains("KubeBrain")).expect("the list");
+        let list = list.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (id, name) in PLATFORMS {
+            assert!(list.contains(name), "{id} is not named as {name}: {list}");
+        }
+    }
+}
+
 #[test]
 fn every_code_is_in_the_table() {
     for page in [".md", ".zh-CN.md"].map(|end| guide("exit-codes", end)) {
