@@ -70,8 +70,8 @@ impl Kind {
                 "请查看该行代码：它为何只在这个 rank 上等待？"
             ),
             Kind::Link => text!(
-                "look at the network between these nodes: ranklaunch check --nodes, error counters of the HCAs, a firewall that forgets idle connections",
-                "请检查这些节点之间的网络：ranklaunch check --nodes、HCA 错误计数、会丢弃空闲连接的防火墙"
+                "look at the network between these nodes: ranklaunch check on all of them at once, error counters of the HCAs, a firewall that forgets idle connections",
+                "请检查这些节点之间的网络：在所有节点上同时执行 ranklaunch check、HCA 错误计数、会丢弃空闲连接的防火墙"
             ),
             Kind::Unknown => text!(
                 "look at the stacks of all ranks: ranklaunch stacks",
@@ -84,5 +84,45 @@ impl Kind {
 impl Serialize for Kind {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    const ALL: [Kind; 10] = [
+        Kind::Ended,
+        Kind::Stopped,
+        Kind::BlockedIo,
+        Kind::WorkerDied,
+        Kind::Deadlock,
+        Kind::OtherCollective,
+        Kind::OtherShape,
+        Kind::NeverEntered,
+        Kind::Link,
+        Kind::Unknown,
+    ];
+
+    #[test]
+    fn the_commands_of_the_hints_can_be_typed() {
+        let mut typed = 0;
+        for Text { en, zh } in ALL.map(Kind::hint) {
+            for command in
+                [&*en, &*zh].into_iter().flat_map(|hint| hint.split("ranklaunch ").skip(1))
+            {
+                let part = command.split([',', ';', '、', '，', '；']).next().unwrap_or_default();
+                let mut words = part.split(' ');
+                let subcommand = words.next().into_iter();
+                let options = words.take_while(|word| word.starts_with("--"));
+                let line = ["ranklaunch"].into_iter().chain(subcommand).chain(options);
+                let parsed = crate::cli::parse(line.map(OsString::from));
+                assert!(parsed.is_ok(), "{part}: {parsed:?}");
+                typed += 1;
+            }
+        }
+        assert!(typed > 2, "{typed}");
     }
 }
