@@ -407,6 +407,27 @@ fn every_code_is_in_the_table() {
     }
 }
 
+#[test]
+fn the_page_of_logs_names_every_file_of_a_run() {
+    let sources = [
+        include_str!("../../src/logs/file_names.rs"),
+        include_str!("../../src/logs/runs.rs"),
+        include_str!("../../src/logs/index.rs"),
+    ];
+    let consts = sources.iter().flat_map(|source| source.split(": &str = \"").skip(1));
+    let values = consts.filter_map(|rest| rest.split('"').next());
+    // A text with a blank is no name.
+    let names: BTreeSet<&str> = values.filter(|value| !value.contains(' ')).collect();
+    assert!(names.len() > 6 && names.contains("run.json"), "{names:?}");
+    for page in [".md", ".zh-CN.md"].map(|end| guide("logs", end)) {
+        let begin = page.find("```text\n").expect("the tree");
+        let (tree, _) = fenced(&page[begin..], "text");
+        for name in &names {
+            assert!(tree.contains(name), "{name}\n{tree}");
+        }
+    }
+}
+
 /// The page says which protocols of the muster this version speaks; the constants are private to it.
 #[test]
 fn the_page_of_versions_names_the_protocol() {
