@@ -147,7 +147,7 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
             "accelerate",
             text!(
                 "pass it to accelerate in a profile: [job] engine = \"accelerate\", engine_args = [\"--{name}\", …]",
-                "请在配置文件中交给 accelerate: [job] engine = \"accelerate\"，engine_args = [\"--{name}\", …]"
+                "请在配置文件中交给 accelerate：[job] engine = \"accelerate\"，engine_args = [\"--{name}\", …]"
             ),
         ));
     }
