@@ -260,6 +260,26 @@ fn every_target_of_make_exists() {
     }
 }
 
+#[test]
+fn every_target_of_the_makefile_is_described() {
+    let lists =
+        include_str!("../../Makefile").lines().filter_map(|line| line.strip_prefix(".PHONY: "));
+    let targets: BTreeSet<&str> = lists.flat_map(str::split_whitespace).collect();
+    assert!(targets.len() > 20, "{targets:?}");
+    for end in [".md", ".zh-CN.md"] {
+        let contributing = std::fs::read_to_string(root().join(format!("CONTRIBUTING{end}")));
+        let pages = guide("development", end) + &contributing.expect("the page");
+        let words: Vec<&str> = pages.split([' ', '\n', '`']).collect();
+        let described: BTreeSet<&str> =
+            words.windows(2).filter(|two| two[0] == "make").map(|two| two[1]).collect();
+        // These are only parts of others.
+        let missing: Vec<&&str> = (targets.difference(&described))
+            .filter(|target| !["linker", "tools"].contains(target))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?} of the Makefile is in no page {end}");
+    }
+}
+
 /// packaging/startup.sh, beside the executable, as `bash FILE` starts it.
 #[test]
 fn the_startup_script_becomes_the_launcher() {
