@@ -26,7 +26,7 @@ use crate::lang::Lang;
 use line::Line;
 pub use line::*;
 pub use mistake::Stop;
-pub use options::Options;
+pub(crate) use options::Options;
 
 /// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]

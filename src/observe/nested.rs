@@ -94,7 +94,7 @@ mod tests {
                  0 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
             )
         };
-        let argv = "torchrun\0--nproc-per-node\02\0a.py\0--hf_token\0S3CR3T\0";
+        let argv = "torchrun\0--nproc-per-node\x002\0a.py\0--hf_token\0S3CR3T\0";
         let (own, above) = (stat(8, 7), stat(7, 1));
         let (_root, host) = Host::of_files(&[
             ("proc/self/stat", own.as_str()),

@@ -129,6 +129,9 @@ impl Group<'_> {
     }
 }
 
+/// Backend, name and members of a group. Two groups of one name and other members are two.
+type Key<'d> = (&'d str, &'d str, Option<Rc<[u32]>>);
+
 /// All groups in which anything was entered.
 #[derive(Debug)]
 pub(super) struct Groups<'d> {
@@ -154,7 +157,7 @@ impl<'d> Groups<'d> {
         };
         let everyone: Rc<[u32]> = (0..groups.world).collect();
         let mut defaults: BTreeSet<(&str, &str)> = BTreeSet::new();
-        let mut by_key: BTreeMap<(&str, &str, Option<Rc<[u32]>>), Group<'d>> = BTreeMap::new();
+        let mut by_key: BTreeMap<Key<'_>, Group<'d>> = BTreeMap::new();
         for record in records {
             for dump in &record.dumps {
                 for ((backend, name), track) in tracks(dump) {

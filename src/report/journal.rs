@@ -316,7 +316,7 @@ mod tests {
                 lines.clone().write_all(text.as_bytes()).expect("queued");
             };
             (0..5).for_each(&mut say);
-            let waited = std::time::Instant::now();
+            let waited = Instant::now();
             while lines.lost.load(Ordering::Relaxed) < 3 {
                 assert!(waited.elapsed() < SOON, "three of five find no room");
                 std::thread::yield_now();
