@@ -87,7 +87,7 @@ fn a_flawed_row_is_named_with_key_value_and_what_is_allowed() {
             plain("fragments = ['boom']\nclears = ['cuda_oon']"),
             "clears",
             "cuda_oon",
-            "no row",
+            "is not a row",
             "cuda_oom",
         ),
         (
