@@ -275,7 +275,10 @@ fn the_phases_of_an_attempt_are_sent_as_spans() {
     launcher.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint).run().expect_code(0);
     let document = collector.document();
     let resource = &document["resourceSpans"][0];
-    assert_eq!(resource["resource"]["attributes"][0]["value"]["stringValue"], "my-train");
+    let attributes = resource["resource"]["attributes"].as_array().expect("attributes");
+    let services: Vec<_> = attributes.iter().filter(|one| one["key"] == "service.name").collect();
+    assert_eq!(services.len(), 1, "{attributes:?}");
+    assert_eq!(services[0]["value"]["stringValue"], "my-train");
     let spans = resource["scopeSpans"][0]["spans"].as_array().expect("spans");
     let names = names(spans);
     assert_eq!(names.first(), Some(&"node 0 attempt 0"));
