@@ -3,9 +3,9 @@
 use super::types::Ending;
 use crate::lang::{Text, bytes};
 use crate::observe::OomKills;
-use crate::supervise::{End, Outcome, StopReason};
+use crate::supervise::{End, Outcome, RankUnit, StopReason};
 use crate::text;
-use crate::verdict::Id;
+use crate::verdict::{Class, Id};
 
 /// SIGKILL, the signal of the out-of-memory killer, which others send as well.
 const KILL: i32 = 9;
@@ -50,27 +50,50 @@ fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
     if outcome.stop == Some(StopReason::EngineGone(End::Signal(KILL))) {
         return Some(text!("the engine", "启动引擎"));
     }
-    let failed = outcome.ranks.iter().find(|seen| Some(seen.id.global.0) == rank)?;
+    // The ending of a node's command names no rank.
+    let command = match outcome.stop {
+        Some(StopReason::RankFailed(node)) if is_command(outcome) => Some(node.0),
+        _ => None,
+    };
+    let failed = outcome.ranks.iter().find(|seen| Some(seen.id.global.0) == command.or(rank))?;
     let rank = failed.id.global;
     match failed.end {
+        Some(End::Signal(KILL)) if command.is_some() => {
+            Some(text!("the command on node {rank}", "节点 {rank} 上的命令"))
+        }
+        None if command.is_some() => {
+            Some(text!("the shim of the command on node {rank}", "节点 {rank} 上命令的 shim"))
+        }
         Some(End::Signal(KILL)) => Some(text!("rank {rank}", "rank {rank}")),
         None => Some(text!("the shim of rank {rank}", "rank {rank} 的 shim")),
         Some(_) => None,
     }
 }
 
-/// A rank ended by itself after the kernel had killed another process. The hint names that,
-/// since the loss of a data loader's worker may have ended the rank.
+/// Whether the node runs the user's own launcher, which starts the ranks.
+fn is_command(outcome: &Outcome) -> bool {
+    outcome.planned.what == RankUnit::Command
+}
+
+/// A rank or a command ended by itself after the kernel had killed another process. The hint names
+/// that, since the loss of a data loader's worker, or of a rank, may have ended it.
 fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
-    if !matches!(outcome.stop, Some(StopReason::RankFailed(_)) | None) || ending.rank.is_none() {
+    let of_command = is_command(outcome) && ending.class == Class::Script;
+    let by_itself = matches!(outcome.stop, Some(StopReason::RankFailed(_)) | None);
+    if !by_itself || (ending.rank.is_none() && !of_command) {
         return ending;
     }
+    let (whose, whose_zh) = if of_command {
+        ("ranks that the command started", "该命令启动的 rank")
+    } else {
+        ("workers of this rank", "该 rank 的子进程")
+    };
     let count = kills.processes;
     let Text { en, zh } = limit(kills);
     let Text { en: advice, zh: advice_zh } = advice(kills);
     let hint = text!(
-        "before that the kernel's out-of-memory killer ended {count} processes of this container, perhaps workers of this rank: {en}; {advice}",
-        "在此之前，内核 OOM killer 杀死了本容器中的 {count} 个进程，可能是该 rank 的子进程：{zh}；{advice_zh}"
+        "before that the kernel's out-of-memory killer ended {count} processes of this container, perhaps {whose}: {en}; {advice}",
+        "在此之前，内核 OOM killer 杀死了本容器中的 {count} 个进程，可能是{whose_zh}：{zh}；{advice_zh}"
     );
     Ending { hint, ..ending }
 }
@@ -117,6 +140,7 @@ mod tests {
     use super::*;
     use crate::rank::GlobalRank;
     use crate::report::ending::ending;
+    use crate::supervise::Planned;
 
     fn outcome(end: Option<End>, stop: Option<StopReason>) -> Outcome {
         Outcome { ranks: vec![rank(3, end)], stop, ..Outcome::default() }
@@ -164,6 +188,29 @@ mod tests {
                 counts,
                 "{ending:?}"
             );
+        }
+    }
+
+    /// A launcher is small, so the kernel mostly kills what it started.
+    #[test]
+    fn the_command_of_a_node_is_told_of_the_kernel_as_well() {
+        let kills = OomKills { processes: 2, limit: Some(64 << 20), peak: None };
+        let planned = Planned { what: RankUnit::Command, local: 1, ..Planned::default() };
+        for (end, id, said) in [
+            (Some(End::Signal(9)), Id::MemoryOom, "the command on node 3 was killed by the kernel"),
+            (None, Id::MemoryOom, "the shim of the command on node 3 was killed by the kernel"),
+            (
+                Some(End::Code(1)),
+                Id::RankExit,
+                "ended 2 processes of this container, perhaps ranks",
+            ),
+        ] {
+            let stop = Some(StopReason::RankFailed(GlobalRank(3)));
+            let outcome = Outcome { planned, ..outcome(end, stop) };
+            let ending = attributed(ending(&outcome), &outcome, Some(kills), true);
+            assert_eq!((ending.id, ending.rank), (id, None), "{ending:?}");
+            let words = format!("{}; {}", ending.text.en, ending.hint.en);
+            assert!(words.contains(said) && words.contains("limits.memory"), "{words}");
         }
     }
 }
