@@ -161,12 +161,13 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
     if scene.job.nodes().is_none_or(|nodes| nodes < 2) {
         return;
     }
-    let mut say = |line: usize, name: &str, value: &str| {
+    let mut say = |line: usize, name: Text, value: &str| {
+        let Text { en, zh } = name;
         findings.error(
             line,
             text!(
-                "{name} is {value} on every node: each node waits for itself",
-                "{name} 在每个节点上都是 {value}：每个节点都在等自己"
+                "{en} is {value} on every node: each node waits for itself",
+                "{zh} 在每个节点上都是 {value}：每个节点都在等自己"
             ),
             text!(
                 "set the pod of rank 0, or let the platform set it",
@@ -184,11 +185,11 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
         if let Some((value, line)) = container.literal("MASTER_ADDR")
             && own(value)
         {
-            say(line, "MASTER_ADDR", value);
+            say(line, Text::same("MASTER_ADDR"), value);
         }
         for (name, word) in &container.started.exports {
             if name == "MASTER_ADDR" && own(&word.shown()) {
-                say(word.line, "MASTER_ADDR", &word.shown());
+                say(word.line, Text::same("MASTER_ADDR"), &word.shown());
             }
         }
     }
@@ -198,7 +199,7 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
             && own(&word.shown())
             && place.launch.get(FlagField::Nnodes).is_some_and(|nodes| nodes.text() != "1")
         {
-            say(word.line, "the master's address", &word.shown());
+            say(word.line, text!("the master's address", "Master"), &word.shown());
         }
     }
 }

@@ -6,6 +6,7 @@ use super::super::pods::{Container, Group};
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites};
 use super::super::yaml::Node;
 use super::sizes::{StatedSize, per_node, stated_nodes};
+use crate::lang::Text;
 use crate::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
@@ -182,12 +183,13 @@ fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     repeated_index(scene, findings);
-    let mut say = |line: usize, name: &str, value: &str, pods: u64| {
+    let mut say = |line: usize, name: Text, value: &str, pods: u64| {
+        let Text { en, zh } = name;
         findings.error(
             line,
             text!(
-                "{name} is {value} in all {pods} pods of one template: they all get the same rank",
-                "{name} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
+                "{en} is {value} in all {pods} pods of one template: they all get the same rank",
+                "{zh} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
             ),
             text!(
                 "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
@@ -207,7 +209,7 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
             && word.is_plain()
             && word.text().parse::<u64>().is_ok()
         {
-            say(word.line, "the node rank", word.text(), pods);
+            say(word.line, text!("the node rank", "node rank"), word.text(), pods);
         }
     }
     for (group, container) in containers(scene) {
@@ -219,7 +221,7 @@ pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
         }
         for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
             if let Some((value, line)) = container.literal(name) {
-                say(line, name, value, pods);
+                say(line, Text::same(name), value, pods);
             }
         }
     }

@@ -15,15 +15,18 @@ pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
         for name in Container::gpu_names() {
             let Some(request) = container.in_resources("requests", name) else { continue };
             let limit = container.in_resources("limits", name);
-            let (asked, limit) = (request.text, limit.map_or("nothing", |limit| limit.text));
+            let (asked, limit) = (request.text, limit.map(|limit| limit.text));
             // `8` and `8000m` are one number.
-            let same = quantity::milli(asked).is_some_and(|n| quantity::milli(limit) == Some(n));
-            if asked != limit && !same {
+            let number = quantity::milli(asked);
+            let same = number.is_some() && number == limit.and_then(quantity::milli);
+            if limit != Some(asked) && !same {
+                let (limit, limit_zh) =
+                    limit.map_or(("nothing", "未设置"), |limit| (limit, limit));
                 findings.error(
                     request.line,
                     text!(
                         "{name}: request {asked}, limit {limit}; Kubernetes rejects a request that differs from the limit",
-                        "{name}：request 为 {asked}，limit 为 {limit}；两者不同会被 Kubernetes 拒绝"
+                        "{name}：request {asked}，limit {limit_zh}；两者不同会被 Kubernetes 拒绝"
                     ),
                     text!("set it under limits only", "请只写在 limits 中"),
                 );

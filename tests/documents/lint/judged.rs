@@ -48,6 +48,30 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
     }
 }
 
+/// What a value is called, and that there is none, is said in the reader's language.
+#[test]
+fn a_value_without_a_variable_is_named_in_both_languages() {
+    let ranks = [("Master", 1), ("Worker", 2)];
+    let alike = pytorchjob(
+        "",
+        &ranks,
+        "command: [torchrun, --nnodes=3, --nproc_per_node=8, --node_rank=0, --master_addr=localhost, t.py]",
+    );
+    let requested = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, image: x, command: [torchrun, --nproc_per_node=8, t.py], resources: {requests: {nvidia.com/gpu: 8}}}]}\n";
+    let manifests = [alike, requested.to_owned()]
+        .map(|text| Manifest { name: "m.yaml".into(), bytes: text.into_bytes() });
+    let report = lint::lint(&manifests, LintLimits::default(), knowledge());
+    for (lang, names) in [
+        (Lang::En, ["the node rank is 0", "the master's address is localhost", "limit nothing;"]),
+        (Lang::Zh, ["node rank 在同一模板", "Master 在每个节点上都是 localhost", "limit 未设置；"]),
+    ] {
+        let said = lint::text(&report, lang);
+        for name in names {
+            assert!(said.contains(name), "{name}\n{said}");
+        }
+    }
+}
+
 /// The findings on manifests of other projects, compared with those of a human reviewer.
 #[test]
 fn real_manifests_are_judged_as_a_reader_judges_them() {
