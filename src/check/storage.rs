@@ -1,7 +1,9 @@
 //! Checks of places where a job writes: log folder, caches, and shared memory left by earlier
 //! runs.
 
-use super::finding::{CheckFinding, Judge};
+use std::path::Path;
+
+use super::finding::{CheckFinding, Judge, shown};
 use super::input::CheckInput;
 use crate::lang::{Text, bytes, cause};
 use crate::observe::Folder;
@@ -135,7 +137,9 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         ))];
     }
     const SHOWN: usize = 3;
-    let (count, all) = (left.len(), bytes(left.iter().map(|file| file.bytes).sum()));
+    // A sparse file has any size.
+    let all = left.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+    let (count, all) = (left.len(), bytes(all));
     let mut users: Vec<u32> = left.iter().map(|file| file.uid).collect();
     users.sort_unstable();
     users.dedup();
@@ -143,7 +147,9 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let users = users.join(", ");
     let mut largest: Vec<_> = left.iter().collect();
     largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-    let names: Vec<&str> = largest.iter().take(SHOWN).map(|file| file.name.as_str()).collect();
+    // Any user may have named them.
+    let names: Vec<String> =
+        largest.iter().take(SHOWN).map(|file| shown(Path::new(&file.name))).collect();
     let more = if count > SHOWN { ", …" } else { "" };
     let names = names.join(", ");
     let kinds = left.iter().filter_map(|file| file.name.get(..4));

@@ -532,6 +532,17 @@ fn sizes_are_read_and_shown() {
     }
 }
 
+/// /dev/shm may be the host's, and any user may name a file there and give it any size.
+#[test]
+fn files_of_other_users_forge_no_line() {
+    let mut node = Node::new(8);
+    let left = |name: &str| Leftover { name: name.into(), bytes: u64::MAX / 2, uid: 1000 };
+    node.facts.state.leftovers =
+        vec![left("nccl-a\nrefused"), left("torch_\u{1b}[31m"), left("sem.x")];
+    let (_, text) = node.of(Id::ShmLeftovers).expect("a check");
+    assert!(text.contains(r"nccl-a\nrefused") && !text.contains(char::is_control), "{text}");
+}
+
 /// Who raises the cgroup's limit must not run into the next one at the following start.
 #[test]
 fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
