@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::page_data::data;
 use crate::history::JobHistory;
-use crate::lang::Lang;
+use crate::lang::{Lang, Text};
 use crate::random;
 use crate::text;
 
@@ -48,14 +48,15 @@ fn render(job: &JobHistory, whole: bool) -> String {
         Lang::En => "en",
         Lang::Zh => "zh",
     };
+    let (run, node) = (&lead.run_id, lead.node);
     let title = match whole {
-        true => lead.run_id.clone(),
-        false => format!("{} · node {}", lead.run_id, lead.node),
+        true => Text::same(run.clone()),
+        false => text!("{run} · node {node}", "{run} · 节点 {node}"),
     };
     let parts = [
         ("{{lang}}", lang),
         ("{{nonce}}", &nonce),
-        ("{{title}}", &escaped(&title)),
+        ("{{title}}", &escaped(title.get(lead.lang))),
         ("{{plain}}", &plain(job)),
         ("{{style}}", STYLE),
         ("{{words}}", WORDS),

@@ -140,6 +140,15 @@ fn what_a_log_says_stays_text() {
 }
 
 #[test]
+fn the_title_is_in_the_language_of_the_run() {
+    for (lang, title) in [(Lang::En, "· node 3 – "), (Lang::Zh, "· 节点 3 – ")] {
+        let node = NodeHistory { lang, ..node(3, 1, 0) };
+        let page = page(JobHistory::of(vec![node]).expect("a job"), false);
+        assert!(page.contains(&format!("{title}ranklaunch</title>")), "{lang:?}");
+    }
+}
+
+#[test]
 fn every_label_of_the_page_has_two_languages() {
     let mut keys = BTreeSet::new();
     for line in WORDS.lines().filter(|line| line.starts_with("  ")) {
