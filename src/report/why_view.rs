@@ -9,13 +9,13 @@ use crate::lang::{Lang, Text};
 use crate::ranges::listed;
 use crate::style::{Style, paint};
 use crate::text;
-use crate::verdict::{Confidence, Why};
+use crate::verdict::{Confidence, Id, Why};
 
 /// The lines of the closing block: what happened, the remedy, who, where, what shows it, and what
 /// became of the others.
 pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> String {
     let mut out = String::new();
-    let title = format!("── ranklaunch: {}", title(why, seconds).get(lang));
+    let title = format!("── ranklaunch: {}", title(why, ending, seconds).get(lang));
     let _ = writeln!(out, "{}", paint(Style::Fail, &title));
     let mut line = |text: Text| {
         let _ = writeln!(out, "   {}", text.get(lang));
@@ -55,9 +55,9 @@ pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> St
     out
 }
 
-fn title(why: &Why, seconds: &str) -> Text {
-    // The end of a rank is no guess.
-    if why.log.is_empty() {
+fn title(why: &Why, ending: &Ending, seconds: &str) -> Text {
+    // The end of a rank is no guess, but who kept the others waiting may be one.
+    if why.log.is_empty() && ending.id != Id::Hang {
         return timed(&why.text, seconds);
     }
     let Text { en, zh } = &why.text;
@@ -162,4 +162,38 @@ pub(super) fn json(ending: &Ending, node: u32, lang: Lang) -> Value {
         "victims": victims.collect::<Vec<_>>(),
         "also": also.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::style;
+    use crate::verdict::Class;
+
+    #[test]
+    fn a_likely_culprit_is_called_likely_where_no_line_shows_it() {
+        for (id, said) in [
+            (Id::Hang, "rank 2 never came (likely; after 7.0 s)"),
+            (Id::RankSignal, "rank 2 never came after 7.0 s"),
+        ] {
+            let text = Text::same("rank 2 never came");
+            let why = Why {
+                confidence: Confidence::Likely,
+                ..Why::without_log(id.as_str(), text.clone(), Text::same(""))
+            };
+            let ending = Ending {
+                code: 1,
+                class: Class::Script,
+                id,
+                rank: None,
+                node: None,
+                text,
+                hint: Text::same(""),
+                why: None,
+                consequence: false,
+            };
+            let shown = lines(&why, &ending, "7.0", Lang::En);
+            assert!(style::plain(&shown).contains(said), "{shown}");
+        }
+    }
 }
