@@ -2,6 +2,7 @@
 //!
 //! Takes a [`Plan`]; gives text. Writes nothing itself, and masks secrets as all forms of a plan do.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use super::plan_shell::{masked_env, quoted};
@@ -98,7 +99,7 @@ pub fn text(plan: &Plan, lang: Lang, shown: Shown) -> String {
     environment(&mut out, plan, lang, shown);
     section(&mut out, &text!("command", "命令"), lang);
     let words: Vec<String> =
-        mask_args(&argv(plan)).iter().map(|word| shortened(quoted(word))).collect();
+        mask_args(&argv(plan)).iter().map(|word| quoted(&shortened(word))).collect();
     command(&mut out, &words, width);
     out
 }
@@ -175,7 +176,10 @@ fn gpus(out: &mut String, plan: &Plan, lang: Lang, verbose: bool) {
         let (first, last) = (group.first()?, group.last()?);
         let ranks = match (first.local_rank, last.local_rank) {
             (Some(from), Some(to)) if from == to => format!("local rank {from}"),
-            (Some(from), Some(to)) => format!("local ranks {}", span(from, to)),
+            (Some(from), Some(to)) => {
+                let all = span(from, to);
+                text!("local ranks {all}", "local rank {all}").get(lang).to_owned()
+            }
             _ => not_used(),
         };
         Some(vec![span(first.index, last.index), ranks, or_dash(&first.name)])
@@ -278,10 +282,11 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
 /// Longer arguments, such as prompts, are cut in the text form.
 const LONGEST_WORD: usize = 200;
 
-fn shortened(word: String) -> String {
-    match word.char_indices().nth(LONGEST_WORD) {
-        Some((end, _)) => format!("{}…'", word.get(..end).unwrap_or_default()),
-        None => word,
+fn shortened(word: &OsStr) -> OsString {
+    let text = word.to_string_lossy();
+    match text.char_indices().nth(LONGEST_WORD) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()).into(),
+        None => word.to_owned(),
     }
 }
 
@@ -308,7 +313,6 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::process::Command;
 
-    use std::ffi::OsString;
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
@@ -478,6 +482,15 @@ mod tests {
             assert!(shown.contains("HF_TOKEN=*** python x.py"), "{shown}");
         }
         assert!(shell(&plan).starts_with("# values shown as ***"));
+    }
+
+    #[test]
+    fn a_long_word_is_cut_before_it_is_quoted() {
+        let long = "x".repeat(300);
+        let plan = command(strings(&["echo", &long, &format!("it's {long}"), "short"]));
+        let text = text(&plan, Lang::En, Shown::default());
+        let words = format!("echo '{}…' 'it'\\''s {}…' short", "x".repeat(200), "x".repeat(195));
+        assert!(text.contains(&words), "{text}");
     }
 
     #[test]
