@@ -384,11 +384,11 @@ fn status(model: &Model) -> String {
     }
     let rows = model.rows();
     let count = rows.len();
-    let order = order(model.order);
+    let Text { en, zh } = order(model.order);
     // Ranks ascend, all other columns begin with the largest.
     let ascends = (model.order == Order::Rank) != model.is_reversed;
     let way = if ascends { "↑" } else { "↓" };
-    let sorted = text!("{count} ranks by {order}{way}", "{count} 个 rank，按 {order}{way}");
+    let sorted = text!("{count} ranks by {en}{way}", "{count} 个 rank，按 {zh}{way}");
     let filter = match model.filter.as_str() {
         "" => String::new(),
         filter => format!("  /{filter}"),
@@ -401,15 +401,15 @@ fn status(model: &Model) -> String {
 }
 
 /// As the heads of the columns say it.
-fn order(order: Order) -> &'static str {
+fn order(order: Order) -> Text {
     match order {
-        Order::Rank => "RANK",
-        Order::State => "STATE",
-        Order::Cpu => "CPU%",
-        Order::Memory => "MEM",
-        Order::Gpu => "GPU%",
-        Order::LogRate => "LOG/S",
-        Order::Age => "AGE",
+        Order::Rank => text!("RANK", "RANK"),
+        Order::State => text!("STATE", "状态"),
+        Order::Cpu => text!("CPU%", "CPU%"),
+        Order::Memory => text!("MEM", "内存"),
+        Order::Gpu => text!("GPU%", "GPU%"),
+        Order::LogRate => text!("LOG/S", "日志/S"),
+        Order::Age => text!("AGE", "距今"),
     }
 }
 

@@ -127,6 +127,9 @@ fn chinese_is_drawn_in_its_columns() {
     {
         assert!(all.contains(words), "{words}:\n{all}");
     }
+    model.press(Key::Letter('s'));
+    let all = picture(&mut model, 80, 24).join("\n");
+    assert!(all.contains("8 个 rank，按 状态↓"), "{all}");
 }
 
 #[test]
