@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use crate::status::{GpuStatus, NodeStatus, RankStatus, SlowStatus};
+use crate::lang::Text;
+use crate::status::{GpuStatus, NodeStatus, RankState, RankStatus, SlowStatus};
+use crate::text;
 
 /// A rank, its node and its GPU.
 #[derive(Debug, Clone, Copy)]
@@ -19,10 +21,22 @@ impl Row<'_> {
         self.node.run.as_ref().map_or(0, |run| run.node)
     }
 
-    /// Whether every word of the filter is somewhere in the row.
+    /// As the table calls its state.
+    pub(super) fn state(&self) -> Text {
+        match self.rank.state {
+            RankState::Planned => text!("planned", "待启动"),
+            RankState::Running if self.slow.is_some() => text!("slow", "拖慢"),
+            RankState::Running => text!("running", "运行"),
+            RankState::Done => text!("done", "完成"),
+            RankState::Failed => text!("failed", "失败"),
+        }
+    }
+
+    /// Whether every word of the filter is somewhere in the row, in either language.
     fn has(&self, words: &[String]) -> bool {
+        let Text { en, zh } = self.state();
         let whole = format!(
-            "r{} node{} {} {} {}",
+            "r{} node{} {} {} {en} {zh} {}",
             self.rank.rank,
             self.node_number(),
             self.node.host,

@@ -105,25 +105,20 @@ fn coloured(text: impl Into<String>, colour: Color) -> Cell {
 
 /// In the words of the language.
 fn state(row: &Row<'_>, lang: Lang) -> Cell {
-    if row.slow.is_some() && row.rank.state == RankState::Running {
-        return coloured(text!("slow", "拖慢").get(lang), Color::Yellow);
-    }
+    let word = row.state();
+    let word = word.get(lang);
     let end = match (row.rank.code, row.rank.signal) {
         (Some(code), _) => format!(" {code}"),
         (None, Some(signal)) => format!(" SIG{signal}"),
         (None, None) => String::new(),
     };
     match row.rank.state {
-        RankState::Planned => (
-            text!("planned", "待启动").get(lang).to_owned(),
-            Style::new().add_modifier(Modifier::DIM),
-        ),
-        RankState::Running => coloured(text!("running", "运行").get(lang), Color::Green),
-        RankState::Done => plain(text!("done", "完成").get(lang)),
+        RankState::Planned => (word.to_owned(), Style::new().add_modifier(Modifier::DIM)),
+        RankState::Running if row.slow.is_some() => coloured(word, Color::Yellow),
+        RankState::Running => coloured(word, Color::Green),
+        RankState::Done => plain(word),
         RankState::Failed => {
-            let word = text!("failed", "失败");
-            let text = format!("{}{end}", word.get(lang));
-            (text, Style::new().fg(Color::Red).add_modifier(Modifier::BOLD))
+            (format!("{word}{end}"), Style::new().fg(Color::Red).add_modifier(Modifier::BOLD))
         }
     }
 }

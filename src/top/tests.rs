@@ -184,6 +184,18 @@ fn keys_filter_sort_and_select() {
 }
 
 #[test]
+fn the_filter_finds_the_words_that_are_shown() {
+    for (lang, filter) in [(Lang::En, "/slow"), (Lang::Zh, "/拖慢")] {
+        let mut model = model(Source::Socket, lang);
+        for letter in filter.chars() {
+            model.press(Key::Letter(letter));
+        }
+        let found: Vec<GlobalRank> = model.rows().iter().map(|row| row.rank.rank).collect();
+        assert_eq!(found, [GlobalRank(2)], "{filter}");
+    }
+}
+
+#[test]
 fn a_log_is_followed_until_somebody_scrolls() {
     let mut model = model(Source::Socket, Lang::En);
     model.press(Key::Enter);
