@@ -42,7 +42,7 @@ pub(crate) enum News {
     Stacks(GlobalRank, String),
     Plan(Value),
     /// What a page has instead of what was asked for.
-    Failed(Text),
+    Failed(Request, Text),
 }
 
 /// What the person wants to see.
@@ -66,6 +66,18 @@ pub(crate) enum Page {
     Stacks(GlobalRank),
     Plan,
     Help,
+}
+
+impl Page {
+    /// To what it shows the answer.
+    fn request(&self) -> Option<Request> {
+        match self {
+            Page::Log(rank) => Some(Request::Log(*rank)),
+            Page::Stacks(rank) => Some(Request::Stacks(*rank)),
+            Page::Plan => Some(Request::Plan),
+            Page::Ranks | Page::Nodes | Page::Help => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -143,8 +155,10 @@ impl Model {
                 let text = plan_text(&plan, self.lang);
                 self.show(&text);
             }
-            News::Failed(why) => self.notice = Some(why),
-            News::Lines(..) | News::Stacks(..) | News::Plan(_) => {}
+            News::Failed(asked, why) if self.page.request() == Some(asked) => {
+                self.notice = Some(why);
+            }
+            News::Lines(..) | News::Stacks(..) | News::Plan(_) | News::Failed(..) => {}
         }
     }
 

@@ -184,6 +184,21 @@ fn keys_filter_sort_and_select() {
 }
 
 #[test]
+fn why_a_question_failed_is_told_only_where_it_was_asked() {
+    let mut model = model(Source::Socket, Lang::En);
+    let mut shown = |page| {
+        model.press(Key::Letter('p'));
+        model.press(Key::Letter(page));
+        model.hear(News::Failed(Request::Plan, Text::same("gone")));
+        picture(&mut model, 80, 24).join("\n")
+    };
+    let nodes = shown('n');
+    assert!(!nodes.contains("gone") && nodes.contains("holds the others back"), "{nodes}");
+    let plan = shown('p');
+    assert!(plan.contains("gone"), "{plan}");
+}
+
+#[test]
 fn the_filter_finds_the_words_that_are_shown() {
     for (lang, filter) in [(Lang::En, "/slow"), (Lang::Zh, "/拖慢")] {
         let mut model = model(Source::Socket, lang);

@@ -203,7 +203,7 @@ impl Details {
                 Err(error) => failed = Some(error),
             }
         }
-        News::Failed(failed.map_or_else(nothing, |error| cause(&error)))
+        News::Failed(Request::Plan, failed.map_or_else(nothing, |error| cause(&error)))
     }
 
     fn stacks(&self, rank: GlobalRank) -> News {
@@ -225,11 +225,12 @@ impl Details {
                 Err(error) => why = cause(&error),
             }
         }
-        News::Failed(why)
+        News::Failed(Request::Stacks(rank), why)
     }
 
     /// The lines since the last look; the newest ones at first.
     fn log(&self, rank: GlobalRank, log: &mut Option<RunLines>) -> Option<News> {
+        let failed = |why| Some(News::Failed(Request::Log(rank), why));
         let is_first = log.is_none();
         let lines = match log {
             Some(lines) => lines,
@@ -239,7 +240,7 @@ impl Details {
                 match RunLines::of_job(&self.listeners, &self.run_id, Begin::NearEnd, asked, wanted)
                 {
                     Ok(lines) => log.insert(lines),
-                    Err(error) => return Some(News::Failed(cause(&error))),
+                    Err(error) => return failed(cause(&error)),
                 }
             }
         };
@@ -254,7 +255,7 @@ impl Details {
         });
         let problem = std::mem::take(&mut lines.problems).pop();
         match problem {
-            Some(problem) if is_first && found.is_empty() => Some(News::Failed(problem)),
+            Some(problem) if is_first && found.is_empty() => failed(problem),
             _ => (is_first || !found.is_empty()).then(|| News::Lines(rank, found)),
         }
     }
