@@ -31,8 +31,9 @@ impl Streams for Pipes<'_> {
             if let Ok(spare) = spare.and_then(sys::watch) {
                 tokio::spawn(swallow(spare));
             }
-            let Text { en, zh } = cause(&error);
-            (self.say)(&text!("the output of {owner} is lost: {en}", "{owner} 的输出将丢失：{zh}"));
+            let (Text { en, zh }, owner) = (cause(&error), owner.text());
+            let (who, who_zh) = (owner.en, owner.zh);
+            (self.say)(&text!("the output of {who} is lost: {en}", "输出将丢失（{who_zh}）：{zh}"));
         }
     }
 

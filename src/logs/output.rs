@@ -290,10 +290,11 @@ impl Shared {
     ) {
         let mut state = self.lock();
         if let Some(error) = error {
-            let Text { en, zh } = cause(&error);
+            let (Text { en, zh }, owner) = (cause(&error), owner.text());
+            let (who, who_zh) = (owner.en, owner.zh);
             let problem = text!(
-                "the output of {owner} could not be read to its end: {en}",
-                "{owner} 的输出未能读完：{zh}"
+                "the output of {who} could not be read to its end: {en}",
+                "输出未能读完（{who_zh}）：{zh}"
             );
             console.report(&problem);
             state.problems.push(problem);

@@ -15,8 +15,8 @@ use super::stall_budget::StallBudget;
 use super::status_line::{self, StatusLine};
 use super::thread;
 use super::write::{WriteFailure, write_lines};
-use crate::lang::Lang;
 use crate::lang::bytes as human_bytes;
+use crate::lang::{Lang, Text, cause};
 use crate::terminal;
 use crate::text;
 
@@ -142,7 +142,7 @@ struct State {
 struct Lost {
     lines: u64,
     bytes: u64,
-    why: Option<String>,
+    why: Option<Text>,
 }
 
 /// The report of a gap at the end of a text that is to be written. All zero: there is none.
@@ -227,7 +227,7 @@ impl State {
             return Some(Notice::default());
         }
         let bytes = human_bytes(lost);
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let why = why.map(|why| format!("{}{}", lang.colon(), why.get(lang))).unwrap_or_default();
         let notice = text!(
             "ranklaunch: {lines} lines ({bytes}) dropped{why}\n",
             "ranklaunch: 丢弃了 {lines} 行（{bytes}）{why}\n"
@@ -260,7 +260,7 @@ impl State {
                 lost.bytes = lost.bytes.saturating_sub(notice.length as u64) + notice.bytes;
             }
         }
-        lost.why = Some(failure.error.to_string());
+        lost.why = Some(cause(&failure.error));
     }
 }
 
@@ -442,6 +442,9 @@ mod tests {
         state.lose_written(&failure, of_lane, of_urgent);
         let lost = (state.own_lost.lines, state.own_lost.bytes);
         assert_eq!(lost, (41, 910), "the urgent text was not among it");
+        state.take_own(&mut batch, Lang::Zh).expect("there is text");
+        let told = String::from_utf8_lossy(&batch);
+        assert!(told.contains("丢弃了 41 行（910 bytes）：磁盘空间已满"), "{told}");
     }
 
     /// `> run.log` on a disk that becomes free between the closing of the console and the end.

@@ -8,8 +8,10 @@ use std::os::unix::process::ExitStatusExt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lang::Text;
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::sys;
+use crate::text;
 
 /// How one process ended, as wait(2) tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +126,17 @@ pub enum Owner {
     Rank(GlobalRank),
     /// The process of engine `command` on the node with this rank.
     Command(u32),
+}
+
+impl Owner {
+    /// As a sentence names it.
+    pub(crate) fn text(self) -> Text {
+        match self {
+            Owner::Engine => text!("the engine", "启动引擎"),
+            Owner::Rank(rank) => text!("rank {rank}", "rank {rank}"),
+            Owner::Command(node) => text!("the command of node {node}", "节点 {node} 的命令"),
+        }
+    }
 }
 
 impl fmt::Display for Owner {
