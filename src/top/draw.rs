@@ -261,9 +261,10 @@ fn folded(text: &str, width: usize) -> Vec<String> {
     let mut rows = Vec::new();
     for line in wrapped(text, width).lines() {
         let mut rest = line;
-        while columns(rest) > width {
+        // Only the beginning of the rest is measured: a line may have megabytes.
+        loop {
             let part = start_within(rest, width);
-            if part.is_empty() {
+            if part.is_empty() || part.len() == rest.len() {
                 break;
             }
             rows.push(part.to_owned());
