@@ -12,12 +12,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::WaitOptions;
 
+use super::bind;
 use super::outcome::{End, Survivor};
 use super::sweep::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
+use crate::lang::Text;
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
+use crate::text;
 use crate::verdict::Verdict;
 
 /// Two interrupts closer than this count as one key press.
@@ -282,15 +285,25 @@ impl Reaper {
 /// Printed by the guard, as the agent has ended.
 fn say_last(survivor: &Survivor) {
     use std::io::Write;
-    let _ = writeln!(
-        io::stderr(),
-        "ranklaunch: process {} ({}) {} in state {}{}",
-        survivor.pid,
-        survivor.comm,
-        if survivor.forbidden { "may not be signalled by us and is" } else { "outlived SIGKILL" },
-        survivor.state,
-        survivor.wait_channel.as_deref().map(|name| format!(", in {name}")).unwrap_or_default(),
-    );
+    let _ = writeln!(io::stderr(), "ranklaunch: {}", last_words(survivor).get(bind::language()));
+}
+
+fn last_words(survivor: &Survivor) -> Text {
+    let Survivor { pid, comm, forbidden, state, wait_channel } = survivor;
+    let (place, place_zh) = match wait_channel {
+        Some(name) => (format!(", in {name}"), format!("，位于 {name}")),
+        None => (String::new(), String::new()),
+    };
+    if *forbidden {
+        return text!(
+            "process {pid} ({comm}) may not be signalled by us and is in state {state}{place}",
+            "无权向进程 {pid}（{comm}）发送信号，其状态为 {state}{place_zh}"
+        );
+    }
+    text!(
+        "process {pid} ({comm}) outlived SIGKILL in state {state}{place}",
+        "进程 {pid}（{comm}）收到 SIGKILL 后仍未退出，其状态为 {state}{place_zh}"
+    )
 }
 
 /// Our children, usually none. The kernel's list (CONFIG_PROC_CHILDREN) saves a scan of /proc.
@@ -309,6 +322,23 @@ pub(super) fn children_of_self() -> HashSet<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_named_in_both_languages() {
+        let of = |forbidden, wait_channel| Survivor {
+            pid: 7,
+            comm: "python".to_owned(),
+            forbidden,
+            state: 'D',
+            wait_channel,
+        };
+        let Text { en, zh } = last_words(&of(false, Some("nfs_wait".to_owned())));
+        assert_eq!(en, "process 7 (python) outlived SIGKILL in state D, in nfs_wait");
+        assert_eq!(zh, "进程 7（python）收到 SIGKILL 后仍未退出，其状态为 D，位于 nfs_wait");
+        let Text { en, zh } = last_words(&of(true, None));
+        assert_eq!(en, "process 7 (python) may not be signalled by us and is in state D");
+        assert_eq!(zh, "无权向进程 7（python）发送信号，其状态为 D");
+    }
 
     #[test]
     fn children_that_were_there_before_are_known() {
