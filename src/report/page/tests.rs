@@ -148,6 +148,17 @@ fn the_title_is_in_the_language_of_the_run() {
     }
 }
 
+/// Browsers print no backgrounds, so the light letters of a dark screen would be on white paper.
+#[test]
+fn only_a_screen_is_dark() {
+    let dark: Vec<&str> = STYLE.split("--page: #121418").collect();
+    assert_eq!(dark.len(), 3, "that of the system, and that of the button");
+    for before in dark.iter().rev().skip(1) {
+        let (_, media) = before.rsplit_once("@media ").expect("it is for a medium");
+        assert!(media.starts_with("screen "), "{media}");
+    }
+}
+
 #[test]
 fn every_label_of_the_page_has_two_languages() {
     let mut keys = BTreeSet::new();
