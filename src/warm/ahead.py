@@ -53,7 +53,7 @@ class _Ahead(object):
         self.folders, self.named = set(), set()
         self.names, self.libraries, self.specs = set(), set(), {}
         self.listed = {}
-        self.open, self.busy, self.read, self.files = 0, 0, 0, 0
+        self.open, self.busy, self.read = 0, 0, 0
         # Until it is known that there is something to do: the reads, and those that have waited.
         self.probed, self.waited, self.probing = 0, 0, True
         self.over = None
@@ -240,7 +240,6 @@ class _Ahead(object):
             size = os.fstat(descriptor).st_size
             if size > _LARGEST:
                 return b""
-            self.files += 1
             return self.take(descriptor, size, 0)[0]
         finally:
             os.close(descriptor)
@@ -254,7 +253,6 @@ class _Ahead(object):
                 return
             self.libraries.add(name)
             self.open += 1
-            self.files += 1
         file = _File(path)
         _Library(self, file, path, inherited, needed).begin()
 

@@ -12,7 +12,10 @@ pub(super) fn of(words: &[&str]) -> Text {
     let first = rest.first().copied().unwrap_or_default();
     let all = rest.join(" ");
     match *word {
-        "import" => text!("{all} (import of {first})", "导入 {first} 失败：{all}"),
+        "import" => {
+            let error = rest.get(1..).unwrap_or_default().join(" ");
+            text!("{error} (import of {first})", "导入 {first} 失败：{error}")
+        }
         "module" => {
             text!("{first} does not work in a forked process", "{first} 无法在 fork 出的进程中使用")
         }
@@ -164,6 +167,13 @@ pub(super) fn ended() -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_that_is_not_imported_is_named_once() {
+        let Text { en, zh } = of(&["import", "torch", "OSError", "no", "libcudart"]);
+        assert_eq!(en, "OSError no libcudart (import of torch)");
+        assert_eq!(zh, "导入 torch 失败：OSError no libcudart");
+    }
 
     #[test]
     fn a_reason_that_is_not_known_is_said_in_its_own_words() {

@@ -22,9 +22,10 @@ pub(crate) struct Scouted {
     /// The first statement that is not looked behind; None: the program was read to its end.
     pub ends: Option<Ends>,
     aside: Option<Vec<String>>,
-    /// Variables that the start of an interpreter sets, for programs that it starts.
+    /// Modules that earlier runs leave to the ranks.
     #[serde(skip)]
     learned: Vec<LeftOut>,
+    /// Variables that the start of an interpreter sets, for programs that it starts.
     #[serde(default)]
     pub(super) coerced: BTreeMap<String, String>,
     /// The first folder of the program's `sys.path`; empty: none.
