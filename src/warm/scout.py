@@ -337,11 +337,13 @@ def _aside():
 
 
 def _says_nothing(file):
-    """A distribution's file that only installs its reporter of crashes."""
+    """A distribution's file that only installs its reporter of crashes, or a folder without __init__.py."""
+    if file is None:
+        return True
     try:
         with open(file, "rb") as source:
             tree = ast.parse(source.read(_LARGEST))
-    except (OSError, SyntaxError, ValueError, TypeError):
+    except (OSError, SyntaxError, ValueError):
         return False
     reporter = "import apport_python_hook"
     return all(

@@ -28,18 +28,18 @@ fn it_steps_aside_and_says_why() {
     let customized = tempfile::tempdir().expect("a folder");
     std::fs::write(customized.path().join("sitecustomize.py"), "import os\n").expect("written");
     let customized = customized.path().display().to_string();
-    let own = tempfile::tempdir().expect("a folder");
-    let module = |name: &str, text: &str| {
-        std::fs::write(own.path().join(name), text).expect("written");
-    };
-    module("threaded.py", "import threading\n");
+    // Of this name a folder without __init__.py changes nothing.
+    let harmless = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(harmless.path().join("usercustomize")).expect("a folder");
+    let harmless = harmless.path().display().to_string();
     let preload: PathBuf = "/nowhere/libnone.so".into();
     let preload = preload.display().to_string();
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 10] = [
         ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch", &[], ""),
         ("print(1)\nimport json", &[], "nothing is imported before"),
         ("", &[], "(print() is called)"),
         ("import json", &[("PYTHONPATH", &customized)], "sitecustomize.py changes the interpreter"),
+        ("import json", &[("PYTHONPATH", &harmless)], ""),
         ("import json", &[("LD_PRELOAD", &preload)], "LD_PRELOAD"),
         ("import json", &[("PYTHONSAFEPATH", "")], ""),
         (
