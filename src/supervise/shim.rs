@@ -272,8 +272,9 @@ impl Shim {
         let began = SystemTime::now();
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
-        let named = program.chars().take(NAMED).collect();
-        let hello = FromRank::Hello { token, rank, local_rank, world_size, program: named };
+        let named: String = program.chars().take(NAMED).collect();
+        let program = named.clone();
+        let hello = FromRank::Hello { token, rank, local_rank, world_size, program };
         let mut running = None;
         let terminal = if interactive {
             socket::send(&agent, &hello, &[])?;
@@ -341,7 +342,7 @@ impl Shim {
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
-                let failed = FromRank::NotExecuted { program: program.to_owned(), errno };
+                let failed = FromRank::NotExecuted { program: named, errno };
                 let _ = socket::send(&agent, &failed, &[]);
                 let _ = socket::send(
                     &agent,
