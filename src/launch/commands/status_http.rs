@@ -2,36 +2,60 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lang::failure;
 use crate::status::NodeStatus;
 use crate::text;
 
-/// Time limit to connect, and of each part of the answer.
+/// Time limit to connect, to ask, and of each part of the answer.
 const ANSWER: Duration = Duration::from_secs(3);
+/// Time limit of the whole answer: a peer that sends a byte now and then holds nobody.
+const WHOLE: Duration = Duration::from_secs(10);
 /// Bytes of an answer with its head.
-const LARGEST: u64 = 16 << 20;
+const LARGEST: usize = 16 << 20;
 const FIELDS: usize = 64;
 
 /// # Errors
 /// If nobody answers, or not with a status.
 pub(super) fn get(at: SocketAddr) -> io::Result<NodeStatus> {
     let mut stream = TcpStream::connect_timeout(&at, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
     let asked = format!(
         "GET /status HTTP/1.1\r\nHost: {at}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(asked.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(LARGEST).read_to_end(&mut answer)?;
+    let answer = read(&mut stream, WHOLE)?;
     body(&answer).and_then(NodeStatus::read).ok_or_else(|| {
         failure(
             io::ErrorKind::InvalidData,
             text!("it answers, but not as ranklaunch does", "有应答，但不是 ranklaunch 的格式"),
         )
     })
+}
+
+/// All that is sent within this time.
+fn read(stream: &mut TcpStream, within: Duration) -> io::Result<Vec<u8>> {
+    let began = Instant::now();
+    let (mut answer, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
+    while answer.len() < LARGEST {
+        let left = within.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left.min(ANSWER)))?;
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // As a socket says it.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answer)
 }
 
 /// What follows the head of an answer that is well.
@@ -44,7 +68,27 @@ fn body(answer: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn a_peer_that_never_ends_its_answer_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("it has one");
+        let mut ours = TcpStream::connect(at).expect("connected");
+        let (mut theirs, _) = listener.accept().expect("it is in the queue");
+        let sends = std::thread::spawn(move || {
+            // Until the reader has gone.
+            while theirs.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let read = read(&mut ours, Duration::from_millis(200)).map_err(|error| error.kind());
+        assert_eq!(read, Err(io::ErrorKind::TimedOut));
+        drop(ours);
+        sends.join().expect("it ends");
+    }
 
     #[test]
     fn only_a_status_is_read() {
