@@ -135,12 +135,18 @@ impl Warmed {
                 told(&event);
                 tell(event);
             };
-            if let Err(why) = warm(&shared, &warming, &name, &tell) {
-                tell(Event::Aside(why));
-                let process = shared.lock().process.clone();
-                if let Some(process) = process {
-                    kill::kill_after(&process, LEAVES);
-                }
+            let Err(why) = warm(&shared, &warming, &name, &tell) else { return };
+            let (is_over, process) = {
+                let state = shared.lock();
+                (state.over, state.process.clone())
+            };
+            // The run has ended meanwhile: nothing would have been forked any more.
+            if is_over {
+                return;
+            }
+            tell(Event::Aside(why));
+            if let Some(process) = process {
+                kill::kill_after(&process, LEAVES);
             }
         };
         std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
