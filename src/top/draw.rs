@@ -261,7 +261,7 @@ fn folded(text: &str, width: usize) -> Vec<String> {
     let mut rows = Vec::new();
     for line in wrapped(text, width).lines() {
         let mut rest = line;
-        // Only the beginning of the rest is measured: a line may have megabytes.
+        // Only the beginning of the rest is measured: one word may be 128 KiB (MAX_ARG_STRLEN).
         loop {
             let part = start_within(rest, width);
             if part.is_empty() || part.len() == rest.len() {
