@@ -132,7 +132,7 @@ pub(crate) fn rule_in_words(rule: LayoutRule) -> Text {
 fn refuse(problem: &LayoutProblem) -> Refusal {
     let without_literals = LayoutProblem { ulysses: None, ring: None, ..problem.clone() };
     if candidates(problem).any(|nproc| sizes(&without_literals, nproc).is_some())
-        && let Some(literal) = problem.ulysses.as_ref().or(problem.ring.as_ref())
+        && let Some(literal) = culprit(problem)
     {
         return refuse_literal(problem, literal);
     }
@@ -142,7 +142,7 @@ fn refuse(problem: &LayoutProblem) -> Refusal {
     {
         return refuse_nproc(problem, &free, *nproc, source);
     }
-    if let Some(literal) = problem.ulysses.as_ref().or(problem.ring.as_ref())
+    if let Some(literal) = culprit(&free)
         && (1..=problem.most).any(|nproc| {
             let free = LayoutProblem { exact: None, world: None, ..without_literals.clone() };
             sizes(&free, nproc).is_some()
@@ -151,6 +151,15 @@ fn refuse(problem: &LayoutProblem) -> Refusal {
         return refuse_literal(&free, literal);
     }
     refuse_nodes(problem)
+}
+
+/// The literal to blame: that of the ring if the layout is impossible without the other one too.
+fn culprit(problem: &LayoutProblem) -> Option<&Literal> {
+    let without_ulysses = LayoutProblem { ulysses: None, ..problem.clone() };
+    match (&problem.ulysses, &problem.ring) {
+        (Some(_), Some(ring)) if !solve_exists(&without_ulysses) => Some(ring),
+        (ulysses, ring) => ulysses.as_ref().or(ring.as_ref()),
+    }
 }
 
 /// The refusal if a literal of the arguments is impossible.
@@ -178,7 +187,8 @@ fn refuse_literal(problem: &LayoutProblem, literal: &Literal) -> Refusal {
 fn literal_reason(problem: &LayoutProblem, literal: &Literal, is_ulysses: bool) -> Text {
     let value = literal.value;
     let LayoutProblem { nnodes, most, .. } = problem;
-    let largest = nnodes.saturating_mul(problem.exact.as_ref().map_or(*most, |(n, _)| *n));
+    let each = problem.exact.as_ref().map_or(*most, |(n, _)| *n);
+    let largest = nnodes.saturating_mul(each);
     if value == 0 {
         return text!("it must be 1 or more", "取值至少为 1");
     }
@@ -192,8 +202,8 @@ fn literal_reason(problem: &LayoutProblem, literal: &Literal, is_ulysses: bool) 
     }
     if value > largest {
         return text!(
-            "it needs {value} ranks, and {nnodes} nodes × {most} processes give at most {largest}",
-            "需要 {value} 个进程，而 {nnodes} 个节点 × 每节点 {most} 个进程最多 {largest} 个"
+            "it needs {value} ranks, and {nnodes} nodes × {each} processes give at most {largest}",
+            "需要 {value} 个进程，而 {nnodes} 个节点 × 每节点 {each} 个进程最多 {largest} 个"
         );
     }
     if problem.rule == LayoutRule::UlyssesWorld
@@ -426,6 +436,18 @@ mod tests {
     }
 
     #[test]
+    fn the_ring_is_blamed_where_only_the_ring_is_wrong() {
+        let both = LayoutProblem {
+            ulysses: literal("--ulysses_size", 8),
+            ring: literal("--ring_size", 2),
+            ..problem(LayoutRule::UlyssesWorld, 1, 8, Some(40))
+        };
+        let refusal = solve(&both).expect_err("a ring beside ulysses-world");
+        assert!(refusal.text.en.starts_with("--ring_size 2 "), "{}", refusal.text.en);
+        assert!(refusal.hint.en.contains("legal sizes here: 1;"), "{}", refusal.hint.en);
+    }
+
+    #[test]
     fn a_fixed_number_of_processes_is_a_constraint() {
         let fixed = |nproc, heads| LayoutProblem {
             exact: Some((nproc, "--nproc-per-node".into())),
@@ -438,7 +460,10 @@ mod tests {
         assert!(refusal.text.en.contains("--nproc-per-node 7 on 2 nodes makes 14 ranks"));
         assert!(refusal.hint.en.contains("1, 2, 4 or 5"), "{}", refusal.hint.en);
         let both = LayoutProblem { ulysses: literal("--ulysses_size", 10), ..fixed(4, Some(40)) };
-        assert_eq!(solve(&both).map_err(|refusal| refusal.id), Err(Id::LayoutLiteral));
+        let refusal = solve(&both).expect_err("8 ranks, and 10 are asked for");
+        assert_eq!(refusal.id, Id::LayoutLiteral);
+        let text = refusal.text.en;
+        assert!(text.contains("2 nodes × 4 processes give at most 8"), "{text}");
     }
 
     /// Tries every triple, independently of the solver's arithmetic.
