@@ -63,24 +63,25 @@ pub(super) fn scripts(
     args.extend(names.iter().map(String::as_str));
     let half = settings.deadline.as_ref().map(|deadline| deadline.value / 2);
     let most = half.map_or(ANSWER, |half| ANSWER.min(half));
-    let mut problem = String::new();
+    let mut problem = Text::same("");
     for shell in SHELLS {
         match run_shell(Path::new(shell), &args, &variables, most) {
             Ok(answer) => return Ok(changed(host, &before, &answer)),
-            Err(error @ ProbeError::NotStarted { .. }) => problem = error.to_string(),
+            Err(error @ ProbeError::NotStarted { .. }) => problem = error.text(),
             // It has run them, so another shell would run them twice.
             Err(error) => {
-                problem = error.to_string();
+                problem = error.text();
                 break;
             }
         }
     }
     let (prefix, names) = (prefix.display(), names.join(", "));
+    let Text { en: problem, zh: problem_zh } = problem;
     Err(Warning::new(
         Id::PythonEnvironment,
         text!(
             "the activation scripts of the conda environment {prefix} could not be run ({names}): {problem}; the ranks lack the variables that they set",
-            "无法运行 conda 环境 {prefix} 的激活脚本（{names}）：{problem}；rank 缺少这些脚本设置的变量"
+            "无法运行 conda 环境 {prefix} 的激活脚本（{names}）：{problem_zh}；rank 缺少这些脚本设置的变量"
         ),
         text!(
             "activate the environment before ranklaunch starts, or set the variables with --env NAME=VALUE",
@@ -139,4 +140,22 @@ pub(super) fn stale(variable: &str, prefix: &str, used: &Text) -> Warning {
             "请取消 {variable}，或用 --python PATH 指定解释器"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::fixtures::undecided;
+
+    #[test]
+    fn scripts_that_fail_are_told_of_in_both_languages() {
+        let prefix = tempfile::tempdir().expect("a folder");
+        let folder = prefix.path().join("etc/conda/activate.d");
+        std::fs::create_dir_all(&folder).expect("folders");
+        std::fs::write(folder.join("a.sh"), "exit 5\n").expect("a script");
+        let found = scripts(&Host::live(), &undecided(), prefix.path(), &BTreeMap::new());
+        let Text { en, zh } = found.expect_err("a script that ends the shell").text;
+        assert!(en.contains("ended with code 5"), "{en}");
+        assert!(zh.contains("以退出码 5 结束") && !zh.contains("ended with"), "{zh}");
+    }
 }
