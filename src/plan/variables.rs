@@ -1,7 +1,8 @@
 //! Looks up the variables of the ranks, each with its source.
 //!
-//! Owns the order of strength: `--env` and `RANKLAUNCH_ENV`, the container, NCCL's own
-//! configuration files, the profile (which only fills gaps). Sets nothing itself.
+//! Owns the order of strength: `--env` and `RANKLAUNCH_ENV`, the environment of the interpreter, the
+//! container, NCCL's own configuration files. The profile only fills gaps of the container and these
+//! files, before the interpreter's environment. Sets nothing itself.
 //!
 //! The container's variables are those of [`Facts::environment`], which must have every name
 //! that the settings use.
@@ -35,10 +36,17 @@ impl<'a> Variables<'a> {
             value: setting.value.to_string_lossy().into_owned(),
             source: setting.source.to_string(),
         };
-        self.setting(name, true)
-            .map(of)
-            .or_else(|| self.outside(name))
-            .or_else(|| self.setting(name, false).map(of))
+        let outside = self.outside(name);
+        let filled = self.setting(name, false).filter(|_| outside.is_none());
+        let set = self.setting(name, true).or(filled).map(of);
+        set.or_else(|| self.activated(name)).or(outside)
+    }
+
+    /// What activating the environment of the interpreter sets, which replaces the container's value.
+    fn activated(&self, name: &str) -> Option<Variable> {
+        let python = &self.facts.python;
+        let value = python.activation.get(name)?.clone();
+        Some(Variable { value, source: python.found_by.clone() })
     }
 
     /// The value of the container or of NCCL's configuration files, regardless of our settings.

@@ -40,6 +40,20 @@ fn nothing_that_is_set_is_replaced_silently() {
     assert_eq!(plain.as_ref().ok().and_then(|p| env(p, "OMP_NUM_THREADS")), Some("4"));
 }
 
+/// As `conda env config vars set` stores them.
+#[test]
+fn variables_of_the_interpreters_environment_stay() {
+    let mut node = facts(8);
+    let conda = [("OMP_NUM_THREADS", "6"), ("TORCH_FR_DUMP_TEMP_FILE", "/mine"), ("A", "conda")];
+    let conda = conda.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    node.python.activation.extend(conda);
+    node.environment.insert("A".into(), "container".into());
+    let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
+    assert_eq!(env(&plan, "OMP_NUM_THREADS"), Some("6"));
+    assert_eq!((env(&plan, "A"), plan.recorder_file), (Some("conda"), None));
+    assert_eq!(plan.decision("OMP_NUM_THREADS"), None);
+}
+
 /// Slurm without a task plugin binds nothing, so all CPUs of the node seem to be ours.
 #[test]
 fn threads_keep_to_the_cpus_that_slurm_gave() {
