@@ -12,6 +12,7 @@ use crate::observe::{Facts, Gpu, GpuFacts, gpu};
 use crate::plan::distance::is_near;
 use crate::plan::notes::{Notes, severity};
 use crate::plan::rails::Rails;
+use crate::plan::variables::Variables;
 use crate::plan::{PlannedGpu, Task};
 use crate::probe::GpuProcess;
 use crate::rank::LocalRank;
@@ -104,11 +105,11 @@ pub(crate) fn choose(
     if selected.len() == visible.len() || has_mig(&facts.gpus) {
         return chosen;
     }
-    let order = facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
+    let order = Variables::new(settings, facts).get("CUDA_DEVICE_ORDER");
     let ours = facts.gpus.cuda_visible_devices.is_none();
     // Our indices are NVML's, by PCI address. Under another CUDA_DEVICE_ORDER of the user CUDA
     // would take them for other GPUs, so UUIDs are used.
-    let by_uuid = ours && order.is_some_and(|order| order != "PCI_BUS_ID");
+    let by_uuid = ours && order.as_ref().is_some_and(|order| order.value != "PCI_BUS_ID");
     let tokens: Vec<&str> = selected
         .iter()
         .filter_map(|position| visible.get(*position))

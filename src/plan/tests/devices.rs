@@ -3,12 +3,12 @@
 use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
 use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Notes, Scope};
-use crate::settings::Device;
+use crate::settings::{Device, Source};
 use crate::text;
 use crate::verdict::{Id, Severity, Verdict, Warning};
 
 use super::network::networked;
-use super::{env, id_of};
+use super::{env, id_of, set};
 
 #[test]
 fn two_nodes_of_eight_gpus_run_five_ranks_each() {
@@ -50,6 +50,16 @@ fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
     node.gpus.visible =
         [3, 1, 2].map(|gpu| crate::observe::VisibleGpu { gpu, token: format!("GPU-{gpu}") }).into();
     assert_eq!(of(&node).as_deref(), Some("GPU-3,GPU-1"));
+}
+
+/// CUDA would take indices for other GPUs.
+#[test]
+fn an_order_that_a_setting_gives_is_respected() {
+    let mut settings = settings(&[]);
+    settings.env = vec![set("CUDA_DEVICE_ORDER", "FASTEST_FIRST", Source::Flag("--env".into()))];
+    let plan = planned(&settings, &facts(8), 1, &count(2)).expect("a plan");
+    assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), Some("GPU-0,GPU-1"));
+    assert_eq!(env(&plan, "CUDA_DEVICE_ORDER"), Some("FASTEST_FIRST"));
 }
 
 #[test]
