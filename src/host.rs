@@ -123,6 +123,13 @@ impl Host {
         Host { folder: Some(folder.into()), ..self.clone() }
     }
 
+    /// The same host with this variable, as a program sees it that gets one of its own.
+    pub(crate) fn with_variable(&self, name: &str, value: &OsStr) -> Host {
+        let mut host = self.clone();
+        Arc::make_mut(&mut host.environment).insert(name.into(), value.to_owned());
+        host
+    }
+
     /// The real path of a command-line argument: an absolute one as by [`Host::path`], a
     /// relative one in the working directory, which only a live node has.
     pub fn argument(&self, path: &Path) -> PathBuf {

@@ -230,11 +230,15 @@ pub async fn observe_within(
     let checkpoint_heads = heads.answer(&mut late).await.flatten();
     let gpus = match gpus.answer(&mut late).await {
         Some(gpus) => gpus,
-        None => observe::gpu::unanswered(host, driver),
+        None => observe::gpu::unanswered(&as_ranks_see(host, settings), driver),
     };
     let (gpus, limits, hcas) = match &settings.assumed {
         // The hardware of this machine says nothing about an assumed node.
-        Some(assumed) => (observe::gpu::assumed(host, assumed), Limits::default(), Vec::new()),
+        Some(assumed) => (
+            observe::gpu::assumed(&as_ranks_see(host, settings), assumed),
+            Limits::default(),
+            Vec::new(),
+        ),
         None => (gpus, limits, hcas),
     };
     let hostname = hostname(host);
@@ -264,11 +268,24 @@ pub async fn observe_within(
     }
 }
 
+/// The host with the CUDA_VISIBLE_DEVICES that the ranks get. A placeholder has no value yet.
+fn as_ranks_see(host: &Host, settings: &Settings) -> Host {
+    const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+    let setting = settings.env.iter().find(|setting| {
+        let is_used = plan::variables::overrides(setting) || host.variable(DEVICES).is_none();
+        setting.name == DEVICES && is_used && !setting.value.to_string_lossy().contains('{')
+    });
+    match setting {
+        Some(setting) => host.with_variable(DEVICES, &setting.value),
+        None => host.clone(),
+    }
+}
+
 /// The probe keeps the driver's deadline itself. This one also covers device nodes that hang.
 fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuFacts> {
     let source = text!("GPU driver and device nodes", "GPU 驱动与设备节点");
     let mode = probe_mode(settings);
-    read(host, source, driver + Duration::from_secs(2), move |host| {
+    read(&as_ranks_see(host, settings), source, driver + Duration::from_secs(2), move |host| {
         observe::gpu::gpus_within(host, mode, driver)
     })
 }
@@ -277,7 +294,7 @@ fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuF
 pub(super) async fn gpus(host: &Host, settings: &Settings) -> GpuFacts {
     let driver = Deadlines::of(settings).driver;
     let gpus = read_gpus(host, settings, driver).answer(&mut Vec::new()).await;
-    gpus.unwrap_or_else(|| observe::gpu::unanswered(host, driver))
+    gpus.unwrap_or_else(|| observe::gpu::unanswered(&as_ranks_see(host, settings), driver))
 }
 
 /// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.

@@ -61,9 +61,11 @@ pub(crate) fn added(
     for (name, value) in &facts.python.activation {
         env.entry(name.clone()).or_insert_with(|| value.into());
     }
-    let explicit: BTreeSet<String> = env.keys().cloned().collect();
+    let seen = facts.gpus.cuda_visible_devices.as_deref();
     for (name, value) in decided.chosen {
-        if !explicit.contains(&name) {
+        // Some of the GPUs that a setting leaves visible: its own tokens.
+        let narrows = |set: &OsString| name == "CUDA_VISIBLE_DEVICES" && set.to_str() == seen;
+        if env.get(&name).is_none_or(narrows) {
             env.insert(name, value);
         }
     }

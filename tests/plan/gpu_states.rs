@@ -390,6 +390,17 @@ fn gpus_of_several_models_have_several_numbers() {
 }
 
 #[test]
+fn a_setting_leaves_gpus_visible_as_a_variable_does() {
+    let setting = ["--env", "CUDA_VISIBLE_DEVICES=1,3", "--", "x.py"];
+    let of_container = playing(&[("GPUS", "4")]).env("CUDA_VISIBLE_DEVICES", "0,1,2");
+    for node in [playing(&[("GPUS", "4")]), of_container] {
+        let planned = node.json(&setting);
+        let found = ["/nproc_per_node", "/gpus/0/index", "/gpus/1/index", "/gpus/2"];
+        assert_eq!(found.map(|at| planned.at(at)), ["2", "1", "3", "absent"]);
+    }
+}
+
+#[test]
 fn a_mig_instance_is_found_on_its_parent() {
     let uuid = "MIG-fa4e0002-0000-4000-8000-000000000002";
     let node = playing(&[("MODE", "mig"), ("GPUS", "4")]).env("CUDA_VISIBLE_DEVICES", uuid);

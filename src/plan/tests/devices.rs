@@ -63,6 +63,26 @@ fn an_order_that_a_setting_gives_is_respected() {
 }
 
 #[test]
+fn gpus_of_a_setting_are_chosen_among() {
+    let mut settings = settings(&[]);
+    settings.env = vec![set("CUDA_VISIBLE_DEVICES", "5,6,7", Source::Flag("--env".into()))];
+    let mut node = facts(8);
+    node.gpus.gpus[5].memory_used = Some(40 << 30);
+    let devices = |node: &crate::observe::Facts, count_of: u32| {
+        let plan = planned(&settings, node, 1, &count(count_of)).expect("a plan");
+        env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
+    };
+    // Its value was not known when the GPUs were counted.
+    assert_eq!(devices(&node, 2).as_deref(), Some("5,6,7"));
+    node.gpus.cuda_visible_devices = Some("5,6,7".into());
+    node.gpus.visible = [5_usize, 6, 7]
+        .map(|gpu| crate::observe::VisibleGpu { gpu, token: gpu.to_string() })
+        .into();
+    assert_eq!(devices(&node, 2).as_deref(), Some("6,7"));
+    assert_eq!(devices(&node, 3).as_deref(), Some("5,6,7"));
+}
+
+#[test]
 fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
     let nothing = facts(0);
     let mut claimed = facts(0);
