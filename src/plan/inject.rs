@@ -27,14 +27,14 @@ pub(super) fn injects(settings: &Settings, limits: &Limits, ranks: u32, notes: &
         return false;
     }
     let threads = threads(limits) * u64::from(ranks);
-    let Some(left) = processes_left(limits) else { return true };
+    let Some((left, source)) = processes_left(limits) else { return true };
     let fits = threads <= left / SHARE;
     if !fits {
         let because = text!(
-            "torch's worker server has {threads} threads in {ranks} ranks, and this container may have {left} more",
-            "{ranks} 个 rank 的 worker server 共有 {threads} 个线程，而该容器最多还能有 {left} 个"
+            "torch's worker server has {threads} threads in {ranks} ranks, more than a quarter of the {left} that may still start",
+            "{ranks} 个 rank 的 worker server 共有 {threads} 个线程，超过还可启动的 {left} 个的四分之一"
         );
-        notes.decide("inject", "off", because, "pids.max");
+        notes.decide("inject", "off", because, source);
     }
     fits
 }
@@ -46,11 +46,13 @@ fn threads(limits: &Limits) -> u64 {
     cpus.saturating_sub(1).max(LEAST_THREADS) + 1
 }
 
-/// Processes and threads that may still start; None without a limit.
-fn processes_left(limits: &Limits) -> Option<u64> {
+/// Processes and threads that may still start, and what limits them; None without a limit.
+fn processes_left(limits: &Limits) -> Option<(u64, &'static str)> {
     let of_group =
         limits.pids_max.map(|max| max.saturating_sub(limits.pids_current.unwrap_or_default()));
-    of_group.into_iter().chain(limits.nproc_soft).min()
+    let of_group = of_group.map(|left| (left, "pids.max"));
+    let of_user = limits.nproc_soft.map(|most| (most, "ulimit -u"));
+    of_group.into_iter().chain(of_user).min()
 }
 
 #[cfg(test)]
@@ -79,6 +81,19 @@ mod tests {
             let found = injects(&settings(&[]), &limits(cpus, pids_max), 8, &mut notes);
             assert_eq!(found, fits, "{cpus} {pids_max:?}");
             assert_eq!(notes.decisions.len(), usize::from(!fits), "{:?}", notes.decisions);
+        }
+    }
+
+    #[test]
+    fn the_tightest_limit_is_the_source() {
+        for (user, expected) in [(4096, "pids.max"), (100, "ulimit -u")] {
+            let limits = Limits { nproc_soft: Some(user), ..limits("0-191", Some(240)) };
+            let mut notes = Notes::default();
+            assert!(!injects(&settings(&[]), &limits, 8, &mut notes));
+            let decision = notes.decisions.first().expect("a decision");
+            let left = user.min(200);
+            assert_eq!(decision.source, expected);
+            assert!(decision.because.en.contains(&format!("of the {left} that")), "{decision:?}");
         }
     }
 
