@@ -120,7 +120,8 @@ fn numbers(group: &str) -> Vec<String> {
             Some((first.len(), first.parse::<usize>().ok()?, last.parse::<usize>().ok()?))
         });
         match range {
-            Some((width, first, last)) if first <= last => {
+            // Longer ones fit no name, and format! takes a width of 16 bits at most.
+            Some((width, first, last)) if first <= last && width <= LONGEST_NAME => {
                 let numbers = (first..=last).take(MOST);
                 all.extend(numbers.map(|number| format!("{number:0width$}")));
             }
@@ -198,6 +199,7 @@ mod tests {
         assert_eq!(expand(&format!("{name},{name}n")), [name]);
         assert_eq!(expand(&format!("n[1-9]{}", "x".repeat(LONGEST_NAME))), [""; 0]);
         assert_eq!(expand(&format!("n{},m", "[7]".repeat(MOST_GROUPS + 1))), ["m"]);
+        assert_eq!(expand(&format!("n[{}1-9],m", "0".repeat(70_000))), ["m"]);
         assert_eq!(expand(&format!("n{}x[7-8]", "[]".repeat(60_000))), ["nx7", "nx8"]);
         assert_eq!(expand(&"n[1-99999],".repeat(10_000)).len(), MOST);
         assert_eq!(expand(&format!("n[{}]", "1-99999,".repeat(15_000))).len(), MOST);
