@@ -284,10 +284,14 @@ pub(super) fn host_text(found: &Evidence) -> String {
     }
 }
 
-/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses.
+/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses; those of
+/// IPv6 alone are in brackets, `tcp6://[fd00::1]:41897`.
 fn daemon_host(uri: &str) -> Option<&str> {
     let (_, address) = uri.split_once("://")?;
-    address.split([',', ':', ';']).next()
+    match address.strip_prefix('[') {
+        Some(addresses) => addresses.split([',', ']']).next(),
+        None => address.split([',', ':', ';']).next(),
+    }
 }
 
 /// The master's port as a claim gives it, unchecked; empty if an endpoint has none.
@@ -390,6 +394,18 @@ mod tests {
                 strength: Strength::Specific,
             };
             assert_eq!(rank(&found).ok(), expected, "{reading:?} {value} {beside:?}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_has_the_first_of_its_addresses() {
+        for (uri, host) in [
+            ("4206.0;tcp://10.0.0.1,172.17.0.1:41897", Some("10.0.0.1")),
+            ("4206.0;tcp://10.0.0.1:41897;tcp6://[fd00::1]:41898", Some("10.0.0.1")),
+            ("4206.0;tcp6://[fd00::1,fd00::2]:41898", Some("fd00::1")),
+            ("4206.0", None),
+        ] {
+            assert_eq!(daemon_host(uri), host, "{uri}");
         }
     }
 
