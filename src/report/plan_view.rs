@@ -220,13 +220,16 @@ fn environment(out: &mut String, plan: &Plan, lang: Lang, Shown { verbose, width
 /// Longer names do not widen the column of names.
 const WIDEST_NAME: usize = 24;
 
+/// Longer ones, such as arguments of the profile, do not move what stands beside and below them any further.
+const LONGEST_NAME: usize = 60;
+
 /// The reason of a longer value is on a line of its own.
 const WIDEST_VALUE: usize = 10;
 
 /// ` name value [source] reason`; the reason is below a long value.
 fn explained(out: &mut String, decision: &Decision, wide: usize, lang: Lang, width: Option<usize>) {
     let (name, value) = (&decision.what, shown(decision));
-    let indent = 2 + wide.max(columns(name)) + 2;
+    let indent = 2 + wide.max(columns(name).min(LONGEST_NAME)) + 2;
     let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room > 20);
     let fit = |path: &str, part: usize| match room {
         Some(room) if path.starts_with('/') => shortened_path(path, room / part),
@@ -438,6 +441,17 @@ mod tests {
             assert!(text.contains("10"), "{text}");
         }
         assert_eq!(sentence(&plan).en, "2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10");
+    }
+
+    #[test]
+    fn a_name_of_any_length_moves_its_reason_only_so_far() {
+        let mut plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
+        for decision in &mut plan.decisions {
+            decision.what = "--lr ".repeat(20_000);
+            decision.value = "longer than others".to_owned();
+        }
+        let text = text(&plan, Lang::En, Shown::default());
+        assert!(text.lines().all(|line| line.len() - line.trim_start().len() < 80));
     }
 
     #[test]
