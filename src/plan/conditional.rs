@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 
+use crate::mask::mask_args;
 use crate::plan::Notes;
 use crate::plan::layout::Sizes;
 use crate::settings::{ArgumentsIf, PlannedSize, Program, Settings};
@@ -33,7 +34,8 @@ pub(crate) fn apply(
     for ArgumentsIf { when, args, source } in &settings.args_if.rows {
         let size = when.size();
         let value = value(size, nnodes, sizes);
-        let words: Vec<_> = args.iter().map(|word| word.to_string_lossy()).collect();
+        let words = mask_args(args);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         let because = text!(
             "{size} is {value}; the profile gives them when {when}",
             "{size} 为 {value}，而配置文件规定 {when} 时给出"
@@ -56,5 +58,21 @@ pub(crate) fn apply(
         Program::Script { path, args } => Program::Script { path, args: insert(args) },
         Program::Module { name, args } => Program::Module { name, args: insert(args) },
         Program::Command { argv } => Program::Command { argv: insert(argv) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::AskedNproc;
+    use crate::plan::fixtures::{facts, planned, settings, strings};
+    use crate::settings::fixtures::args_if;
+
+    #[test]
+    fn arguments_are_recorded_without_their_secrets() {
+        let mut settings = settings(&[]);
+        settings.args_if = args_if("nnodes = 1", &["--hf-token", "hunter2"]).expect("a condition");
+        let plan = planned(&settings, &facts(1), 1, &AskedNproc::Auto).expect("a plan");
+        assert!(plan.decision("--hf-token ***").is_some(), "{:?}", plan.decisions);
+        assert_eq!(plan.program.args(), strings(&["--hf-token", "hunter2"]));
     }
 }

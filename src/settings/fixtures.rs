@@ -9,3 +9,14 @@ use crate::host::Host;
 pub(crate) fn undecided() -> Settings {
     defaults(&Host::replayed("/", BTreeMap::new()))
 }
+
+/// One `[[job.args_if]]` before all other arguments; None if `when` is no condition.
+#[cfg(test)]
+pub(crate) fn args_if(when: &str, args: &[&str]) -> Option<super::ConditionalArguments> {
+    let row = super::ArgumentsIf {
+        when: super::condition::Condition::read(when)?,
+        args: args.iter().map(Into::into).collect(),
+        source: super::Source::Default,
+    };
+    Some(super::ConditionalArguments { rows: vec![row], at: 0 })
+}
