@@ -8,6 +8,7 @@ use super::input::CheckInput;
 use crate::lang::Text;
 use crate::observe::gpu::{ComputeMode, RecoveryAction, THROTTLED, label};
 use crate::observe::{Gpu, GpuSource};
+use crate::plan::variables::Variables;
 use crate::text;
 use crate::verdict::Id;
 
@@ -329,7 +330,8 @@ fn order(input: &CheckInput<'_>) -> Option<CheckFinding> {
     let mut models: Vec<&str> = gpus(input).filter_map(|gpu| gpu.name.as_deref()).collect();
     models.sort_unstable();
     models.dedup();
-    let order = input.facts.environment.get("CUDA_DEVICE_ORDER").map(String::as_str);
+    let order = Variables::new(input.settings, input.facts).get("CUDA_DEVICE_ORDER");
+    let order = order.as_ref().map(|order| order.value.as_str());
     let named = facts.cuda_visible_devices.as_deref();
     let by_uuid = named.is_some_and(|list| list.starts_with("GPU-") || list.starts_with("MIG-"));
     if models.len() < 2 || order == Some("PCI_BUS_ID") || by_uuid {

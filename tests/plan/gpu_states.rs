@@ -370,6 +370,8 @@ fn gpus_of_several_models_have_several_numbers() {
     assert_eq!(found[0], "warn");
     assert!(found[1].contains("CUDA_DEVICE_ORDER=FASTEST_FIRST: CUDA numbers"), "{found:?}");
     assert_eq!(mode(mixed().env("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))[0], "ok");
+    let setting = ["--env", "CUDA_DEVICE_ORDER=PCI_BUS_ID"];
+    assert_eq!(of(&check(&mixed(), &setting).1, "gpu.mode")[0][0], "ok");
     let uuid = "GPU-fa4e0002-0000-4000-8000-000000000002";
     assert_eq!(mode(mixed().env("CUDA_VISIBLE_DEVICES", uuid))[0], "ok");
     assert_eq!(mode(playing(&[("GPUS", "4")]))[0], "ok", "on one model all orders are one");
