@@ -202,9 +202,9 @@ pub(crate) fn counted(count: impl TryInto<u64> + fmt::Display, noun: &str) -> St
 
 /// A readable number of bytes: `64 MiB`, `1.5 GiB`, `7 bytes`.
 pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
-    let mut unit = "bytes";
+    let mut unit = "B";
     for next in UNITS {
         unit = next;
         if value < 1024.0 || next == "TiB" {
@@ -309,8 +309,8 @@ mod tests {
     #[test]
     fn sizes_are_said_for_people() {
         for (count, said) in [
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
+            (0, "0 B"),
+            (1023, "1023 B"),
             (1536, "1.5 KiB"),
             (212 << 10, "212 KiB"),
             (5 << 40, "5 TiB"),

@@ -434,17 +434,14 @@ mod tests {
         let mut urgent = Vec::new();
         let of_urgent = state.take_own(&mut urgent, lang).expect("there is text");
         let told = String::from_utf8_lossy(&urgent);
-        assert!(
-            told.starts_with("ranklaunch: 3 lines (14 bytes) dropped: No space left"),
-            "{told}"
-        );
+        assert!(told.starts_with("ranklaunch: 3 lines (14 B) dropped: No space left"), "{told}");
         let failure = write_lines(&full, &batch, Vec::new).expect_err("it is full");
         state.lose_written(&failure, of_lane, of_urgent);
         let lost = (state.own_lost.lines, state.own_lost.bytes);
         assert_eq!(lost, (41, 910), "the urgent text was not among it");
         state.take_own(&mut batch, Lang::Zh).expect("there is text");
         let told = String::from_utf8_lossy(&batch);
-        assert!(told.contains("丢弃了 41 行（910 bytes）：磁盘空间已满"), "{told}");
+        assert!(told.contains("丢弃了 41 行（910 B）：磁盘空间已满"), "{told}");
     }
 
     /// `> run.log` on a disk that becomes free between the closing of the console and the end.
@@ -475,7 +472,7 @@ mod tests {
         loop {
             let count = place.read_at(&mut text, 0).expect("readable");
             let text = String::from_utf8_lossy(&text[..count]);
-            if text.starts_with("ranklaunch: 1 line (4 bytes) dropped") && text.ends_with('\n') {
+            if text.starts_with("ranklaunch: 1 line (4 B) dropped") && text.ends_with('\n') {
                 break;
             }
             assert!(began.elapsed() < SOON, "{text}");

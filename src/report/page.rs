@@ -40,8 +40,7 @@ pub(crate) fn page(mut job: JobHistory, whole: bool) -> String {
 
 fn render(job: &JobHistory, whole: bool) -> String {
     let lead = job.lead();
-    // Only the scripts of this page run, whatever else may get into it. Without random bytes
-    // none run, and what is said without them remains.
+    // Only the scripts of this page run, whatever else may get into it; without random bytes none.
     let nonce = random::hex::<16>().unwrap_or_default();
     let document = embedded(&data(job, whole).to_string());
     let lang = match lead.lang {

@@ -346,7 +346,7 @@ class _Engine(object):
 
 def _run(module):
     """The exit code of a module that is run as by `python -m`. The interpreter would run the program next."""
-    code = 0
+    code, interrupted = 0, False
     try:
         import runpy
 
@@ -358,9 +358,10 @@ def _run(module):
         elif not isinstance(code, int):
             sys.stderr.write("%s\n" % (code,))
             code = 1
-    except BaseException:
+    except BaseException as ending:
         sys.excepthook(*sys.exc_info())
         code = 1
+        interrupted = isinstance(ending, KeyboardInterrupt)
     if "threading" in sys.modules:
         _quietly(sys.modules["threading"]._shutdown)
     import atexit
@@ -368,6 +369,10 @@ def _run(module):
     _quietly(atexit._run_exitfuncs)
     for stream in (sys.stdout, sys.stderr):
         _quietly(stream.flush)
+    if interrupted:
+        # As the interpreter ends: who waits for it sees the signal.
+        sys.modules["_signal"].signal(2, sys.modules["_signal"].SIG_DFL)
+        os.kill(os.getpid(), 2)
     return code & 255
 
 

@@ -280,8 +280,9 @@ impl Source {
     /// Gives the largest number of a rank.
     fn take(&mut self, page: Page) -> u32 {
         let Page { lines, next, is_end, last_rank } = page;
+        // The same page again and again, from a launcher of another version, would never end.
+        self.is_end = is_end || (lines.is_empty() && next == self.cursor);
         self.lines = lines.into();
-        self.is_end = is_end;
         self.cursor = next;
         last_rank
     }

@@ -359,7 +359,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
     assert!(line.contains("rank-00000.out cannot be written"), "{line}");
     std::fs::remove_file(ballast).expect("removed");
     let line = said.next().expect("a line").expect("read");
-    assert!(line.contains("is written again, 0 bytes of it are missing"), "{line}");
+    assert!(line.contains("is written again, 0 B of it are missing"), "{line}");
     to.write_all(b"after\n").expect("written");
     drop(to);
     let summary = finish(logs, SOON);
