@@ -170,6 +170,13 @@ fn only_the_start_of_a_record_looks_like_one() {
     }
 }
 
+#[test]
+fn a_record_in_json_with_an_unknown_first_key_is_read() {
+    let json = String::from_utf8(records().swap_remove(1)).expect("JSON");
+    let (_, behind) = json.split_once('"').expect("a key");
+    assert!(fuzz::dump(format!("{{\"#{behind}").as_bytes()));
+}
+
 /// A record that torch wrote.
 fn records() -> Vec<Vec<u8>> {
     ["comm_lib_trace_rank_0", "rank_0.json"].map(|name| file("never", name).expect("a file")).into()
