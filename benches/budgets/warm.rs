@@ -2,7 +2,8 @@
 //! restart.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use harness::{cached_python, executable, program, python, run_args};
 use serde_json::Value;
@@ -10,6 +11,8 @@ use serde_json::Value;
 use crate::measure::{Budget, Table, command, median, now};
 
 const RUNS: usize = 3;
+/// Of one start, from a cold cache too.
+const LONGEST: Duration = Duration::from_secs(180);
 
 /// Until the last rank has its first sum, and the memory of all ranks then.
 struct First {
@@ -108,7 +111,7 @@ fn once(case: &Case, ranks: u32, start: impl Fn(&Path) -> Command) -> First {
     let mut command = start(folder.path());
     command.arg(program(case.program)).arg(&to).stdout(Stdio::null()).stderr(Stdio::null());
     let began = seconds();
-    assert!(command.status().expect("it starts").success(), "{command:?}");
+    assert!(ended(&mut command).success(), "{command:?}");
     let of = |rank: u32| {
         let text = std::fs::read_to_string(to.join(rank.to_string())).expect("it was written");
         let (at, memory) = text.split_once(' ').expect("two numbers");
@@ -118,6 +121,23 @@ fn once(case: &Case, ranks: u32, start: impl Fn(&Path) -> Command) -> First {
     let last = all.iter().map(|(at, _)| *at).fold(0.0, f64::max);
     let memory: f64 = all.iter().map(|(_, memory)| memory).sum();
     First { seconds: last - began, mebibytes: memory / 1024.0 }
+}
+
+/// How it ended. One that hangs is killed, and the measurement fails.
+fn ended(command: &mut Command) -> ExitStatus {
+    let mut child = command.spawn().expect("it starts");
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("its child") {
+            return status;
+        }
+        if began.elapsed() > LONGEST {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("not over after {LONGEST:?}: {command:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn seconds() -> f64 {
