@@ -83,6 +83,7 @@ class _Warmed(object):
 
     def load(self):
         watch = self.watch
+        usual, raised = self.collect_rarely()
         after = [(None, watch.signs(), watch.drawn())]
         for entry in self.modules:
             name, _, names = entry.partition(":")
@@ -109,9 +110,20 @@ class _Warmed(object):
             raise
         watch.end()
         self.pids, self.files = watch.pids(), watch.files()
+        # A module may have set its own.
+        if self.gc.get_threshold() == raised:
+            self.gc.set_threshold(*usual)
         # A rank would collect it again, and write to pages that all ranks share. gc.freeze() would prevent that for
         # good, but objects of the program would then not be deleted at its end.
         self.gc.collect()
+
+    def collect_rarely(self):
+        """The thresholds of the garbage collector, and those that imports have: it would walk all that is imported
+        again and again, which is a sixth of the time of transformers, and find next to nothing."""
+        usual = self.gc.get_threshold()
+        if usual[0]:
+            self.gc.set_threshold(max(usual[0], 50000), *usual[1:])
+        return usual, self.gc.get_threshold()
 
     def serve(self):
         """Returns in a rank only."""
