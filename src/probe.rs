@@ -89,8 +89,8 @@ impl ProbeError {
             }
             ProbeError::TimedOut { after, gone: false } => text!(
                 "no answer within {after:?}, and SIGKILL does not end it: \
-                 it is stuck in the driver",
-                "在 {after:?} 内没有应答，且 SIGKILL 无法结束它：它卡在驱动程序中"
+                 it waits in the kernel, for a driver or a file server",
+                "在 {after:?} 内没有应答，且 SIGKILL 无法结束它：它卡在内核中，在等待驱动或文件服务器"
             ),
             ProbeError::Crashed { signal, noise } => {
                 let noise = shown(noise);
