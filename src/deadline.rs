@@ -1,9 +1,12 @@
 //! Deadlines for work that may get stuck in the kernel: a dead mount, a driver.
 
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::lang::failure;
 use crate::text;
@@ -66,6 +69,37 @@ pub(crate) fn in_thread<T: Send + 'static>(
             Ok(result) => result,
             // The thread panicked, and the panic hook has ended the program.
             Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The time until then.
+///
+/// # Errors
+/// A timeout when it is over.
+pub(crate) fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// One read of a socket, over by then; 0 at the end.
+///
+/// # Errors
+/// A timeout, or the error of the socket.
+pub(crate) fn read_by(
+    stream: &mut (impl Read + AsFd),
+    until: Instant,
+    part: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        set_socket_timeout(&*stream, Timeout::Recv, Some(left(until)?))?;
+        match stream.read(part) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // As a socket says it.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            read => return read,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! may be stopped, and what listens may be anything that the job has put there.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::deadline::read_by;
 use crate::rank::GlobalRank;
 
 /// The largest answer: a full flight recorder of torch has some 2000 entries of 1 KB.
@@ -107,19 +108,9 @@ impl ControlSocket {
                 answer.truncate(body.len());
                 return Ok(answer);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            stream.set_read_timeout(Some(left))?;
-            match stream.read(&mut part) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => answer.extend_from_slice(&part[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
+            match read_by(&mut stream, deadline, &mut part)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => answer.extend_from_slice(&part[..read]),
             }
         }
     }
@@ -198,6 +189,7 @@ fn whole(answer: &[u8]) -> io::Result<Option<std::ops::Range<usize>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::os::unix::net::UnixListener;
 
     use super::*;

@@ -1,9 +1,10 @@
 //! Asks a node for its status over HTTP.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::deadline::read_by;
 use crate::lang::failure;
 use crate::status::NodeStatus;
 use crate::text;
@@ -36,23 +37,12 @@ pub(super) fn get(at: SocketAddr) -> io::Result<NodeStatus> {
 
 /// All that is sent within this time.
 fn read(stream: &mut TcpStream, within: Duration) -> io::Result<Vec<u8>> {
-    let began = Instant::now();
+    let until = Instant::now() + within;
     let (mut answer, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
     while answer.len() < LARGEST {
-        let left = within.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left.min(ANSWER)))?;
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(count) => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // As a socket says it.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Err(error) => return Err(error),
+        match read_by(stream, until.min(Instant::now() + ANSWER), &mut part)? {
+            0 => break,
+            count => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
         }
     }
     Ok(answer)

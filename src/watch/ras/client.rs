@@ -1,11 +1,12 @@
 //! One question to RAS: a few lines, then the report until the connection is closed.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::view::{RasView, read};
+use crate::deadline::{left, read_by};
 use crate::lang::{Text, cause};
 use crate::rank::GlobalRank;
 use crate::text;
@@ -199,27 +200,12 @@ impl Line {
     /// False at the end.
     fn more(&mut self) -> io::Result<bool> {
         let mut part = [0; 16 << 10];
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        match self.stream.read(&mut part) {
-            Ok(0) => Ok(false),
-            Ok(read) if self.read.len() + read > LARGEST => {
-                let why = format!("an answer of more than {LARGEST} bytes");
-                Err(io::Error::new(io::ErrorKind::InvalidData, why))
-            }
-            Ok(read) => {
-                self.read.extend_from_slice(&part[..read]);
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(io::ErrorKind::TimedOut.into())
-            }
-            Err(error) => Err(error),
+        let read = read_by(&mut self.stream, self.until, &mut part)?;
+        if self.read.len() + read > LARGEST {
+            let why = format!("an answer of more than {LARGEST} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
+        self.read.extend_from_slice(&part[..read]);
+        Ok(read > 0)
     }
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
