@@ -11,6 +11,8 @@ use std::io;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::text;
+
 /// The language of all output for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,6 +68,12 @@ impl Text {
     pub fn same(words: impl Into<Cow<'static, str>>) -> Text {
         let words = words.into();
         Text { en: words.clone(), zh: words }
+    }
+
+    /// `SUBJECT: text`, for a path, a name or an address that is the same in both languages.
+    pub(crate) fn about(&self, subject: impl fmt::Display) -> Text {
+        let Text { en, zh } = self;
+        text!("{subject}: {en}", "{subject}：{zh}")
     }
 
     pub fn get(&self, lang: Lang) -> &str {
@@ -200,7 +208,7 @@ pub(crate) fn counted(count: impl TryInto<u64> + fmt::Display, noun: &str) -> St
     format!("{shown} {noun}{many}")
 }
 
-/// A readable number of bytes: `64 MiB`, `1.5 GiB`, `7 bytes`.
+/// A readable number of bytes: `64 MiB`, `1.5 GiB`, `7 B`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;

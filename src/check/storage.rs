@@ -102,9 +102,8 @@ fn space(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         .iter()
         .filter_map(|used| {
             let by = &used.by;
-            let Text { en, zh } = trouble(&used.folder)?;
             Some(CheckFinding::bad(
-                text!("{by}: {en}", "{by}：{zh}"),
+                trouble(&used.folder)?.about(by),
                 text!(
                     "set another folder with {by}, or free space in this one",
                     "请用 {by} 指定其他目录，或清理此目录"

@@ -71,10 +71,7 @@ impl DialError {
                 "{peer} refuses connections: the host is up, but nothing listens on that port; node 0 has not started yet, or has another --master-port",
                 "{peer} 拒绝连接：主机在线，但该端口上没有进程监听；节点 0 尚未启动，或使用了另一个 --master-port"
             ),
-            DialError::Unreachable(peer, Text { en, zh })
-            | DialError::Closed(peer, Text { en, zh }) => {
-                text!("{peer}: {en}", "{peer}：{zh}")
-            }
+            DialError::Unreachable(peer, why) | DialError::Closed(peer, why) => why.about(peer),
         }
     }
 

@@ -103,8 +103,8 @@ fn search(host: &Host, settings: &Settings) -> Result<FoundInterpreter, (String,
         let by = wish.source.to_string();
         return match wished(host, &wish.value) {
             Ok(interpreter) => Ok(FoundInterpreter { interpreter, by }),
-            Err(Text { en, zh }) => {
-                let problem = text!("{by}: {en}", "{by}：{zh}");
+            Err(why) => {
+                let problem = why.about(&by);
                 Err((by, problem))
             }
         };

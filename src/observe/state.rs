@@ -40,15 +40,13 @@ fn look(host: &Host, path: PathBuf) -> Option<Folder> {
     if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
         found.problem = Some(refused(existing, error));
     } else if !existing.is_dir() {
-        let shown = existing.display();
-        found.problem = Some(text!("{shown}: not a folder", "{shown}：不是目录"));
+        found.problem = Some(text!("not a folder", "不是目录").about(existing.display()));
     }
     Some(found)
 }
 
 fn refused(path: &Path, error: Errno) -> Text {
-    let (shown, Text { en, zh }) = (path.display(), cause(&error.into()));
-    text!("{shown}: {en}", "{shown}：{zh}")
+    cause(&error.into()).about(path.display())
 }
 
 /// Variables for folders in which libraries write, with the defaults; `~` is HOME. The defaults

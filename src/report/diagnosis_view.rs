@@ -203,8 +203,8 @@ fn push_reading(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
         push(out, &text!("note", "说明"), note.get(lang), lang, width);
     }
     let label = text!("not read", "未读完");
-    for Unread { name, error: Text { en, zh } } in view.unread.iter().take(MOST_UNREAD) {
-        push(out, &label, text!("{name}: {en}", "{name}：{zh}").get(lang), lang, width);
+    for Unread { name, error } in view.unread.iter().take(MOST_UNREAD) {
+        push(out, &label, error.about(name).get(lang), lang, width);
     }
     let more = view.unread.len().saturating_sub(MOST_UNREAD);
     if more > 0 {

@@ -22,8 +22,7 @@ pub(crate) enum Subject<'a> {
 
 /// `gpu.count: check, exit code 80, default fail`
 fn id_title(id: Id) -> Text {
-    let Text { en, zh } = nature(id);
-    text!("{id}: {en}", "{id}：{zh}")
+    nature(id).about(id)
 }
 
 fn code_title(code: ExitCode) -> Text {

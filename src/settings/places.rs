@@ -247,10 +247,9 @@ fn open(host: &Host, path: &Path) -> Result<Option<FoundProfile>, Refusal> {
     let shown = path.display().to_string();
     let shown = shown.strip_prefix("./").unwrap_or(&shown).to_owned();
     let unusable = |problem: Text| {
-        let (en, zh) = (problem.en, problem.zh);
         usage(
             Id::SettingsProfile,
-            text!("{shown}: {en}", "{shown}：{zh}"),
+            problem.about(&shown),
             text!("name another profile with --profile", "请用 --profile 指定其他配置文件"),
         )
     };

@@ -111,10 +111,7 @@ async fn target(plan: &Plan) -> Result<(MeasureTarget, SocketAddr), Refusal> {
                 let port = target.port();
                 return Ok((target, SocketAddr::new(address, port)));
             }
-            Err(error) => {
-                let Text { en, zh } = cause(&error);
-                problem = text!("{address}: {en}", "{address}：{zh}");
-            }
+            Err(error) => problem = cause(&error).about(address),
         }
     }
     let Text { en, zh } = problem;

@@ -5,7 +5,7 @@ use std::io::Read;
 use super::output::{print, refuse, say, show};
 use crate::cli;
 use crate::host::Host;
-use crate::lang::{Text, cause};
+use crate::lang::cause;
 use crate::lint;
 use crate::plan;
 use crate::report::closing;
@@ -46,10 +46,7 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
             Ok(bytes) => manifests.push(lint::Manifest { name, bytes }),
             Err(error) => unopened.push(Refusal::new(
                 Id::LintUnreadable,
-                {
-                    let Text { en, zh } = cause(&error);
-                    text!("{name}: {en}", "{name}：{zh}")
-                },
+                cause(&error).about(&name),
                 text!(
                     "name a manifest, or - for standard input",
                     "请指定清单文件，或用 - 表示标准输入"

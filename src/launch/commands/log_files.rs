@@ -232,10 +232,9 @@ impl Named {
 impl Unread {
     /// The refusal where nothing else can be read.
     pub(super) fn refusal(&self) -> Refusal {
-        let (name, Text { en, zh }) = (&self.name, &self.error);
         Refusal::new(
             Id::ExplainLog,
-            text!("{name}: {en}", "{name}：{zh}"),
+            self.error.about(&self.name),
             text!(
                 "name logs that can be read, or - for standard input",
                 "请指定可读取的日志，或用 - 表示标准输入"

@@ -38,8 +38,7 @@ pub(super) fn read(words: &[OsString], points: usize) -> Result<Found, Refusal> 
                 read.push(folder);
             }
             Err(error) => {
-                let (Text { en, zh }, folder) = (cause(&error), folder.display());
-                unread.push(text!("{folder}: {en}", "{folder}：{zh}"));
+                unread.push(cause(&error).about(folder.display()));
             }
         }
     }
@@ -74,10 +73,7 @@ fn named(word: &OsStr) -> Result<Vec<PathBuf>, Refusal> {
                 "{shown} 不是目录，常用日志目录中也没有以此开头的运行"
             ))
         })?,
-        Err(error) => {
-            let Text { en, zh } = cause(&error);
-            return Err(nothing(text!("{shown}: {en}", "{shown}：{zh}")));
-        }
+        Err(error) => return Err(nothing(cause(&error).about(&shown))),
     };
     // agent.jsonl, run.json or report.html stand for their folder, an attempt for its launcher.
     let path = if path.is_file() { path.parent().unwrap_or(&path).to_owned() } else { path };

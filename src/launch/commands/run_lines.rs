@@ -291,10 +291,7 @@ impl Source {
         self.is_end = true;
         let shown = match (self.member, &self.folder) {
             (Some(member), _) => named(member, why),
-            (None, Some(folder)) => {
-                let (folder, Text { en, zh }) = (folder.display(), why);
-                text!("{folder}: {en}", "{folder}：{zh}")
-            }
+            (None, Some(folder)) => why.about(folder.display()),
             (None, None) => why.clone(),
         };
         let is_new = self.failed.is_none();

@@ -65,8 +65,7 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
             Ok(_) => opened.push(*minor),
             Err(error) => {
                 host.unusable(&path);
-                let Text { en, zh } = cause(&error);
-                refused = Some(text!("{path}: {en}", "{path}：{zh}"));
+                refused = Some(cause(&error).about(&path));
             }
         }
     }
