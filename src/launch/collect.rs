@@ -113,7 +113,8 @@ pub async fn observe_within(
     let Deadlines { driver, files, name: for_name } = deadlines;
     let ours = || Arc::clone(settings);
     let mode = probe_mode(settings);
-    let gpus = read_gpus(host, settings, driver);
+    let of_ranks = as_ranks_see(host, settings);
+    let gpus = read_gpus(&of_ranks, settings, driver);
     let its = ours();
     let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
         observe::python(host, &its)
@@ -230,15 +231,11 @@ pub async fn observe_within(
     let checkpoint_heads = heads.answer(&mut late).await.flatten();
     let gpus = match gpus.answer(&mut late).await {
         Some(gpus) => gpus,
-        None => observe::gpu::unanswered(&as_ranks_see(host, settings), driver),
+        None => observe::gpu::unanswered(&of_ranks, driver),
     };
     let (gpus, limits, hcas) = match &settings.assumed {
         // The hardware of this machine says nothing about an assumed node.
-        Some(assumed) => (
-            observe::gpu::assumed(&as_ranks_see(host, settings), assumed),
-            Limits::default(),
-            Vec::new(),
-        ),
+        Some(assumed) => (observe::gpu::assumed(&of_ranks, assumed), Limits::default(), Vec::new()),
         None => (gpus, limits, hcas),
     };
     let hostname = hostname(host);
@@ -285,7 +282,7 @@ fn as_ranks_see(host: &Host, settings: &Settings) -> Host {
 fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuFacts> {
     let source = text!("GPU driver and device nodes", "GPU 驱动与设备节点");
     let mode = probe_mode(settings);
-    read(&as_ranks_see(host, settings), source, driver + Duration::from_secs(2), move |host| {
+    read(host, source, driver + Duration::from_secs(2), move |host| {
         observe::gpu::gpus_within(host, mode, driver)
     })
 }
@@ -293,8 +290,9 @@ fn read_gpus(host: &Host, settings: &Settings, driver: Duration) -> Reading<GpuF
 /// Reads only the GPUs again.
 pub(super) async fn gpus(host: &Host, settings: &Settings) -> GpuFacts {
     let driver = Deadlines::of(settings).driver;
+    let host = &as_ranks_see(host, settings);
     let gpus = read_gpus(host, settings, driver).answer(&mut Vec::new()).await;
-    gpus.unwrap_or_else(|| observe::gpu::unanswered(&as_ranks_see(host, settings), driver))
+    gpus.unwrap_or_else(|| observe::gpu::unanswered(host, driver))
 }
 
 /// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::model::{Model, Page, Source};
 use super::rows::{Order, Row};
-use super::tables::{Column, fitting, of_nodes, of_ranks};
+use super::tables::{Column, fitting, head, of_nodes, of_ranks};
 use crate::columns::{columns, padded, start_within, wrapped};
 use crate::lang::{Lang, Text};
 use crate::report::ps_view::ago;
@@ -385,7 +385,7 @@ fn status(model: &Model) -> String {
     }
     let rows = model.rows();
     let count = rows.len();
-    let Text { en, zh } = order(model.order);
+    let Text { en, zh } = head(model.order);
     // Ranks ascend, all other columns begin with the largest.
     let ascends = (model.order == Order::Rank) != model.is_reversed;
     let way = if ascends { "↑" } else { "↓" };
@@ -399,19 +399,6 @@ fn status(model: &Model) -> String {
         format!("  r{}: {line}", row.rank.rank)
     });
     format!("{}{filter}{}", sorted.get(lang), last.unwrap_or_default())
-}
-
-/// As the heads of the columns say it.
-fn order(order: Order) -> Text {
-    match order {
-        Order::Rank => text!("RANK", "RANK"),
-        Order::State => text!("STATE", "状态"),
-        Order::Cpu => text!("CPU%", "CPU%"),
-        Order::Memory => text!("MEM", "内存"),
-        Order::Gpu => text!("GPU%", "GPU%"),
-        Order::LogRate => text!("LOG/S", "日志/S"),
-        Order::Age => text!("AGE", "距今"),
-    }
 }
 
 fn keys(model: &Model) -> Text {

@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-use super::rows::Row;
+use super::rows::{Order, Row};
 use crate::columns::columns;
 use crate::lang::{Lang, Text};
 use crate::report::ps_view::{ago, gpu_use, phase};
@@ -123,6 +123,19 @@ fn state(row: &Row<'_>, lang: Lang) -> Cell {
     }
 }
 
+/// The head of the column by which ranks are sorted.
+pub(super) fn head(order: Order) -> Text {
+    match order {
+        Order::Rank => text!("RANK", "RANK"),
+        Order::State => text!("STATE", "状态"),
+        Order::Cpu => text!("CPU%", "CPU%"),
+        Order::Memory => text!("MEM", "内存"),
+        Order::Gpu => text!("GPU%", "GPU%"),
+        Order::LogRate => text!("LOG/S", "日志/S"),
+        Order::Age => text!("AGE", "距今"),
+    }
+}
+
 pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec<Column> {
     let of = |cell: &dyn Fn(&Row<'_>) -> Cell| rows.iter().map(cell).collect::<Vec<Cell>>();
     let restarted = |row: &Row<'_>| match row.rank.restarts {
@@ -143,18 +156,13 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
         |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
     let number = |value: Option<u32>| value.map_or_else(String::new, |value| value.to_string());
     vec![
-        Column::new(text!("RANK", "RANK"), true, 0, of(&|row| plain(row.rank.rank.to_string()))),
+        Column::new(head(Order::Rank), true, 0, of(&|row| plain(row.rank.rank.to_string()))),
         Column::new(text!("NODE", "节点"), true, 1, of(&node)),
-        Column::new(text!("STATE", "状态"), false, 0, of(&|row| state(row, lang))),
+        Column::new(head(Order::State), false, 0, of(&|row| state(row, lang))),
+        Column::new(head(Order::Cpu), true, 2, of(&|row| plain(rounded(row.rank.cpu_percent)))),
+        Column::new(head(Order::Memory), true, 3, of(&|row| plain(size(row.rank.memory)))),
         Column::new(
-            text!("CPU%", "CPU%"),
-            true,
-            2,
-            of(&|row| plain(rounded(row.rank.cpu_percent))),
-        ),
-        Column::new(text!("MEM", "内存"), true, 3, of(&|row| plain(size(row.rank.memory)))),
-        Column::new(
-            text!("GPU%", "GPU%"),
+            head(Order::Gpu),
             true,
             0,
             of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.utilization)))),
@@ -183,8 +191,8 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
             7,
             of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.temperature)))),
         ),
-        Column::new(text!("LOG/S", "日志/S"), true, 4, of(&|row| plain(short(row.rank.log_rate)))),
-        Column::new(text!("AGE", "距今"), true, 0, of(&age)),
+        Column::new(head(Order::LogRate), true, 4, of(&|row| plain(short(row.rank.log_rate)))),
+        Column::new(head(Order::Age), true, 0, of(&age)),
         Column::new(text!("RST", "重启"), true, 1, of(&restarted)),
         Column::new(
             text!("LAST LINE", "最后一行"),

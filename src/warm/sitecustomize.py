@@ -383,8 +383,9 @@ def _run(module):
         _quietly(stream.flush)
     if interrupted:
         # As the interpreter ends: who waits for it sees the signal.
-        sys.modules["_signal"].signal(2, sys.modules["_signal"].SIG_DFL)
-        os.kill(os.getpid(), 2)
+        signals = sys.modules["_signal"]
+        signals.signal(signals.SIGINT, signals.SIG_DFL)
+        os.kill(os.getpid(), signals.SIGINT)
     return code & 255
 
 
