@@ -18,6 +18,7 @@ use crate::lang::{Text, cause};
 use crate::logs::{JOURNAL, Logs, RUN_JSON};
 use crate::mask::{mask_file, mask_json};
 use crate::rank::GlobalRank;
+use crate::recorder;
 use crate::stacks::{DumpFile, Missing, NodeDump, READING, RunningRanks};
 use crate::supervise::Owner;
 use crate::text;
@@ -52,8 +53,19 @@ pub(super) struct NodeEvidence {
     pub(super) ras: RasSource,
 }
 
+/// Those of the backends that a rank uses; one that is empty if it uses none.
+fn without_empty(mut records: Vec<String>) -> Vec<String> {
+    let is_empty =
+        |text: &String| recorder::read(text.as_bytes()).is_ok_and(|dump| dump.is_empty());
+    match records.iter().all(is_empty) {
+        true => records.truncate(1),
+        false => records.retain(|text| !is_empty(text)),
+    }
+    records
+}
+
 impl NodeEvidence {
-    /// The flight recorder of each rank, as `rank_N.json`.
+    /// The flight recorders of each rank, as `rank_N.json`, further ones as `rank_N.2.json`.
     pub(super) fn records(&self) -> NodeDump {
         let mut dump = self.begin();
         let pids = self.ranks.pids();
@@ -73,28 +85,31 @@ impl NodeEvidence {
             let Some(rank) = socket.rank else { continue };
             let tell = tell.clone();
             spawn_detached(move || {
-                let record = socket
-                    .record("", READING)
-                    .and_then(|record| String::from_utf8(record).map_err(io::Error::other));
-                let _ = tell.send((rank, socket, record));
+                let records = socket.records("", READING).and_then(|records| {
+                    let texts = records.into_iter().map(String::from_utf8);
+                    texts.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)
+                });
+                let _ = tell.send((rank, records.map(without_empty)));
             });
         }
         drop(tell);
         let mut failed = Vec::new();
         let mut read = Vec::new();
-        while let Ok((rank, socket, record)) =
+        while let Ok((rank, records)) =
             told.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            match record {
-                Ok(record) => {
-                    // Each of several processes of a rank may have its own.
-                    let name = match (socket.is_calls, read.contains(&rank)) {
-                        (true, _) => format!("rank_{rank}.{}.calls.json", socket.pid),
-                        (false, false) => format!("rank_{rank}.json"),
-                        (false, true) => format!("rank_{rank}.{}.json", socket.pid),
-                    };
-                    read.push(rank);
-                    dump.add(name, record);
+            match records {
+                Ok(records) => {
+                    // Each of several processes of a rank may have its own, and each backend.
+                    for record in records {
+                        let before = read.iter().filter(|of| **of == rank).count();
+                        let name = match before {
+                            0 => format!("rank_{rank}.json"),
+                            _ => format!("rank_{rank}.{}.json", before + 1),
+                        };
+                        read.push(rank);
+                        dump.add(name, record);
+                    }
                 }
                 Err(error) => failed.push((rank, cause(&error))),
             }

@@ -136,6 +136,11 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
+    /// Nothing was entered, and there is no group.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.groups.is_empty()
+    }
+
     fn backends(&self) -> HashSet<&str> {
         self.entries.iter().map(|entry| entry.op.backend.as_str()).collect()
     }

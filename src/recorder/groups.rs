@@ -258,9 +258,10 @@ fn configured(dump: &Dump, name: &str) -> Option<Rc<[u32]>> {
     named.next().map(|group| Rc::from(group.ranks.as_slice()))
 }
 
+/// An empty dump is that of a recorder into which nothing was entered, whatever its backend.
 fn records_backend(record: &RankRecord, backend: &str) -> bool {
-    let mut entries = record.dumps.iter().flat_map(|dump| &dump.entries).peekable();
-    entries.peek().is_none() || entries.any(|entry| entry.op.backend == backend)
+    let of_it = |dump: &Dump| dump.entries.iter().any(|entry| entry.op.backend == backend);
+    record.dumps.iter().any(|dump| dump.entries.is_empty() || of_it(dump))
 }
 
 struct Described<'d> {

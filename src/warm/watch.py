@@ -116,7 +116,8 @@ class Watch(object):
             yield "read", os.fsdecode(name)
         if sys.path[:len(self.path)] != self.path:
             yield ("path",)
-        for descriptor, target in descriptors().items():
+        # A device says more than the pipes and sockets that its library opens as well.
+        for descriptor, target in sorted(descriptors().items(), key=lambda found: not found[1].startswith("/")):
             if descriptor not in self.opened:
                 if not os.path.isfile(target):
                     yield "opened", target

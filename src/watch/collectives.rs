@@ -32,15 +32,28 @@ struct Group {
 
 /// One row for each process that answers and has a process group:
 /// `{"rank":0,"pid":17,"groups":{"default_pg":{"enqueued":4,"started":-1,"completed":3}}}`, each
-/// number that of the last collective, or -1.
+/// number that of the last collective, or -1. A group of two backends has two entries, the second `default_pg 2`.
 pub(super) fn rows(folder: &Path) -> Vec<Value> {
     asked(folder, COUNTERS, ANSWER, ALL)
         .into_iter()
-        .filter_map(|(socket, answer)| {
-            let groups = groups(&answer)?;
+        .filter_map(|(socket, dumps)| {
+            let groups = joined(dumps.iter().filter_map(|dump| groups(dump)))?;
             Some(json!({ "rank": socket.rank, "pid": socket.pid, "groups": groups }))
         })
         .collect()
+}
+
+fn joined(dumps: impl Iterator<Item = Map<String, Value>>) -> Option<Map<String, Value>> {
+    dumps.reduce(|mut all, more| {
+        for (title, counts) in more {
+            let title = match all.contains_key(&title) {
+                true => format!("{title} 2"),
+                false => title,
+            };
+            all.insert(title, counts);
+        }
+        all
+    })
 }
 
 /// How far a process has come in all its groups.
@@ -55,12 +68,13 @@ pub(super) struct Count {
 /// By pid, of the processes that answer and have a process group.
 pub(super) fn counts(folder: &Path) -> HashMap<i32, Count> {
     let mut counts: HashMap<i32, Count> = HashMap::new();
-    for (socket, answer) in asked(folder, COUNTERS, ANSWER, ALL) {
-        let Some(groups) = groups(&answer) else { continue };
-        let count = count(&groups);
-        let all = counts.entry(socket.pid).or_insert(Count { sum: 0, waits: false });
-        all.sum = all.sum.saturating_add(count.sum);
-        all.waits |= count.waits;
+    for (socket, dumps) in asked(folder, COUNTERS, ANSWER, ALL) {
+        for groups in dumps.iter().filter_map(|dump| groups(dump)) {
+            let count = count(&groups);
+            let all = counts.entry(socket.pid).or_insert(Count { sum: 0, waits: false });
+            all.sum = all.sum.saturating_add(count.sum);
+            all.waits |= count.waits;
+        }
     }
     counts
 }
@@ -127,6 +141,21 @@ mod tests {
         let empty = br#"{"pg_config":{},"pg_status":{},"version":"2.10"}"#;
         assert_eq!(groups(empty), None);
         assert_eq!(groups(b"pong"), None);
+    }
+
+    #[test]
+    fn a_group_of_two_backends_has_two_entries() {
+        let of = |last: &str| {
+            let status = json!({ "last_enqueued_collective": last });
+            let config = json!({ "0": { "desc": "default_pg" } });
+            let dump = json!({ "pg_config": config, "pg_status": { "0": status } }).to_string();
+            groups(dump.as_bytes()).expect("a dump")
+        };
+        let both = joined([of("7"), of("3")].into_iter()).expect("two");
+        assert_eq!(both["default_pg"]["enqueued"], 7);
+        assert_eq!(both["default_pg 2"]["enqueued"], 3);
+        assert_eq!(joined([of("7")].into_iter()), Some(of("7")));
+        assert_eq!(joined(std::iter::empty()), None);
     }
 
     /// Those of a program with several groups: each counts, whatever it is called.

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::deadline::read_by;
@@ -21,6 +22,9 @@ const LARGEST: u64 = 64 << 20;
 /// The head of an answer, and how many fields are read of it.
 const LARGEST_HEAD: usize = 16 << 10;
 const FIELDS: usize = 32;
+
+/// In each entry of gloo's recorder.
+const OF_GLOO: &[u8] = br#""profiling_name":"gloo:"#;
 
 /// Threads that ask at the same time.
 const ASKERS: usize = 8;
@@ -70,20 +74,46 @@ impl ControlSocket {
         Ok(stream)
     }
 
-    /// The flight recorder's dump, for a query such as `includecollectives=false`. torch 2.6 knows it
-    /// by the name of NCCL alone.
+    /// The dumps of its flight recorders, for a query such as `includecollectives=false`. Backends have recorders
+    /// of their own, and what is in none of them is empty:
+    ///
+    /// - `fr_trace_json` (torch 2.8 and newer) answers with that of gloo; since 2.15 with that of the backend that is
+    ///   named, of which `nccl2` is what a job gets as `nccl`. Older versions ignore the name.
+    /// - `dump_nccl_trace_json` answers with that of any other NCCL.
     ///
     /// # Errors
-    /// As [`ControlSocket::ask`].
-    pub(crate) fn record(&self, query: &str, timeout: Duration) -> io::Result<Vec<u8>> {
+    /// As [`ControlSocket::ask`], if none is answered.
+    pub(crate) fn records(&self, query: &str, timeout: Duration) -> io::Result<Vec<Vec<u8>>> {
         let began = Instant::now();
-        let of = |handler: &str| {
+        let of = |handler: &str, query: &[&str]| {
             let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-            self.ask(&format!("{handler}?{query}"), left)
+            self.ask(&format!("{handler}?{}", query.join("&")), left)
         };
-        match of("fr_trace_json") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => of("dump_nccl_trace_json"),
-            answer => answer,
+        let query: Vec<&str> = Some(query).filter(|query| !query.is_empty()).into_iter().collect();
+        let named = of("fr_trace_json", &[&query[..], &["backend=nccl2"]].concat());
+        let is_of_gloo = named.as_ref().is_ok_and(|dump| memmem::find(dump, OF_GLOO).is_some());
+        let mut answers = vec![named];
+        if !is_of_gloo {
+            answers.push(of("fr_trace_json", &query));
+        }
+        answers.push(of("dump_nccl_trace_json", &query));
+        let mut dumps: Vec<Vec<u8>> = Vec::new();
+        let mut failed: Option<io::Error> = None;
+        for answer in answers {
+            match answer {
+                Ok(dump) if !dumps.contains(&dump) => dumps.push(dump),
+                Ok(_) => {}
+                // A handler that a version lacks says less than a rank that does not answer.
+                Err(error) => {
+                    failed = failed
+                        .filter(|first| first.kind() != io::ErrorKind::NotFound)
+                        .or(Some(error));
+                }
+            }
+        }
+        match failed {
+            Some(error) if dumps.is_empty() => Err(error),
+            _ => Ok(dumps),
         }
     }
 
@@ -116,14 +146,14 @@ impl ControlSocket {
     }
 }
 
-/// Asks all sockets of a folder for their record side by side; gives those that answer within `one`, and all within
+/// Asks all sockets of a folder for their records side by side; gives those that answer within `one`, and all within
 /// `all`, by rank and pid. A thread that waits for a stopped process ends by its own deadline.
 pub(super) fn asked(
     folder: &Path,
     query: &'static str,
     one: Duration,
     all: Duration,
-) -> Vec<(ControlSocket, Vec<u8>)> {
+) -> Vec<(ControlSocket, Vec<Vec<u8>>)> {
     let until = Instant::now() + all;
     let sockets = Arc::new(Mutex::new(VecDeque::from(ControlSocket::all(folder))));
     let (tell, told) = channel();
@@ -137,8 +167,8 @@ pub(super) fn asked(
                 if left.is_zero() {
                     return;
                 }
-                if let Ok(answer) = socket.record(query, left)
-                    && tell.send((socket, answer)).is_err()
+                if let Ok(answers) = socket.records(query, left)
+                    && tell.send((socket, answers)).is_err()
                 {
                     return;
                 }
@@ -245,9 +275,9 @@ mod tests {
         }
     }
 
-    /// As torch 2.6 answers, which has no `fr_trace_json`.
-    #[test]
-    fn an_older_torch_knows_the_recorder_by_another_name() {
+    /// What a rank answers to each request whose line begins so; nothing else is known.
+    fn records_of(handlers: &[(&'static str, &'static str)]) -> Option<Vec<String>> {
+        let handlers = handlers.to_vec();
         let folder = tempfile::tempdir().expect("a folder");
         let listener = UnixListener::bind(folder.path().join("0-1")).expect("bound");
         std::thread::spawn(move || {
@@ -255,15 +285,43 @@ mod tests {
                 let Ok(mut stream) = stream else { return };
                 let mut asked = [0; 4096];
                 let length = stream.read(&mut asked).unwrap_or_default();
-                let old = asked[..length].starts_with(b"POST /handler/dump_nccl_trace_json?a=b ");
-                let answer = if old { "200 OK" } else { "404 Not Found" };
-                let _ = write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 2\r\n\r\n{{}}");
+                let known = |(request, _): &&(&str, &str)| {
+                    asked[..length].starts_with(format!("POST /handler/{request} HTTP").as_bytes())
+                };
+                let (status, body) = match handlers.iter().find(known) {
+                    Some((_, body)) => ("200 OK", *body),
+                    None => ("404 Not Found", ""),
+                };
+                let length = body.len();
+                let _ =
+                    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
             }
         });
         let [socket] = <[_; 1]>::try_from(ControlSocket::all(folder.path())).expect("one");
-        let long = Duration::from_secs(30);
-        assert_eq!(socket.record("a=b", long).expect("its dump"), b"{}");
-        assert!(socket.record("b=a", long).is_err());
+        let dumps = socket.records("a=b", Duration::from_secs(30)).ok()?;
+        Some(dumps.into_iter().map(|dump| String::from_utf8(dump).expect("text")).collect())
+    }
+
+    #[test]
+    fn each_backend_may_have_a_recorder_of_its_own() {
+        const GLOO: &str = r#"{"entries":[{"profiling_name":"gloo:all_reduce"}]}"#;
+        const NCCL: &str = r#"{"entries":[{"profiling_name":"nccl:all_reduce"}]}"#;
+        const NCCL2: &str = r#"{"entries":[{"profiling_name":"nccl2:all_reduce"}]}"#;
+        const NONE: &str = r#"{"pg_status":{}}"#;
+        let (plain, named, old) =
+            ("fr_trace_json?a=b", "fr_trace_json?a=b&backend=nccl2", "dump_nccl_trace_json?a=b");
+        // torch 2.6, whose gloo records nothing.
+        assert_eq!(records_of(&[(old, NCCL)]), Some(vec![NCCL.to_owned()]));
+        // 2.11, which ignores the name, and on a CPU-only build of it.
+        let both = records_of(&[(named, GLOO), (plain, "asked for twice"), (old, NCCL)]);
+        assert_eq!(both, Some(vec![GLOO.to_owned(), NCCL.to_owned()]));
+        let nccl = records_of(&[(named, NONE), (plain, NONE), (old, NCCL)]);
+        assert_eq!(nccl, Some(vec![NONE.to_owned(), NCCL.to_owned()]));
+        assert_eq!(records_of(&[(named, GLOO)]), Some(vec![GLOO.to_owned()]));
+        // 2.15.
+        let both = records_of(&[(named, NCCL2), (plain, GLOO), (old, NONE)]);
+        assert_eq!(both, Some(vec![NCCL2.to_owned(), GLOO.to_owned(), NONE.to_owned()]));
+        assert_eq!(records_of(&[("ping", "pong")]), None);
     }
 
     #[test]

@@ -132,11 +132,11 @@ fn records_by_pid(control: &Path, pids: &[i32]) -> HashMap<i32, (Vec<String>, i6
     let read_ns = now_ns();
     let mut by_pid: HashMap<i32, (Vec<String>, i64)> = HashMap::new();
     let mut served = HashSet::new();
-    for (socket, text) in records(control) {
+    for (socket, texts) in records(control) {
         if !socket.is_calls {
             served.insert(socket.pid);
         }
-        by_pid.entry(socket.pid).or_insert((Vec::new(), read_ns)).0.push(text);
+        by_pid.entry(socket.pid).or_insert((Vec::new(), read_ns)).0.extend(texts);
     }
     let (tell, told) = std::sync::mpsc::channel();
     for pid in pids.iter().copied().filter(|pid| !served.contains(pid)) {
@@ -156,17 +156,16 @@ fn records_by_pid(control: &Path, pids: &[i32]) -> HashMap<i32, (Vec<String>, i6
 }
 
 /// The records of the processes that answer.
-fn records(control: &Path) -> Vec<(ControlSocket, String)> {
-    let answers = asked(control, WHOLE, RECORD, READING);
-    let text =
-        |(socket, answer)| Some((socket, recorder::last_entries(String::from_utf8(answer).ok()?)));
-    answers.into_iter().filter_map(text).collect()
+fn records(control: &Path) -> Vec<(ControlSocket, Vec<String>)> {
+    let text = |dump| Some(recorder::last_entries(String::from_utf8(dump).ok()?));
+    let answers = asked(control, WHOLE, RECORD, READING).into_iter();
+    answers.map(|(socket, dumps)| (socket, dumps.into_iter().filter_map(text).collect())).collect()
 }
 
 /// When torch gives up the first wait of these ranks, in ns since 1970.
 pub(crate) fn gives_up_ns(control: &Path) -> Option<i64> {
-    let record = |(socket, text): (ControlSocket, String)| {
-        let dumps = vec![recorder::read(text.as_bytes()).ok()?];
+    let record = |(socket, texts): (ControlSocket, Vec<String>)| {
+        let dumps = texts.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
         Some(RankRecord { rank: socket.rank?.0, dumps, read: Read::At(now_ns()) })
     };
     let records = records(control).into_iter().filter_map(record).collect();

@@ -33,15 +33,17 @@ pub(crate) struct Recorded {
     /// When the rank was asked, in ns since 1970 by the clock of its node; what it answered is not
     /// older.
     pub at_ns: i64,
-    /// JSON of torch.
-    dump: String,
+    /// JSON of torch, of each of its recorders.
+    dumps: Vec<String>,
 }
 
 impl Recorded {
     /// None for what is no record.
     pub(crate) fn record(&self) -> Option<RankRecord> {
-        let dump = recorder::read(self.dump.as_bytes()).ok()?;
-        Some(RankRecord { rank: self.rank.0, dumps: vec![dump], read: Read::At(self.at_ns) })
+        let dumps = self.dumps.iter().filter_map(|dump| recorder::read(dump.as_bytes()).ok());
+        let record =
+            RankRecord { rank: self.rank.0, dumps: dumps.collect(), read: Read::At(self.at_ns) };
+        (!record.dumps.is_empty()).then_some(record)
     }
 }
 
@@ -50,12 +52,13 @@ impl Recorded {
 pub(super) fn recorded(folder: &Path, cut: Cut, timeout: Duration) -> Vec<Recorded> {
     let at_ns = now_ns();
     let answers = asked(folder, ALL, timeout, timeout);
-    let trim = |(socket, answer): (ControlSocket, Vec<u8>)| {
+    let trim = |(socket, answers): (ControlSocket, Vec<Vec<u8>>)| {
         // Without the times of what is done.
         if socket.is_calls {
             return None;
         }
-        Some(Recorded { rank: socket.rank?, at_ns, dump: trimmed(&answer, cut)? })
+        let dumps: Vec<String> = answers.iter().filter_map(|dump| trimmed(dump, cut)).collect();
+        Some(Recorded { rank: socket.rank.filter(|_| !dumps.is_empty())?, at_ns, dumps })
     };
     let by_rank: BTreeMap<GlobalRank, Recorded> =
         answers.into_iter().filter_map(trim).map(|found| (found.rank, found)).collect();

@@ -1,6 +1,6 @@
 """Two ranks that begin CUDA and reduce once; rank 0 looks at what the interpreter has opened from which they were forked.
 
-argv: nccl; gloo, on CPUs; or alone, where the ranks use one GPU and reduce over gloo.
+argv: nccl, with one GPU for both; or gloo, on CPUs.
 """
 
 import os
@@ -42,14 +42,15 @@ def main(backend):
         begun = torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork() or of_gpu("self")
         print("rank", rank, "is forked and begins with", begun or "nothing of a GPU", flush=True)
     device = "cpu" if backend == "gloo" else "cuda:0"
-    dist.init_process_group("nccl" if backend == "nccl" else "gloo")
+    # For NCCL each rank is on a host of its own, so that all may use one GPU.
+    os.environ["NCCL_HOSTID"] = str(rank)
+    dist.init_process_group(backend)
     ones = torch.full((1 << 10,), rank + 1.0, device=device)
     if device != "cpu":
         assert (ones * 2).sum().item() == (rank + 1.0) * 2048
         assert of_gpu("self"), "CUDA has begun, and nothing of it is seen"
-    total = ones if backend != "alone" else ones.cpu()
-    dist.all_reduce(total)
-    print("rank", rank, "reduced", total[0].item(), flush=True)
+    dist.all_reduce(ones)
+    print("rank", rank, "reduced", ones[0].item(), flush=True)
     pids = [None] * 2
     dist.all_gather_object(pids, os.getpid())
     if rank == 0 and mine is not None:

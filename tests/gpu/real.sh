@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares ranklaunch's facts about this machine's NVIDIA GPUs with those of nvidia-smi and
-# torch, runs a one-GPU NCCL job, judges a hang of four ranks on one GPU, and forks ranks that use one. On a machine
-# without GPUs it prints that it was skipped, and what was searched.
+# torch, runs a one-GPU NCCL job, judges a hang of four ranks on one GPU, forks ranks that use one, watches a job and
+# ends what an earlier one left on the GPU. On a machine without GPUs it prints that it was skipped, and what was searched.
 #
 #   tests/gpu/real.sh RANKLAUNCH [FOLDER]
 #
@@ -136,6 +136,9 @@ PY
     title "ranks that are forked from a warmed interpreter"
     "$(dirname "$0")/warm.sh" "$ranklaunch" "$python" "$out/warm" &&
         passed "forked ranks use the GPU" || failed "forked ranks use the GPU"
+    title "a job is watched, and a rank that a killed torchrun left is ended"
+    "$python" "$(dirname "$0")/watched.py" "$ranklaunch" "$python" "$out/watched" &&
+        passed "a GPU is watched and freed" || failed "a GPU is watched and freed"
 fi
 
 title "$failures failed"

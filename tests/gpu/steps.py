@@ -1,9 +1,9 @@
 """Ranks that reduce step by step; at step 20 rank 2 stays in `load_batch`, if argv says `hangs`.
 
-argv: nccl or gloo, hangs or ends. With nccl all ranks of a node share one GPU, which NCCL allows with
-NCCL_MULTI_RANK_GPU_ENABLE=1.
+argv: nccl or gloo, hangs or ends. With nccl all ranks of a node share one GPU.
 """
 
+import os
 import sys
 import time
 
@@ -13,6 +13,8 @@ import torch.distributed as dist
 backend, end = sys.argv[1:]
 device = "cuda:0" if backend == "nccl" else "cpu"
 if backend == "nccl":
+    # For NCCL each rank is on a host of its own, so that all may use one GPU.
+    os.environ["NCCL_HOSTID"] = os.environ["RANK"]
     torch.cuda.set_device(0)
 dist.init_process_group(backend)
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use harness::{Ended, Launcher, Running, free_port, run_args};
+use harness::{Ended, Launcher, Running, free_port, program, run_args};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -178,4 +178,24 @@ fn what_is_not_there_is_named_with_the_reason() {
     let index: Value = serde_json::from_str(&read(&folder, "dump.json")).expect("JSON");
     assert!(index["missing"].to_string().contains("node 1"), "{index}");
     job.end();
+}
+
+/// torch 2.15 has the record of `nccl2` under that name alone.
+#[test]
+fn each_backend_of_a_rank_has_a_file() {
+    let mut args = run_args("direct", 1);
+    args.extend(["--".into(), program("named_backend.py").into_os_string()]);
+    let mut running = Launcher::new(args).with_torch().start();
+    running.says("READY", 1);
+    let run = std::fs::read_link(running.folder().join("ranklaunch-logs/latest")).expect("a run");
+    let output = running.folder().join("evidence");
+    let dump = ["dump".as_ref(), run.file_name().expect("an id"), "--output".as_ref()];
+    Launcher::new(dump).args([&output]).run().expect_code(0);
+    let names: Vec<_> =
+        files(&output).into_iter().filter(|name| name.starts_with("rank_")).collect();
+    assert_eq!(names, ["rank_0.2.json", "rank_0.json"]);
+    assert!(read(&output, "rank_0.json").contains("\"nccl2:all_reduce\""));
+    assert!(read(&output, "rank_0.2.json").contains("\"gloo:all_reduce\""));
+    running.signal(Signal::SIGTERM);
+    running.wait().expect_nothing_left();
 }

@@ -378,14 +378,30 @@ fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
     assert_eq!(hang["signs"][0]["kind"], "ras_behind", "{hang:#}");
 }
 
-/// Without a GPU the script of `make gpu` is tried over gloo.
+/// A rank that waits for a GPU stands in no collective, and NCCL keeps its records where gloo has none.
 #[test]
-fn the_script_that_judges_a_hang_over_nccl_works_over_gloo() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut script = Command::new(harness::root().join("tests/gpu/hang.sh"));
-    script.arg(executable()).arg(python()).arg(folder.path()).arg("gloo");
-    harness::without_platform(&mut script);
-    let ended = script.output().expect("it runs");
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.matches("ok: ").count() == 4, "{said}");
+fn the_recorder_of_nccl_says_who_did_not_come() {
+    let job = |torch: &str, end: &str| {
+        let program = program("nccl_recorded.py").into_os_string();
+        job_of([program, torch.into(), end.into()], &["--on-hang", "end"])
+    };
+    for torch in ["2.11", "2.15"] {
+        let ended = job(torch, "hangs").run().expect_code(91).expect_nothing_left();
+        let found = hangs(&ended);
+        let [hang] = found.as_slice() else { panic!("{torch}: {found:?}\n{}", ended.err) };
+        let culprit = &hang["culprits"][0];
+        assert_eq!(
+            (&culprit["rank"], &culprit["kind"]),
+            (&json!(2), &json!("never_entered")),
+            "{torch}: {hang:#}"
+        );
+        assert_eq!(hang["waiting"], json!([{ "node": 0, "ranks": [0, 1, 3] }]), "{hang:#}");
+        let at = format!("nccl_recorded.py:{}", line_of("nccl_recorded.py", "missing"));
+        let named = format!("never entered all_reduce 5 of group default_pg: load_batch at {at}");
+        let text = culprit["text"].as_str().unwrap_or_default();
+        assert!(text.contains(&named), "{torch}: {hang:#}");
+        // The control: a job that takes longer than any of its waits.
+        let ended = job(torch, "ends").run().expect_code(0).expect_nothing_left();
+        assert_eq!(hangs(&ended), [] as [Value; 0], "{torch}: {}", ended.err);
+    }
 }

@@ -8,6 +8,7 @@ mod direct;
 mod dump;
 mod exported;
 mod flight_records;
+mod gpu_scripts;
 mod hangs;
 mod init;
 mod inject;

@@ -1,5 +1,5 @@
-# Ranks that add up once over gloo and then write down when that was, in seconds, and what memory is theirs, in KiB
-# (PSS), into the file RANK of the folder that their argument names.
+# Ranks that add up once, over gloo or what a second argument names, and then write down when that was, in seconds, and
+# what memory is theirs, in KiB (PSS), into the file RANK of the folder that their first argument names.
 import os
 import sys
 import time
@@ -9,11 +9,18 @@ import torch.distributed as dist
 
 
 def main():
-    dist.init_process_group("gloo")
+    backend = sys.argv[2] if len(sys.argv) > 2 else "gloo"
+    if backend == "nccl":
+        # For NCCL each rank is on a host of its own, so that all may use one GPU.
+        os.environ["NCCL_HOSTID"] = os.environ["RANK"]
+        torch.cuda.set_device(0)
+    dist.init_process_group(backend)
     # It has a name: gloo of torch 2.6 may wait for ever in destroy_process_group, which holds the GIL, for a thread that
     # wants the GIL to free a tensor that Python has dropped.
-    ones = torch.ones(1)
+    ones = torch.ones(1, device="cuda:0" if backend == "nccl" else "cpu")
     dist.all_reduce(ones)
+    # What NCCL does is over once its result is read.
+    assert ones.item() == dist.get_world_size()
     at = time.time()
     with open("/proc/self/smaps_rollup") as file:
         memory = next(line.split()[1] for line in file if line.startswith("Pss:"))

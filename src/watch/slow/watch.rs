@@ -213,7 +213,7 @@ mod tests {
                 .collect();
             let config = json!({ "0": { "name": "0", "desc": "default_pg", "ranks": "[0, 1]" } });
             let dump = json!({ "version": "2.10", "pg_config": config, "entries": entries });
-            let recorded = json!({ "rank": rank, "at_ns": 0, "dump": dump.to_string() });
+            let recorded = json!({ "rank": rank, "at_ns": 0, "dumps": [dump.to_string()] });
             serde_json::from_value(recorded).expect("a record")
         }
     }

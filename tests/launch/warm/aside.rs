@@ -151,7 +151,11 @@ const FAULTS: [(&str, &str, &str); 13] = [
         "import socket\nKEPT = socket.socket()\n",
         "what was imported has opened socket:",
     ),
-    ("device", "KEPT = open('/dev/zero')\n", "what was imported has opened /dev/zero"),
+    (
+        "device",
+        "import os\nKEPT = [os.pipe(), open('/dev/zero')]\n",
+        "what was imported has opened /dev/zero",
+    ),
     (
         "shares",
         "import mmap\nKEPT = mmap.mmap(-1, 4096)\n",

@@ -5,10 +5,9 @@ mod aside;
 mod conformance;
 
 use std::path::Path;
-use std::process::Command;
 
 use harness::alive::is_alive;
-use harness::{Launcher, Running, executable, program, python, run_args, wait_until};
+use harness::{Launcher, Running, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -149,16 +148,4 @@ fn the_next_attempt_is_forked_from_the_same_interpreter() {
     let ended = launcher.args(["fails-once", &text]).run().expect_code(0).expect_nothing_left();
     assert!(!ended.out.contains(" alone"), "{}", ended.out);
     assert_eq!(beginning(&folder, 0, 1)["forked"], true);
-}
-
-/// Without a GPU the script of `make gpu` is tried over gloo.
-#[test]
-fn the_script_that_forks_ranks_on_a_gpu_works_over_gloo() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut script = Command::new(harness::root().join("tests/gpu/warm.sh"));
-    script.arg(executable()).arg(python()).arg(folder.path()).arg("gloo");
-    harness::without_platform(&mut script);
-    let ended = script.output().expect("it runs");
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.matches("ok: ").count() == 6, "{said}");
 }
