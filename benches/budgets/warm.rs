@@ -59,9 +59,20 @@ pub(crate) fn measure(table: &mut Table) {
 
 fn compare(table: &mut Table, case: &Case, ranks: u32) {
     let what = |what: &str, engine: &str| format!("{what}, {} × {}, {engine}", ranks, case.what);
-    let rival = first(case, ranks, |folder| torchrun(&case.python, ranks, folder));
-    for engine in ["torchrun", "direct"] {
-        let ours = first(case, ranks, |folder| warm(engine, &case.python, ranks, folder));
+    // In turn, so that what else the machine does falls on all of them.
+    let mut runs: [Vec<First>; 3] = Default::default();
+    for _ in 0..RUNS {
+        let starts: [&dyn Fn(&Path) -> Command; 3] = [
+            &|folder| torchrun(&case.python, ranks, folder),
+            &|folder| warm("torchrun", &case.python, ranks, folder),
+            &|folder| warm("direct", &case.python, ranks, folder),
+        ];
+        for (runs, start) in runs.iter_mut().zip(starts) {
+            runs.push(once(case, ranks, start));
+        }
+    }
+    let [rival, by_torchrun, direct] = runs.map(|runs| of_runs(&runs));
+    for (engine, ours) in [("torchrun", by_torchrun), ("direct", direct)] {
         let ratio = ours.seconds / rival.seconds;
         let (words, most) = match ranks {
             8 => ("a quarter of torchrun", 0.25),
@@ -96,8 +107,7 @@ fn warm(engine: &str, python: &Path, ranks: u32, folder: &Path) -> Command {
     command
 }
 
-fn first(case: &Case, ranks: u32, start: impl Fn(&Path) -> Command) -> First {
-    let runs: Vec<First> = (0..RUNS).map(|_| once(case, ranks, &start)).collect();
+fn of_runs(runs: &[First]) -> First {
     First {
         seconds: median(runs.iter().map(|run| run.seconds).collect()),
         mebibytes: median(runs.iter().map(|run| run.mebibytes).collect()),
