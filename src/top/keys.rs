@@ -17,6 +17,9 @@ pub(crate) enum Key {
     Quit,
 }
 
+/// Bytes of a sequence after `ESC [`. No terminal sends a longer one.
+const LONGEST: usize = 32;
+
 /// Bytes that are not a whole key yet.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
@@ -94,12 +97,10 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
         _ => return Some((Some(Key::Escape), 1)),
     }
     let body = bytes.get(2..)?;
-    let end = body.iter().position(|byte| (0x40..=0x7e).contains(byte));
-    // No terminal sends a longer one.
-    let end = match end {
-        Some(end) => end,
-        None if body.len() > 32 => return Some((None, bytes.len())),
-        None => return None,
+    let head = body.get(..body.len().min(LONGEST))?;
+    let Some(end) = head.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
+        // Always as many, so that it is the same however the bytes arrive.
+        return (head.len() == LONGEST).then_some((None, LONGEST + 2));
     };
     Some((moved(*body.get(end)?, body.get(..end)?), end + 3))
 }
@@ -157,5 +158,10 @@ mod tests {
         let mut keys = Keys::default();
         keys.feed(&[b"\x1b[".as_slice(), &[b'1'; 100]].concat());
         assert!(!keys.is_waiting());
+        // Also with an end.
+        let sent = [b"\x1b[1;5".as_slice(), &[b'('; 100], b"Hq"].concat();
+        let mut keys = Keys::default();
+        let in_pieces: Vec<Key> = sent.chunks(3).flat_map(|piece| keys.feed(piece)).collect();
+        assert_eq!(in_pieces, Keys::default().feed(&sent));
     }
 }
