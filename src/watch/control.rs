@@ -82,39 +82,29 @@ impl ControlSocket {
     /// - `dump_nccl_trace_json` answers with that of any other NCCL.
     ///
     /// # Errors
-    /// As [`ControlSocket::ask`], if none is answered.
+    /// As [`ControlSocket::ask`], if one of them does not answer, since what a rank waits in may be there; NotFound
+    /// where this version has none of them.
     pub(crate) fn records(&self, query: &str, timeout: Duration) -> io::Result<Vec<Vec<u8>>> {
         let began = Instant::now();
         let of = |handler: &str, query: &[&str]| {
             let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-            self.ask(&format!("{handler}?{}", query.join("&")), left)
+            match self.ask(&format!("{handler}?{}", query.join("&")), left) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                answer => answer.map(Some),
+            }
         };
         let query: Vec<&str> = Some(query).filter(|query| !query.is_empty()).into_iter().collect();
-        let named = of("fr_trace_json", &[&query[..], &["backend=nccl2"]].concat());
-        let is_of_gloo = named.as_ref().is_ok_and(|dump| memmem::find(dump, OF_GLOO).is_some());
-        let mut answers = vec![named];
-        if !is_of_gloo {
-            answers.push(of("fr_trace_json", &query));
-        }
-        answers.push(of("dump_nccl_trace_json", &query));
+        let named = of("fr_trace_json", &[&query[..], &["backend=nccl2"]].concat())?;
+        let is_of_gloo = named.as_ref().is_some_and(|dump| memmem::find(dump, OF_GLOO).is_some());
+        let plain = if is_of_gloo { None } else { of("fr_trace_json", &query)? };
+        let of_nccl = of("dump_nccl_trace_json", &query)?;
         let mut dumps: Vec<Vec<u8>> = Vec::new();
-        let mut failed: Option<io::Error> = None;
-        for answer in answers {
-            match answer {
-                Ok(dump) if !dumps.contains(&dump) => dumps.push(dump),
-                Ok(_) => {}
-                // A handler that a version lacks says less than a rank that does not answer.
-                Err(error) => {
-                    failed = failed
-                        .filter(|first| first.kind() != io::ErrorKind::NotFound)
-                        .or(Some(error));
-                }
+        for dump in [named, plain, of_nccl].into_iter().flatten() {
+            if !dumps.contains(&dump) {
+                dumps.push(dump);
             }
         }
-        match failed {
-            Some(error) if dumps.is_empty() => Err(error),
-            _ => Ok(dumps),
-        }
+        if dumps.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(dumps) }
     }
 
     /// The answer of a handler such as `ping`, with its query.
@@ -275,7 +265,9 @@ mod tests {
         }
     }
 
-    /// What a rank answers to each request whose line begins so; nothing else is known.
+    const BUSY: &str = "busy";
+
+    /// What a rank answers to each request whose line begins so, of [`BUSY`] nothing; nothing else is known.
     fn records_of(handlers: &[(&'static str, &'static str)]) -> Option<Vec<String>> {
         let handlers = handlers.to_vec();
         let folder = tempfile::tempdir().expect("a folder");
@@ -289,6 +281,7 @@ mod tests {
                     asked[..length].starts_with(format!("POST /handler/{request} HTTP").as_bytes())
                 };
                 let (status, body) = match handlers.iter().find(known) {
+                    Some((_, BUSY)) => ("503 Busy", ""),
                     Some((_, body)) => ("200 OK", *body),
                     None => ("404 Not Found", ""),
                 };
@@ -322,6 +315,9 @@ mod tests {
         let both = records_of(&[(named, NCCL2), (plain, GLOO), (old, NONE)]);
         assert_eq!(both, Some(vec![NCCL2.to_owned(), GLOO.to_owned(), NONE.to_owned()]));
         assert_eq!(records_of(&[("ping", "pong")]), None);
+        // An empty one is no proof that nothing was entered where another one does not answer.
+        assert_eq!(records_of(&[(named, NONE), (plain, NONE), (old, BUSY)]), None);
+        assert_eq!(records_of(&[(named, NONE), (plain, BUSY), (old, NONE)]), None);
     }
 
     #[test]
