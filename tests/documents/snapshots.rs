@@ -30,8 +30,7 @@ fn blocks(lang: &str, what: &str, code: i32) -> String {
     args.extend(["--lang", lang, "--"].map(Into::into));
     let ended = Launcher::new(args).args([harness::program("rank.sh")]).args([what]).run();
     let ended = ended.expect_code(code).expect_nothing_left();
-    let latest = std::fs::read_link(ended.folder().join("ranklaunch-logs/latest"));
-    let run = latest.expect("a link").to_string_lossy().into_owned();
+    let run = ended.run_id();
     let torch = ended.err.lines().find_map(|line| line.trim().strip_prefix("torch "));
     let torch = torch.expect("a version").trim().to_owned();
     let (folder, python) = (ended.folder().to_string_lossy(), python());

@@ -5,7 +5,7 @@ use harness::{Ended, Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
 
 fn attempts(over: &Ended) -> Vec<String> {
-    let folder = over.folder().join("ranklaunch-logs/latest/node-0");
+    let folder = over.node_folder(0);
     let mut found: Vec<String> = std::fs::read_dir(folder)
         .expect("the node's folder")
         .flatten()
@@ -50,7 +50,7 @@ fn all_ranks_start_again_never_one() {
     let over = job.wait().expect_code(9).expect_nothing_left();
     for attempt in ["attempt-0", "attempt-1"] {
         for rank in ["rank-00000.out", "rank-00001.out"] {
-            let path = over.folder().join("ranklaunch-logs/latest/node-0").join(attempt);
+            let path = over.node_folder(0).join(attempt);
             let wrote = std::fs::read_to_string(path.join(rank)).expect("the rank's file");
             assert_eq!(wrote, "READY\n");
         }

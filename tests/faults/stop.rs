@@ -218,7 +218,7 @@ fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
         let setup = Launcher::at(Place::Plain).full_console();
         let options = ["--termination-log", "message"];
         let mut job = setup.direct_of(Path::new("/bin/sh"), 1, &options, &["-c", script]);
-        let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        let record = job.node_folder(0).join("run.json");
         job.waits("run.json", |_| record.exists());
         if kill {
             job.send(Role::Agent, Signal::SIGKILL);
@@ -271,7 +271,7 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         assert!(over.err.contains("rooted"), "{}", over.err);
         let message = std::fs::read_to_string(over.folder().join("message")).expect("written");
         assert!(message.contains("rooted"), "{message}");
-        let run = over.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        let run = over.node_folder(0).join("run.json");
         assert!(run.exists(), "{}", over.err);
     }
 }

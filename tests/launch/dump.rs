@@ -42,11 +42,9 @@ impl Job {
     }
 
     fn ask(&self, args: &[&OsStr]) -> Ended {
-        let latest = self.nodes[0].folder().join("ranklaunch-logs/latest");
-        let run = std::fs::read_link(latest).expect("a run");
-        let run = run.file_name().expect("an id").to_owned();
+        let run = self.nodes[0].run_id();
         let (command, rest) = args.split_first().expect("a command");
-        let words = [*command, &run, OsStr::new("--lang"), OsStr::new("en")];
+        let words = [*command, run.as_ref(), OsStr::new("--lang"), OsStr::new("en")];
         Launcher::new(words).args(rest).run()
     }
 
@@ -187,9 +185,8 @@ fn each_backend_of_a_rank_has_a_file() {
     args.extend(["--".into(), program("named_backend.py").into_os_string()]);
     let mut running = Launcher::new(args).with_torch().start();
     running.says("READY", 1);
-    let run = std::fs::read_link(running.folder().join("ranklaunch-logs/latest")).expect("a run");
     let output = running.folder().join("evidence");
-    let dump = ["dump".as_ref(), run.file_name().expect("an id"), "--output".as_ref()];
+    let dump = ["dump", &running.run_id(), "--output"];
     Launcher::new(dump).args([&output]).run().expect_code(0);
     let names: Vec<_> =
         files(&output).into_iter().filter(|name| name.starts_with("rank_")).collect();

@@ -333,9 +333,8 @@ fn only_hang(running: Running) -> (Value, Ended) {
 #[test]
 fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
     let running = with_ras("circle", "2", "1");
-    let run = std::fs::read_link(running.folder().join("ranklaunch-logs/latest")).expect("a run");
     let output = running.folder().join("evidence");
-    let dump = ["dump".as_ref(), run.file_name().expect("an id"), "--output".as_ref()];
+    let dump = ["dump", &running.run_id(), "--output"];
     let dumped = Launcher::new(dump).args([&output]).run().expect_code(0);
     assert!(dumped.out.contains("node-N/ras.json"), "{}", dumped.out);
     let report = std::fs::read_to_string(output.join("node-0/ras.json")).expect("the report");

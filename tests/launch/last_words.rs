@@ -97,7 +97,7 @@ fn a_remapped_code_stands_although_the_agent_is_killed() {
         let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'";
         args.extend(["--termination-log", "message", "--", "sh", "-c", script].map(Into::into));
         let mut job = setup.program(&executable(), &args);
-        let record = job.folder().join("ranklaunch-logs/latest/node-0/run.json");
+        let record = job.node_folder(0).join("run.json");
         job.waits("run.json", |_| record.exists());
         if kill {
             job.send(Role::Agent, Signal::SIGKILL);

@@ -57,7 +57,7 @@ fn value(page: &str, begin: &str) -> Option<f64> {
 }
 
 fn journal_text(running: &Running) -> String {
-    let path = running.folder().join("ranklaunch-logs/latest/node-0/agent.jsonl");
+    let path = running.node_folder(0).join("agent.jsonl");
     std::fs::read_to_string(path).unwrap_or_default()
 }
 

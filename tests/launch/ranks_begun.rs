@@ -217,7 +217,7 @@ fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     let master = std::net::TcpListener::bind(("127.0.0.1", port)).expect("the port is ours");
     let over = job.ends_within(harness::TIMEOUT).expect_nothing_left();
     drop(master);
-    let file = over.folder().join("ranklaunch-logs/latest/node-1/run.json");
+    let file = over.node_folder(1).join("run.json");
     let run: Value = serde_json::from_slice(&std::fs::read(file).expect("run.json")).expect("JSON");
     let ranks: Vec<_> = run["outcome"]["ranks"]
         .as_array()

@@ -128,9 +128,15 @@ impl Ended {
         self.running.container()
     }
 
-    /// The newest run's folder of this node, from `ranklaunch-logs/latest`.
+    /// The id of its newest run, which has a log folder.
+    #[track_caller]
+    pub fn run_id(&self) -> String {
+        self.running.run_id()
+    }
+
+    /// Its newest run's folder of this node.
     pub fn node_folder(&self, node: u32) -> PathBuf {
-        self.folder().join("ranklaunch-logs/latest").join(format!("node-{node}"))
+        self.running.node_folder(node)
     }
 
     /// The report of the other subreaper.

@@ -16,6 +16,9 @@ use nix::unistd::Pid;
 use crate::docker::Owned;
 use crate::{Ended, Place, Process, TIMEOUT, alive, send, wait_until};
 
+/// The link to the folder of the newest run.
+const LATEST: &str = "ranklaunch-logs/latest";
+
 /// A launcher that runs. Dropped before its end, it is killed.
 #[derive(Debug)]
 pub struct Running {
@@ -53,6 +56,18 @@ impl Running {
 
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The id of its newest run, which has a log folder.
+    #[track_caller]
+    pub fn run_id(&self) -> String {
+        let latest = std::fs::read_link(self.folder().join(LATEST)).expect("a run");
+        latest.file_name().and_then(|name| name.to_str()).expect("an id").to_owned()
+    }
+
+    /// Its newest run's folder of this node.
+    pub fn node_folder(&self, node: u32) -> PathBuf {
+        self.folder().join(LATEST).join(format!("node-{node}"))
     }
 
     /// The name of the container that it runs in.

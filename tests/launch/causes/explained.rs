@@ -261,7 +261,7 @@ threading.Thread(target=work).start()
         std::fs::write(&script, format!("import sys, time, traceback\n{program}"))
             .expect("written");
         let mut running = launcher.args(["--".into(), script]).start();
-        let node = running.folder().join("ranklaunch-logs/latest/node-0");
+        let node = running.node_folder(0);
         running.waits("the traceback in its file", |running| {
             let log = std::fs::read_to_string(node.join("attempt-0/rank-00000.err"));
             running.folder().join("working").exists()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use harness::{Ended, Running, executable, skipped, wait_until};
 use nix::sys::signal::Signal;
 
-use super::{asked, run_id, shell, two_nodes};
+use super::{asked, shell, two_nodes};
 
 /// Each rank writes a line, one rank after the other, twenty times. A line has the time at which it was read, so that
 /// the next one is written when it is in its file.
@@ -127,7 +127,7 @@ fn the_output_of_all_nodes_is_followed_to_the_end_of_the_job() {
     for node in &mut nodes {
         node.says("says 3", 1);
     }
-    let run = run_id(&nodes[0]);
+    let run = nodes[0].run_id();
     let hidden = nodes[1].folder().display().to_string();
     let Some(mut follower) = hiding(&hidden, &["logs", &run, "-f"]) else {
         return skipped("no mount namespace for a hidden folder");
@@ -211,7 +211,7 @@ fn the_memory_of_logs_does_not_grow_with_the_logs() {
 fn following_ends_with_the_job_and_changes_nothing() {
     let mut job: Running = shell(2, &[], "echo READY $RANK; sleep 600").start();
     job.says("READY", 2);
-    let run = run_id(&job);
+    let run = job.run_id();
     let follower = |run: &str| {
         let mut command = Command::new(executable());
         command.args(["logs", run, "--follow"]).stdout(Stdio::piped());

@@ -12,12 +12,6 @@ fn asked(args: &[&str]) -> Ended {
     Launcher::new(args).env("RANKLAUNCH_LANG", "en").run()
 }
 
-/// The id of a job that has its log folder.
-fn run_id(job: &Running) -> String {
-    let latest = std::fs::read_link(job.folder().join("ranklaunch-logs/latest")).expect("a run");
-    latest.file_name().and_then(|name| name.to_str()).expect("an id").to_owned()
-}
-
 /// Ranks of this shell text.
 fn shell(ranks: u32, options: &[&str], script: &str) -> Launcher {
     let script = ["--", "sh", "-c", script];

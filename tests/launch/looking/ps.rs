@@ -4,7 +4,7 @@ use harness::{Running, free_port};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{asked, run_id, shell, two_nodes};
+use super::{asked, shell, two_nodes};
 
 fn jobs(args: &[&str]) -> Value {
     let all: Vec<&str> = ["ps", "--format", "json"].iter().chain(args).copied().collect();
@@ -27,7 +27,7 @@ fn a_job_is_listed_with_all_its_nodes() {
     for node in &mut nodes {
         node.says("READY", 1);
     }
-    let run = run_id(&nodes[0]);
+    let run = nodes[0].run_id();
     let all = jobs(&[]);
     let job = job(&all, &run).unwrap_or_else(|| panic!("{all:#}"));
     let of_nodes = job["nodes"].as_array().expect("nodes");

@@ -7,7 +7,7 @@ use harness::{Running, executable, free_port, skipped, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{asked, run_id, shell, two_nodes};
+use super::{asked, shell, two_nodes};
 
 /// A tmux server of its own with one window.
 struct Tmux {
@@ -122,7 +122,7 @@ fn the_ranks_of_all_nodes_are_shown_filtered_and_followed() {
     for node in &mut nodes {
         node.says("at step 2", 1);
     }
-    let run = run_id(&nodes[0]);
+    let run = nodes[0].run_id();
     let Some(tmux) = Tmux::top(&run, &[]) else { return ended(nodes) };
     let screen = tmux.shows(&[&run, "2 of 2 nodes", "2 of 2 ranks", "rank 1 at step", "LAST LINE"]);
     assert!(screen.lines().last().is_some_and(|line| line.starts_with("q quit")), "{screen}");
@@ -160,7 +160,7 @@ fn colours_are_drawn_unless_no_color_is_set() {
     for node in &mut nodes {
         node.says("at step 2", 1);
     }
-    let run = run_id(&nodes[0]);
+    let run = nodes[0].run_id();
     for (variables, has_colours) in [(&[][..], true), (&[("NO_COLOR", "1")][..], false)] {
         let Some(tmux) = Tmux::top(&run, variables) else { return ended(nodes) };
         tmux.shows(&["rank 1 at step"]);
@@ -178,7 +178,7 @@ type End<'a> = &'a dyn Fn(&Tmux);
 fn no_end_of_it_touches_the_job_or_leaves_the_terminal_raw() {
     let mut job = shell(1, &[], STEPS).start();
     job.says("at step 2", 1);
-    let run = run_id(&job);
+    let run = job.run_id();
     let ends: [(&str, &str, End<'_>); 5] = [
         ("Ctrl-C", "CODE=0", &|tmux| tmux.press(&["C-c"])),
         ("TERM", "CODE=0", &|tmux| send(tmux, 0, Signal::SIGTERM)),
@@ -231,7 +231,7 @@ fn a_node_that_serves_its_status_is_shown_over_http() {
     job.says("at step 2", 1);
     let at = format!("127.0.0.1:{port}");
     if let Some(tmux) = Tmux::top(&at, &[]) {
-        tmux.shows(&[&run_id(&job), "1 of 1 rank", "rank 0 at step 2"]);
+        tmux.shows(&[&job.run_id(), "1 of 1 rank", "rank 0 at step 2"]);
         tmux.press(&["l"]);
         tmux.shows(&["only where the ranks run"]);
         tmux.press(&["q", "q"]);

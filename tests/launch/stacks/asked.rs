@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use harness::{Ended, Launcher, Running, executable, skipped};
 use nix::sys::signal::Signal;
 
-use super::{document, of_script, run_id, stacks};
+use super::{document, of_script, stacks};
 
 /// A stopped agent is seen by whoever asks for a run that nobody has.
 static STOPPED: Mutex<()> = Mutex::new(());
@@ -38,7 +38,7 @@ fn refused(ended: &Ended, id: &str, words: &[&str]) {
 fn what_does_not_run_here_is_refused_with_what_does() {
     let _none = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, two) = (job(), job());
-    let ids = [run_id(&one), run_id(&two)];
+    let ids = [one.run_id(), two.run_id()];
     let both = Launcher::new(["stacks", "--lang", "en"]).run();
     refused(&both, "stacks.job", &["jobs run here", &ids[0], &ids[1], "as RUN"]);
     let other = Launcher::new(["stacks", "no-such-run", "--lang", "en"]).run();
@@ -81,7 +81,7 @@ fn another_user_is_refused_and_root_is_answered() {
         return;
     }
     let job = job();
-    let id = run_id(&job);
+    let id = job.run_id();
     let exe = executable();
     let nobody = |args: &[&str]| {
         let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];

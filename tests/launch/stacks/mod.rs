@@ -11,13 +11,7 @@ use serde_json::Value;
 
 /// `ranklaunch stacks RUN ARGS…` for this job. Other jobs may run on the machine.
 fn stacks(job: &Running, args: &[&str]) -> Ended {
-    Launcher::new(["stacks", &run_id(job), "--lang", "en"]).args(args).run()
-}
-
-/// The id of a job that has its log folder.
-fn run_id(job: &Running) -> String {
-    let latest = std::fs::read_link(job.folder().join("ranklaunch-logs/latest")).expect("a run");
-    latest.file_name().and_then(|name| name.to_str()).expect("an id").to_owned()
+    Launcher::new(["stacks", &job.run_id(), "--lang", "en"]).args(args).run()
 }
 
 /// The document of all ranks.

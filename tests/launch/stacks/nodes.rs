@@ -6,7 +6,7 @@ use harness::{Launcher, Running, free_port, run_args, send};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{document, eventually, list, run_id, stacks, text};
+use super::{document, eventually, list, stacks, text};
 
 /// Rank 0 listens as torch's store does, which nodes without a muster wait for.
 const SCRIPT: &str = "import os, socket, time
@@ -47,7 +47,7 @@ fn numbers(value: &Value, key: &str) -> Vec<u64> {
 #[test]
 fn any_node_shows_the_ranks_of_all_in_groups() {
     let (nodes, _folder) = two_nodes(&[]);
-    assert_eq!(run_id(&nodes[0]), run_id(&nodes[1]));
+    assert_eq!(nodes[0].run_id(), nodes[1].run_id());
     eventually("rank 2 is the odd one", || {
         let all = document(&nodes[0]);
         let right = all["groups"] == serde_json::json!([[2], [0, 1, 3]]);
@@ -119,7 +119,7 @@ fn a_node_that_does_not_answer_is_named_with_the_reason() {
 #[test]
 fn without_a_muster_only_the_agents_here_are_shown() {
     let (nodes, _folder) = two_nodes(&["--muster", "off"]);
-    let ids = [&nodes[0], &nodes[1]].map(run_id);
+    let ids = [&nodes[0], &nodes[1]].map(|node| node.run_id());
     for (node, rank) in [(0, "ranks 0-1 (2 of 2)"), (1, "rank 2 (1 of 2)")] {
         let job = &nodes[usize::try_from(node).expect("small")];
         let shown = stacks(job, &["--node", &node.to_string()]).expect_code(0).out;
