@@ -170,7 +170,7 @@ impl Install {
             }
             InstallKind::Conda => {
                 wanted.extend(conda_variables(host, &self.prefix));
-                wanted.insert("CONDA_DEFAULT_ENV".to_owned(), conda_name(&self.prefix));
+                wanted.insert("CONDA_DEFAULT_ENV".to_owned(), conda_name(host, &self.prefix));
                 wanted.insert("CONDA_PREFIX".to_owned(), prefix);
             }
         }
@@ -184,12 +184,19 @@ impl Install {
     }
 }
 
-/// Name for CONDA_DEFAULT_ENV: `envs/<name>`, else `base`.
-fn conda_name(prefix: &Path) -> String {
+/// What conda and mamba write into CONDA_DEFAULT_ENV: `base` for their own folder, `<name>` for `envs/<name>`, else the
+/// whole path (`conda create --prefix`).
+fn conda_name(host: &Host, prefix: &Path) -> String {
+    let is =
+        |name: &str, path: &Path| host.variable(name).is_some_and(|set| Path::new(&set) == path);
+    let base = is("MAMBA_ROOT_PREFIX", prefix)
+        || is("CONDA_EXE", &prefix.join("bin/conda"))
+        || files::is_folder(host, &prefix.join("condabin"));
     let named = prefix.parent().is_some_and(|parent| parent.ends_with("envs"));
     match prefix.file_name() {
+        _ if base => "base".to_owned(),
         Some(name) if named => name.to_string_lossy().into_owned(),
-        _ => "base".to_owned(),
+        _ => prefix.to_string_lossy().into_owned(),
     }
 }
 

@@ -241,10 +241,29 @@ fn an_active_conda_environment_is_used_as_it_is() {
     ])
     .python("/opt/conda", "python3.11")
     .file("/opt/conda/conda-meta/history", "")
+    .file("/opt/conda/condabin/conda", "")
     .torch("/opt/conda/lib/python3.11/site-packages", "2.3.0", "'12.1'");
     let found = tree.found();
     assert_eq!(line(&found), "/opt/conda/bin/python 3.11 2.3.0 12.1");
     assert!(found.activation.is_empty(), "{:?}", found.activation);
+}
+
+#[test]
+fn a_conda_environment_has_the_name_that_activation_gives_it() {
+    let name = |prefix: &str, file: &str, variables: &[(&str, &str)]| {
+        let tree = Tree::new(&[&[("PATH", "/usr/bin")], variables].concat())
+            .python(prefix, "python3.11")
+            .file(&format!("{prefix}/{file}"), "");
+        let tree = tree.file(&format!("{prefix}/conda-meta/history"), "");
+        let python = flag(format!("{prefix}/bin/python").as_str().into());
+        let found = tree.find(&Settings { python, ..undecided() });
+        found.activation.get("CONDA_DEFAULT_ENV").cloned().expect("a conda environment")
+    };
+    assert_eq!(name("/srv/job", "README", &[]), "/srv/job");
+    assert_eq!(name("/srv/envs/job", "README", &[]), "job");
+    assert_eq!(name("/srv/conda", "condabin/conda", &[]), "base");
+    assert_eq!(name("/srv/mamba", "README", &[("MAMBA_ROOT_PREFIX", "/srv/mamba")]), "base");
+    assert_eq!(name("/srv/own", "README", &[("CONDA_EXE", "/srv/own/bin/conda")]), "base");
 }
 
 #[test]
