@@ -52,6 +52,7 @@ mod net;
 mod observe;
 mod own_executable;
 mod pace;
+mod pattern;
 mod plan;
 mod prepare;
 mod probe;

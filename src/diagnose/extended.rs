@@ -5,9 +5,10 @@ use std::fmt;
 
 use super::catalogue::{Catalogue, catalogue};
 use super::fragments::{SHORTEST, fragments};
-use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION, compile};
+use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
 use crate::lang::Text;
 use crate::nearest::nearest;
+use crate::pattern::{self, compile};
 use crate::text;
 
 /// Bytes of all fragments of a profile: each costs memory.
@@ -215,18 +216,13 @@ fn no_fragment(row: &Row, pattern: &str) -> RowFlaw {
 }
 
 fn no_pattern(row: &Row, key: &'static str, pattern: &str, error: &regex::Error) -> RowFlaw {
-    // The last line says what is wrong; those above point at the place with a caret.
-    let error = error.to_string();
-    let why = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let why = pattern::flaw(error);
     flaw(
         row,
         key,
         pattern,
         text!("is not a regular expression: {why}", "不是合法的正则表达式：{why}"),
-        text!(
-            "write it in the syntax of Rust's regex crate, for bytes: no look-around, no back-references, no \\p{{…}}",
-            "请按 Rust 的 regex 库的语法书写，按字节匹配：不支持环视、反向引用和 \\p{{…}}"
-        ),
+        pattern::syntax(),
     )
 }
 

@@ -7,7 +7,8 @@ use regex::bytes::Regex;
 
 use super::lines::kept;
 use super::prefixes::{Time, peel};
-use super::rows::{Row, Stream, compile};
+use super::rows::{Row, Stream};
+use crate::pattern::compile;
 
 /// `  what():  words`: C++ ends a process that does not catch this exception.
 pub(super) fn terminates(body: &[u8]) -> bool {

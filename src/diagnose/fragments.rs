@@ -86,7 +86,7 @@ fn literal(part: &Hir) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnose::rows::compile;
+    use crate::pattern::compile;
 
     #[test]
     fn every_match_holds_a_fragment() {

@@ -9,7 +9,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
 
 use super::lines::kept;
-use super::rows::{Flaw, Row, RowIndex, compile};
+use super::rows::{Flaw, Row, RowIndex};
+use crate::pattern::compile;
 
 /// What makes a line worth reading besides the rows.
 const STRUCTURE: &[&str] = &[

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
@@ -133,11 +132,6 @@ impl Flaw {
     pub(super) fn row(row: &Row, what: impl fmt::Display) -> Flaw {
         Flaw::Row { id: row.id.clone(), what: what.to_string() }
     }
-}
-
-/// Bytes, so without Unicode classes: a log may hold anything.
-pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).unicode(false).build()
 }
 
 /// `text` with what was matched in place of `{name}`; an ellipsis where nothing was.

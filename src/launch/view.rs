@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +14,7 @@ use crate::deadline::io_with_deadline;
 use crate::lang::{Text, cause};
 use crate::logs::{Cursor, Page, Wanted, page};
 use crate::muster::{NoAnswer, Packed};
+use crate::pattern;
 use crate::stacks::Unanswered;
 use crate::status::NodeStatus;
 use crate::text;
@@ -55,19 +55,12 @@ pub(super) struct LinesAsk {
 }
 
 impl LinesAsk {
-    /// None of a pattern that is none, or too large.
-    pub(super) fn wanted(&self) -> Option<Wanted> {
-        let grep = match &self.grep {
-            Some(pattern) => Some(compiled(pattern)?),
-            None => None,
-        };
-        Some(Wanted { ranks: self.ranks.clone(), since_ms: self.since_ms, grep })
+    /// Fails if `grep` is no pattern, or too large.
+    pub(super) fn wanted(&self) -> Result<Wanted, regex::Error> {
+        let compiled = |words: &String| pattern::compile_within(LARGEST_PATTERN, words);
+        let grep = self.grep.as_ref().map(compiled).transpose()?;
+        Ok(Wanted { ranks: self.ranks.clone(), since_ms: self.since_ms, grep })
     }
-}
-
-/// None if it is no pattern, or too large.
-pub(super) fn compiled(pattern: &str) -> Option<Regex> {
-    RegexBuilder::new(pattern).size_limit(LARGEST_PATTERN).build().ok()
 }
 
 /// What one launcher gives.
@@ -160,7 +153,7 @@ pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> Nod
         return lines;
     };
     let cursor = asked.cursors.iter().find(|(of, _)| *of == member).map(|(_, cursor)| *cursor);
-    let Some(wanted) = asked.wanted() else {
+    let Ok(wanted) = asked.wanted() else {
         lines.problem = Some(text!("the pattern of --grep is none", "--grep 的正则表达式无效"));
         return lines;
     };

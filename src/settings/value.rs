@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use regex::bytes::Regex;
-
 use super::{LogKeep, TellsProgress};
 use crate::endpoint;
 use crate::hostlist;
+use crate::pattern;
 use crate::watch::tells_progress;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
@@ -135,7 +134,7 @@ pub(super) fn progress(text: &str) -> Option<TellsProgress> {
     match text {
         "auto" => Some(TellsProgress::Auto),
         "off" => Some(TellsProgress::Off),
-        _ => Regex::new(text).ok().filter(tells_progress).map(TellsProgress::Lines),
+        _ => pattern::compile(text).ok().filter(tells_progress).map(TellsProgress::Lines),
     }
 }
 

@@ -9,6 +9,7 @@ use super::diagnose::{both, id, one_of, truth};
 use super::document::{Document, Entry};
 use super::value::{duration, whole};
 use crate::lang::Text;
+use crate::pattern;
 use crate::supervise::Stream;
 use crate::text;
 use crate::verdict::Refusal;
@@ -166,19 +167,15 @@ impl Said {
 
 fn pattern(document: Document<'_>, entry: Entry<'_>) -> Result<Regex, Refusal> {
     let text = document.name_of(entry)?;
-    Regex::new(&text).map_err(|error| {
-        let error = error.to_string();
-        let why = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+    pattern::compile(&text).map_err(|error| {
+        let why = pattern::flaw(&error);
         document.refuse(
             entry.line,
             text!(
                 "`line` is {text}, which is not a regular expression: {why}",
                 "`line` 为 {text}，不是合法的正则表达式：{why}"
             ),
-            text!(
-                "it is one over bytes: no look-around, no back-references, no \\p{{…}}",
-                "这是针对字节的正则表达式：不支持环视、反向引用和 \\p{{…}}"
-            ),
+            pattern::syntax(),
         )
     })
 }

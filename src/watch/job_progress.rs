@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use regex::bytes::{Captures, Regex};
 
 use super::rules::Partial;
+use crate::pattern;
 use crate::supervise::Stream;
 
 /// A progress bar of tqdm without a title: one with a title counts files, shards or the batches of an epoch.
@@ -74,10 +75,11 @@ impl ProgressLines {
     /// `pattern`: the user's, which takes the place of the known ones.
     pub(crate) fn new(pattern: Option<Regex>) -> ProgressLines {
         let own = pattern.is_some();
-        let known = || [BAR, STEP].iter().filter_map(|known| Regex::new(known).ok()).collect();
+        let known =
+            || [BAR, STEP].iter().filter_map(|known| pattern::compile(known).ok()).collect();
         ProgressLines {
             patterns: pattern.map_or_else(known, |pattern| vec![pattern]),
-            number: if own { None } else { Regex::new(NUMBER).ok() },
+            number: if own { None } else { pattern::compile(NUMBER).ok() },
             out: Partial::default(),
             err: Partial::default(),
             followed: None,
@@ -189,7 +191,7 @@ mod tests {
 
     /// After lines that come 10 s apart.
     fn after(pattern: Option<&str>, parts: &[&str]) -> Option<JobProgress> {
-        let pattern = pattern.map(|pattern| Regex::new(pattern).expect("a pattern"));
+        let pattern = pattern.map(|text| pattern::compile(text).expect("a pattern"));
         let mut lines = ProgressLines::new(pattern);
         let mut at = Instant::now();
         for part in parts {
@@ -245,7 +247,7 @@ mod tests {
         let again = ["it 9 of 10, 1 s left\n", "it 1 of 10, 9 s left\n"];
         assert_eq!(shown(after(Some(steps), &again)), "10 % 9 s", "it was set back");
         for (pattern, tells) in [(share, true), (steps, true), (r"(?P<step>\d+)", false)] {
-            assert_eq!(tells_progress(&Regex::new(pattern).expect("a pattern")), tells);
+            assert_eq!(tells_progress(&pattern::compile(pattern).expect("a pattern")), tells);
         }
     }
 }

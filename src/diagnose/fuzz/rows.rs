@@ -2,10 +2,11 @@
 
 use crate::diagnose::catalogue::Catalogue;
 use crate::diagnose::fragments::{SHORTEST, fragments};
-use crate::diagnose::rows::{Domain, Role, Row, Stream, compile};
+use crate::diagnose::rows::{Domain, Role, Row, Stream};
 use crate::diagnose::{LogScan, Origin, diagnose};
 use crate::fuzz::Choices;
 use crate::lang::Text;
+use crate::pattern::compile;
 use crate::verdict::{Owner, Retry};
 
 /// Bytes of a compiled pattern in `pattern`, so that a run takes milliseconds.

@@ -14,8 +14,9 @@ use super::which_run::{Run, chosen};
 use crate::cli::{LogsOf, Options};
 use crate::host::Host;
 use crate::lang::{Lang, Text, cause};
-use crate::launch::view::{LinesAsk, compiled};
+use crate::launch::view::LinesAsk;
 use crate::logs::{LogLine, Wanted};
+use crate::pattern;
 use crate::report::closing;
 use crate::report::line_view::{LineStyle, line};
 use crate::settings;
@@ -39,7 +40,7 @@ pub(crate) fn logs(asked: &LogsOf) -> i32 {
 
 fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
     let lines = lines_asked(asked)?;
-    let wanted: Wanted = lines.wanted().ok_or_else(|| no_pattern(&lines.grep))?;
+    let wanted: Wanted = lines.wanted().map_err(|error| no_pattern(&lines.grep, &error))?;
     let run = chosen(asked.run.as_deref(), asked.log_dir.as_deref())?;
     let (mut lines, job) = match run {
         Run::Folder(run) if run.lives() && asked.follow => {
@@ -136,9 +137,6 @@ fn lines_asked(asked: &LogsOf) -> Result<LinesAsk, Refusal> {
         None => None,
     };
     let grep = text(&asked.grep);
-    if grep.as_ref().is_some_and(|pattern| compiled(pattern).is_none()) {
-        return Err(no_pattern(&grep));
-    }
     Ok(LinesAsk { cursors: Vec::new(), ranks, since_ms, grep, most: 0 })
 }
 
@@ -186,13 +184,9 @@ fn no_time(words: &str) -> Refusal {
     )
 }
 
-fn no_pattern(pattern: &Option<String>) -> Refusal {
-    let pattern = pattern.as_deref().unwrap_or_default();
-    let why = match regex::bytes::Regex::new(pattern) {
-        Err(error) => error.to_string().lines().last().unwrap_or_default().to_owned(),
-        Ok(_) => "too large".to_owned(),
-    };
-    let pattern = pattern.escape_debug();
+fn no_pattern(words: &Option<String>, error: &regex::Error) -> Refusal {
+    let why = pattern::flaw(error);
+    let pattern = words.as_deref().unwrap_or_default().escape_debug();
     Refusal::new(
         Id::LogsValue,
         text!(

@@ -236,7 +236,7 @@ impl Details {
             Some(lines) => lines,
             None => {
                 let asked = LinesAsk { ranks: vec![rank.0], ..LinesAsk::default() };
-                let wanted = asked.wanted()?;
+                let wanted = asked.wanted().ok()?;
                 match RunLines::of_job(&self.listeners, &self.run_id, Begin::NearEnd, asked, wanted)
                 {
                     Ok(lines) => log.insert(lines),

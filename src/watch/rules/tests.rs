@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use regex::bytes::Regex;
-
 use super::{Breach, Expects, Lines, OnBreach, Ranks, Rule, Rules, Time};
 use crate::lang::{Lang, Text};
+use crate::pattern;
 use crate::rank::GlobalRank;
 use crate::supervise::Stream;
 
@@ -51,7 +50,7 @@ impl Clock {
 }
 
 fn lines(pattern: &str, ranks: Ranks) -> Lines {
-    Lines { pattern: Regex::new(pattern).expect("a pattern"), stream: None, ranks }
+    Lines { pattern: pattern::compile(pattern).expect("a pattern"), stream: None, ranks }
 }
 
 fn seconds(seconds: u64) -> Duration {

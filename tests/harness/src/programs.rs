@@ -4,15 +4,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-/// The executable that was built with this test program, which cargo puts into `deps` beside it.
+/// The executable under test: that of RANKLAUNCH_TEST_EXECUTABLE, else the one that was built with this test program.
 pub fn executable() -> PathBuf {
-    let ourselves = std::env::current_exe().unwrap();
-    ourselves.ancestors().nth(2).unwrap().join("ranklaunch")
+    let given = std::env::var_os("RANKLAUNCH_TEST_EXECUTABLE").filter(|path| !path.is_empty());
+    given.map_or_else(|| profile().join("ranklaunch"), PathBuf::from)
 }
 
-/// A folder for what tests build, on the executable's file system, so that it can be linked.
+/// The folder of cargo's profile, which puts this test program into `deps`.
+fn profile() -> PathBuf {
+    let ourselves = std::env::current_exe().unwrap();
+    ourselves.ancestors().nth(2).unwrap().to_owned()
+}
+
+/// A folder for what tests build, on cargo's file system, so that it can be linked.
 pub fn built() -> PathBuf {
-    let folder = executable().with_file_name("test-files");
+    let folder = profile().join("test-files");
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
