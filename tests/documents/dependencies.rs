@@ -1,5 +1,5 @@
 //! Checks the dependencies as `make audit` does, without its tools: licences, sources and
-//! versions that deny.toml forbids, and unused dependencies.
+//! versions that deny.toml forbids, and unused dependencies; and what dependencies do in tests alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -273,4 +273,78 @@ fn one_library_makes_a_system_call() {
     ] {
         assert_eq!(system_calls_past_sys("src/cli.rs", source).len(), expected, "{source}");
     }
+}
+
+/// Features that a dependency of the executable has in the tests alone, since cargo builds it once for both with what
+/// either asks for, and why the executable does the same without them. A name stands for all that begin with it.
+const FEATURES_OF_TESTS: &[(&str, &[&str], &str)] = &[
+    ("nix", &["feature", "fs", "mount", "poll", "resource", "sched", "uio", "user"], "functions"),
+    ("num-traits", &["i128"], "implementations"),
+    ("regex", &["unicode"], "src/pattern.rs compiles without Unicode"),
+    (
+        "regex-automata",
+        &["dfa-search", "nfa", "perf", "unicode"],
+        "as regex, and unions of features",
+    ),
+    ("regex-syntax", &["unicode"], "src/diagnose/fragments.rs parses without Unicode"),
+    ("serde", &["alloc"], "std has it"),
+    ("strum", &["std"], "implementations"),
+    ("tokio", &["test-util"], "functions that stop the clock"),
+];
+
+/// The features of each package, by its name and version.
+type Features = BTreeMap<String, BTreeSet<String>>;
+
+/// What `cargo tree` resolves for edges of these kinds.
+fn features(edges: &str, of: &[&str]) -> Features {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--locked", "--edges", edges, "--prefix", "none"]);
+    cargo.args(["--no-dedupe", "--format", "{p} features: {f}"]).args(of);
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut found = Features::new();
+    for line in String::from_utf8(output.stdout).expect("text").lines() {
+        let Some((package, features)) = line.split_once(" features: ") else { continue };
+        let package = package.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let features = features.split(',').filter(|one| !["", "default"].contains(one));
+        found.entry(package).or_default().extend(features.map(str::to_owned));
+    }
+    found
+}
+
+/// `NAME FEATURE` of what only the tests have and no row explains; `NAME row FEATURE` of a row that explains nothing.
+fn unexplained(executable: &Features, tests: &Features) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut used = BTreeSet::new();
+    for (package, features) in executable {
+        let name = package.split(' ').next().unwrap_or_default();
+        let more = tests.get(package).into_iter().flatten().filter(|one| !features.contains(*one));
+        for feature in more {
+            let rows = FEATURES_OF_TESTS.iter().filter(|(known, ..)| *known == name);
+            let row = rows.flat_map(|(_, all, _)| *all).find(|begin| feature.starts_with(**begin));
+            match row {
+                Some(row) => drop(used.insert(format!("{name} row {row}"))),
+                None => found.push(format!("{name} {feature}")),
+            }
+        }
+    }
+    let rows = FEATURES_OF_TESTS
+        .iter()
+        .flat_map(|(name, all, _)| all.iter().map(move |feature| format!("{name} row {feature}")));
+    found.extend(rows.filter(|row| !used.contains(row)));
+    found
+}
+
+/// What a test shows must hold in the executable, which has fewer features.
+#[test]
+fn dependencies_do_in_the_executable_what_they_do_in_the_tests() {
+    let executable = features("normal,no-proc-macro", &["-p", "ranklaunch"]);
+    let tests = features("normal,build,dev,no-proc-macro", &["--workspace"]);
+    assert_eq!(unexplained(&executable, &tests), Vec::<String>::new());
+    // The control: a feature less in the executable, and a row that nothing needs.
+    let mut fewer = executable.clone();
+    let json = fewer.iter_mut().find(|(name, _)| name.starts_with("serde_json "));
+    assert!(json.expect("a dependency").1.remove("float_roundtrip"));
+    assert_eq!(unexplained(&fewer, &tests), ["serde_json float_roundtrip"]);
+    assert!(unexplained(&tests, &tests).contains(&"regex row unicode".to_owned()));
 }
