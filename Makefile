@@ -17,6 +17,9 @@
 #             picks folders of tests/platforms, SHORT=1 runs the form of .ci/run, of some minutes,
 #             RANKLAUNCH=FILE takes an executable that is built already. Slurm and MPI: the packages of this
 #             machine, and those of RELEASES, folders that debootstrap makes; with SHORT=1 only the former
+# make test-release   the suite launch with the release executable, whose dependencies have fewer features than those of
+#             the tests; SHORT=1 runs the form of .ci/run, of a minute, ONLY="rules:: logs::" picks tests,
+#             RANKLAUNCH=FILE takes an executable that is built already
 # make test-warm   faults and endings with ranks that are forked from a warmed interpreter; SHORT=1 runs the form of
 #             .ci/run, of half a minute, ONLY="stop:: causes::" picks tests of the suites faults and launch
 # make test-report   what a real headless browser makes of the reports: DOM, keyboard, contrast, no request; PICTURES=DIR
@@ -65,7 +68,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-one test-warm test-platforms test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
+.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-one test-warm test-platforms test-release test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
 
 build: linker
 	$(CARGO) build --release --locked
@@ -84,6 +87,12 @@ test: linker tools
 test-one: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked $(PROGRAM) -- --exact $(NAME)
+
+RELEASE_LAUNCHES := $(or $(ONLY),$(if $(SHORT),rules:: trainjob:: looking::logs logs:: nested::))
+test-release: linker tools $(if $(RANKLAUNCH),,build)
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_TEST_EXECUTABLE="$(abspath $(or $(RANKLAUNCH),$(BINARY)))" \
+	env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test launch -- $(RELEASE_LAUNCHES)
 
 WARM_FAULTS := $(or $(ONLY),$(if $(SHORT),kill:: restart:: torchrun::))
 WARM_LAUNCHES := $(or $(ONLY),stacks:: hangs:: causes:: flight_records:: torchrun:: dump:: slow_ranks:: last_words:: inject::)

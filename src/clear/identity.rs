@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::host::{Host, normal};
 use crate::launchers::{self, Launcher, ProgramPosition, PythonProgram};
+use crate::own_executable;
 use crate::procfs::{as_path, basename};
 
 /// The program of the job, as [`crate::clear::Request`] names it.
@@ -34,7 +35,7 @@ pub(super) enum ProgramKind {
 
 pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) -> ProgramKind {
     let Some(first) = argv.first() else { return ProgramKind::Other };
-    if basename(first) == b"ranklaunch" {
+    if own_executable::is_named(first) {
         return ProgramKind::Ranklaunch;
     }
     if let Some((launcher, at)) = launchers::of_argv(argv) {
@@ -64,7 +65,7 @@ fn launches(
     wanted: Wanted<'_>,
 ) -> bool {
     if !launcher.is_read() {
-        if own.iter().any(|word| basename(word) == b"ranklaunch") {
+        if own.iter().any(|word| own_executable::is_named(word)) {
             return false;
         }
         return own.iter().enumerate().any(|(at, word)| {

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use super::identity::ProgramKind;
 use crate::host::Host;
 use crate::lang::Text;
+use crate::own_executable;
 use crate::procfs::{self, Process};
 use crate::text;
 
@@ -52,9 +53,8 @@ const RANK_VARIABLES: &[(&str, Setter)] = &[
     ("LOCAL_RANK", Setter::Anyone),
 ];
 
-/// Inits that start one program and end with it.
-const INITS_OF_ONE: [&[u8]; 5] =
-    [b"tini", b"docker-init", b"dumb-init", b"catatonit", b"ranklaunch"];
+/// Inits that start one program and end with it, as ranklaunch does.
+const INITS_OF_ONE: [&[u8]; 4] = [b"tini", b"docker-init", b"dumb-init", b"catatonit"];
 
 /// Known subreapers beside PID 1 that start no ranks. (/proc does not show which processes are
 /// subreapers.)
@@ -225,7 +225,8 @@ impl Around<'_> {
     fn not_started_by(&self, top: &Process, adopter: &Process, name: &str) -> Result<(), Text> {
         let argv = procfs::cmdline(self.host, adopter.pid).unwrap_or_default();
         let shell = is_shell(&argv, &adopter.comm);
-        let of_one = INITS_OF_ONE.contains(&adopter.comm.as_slice());
+        let comm = adopter.comm.as_slice();
+        let of_one = INITS_OF_ONE.contains(&comm) || own_executable::is_comm(comm);
         let first_of = || {
             let children = self.all.values().filter(|one| one.ppid == adopter.pid);
             children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid)

@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, LauncherKind};
 use crate::observe::Claim;
+use crate::own_executable;
 use crate::procfs::{self, Process};
 use crate::sys::Pid;
 use crate::text;
@@ -230,7 +231,7 @@ fn siblings(
     };
     let launches = |process: &&Process| {
         let argv = process.argv(host).unwrap_or_default();
-        let is_ours = argv.first().is_some_and(|first| procfs::basename(first) == b"ranklaunch");
+        let is_ours = argv.first().is_some_and(|first| own_executable::is_named(first));
         let is_own = process.pid == own.pid || above.contains(&process.pid);
         is_ours && !is_own && shares(process.pid)
     };

@@ -16,6 +16,7 @@ use crate::cli;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
+use crate::own_executable::has_usual_name;
 use crate::plan;
 use crate::settings::{self, Nproc, Settings, Source};
 use crate::text;
@@ -188,7 +189,7 @@ impl Reader {
                 .collect();
             let program = self.without_prefixes(&words, command.may_not_run);
             if let Some(first) = program.first()
-                && base(first.text()) == "ranklaunch"
+                && has_usual_name(first.text().as_bytes())
                 && command.shell_stays
                 && !caught
                 && !words.iter().take(words.len() - program.len()).any(|word| word.text() == "exec")
@@ -219,6 +220,7 @@ impl Reader {
             );
             return;
         }
+        let is_ours = has_usual_name(first.text().as_bytes());
         match base(first.text()) {
             "bash" | "sh" | "dash" | "ash" | "zsh" => self.shell(first, rest, depth),
             "eval" | "source" | "." => {
@@ -231,7 +233,7 @@ impl Reader {
                     );
                 }
             }
-            "ranklaunch" => self.ranklaunch(first, rest, may_not_run, depth),
+            _ if is_ours => self.ranklaunch(first, rest, may_not_run, depth),
             name if name.ends_with(".sh") => self.file(first),
             "make" | "python-distributed" => self.opaque(first),
             _ if serves(words) => self.started.serves = true,

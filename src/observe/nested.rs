@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use crate::host::Host;
 use crate::launchers::{self, LauncherKind};
 use crate::mask::mask_args;
+use crate::own_executable;
 use crate::procfs::{self, Process};
 
 /// Variables that torchrun sets for each worker, which are wrong in any other process. Its
@@ -66,8 +67,7 @@ pub(crate) fn torchrun_above(host: &Host) -> Option<(i32, String)> {
 
 /// Whether it is a rank shim.
 fn is_shim(argv: &[&str]) -> bool {
-    let named = |first: &str| procfs::basename(first.as_bytes()) == b"ranklaunch";
-    matches!(argv, [first, "rank", ..] if named(first))
+    matches!(argv, [first, "rank", ..] if own_executable::is_named(first.as_bytes()))
 }
 
 /// Whether a command line starts one process per GPU. General launchers (mpirun, srun) do not

@@ -1,13 +1,14 @@
 //! `--nested`: a job inside a rank of another one has its own ranks, its own port and one node,
 //! whatever the outer launcher's variables are.
 
+use std::path::Path;
 use std::process::Command;
 
 use harness::{Launcher, executable, free_port, python, run_args};
 
 /// `ranklaunch run` with two ranks that say who they are, as words of another command line.
-fn inner(nested: bool) -> Vec<String> {
-    let mut words = vec![executable().display().to_string()];
+fn inner(program: &Path, nested: bool) -> Vec<String> {
+    let mut words = vec![program.display().to_string()];
     words.extend(run_args("direct", 2).iter().map(|word| word.to_string_lossy().into_owned()));
     words.extend(nested.then(|| "--nested".to_owned()));
     let say =
@@ -39,7 +40,7 @@ fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
         args.extend(["--nproc-per-node", "1", "--node-rank"].map(str::to_owned));
         args.extend([rank.to_string(), "--master-addr".into(), "127.0.0.1".into()]);
         args.extend(["--master-port".into(), port.to_string(), "--no-python".into()]);
-        Launcher::of(Command::new(python()), args).args(inner(true)).start()
+        Launcher::of(Command::new(python()), args).args(inner(&executable(), true)).start()
     };
     for node in [0, 1].map(node) {
         let ended = node.wait().expect_code(0).expect_nothing_left();
@@ -52,11 +53,19 @@ fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
 
 #[test]
 fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
+    // Whatever its file is called.
+    let folder = tempfile::tempdir_in(harness::built()).expect("a folder");
+    let renamed = folder.path().join("start-ranks");
+    std::fs::copy(executable(), &renamed).expect("a copy");
+    [executable(), renamed].iter().for_each(|program| below_a_rank(program));
+}
+
+fn below_a_rank(program: &Path) {
     let outer = |nested| {
         let mut args = run_args("direct", 2);
         args.push("--".into());
-        args.extend(inner(nested).into_iter().map(Into::into));
-        Launcher::new(args).run().expect_nothing_left()
+        args.extend(inner(program, nested).into_iter().map(Into::into));
+        Launcher::of(Command::new(program), args).run().expect_nothing_left()
     };
     let ended = outer(true).expect_code(0);
     let said = said(&ended.out);
@@ -70,5 +79,6 @@ fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
     // Ours is the refusal of the inner job; the outer one names the rank that it was.
     let refused = outer(false).expect_code(65).expect_id("rank.exit");
     assert!(refused.err.contains("(nested)"), "{}", refused.err);
-    assert!(refused.err.contains("ranklaunch rank -- "), "{}", refused.err);
+    let shim = format!("{} rank -- ", program.display());
+    assert!(refused.err.contains(&shim), "{}", refused.err);
 }
