@@ -205,7 +205,6 @@ fn a_forked_module_is_what_it_would_be_without() {
         ("PYTHONHASHSEED", "7"),
         ("PYTHONOPTIMIZE", "1"),
         ("PYTHONWARNINGS", "default"),
-        ("PYTHONDONTWRITEBYTECODE", "1"),
         ("PYTHONSAFEPATH", "1"),
         ("PYTHONINTMAXSTRDIGITS", "5000"),
         ("OMP_NUM_THREADS", "3"),
@@ -264,7 +263,9 @@ fn a_forked_rank_of_an_older_torch_is_what_it_would_be_without() {
             continue;
         };
         // With 2.6 rank 0 stays in its group of gloo after processes were started, with and without --warm.
-        let look = Look { python, arguments: &["--alone"], ..Look::default() };
+        // Together with PYTHONOPTIMIZE each process would compile torch again.
+        let environment = &[("PYTHONDONTWRITEBYTECODE", "1")];
+        let look = Look { python, arguments: &["--alone"], environment, ..Look::default() };
         let (alone, forked) = (look.at(OFF), look.at(WARM));
         for (alone, forked) in alone.iter().zip(&forked) {
             assert_eq!(
