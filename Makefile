@@ -88,7 +88,7 @@ test-one: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked $(PROGRAM) -- --exact $(NAME)
 
-RELEASE_LAUNCHES := $(or $(ONLY),$(if $(SHORT),rules:: trainjob:: looking::logs logs:: nested::))
+RELEASE_LAUNCHES := $(or $(ONLY),$(if $(SHORT),rules:: trainjob:: logs:: nested::))
 test-release: linker tools $(if $(RANKLAUNCH),,build)
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_TEST_EXECUTABLE="$(abspath $(or $(RANKLAUNCH),$(BINARY)))" \

@@ -9,18 +9,21 @@ use regex::bytes::{Regex, RegexBuilder};
 use crate::lang::Text;
 use crate::text;
 
-/// Bytes of a compiled pattern, as the library allows.
-const LARGEST: usize = 10 << 20;
-
 /// Compiles a pattern: `\d`, `\w`, `\b` and `(?i)` mean ASCII, other letters mean their bytes.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
-    compile_within(LARGEST, pattern)
+    of_bytes(pattern).build()
 }
 
 /// The same for a pattern from elsewhere, of at most this many bytes when it is compiled.
 pub(crate) fn compile_within(limit: usize, pattern: &str) -> Result<Regex, regex::Error> {
+    of_bytes(pattern).size_limit(limit).build()
+}
+
+fn of_bytes(pattern: &str) -> RegexBuilder {
     #[expect(clippy::disallowed_methods, reason = "the one place")]
-    RegexBuilder::new(pattern).unicode(false).size_limit(limit).build()
+    let mut builder = RegexBuilder::new(pattern);
+    builder.unicode(false);
+    builder
 }
 
 /// What is wrong with a pattern, in one line of the library.

@@ -253,8 +253,8 @@ fn a_conda_environment_has_the_name_that_activation_gives_it() {
     let name = |prefix: &str, file: &str, variables: &[(&str, &str)]| {
         let tree = Tree::new(&[&[("PATH", "/usr/bin")], variables].concat())
             .python(prefix, "python3.11")
-            .file(&format!("{prefix}/{file}"), "");
-        let tree = tree.file(&format!("{prefix}/conda-meta/history"), "");
+            .file(&format!("{prefix}/{file}"), "")
+            .file(&format!("{prefix}/conda-meta/history"), "");
         let python = flag(format!("{prefix}/bin/python").as_str().into());
         let found = tree.find(&Settings { python, ..undecided() });
         found.activation.get("CONDA_DEFAULT_ENV").cloned().expect("a conda environment")
