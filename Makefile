@@ -1,5 +1,8 @@
 # make demo   build, then launch a real two-node job on this machine
-# make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped
+# make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped, ONLY="hangs:: stop::" picks
+#             tests; with cargo-nextest all suites run side by side
+# make test-installs   only installs what the suite takes beside torch; make test-build only compiles it
+# make thorough   what `.ci/run` leaves out, SHORT=1 in short: test-release test-report test-warm test-platforms judge-hangs
 # make lint   formatting and clippy, warnings denied
 # make rustdoc   what the comments of the source link to, warnings denied
 # make docs   docs/ anew from the table of ids, and the schema of profiles from the table of settings; `make test` fails
@@ -14,14 +17,14 @@
 #             torches and torch with transformers too, which it installs
 # make bench-muster   only its musters of 10 to 10 000 simulated nodes; ONLY="1000 encrypted" picks some
 # make test-platforms   the platforms' real software, installed where it is missing; ONLY="slurm mpi"
-#             picks folders of tests/platforms, SHORT=1 runs the form of .ci/run, of some minutes,
+#             picks folders of tests/platforms, SHORT=1 runs a form of some minutes,
 #             RANKLAUNCH=FILE takes an executable that is built already. Slurm and MPI: the packages of this
 #             machine, and those of RELEASES, folders that debootstrap makes; with SHORT=1 only the former
 # make test-release   the suite launch with the release executable, whose dependencies have fewer features than those of
 #             the tests; SHORT=1 runs the form of .ci/run, of a minute, ONLY="rules:: logs::" picks tests,
 #             RANKLAUNCH=FILE takes an executable that is built already
-# make test-warm   faults and endings with ranks that are forked from a warmed interpreter; SHORT=1 runs the form of
-#             .ci/run, of half a minute, ONLY="stop:: causes::" picks tests of the suites faults and launch
+# make test-warm   faults and endings with ranks that are forked from a warmed interpreter; SHORT=1 runs a form of
+#             half a minute, ONLY="stop:: causes::" picks tests of the suites faults and launch
 # make test-report   what a real headless browser makes of the reports: DOM, keyboard, contrast, no request; PICTURES=DIR
 #             keeps pictures of them, RANKLAUNCH=FILE takes an executable that is built already
 # make test-stacks   the stacks of every CPython from 3.8 to 3.15; as root it makes a Debian root for those that are missing
@@ -34,7 +37,7 @@
 #             HUNT_SECONDS=…, HUNT_SEED=… repeats a run and HUNT_ROUND=… one of its rounds
 # make judge  how often explain names the right cause: RANKLAUNCH_JUDGE names labelled logs
 # make judge-hangs   how often a hang of real torch is judged right, and that no slow run is called one; SHORT=1 runs
-#             the form of .ci/run, of two minutes, ONLY="checkpoint living" picks kinds, SEEDS="1 2" seeds of 1 to 20;
+#             a form of two minutes, ONLY="checkpoint living" picks kinds, SEEDS="1 2" seeds of 1 to 20;
 #             tests/hangs/run.sh has all settings, RANKLAUNCH=FILE takes an executable that is built already
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
@@ -68,7 +71,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-one test-warm test-platforms test-release test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
+.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-build test-installs thorough test-one test-warm test-platforms test-release test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
 
 build: linker
 	$(CARGO) build --release --locked
@@ -77,13 +80,27 @@ demo: build
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	PYTHON="$$PYTHON" RANKLAUNCH="$(BINARY)" tests/demo/demo.sh
 
-# Signals that were ignored when make was started (nohup, a background job) would
-# be ignored by the launchers under test as well, as they should.
 test: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --workspace --no-fail-fast
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" CARGO="$(CARGO)" tests/suite.sh $(ONLY)
 
-# One test alone, as tests/again.sh asks: PROGRAM="-p ranklaunch --test launch" NAME=hangs::…
+# Only compiles it.
+test-build: linker
+	$(CARGO) test --locked --workspace --no-run
+
+# What tests take beside torch and the tools, each once: the versions of Python that the distribution lacks, older
+# torches, coverage.
+test-installs: linker tools
+	tests/python/find.sh torch numpy accelerate
+	tests/python/releases.sh --install
+	tests/python/beside_torch.sh coverage
+	tests/python/older_torch.sh
+
+# What `.ci/run` leaves out because it repeats in another way what the suite holds: by hand, before a release and before
+# a change to what it looks at. An hour and more; SHORT=1 takes a quarter of that.
+thorough: test-release test-report test-warm test-platforms judge-hangs
+
+# One test alone: PROGRAM="-p ranklaunch --test launch" NAME=hangs::…
 test-one: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked $(PROGRAM) -- --exact $(NAME)

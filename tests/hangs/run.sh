@@ -6,7 +6,7 @@
 # (stage.py). Prints a table, and fails if too little of it is right (score.py).
 #
 # ONLY="checkpoint living" picks kinds, SEEDS="3 7" seeds of 1 to 20, PLACES="one two containers" where the jobs run,
-# JOBS=6 how many run side by side; SHORT=1 is the form of .ci/run, KEEP=1 keeps the folders of all runs.
+# JOBS=6 how many run side by side; SHORT=1 is a form of two minutes, KEEP=1 keeps the folders of all runs.
 # PROGRAMS=1 checks the programs and not the verdicts: `ranklaunch stacks` shows each rank at its declared line.
 # TORCH=2.6.0 takes that version.
 set -euo pipefail
