@@ -56,6 +56,16 @@ fn the_readmes_are_short_and_name_every_guide() {
     }
 }
 
+/// The two commands that set everything up from a clone.
+#[test]
+fn the_readmes_name_demo_and_test() {
+    for end in [".md", ".zh-CN.md"] {
+        for command in ["`make demo`", "`make test`"] {
+            assert!(readme(end).contains(command), "README{end} lacks {command}");
+        }
+    }
+}
+
 /// Commands, the exit code of the last one, and the lines that they must print.
 struct Example {
     commands: String,
