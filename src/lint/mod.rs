@@ -18,6 +18,7 @@ mod quantity;
 mod rules;
 mod scene;
 mod shell;
+mod volcano;
 mod word;
 mod workload;
 mod workload_kinds;
@@ -124,8 +125,12 @@ pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) ->
     let services: Vec<(usize, &Node)> =
         objects.all.iter().copied().filter(|(_, object)| is_kind(object, "Service")).collect();
     let services = services.as_slice();
+    let claims: Vec<&Node> = (objects.all.iter().map(|(_, object)| *object))
+        .filter(|object| is_kind(object, "PersistentVolumeClaim"))
+        .collect();
+    let claims = claims.as_slice();
     for job in &jobs {
-        let scene = Scene { job, host_ports, services, layouts, knowledge, limits };
+        let scene = Scene { job, host_ports, services, claims, layouts, knowledge, limits };
         for rule in RULES {
             findings.at(job.file, rule.id);
             (rule.check)(&scene, &mut findings);

@@ -48,6 +48,11 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// Whether the manifest has the complete pod, and no container in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole && self.containers.is_empty()
+    }
+
     /// Whether it takes part in the training: it has GPUs or a launcher.
     pub(super) fn works(&self) -> bool {
         self.containers.iter().any(Container::works)
@@ -72,6 +77,8 @@ pub(super) struct Container<'a> {
     pub(super) started: StartedPrograms,
     /// Names in `$(NAME)` of its command, which Kubernetes replaces if the variable exists.
     pub(super) references: Vec<Reference>,
+    /// Variables in its command and arguments that a shell expands: `$NAME`, `${NAME}`.
+    pub(super) shell_references: Vec<ShellReference>,
     /// It has a command or arguments of its own.
     pub(super) has_command: bool,
 }
@@ -83,6 +90,13 @@ pub(super) struct Reference {
     pub(super) line: usize,
     /// It is in a shell script, where an unreplaced one runs the command NAME.
     pub(super) in_script: bool,
+}
+
+/// A `$NAME` or `${NAME}` in a shell script.
+#[derive(Debug)]
+pub(super) struct ShellReference {
+    pub(super) name: String,
+    pub(super) line: usize,
 }
 
 /// A resource: its quantity and line.

@@ -1,6 +1,7 @@
 //! The table of lint rules, one row each.
 
 mod environment;
+mod invalid;
 mod kinds;
 mod launchers;
 mod layout;
@@ -76,6 +77,10 @@ pub const RULES: &[Rule] = &[
         "a /dev/shm that is too small, or larger than the memory limit",
         pods::shm_size,
     ),
+    rule(Id::VolumeOnce, "a volume for one node in several pods", invalid::once),
+    rule(Id::QuantityInvalid, "a quantity that Kubernetes cannot read", invalid::quantities),
+    rule(Id::PodContainers, "a pod without containers", invalid::containers),
+    rule(Id::ImageName, "an image name that was never filled in", invalid::image),
     rule(Id::MemoryMissing, "no memory stated", pods::memory_missing),
     rule(Id::MemoryNode, "more memory than a node has", pods::memory_node),
     rule(Id::CpuMissing, "no CPU stated", pods::cpu_missing),
@@ -87,11 +92,13 @@ pub const RULES: &[Rule] = &[
         "$(NAME) of a variable that the container does not have",
         environment::undefined,
     ),
+    rule(Id::EnvLiteral, "$NAME in the value of a variable", environment::literal),
     rule(Id::EnvNccl, "NCCL settings that do nothing or do harm", environment::nccl),
     rule(Id::MasterSelf, "every node takes itself for the master", environment::master_self),
     rule(Id::ServiceLinks, "a Service that sets MASTER_PORT=tcp://…", environment::service_links),
     rule(Id::SignalsShell, "a shell that keeps SIGTERM from ranklaunch", launchers::behind_shell),
     rule(Id::CommandCut, "a comment within a command of several lines", launchers::cut),
+    rule(Id::CommandString, "several words in one item of a command", invalid::command),
     rule(Id::CommandRefused, "arguments that ranklaunch refuses", launchers::refused),
     rule(Id::CommandUnread, "what is decided at run time", launchers::unread),
 ];

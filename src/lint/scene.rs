@@ -30,6 +30,8 @@ pub(super) struct Scene<'a, 'b> {
     /// Jobs on the host's network, by port.
     pub(super) host_ports: &'b BTreeMap<String, Vec<&'b Workload<'a>>>,
     pub(super) services: &'b [(usize, &'a Node)],
+    /// Every PersistentVolumeClaim of the input.
+    pub(super) claims: &'b [&'a Node],
     pub(super) layouts: &'b [ProfileLayout],
     pub(super) knowledge: Knowledge,
     pub(super) limits: LintLimits,

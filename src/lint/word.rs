@@ -113,6 +113,33 @@ fn name_before(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
+/// The names in `$NAME` and `${NAME}` that a shell would expand; not `$(NAME)` and `$$`, nor `${NAME:-…}`,
+/// which has a default of its own.
+pub(super) fn shell_names(text: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let after = rest.get(at + 1..).unwrap_or_default();
+        if let Some(after) = after.strip_prefix('$') {
+            rest = after;
+            continue;
+        }
+        let (name, is_whole) = match after.strip_prefix('{') {
+            Some(inside) => {
+                let (name, end) = name_before(inside);
+                // `${NAME:-…}`, `${NAME?…}` and their kin say themselves what an unset name means.
+                (name, !end.trim_start_matches(':').starts_with(['-', '=', '+', '?']))
+            }
+            None => (name_before(after).0, true),
+        };
+        if is_whole && is_name(name) {
+            names.push(name);
+        }
+        rest = after;
+    }
+    names
+}
+
 pub(super) fn is_name(text: &str) -> bool {
     text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

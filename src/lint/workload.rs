@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::command::{self, Profiles, StartedPrograms};
 use super::objects::{Layers, Objects, name_of, namespace_of};
-use super::pods::{Container, ContainerVariable, Group, Reference};
-use super::word::is_name;
+use super::pods::{Container, ContainerVariable, Group, Reference, ShellReference};
+use super::word::{is_name, shell_names};
 use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
 use super::yaml::Node;
 
@@ -54,6 +54,14 @@ impl Workload<'_> {
             .iter()
             .filter(takes_part)
             .try_fold(0_u64, |sum, group| Some(sum.saturating_add(group.replicas?)))
+    }
+
+    /// Whether the operator sets a variable of this name in the job's containers.
+    pub(super) fn sets(&self, name: &str) -> bool {
+        match (self.kind.names)(self.object) {
+            Some(names) => names.iter().any(|set| set == name),
+            None => self.kind.sets.iter().any(|begin| name.starts_with(begin)),
+        }
     }
 
     /// nprocPerNode and similar fields, which the operator passes to torchrun.
@@ -172,15 +180,43 @@ fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<
     let has_command = !words.is_empty();
     let started = command::of_container(&words, &known, profiles);
     let references = references(&words);
-    Container { name: name.to_owned(), node, env, started, references, has_command }
+    let shell_references = shell_references(&words);
+    Container {
+        name: name.to_owned(),
+        node,
+        env,
+        started,
+        references,
+        shell_references,
+        has_command,
+    }
+}
+
+/// Whether the command is a shell, which reads its script.
+fn is_script(words: &[(&str, &Node)]) -> bool {
+    words.first().is_some_and(|(text, _)| {
+        ["sh", "bash", "dash", "zsh"].contains(&text.rsplit('/').next().unwrap_or(text))
+    })
+}
+
+/// Every `$NAME` and `${NAME}` of a script, once.
+fn shell_references(words: &[(&str, &Node)]) -> Vec<ShellReference> {
+    let mut found: Vec<ShellReference> = Vec::new();
+    for (text, node) in words.iter().filter(|_| is_script(words)) {
+        for (row, line) in text.lines().enumerate() {
+            for name in shell_names(line) {
+                if !found.iter().any(|reference| reference.name == name) {
+                    found.push(ShellReference { name: name.to_owned(), line: node.line_of(row) });
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Every `$(NAME)` of a command; `$$(NAME)` is an escaped one.
 fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
-    let is_shell = |(text, _): &(&str, &Node)| {
-        ["sh", "bash", "dash", "zsh"].contains(&text.rsplit('/').next().unwrap_or(text))
-    };
-    let in_script = words.first().is_some_and(is_shell);
+    let in_script = is_script(words);
     let mut found = Vec::new();
     for (text, node) in words {
         for (at, _) in text.match_indices("$(") {

@@ -4,6 +4,7 @@
 
 use super::objects::{Layers, Objects, is_kind, name_of};
 use super::pods::Group;
+use super::volcano;
 use super::yaml::Node;
 
 /// Whether the pods of a kind form a job.
@@ -35,6 +36,10 @@ pub(super) struct WorkloadKind {
     pub(super) mounts_shm: bool,
     /// Prefixes of the variables that the operator sets in a container.
     pub(super) sets: &'static [&'static str],
+    /// The names that the operator sets in this object's containers, where the object decides that.
+    pub(super) names: fn(&Node) -> Option<Vec<String>>,
+    /// Whether nothing but this operator sets a variable of this name.
+    pub(super) owns: fn(&str) -> bool,
     pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
 }
 
@@ -49,6 +54,8 @@ const PLAIN: WorkloadKind = WorkloadKind {
     stays: false,
     mounts_shm: false,
     sets: &[],
+    names: |_| None,
+    owns: |_| false,
     pods: |_, _| Vec::new(),
 };
 
@@ -83,6 +90,8 @@ const VOLCANO: WorkloadKind = WorkloadKind {
     together: Together::Perhaps,
     gives_master: true,
     sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
+    names: volcano::sets,
+    owns: volcano::is_own,
     ..PLAIN
 };
 
@@ -311,9 +320,10 @@ fn workload<'a>(object: &'a Node, _: &Objects<'a>) -> Vec<Group<'a>> {
     object.get("spec").and_then(|spec| replicated(spec, "replicas")).into_iter().collect()
 }
 
-/// A map with a number of replicas and a pod template.
+/// A map with a number of replicas and a pod template, which may lack its spec.
 fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
-    let pod = node.at(&["template", "spec"])?;
+    let template = node.get("template")?;
+    let pod = template.get("spec").unwrap_or(template);
     let count = node.get(replicas);
     let role = node.get("name").and_then(Node::text).unwrap_or("replicas");
     Some(Group {

@@ -3,8 +3,10 @@
 use super::super::findings::Findings;
 use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
-use super::super::pods::{Container, Reference};
+use super::super::pods::{Container, Reference, ShellReference};
 use super::super::scene::{Scene, containers, launch_sites};
+use super::super::word::shell_names;
+use super::super::workload::Workload;
 use super::super::yaml::Node;
 use crate::lang::Text;
 use crate::text;
@@ -125,16 +127,16 @@ pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
 /// Kubernetes replaces `$(NAME)` in a command if the container has the variable, and leaves it
 /// unchanged otherwise.
 pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    let sets = scene.job.kind.sets;
+    let job = scene.job;
     for (group, container) in containers(scene) {
         if !group.whole || container.node.items("envFrom").next().is_some() {
             continue;
         }
+        undefined_in_shell(scene, container, findings);
         for Reference { name, line, in_script } in &container.references {
             // A Service of the namespace sets NAME_SERVICE_HOST, NAME_PORT and NAME_PORT_80_TCP.
             let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
-            let of_kind = sets.iter().any(|begin| name.starts_with(begin));
-            if container.env.contains_key(name) || of_service || of_kind {
+            if container.env.contains_key(name) || of_service || job.sets(name) {
                 continue;
             }
             let (then_en, then_zh) = if *in_script {
@@ -148,9 +150,83 @@ pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
                     "the container has no variable {name}, so Kubernetes does not replace $({name}): {then_en}",
                     "容器没有变量 {name}，因此 Kubernetes 不会替换 $({name})：{then_zh}"
                 ),
+                set_by_operator(job, name).unwrap_or_else(|| {
+                    text!(
+                        "define {name} under env, or write its value",
+                        "请在 env 中定义 {name}，或直接写出其值"
+                    )
+                }),
+            );
+        }
+    }
+}
+
+/// Names the variables that the operator sets in the job, for a name that only the operator can set.
+fn set_by_operator(job: &Workload<'_>, name: &str) -> Option<Text> {
+    let names = (job.kind.names)(job.object).filter(|_| (job.kind.owns)(name))?;
+    let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
+    Some(text!(
+        "the plugins of this job set: {names}. env sets VC_TASK_INDEX, svc VC_NAME_HOSTS and VC_NAME_NUM for each task, its name in capitals",
+        "此任务的插件设置的变量：{names}。env 设置 VC_TASK_INDEX，svc 为每个任务设置 VC_任务名_HOSTS 与 VC_任务名_NUM（任务名为大写）"
+    ))
+}
+
+/// A variable of the operator that a shell expands, and that the operator does not set here.
+fn undefined_in_shell(scene: &Scene<'_, '_>, container: &Container<'_>, findings: &mut Findings) {
+    let job = scene.job;
+    for ShellReference { name, line } in &container.shell_references {
+        let own = container.started.exports.iter().any(|(set, _)| set == name);
+        let is_set = job.sets(name) || container.env.contains_key(name) || own;
+        let Some(hint) = set_by_operator(job, name).filter(|_| !is_set) else { continue };
+        findings.error(
+            *line,
+            text!(
+                "{name} is not set in this job, so the shell puts nothing in its place",
+                "此任务中没有 {name}，shell 会把它替换为空"
+            ),
+            hint,
+        );
+    }
+}
+
+/// Variables of images and shells to which a value often adds a folder.
+const OF_IMAGES: &[&str] =
+    &["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "HOME"];
+
+/// Kubernetes replaces `$(NAME)` in a value; `$NAME` and `${NAME}` stay as they are. Of other names
+/// a template tool may fill them in before the manifest is applied.
+pub(super) fn literal(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    for (group, container) in containers(scene) {
+        for (variable, held) in container.env.iter().filter(|_| group.whole) {
+            let Some(value) = &held.value else { continue };
+            // A value that is nothing but a name is a template's, unless images have that variable.
+            let is_all = value.trim_start_matches(['$', '{']).trim_end_matches('}').len() + 1;
+            let known = |name: &str| {
+                OF_IMAGES.contains(&name)
+                    || (container.env.contains_key(name) && name.len() + 1 != is_all)
+            };
+            let Some(name) = shell_names(value).into_iter().find(|name| known(name)) else {
+                continue;
+            };
+            let (what_en, what_zh, or_en, or_zh) = if *name == *variable {
+                ("its old value is lost", "原有的值会丢失", String::new(), String::new())
+            } else {
+                (
+                    "nothing is put in its place",
+                    "不会被替换",
+                    format!(", $({name}) if env has {name} above it"),
+                    format!("；若 {name} 在 env 中位于其上方，可写 $({name})"),
+                )
+            };
+            findings.warning(
+                held.line,
                 text!(
-                    "define {name} under env, or write its value",
-                    "请在 env 中定义 {name}，或直接写出其值"
+                    "{variable} gets the text ${name} as it stands: Kubernetes expands $(NAME) only, and no shell reads this; {what_en}",
+                    "{variable} 会原样得到文本 ${name}：Kubernetes 只展开 $(NAME)，这里也没有 shell；{what_zh}"
+                ),
+                text!(
+                    "write the whole value{or_en}, or set it in the container's script",
+                    "请写出完整的值{or_zh}；或在容器的脚本中设置"
                 ),
             );
         }

@@ -34,7 +34,8 @@ pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let Some(pods) = scene.job.nodes() else { return };
-    if !scene.job.is_one_job() {
+    // Pods without containers have a rule of their own, and how many there should be is not known.
+    if !scene.job.is_one_job() || scene.job.groups.iter().any(Group::is_empty) {
         return;
     }
     for place in launch_sites(scene) {
@@ -181,8 +182,51 @@ fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
+/// Volcano's index counts the pods within one task: with several tasks it is no node rank.
+fn index_of_task(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    const INDEX: [&str; 4] =
+        ["${VC_TASK_INDEX}", "$VC_TASK_INDEX", "${VK_TASK_INDEX}", "$VK_TASK_INDEX"];
+    if !(scene.job.kind.owns)("VC_TASK_INDEX") || !scene.job.is_one_job() {
+        return;
+    }
+    let mut taken: Vec<(std::ops::Range<u64>, &Group<'_>)> = Vec::new();
+    let mut index = None;
+    for place in launch_sites(scene) {
+        let Some(word) = place.launch.get(FlagField::NodeRank) else { continue };
+        let ranks = if INDEX.contains(&word.shown().as_str()) {
+            index.get_or_insert(word.line);
+            place.group.replicas.map(|pods| 0..pods)
+        } else {
+            word.text().parse::<u64>().ok().map(|rank| rank..rank.saturating_add(1))
+        };
+        taken.extend(ranks.map(|ranks| (ranks, place.group)));
+    }
+    let Some(line) = index else { return };
+    let pairs = taken
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| taken.iter().skip(at + 1).map(move |other| (one, other)));
+    let same = pairs.into_iter().find(|((one, of), (other, task))| {
+        !std::ptr::eq(*of, *task) && one.start.max(other.start) < one.end.min(other.end)
+    });
+    let Some(((one, of), (other, task))) = same else { return };
+    let (rank, first, second) = (one.start.max(other.start), &of.role, &task.role);
+    findings.error(
+        line,
+        text!(
+            "VC_TASK_INDEX counts the pods of one task from 0: {first} and {second} both have node rank {rank}",
+            "VC_TASK_INDEX 在每个任务（task）内都从 0 开始：{first} 与 {second} 都有 node rank {rank}"
+        ),
+        text!(
+            "add the number of pods of the tasks before it, $((VC_TASK_INDEX + 1)) behind one master; or use the pytorch plugin, which sets RANK",
+            "请加上前面各任务的 Pod 数，例如一个 master 之后用 $((VC_TASK_INDEX + 1))；或使用设置 RANK 的 pytorch 插件"
+        ),
+    );
+}
+
 pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     repeated_index(scene, findings);
+    index_of_task(scene, findings);
     let mut say = |line: usize, name: Text, value: &str, pods: u64| {
         let Text { en, zh } = name;
         findings.error(

@@ -91,6 +91,36 @@ spec:
             medium: Memory
 "#;
 
+/// Two pods of one task, which know their index and the first of them from Volcano.
+pub(super) const VOLCANO: &str = r#"apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: demo}
+spec:
+  minAvailable: 2
+  schedulerName: volcano
+  plugins: {svc: [], env: []}
+  tasks:
+    - name: trainer
+      replicas: 2
+      template: &pod
+        spec:
+          terminationGracePeriodSeconds: 60
+          restartPolicy: Never
+          containers:
+          - name: c
+            image: registry.example/img:1
+            command:
+            - torchrun
+            - --nnodes=2
+            - --nproc_per_node=1
+            - --node_rank=$(VC_TASK_INDEX)
+            - --master_addr=$(VC_TRAINER_HOSTS)
+            - --master_port=29500
+            - train.py
+            resources: {requests: {cpu: 4, memory: 64Gi}, limits: {nvidia.com/gpu: 1, memory: 64Gi}}
+            volumeMounts: [{name: shm, mountPath: /dev/shm}]
+          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
+"#;
 pub(super) const RANKLAUNCH: &str =
     include_str!("../../../packaging/kubernetes/wan22-pytorchjob.yaml");
 pub(super) const TRAINJOB: &str = include_str!("../../../packaging/kubernetes/wan22-trainjob.yaml");

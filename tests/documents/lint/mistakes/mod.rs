@@ -4,6 +4,7 @@ mod commands;
 mod jobs;
 mod resources;
 mod sizes;
+mod volcano;
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use ranklaunch::testing::lang::Lang;
 use ranklaunch::testing::lint::{self, LintSeverity, RULES};
 
 use super::check;
-use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB};
+use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB, VOLCANO};
 
 /// One mistake: the rule, the sound manifest, what is replaced in it by what, and the line's
 /// beginning of the finding.
@@ -44,12 +45,14 @@ const fn tells(case: Case) -> Case {
 
 /// The mistakes of all families.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [sizes::CASES, jobs::CASES, resources::CASES, commands::CASES].into_iter().flatten()
+    [sizes::CASES, jobs::CASES, resources::CASES, commands::CASES, volcano::CASES]
+        .into_iter()
+        .flatten()
 }
 
 #[test]
 fn sound_manifests_have_no_findings() {
-    for sound in [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB] {
+    for sound in [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB, VOLCANO] {
         let report = check(sound, Some("1Ti"));
         assert!(
             report.findings.is_empty() && report.refused.is_empty(),
