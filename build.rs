@@ -1,4 +1,4 @@
-//! Builds the node-probe and hands it over as bytes, and the catalogue of failures deflated.
+//! Builds the node-probe and hands it over as bytes, and the catalogue of failures and the explanations deflated.
 //!
 //! The launcher is static and the probe must not be, and cargo has one set of
 //! flags per target, so the probe is built by a nested cargo call. That call
@@ -27,6 +27,8 @@ const PREBUILT: &str = "RANKLAUNCH_NODE_PROBE";
 
 /// Deflated it is a quarter of its size, and it is read only where a job has failed or a log is explained.
 const CATALOGUE: &str = "src/diagnose/catalogue.toml";
+/// What `explain ID` says, a file for each family of ids.
+const EXPLANATIONS: &str = "src/findings/text";
 
 /// The commit where no git says it.
 const COMMIT: &str = "RANKLAUNCH_COMMIT";
@@ -40,7 +42,8 @@ const KEPT_PREFIXES: &[&str] =
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml", CATALOGUE] {
+    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml", CATALOGUE, EXPLANATIONS]
+    {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::rerun-if-env-changed={PREBUILT}");
@@ -51,7 +54,9 @@ fn main() -> Result<(), Failure> {
     drop_unwind_tables()?;
 
     let folder = PathBuf::from(variable("OUT_DIR")?);
-    fs::write(folder.join("catalogue.toml.zz"), deflated(CATALOGUE)?)?;
+    let catalogue = fs::read(CATALOGUE).map_err(|error| format!("{CATALOGUE}: {error}"))?;
+    fs::write(folder.join("catalogue.toml.zz"), deflated(&catalogue)?)?;
+    fs::write(folder.join("explanations.zz"), deflated(&files_of(EXPLANATIONS)?)?)?;
     let built = match env::var_os(PREBUILT).filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = PathBuf::from(path);
@@ -71,11 +76,23 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn deflated(path: &str) -> Result<Vec<u8>, Failure> {
-    let text = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+fn deflated(text: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
-    out.write_all(&text)?;
+    out.write_all(text)?;
     Ok(out.finish()?)
+}
+
+/// The names and texts of a folder's files, each ended by a zero byte, in the order of their names.
+fn files_of(folder: &str) -> Result<Vec<u8>, Failure> {
+    let entries: Result<Vec<_>, _> = fs::read_dir(folder)?.collect();
+    let mut paths: Vec<PathBuf> = entries?.into_iter().map(|entry| entry.path()).collect();
+    paths.sort();
+    let mut all = Vec::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        all.extend([name.as_bytes(), b"\0", fs::read(&path)?.as_slice(), b"\0"].concat());
+    }
+    Ok(all)
 }
 
 /// The commit that `--version` names. Only of a release: with it each commit builds the whole crate again.

@@ -28,6 +28,7 @@ mod cpus;
 mod deadline;
 mod decide;
 mod diagnose;
+mod embedded;
 mod endpoint;
 mod engine;
 mod export;

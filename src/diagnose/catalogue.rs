@@ -1,14 +1,14 @@
 //! All rows and the automaton that finds them.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::io;
 use std::sync::LazyLock;
 
-use flate2::read::ZlibDecoder;
 use serde::Deserialize;
 
 use super::matcher::{Found, Matcher};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
+use crate::embedded;
 
 /// All rows, ready to be looked for.
 #[derive(Debug)]
@@ -37,9 +37,7 @@ static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
 
 /// The text of the catalogue of this executable.
 pub(super) fn embedded_text() -> io::Result<String> {
-    let mut text = String::new();
-    ZlibDecoder::new(DEFLATED).read_to_string(&mut text)?;
-    Ok(text)
+    embedded::inflated(DEFLATED)
 }
 
 /// The catalogue of this executable, read when it is first asked for.

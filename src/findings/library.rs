@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::{Family, Id};
+use crate::embedded;
 use crate::lang::Text;
 use crate::settings;
 
@@ -28,38 +29,33 @@ fn nothing() -> Text {
     Text::same("")
 }
 
-/// The files by name.
-const FILES: &[(&str, &str)] = &[
-    ("gpu.toml", include_str!("text/gpu.toml")),
-    ("limits.toml", include_str!("text/limits.toml")),
-    ("network.toml", include_str!("text/network.toml")),
-    ("program.toml", include_str!("text/program.toml")),
-    ("membership.toml", include_str!("text/membership.toml")),
-    ("layout.toml", include_str!("text/layout.toml")),
-    ("muster.toml", include_str!("text/muster.toml")),
-    ("settings.toml", include_str!("text/settings.toml")),
-    ("end.toml", include_str!("text/end.toml")),
-    ("lint.toml", include_str!("text/lint.toml")),
-    ("codes.toml", include_str!("text/codes.toml")),
-];
+/// `text/` as build.rs has deflated it.
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/explanations.zz"));
 
-/// Used for entries without an `off` of their own.
-const OVERRIDES: &str = include_str!("text/overrides.toml");
+/// The files by name.
+static FILES: LazyLock<Vec<(String, String)>> =
+    LazyLock::new(|| embedded::files(DEFLATED).unwrap_or_default());
+
+/// The file of the entries without an `off` of their own.
+const OVERRIDES: &str = "overrides.toml";
 
 /// The entry for every setting with an invalid value.
 const ANY_SETTING: &str = "settings.*";
 
 static ENTRIES: LazyLock<BTreeMap<String, Explanation>> = LazyLock::new(|| {
     type Entries = BTreeMap<String, Explanation>;
-    FILES.iter().flat_map(|(_, text)| toml::from_str::<Entries>(text).unwrap_or_default()).collect()
+    let texts = sources().filter(|(name, _)| *name != OVERRIDES);
+    texts.flat_map(|(_, text)| toml::from_str::<Entries>(text).unwrap_or_default()).collect()
 });
 
-static OFF: LazyLock<BTreeMap<String, Text>> =
-    LazyLock::new(|| toml::from_str(OVERRIDES).unwrap_or_default());
+static OFF: LazyLock<BTreeMap<String, Text>> = LazyLock::new(|| {
+    let text = sources().find(|(name, _)| *name == OVERRIDES).map_or("", |(_, text)| text);
+    toml::from_str(text).unwrap_or_default()
+});
 
-/// The texts of the files, for tests.
+/// The texts of the files.
 pub fn sources() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES.iter().copied().chain([("overrides.toml", OVERRIDES)])
+    FILES.iter().map(|(name, text)| (name.as_str(), text.as_str()))
 }
 
 /// The first of these keys that has an entry.
