@@ -7,7 +7,7 @@
 use super::names::{self, Secrecy, hides, is_name};
 use super::parts::{Parts, ReadAs};
 use super::shell::{self, WordPart};
-use super::words::{Language, is_option, language, program};
+use super::words::{Language, is_clearly_option, is_option, language, program};
 
 /// Meaning of the next word.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl CommandReader {
         let split = word.split_once('=').filter(|(name, _)| is_name(name));
         if let Some((name, rest)) = split {
             let start = at + name.len() + 1;
-            if hides(name, rest) {
+            if hides_argument(name, rest) {
                 parts.push(start, rest.len(), ReadAs::Secret);
             } else if matches!(name, "--wrap" | "--command") {
                 parts.push(start, rest.len(), ReadAs::Script);
@@ -62,7 +62,7 @@ impl CommandReader {
             return;
         }
         self.note(word);
-        if is_option(word) {
+        if is_option(word) || word.starts_with("-H") {
             self.attached(parts, at, word);
         } else if self.runs_words && word.contains(char::is_whitespace) {
             parts.push(at, word.len(), ReadAs::Script);
@@ -90,7 +90,7 @@ impl CommandReader {
         let split = word.split_once('=').map(|(name, rest)| (shell::unquoted(name), rest));
         if let Some((name, rest)) = split.filter(|(name, _)| is_name(name)) {
             let start = at + word.len() - rest.len();
-            if hides(&name, rest) && hides(&name, &shell::unquoted(rest)) {
+            if hides_argument(&name, rest) && hides_argument(&name, &shell::unquoted(rest)) {
                 parts.push(start, rest.len(), ReadAs::Secret);
             } else {
                 push_parts(parts, start, rest);
@@ -107,9 +107,10 @@ impl CommandReader {
         match &self.next {
             // A password may also begin with one dash.
             NextWord::Secret { name, several } => {
-                hides(name, word) && !(is_option(word) && (*several || word.starts_with("--")))
+                hides(name, word)
+                    && !(is_clearly_option(word) && (*several || word.starts_with("--")))
             }
-            NextWord::Hidden => !is_option(word),
+            NextWord::Hidden => !is_clearly_option(word),
             _ => false,
         }
     }
@@ -118,7 +119,10 @@ impl CommandReader {
     fn expected(&mut self, parts: &mut Parts, at: usize, word: &str, bare: &str) -> bool {
         if self.takes_secret(bare) {
             parts.push(at, word.len(), ReadAs::Secret);
-            if !matches!(self.next, NextWord::Secret { several: true, .. }) {
+            // It may be an option as well: `--PASS --PASSWORD X`.
+            if is_option(bare) && !bare.contains('=') {
+                self.next = self.after_option(bare);
+            } else if !matches!(self.next, NextWord::Secret { several: true, .. }) {
                 self.next = NextWord::Plain;
             }
             return true;
@@ -167,6 +171,7 @@ impl CommandReader {
             "-p" if says("sshpass") || says("docker") && says("login") => return NextWord::Hidden,
             "-S" | "--split-string" if says("env") => return NextWord::Command(Language::Shell),
             "--command" if self.takes.is_some() => return NextWord::Command(Language::Shell),
+            "--netrc" | "--netrc-optional" if says("curl") => return NextWord::Plain,
             "--wrap" => return NextWord::Command(Language::Shell),
             _ => {}
         }
@@ -191,12 +196,27 @@ impl CommandReader {
     fn attached(&self, parts: &mut Parts, at: usize, word: &str) {
         if let Some(rest) = word.strip_prefix("-H").filter(|rest| !rest.is_empty()) {
             parts.push(at + 2, rest.len(), ReadAs::Value);
+            if rest.contains(':') {
+                return;
+            }
         } else if self.takes == Some(Language::Code) && word.contains(['"', '\'']) {
             parts.push(at, word.len(), ReadAs::Code);
         }
         parts.push(at, word.len(), ReadAs::Pairs);
         parts.push(at, word.len(), ReadAs::Value);
     }
+}
+
+/// Whether to hide the value of `NAME=value`, where one dash may begin a name (`-token`) or a flag with
+/// a name behind it (`-eTOKEN`). One reading by which the name is known to be open decides.
+fn hides_argument(name: &str, value: &str) -> bool {
+    let one_dash = name.strip_prefix('-').filter(|flag| flag.starts_with(char::is_alphabetic));
+    let Some(behind) = one_dash.and_then(|flag| flag.get(1..)).filter(|it| !it.is_empty()) else {
+        return hides(name, value);
+    };
+    let readings = [name, behind];
+    !readings.into_iter().any(names::is_known_open)
+        && readings.into_iter().any(|name| hides(name, value))
 }
 
 fn push_parts(parts: &mut Parts, at: usize, word: &str) {

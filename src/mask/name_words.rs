@@ -16,6 +16,8 @@ pub(super) const SECRET: &[&str] = &[
     "cookie",
     "cookies",
     "jwt",
+    "bearer",
+    "netrc",
 ];
 
 /// The same inside a word without a break: `PGPASSWORD`, `clientsecret`, `HFAPIKEY`.

@@ -24,6 +24,15 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     secrecy(name) != Secrecy::Open
 }
 
+/// Whether a name has a word of a secret, but another one that makes it open: `image_key`.
+pub(super) fn is_known_open(name: &str) -> bool {
+    const WORDS: &[&str] = &["token", "key", "pass"];
+    let is_word = |word: &String| WORDS.contains(&word.as_str()) || SECRET.contains(&word.as_str());
+    let words = words(name);
+    let is_tokens = words.first().is_some_and(|word| word == "tokens");
+    secrecy(name) == Secrecy::Open && (is_tokens || words.iter().any(is_word))
+}
+
 pub(super) fn secrecy(name: &str) -> Secrecy {
     if KNOWN_OPEN.contains(&name) {
         return Secrecy::Open;
@@ -92,13 +101,18 @@ fn is_secret_word(word: &str) -> bool {
     })
 }
 
-/// The words of a name, in lower case: split at everything except letters and digits, and where
-/// a capital follows a small letter.
+/// The words of a name, in lower case: split at everything except letters and digits, where a
+/// capital follows a small letter, and before the last one of capitals that begin a word (`HFToken`,
+/// but `tokenIDs`).
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
-    let mut was_small = false;
-    for c in name.chars() {
-        if !c.is_alphanumeric() || (c.is_uppercase() && was_small) {
+    let (mut was_small, mut was_capital) = (false, false);
+    let mut rest = name.chars();
+    while let Some(c) = rest.next() {
+        let mut after = rest.clone().take_while(|c| c.is_lowercase());
+        let begins_word =
+            was_capital && after.next().is_some_and(|c| c != 's' || after.next().is_some());
+        if !c.is_alphanumeric() || (c.is_uppercase() && (was_small || begins_word)) {
             words.push(String::new());
         }
         if c.is_alphanumeric()
@@ -106,7 +120,7 @@ fn words(name: &str) -> Vec<String> {
         {
             word.extend(c.to_lowercase());
         }
-        was_small = c.is_lowercase();
+        (was_small, was_capital) = (c.is_lowercase(), c.is_uppercase());
     }
     words.retain(|word| !word.is_empty());
     words

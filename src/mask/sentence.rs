@@ -7,7 +7,7 @@
 use super::names::{hides, holds_nothing, is_name, is_secret_name};
 use super::pairs;
 use super::spans::Spans;
-use super::words::is_option;
+use super::words::{is_clearly_option, is_option};
 
 /// Prefixes of tokens of known services, and the least length of the rest.
 const SHAPES: &[(&str, usize)] = &[
@@ -134,15 +134,15 @@ pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
         }
         if let Some(name) = option.take()
             && hides(name, bare)
-            && !is_option(bare)
+            && !is_clearly_option(bare)
         {
             spans.hide(at + offset, bare.len());
+        } else if let Some((name, _)) = bare.split_once('=') {
+            if is_clear(name) || name.starts_with('-') {
+                pairs::mark(spans, at + offset, bare);
+            }
         } else if is_option(bare) && is_clear(bare) && is_secret_name(bare) {
             option = Some(bare);
-        } else if let Some((name, _)) = bare.split_once('=')
-            && is_clear(name)
-        {
-            pairs::mark(spans, at + offset, bare);
         }
         offset += word.len();
     }

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod forms;
+
 /// Names that hide their values.
 const SECRET_NAMES: &[&str] = &[
     "HF_TOKEN",

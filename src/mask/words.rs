@@ -15,8 +15,13 @@ pub(super) fn is_option(word: &str) -> bool {
     (1..=2).contains(&dashes)
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        // `--token --S3CR3T`: options are not written like this.
-        && !(dashes == 2 && name.chars().all(|c| !c.is_ascii_lowercase()) && name.len() > 2)
+}
+
+/// An option rather than the value of the secret before it: `--lr` and not `--S3CR3T`, which may be
+/// either.
+pub(super) fn is_clearly_option(word: &str) -> bool {
+    let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+    is_option(word) && (name.len() <= 2 || name.chars().any(|c| c.is_ascii_lowercase()))
 }
 
 /// A program's name: `/usr/bin/python3.11` → python
