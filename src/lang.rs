@@ -89,6 +89,11 @@ pub(crate) fn failure(kind: io::ErrorKind, text: Text) -> io::Error {
     io::Error::new(kind, Named(text))
 }
 
+/// Whether an error is one of [`failure`].
+pub(crate) fn is_explained(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Named>())
+}
+
 #[derive(Debug)]
 struct Named(Text);
 

@@ -4,7 +4,6 @@
 //! without secrets, and what is missing. Each source has a time limit, and nothing is written.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -19,6 +18,7 @@ use crate::logs::{JOURNAL, Logs, RUN_JSON};
 use crate::mask::{mask_file, mask_json};
 use crate::rank::GlobalRank;
 use crate::recorder;
+use crate::regular_file;
 use crate::stacks::{DumpFile, Missing, NodeDump, READING, RunningRanks};
 use crate::supervise::Owner;
 use crate::text;
@@ -233,8 +233,7 @@ fn masked(text: &str) -> String {
 /// The end of a file, from the beginning of a line.
 fn end_of(path: PathBuf) -> io::Result<String> {
     io_with_deadline(ANSWER, move || {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
+        let (mut file, length) = regular_file::open(&path)?;
         let from = length.saturating_sub(JOURNAL_END);
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();

@@ -10,14 +10,16 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::history::{Attempt, Excerpt, JournalReader, NodeHistory};
-use crate::lang::{Text, cause};
+use crate::lang::{Text, cause, failure};
 use crate::logs::{AttemptFolder, JOURNAL, LauncherFolder, RUN_JSON, printable};
 use crate::mask::mask_file;
-use crate::regular_file;
+use crate::regular_file::{self, WithoutHoles};
 use crate::text;
 
 /// Bytes of a line of the journal; a longer one is none of ours.
 const LONGEST: u64 = 4 << 20;
+/// Bytes of a journal; that of a year has some hundred MiB.
+const LARGEST_JOURNAL: u64 = 2 << 30;
 /// Bytes of a run.json, which has a line for every rank of its node.
 const LARGEST_RECORD: u64 = 32 << 20;
 /// Bytes of a log that are searched for the line of the cause.
@@ -34,7 +36,7 @@ const AFTER: usize = 6;
 /// When it has neither a journal nor a run.json.
 pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
     let mut journal = JournalReader::default();
-    let lines = read_lines(&folder.join(JOURNAL), &mut journal);
+    let lines = read_lines(folder, &mut journal);
     let (record, note) = match regular_file::read(&folder.join(RUN_JSON), LARGEST_RECORD) {
         Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
             Ok(record) => (Some(record), None),
@@ -79,14 +81,24 @@ pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
     Ok(history)
 }
 
-fn read_lines(path: &Path, journal: &mut JournalReader) -> io::Result<()> {
-    let (file, _) = regular_file::open(path)?;
-    let mut file = BufReader::with_capacity(64 * 1024, file);
+fn read_lines(folder: &Path, journal: &mut JournalReader) -> io::Result<()> {
+    let (file, _) = regular_file::open_below(folder, &[JOURNAL])?;
+    let mut file = BufReader::with_capacity(64 * 1024, WithoutHoles::of(file));
     let mut line = Vec::new();
+    let mut done = 0;
     loop {
         line.clear();
-        if file.by_ref().take(LONGEST).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+        if done > LARGEST_JOURNAL {
+            let size = LARGEST_JOURNAL >> 30;
+            let why = text!(
+                "what follows its first {size} GiB is not read",
+                "前 {size} GiB 之后的内容未读取"
+            );
+            return Err(failure(io::ErrorKind::FileTooLarge, why));
+        }
+        match file.by_ref().take(LONGEST).read_until(b'\n', &mut line)? {
+            0 => return Ok(()),
+            read => done += read as u64,
         }
         journal.line(line.strip_suffix(b"\n").unwrap_or(&line));
     }
@@ -97,18 +109,24 @@ fn excerpt(folder: &Path, attempt: &Attempt) -> Option<Excerpt> {
     let cause = attempt.cause.as_ref().filter(|cause| !cause.log.is_empty())?;
     // A name of ours, whatever the record says.
     let log = Path::new(&cause.log).file_name()?;
-    let path = folder.join(AttemptFolder(attempt.number).to_string()).join(log);
+    let of_attempt = AttemptFolder(attempt.number).to_string();
+    let names = [of_attempt.as_str(), log.to_str()?];
     let evidence = cause.evidence.trim();
     let shows = |line: &str| !evidence.is_empty() && line.contains(evidence);
     // Of a log that outgrew its limit the middle is missing, so its lines have other numbers.
-    let (first, shown, lines) = around(&path, |number, line| number == cause.line && shows(line))
-        .or_else(|| around(&path, |_, line| shows(line)))?;
+    let (first, shown, lines) =
+        around(folder, &names, |number, line| number == cause.line && shows(line))
+            .or_else(|| around(folder, &names, |_, line| shows(line)))?;
     Some(Excerpt { log: cause.log.clone(), first, shown, lines })
 }
 
 /// The lines around the first that `is_it`, the number of the first of them, and of that one.
-fn around(path: &Path, is_it: impl Fn(u64, &str) -> bool) -> Option<(u64, u64, Vec<String>)> {
-    let (file, _) = regular_file::open(path).ok()?;
+fn around(
+    folder: &Path,
+    names: &[&str],
+    is_it: impl Fn(u64, &str) -> bool,
+) -> Option<(u64, u64, Vec<String>)> {
+    let (file, _) = regular_file::open_below(folder, names).ok()?;
     let mut file = BufReader::with_capacity(64 * 1024, file.take(SEARCHED));
     let mut kept = std::collections::VecDeque::new();
     let (mut number, mut shown) = (0, None);

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::escape::push_escaped;
 use super::file_names::{AttemptFolder, RankLog, continued, segment};
 use super::index::{Entry, INDEX, Writer};
+use crate::regular_file;
 use crate::supervise::Stream;
 
 /// Bytes of a file that are read at once; a line has at most so many.
@@ -77,6 +78,9 @@ pub(crate) struct Page {
     pub is_end: bool,
     /// The largest number of a rank in this attempt.
     pub last_rank: u32,
+    /// Files in the place of logs that are links or no regular files, and were not read.
+    #[serde(default)]
+    pub odd: Vec<String>,
 }
 
 /// A file of an attempt, as its index names it.
@@ -121,9 +125,9 @@ pub(crate) fn page(
         if attempt == cursor.attempt { cursor } else { Cursor { attempt, ..Cursor::default() } };
     // A further attempt proves that this one is over.
     let following = attempts.get(1).copied();
-    let folder = launcher.join(AttemptFolder(attempt).to_string());
     let mut reading = Reading {
-        folder,
+        launcher: launcher.to_owned(),
+        attempt: AttemptFolder(attempt).to_string(),
         wanted,
         most,
         is_over: is_over || following.is_some(),
@@ -155,7 +159,9 @@ pub(crate) fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
 
 /// One page that is being filled.
 struct Reading<'a> {
-    folder: PathBuf,
+    launcher: PathBuf,
+    /// The folder below it.
+    attempt: String,
     wanted: &'a Wanted,
     most: usize,
     is_over: bool,
@@ -174,8 +180,8 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn read(&mut self) -> io::Result<()> {
         if self.page.next.rest.is_none() {
-            match File::open(self.folder.join(INDEX)) {
-                Ok(index) => self.index(&index)?,
+            match open_in(&self.launcher, &self.attempt, INDEX) {
+                Ok((index, _)) => self.index(&index)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => self.page.is_end = true,
                 Err(error) => return Err(error),
             }
@@ -251,7 +257,7 @@ impl Reading<'_> {
             return Ok(());
         }
         let head = Named::new(name, tail.writer);
-        let Ok(metadata) = self.folder.join(name).metadata() else { return Ok(()) };
+        let Some(metadata) = self.metadata(name)? else { return Ok(()) };
         let end = metadata.len();
         let last = self.window(name, end.saturating_sub(LONGEST_MARK), end)?.unwrap_or_default();
         let line = last.strip_suffix(b"\n").unwrap_or(&last);
@@ -290,6 +296,10 @@ impl Reading<'_> {
             let to = piece.end.min(from.saturating_add(WINDOW));
             let Some(window) = self.window(&named.name, from, to)? else { return Ok(true) };
             self.read += to - from;
+            if let Some(skipped) = self.hole(&window, from, piece.end) {
+                self.page.next.done += skipped;
+                continue;
+            }
             let is_whole = window.len() as u64 == to - from;
             let done = match memrchr(b'\n', &window) {
                 Some(end) => {
@@ -304,6 +314,16 @@ impl Reading<'_> {
             let ends_here = from + done >= piece.end || to == piece.end || !is_whole;
             self.page.next.done += if ends_here { piece.end - from } else { done };
         }
+    }
+
+    /// The bytes of a hole that begins with `window`: a sparse file may have any size.
+    fn hole(&self, window: &[u8], from: u64, end: u64) -> Option<u64> {
+        let (_, file) = self.opened.as_ref().filter(|_| window.len() as u64 == WINDOW)?;
+        if window.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        let data = regular_file::data_from(file, from).unwrap_or(end).min(end);
+        (data > from + WINDOW).then_some(data - from)
     }
 
     /// What of the line at `at` is before it.
@@ -375,7 +395,8 @@ impl Reading<'_> {
         let mut covered: HashMap<String, u64> = HashMap::new();
         // As a page that begins here knows them.
         self.files.clear();
-        if let Ok(index) = File::open(self.folder.join(INDEX)) {
+        if let Ok((index, _)) = open_in(&self.launcher, &self.attempt, INDEX) {
+            let index = regular_file::WithoutHoles::of(index);
             for line in BufReader::new(index).split(b'\n') {
                 let line = line?;
                 match std::str::from_utf8(&line).ok().and_then(Entry::parse) {
@@ -393,7 +414,8 @@ impl Reading<'_> {
             }
         }
         let mut names: Vec<String> = self
-            .folder
+            .launcher
+            .join(&self.attempt)
             .read_dir()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| writer_of(name).is_some())
@@ -410,7 +432,7 @@ impl Reading<'_> {
         };
         let named = Named::new(name, writer);
         self.page.last_rank = self.page.last_rank.max(named.number);
-        let Ok(metadata) = self.folder.join(name).metadata() else { return Ok(true) };
+        let Some(metadata) = self.metadata(name)? else { return Ok(true) };
         let length = metadata.len();
         // Without an index the time of a line is not known, only that of the last one.
         let is_since = |since| {
@@ -433,16 +455,31 @@ impl Reading<'_> {
         Ok(true)
     }
 
-    /// Bytes of a file; fewer if it has fewer. None if it is gone.
-    fn window(&mut self, name: &str, from: u64, to: u64) -> io::Result<Option<Vec<u8>>> {
+    /// A log of the attempt. None if it is gone, or is none.
+    fn file(&mut self, name: &str) -> io::Result<Option<&File>> {
         if self.opened.as_ref().is_none_or(|(opened, _)| opened != name) {
-            match File::open(self.folder.join(name)) {
-                Ok(file) => self.opened = Some((name.to_owned(), file)),
+            match open_in(&self.launcher, &self.attempt, name) {
+                Ok((file, _)) => self.opened = Some((name.to_owned(), file)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    if self.page.odd.iter().all(|odd| odd != name) {
+                        self.page.odd.push(name.to_owned());
+                    }
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }
-        let Some((_, file)) = &self.opened else { return Ok(None) };
+        Ok(self.opened.as_ref().map(|(_, file)| file))
+    }
+
+    fn metadata(&mut self, name: &str) -> io::Result<Option<std::fs::Metadata>> {
+        self.file(name)?.map(File::metadata).transpose()
+    }
+
+    /// Bytes of a file; fewer if it has fewer. None if it is gone.
+    fn window(&mut self, name: &str, from: u64, to: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.file(name)? else { return Ok(None) };
         // What an index that was cut names may be beyond any offset of a file (off_t).
         if i64::try_from(to).is_err() {
             return Ok(Some(Vec::new()));
@@ -462,6 +499,16 @@ impl Reading<'_> {
     }
 }
 
+/// A file of an attempt. Whoever can write the folder of the run can put anything in its place.
+fn open_in(launcher: &Path, attempt: &str, name: &str) -> io::Result<(File, u64)> {
+    match (launcher.parent(), launcher.file_name().and_then(|name| name.to_str())) {
+        (Some(run), Some(own)) if !run.as_os_str().is_empty() => {
+            regular_file::open_below(run, &[own, attempt, name])
+        }
+        _ => regular_file::open_below(launcher, &[attempt, name]),
+    }
+}
+
 fn writer_of(name: &str) -> Option<Writer> {
     let log = continued(name);
     match RankLog::parse(log) {
@@ -478,9 +525,8 @@ impl Cursor {
             return Ok(Cursor::default());
         };
         let begin = Cursor { attempt, ..Cursor::default() };
-        let path = launcher.join(AttemptFolder(attempt).to_string()).join(INDEX);
-        let Ok(mut index) = File::open(path) else { return Ok(begin) };
-        let length = index.metadata()?.len();
+        let folder = AttemptFolder(attempt).to_string();
+        let Ok((mut index, length)) = open_in(launcher, &folder, INDEX) else { return Ok(begin) };
         if length <= entries {
             return Ok(begin);
         }

@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::file_names::{AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON};
 use super::folder::{FolderLevel, LogFolder};
 use crate::deadline::with_deadline;
+use crate::regular_file;
 use crate::settings::LogKeep;
 
 /// The mark of a launcher that lives, in its folder.
@@ -102,8 +103,10 @@ fn lives(launcher: &Path) -> bool {
         // A time in the future is that of a server whose clock is ahead.
         written.is_some_and(|at| at.elapsed().map_or(true, |since| since < STILL))
     };
-    match File::options().append(true).open(launcher.join(RUNNING)) {
+    match regular_file::open_to_lock(&launcher.join(RUNNING)) {
         Ok(mark) => flock(&mark, FlockOperation::NonBlockingLockExclusive).is_err() || grows(),
+        // Not a mark: somebody put something else in its place.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => grows(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // It ended, or is of a version that sets no mark.
             !launcher.join(RUN_JSON).exists() && grows()

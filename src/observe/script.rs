@@ -9,6 +9,7 @@ use blake2::{Blake2s256, Digest as _};
 
 use super::{NamedFile, Script};
 use crate::host::Host;
+use crate::regular_file;
 use crate::settings::{Program, Settings, config_files};
 
 /// A larger program is no script.
@@ -62,9 +63,8 @@ fn is_missing(error: &std::io::Error) -> bool {
 fn look(path: PathBuf, from: PathBuf) -> Script {
     let found = std::fs::metadata(&path);
     let exists = !found.as_ref().is_err_and(is_missing);
-    // Opened only if it is a regular file, since a FIFO would block.
     let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
-    let content = is_script.then(|| std::fs::read(&path).ok()).flatten();
+    let content = is_script.then(|| regular_file::read(&path, LARGEST).ok()).flatten();
     Script { digest: content.as_deref().map(digest), path, from, exists }
 }
 

@@ -15,6 +15,7 @@ use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::host::Host;
 use crate::launchers::{self, PrefixScope, ProgramPosition, is_python};
 use crate::mask;
+use crate::regular_file;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
@@ -369,13 +370,8 @@ fn shell_of(path: &OsStr, host: &Host) -> Option<&'static str> {
         None => {}
     }
     let path = host.argument(path);
-    if !std::fs::metadata(&path).is_ok_and(|file| file.is_file()) {
-        return None;
-    }
-    let mut first = [0u8; 128];
-    let mut file = std::fs::File::open(&path).ok()?;
-    let read = std::io::Read::read(&mut file, &mut first).ok()?;
-    let line = first.get(..read)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let first = regular_file::read(&path, 128).ok()?;
+    let line = first.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let base = |word: &[u8]| word.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
     let mut program = base(words.next()?)?;

@@ -9,6 +9,7 @@
 //! that calls a child which uses an item of the parent is a circle of two.
 
 mod modules;
+mod openers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -172,7 +172,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         }
         let mut progress = Progress::new(file);
         let name = &file.origin.name;
-        let opened = match log_streams::open(file.path.as_deref()) {
+        let opened = match log_streams::open(file.path.as_deref(), file.asked) {
             Ok(opened) => opened,
             Err(error) if file.asked => return Err(log_files::unreadable(name, &error)),
             Err(error) => {

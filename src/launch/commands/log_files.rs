@@ -179,6 +179,13 @@ impl Named {
             if !is_log(&path) && !is_record(&path) && !is_dump(&path) {
                 continue;
             }
+            // A collection of logs may be links; in the folder of a run nobody makes one that means well.
+            if kind.is_symlink() && run_of(&path).is_some() {
+                let error =
+                    text!("it is a link, which is not followed here", "它是链接，此处不予跟随");
+                self.unread.push(Unread { name: shown(&path), error });
+                continue;
+            }
             match path.metadata() {
                 Ok(metadata) if metadata.is_file() => logs.push(Listed {
                     is_link: kind.is_symlink(),

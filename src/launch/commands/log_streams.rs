@@ -1,25 +1,35 @@
 //! Plain bytes of a log, whatever it is packed with: nothing, gzip or zstd.
 //!
 //! Takes a path or standard input; gives a reader. What came before damage is given before the
-//! error.
+//! error. Reading costs no more than what lies on the disk: holes are skipped, and unpacking ends where a
+//! file cannot be a log.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
 
-use crate::lang::{Text, cause};
+use crate::lang::{Text, cause, failure, is_explained};
+use crate::regular_file::{self, WithoutHoles};
 use crate::text;
 
 /// Bytes that are read from a file at once.
 const CHUNK: usize = 256 * 1024;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// Logs have 5 to 30 times the bytes of what they are packed to; zeros have 1000 times. Below the first
+/// number any ratio passes.
+const ANY_RATIO: u64 = 256 << 20;
+const MOST_RATIO: u64 = 100;
+/// Time limit for unpacking one log.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// A log that is open.
 pub(super) struct Opened {
@@ -29,15 +39,56 @@ pub(super) struct Opened {
     pub(super) taken: Rc<Cell<u64>>,
 }
 
-/// Opens a file, or standard input where no path is given.
-pub(super) fn open(path: Option<&Path>) -> io::Result<Opened> {
-    let source: Box<dyn Read> = match path {
+/// Opens a file, or standard input where no path is given. `asked`: the file itself was named, so that
+/// it may be a pipe (`<(kubectl logs …)`); what lies in a folder is a file.
+pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
+    let file = match path {
+        None => None,
+        Some(path) if asked => Some(File::open(path)?),
+        Some(path) => Some(regular_file::open(path)?.0),
+    };
+    let source: Box<dyn Read> = match file {
         None => Box::new(io::stdin()),
-        Some(path) => Box::new(File::open(path)?),
+        Some(file) if file.metadata()?.is_file() => Box::new(WithoutHoles::of(file)),
+        Some(pipe) => Box::new(pipe),
     };
     let taken = Rc::new(Cell::new(0));
     let counted = Counted { source, taken: Rc::clone(&taken) };
-    Ok(Opened { bytes: plain(BufReader::with_capacity(CHUNK, counted))?, taken })
+    let bytes = plain(BufReader::with_capacity(CHUNK, counted), &taken)?;
+    Ok(Opened { bytes, taken })
+}
+
+/// What is unpacked, until it is too much for what it was packed to, or takes too long.
+struct Bounded<R> {
+    unpacked: R,
+    given: u64,
+    /// Bytes of the packed file so far.
+    taken: Rc<Cell<u64>>,
+    until: Instant,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let most = ANY_RATIO.max(self.taken.get().saturating_mul(MOST_RATIO));
+        let why = if self.given > most {
+            let size = self.given >> 20;
+            text!(
+                "what follows its first {size} MiB is not read: it unpacks to more than {MOST_RATIO} times its size, as no log does",
+                "前 {size} MiB 之后的内容未读取：其解压后超过自身大小的 {MOST_RATIO} 倍，不可能是日志"
+            )
+        } else if Instant::now() >= self.until {
+            let (size, seconds) = (self.given >> 20, LONGEST.as_secs());
+            text!(
+                "what follows its first {size} MiB is not read: unpacking took {seconds} s; unpack it to a file",
+                "前 {size} MiB 之后的内容未读取：解压已用时 {seconds} 秒；请先解压为文件"
+            )
+        } else {
+            let read = self.unpacked.read(out)?;
+            self.given += read as u64;
+            return Ok(read);
+        };
+        Err(failure(io::ErrorKind::FileTooLarge, why))
+    }
 }
 
 /// What went wrong while a log was read.
@@ -49,6 +100,7 @@ pub(super) fn words(error: &io::Error) -> Text {
             "zstd 窗口大于 100 MiB：请先用 zstd -d --long=31 解压"
         ),
         _ if error.raw_os_error().is_some() => cause(error),
+        _ if is_explained(error) => cause(error),
         _ => {
             text!("the packed data is cut off or damaged", "压缩数据不完整或已损坏")
         }
@@ -69,16 +121,19 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Unpacks what is packed, as the first bytes say.
-fn plain(mut packed: impl BufRead + 'static) -> io::Result<Box<dyn Read>> {
+fn plain(mut packed: impl BufRead + 'static, taken: &Rc<Cell<u64>>) -> io::Result<Box<dyn Read>> {
     let first = magic(&mut packed)?;
     let is_zstd = first.starts_with(ZSTD) || is_skippable(&first);
     let is_gzip = first.starts_with(GZIP);
     let whole = Cursor::new(first).chain(packed);
+    let (taken, until) = (Rc::clone(taken), Instant::now() + LONGEST);
     if is_gzip {
-        return Ok(Box::new(MultiGzDecoder::new(whole)));
+        let unpacked = MultiGzDecoder::new(whole);
+        return Ok(Box::new(Bounded { unpacked, given: 0, taken, until }));
     }
     if is_zstd {
-        return Ok(Box::new(Frames { packed: Some(whole), frame: None, damage: None }));
+        let unpacked = Frames { packed: Some(whole), frame: None, damage: None };
+        return Ok(Box::new(Bounded { unpacked, given: 0, taken, until }));
     }
     Ok(Box::new(whole))
 }

@@ -14,6 +14,7 @@ use crate::regular_file;
 use crate::report::closing;
 use crate::report::compare_view;
 use crate::report::page::{MOST_POINTS, page};
+use crate::run_id::RunId;
 use crate::text;
 use crate::verdict::Refusal;
 
@@ -44,12 +45,16 @@ fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
         }
         None => {
             let usual = beside(&folders, of_a_node);
-            match place(&usual, page.as_bytes()) {
+            // A pipe that lies there is nobody's wish.
+            match regular_file::replace(&usual, page.as_bytes()) {
                 Ok(()) => usual,
                 // The logs may be on a read-only mount, or belong to somebody else.
                 Err(_) => {
-                    let here = PathBuf::from(format!("{run_id}.html"));
-                    place(&here, page.as_bytes()).map_err(|error| failed(&usual, &error))?;
+                    // A journal of somebody else may name any path.
+                    let name = if RunId::is_sound(&run_id) { &run_id } else { "report" };
+                    let here = PathBuf::from(format!("{name}.html"));
+                    regular_file::replace(&here, page.as_bytes())
+                        .map_err(|error| failed(&usual, &error))?;
                     here
                 }
             }
@@ -72,7 +77,7 @@ fn beside(folders: &[PathBuf], of_a_node: bool) -> PathBuf {
     }
 }
 
-/// A reader sees the old file or the new one.
+/// A reader sees the old file or the new one; what was named may be a pipe.
 fn place(path: &Path, page: &[u8]) -> io::Result<()> {
     let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
     if is_special {

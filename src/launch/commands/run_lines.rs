@@ -5,7 +5,7 @@
 //! length of the run; of a thousand launchers a page is small.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -40,6 +40,8 @@ struct Source {
     behind_ms: i64,
     /// Why it gives nothing more.
     failed: Option<Text>,
+    /// Files of which it was said that they are no logs.
+    odd: BTreeSet<String>,
 }
 
 /// Where a viewer begins.
@@ -212,7 +214,10 @@ impl RunLines {
             match (&source.folder, source.member) {
                 (Some(folder), _) => {
                     match page(folder, source.cursor, &self.wanted, self.most, self.is_over) {
-                        Ok(page) => self.last_rank = self.last_rank.max(source.take(page)),
+                        Ok(page) => {
+                            self.problems.extend(source.odd(&page));
+                            self.last_rank = self.last_rank.max(source.take(page));
+                        }
                         Err(error) => self.problems.extend(source.fail(&cause(&error))),
                     }
                 }
@@ -247,7 +252,10 @@ impl RunLines {
             };
             let node = nodes.iter_mut().find(|node| node.member == *member);
             match node.map(|node| (node.page.take(), node.problem.take())) {
-                Some((Some(page), _)) => self.last_rank = self.last_rank.max(source.take(page)),
+                Some((Some(page), _)) => {
+                    self.problems.extend(source.odd(&page));
+                    self.last_rank = self.last_rank.max(source.take(page));
+                }
                 Some((None, Some(why))) => self.problems.extend(source.fail(&why)),
                 // It did not answer now.
                 _ => source.is_end = true,
@@ -267,6 +275,29 @@ impl Source {
             at_ms: 0,
             behind_ms,
             failed: None,
+            odd: BTreeSet::new(),
+        }
+    }
+
+    /// What is said of files that are no logs, once each.
+    fn odd(&mut self, page: &Page) -> Vec<Text> {
+        let new: Vec<&String> =
+            page.odd.iter().filter(|name| self.odd.insert((*name).clone())).collect();
+        let said = new.into_iter().map(|name| {
+            let why = text!(
+                "{name} is a link or no regular file, so it is not read",
+                "{name} 是链接或不是普通文件，未读取"
+            );
+            self.about(&why)
+        });
+        said.collect()
+    }
+
+    fn about(&self, why: &Text) -> Text {
+        match (self.member, &self.folder) {
+            (Some(member), _) => named(member, why),
+            (None, Some(folder)) => why.about(folder.display()),
+            (None, None) => why.clone(),
         }
     }
 
@@ -279,7 +310,7 @@ impl Source {
 
     /// Gives the largest number of a rank.
     fn take(&mut self, page: Page) -> u32 {
-        let Page { lines, next, is_end, last_rank } = page;
+        let Page { lines, next, is_end, last_rank, odd: _ } = page;
         // The same page again and again, from a launcher of another version, would never end.
         self.is_end = is_end || (lines.is_empty() && next == self.cursor);
         self.lines = lines.into();
@@ -289,11 +320,7 @@ impl Source {
 
     fn fail(&mut self, why: &Text) -> Option<Text> {
         self.is_end = true;
-        let shown = match (self.member, &self.folder) {
-            (Some(member), _) => named(member, why),
-            (None, Some(folder)) => why.about(folder.display()),
-            (None, None) => why.clone(),
-        };
+        let shown = self.about(why);
         let is_new = self.failed.is_none();
         self.failed = Some(shown.clone());
         is_new.then_some(shown)

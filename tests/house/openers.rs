@@ -1,0 +1,133 @@
+//! Every place that opens a file by its path, with what keeps a file of somebody else from holding
+//! it up: a FIFO in place of a file, a link, a file without end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Calls that open a file and follow links, wait for the writer of a FIFO, or read without a bound.
+const CALLS: &[&str] = &[
+    "File::open(",
+    "File::options(",
+    "File::create(",
+    "OpenOptions::new(",
+    "fs::read(",
+    "fs::read_to_string(",
+    "rustix::fs::open(",
+    "rustix::fs::openat(",
+];
+
+/// The kernel's own files: /proc, /sys and devices.
+const KERNEL: &str = "of the kernel";
+/// A file that this program makes, and that must not be there before.
+const FRESH: &str = "is made here";
+/// The file itself was named on the command line or in a variable, and may be a pipe.
+const NAMED: &str = "was named itself";
+/// In a folder that only this user can enter.
+const PRIVATE: &str = "in a private folder";
+
+/// The files of the source with such calls, how many, and why each may. All others use
+/// `src/regular_file.rs`.
+const ALLOWED: &[(&str, usize, &str)] = &[
+    ("src/host.rs", 1, "has a deadline: `src/launch/collect.rs`"),
+    ("src/launch/commands/dump.rs", 1, FRESH),
+    ("src/launch/commands/install.rs", 1, KERNEL),
+    ("src/launch/commands/lint.rs", 1, NAMED),
+    ("src/launch/commands/log_streams.rs", 1, NAMED),
+    ("src/launch/commands/report.rs", 1, NAMED),
+    ("src/launch/node_evidence.rs", 1, KERNEL),
+    ("src/launch/scratch.rs", 2, "a lock that is made here; of the kernel"),
+    ("src/logs/console.rs", 1, KERNEL),
+    ("src/muster/links/endpoint.rs", 1, KERNEL),
+    ("src/muster/protocol/secret.rs", 1, NAMED),
+    ("src/observe/gpu/fallback.rs", 2, KERNEL),
+    ("src/observe/kernel_log.rs", 1, KERNEL),
+    ("src/observe/leftovers.rs", 2, KERNEL),
+    ("src/observe/rdma.rs", 1, KERNEL),
+    ("src/prepare/allreduce.rs", 3, PRIVATE),
+    ("src/prepare/write.rs", 1, FRESH),
+    ("src/probe/start.rs", 1, FRESH),
+    ("src/procfs.rs", 2, KERNEL),
+    ("src/random.rs", 1, KERNEL),
+    ("src/regular_file.rs", 5, "the one place"),
+    ("src/settings/owner.rs", 1, KERNEL),
+    ("src/settings/places.rs", 1, NAMED),
+    ("src/stacks/client.rs", 1, KERNEL),
+    ("src/stacks/kernel.rs", 2, KERNEL),
+    ("src/stacks/memory.rs", 1, KERNEL),
+    ("src/stacks/process.rs", 2, KERNEL),
+    ("src/stacks/sockets.rs", 1, KERNEL),
+    ("src/supervise/bind.rs", 2, KERNEL),
+    ("src/supervise/engine.rs", 1, KERNEL),
+    ("src/supervise/reaper.rs", 2, KERNEL),
+    ("src/supervise/tree.rs", 3, KERNEL),
+    ("src/supervise/warmed.rs", 2, KERNEL),
+    ("src/warm/ahead.rs", 3, "two in a private folder; of the kernel"),
+    ("src/warm/mod.rs", 1, KERNEL),
+    ("src/watch/dump_pipe.rs", 2, "of the kernel; a pipe that is tried"),
+    ("src/watch/faulthandler.rs", 1, KERNEL),
+    ("src/watch/gather.rs", 1, KERNEL),
+    ("src/watch/pulse.rs", 6, KERNEL),
+];
+
+/// Without the code of tests and the words of comments.
+fn calls(text: &str) -> usize {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let starts = |line: &str, call: &str| {
+        let is_part = |before: char| before.is_alphanumeric() || before == '_';
+        let ends = line.match_indices(call).filter(|(at, _)| !line[..*at].ends_with(is_part));
+        ends.count()
+    };
+    lines.map(|line| CALLS.iter().map(|call| starts(line, call)).sum::<usize>()).sum()
+}
+
+fn count(folder: &Path, found: &mut BTreeMap<String, usize>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let (path, name) = (entry.path(), entry.file_name().into_string().expect("a name"));
+        let is_of_tests = matches!(name.as_str(), "tests" | "tests.rs" | "fuzz" | "fuzz.rs");
+        // The node-probe reads the driver and nothing else.
+        if is_of_tests || name == "node-probe" {
+            continue;
+        }
+        if path.is_dir() {
+            count(&path, found);
+        } else if name.ends_with(".rs") {
+            let count = calls(&std::fs::read_to_string(&path).expect("a file"));
+            if count > 0 {
+                found.insert(super::shown(&path), count);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_opening_of_a_file_has_its_reason() {
+    let mut found = BTreeMap::new();
+    count(&super::root().join("src"), &mut found);
+    let allowed: BTreeMap<String, usize> =
+        ALLOWED.iter().map(|(file, count, _)| ((*file).to_owned(), *count)).collect();
+    let differ: Vec<_> = found
+        .keys()
+        .chain(allowed.keys())
+        .filter(|file| found.get(*file) != allowed.get(*file))
+        .map(|file| (file, found.get(file), allowed.get(file)))
+        .collect();
+    assert!(
+        differ.is_empty(),
+        "open these with src/regular_file.rs, or give the reason here: {differ:#?}"
+    );
+}
+
+/// The control.
+#[test]
+fn calls_are_found_outside_of_tests_and_comments() {
+    for (text, count) in [
+        ("let a = std::fs::read(path);", 1),
+        ("File::open(p)?; std::fs::read_to_string(q)?", 2),
+        ("// File::open(p)\n", 0),
+        ("regular_file::read(p); root.open(p); myfs::read(p)", 0),
+        ("#[cfg(test)]\nmod tests {\n fs::read(p)", 0),
+    ] {
+        assert_eq!(calls(text), count, "{text}");
+    }
+}
