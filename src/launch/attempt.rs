@@ -46,6 +46,7 @@ use crate::report::ending::{self, ending, memory};
 use crate::report::files::RunRecord;
 use crate::report::record_events;
 use crate::report::{self, Ending, engine_log};
+use crate::run_id::RunId;
 use crate::stacks::{Job, RunningRanks};
 use crate::status::Phase;
 use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
@@ -228,7 +229,7 @@ impl Attempt {
         let nodes = nodes(ready, plan);
         let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
         let running = RunningRanks::of(Job {
-            run_id: identity.run_id.clone(),
+            run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
             attempt: self.number,
             node: plan.membership.node_rank,
             nodes: plan.membership.nnodes,

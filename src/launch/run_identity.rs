@@ -21,7 +21,13 @@ pub(super) fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdenti
     let job: String = job
         .chars()
         .take(48)
-        .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
+        .enumerate()
+        // A first dot would hide the folder of the run.
+        .map(|(at, letter)| match letter {
+            '.' if at > 0 => letter,
+            _ if letter.is_ascii_alphanumeric() => letter,
+            _ => '-',
+        })
         .collect();
     let [high, low] = random;
     Ok(RunIdentity {

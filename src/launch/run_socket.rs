@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::view::{JobStatus, PackedStatus, View, ViewAsk};
 use crate::muster::{MemberKind, Packed};
+use crate::run_id::RunId;
 use crate::stacks::{Answer, Ask, Everywhere, Job, Refused, RunningRanks, StacksServer};
 use crate::status::StatusBoard;
 
@@ -80,7 +81,7 @@ fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
 fn planned(board: &StatusBoard) -> Job {
     let run = board.snapshot().run.unwrap_or_default();
     Job {
-        run_id: run.run_id.unwrap_or_default(),
+        run_id: run.run_id.and_then(|id| RunId::try_from(id).ok()).unwrap_or_default(),
         attempt: run.attempt,
         node: run.node,
         nodes: run.nodes,

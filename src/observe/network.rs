@@ -14,7 +14,7 @@ use nix::net::if_::InterfaceFlags;
 use super::{Interface, MasterRoute, NcclSetting, NetworkFacts};
 use crate::host::Host;
 use crate::lang::{Text, cause};
-use crate::text;
+use crate::{text, users};
 
 /// Interfaces on which Kubernetes keeps addresses of Services: they exist on every node and
 /// carry no packet.
@@ -329,13 +329,8 @@ fn home(host: &Host) -> Option<String> {
 
 fn of_user(host: &Host) -> Option<String> {
     let passwd = host.read("/etc/passwd").ok()?;
-    let uid = rustix::process::getuid().as_raw().to_string();
-    // name:password:uid:gid:comment:home:shell
-    passwd.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [_, _, of, _, _, home, ..] = fields.as_slice() else { return None };
-        (*of == uid).then(|| (*home).to_owned())
-    })
+    let fields = users::fields(&passwd, rustix::process::getuid().as_raw())?;
+    fields.get(5).map(|home| (*home).to_owned())
 }
 
 /// NCCL's grammar: `#` only at the start of a line, the first `=` ends the name, nothing is

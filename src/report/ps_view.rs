@@ -18,6 +18,8 @@ pub(crate) struct ShownJob {
     pub run_id: String,
     /// The agent here, in its own PID namespace.
     pub pid: Option<u32>,
+    /// Whose it is, where that is another user.
+    pub user: Option<String>,
     pub nodes: Vec<NodeStatus>,
     pub all_nodes: u32,
     pub unanswered: Vec<(Text, Text)>,
@@ -82,7 +84,17 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
         0 => Text::same(String::new()),
         attempt => text!(", attempt {attempt}", "，第 {attempt} 次尝试"),
     };
-    let _ = writeln!(out, "{}{}", printable(named.get(lang)), more.get(lang));
+    let owner = match &job.user {
+        None => Text::same(String::new()),
+        Some(user) => text!(", of user {user}", "，属于用户 {user}"),
+    };
+    let _ = writeln!(
+        out,
+        "{}{}{}",
+        printable(named.get(lang)),
+        more.get(lang),
+        printable(owner.get(lang))
+    );
     if let Some(problem) = &job.problem {
         let _ = writeln!(out, "  {}", printable(problem.get(lang)));
     }
@@ -189,6 +201,7 @@ pub(crate) fn json(job: &ShownJob, lang: Lang) -> Value {
     json!({
         "run_id": Some(&job.run_id).filter(|id| !id.is_empty()),
         "agent_pid": job.pid,
+        "user": job.user,
         "nnodes": job.all_nodes,
         "nodes": job.nodes,
         "unanswered": unanswered,

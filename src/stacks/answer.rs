@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::process::ProcessStacks;
 use crate::lang::Text;
 use crate::rank::{GlobalRank, LocalRank};
+use crate::run_id::RunId;
 
 /// Command → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub(crate) enum Answer {
 /// A job on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    pub run_id: String,
+    pub run_id: RunId,
     pub attempt: u32,
     /// Rank of this node.
     pub node: u32,

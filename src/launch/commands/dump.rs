@@ -47,7 +47,7 @@ struct Evidence {
 }
 
 fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
-    let evidence = collected(asked.run.as_deref())?;
+    let evidence = collected(asked.run.as_deref(), lang)?;
     let folder = match &asked.output {
         Some(folder) => PathBuf::from(folder),
         None => PathBuf::from(format!("ranklaunch-dump-{}", evidence.job.run_id)),
@@ -69,10 +69,12 @@ fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
 
 /// From one agent, which asks the others; of nodes that do not know each other from all that are
 /// here.
-fn collected(run: Option<&OsStr>) -> Result<Evidence, Refusal> {
+fn collected(run: Option<&OsStr>, lang: Lang) -> Result<Evidence, Refusal> {
     let mut found: Option<Evidence> = None;
     let mut failed = None;
-    for (agent, job) in chosen(run)?.agents {
+    let chosen = chosen(run)?;
+    chosen.tell_owner(lang);
+    for (agent, job) in chosen.agents {
         // Side by side, since each waits for the nodes that say nothing.
         let (tell, told) = mpsc::channel();
         let same = agent.clone();
@@ -80,7 +82,7 @@ fn collected(run: Option<&OsStr>) -> Result<Evidence, Refusal> {
         let stacks = stacks::ask(&agent, &Ask::Stacks(Selection::default()));
         let dump = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
         match (stacks, dump) {
-            (Ok((_, Answer::Stacks(stacks))), Ok((_, Answer::Dump(dump)))) => {
+            (Ok(Answer::Stacks(stacks)), Ok(Answer::Dump(dump))) => {
                 let reaches_all = stacks.reaches_all;
                 match &mut found {
                     Some(found) => {
@@ -94,9 +96,7 @@ fn collected(run: Option<&OsStr>) -> Result<Evidence, Refusal> {
                 }
             }
             (Err(error), _) | (_, Err(error)) => failed = Some(silent(&agent, &cause(&error))),
-            (Ok((peer, other)), Ok(_)) => {
-                failed = Some(unanswered(&agent, peer.pid, &refusal_of(&other)));
-            }
+            (Ok(other), Ok(_)) => failed = Some(unanswered(&agent, &refusal_of(&other))),
         }
     }
     let nobody = || failed.unwrap_or_else(|| none(None, &[], None, None));

@@ -48,8 +48,10 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
         }
         Run::Folder(run) => (RunLines::of_folders(run.launchers, lines, wanted), None),
         Run::Lives(job) => {
+            job.tell_owner(lang);
             let agents: Vec<_> = job.agents.iter().map(|(agent, _)| agent.clone()).collect();
-            let of_job = RunLines::of_job(&agents, &job.run_id, Begin::Start, lines, wanted);
+            let of_job =
+                RunLines::of_job(&agents, job.run_id.as_str(), Begin::Start, lines, wanted);
             let lines = of_job.map_err(|error| no_output(job.name(), &error))?;
             (lines, Some(job).filter(|_| asked.follow))
         }
@@ -84,7 +86,7 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
 /// Whether an agent of the job still listens.
 fn lives(job: &RunningJob) -> bool {
     let table = stacks::jobs(std::path::Path::new("/proc")).unwrap_or_default();
-    job.agents.iter().any(|(agent, _)| table.contains(agent))
+    job.agents.iter().any(|(agent, _)| table.iter().any(|one| one.name == agent.name))
 }
 
 fn last_ones() -> Text {

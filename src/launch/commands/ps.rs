@@ -1,21 +1,27 @@
 //! `ranklaunch ps`: the jobs that run here, and the runs of the log folder.
 
 use std::path::Path;
+use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
-use super::output::{print, refuse, show};
+use super::output::{print, refuse, say, show};
 use super::run_lines::view;
 use super::running_job::{self, RunningJob};
 use super::which_run::log_folders;
 use crate::cli::{Options, Ps, ReportFormat};
+use crate::deadline::spawn_detached;
 use crate::host::Host;
-use crate::lang::cause;
+use crate::lang::{Lang, cause};
 use crate::launch::view::{View, ViewAsk};
 use crate::logs::{self, RUN_JSON, RunFolder};
 use crate::regular_file;
+use crate::report::closing;
 use crate::report::ps_view::{self, EndedRun, ShownJob};
 use crate::settings;
+use crate::stacks::Listener;
+use crate::text;
+use crate::users;
 use crate::verdict::Refusal;
 
 /// Bytes of a run.json.
@@ -24,7 +30,7 @@ const LARGEST_RECORD: u64 = 64 << 20;
 pub(crate) fn ps(asked: &Ps) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
     let lang = settings::language(&options, &Host::live());
-    let jobs = match running() {
+    let jobs = match running(lang) {
         Ok(jobs) => jobs,
         Err(refusal) => return refuse(&refusal, lang),
     };
@@ -45,26 +51,50 @@ pub(crate) fn ps(asked: &Ps) -> i32 {
 }
 
 /// The jobs that run here, with what all their nodes say.
-fn running() -> Result<Vec<ShownJob>, Refusal> {
-    let running_job::Found { jobs, refused, unheard } = running_job::all()?;
+fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
+    let running_job::Found { jobs, refused, unheard, unasked } = running_job::all()?;
+    for (uid, count) in unasked {
+        let user = users::named(uid);
+        let line = text!(
+            "{count} further sockets of user {user} are named like those of jobs; they were not asked",
+            "用户 {user} 另有 {count} 个与任务套接字同样命名的套接字，未予询问"
+        );
+        say(&closing::line(&line, lang));
+    }
+    // Side by side, so that none that is silent holds up the others.
+    let (tell, told) = mpsc::channel();
+    for job in jobs {
+        let tell = tell.clone();
+        spawn_detached(move || drop(tell.send(shown(job))));
+    }
+    drop(tell);
     // One that does not answer is told of, but hides nobody.
-    let mut shown: Vec<ShownJob> = jobs.into_iter().map(shown).collect();
+    let mut shown: Vec<ShownJob> = told.into_iter().collect();
     for (agent, why) in refused
         .iter()
-        .map(|(agent, _, why)| (agent, running_job::why(why)))
+        .map(|(agent, why)| (agent, running_job::why(why)))
         .chain(unheard.iter().map(|(agent, why)| (agent, why.clone())))
     {
-        let pid = agent.pid().parse().ok();
-        shown.push(ShownJob { pid, problem: Some(why), ..ShownJob::default() });
+        let (pid, user) = (pid(agent), agent.stranger().map(users::named));
+        shown.push(ShownJob { pid, user, problem: Some(why), ..ShownJob::default() });
     }
-    shown.sort_by(|one, other| one.run_id.cmp(&other.run_id));
+    shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
     Ok(shown)
 }
 
+/// In its own PID namespace, as its name says; that of a stranger as the kernel says.
+fn pid(agent: &Listener) -> Option<u32> {
+    match agent.stranger() {
+        None => agent.pid().parse().ok(),
+        Some(_) => agent.pid_here().and_then(|pid| u32::try_from(pid).ok()),
+    }
+}
+
 fn shown(job: RunningJob) -> ShownJob {
-    let mut shown = ShownJob { run_id: job.run_id, ..ShownJob::default() };
+    let user = job.stranger.map(users::named);
+    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..ShownJob::default() };
     for (agent, own) in job.agents {
-        shown.pid = shown.pid.or_else(|| agent.pid().parse().ok());
+        shown.pid = shown.pid.or_else(|| pid(&agent));
         shown.all_nodes = shown.all_nodes.max(own.nodes);
         match view(&agent, &ViewAsk::Status) {
             Ok(View::Status(status)) => {

@@ -1,16 +1,23 @@
 //! Finds the running job that a command means, and says why there is none.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use crate::lang::{Text, cause};
+use super::output::say;
+use crate::lang::{Lang, Text, cause};
+use crate::report::closing;
+use crate::run_id::RunId;
 use crate::stacks::{self, Answer, Job, Listener, Refused};
 use crate::text;
+use crate::users;
 use crate::verdict::{Id, Refusal};
 
 /// A job, and its agents here: with tasks, or with two nodes on one machine, several.
 pub(super) struct RunningJob {
-    pub(super) run_id: String,
+    pub(super) run_id: RunId,
+    /// The user whose it is, unless that is who asks.
+    pub(super) stranger: Option<u32>,
     pub(super) agents: Vec<(Listener, Job)>,
 }
 
@@ -20,8 +27,19 @@ impl RunningJob {
     pub(super) fn name(&self) -> &str {
         match self.agents.first() {
             Some((agent, _)) if self.run_id.is_empty() => agent.pid(),
-            _ => &self.run_id,
+            _ => self.run_id.as_str(),
         }
+    }
+
+    /// Says whose job this is before anything of it is shown: any user may say that it has one.
+    pub(super) fn tell_owner(&self, lang: Lang) {
+        let Some(uid) = self.stranger else { return };
+        let (run, user) = (self.name(), users::named(uid));
+        let line = text!(
+            "{run} is of user {user}: all that follows is what that user's process says",
+            "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
+        );
+        say(&closing::line(&line, lang));
     }
 }
 
@@ -48,8 +66,10 @@ impl From<Refusal> for NotOne {
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) jobs: Vec<RunningJob>,
-    pub(super) refused: Vec<(Listener, i32, Refused)>,
+    pub(super) refused: Vec<(Listener, Refused)>,
     pub(super) unheard: Vec<(Listener, Text)>,
+    /// How many sockets of other users were not asked, by user.
+    pub(super) unasked: BTreeMap<u32, usize>,
 }
 
 /// All jobs that run here.
@@ -68,23 +88,28 @@ pub(super) fn all() -> Result<Found, Refusal> {
             text!("mount procfs on /proc", "请将 procfs 挂载到 /proc"),
         )
     })?;
-    let mut found = Found::default();
-    for (agent, answer) in stacks::ask_all(table) {
+    let asked = stacks::ask_all(table);
+    let mut found = Found { unasked: asked.unasked, ..Found::default() };
+    for (agent, answer) in asked.answers {
         match answer {
-            Ok((_, Answer::Job(job))) => {
+            Ok(Answer::Job(job)) => {
+                let stranger = agent.stranger();
                 // Before the nodes agree on a run, each agent is a job of its own.
-                let same =
-                    |one: &&mut RunningJob| one.run_id == job.run_id && !job.run_id.is_empty();
+                let same = |one: &&mut RunningJob| {
+                    let is_same = one.run_id == job.run_id && one.stranger == stranger;
+                    is_same && !job.run_id.is_empty()
+                };
                 match found.jobs.iter_mut().find(same) {
                     Some(known) => known.agents.push((agent, job)),
                     None => {
                         let run_id = job.run_id.clone();
-                        found.jobs.push(RunningJob { run_id, agents: vec![(agent, job)] });
+                        let agents = vec![(agent, job)];
+                        found.jobs.push(RunningJob { run_id, stranger, agents });
                     }
                 }
             }
-            Ok((peer, Answer::Refused(why))) => found.refused.push((agent, peer.pid, why)),
-            Ok((_, Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. })) => {}
+            Ok(Answer::Refused(why)) => found.refused.push((agent, why)),
+            Ok(Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. }) => {}
             Err(error) if has_ended(&error) => {}
             Err(error) => found.unheard.push((agent, cause(&error))),
         }
@@ -103,17 +128,25 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
 /// # Errors
 /// None is, or several are.
 pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
-    let Found { jobs, mut refused, mut unheard } = all()?;
+    let Found { jobs, mut refused, mut unheard, .. } = all()?;
+    // What one's own say is told first.
+    refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
     let (refused, unheard) = (refused.pop(), unheard.pop());
     let run = run.map(|run| run.to_string_lossy().into_owned());
     // A job that waits for other nodes has no run id yet, but its agent has a pid.
     let is_meant = |one: &RunningJob| {
         run.as_ref().is_none_or(|run| {
             let is_agent = |agent: &Listener| agent.pid() == run;
-            one.run_id.starts_with(run.as_str()) || one.agents.iter().any(|(it, _)| is_agent(it))
+            one.run_id.as_str().starts_with(run.as_str())
+                || one.agents.iter().any(|(it, _)| is_agent(it))
         })
     };
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
+    // Another user may give its own job any name, or any number of jobs.
+    if meant.iter().any(|one| one.stranger.is_none()) {
+        meant.retain(|one| one.stranger.is_none());
+    }
     match (meant.len(), meant.pop()) {
         (1, Some(job)) => Ok(job),
         (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
@@ -143,7 +176,7 @@ fn names(jobs: &[RunningJob]) -> String {
 pub(super) fn none(
     run: Option<&str>,
     others: &[RunningJob],
-    refused: Option<(Listener, i32, Refused)>,
+    refused: Option<(Listener, Refused)>,
     unheard: Option<(Listener, Text)>,
 ) -> Refusal {
     // One that says nothing may be the one that is meant.
@@ -161,8 +194,8 @@ pub(super) fn none(
             text!("write the beginning of a run's id, or nothing", "请写运行 ID 的开头，或不写"),
         );
     }
-    if let Some((agent, pid, why)) = refused {
-        return unanswered(&agent, pid, &refusal_of(&Answer::Refused(why)));
+    if let Some((agent, why)) = refused {
+        return unanswered(&agent, &refusal_of(&Answer::Refused(why)));
     }
     Refusal::new(
         Id::StacksJob,
@@ -206,12 +239,12 @@ pub(super) fn refusal_of(answer: &Answer) -> Text {
 }
 
 /// An agent that refuses.
-pub(super) fn unanswered(agent: &Listener, pid: i32, why: &Text) -> Refusal {
+pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
-    let of = match pid {
-        0 => Text::same(String::new()),
-        pid => text!(" (agent {pid})", "（agent {pid}）"),
+    let of = match agent.pid_here() {
+        None => Text::same(String::new()),
+        Some(pid) => text!(" (agent {pid})", "（agent {pid}）"),
     };
     let Text { en: of_en, zh: of_zh } = of;
     Refusal::new(
@@ -231,28 +264,51 @@ pub(super) fn unanswered(agent: &Listener, pid: i32, why: &Text) -> Refusal {
 pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
-    let pid = agent.pid();
-    Refusal::new(
-        Id::StacksAgent,
-        text!("the job at @{name} gives no stacks: {en}", "@{name} 的任务没有给出栈：{zh}"),
-        text!(
+    if let Some(uid) = agent.stranger() {
+        let user = users::named(uid);
+        return Refusal::new(
+            Id::StacksAgent,
+            text!(
+                "the socket @{name} of user {user} gives no stacks: {en}",
+                "用户 {user} 的套接字 @{name} 没有给出栈：{zh}"
+            ),
+            text!(
+                "it need not be a job: any user can make a socket of this name; ask user {user}",
+                "它不一定是任务：任何用户都能创建这样命名的套接字；请询问用户 {user}"
+            ),
+        );
+    }
+    let hint = match agent.pid_here() {
+        // Only a pid of the kernel: the one in the name is anybody's word.
+        Some(pid) => text!(
             "look at its agent, while the ranks run on: ps -o pid,state,wchan,args -p {pid}; T means stopped, and kill -CONT {pid} continues it",
             "各 rank 仍在运行，请查看其 agent：ps -o pid,state,wchan,args -p {pid}；T 表示已被暂停，可用 kill -CONT {pid} 恢复"
         ),
+        None => text!(
+            "look at its agent in its own container, while the ranks run on",
+            "各 rank 仍在运行，请在其自己的容器中查看其 agent"
+        ),
+    };
+    Refusal::new(
+        Id::StacksAgent,
+        text!("the job at @{name} gives no stacks: {en}", "@{name} 的任务没有给出栈：{zh}"),
+        hint,
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Peer;
 
     #[test]
     fn a_job_without_a_run_id_is_named_by_the_pid_of_its_agent() {
         let running = |run_id: &str, pid: i32| {
-            let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x") };
-            let job =
-                Job { run_id: run_id.to_owned(), attempt: 0, node: 0, nodes: 2, ranks: Vec::new() };
-            RunningJob { run_id: run_id.to_owned(), agents: vec![(agent, job)] }
+            let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x"), peer: None };
+            let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
+            let ranks = Vec::new();
+            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks };
+            RunningJob { run_id, stranger: None, agents: vec![(agent, job)] }
         };
         let jobs = [running("", 41), running("job-1", 42), running("", 43)];
         assert_eq!(names(&jobs), "41, 43, job-1");
@@ -261,12 +317,27 @@ mod tests {
 
     #[test]
     fn every_reason_has_both_languages() {
-        let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned() };
+        let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned(), peer: None };
         for why in [Refused::User { uid: 7, owner: 0 }, Refused::Container, Refused::Question] {
-            let refusal = none(None, &[], Some((agent.clone(), 12, why)), None);
+            let refusal = none(None, &[], Some((agent.clone(), why)), None);
             assert_eq!(refusal.id, Id::StacksAgent);
             assert_ne!(refusal.text.en, refusal.text.zh);
         }
         assert_eq!(none(Some("x"), &[], None, None).id, Id::StacksJob);
+    }
+
+    #[test]
+    fn no_pid_is_advised_that_only_a_stranger_names() {
+        let of = |uid, pid| {
+            let name = "ranklaunch-stacks-4711-ab".to_owned();
+            let agent = Listener { name, peer: Some(Peer { uid, pid }) };
+            silent(&agent, &text!("silent", "无应答")).hint
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert!(of(own, 42).en.contains("kill -CONT 42"));
+        for hint in [of(own + 1, 42), of(own, 0)] {
+            assert!(!hint.en.contains("kill") && !hint.en.contains("4711"), "{}", hint.en);
+            assert!(!hint.zh.contains("kill") && !hint.zh.contains("4711"), "{}", hint.zh);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::output::{print, refuse, show};
 use super::running_job::{chosen, none, refusal_of, silent, unanswered};
 use crate::cli::{Options, ReportFormat, Stacks};
 use crate::host::Host;
-use crate::lang::{Text, cause};
+use crate::lang::{Lang, Text, cause};
 use crate::ranges::listed;
 use crate::rank::GlobalRank;
 use crate::report::stacks_view;
@@ -16,7 +16,7 @@ use crate::verdict::{Id, Refusal};
 pub(crate) fn stacks(asked: &Stacks) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
     let lang = settings::language(&options, &Host::live());
-    match collected(asked) {
+    match collected(asked, lang) {
         Ok(Found { job, stacks }) => {
             match asked.format {
                 ReportFormat::Text => show(&stacks_view::text(&job, &stacks, lang)),
@@ -33,9 +33,10 @@ struct Found {
     stacks: JobStacks,
 }
 
-fn collected(asked: &Stacks) -> Result<Found, Refusal> {
+fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
     let wanted = numbers(asked)?;
     let mut job = chosen(asked.run.as_deref())?;
+    job.tell_owner(lang);
     // Where the nodes do not know each other, the agent of that node has to be asked.
     job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);
     let selection = Selection { node: wanted.node, ranks: wanted.rank.into_iter().collect() };
@@ -43,7 +44,7 @@ fn collected(asked: &Stacks) -> Result<Found, Refusal> {
     let mut failed = None;
     for (agent, own) in job.agents {
         match stacks::ask(&agent, &Ask::Stacks(selection.clone())) {
-            Ok((_, Answer::Stacks(more))) => {
+            Ok(Answer::Stacks(more)) => {
                 let reaches_all = more.reaches_all;
                 match &mut found {
                     Some(found) => found.stacks.nodes.extend(more.nodes),
@@ -53,9 +54,7 @@ fn collected(asked: &Stacks) -> Result<Found, Refusal> {
                     break;
                 }
             }
-            Ok((peer, other)) => {
-                failed = Some(unanswered(&agent, peer.pid, &refusal_of(&other)));
-            }
+            Ok(other) => failed = Some(unanswered(&agent, &refusal_of(&other))),
             Err(error) => failed = Some(silent(&agent, &cause(&error))),
         }
     }

@@ -19,6 +19,7 @@ use crate::logs::{LogLine, printable};
 use crate::names;
 use crate::rank::GlobalRank;
 use crate::report::stacks_view;
+use crate::run_id::RunId;
 use crate::settings;
 use crate::stacks::{self, Answer, Ask, Job, Listener, Selection};
 use crate::status::look_pace;
@@ -88,7 +89,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         return Ok(Told { news, woken, requests, source: Source::Http(at) });
     }
     let job = running_job::chosen(asked.run.as_deref())?;
-    let RunningJob { run_id, agents } = job;
+    let RunningJob { run_id, agents, .. } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {
         let (tell, listeners) = (tell.clone(), listeners.clone());
@@ -152,7 +153,7 @@ fn ended(error: &io::Error) -> Text {
 
 /// Asks for what a page shows, one page at a time.
 struct Details {
-    run_id: String,
+    run_id: RunId,
     listeners: Vec<Listener>,
     tell: Tell,
     lang: Lang,
@@ -211,7 +212,7 @@ impl Details {
         let mut why = nothing();
         for agent in &self.listeners {
             match stacks::ask(agent, &Ask::Stacks(selection.clone())) {
-                Ok((_, Answer::Stacks(found))) => {
+                Ok(Answer::Stacks(found)) => {
                     let is_there = found.nodes.iter().any(|node| !node.ranks.is_empty());
                     let Some(job) = found.nodes.first().map(|node| node.job.clone()) else {
                         continue;
@@ -221,7 +222,7 @@ impl Details {
                         return News::Stacks(rank, printable(&text).into_owned());
                     }
                 }
-                Ok((_, other)) => why = running_job::refusal_of(&other),
+                Ok(other) => why = running_job::refusal_of(&other),
                 Err(error) => why = cause(&error),
             }
         }
@@ -237,8 +238,13 @@ impl Details {
             None => {
                 let asked = LinesAsk { ranks: vec![rank.0], ..LinesAsk::default() };
                 let wanted = asked.wanted().ok()?;
-                match RunLines::of_job(&self.listeners, &self.run_id, Begin::NearEnd, asked, wanted)
-                {
+                match RunLines::of_job(
+                    &self.listeners,
+                    self.run_id.as_str(),
+                    Begin::NearEnd,
+                    asked,
+                    wanted,
+                ) {
                     Ok(lines) => log.insert(lines),
                     Err(error) => return failed(cause(&error)),
                 }

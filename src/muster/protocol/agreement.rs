@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
+use crate::run_id::RunId;
 
 /// The agreed plan. Every node renders its own command line from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,15 +27,10 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Run id and timestamp become folder names and arguments: only letters, digits, `.` and `-`.
+    /// Run id and timestamp become folder names and arguments.
     pub(crate) fn is_sound(&self) -> bool {
-        let plain = |word: &str| {
-            (1..=128).contains(&word.len())
-                && !word.starts_with('.')
-                && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
-        };
-        plain(&self.run_id)
-            && plain(&self.timestamp)
+        RunId::is_sound(&self.run_id)
+            && RunId::is_sound(&self.timestamp)
             && self.nproc > 0
             && self.nnodes.checked_mul(self.nproc) == Some(self.world)
     }
