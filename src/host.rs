@@ -49,6 +49,7 @@ pub struct Host {
     recorder: Option<Arc<Recorder>>,
     last_path: Option<LastPath>,
     folder: Option<PathBuf>,
+    starts_nothing: bool,
 }
 
 /// The path that is being read, so that a read that hangs can be named.
@@ -79,13 +80,27 @@ impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
         let environment = Arc::new(std::env::vars_os().chain(HIDDEN.get().cloned()).collect());
-        Host { root: None, environment, recorder: None, last_path: None, folder: None }
+        Host {
+            root: None,
+            environment,
+            recorder: None,
+            last_path: None,
+            folder: None,
+            starts_nothing: false,
+        }
     }
 
     /// A node with its files below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
         let (root, environment) = (Some(Arc::new(Root::new(root.into()))), Arc::new(environment));
-        Host { root, environment, recorder: None, last_path: None, folder: None }
+        Host {
+            root,
+            environment,
+            recorder: None,
+            last_path: None,
+            folder: None,
+            starts_nothing: false,
+        }
     }
 
     /// The same environment with the files below `root`. If a capture has its own environment,
@@ -139,6 +154,16 @@ impl Host {
             Some(folder) => folder.join(path),
             None => path.to_owned(),
         }
+    }
+
+    /// The same host, on which no interpreter and no script of an environment is started.
+    pub(crate) fn without_interpreters(self) -> Host {
+        Host { starts_nothing: true, ..self }
+    }
+
+    /// Whether the job's interpreter and scripts of its environment may be started.
+    pub(crate) fn starts_interpreters(&self) -> bool {
+        self.is_live() && !self.starts_nothing
     }
 
     /// Records a path that is read now without this type.

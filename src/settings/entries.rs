@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::{EnvSetting, Settings, Source, Sourced, WarmModule};
+use crate::letters::is_hidden;
 use crate::verdict::{Id, Severity};
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {
@@ -18,7 +19,7 @@ pub(super) fn severity_of(text: &str) -> Option<Severity> {
 
 /// Whether a variable can have this name.
 pub(super) fn is_variable_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
+    !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || is_hidden(c))
 }
 
 /// An id without blanks. Whether it exists is known where the catalogue of failures is.

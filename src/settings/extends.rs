@@ -14,7 +14,7 @@ use super::refuse::usage;
 use super::{Sourced, table};
 use crate::host::Host;
 use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::verdict::{Id, Refusal, Warning};
 
 /// Most profiles that extend each other.
 const DEEPEST: usize = 8;
@@ -31,14 +31,20 @@ pub(super) fn load(
     asked: Option<&Sourced<String>>,
     host: &Host,
     embedded: &[(&str, &str)],
+    warnings: &mut Vec<Warning>,
 ) -> Result<Option<Whole>, Refusal> {
-    let Some(found) = places::find(asked, host, embedded)? else { return Ok(None) };
+    let Some(found) = places::find(asked, host, embedded, warnings)? else { return Ok(None) };
     let name = found.name.clone();
-    let profile = whole(&found, &mut Vec::new(), host)?;
+    let profile = whole(&found, &mut Vec::new(), host, warnings)?;
     Ok(Some(Whole { name, profile }))
 }
 
-fn whole(found: &FoundProfile, above: &mut Vec<String>, host: &Host) -> Result<Profile, Refusal> {
+fn whole(
+    found: &FoundProfile,
+    above: &mut Vec<String>,
+    host: &Host,
+    warnings: &mut Vec<Warning>,
+) -> Result<Profile, Refusal> {
     let mut profile = Profile::read(&found.file, &found.text)?;
     resolve(&mut profile, found.folder.as_deref());
     let Some(asked) = profile.extends.clone() else { return Ok(profile) };
@@ -54,8 +60,8 @@ fn whole(found: &FoundProfile, above: &mut Vec<String>, host: &Host) -> Result<P
             text!("write the values into one of them", "请把这些值合并到其中一个配置文件"),
         ));
     }
-    let base = places::find_base(&asked, found.folder.as_deref(), above, host)?;
-    let base = whole(&base, above, host)?;
+    let base = places::find_base(&asked, found.folder.as_deref(), above, host, warnings)?;
+    let base = whole(&base, above, host, warnings)?;
     Ok(profile.over(base))
 }
 

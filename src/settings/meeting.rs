@@ -31,8 +31,8 @@ pub(crate) fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settin
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose().ok()?;
     // An unreadable profile is skipped; usually the platform gives these values.
-    let profile =
-        extends::load(asked.as_ref(), host, EMBEDDED).ok().flatten().map(|whole| whole.profile);
+    let profile = extends::load(asked.as_ref(), host, EMBEDDED, &mut Vec::new());
+    let profile = profile.ok().flatten().map(|whole| whole.profile);
     for row in ROWS.iter().copied().filter_map(row) {
         let Take::One(put) = row.take else { continue };
         let given = match strongest(row, options, &variables) {

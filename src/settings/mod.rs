@@ -19,6 +19,7 @@ mod forms;
 pub(crate) mod fuzz;
 pub(crate) mod grace;
 mod meeting;
+mod owner;
 mod places;
 mod platform;
 mod profile;
@@ -78,7 +79,7 @@ pub(crate) fn read_with(
 
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
-    let profile = extends::load(asked.as_ref(), host, embedded)?.map(|whole| {
+    let profile = extends::load(asked.as_ref(), host, embedded, &mut warnings)?.map(|whole| {
         settings.profile = Some(whole.name);
         whole.profile
     });
@@ -199,7 +200,8 @@ pub(crate) fn read_diagnose(
     let variables = OwnVariables::read(host, &mut Vec::new());
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
     let Some((row, raw)) = asked else { return Ok(Vec::new()) };
-    let whole = extends::load(Some(&checked(row, raw)?), host, EMBEDDED)?;
+    let asked = checked(row, raw)?;
+    let whole = extends::load(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
     Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
 }
 

@@ -1,16 +1,19 @@
 //! Finds profiles: a file, a name in the usual folders, or one embedded in the executable.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::owner::{Place, distrust};
 use super::profile::Profile;
 use super::refuse::{quoted, usage};
 use super::{Source, Sourced};
 use crate::host::Host;
 use crate::lang::{Text, cause};
 use crate::nearest::nearest;
+use crate::regular_file;
 use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::verdict::{Id, Refusal, Warning};
 
 /// The embedded profiles, by name.
 pub const EMBEDDED: &[(&str, &str)] = &[
@@ -38,36 +41,47 @@ pub(super) struct FoundProfile {
     pub(super) folder: Option<PathBuf>,
 }
 
-/// The requested profile; without one, the first `ranklaunch.toml` in the usual folders.
+/// The requested profile; without one, the first `ranklaunch.toml` in the usual folders. What is only
+/// found there, and may be somebody else's, is not used but named in `warnings`.
 pub(super) fn find(
     asked: Option<&Sourced<String>>,
     host: &Host,
     embedded: &[(&str, &str)],
+    warnings: &mut Vec<Warning>,
 ) -> Result<Option<FoundProfile>, Refusal> {
     let Some(asked) = asked else {
-        for path in folders(host).into_iter().map(|folder| folder.join(UNNAMED)) {
-            if let Some(found) = open(host, &path)? {
+        for (folder, place) in folders(host) {
+            if let Some(found) = open(host, &folder.join(UNNAMED), Some(place), warnings)? {
                 return Ok(Some(found));
             }
         }
         return Ok(None);
     };
     let name = asked.value.as_str();
-    let looked: Vec<PathBuf> = if name.contains('/') {
-        vec![PathBuf::from(name)]
+    // A bare name does not say which file is meant; a path and the name of a file do.
+    let looked: Vec<(PathBuf, Option<Place>)> = if name.contains('/') {
+        vec![(PathBuf::from(name), None)]
+    } else if name.ends_with(".toml") {
+        folders(host).into_iter().map(|(folder, _)| (folder.join(name), None)).collect()
     } else {
-        let file = if name.ends_with(".toml") { name.to_owned() } else { format!("{name}.toml") };
-        folders(host).into_iter().map(|folder| folder.join(&file)).collect()
+        in_folders(host, name).collect()
     };
-    for path in &looked {
-        if let Some(found) = open(host, path)? {
+    for (path, place) in &looked {
+        if let Some(found) = open(host, path, *place, warnings)? {
             return Ok(Some(found));
         }
     }
+    let looked: Vec<PathBuf> = looked.into_iter().map(|(path, _)| path).collect();
     match of_list(name, embedded) {
         Some(found) => Ok(Some(found)),
-        None => Err(not_found(asked, &looked)),
+        None => Err(not_found(asked, &looked, warnings)),
     }
+}
+
+/// The files of this name in the usual folders.
+fn in_folders(host: &Host, name: &str) -> impl Iterator<Item = (PathBuf, Option<Place>)> {
+    let file = format!("{name}.toml");
+    folders(host).into_iter().map(move |(folder, place)| (folder.join(&file), Some(place)))
 }
 
 /// The profile that another one extends. A path is relative to that one's folder; a name is
@@ -78,18 +92,19 @@ pub(super) fn find_base(
     folder: Option<&Path>,
     above: &[String],
     host: &Host,
+    warnings: &mut Vec<Warning>,
 ) -> Result<FoundProfile, Refusal> {
     let name = asked.value.as_str();
     let is_path = name.contains('/') || name.ends_with(".toml");
-    let looked: Vec<PathBuf> = if is_path {
-        vec![folder.unwrap_or(Path::new(".")).join(name)]
+    let looked: Vec<(PathBuf, Option<Place>)> = if is_path {
+        vec![(folder.unwrap_or(Path::new(".")).join(name), None)]
     } else {
-        let usual = folders(host);
-        let all = folder.into_iter().chain(usual.iter().map(PathBuf::as_path));
-        all.map(|folder| folder.join(format!("{name}.toml"))).collect()
+        // Whoever can write beside the one that extends it could have written that one.
+        let beside = folder.map(|folder| (folder.join(format!("{name}.toml")), None));
+        beside.into_iter().chain(in_folders(host, name)).collect()
     };
-    for path in &looked {
-        if let Some(found) = open(host, path)? {
+    for (path, place) in &looked {
+        if let Some(found) = open(host, path, *place, warnings)? {
             let identity = found.identity();
             if !above.contains(&identity) {
                 return Ok(found);
@@ -107,7 +122,8 @@ pub(super) fn find_base(
             }
         }
     }
-    of_list(name, EMBEDDED).ok_or_else(|| not_found(asked, &looked))
+    let looked: Vec<PathBuf> = looked.into_iter().map(|(path, _)| path).collect();
+    of_list(name, EMBEDDED).ok_or_else(|| not_found(asked, &looked, warnings))
 }
 
 impl FoundProfile {
@@ -140,7 +156,8 @@ fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<FoundProfile> {
 /// If there is none, or it cannot be read.
 pub(crate) fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
     let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
-    let found = find(Some(&asked), host, EMBEDDED)?.ok_or_else(|| not_found(&asked, &[]))?;
+    let found = find(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
+    let found = found.ok_or_else(|| not_found(&asked, &[], &[]))?;
     Ok((found.name, found.text))
 }
 
@@ -161,7 +178,7 @@ pub(crate) struct KnownProfile {
 /// first of a name.
 pub(crate) fn known(host: &Host) -> Vec<KnownProfile> {
     let mut all: Vec<KnownProfile> = Vec::new();
-    for folder in folders(host) {
+    for (folder, place) in folders(host) {
         let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
             .into_iter()
             .flatten()
@@ -176,7 +193,9 @@ pub(crate) fn known(host: &Host) -> Vec<KnownProfile> {
                 || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
         };
         for path in names {
-            let Ok(Some(found)) = open(host, &path) else { continue };
+            // One that somebody else can write is not found by its name.
+            let found = open(host, &path, Some(place), &mut Vec::new());
+            let Ok(Some(found)) = found else { continue };
             let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
             let is_known = all.iter().any(|one| one.name == stem);
             if is_known || !is_ours(&path, &found.text) {
@@ -203,19 +222,23 @@ fn summary(text: &str) -> String {
 
 /// The folder of the executable, the working directory, /etc/ranklaunch. A replayed node has only
 /// the last.
-fn folders(host: &Host) -> Vec<PathBuf> {
+fn folders(host: &Host) -> Vec<(PathBuf, Place)> {
     let mut folders = Vec::new();
     if host.is_live() {
         if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
-            folders.push(folder.to_owned());
+            folders.push((folder.to_owned(), Place::System));
         }
-        folders.push(PathBuf::from("."));
+        folders.push((PathBuf::from("."), Place::WorkingDirectory));
     }
-    folders.push(host.path("/etc/ranklaunch"));
+    folders.push((host.path("/etc/ranklaunch"), Place::System));
     folders
 }
 
-fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
+fn not_found(asked: &Sourced<String>, looked: &[PathBuf], warnings: &[Warning]) -> Refusal {
+    // It is there, but may be somebody else's.
+    if let Some(Warning { id, text, hint, .. }) = warnings.last() {
+        return usage(*id, text.clone(), hint.clone());
+    }
     let stem = asked.value.strip_suffix(".toml").unwrap_or(&asked.value);
     let (source, name) = (&asked.source, quoted(asked.value.as_ref()));
     let looked: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
@@ -242,8 +265,14 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf]) -> Refusal {
     )
 }
 
-/// None: there is no such file.
-fn open(host: &Host, path: &Path) -> Result<Option<FoundProfile>, Refusal> {
+/// None: there is no such file, or, with a `place` in which it was only found, it may be somebody
+/// else's.
+fn open(
+    host: &Host,
+    path: &Path,
+    place: Option<Place>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<FoundProfile>, Refusal> {
     let shown = path.display().to_string();
     let shown = shown.strip_prefix("./").unwrap_or(&shown).to_owned();
     let unusable = |problem: Text| {
@@ -253,12 +282,25 @@ fn open(host: &Host, path: &Path) -> Result<Option<FoundProfile>, Refusal> {
             text!("name another profile with --profile", "请用 --profile 指定其他配置文件"),
         )
     };
-    let mut bytes = Vec::new();
     host.at(path);
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| ()));
-    match read {
-        Ok(()) => {}
+    // One that is named may be a pipe: `--profile <(envsubst < job.toml)`.
+    let opened = match place {
+        Some(_) => regular_file::open(path).map(|(file, _)| file),
+        None => File::open(path),
+    };
+    let mut bytes = Vec::new();
+    match opened {
+        Ok(_) if path.is_dir() => return Ok(None),
+        Ok(file) => {
+            let doubt = place.filter(|_| host.is_live());
+            if let Some(warning) = doubt.and_then(|place| distrust(path, &file, place)) {
+                warnings.push(warning);
+                return Ok(None);
+            }
+            let read = file.take(LARGEST + 1).read_to_end(&mut bytes);
+            read.map_err(|error| unusable(cause(&error)))?;
+        }
+        Err(_) if path.is_dir() => return Ok(None),
         Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(unusable(cause(&error))),
     }

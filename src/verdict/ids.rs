@@ -306,6 +306,7 @@ ids! {
     Settings {
         Flags = "flags": [Refuses(Usage)],
         SettingsProfile = "settings.profile": [Refuses(Usage)],
+        SettingsProfileOwner = "settings.profile_owner": [Refuses(Usage), Warns],
         SettingsChdir = "settings.chdir": [Refuses(Usage)],
         SettingsHung = "settings.hung": [Refuses(Usage)],
         SettingsProgram = "settings.program": [Refuses(Usage)],

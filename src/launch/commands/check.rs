@@ -12,7 +12,9 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::check_nodes;
-use super::output::{block_on, choose, fail, print, refuse, show, terminal_width, unwritten};
+use super::output::{
+    block_on, choose, fail, print, refuse, say_unused_profile, show, terminal_width, unwritten,
+};
 use crate::check::{Nodes, Reach, Tried};
 use crate::cli;
 use crate::deadline::with_deadline_async;
@@ -54,6 +56,7 @@ pub(crate) fn check(asked: &cli::Check) -> i32 {
     };
     choose(settings.color.value);
     let (lang, exits) = (settings.lang, settings.exit_codes.clone());
+    say_unused_profile(&settings, lang);
     match examine(asked, host, settings) {
         Ok(examined) => {
             let Examined { facts, decided, found } = examined;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::output::{block_on, choose, print, refuse, show};
+use super::output::{block_on, choose, print, refuse, say_unused_profile, show};
 use crate::clear::{self, ClearReport};
 use crate::cli;
 use crate::launch::collect;
@@ -18,7 +18,9 @@ pub(crate) fn clean(asked: &cli::Clean) -> i32 {
     };
     choose(settings.color.value);
     let lang = settings.lang;
-    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    // Leftovers are known by what runs, whatever an interpreter would say.
+    let (host, settings) = (Arc::new(host.without_interpreters()), Arc::new(settings));
+    say_unused_profile(&settings, lang);
     let for_people = asked.format == cli::ReportFormat::Text;
     let cleaned = block_on(async {
         let facts = collect::observe(&host, &settings).await;

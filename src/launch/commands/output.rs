@@ -8,7 +8,7 @@ use crate::lang::{Lang, Text, cause};
 use crate::logs::printable;
 use crate::prepare;
 use crate::report::{self, closing};
-use crate::settings::Color;
+use crate::settings::{Color, Settings};
 use crate::terminal::{self, Look};
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -54,6 +54,16 @@ pub(crate) fn complete(code: i32, lang: Lang) -> i32 {
     let failure = unwritten(text!("standard output", "标准输出"), error);
     let code = if code == 0 { failure.verdict.code() } else { code };
     fail(&failure, code, lang)
+}
+
+/// Says that a profile was found and is not used, where no plan says so.
+pub(crate) fn say_unused_profile(settings: &Settings, lang: Lang) {
+    for warning in settings.warnings.iter().filter(|it| it.id == Id::SettingsProfileOwner) {
+        let (Text { en, zh }, hint) = (&warning.text, &warning.hint);
+        let (hint, hint_zh) = (&hint.en, &hint.zh);
+        let line = text!("{en}\n  hint: {hint}", "{zh}\n  提示：{hint_zh}");
+        say(&closing::line(&line, lang));
+    }
 }
 
 /// Reports a failure of a command that was not refused, and returns `code`.

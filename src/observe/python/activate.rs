@@ -48,7 +48,7 @@ pub(super) fn scripts(
     let scripts = scripts_in(host, prefix);
     let is_active =
         host.variable("CONDA_PREFIX").is_some_and(|active| Path::new(&active) == prefix);
-    if scripts.is_empty() || is_active || !host.is_live() {
+    if scripts.is_empty() || is_active || !host.starts_interpreters() {
         return Ok(BTreeMap::new());
     }
     let mut before: BTreeMap<OsString, OsString> =

@@ -42,7 +42,7 @@ pub(super) fn absent(
 ) -> Vec<String> {
     let wanted = settings.engine.value.row().modules.iter().copied();
     let doubtful: Vec<&str> = wanted.filter(|module| !install.has(host, module)).collect();
-    if doubtful.is_empty() || !host.is_live() {
+    if doubtful.is_empty() || !host.starts_interpreters() {
         return Vec::new();
     }
     let mut args = vec!["-c", QUESTION];
