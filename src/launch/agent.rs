@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::collect;
-use super::commands::output::{choose, refuse, say};
+use super::commands::output::{choose, refuse, say, say_unused_profile};
 use super::conductor;
 use super::context::{Context, GuardChannel, remap, until_stop};
 use super::exported;
@@ -160,6 +160,11 @@ async fn conduct(
         Ok(opened) => opened,
         Err((refusal, lang)) => return refuse_settings(options, link, &refusal, lang).await,
     };
+    scratch.hold();
+    if settings.program.is_none() {
+        // It may be in the profile that is not used, so the launch is refused, and there is no plan.
+        say_unused_profile(&settings, settings.lang);
+    }
     // The ranks inherit the limits, and our own sockets count against them.
     crate::prepare::raise_limits();
     link.announce_grace(settings.grace.value);

@@ -265,7 +265,7 @@ fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
     let mut job =
         shell(1, &[], "echo READY; exec sleep 300").env("TMPDIR", local.path().as_os_str()).start();
     job.says("READY", 1);
-    assert_eq!(left(), 1, "the control: it is there while the job runs");
+    assert!(left() > 0, "the control: it is there while the job runs");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(job.agent()), Signal::SIGKILL)
         .expect("killed");
     let ended = job.wait();
