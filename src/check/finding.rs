@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::input::CheckInput;
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::verdict::{Id, Verdict};
 
 /// One result of a check.
@@ -56,7 +57,7 @@ impl CheckFinding {
 pub(super) fn shown(path: &Path) -> String {
     let mut shown = String::new();
     for letter in path.to_string_lossy().chars() {
-        if letter.is_control() {
+        if is_hidden(letter) {
             shown.extend(letter.escape_default());
         } else {
             shown.push(letter);

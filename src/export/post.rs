@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::lang::{Text, cause};
+use crate::letters::is_hidden;
 use crate::mask::mask_value;
 use crate::text;
 
@@ -138,7 +139,7 @@ async fn exchange(
     );
     for (name, value) in headers {
         // A line break would begin another header.
-        let plain = |text: &str| text.chars().filter(|letter| !letter.is_control()).collect();
+        let plain = |text: &str| text.chars().filter(|letter| !is_hidden(*letter)).collect();
         let (name, value): (String, String) = (plain(name), plain(value));
         let _ = write!(head, "{name}: {value}\r\n");
     }
@@ -156,5 +157,5 @@ async fn exchange(
     if is_success(line) {
         return Ok(());
     }
-    Err(PostError::Refused(line.chars().filter(|letter| !letter.is_control()).take(80).collect()))
+    Err(PostError::Refused(line.chars().filter(|letter| !is_hidden(*letter)).take(80).collect()))
 }

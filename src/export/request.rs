@@ -62,7 +62,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Request>, Bad> {
 pub(super) fn is_loopback(host: &str) -> bool {
     // Only an address stands in brackets.
     if let Some(rest) = host.strip_prefix('[') {
-        let address = rest.split_once(']').and_then(|(address, _)| address.parse::<IpAddr>().ok());
+        // Behind them there is a port or nothing: `[::1].evil.com` is a name of somebody's.
+        let inside = rest.split_once(']').filter(|(_, port)| {
+            port.strip_prefix(':').map_or(port.is_empty(), |port| port.parse::<u16>().is_ok())
+        });
+        let address = inside.and_then(|(address, _)| address.parse::<IpAddr>().ok());
         return address.is_some_and(|address| address.is_loopback());
     }
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::start_engine::{planned_ranks, shown_world};
+use crate::letters::is_hidden;
 use crate::logs::{LogFolder, Logs, OwnerNow};
 use crate::mask;
 use crate::plan::{Plan, RunIdentity};
@@ -130,7 +131,7 @@ fn owners(logs: &Logs) -> Vec<OwnerLog> {
 fn last_line(line: &str) -> String {
     let line = line.rsplit('\r').find(|part| !part.trim().is_empty()).unwrap_or_default();
     let cut = line.trim_end().chars().take(SHOWN).collect::<String>();
-    mask::mask_file(&cut).replace(char::is_control, " ")
+    mask::mask_file(&cut).replace(is_hidden, " ")
 }
 
 /// Where the samples go: all to the board, the full ones to agent.jsonl as well.

@@ -12,6 +12,7 @@ use super::live_diagnosis::LiveDiagnosis;
 use crate::deadline::with_deadline_async;
 use crate::export::{TrainJobTarget, is_taken, trainer_status};
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::plan::Plan;
 use crate::probe;
 use crate::report::closing;
@@ -124,7 +125,7 @@ impl Poster {
         let (args, variables) = self.target.post(&trainer_status(&news, SystemTime::now()));
         let why = match probe::run_tool(&self.python, &args, &variables, POST) {
             Ok(answer) => {
-                let answer = String::from_utf8_lossy(&answer).trim().replace(char::is_control, " ");
+                let answer = String::from_utf8_lossy(&answer).trim().replace(is_hidden, " ");
                 if is_taken(&answer) {
                     self.posted = Some(news);
                     return;

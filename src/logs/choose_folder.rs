@@ -15,6 +15,7 @@ use super::file_names::{LauncherFolder, attempt_folders};
 use super::folder::LogFolder;
 use crate::deadline::with_deadline;
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::text;
 use crate::verdict::{Id, Warning};
 
@@ -105,7 +106,7 @@ const LONGEST_NAME: usize = 200;
 fn one_name(run_id: &str) -> String {
     let mut name: String = run_id
         .chars()
-        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
+        .map(|c| if c == '/' || is_hidden(c) { '_' } else { c })
         .take(LONGEST_NAME)
         .collect();
     name.truncate(name.floor_char_boundary(LONGEST_NAME));

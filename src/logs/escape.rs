@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use crate::letters::is_hidden;
 use crate::style;
 
 const LOW: u64 = 0x0101_0101_0101_0101;
@@ -28,13 +29,15 @@ pub(super) fn is_plain(line: &[u8]) -> bool {
 /// Our own text, which may quote names of processes and hosts or the last lines of a rank. Line
 /// ends are kept.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t') {
+    if !text.chars().any(|c| is_hidden(c) && c != '\n' && c != '\t') {
         return Cow::Borrowed(text);
     }
     let mut out = Vec::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let body = line.strip_suffix('\n').unwrap_or(line);
-        push_escaped(body.as_bytes(), &mut out);
+        let mut coloured = false;
+        push_text(body, is_hidden, &mut coloured, &mut out);
+        push_end(coloured, &mut out);
         if body.len() < line.len() {
             out.push(b'\n');
         }
@@ -50,18 +53,23 @@ pub(super) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     }
     let mut coloured = false;
     for chunk in line.utf8_chunks() {
-        push_text(chunk.valid(), &mut coloured, out);
+        // The output of a rank may be in any script, whose marks of direction are its own.
+        push_text(chunk.valid(), char::is_control, &mut coloured, out);
         chunk.invalid().iter().for_each(|byte| push_hex(*byte, out));
     }
+    push_end(coloured, out);
+}
+
+fn push_end(coloured: bool, out: &mut Vec<u8>) {
     if coloured {
         out.extend_from_slice(b"\x1b[0m");
     }
 }
 
 /// `coloured`: a colour is active that no sequence has reset.
-fn push_text(text: &str, coloured: &mut bool, out: &mut Vec<u8>) {
+fn push_text(text: &str, is_hidden: fn(char) -> bool, coloured: &mut bool, out: &mut Vec<u8>) {
     let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
+    while let Some(at) = rest.find(|c: char| is_hidden(c) && c != '\t') {
         let (clean, from) = rest.split_at(at);
         out.extend_from_slice(clean.as_bytes());
         let taken = match style::sequence(from.as_bytes()) {
@@ -146,6 +154,8 @@ mod tests {
             printable("── last\n   a\x1b]0;t\x07\n   \x1b[31mred\nend"),
             "── last\n   a\\x1b]0;t\\x07\n   \x1b[31mred\x1b[0m\nend"
         );
+        assert_eq!(printable("host \u{202e}gnp.exe"), r"host \xe2\x80\xaegnp.exe");
+        assert_eq!(printable("a\u{feff}b\u{200b}c"), r"a\xef\xbb\xbfb\xe2\x80\x8bc");
     }
 
     #[test]

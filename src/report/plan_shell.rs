@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::letters::is_hidden;
 use crate::mask::{MASK, mask_args, mask_value};
 use crate::plan::{Plan, argv};
 
@@ -34,8 +35,8 @@ pub fn shell(plan: &Plan) -> String {
     out
 }
 
-/// A word quoted for a POSIX shell. Bytes that are not UTF-8 are written by printf, so that the
-/// output stays UTF-8.
+/// A word quoted for a POSIX shell. Bytes that are not UTF-8, and letters that a terminal would obey or
+/// not show, are written by printf, so that the output is text and reads as what it is.
 pub(super) fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,+@%".contains(byte);
@@ -44,19 +45,34 @@ pub(super) fn quoted(word: &OsStr) -> String {
         return word.to_string_lossy().into_owned();
     }
     let mut out = String::new();
+    let is_hidden = |letter: char| is_hidden(letter) && !matches!(letter, '\n' | '\t');
     for chunk in bytes.utf8_chunks() {
-        if !chunk.valid().is_empty() || chunk.invalid().is_empty() {
-            let _ = write!(out, "'{}'", chunk.valid().replace('\'', r"'\''"));
-        }
-        if !chunk.invalid().is_empty() {
-            out.push_str("\"$(printf '");
-            for byte in chunk.invalid() {
-                let _ = write!(out, "\\{byte:03o}");
+        let mut rest = chunk.valid();
+        while !rest.is_empty() {
+            let plain = rest.find(is_hidden).unwrap_or(rest.len());
+            let (shown, after) = rest.split_at(plain);
+            if !shown.is_empty() {
+                let _ = write!(out, "'{}'", shown.replace('\'', r"'\''"));
             }
-            out.push_str("')\"");
+            let hidden = after.find(|letter| !is_hidden(letter)).unwrap_or(after.len());
+            let (hidden, after) = after.split_at(hidden);
+            push_octal(&mut out, hidden.as_bytes());
+            rest = after;
         }
+        push_octal(&mut out, chunk.invalid());
     }
     if out.is_empty() { "''".to_owned() } else { out }
+}
+
+fn push_octal(out: &mut String, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    out.push_str("\"$(printf '");
+    for byte in bytes {
+        let _ = write!(out, "\\{byte:03o}");
+    }
+    out.push_str("')\"");
 }
 
 /// Whether a shell can export this name.

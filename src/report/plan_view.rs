@@ -355,12 +355,15 @@ mod tests {
             b"=eth0",
             b"*?~#!&|;<>",
             "中文".as_bytes(),
+            b"\x1b[2J\x1b]0;title\x07 it's",
+            "a\u{202e}gnp.exe\u{200b}".as_bytes(),
         ]
         .iter()
         .map(|bytes| OsString::from_vec(bytes.to_vec()))
         .collect();
         argv.extend(nasty.iter().cloned());
         let script = shell(&command(argv));
+        assert!(!script.contains(|c| crate::letters::is_hidden(c) && c != '\n'), "{script:?}");
         let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
         assert!(output.status.success(), "{script}");
         let read: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();

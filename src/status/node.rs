@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phase::{Ledger, Phase};
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::rank::{GlobalRank, LocalRank};
 use crate::watch::Reason;
 pub use crate::watch::{
@@ -281,7 +282,7 @@ fn clean(text: &mut String) {
     if text.len() > LONGEST_TEXT {
         text.truncate(text.floor_char_boundary(LONGEST_TEXT));
     }
-    if text.contains(char::is_control) {
-        *text = text.replace(char::is_control, " ");
+    if text.contains(is_hidden) {
+        *text = text.replace(is_hidden, " ");
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::warming::{Target, Warming};
 use crate::deadline::{io_with_deadline, with_deadline};
+use crate::letters::is_hidden;
 use crate::regular_file;
 
 /// How long a module is left out. The next run tries it again, since it may be another version by then.
@@ -108,7 +109,13 @@ fn read(file: &Path) -> Vec<Known> {
     let text = regular_file::read(file, LARGEST).unwrap_or_default();
     let mut known: Vec<Known> = serde_json::from_slice(&text).unwrap_or_default();
     let is_young = |one: &LeftOut| now().saturating_sub(one.at) < KEPT.as_secs();
-    known.iter_mut().for_each(|known| known.left_out.retain(is_young));
+    // A name that the file holds may be anything, and is printed.
+    let is_name = |one: &LeftOut| !one.module.contains(is_hidden);
+    for known in &mut known {
+        known.left_out.retain(|one| is_young(one) && is_name(one));
+        let words = known.left_out.iter_mut().flat_map(|one| &mut one.why);
+        words.for_each(|word| *word = word.replace(is_hidden, " "));
+    }
     known.retain(|known| !known.left_out.is_empty());
     known
 }

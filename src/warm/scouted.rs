@@ -11,6 +11,7 @@ use super::learned::{Learned, LeftOut};
 use super::reasons;
 use super::warming::{ReadAhead, Target, Warming};
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::probe::run_tool;
 use crate::text;
 
@@ -118,7 +119,7 @@ pub(super) fn scout(warming: &Warming, within: Duration) -> Result<Scouted, Text
 pub(super) fn read(answer: &[u8]) -> Option<Scouted> {
     let scouted: Scouted = serde_json::from_slice(answer).ok()?;
     let is_word = |module: &String| {
-        !module.is_empty() && !module.contains(|c: char| c.is_whitespace() || c.is_control())
+        !module.is_empty() && !module.contains(|c: char| c.is_whitespace() || is_hidden(c))
     };
     scouted.modules.iter().all(is_word).then_some(scouted)
 }

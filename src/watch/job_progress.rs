@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use regex::bytes::{Captures, Regex};
 
 use super::rules::Partial;
+use crate::letters::is_hidden;
 use crate::pattern;
 use crate::supervise::Stream;
 
@@ -167,7 +168,7 @@ fn clock(text: &str) -> Option<Duration> {
 }
 
 fn short(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
+    text.chars().filter(|letter| !is_hidden(*letter)).take(LONGEST).collect()
 }
 
 fn numbers(number: &Regex, line: &[u8]) -> Vec<(String, String)> {

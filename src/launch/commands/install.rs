@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::output::{print, refuse};
+use super::output::{refuse, show};
 use crate::cli::Options;
 use crate::host::Host;
 use crate::lang::{Text, cause};
@@ -22,7 +22,7 @@ const MODE: u32 = 0o755;
 pub(crate) fn install(folder: &Path) -> i32 {
     match copy_into(folder) {
         Ok(file) => {
-            print(format!("{}\n", file.display()));
+            show(&format!("{}\n", file.display()));
             0
         }
         Err(error) => {

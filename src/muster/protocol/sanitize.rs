@@ -1,9 +1,10 @@
-//! Limits text from other nodes, which may be printed to a terminal: no control characters,
+//! Limits text from other nodes, which may be printed to a terminal: no letters that act or are not seen,
 //! bounded length.
 
 use std::borrow::Cow;
 
 use crate::lang::Text;
+use crate::letters::is_hidden;
 use crate::verdict::{Refusal, Why};
 
 /// Letters of a word.
@@ -12,20 +13,20 @@ pub(crate) const LETTERS: usize = 400;
 const SENTENCE: usize = 3 * LETTERS;
 
 pub(crate) fn sanitize(word: &mut String) {
-    if word.len() > LETTERS || word.chars().any(char::is_control) {
+    if word.len() > LETTERS || word.chars().any(is_hidden) {
         *word = word
             .chars()
             .take(LETTERS)
-            .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+            .map(|letter| if is_hidden(letter) { '\u{fffd}' } else { letter })
             .collect();
     }
 }
 
 pub(crate) fn sanitize_text(text: &mut Text) {
     for sentence in [&mut text.en, &mut text.zh] {
-        if sentence.len() > SENTENCE || sentence.chars().any(char::is_control) {
+        if sentence.len() > SENTENCE || sentence.chars().any(is_hidden) {
             let shown = sentence.chars().take(SENTENCE);
-            let shown = shown.map(|letter| if letter.is_control() { ' ' } else { letter });
+            let shown = shown.map(|letter| if is_hidden(letter) { ' ' } else { letter });
             *sentence = Cow::Owned(shown.collect());
         }
     }
@@ -65,9 +66,8 @@ fn fit(words: &mut String, bytes: usize) {
         let end = (0..=bytes).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
         words.truncate(end);
     }
-    if words.chars().any(char::is_control) {
-        *words =
-            words.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    if words.chars().any(is_hidden) {
+        *words = words.chars().map(|letter| if is_hidden(letter) { ' ' } else { letter }).collect();
     }
 }
 

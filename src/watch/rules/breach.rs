@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Expects, OnBreach, Rule, Time};
 use crate::lang::{Lang, Text};
+use crate::letters::is_hidden;
 use crate::mask::mask_file;
 use crate::pace::spell;
 use crate::rank::GlobalRank;
@@ -31,7 +32,7 @@ impl Seen {
     /// Without secrets and control characters.
     fn shown(&self) -> String {
         let line = String::from_utf8_lossy(&self.line);
-        let masked = mask_file(line.trim()).replace(char::is_control, " ");
+        let masked = mask_file(line.trim()).replace(is_hidden, " ");
         masked.chars().take(SHOWN).collect()
     }
 }
