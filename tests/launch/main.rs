@@ -30,6 +30,7 @@ mod signal_to_all;
 mod slow_ranks;
 mod stacks;
 mod status_line;
+mod strangers;
 mod tasks;
 mod torchrun;
 mod trainjob;

@@ -31,7 +31,38 @@ fn arguments() -> Vec<String> {
     ]
     .iter()
     .map(|arg| arg.replace('%', SECRET))
+    .chain(spelled(&[&["hf", "token"], &["db", "password"], &["api", "key"], &["pass"]], SECRET))
+    .chain(spelled(&[&["max", "tokens"], &["pad", "token", "id"], &["key", "frames"]], OPEN))
     .collect()
+}
+
+/// Not the value of a secret.
+const OPEN: &str = "shown1shown";
+
+/// Options with these names in each spelling, each with its value as a word of its own and behind `=`.
+fn spelled(names: &[&[&str]], value: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for parts in names {
+        let capitals = |part: &&str| part.to_uppercase();
+        let pascal = |part: &&str| part[..1].to_uppercase() + &part[1..];
+        let capitals: Vec<String> = parts.iter().map(capitals).collect();
+        for name in [
+            parts.join("_"),
+            parts.join("-"),
+            parts.join("."),
+            capitals.join("_"),
+            capitals.join("-"),
+            parts.iter().map(pascal).collect(),
+        ] {
+            words.extend([format!("--{name}"), value.to_owned(), format!("--{name}={value}")]);
+        }
+    }
+    words
+}
+
+/// How often values that are no secrets stand in the arguments.
+fn open_values() -> usize {
+    arguments().iter().filter(|word| word.contains(OPEN)).count()
 }
 
 /// Variables that hold it.
@@ -43,6 +74,8 @@ fn variables() -> Vec<(&'static str, String)> {
         ("DATA_URL", "https://bucket/x?X-Amz-Security-Token=%"),
         ("JOB_COMMAND", "cd /x&&HF_TOKEN=% python x.py"),
         ("NCCL_API_KEYS", "%"),
+        ("BEARER", "%"),
+        ("NETRC", "%"),
     ]
     .map(|(name, value)| (name, value.replace('%', SECRET)))
     .into()
@@ -81,6 +114,7 @@ fn no_plan_shows_a_secret() {
         args.extend(arguments());
         let ended = with_variables(Launcher::new(args)).run().expect_code(0);
         assert!(ended.out.contains("--lr 1") && ended.out.contains("***"), "{}", ended.out);
+        assert!(ended.out.matches(OPEN).count() >= open_values(), "{}", ended.out);
         expect_no_secret(&ended);
     }
 }
@@ -119,4 +153,31 @@ fn no_capture_keeps_a_secret() {
     assert!(ended.folder().join("copy/proc").is_dir(), "{}", ended.err);
     expect_no_secret(&ended);
     assert!(!files_with("JOB_COMMAND", ended.folder()).is_empty(), "environments are kept");
+}
+
+/// What people attach to a ticket: of a job that runs, and of one that has ended.
+#[test]
+fn no_dump_and_no_report_keep_a_secret() {
+    let script = "echo READY; exec sleep 600";
+    let launcher = with_variables(Launcher::new(run_args("direct", 1)));
+    let job = launcher.args(["--", "bash", "-c", script, "x"]).args(arguments());
+    let mut job = job.start();
+    job.says("READY", 1);
+    let run = job.run_id();
+    let ask = |words: &[&str]| Launcher::new(words).run().expect_code(0);
+    let dump = ask(&["dump", &run, "--output", "dump"]);
+    expect_no_secret(&dump);
+    let plan =
+        std::fs::read_to_string(dump.folder().join("dump/node-0/plan.json")).expect("a plan");
+    assert!(plan.matches(OPEN).count() >= open_values(), "{plan}");
+    for words in [&["stacks", &run, "--format", "json"][..], &["ps", "--format", "json"]] {
+        expect_no_secret(&ask(words));
+    }
+    job.signal(nix::sys::signal::Signal::SIGTERM);
+    let ended = job.wait();
+    let logs = ended.folder().join("logs");
+    let logs = if logs.is_dir() { logs } else { ended.folder().to_owned() };
+    expect_no_secret(&ended);
+    assert!(files_with(OPEN, &logs).contains("agent.jsonl"), "the journal has the plan");
+    assert!(files_with(OPEN, &logs).contains("report.html"), "and so has the report");
 }
