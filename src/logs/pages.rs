@@ -330,8 +330,18 @@ impl Reading<'_> {
     fn before(&mut self, name: &str, at: u64) -> io::Result<Vec<u8>> {
         let first = at.saturating_sub(LONGEST_LINE as u64);
         let Some(mut bytes) = self.window(name, first, at)? else { return Ok(Vec::new()) };
-        let begin = memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
-        bytes.drain(..begin);
+        match memrchr(b'\n', &bytes) {
+            Some(end) => drop(bytes.drain(..=end)),
+            // It begins in the part before.
+            None if first == 0 => {
+                if let Some(part) = beside(name, -1)
+                    && let Some(metadata) = self.metadata(&part)?
+                {
+                    bytes.splice(..0, self.before(&part, metadata.len())?);
+                }
+            }
+            None => {}
+        }
         Ok(bytes)
     }
 
@@ -445,8 +455,9 @@ impl Reading<'_> {
         if !self.piece(&named, None, &(covered.min(length)..length))? {
             return Ok(false);
         }
-        // What has no end of a line.
-        if self.is_wanted(&named, None) {
+        // What has no end of a line, unless the next part has it.
+        let goes_on = beside(name, 1).map(|part| self.metadata(&part)).transpose()?.flatten();
+        if goes_on.is_none() && self.is_wanted(&named, None) {
             let last = self.before(name, length)?;
             if !last.is_empty() {
                 self.line(&named, None, &last);
@@ -497,6 +508,13 @@ impl Reading<'_> {
         bytes.truncate(filled);
         Ok(Some(bytes))
     }
+}
+
+/// The part of a tail before or behind one of its parts. The head ends with a whole line.
+fn beside(name: &str, step: i32) -> Option<String> {
+    let log = continued(name);
+    let number: u32 = name.strip_prefix(log)?.strip_prefix('.')?.parse().ok()?;
+    number.checked_add_signed(step).filter(|number| *number > 0).map(|number| segment(log, number))
 }
 
 /// A file of an attempt. Whoever can write the folder of the run can put anything in its place.

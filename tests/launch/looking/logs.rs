@@ -239,3 +239,21 @@ fn following_ends_with_the_job_and_changes_nothing() {
     lines.sort_unstable();
     assert_eq!(lines, ["[r0] READY 0", "[r1] READY 1"]);
 }
+
+/// A line whose middle is at the end of a file and whose end is in the next one.
+#[test]
+fn a_line_of_two_parts_is_one_line_in_its_place() {
+    // The last part has more, and less, than is shown of a line.
+    for length in [340_000, 319_588] {
+        let script = format!("head -c {length} /dev/zero | tr '\\0' x; echo; echo behind");
+        let ended = shell(1, &["--log-cap-rank", "1MiB"], &script).run().expect_code(0);
+        let attempt = ended.node_folder(0).join("attempt-0");
+        assert!(attempt.join("rank-00000.out.00002").exists(), "the line has three parts");
+        let shown = asked(&["logs", &run_folder(&ended)]).expect_code(0).out;
+        let lines: Vec<&str> = shown.lines().collect();
+        let [mark, line, last] = lines.as_slice() else { panic!("{} lines", lines.len()) };
+        assert!(mark.starts_with("[ranklaunch] "), "{mark}");
+        assert_eq!((line.len(), *last), (16 * 1024, "behind"), "{length}");
+        assert!(line.bytes().all(|byte| byte == b'x'), "{length}");
+    }
+}
