@@ -24,7 +24,7 @@ use crate::text;
 
 /// Beside the time that the agent takes for another question, and for this one.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Time limit for a socket of another user to say which job it is, and what its nodes do.
+/// Time limit for a socket of another user to say which job it is.
 const STRANGER: Duration = Duration::from_secs(2);
 /// Bytes of an answer: a thousand threads of many frames.
 const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
@@ -157,7 +157,8 @@ pub(crate) fn ask(listener: &Listener, ask: &Ask) -> io::Result<Answer> {
 
 fn limit(listener: &Listener, ask: &Ask) -> Duration {
     match ask {
-        Ask::Job | Ask::View { .. } if listener.stranger().is_some() => STRANGER,
+        Ask::Job if listener.stranger().is_some() => STRANGER,
+        Ask::View { .. } if listener.stranger().is_some() => OTHERS + MARGIN,
         Ask::Job => READING + MARGIN,
         Ask::Stacks(_) => READING + OTHERS + MARGIN,
         Ask::Dump | Ask::View { .. } => READING + OTHERS + 2 * MARGIN,
@@ -202,7 +203,13 @@ fn ask_on(mut stream: &UnixStream, listener: &Listener, ask: &Ask) -> io::Result
         asked.map_err(|error| in_words(error, limit))?;
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(serde_json::from_slice(&line)?)
+    serde_json::from_slice(&line).map_err(|_| {
+        let why = text!(
+            "its answer is not understood; it may be of another version of ranklaunch",
+            "无法理解其应答，可能属于另一个版本的 ranklaunch"
+        );
+        failure(io::ErrorKind::InvalidData, why)
+    })
 }
 
 /// One line, or what came before the end; as a whole by then, and of at most so many bytes.

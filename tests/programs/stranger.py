@@ -1,4 +1,4 @@
-"""Sockets of another user that are named like those of jobs.
+"""Sockets of another user that are named like those of jobs. Started by root, it becomes that user.
 
 MODE: silent (never answers), drip (one byte each half second), forged (a job whose id is a path and whose texts
 have escapes), or many (3000 silent ones). Says READY when they listen, and goes on until it is ended.
@@ -6,6 +6,7 @@ have escapes), or many (3000 silent ones). Says READY when they listen, and goes
 
 import json
 import os
+import resource
 import socket
 import sys
 import threading
@@ -44,9 +45,10 @@ def answer(peer):
         pass
 
 
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
 if mode == "many":
-    import resource
-
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 # A name may claim the pid of anybody: here that of init.
 sockets = [listening(1, number) for number in range(3000 if mode == "many" else 1)]
