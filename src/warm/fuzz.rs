@@ -15,7 +15,7 @@ pub(crate) fn scout(data: &[u8]) -> bool {
         Ok(imports) => {
             assert!(!imports.contains('\0'));
             let words: Vec<&str> = imports.split(' ').collect();
-            assert_eq!(words, scouted.modules.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(words, scouted.steps.iter().map(String::as_str).collect::<Vec<_>>());
         }
         Err(why) => said(&why),
     }

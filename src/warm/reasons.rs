@@ -51,6 +51,14 @@ pub(super) fn of(words: &[&str]) -> Text {
             "what was imported has read {first}, of which each rank has its own",
             "导入的模块读取了 {first}，而每个 rank 的值各不相同"
         ),
+        "mistaken" => text!(
+            "what was imported has read {first}, which the program sets before",
+            "导入的模块读取了 {first}，而程序在此之前设置了该变量"
+        ),
+        "written" => text!(
+            "what was imported has set {first}, which the program or ranklaunch sets as well",
+            "导入的模块设置了 {first}，而程序或 ranklaunch 也会设置该变量"
+        ),
         "path" => text!(
             "what was imported has put a folder before those of sys.path",
             "导入的模块在 sys.path 开头插入了目录"
@@ -131,6 +139,7 @@ pub(super) fn of_end(words: &[&str]) -> Text {
             text!("{first} does not work in a forked process", "{first} 无法在 fork 出的进程中使用")
         }
         "missing" => text!("there is no module {first}", "没有模块 {first}"),
+        "relative" => text!("a relative import without a package", "相对导入没有所属的包"),
         "compiled" => text!("{first} is compiled", "{first} 是编译模块"),
         "files" => text!("the program has more than {first} files", "程序文件超过 {first} 个"),
         "unread" => text!("it cannot be read: {first}", "无法读取：{first}"),

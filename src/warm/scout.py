@@ -5,11 +5,12 @@
 # Reads RANKLAUNCH_WARM_SCOUT, the descriptor of a pipe for the answer; RANKLAUNCH_WARM_SCRIPT or
 # RANKLAUNCH_WARM_MODULE, the program; RANKLAUNCH_WARM_ADDED and RANKLAUNCH_WARM_LEFT_OUT, the modules that the user
 # names; RANKLAUNCH_WARM_AHEAD, the bytes that may be read ahead for what is imported, and modules that are imported
-# after it. The answer is a JSON document: `modules`, each a name and the names that are taken from it; `ends`, the
-# file, line and reason of the first statement that is not looked behind, or null; `coerced`, the variables that its
-# start has set; `aside`, why this interpreter cannot be warmed, or null; `folder` and `file`, the first folder of the
-# program's sys.path and its file. A reason is a word and what belongs to it: see reasons.rs. The file `reader` of this
-# folder names the process that reads ahead, by its pid and its start time.
+# after it. The answer is a JSON document: `modules`, each a name and the names that are taken from it; `steps`, the
+# same with what the program does between them, as sitecustomize.py takes it; `ends`, the file, line and reason of the
+# first statement that is not looked behind, or null; `coerced`, the variables that its start has set; `aside`, why this
+# interpreter cannot be warmed, or null; `folder` and `file`, the first folder of the program's sys.path and its file.
+# A reason is a word and what belongs to it: see reasons.rs. The file `reader` of this folder names the process that
+# reads ahead, by its pid and its start time.
 import ast
 import importlib.machinery
 import json
@@ -23,31 +24,46 @@ _MOST_FILES = 300
 _UNSAFE = {name.partition(".")[0] for name in watch.UNSAFE}  # noqa: F821
 # Variables that have the interpreter report or trace what it does from its start on.
 _REPORTS = ("PYTHONDUMPREFS", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC")
-# Functions that change nothing that an import reads.
+# Functions of Python and of libraries that change nothing that an import reads, by the place they come from: a
+# function of the program may have the same name.
 _HARMLESS = {
-    "argparse.ArgumentParser", "bool", "collections.defaultdict", "collections.namedtuple", "dict",
-    "field", "float", "frozenset", "getenv", "getLogger", "int", "len", "list", "logging.getLogger", "namedtuple",
-    "os.environ.get", "os.getcwd", "os.getenv", "os.path.abspath", "os.path.basename", "os.path.dirname",
-    "os.path.exists", "os.path.expanduser", "os.path.isdir", "os.path.isfile", "os.path.join",
-    "os.path.realpath", "Path", "pathlib.Path", "range", "re.compile", "set", "sorted", "str", "time.monotonic",
-    "time.perf_counter", "time.time", "tuple", "TypeVar", "typing.TypeVar", "defaultdict", "get_logger",
+    "argparse.ArgumentParser", "bool", "collections.defaultdict", "collections.namedtuple", "dataclasses.field", "dict",
+    "float", "frozenset", "int", "len", "list", "logging.getLogger", "os.environ.get", "os.getcwd", "os.getenv",
+    "os.path.abspath", "os.path.basename", "os.path.dirname", "os.path.exists", "os.path.expanduser", "os.path.isdir",
+    "os.path.isfile", "os.path.join", "os.path.realpath", "pathlib.Path", "range", "re.compile", "set", "sorted",
+    "str", "time.monotonic", "time.perf_counter", "time.time", "tuple", "typing.TypeVar",
+    "accelerate.logging.get_logger", "datasets.logging.get_logger", "diffusers.utils.logging.get_logger", "transformers.utils.logging.get_logger",
 }
 _HARMLESS_DECORATORS = {
-    "abstractmethod", "abc.abstractmethod", "cache", "cached_property", "classmethod", "contextmanager",
-    "contextlib.contextmanager", "dataclass", "dataclasses.dataclass", "functools.cache",
-    "functools.cached_property", "functools.lru_cache", "functools.wraps", "lru_cache", "overload", "property",
-    "staticmethod", "torch.inference_mode", "torch.no_grad", "typing.overload", "wraps",
+    "abc.abstractmethod", "classmethod", "contextlib.contextmanager", "dataclasses.dataclass", "functools.cache",
+    "functools.cached_property", "functools.lru_cache", "functools.wraps", "property", "staticmethod",
+    "torch.inference_mode", "torch.no_grad", "typing.overload", "typing.runtime_checkable",
 }
-# What a program may set without effect on an import of torch.
-_LATE = ("CUDA_VISIBLE_DEVICES", "HF_", "MASTER_", "NCCL_", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_", "WANDB_")
+# What says that an import is not there.
+_SAYS = {"print", "warnings.warn"}
+# Methods that run as another class is made of this one, or as it is subscripted.
+_HOOKS = {"__init_subclass__", "__class_getitem__"}
+# Methods that run as the members of an enumeration are made.
+_OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}
+# Variables whose values may be known only to the program: compiled code reads none of these when it is imported, and
+# the interpreter notes whether Python does.
+_LATE = ("CUDA_VISIBLE_DEVICES", "MASTER_", "NCCL_", "TOKENIZERS_PARALLELISM", "WANDB_")
+# Parts of a name whose value stays where it is.
+_SECRET = {"AUTH", "CREDENTIALS", "KEY", "PASSWORD", "PASSWD", "SECRET", "TOKEN"}
+_LONGEST_VALUE = 4096
 _HARMLESS_NODES = (
     ast.Attribute, ast.BinOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Dict, ast.FormattedValue, ast.IfExp,
-    ast.JoinedStr, ast.Lambda, ast.List, ast.Name, ast.Set, ast.Slice, ast.Starred, ast.Subscript, ast.Tuple,
-    ast.UnaryOp,
+    ast.JoinedStr, ast.List, ast.Name, ast.Set, ast.Slice, ast.Starred, ast.Subscript, ast.Tuple, ast.UnaryOp,
+    ast.keyword, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, getattr(ast, "Index", ast.Slice),
 )
+_BUILTIN = set(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 
 
 _IS_MAIN = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
+# A class of the program of which nothing runs but when it is called.
+_PLAIN = object()
+# One that runs its methods earlier.
+_ACTIVE = object()
 
 
 class _End(Exception):
@@ -56,16 +72,45 @@ class _End(Exception):
         self.line, self.why = getattr(node, "lineno", 0), why
 
 
+class _Names(dict):
+    """What the names of a module or class of the program stand for: the place in a library, with dots; _PLAIN or
+    _ACTIVE; a module of the program, as its _Names; or None for anything else of the program."""
+
+    def __init__(self, module, package, outer=None):
+        dict.__init__(self)
+        self.module, self.package, self.outer = module, package, outer
+        # The library of which all names are taken.
+        self.star = None
+        self.annotates_late = outer is not None and outer.annotates_late
+
+    def stands_for(self, name):
+        if name in self:
+            return self[name]
+        if self.outer is not None:
+            return self.outer.stands_for(name)
+        if name in _BUILTIN or self.star is None:
+            return name if name in _BUILTIN else None
+        return self.star + "." + name
+
+
 class _Scout(object):
     def __init__(self, folder):
         # As the interpreter will have it: the program's folder first, without ours.
         self.path = ([folder] if folder else []) + [place for place in sys.path if place != _HERE]
-        self.modules, self.files, self.ends = [], [], None
+        # `steps`: these modules, and between them the variables that the program has set.
+        self.modules, self.steps, self.ends = [], [], None
+        # The program's own modules by name, and which of them the program is, with its parents.
+        self.own = {}
         self.left_out = os.environ.get("RANKLAUNCH_WARM_LEFT_OUT", "").split()
 
-    def program(self, file):
+    def program(self, file, package, parents):
+        """`parents`: the packages that `python -m` imports before its module."""
         try:
-            self.file(file, "__main__", None)
+            for name in parents:
+                self.wanted(None, name, [])
+            if package is not None:
+                self.steps.append("@")
+            self.file(file, "__main__", package)
         except _End as end:
             self.ends = self.ends or (file, end.line, end.why)
 
@@ -75,9 +120,13 @@ class _Scout(object):
             return ["module", module]
         if self.place(module) != "installed" or not self.is_found(module):
             return ["added", module]
-        if (module, []) not in self.modules:
-            self.modules.append((module, []))
+        self.imports(module, [])
         return None
+
+    def imports(self, module, names):
+        if (module, names) not in self.modules:
+            self.modules.append((module, names))
+            self.steps.append(module + (":" + ",".join(names) if names else ""))
 
     def is_found(self, module):
         path, at = self.path, ""
@@ -95,10 +144,10 @@ class _Scout(object):
         return True
 
     def file(self, path, name, package):
-        if path in self.files:
+        if name in self.own:
             return
-        self.files.append(path)
-        if len(self.files) > _MOST_FILES:
+        names = self.own[name] = _Names(name, package)
+        if len(self.own) > _MOST_FILES:
             raise _End(None, "files", _MOST_FILES)
         try:
             with open(path, "rb") as source:
@@ -107,117 +156,267 @@ class _Scout(object):
             # The last two are of one that is nested too deeply.
             raise _End(None, "unread", str(error) or type(error).__name__)
         try:
-            self.block(tree.body, name, package)
+            self.block(tree.body, names)
         except _End as end:
             self.ends = self.ends or (path, end.line, end.why)
             raise
 
-    def block(self, statements, name, package):
+    def block(self, statements, names):
         for statement in statements:
-            self.statement(statement, name, package)
+            self.statement(statement, names)
 
-    def statement(self, node, name, package):
+    def statement(self, node, names):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 self.wanted(node, alias.name, [])
+                whole, top = alias.name, alias.name.partition(".")[0]
+                self.bind(names, alias.asname or top, whole if alias.asname else top)
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             if node.level:
-                parents = (package or "").split(".")
+                parents = (names.package or "").split(".")
+                if not names.package or len(parents) < node.level:
+                    raise _End(node, "relative")
                 parents = parents[:len(parents) - node.level + 1]
                 module = ".".join(parents + ([module] if module else []))
             self.wanted(node, module, [alias.name for alias in node.names])
+            for alias in node.names:
+                if alias.name == "*":
+                    names.star = module if self.place(module) == "installed" else names.star
+                    public = self.own.get(module, {}).items()
+                    names.update(one for one in public if not one[0].startswith("_"))
+                else:
+                    self.bind(names, alias.asname or alias.name, module, alias.name)
+            names.annotates_late |= module == "__future__" and any(one.name == "annotations" for one in node.names)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for decorator in node.decorator_list:
-                self.decorator(decorator)
-            for default in node.args.defaults + [one for one in node.args.kw_defaults if one is not None]:
-                self.expression(default)
+            self.function(node, names)
         elif isinstance(node, ast.ClassDef):
-            for decorator in node.decorator_list:
-                self.decorator(decorator)
-            for base in node.bases + [keyword.value for keyword in node.keywords]:
-                self.expression(base)
-            self.block(node.body, name, package)
+            self.a_class(node, names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            self.assignment(node)
+            self.assignment(node, names)
         elif isinstance(node, ast.Expr):
-            if not self.sets_late(node.value):
-                self.expression(node.value)
+            if not self.sets(node.value, names):
+                self.expression(node.value, names)
         elif isinstance(node, ast.If):
-            self.condition(node, name, package)
+            self.condition(node, names)
         elif isinstance(node, ast.Try):
-            self.attempt(node, name, package)
+            self.attempt(node, names)
         elif not isinstance(node, ast.Pass):
             raise _End(node, "statement")
 
-    def assignment(self, node):
+    def bind(self, names, name, module, inner=None):
+        """What an import gives a name."""
+        if module in self.own:
+            submodule = self.own.get("%s.%s" % (module, inner))
+            names[name] = self.own[module] if inner is None else self.own[module].get(inner, submodule)
+        elif self.place(module) == "installed":
+            names[name] = module if inner is None else module + "." + inner
+        else:
+            names[name] = None
+
+    def stands_for(self, node, names):
+        if isinstance(node, ast.Name):
+            return names.stands_for(node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        of = self.stands_for(node.value, names)
+        if isinstance(of, _Names):
+            return of.get(node.attr, self.own.get("%s.%s" % (of.module, node.attr)))
+        return of + "." + node.attr if isinstance(of, str) else None
+
+    def function(self, node, names):
+        if names.outer is None and node.name == "__getattr__":
+            # It runs where a name of this module is missing.
+            raise _End(node, "call", node.name)
+        kind = None
+        for decorator in node.decorator_list:
+            kind = self.decorator(decorator, names) or kind
+        arguments = node.args
+        self.defaults(arguments, names)
+        if not names.annotates_late:
+            every = [one for one in ast.iter_child_nodes(arguments) if isinstance(one, ast.arg)]
+            for annotation in [one.annotation for one in every] + [node.returns]:
+                if annotation is not None:
+                    self.expression(annotation, names)
+        names[node.name] = kind
+
+    def defaults(self, arguments, names):
+        for default in arguments.defaults + arguments.kw_defaults:
+            if default is not None:
+                self.expression(default, names)
+
+    def a_class(self, node, names):
+        for decorator in node.decorator_list:
+            self.decorator(decorator, names)
+        origins = []
+        for keyword in node.keywords:
+            self.expression(keyword.value, names)
+        for base in node.bases + [keyword.value for keyword in node.keywords if keyword.arg in (None, "metaclass")]:
+            self.expression(base, names)
+            # Of Generic[T] and of namedtuple(…).
+            made = {ast.Subscript: "value", ast.Call: "func"}.get(type(base))
+            origins.append(self.stands_for(getattr(base, made) if made else base, names))
+            if origins[-1] is not _PLAIN and not isinstance(origins[-1], str):
+                raise _End(node, "call", _words(base))
+        body = _Names(names.module, names.package, names)
+        self.block(node.body, body)
+        if any(str(one).startswith("enum.") for one in origins) and (_OF_MEMBERS & set(body) or _PLAIN in origins):
+            raise _End(node, "call", node.name)
+        names[node.name] = _ACTIVE if _HOOKS & set(body) or "type" in origins else _PLAIN
+
+    def assignment(self, node, names):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if node.value is not None:
-            self.expression(node.value)
+        if isinstance(node, ast.AnnAssign) and not names.annotates_late:
+            self.expression(node.annotation, names)
+        if node.value is None:
+            return
+        self.expression(node.value, names)
         for target in targets:
-            if isinstance(target, ast.Name) or self.is_late_variable(target):
-                continue
-            if isinstance(target, (ast.Tuple, ast.List)) and all(isinstance(one, ast.Name) for one in target.elts):
-                continue
-            raise _End(node, "change", _words(target))
+            if isinstance(target, ast.Name):
+                names[target.id] = self.stands_for(node.value, names)
+            elif isinstance(target, (ast.Tuple, ast.List)) and all(isinstance(one, ast.Name) for one in target.elts):
+                names.update((one.id, None) for one in target.elts)
+            elif isinstance(target, ast.Subscript) and self.stands_for(target.value, names) == "os.environ":
+                key = target.slice
+                key = getattr(key, "value", key) if type(key).__name__ == "Index" else key
+                self.variable(target, key, node.value, names)
+            else:
+                raise _End(node, "change", _words(target))
 
-    def is_late_variable(self, target):
-        """os.environ["NAME"] of a name that no import reads."""
-        if not isinstance(target, ast.Subscript) or _dotted(target.value) not in ("os.environ", "environ"):
+    def sets(self, value, names):
+        """`os.environ.setdefault("NAME", "value")`, or `os.environ.update` with names that stand there."""
+        if not isinstance(value, ast.Call):
             return False
-        key = target.slice
-        key = getattr(key, "value", key) if type(key).__name__ == "Index" else key
-        return isinstance(key, ast.Constant) and str(key.value).startswith(_LATE)
+        called = self.stands_for(value.func, names)
+        pairs, only = [], ""
+        if called == "os.environ.setdefault" and len(value.args) == 2 and not value.keywords:
+            pairs, only = [value.args], "?"
+        elif called == "os.environ.update":
+            pairs = [(ast.Constant(value=one.arg), one.value) for one in value.keywords]
+            if len(value.args) == 1 and isinstance(value.args[0], ast.Dict):
+                pairs = list(zip(value.args[0].keys, value.args[0].values)) + pairs
+            elif value.args:
+                return False
+        for _, given in pairs:
+            self.expression(given, names)
+        for key, given in pairs:
+            self.variable(value, key, given, names, only)
+        return bool(pairs)
 
-    def sets_late(self, value):
-        if not isinstance(value, ast.Call) or _dotted(value.func) != "os.environ.setdefault" or not value.args:
-            return False
-        key = value.args[0]
-        return isinstance(key, ast.Constant) and str(key.value).startswith(_LATE)
+    def variable(self, node, key, value, names, only=""):
+        """The program sets a variable: the interpreter will do the same at this place. Where only the program knows
+        the value, no later import may read it."""
+        name = key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+        if not name.isidentifier() or not name.isascii() or name.startswith("RANKLAUNCH_"):
+            raise _End(node, "change", _words(node))
+        if name.encode() in watch._OF_A_RANK:  # noqa: F821
+            raise _End(node, "change", _words(node))
+        if isinstance(value, ast.Call) and self.stands_for(value.func, names) == "str" and len(value.args) == 1:
+            number = value.args[0]
+            is_number = isinstance(number, ast.Constant) and isinstance(number.value, (int, str))
+            value = ast.Constant(value=str(number.value)) if is_number else value
+        value = value.value if isinstance(value, ast.Constant) else None
+        if isinstance(value, str) and not _SECRET.intersection(name.upper().split("_")):
+            if len(value) > _LONGEST_VALUE or "\0" in value:
+                raise _End(node, "change", _words(node))
+            self.steps.append("%s%s=%s" % (name, only, _quoted(value)))
+        elif name.startswith(_LATE) or isinstance(value, str):
+            self.steps.append(name + "=?")
+        else:
+            raise _End(node, "change", _words(node))
 
-    def condition(self, node, name, package):
+    def condition(self, node, names):
         test = node.test
-        if _dotted(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            return self.block(node.orelse, name, package)
+        if self.stands_for(test, names) == "typing.TYPE_CHECKING":
+            return self.block(node.orelse, names)
         if ast.dump(test) == _IS_MAIN:
-            return self.block(node.body if name == "__main__" else node.orelse, name, package)
+            return self.block(node.body if names.module == "__main__" else node.orelse, names)
         raise _End(node, "condition")
 
-    def attempt(self, node, name, package):
+    def attempt(self, node, names):
         """`try: import …` with another way where that is missing."""
         imports = all(isinstance(one, (ast.Import, ast.ImportFrom, ast.Assign, ast.Pass)) for one in node.body)
         if not imports or node.finalbody:
             raise _End(node, "try")
         wanted = [alias.name for one in node.body if isinstance(one, ast.Import) for alias in one.names]
         wanted += [one.module or "" for one in node.body if isinstance(one, ast.ImportFrom) and not one.level]
-        if all(self.place(module) for module in wanted):
-            self.block(node.body, name, package)
-            self.block(node.orelse, name, package)
+        if all(self.is_found(module) for module in wanted):
+            # It may be broken nevertheless, or lack a name.
+            for handler in node.handlers:
+                self.handler(node, handler, names)
+            self.block(node.body, names)
+            self.block(node.orelse, names)
         else:
             for handler in node.handlers[:1]:
-                self.block(handler.body, name, package)
+                self.block(handler.body, names)
 
-    def decorator(self, node):
+    def handler(self, node, handler, names):
+        for one in handler.body:
+            says = isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and \
+                self.stands_for(one.value.func, names) in _SAYS
+            if says:
+                for argument in one.value.args:
+                    self.expression(argument, names)
+            elif isinstance(one, ast.Assign) and all(isinstance(target, ast.Name) for target in one.targets):
+                self.expression(one.value, names)
+                names.update((target.id, None) for target in one.targets)
+            elif isinstance(one, (ast.Import, ast.ImportFrom)):
+                modules = [alias.name for alias in one.names] if isinstance(one, ast.Import) else [one.module or "."]
+                if any(self.place(module) == "own" for module in modules) or getattr(one, "level", 0):
+                    raise _End(node, "try")
+            elif not isinstance(one, (ast.Pass, ast.Raise)):
+                raise _End(node, "try")
+
+    def decorator(self, node, names):
+        """What the decorated name stands for, if it is known."""
         called = node.func if isinstance(node, ast.Call) else node
-        if _dotted(called) not in _HARMLESS_DECORATORS:
+        if isinstance(called, ast.Attribute) and called.attr in ("deleter", "getter", "setter"):
+            if self.stands_for(called.value, names) == "property":
+                return "property"
+        origin = self.stands_for(called, names)
+        if origin not in _HARMLESS_DECORATORS:
             raise _End(node, "call", _words(called))
+        if isinstance(node, ast.Call):
+            for argument in node.args + [keyword.value for keyword in node.keywords]:
+                self.expression(argument, names)
+        return "property" if origin == "property" else None
 
-    def expression(self, node):
-        inner = [node]
-        while inner:
-            one = inner.pop()
-            if isinstance(one, ast.Call):
-                if _dotted(one.func) not in _HARMLESS:
-                    raise _End(one, "call", _words(one.func))
-                inner += one.args + [keyword.value for keyword in one.keywords]
-            elif isinstance(one, ast.Lambda):
-                pass
-            elif isinstance(one, _HARMLESS_NODES):
-                inner += [child for child in ast.iter_child_nodes(one) if isinstance(child, ast.expr)]
-            elif isinstance(one, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                inner += [child for child in ast.walk(one) if child is not one and isinstance(child, ast.Call)]
-            else:
-                raise _End(one, "statement")
+    def expression(self, node, names):
+        if isinstance(node, ast.Call):
+            origin = self.stands_for(node.func, names)
+            if origin not in _HARMLESS:
+                raise _End(node, "call", _words(node.func))
+            for argument in node.args + [keyword.value for keyword in node.keywords]:
+                self.expression(argument, names)
+            given = node.args[:1] if origin == "collections.defaultdict" else []
+            for argument in given + [keyword.value for keyword in node.keywords if keyword.arg == "key"]:
+                self.called(argument, names)
+        elif isinstance(node, ast.Lambda):
+            self.defaults(node.args, names)
+        elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            inner = _Names(names.module, names.package, names)
+            for one in node.generators:
+                inner.update((name.id, None) for name in ast.walk(one.target) if isinstance(name, ast.Name))
+            for child in ast.iter_child_nodes(node):
+                parts = [child.iter] + child.ifs if isinstance(child, ast.comprehension) else [child]
+                for part in parts:
+                    self.expression(part, inner)
+        elif isinstance(node, _HARMLESS_NODES):
+            if isinstance(node, ast.Subscript) and self.stands_for(node.value, names) is _ACTIVE:
+                raise _End(node, "call", _words(node.value))
+            for child in ast.iter_child_nodes(node):
+                self.expression(child, names)
+        else:
+            raise _End(node, "statement")
+
+    def called(self, node, names):
+        """What another function calls."""
+        if isinstance(node, ast.Lambda):
+            inner = _Names(names.module, names.package, names)
+            inner.update((one.arg, None) for one in ast.walk(node.args) if isinstance(one, ast.arg))
+            self.expression(node.body, inner)
+        elif not isinstance(node, ast.Constant) and not isinstance(self.stands_for(node, names), str):
+            raise _End(node, "call", _words(node))
 
     def wanted(self, node, module, names):
         top = module.partition(".")[0]
@@ -229,9 +428,7 @@ class _Scout(object):
         if place is None:
             raise _End(node, "missing", top)
         if place != "own":
-            entry = (module, [name for name in names if not _is_in(module + "." + name, self.left_out)])
-            if entry not in self.modules:
-                self.modules.append(entry)
+            self.imports(module, [name for name in names if not _is_in(module + "." + name, self.left_out)])
             return
         for file, name, package in self.own_files(node, module, names):
             self.file(file, name, package)
@@ -269,6 +466,13 @@ class _Scout(object):
             raise _End(node, "compiled", name)
         is_package = spec.submodule_search_locations is not None
         found.append((spec.origin, name, name if is_package else name.rpartition(".")[0]))
+
+
+def _quoted(value):
+    """Without blanks, and without what has a meaning at the beginning."""
+    plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,="
+    data = value.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if chr(byte) in plain else "%%%02x" % byte for byte in data)
 
 
 def _is_in(module, packages):
@@ -354,36 +558,42 @@ def _says_nothing(file):
 
 
 def _program_file():
+    """The program's file, the first folder of its sys.path, and below `python -m` its package, with the packages that
+    are imported before."""
     script = os.environ.get("RANKLAUNCH_WARM_SCRIPT")
     if script is not None:
         if os.path.isdir(script) or script.endswith((".zip", ".pyz")):
-            return None, None
-        return script, os.path.dirname(os.path.realpath(script))
+            return None, None, None, []
+        return script, os.path.dirname(os.path.realpath(script)), None, []
     name = os.environ["RANKLAUNCH_WARM_MODULE"]
-    path, spec = [os.getcwd()] + [place for place in sys.path if place != _HERE], None
+    path, spec, parents = [os.getcwd()] + [place for place in sys.path if place != _HERE], None, []
     at = ""
     for part in name.split("."):
+        if at:
+            parents.append(at)
         at = at + "." + part if at else part
-        spec = importlib.machinery.PathFinder.find_spec(at, path)
+        spec = importlib.machinery.PathFinder.find_spec(at, path) if path is not None else None
         if spec is None:
-            return None, None
+            return None, None, None, []
         path = spec.submodule_search_locations
     if path:
+        parents.append(name)
         spec = importlib.machinery.PathFinder.find_spec(name + ".__main__", path)
     file = spec and spec.origin
-    return (file if file and file.endswith(".py") else None), os.getcwd()
+    package = name if path else name.rpartition(".")[0]
+    return (file if file and file.endswith(".py") else None), os.getcwd(), package, parents
 
 
 def _answer():
     aside = _aside()
     if aside is not None:
         return {"modules": [], "ends": None, "aside": aside}
-    file, folder = _program_file()
+    file, folder, package, parents = _program_file()
     if file is None:
         return {"modules": [], "ends": None, "aside": ["program"]}
     folder = None if getattr(sys.flags, "safe_path", False) else folder
     scout = _Scout(folder)
-    scout.program(file)
+    scout.program(file, package, parents)
     for module in os.environ.get("RANKLAUNCH_WARM_ADDED", "").split():
         aside = scout.add(module)
         if aside is not None:
@@ -392,7 +602,7 @@ def _answer():
     ends = scout.ends and {"file": scout.ends[0], "line": scout.ends[1], "why": [str(word) for word in scout.ends[2]]}
     if modules:
         _ahead(scout)
-    return {"modules": modules, "ends": ends, "aside": None, "coerced": _coerced(),
+    return {"modules": modules, "steps": scout.steps, "ends": ends, "aside": None, "coerced": _coerced(),
             "folder": folder or "", "file": file}
 
 

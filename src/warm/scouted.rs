@@ -20,6 +20,10 @@ use crate::text;
 pub(crate) struct Scouted {
     /// `module`, or `module:name,name`, in the order of the program.
     pub modules: Vec<String>,
+    /// The same with what the program does between two imports, as `sitecustomize.py` takes it. It holds values of
+    /// variables, so it is never shown.
+    #[serde(default)]
+    steps: Vec<String>,
     /// The first statement that is not looked behind; None: the program was read to its end.
     pub ends: Option<Ends>,
     aside: Option<Vec<String>>,
@@ -71,10 +75,10 @@ impl Scouted {
         if let Some(why) = &self.aside {
             return Err(reasons::of(&why.iter().map(String::as_str).collect::<Vec<_>>()));
         }
-        if self.modules.is_empty() {
+        if self.modules.is_empty() || self.steps.is_empty() {
             return Err(nothing_to_import(self.ends.as_ref()));
         }
-        Ok(self.modules.join(" "))
+        Ok(self.steps.join(" "))
     }
 }
 
@@ -121,7 +125,7 @@ pub(super) fn read(answer: &[u8]) -> Option<Scouted> {
     let is_word = |module: &String| {
         !module.is_empty() && !module.contains(|c: char| c.is_whitespace() || is_hidden(c))
     };
-    scouted.modules.iter().all(is_word).then_some(scouted)
+    scouted.modules.iter().chain(&scouted.steps).all(is_word).then_some(scouted)
 }
 
 fn nothing_to_import(ends: Option<&Ends>) -> Text {

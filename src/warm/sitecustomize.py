@@ -7,9 +7,12 @@
 # in C that are taken out of sys.modules again. Needs Python 3.8.
 #
 # Reads RANKLAUNCH_WARM_LISTEN, the abstract name under which shims ask, and RANKLAUNCH_WARM_IMPORTS, what to
-# import: `module` or `module:name,name` for each, with spaces; RANKLAUNCH_WARM_FOLDER and RANKLAUNCH_WARM_FILE, the
-# first folder of the program's sys.path and its file, empty where it has none. Its standard output is a pipe to the
-# agent, which gets lines: a word, and what belongs to it. watch.py knows what speaks against a fork.
+# import: `module` or `module:name,name` for each, with spaces, and between them what the program does there:
+# `NAME=value` and `NAME?=value` set a variable, the latter one that is not set, `NAME=?` is one whose value only the
+# program knows, and `@` is the beginning of the module of `python -m`; RANKLAUNCH_WARM_FOLDER and
+# RANKLAUNCH_WARM_FILE, the first folder of the program's sys.path and its file, empty where it has none. Its standard
+# output is a pipe to the agent, which gets lines: a word, and what belongs to it. watch.py knows what speaks against a
+# fork.
 import os
 import sys
 
@@ -64,7 +67,9 @@ class _Warmed(object):
         self.said = [os.memfd_create(name) for name in ("out", "err")]
         for number, file in enumerate(self.said, 1):
             os.dup2(file, number)
-        self.watch = watch.Watch(self.folder, self.file, set(watch.descriptors()), time.time())
+        # `python -m` begins with the packages of its module.
+        file = "" if "@" in self.modules else self.file
+        self.watch = watch.Watch(self.folder, file, set(watch.descriptors()), time.time())
         # The word for a refusal of who asks now.
         self.refusal = "refused"
 
@@ -86,6 +91,12 @@ class _Warmed(object):
         usual, raised = self.collect_rarely()
         after = [(None, watch.signs(), watch.drawn())]
         for entry in self.modules:
+            if entry == "@":
+                watch.begin_program(self.file)
+                continue
+            if "=" in entry:
+                watch.set(*entry.split("=", 1))
+                continue
             name, _, names = entry.partition(":")
             self.say("imports", name)
             try:
@@ -108,6 +119,7 @@ class _Warmed(object):
                 if new:
                     self.say("blames", name)
             raise
+        self.written = watch.written()
         watch.end()
         self.pids, self.files = watch.pids(), watch.files()
         # A module may have set its own.
@@ -317,6 +329,12 @@ class _Rank(object):
             os._exit(1)
         said = [os.pread(file, 1 << 24, 0) for file in warmed.said]
         _become(warmed, request, self.descriptors, [self.descriptors[2]] + streams)
+        # As its own imports would have done.
+        for name, value in warmed.written.items():
+            if value is None:
+                os.environb.pop(name, None)
+            else:
+                os.environb[name] = value
         _close(streams)
         folder = request.injected()
         _change_path(os.fsdecode(folder) if folder else None)

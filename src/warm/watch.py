@@ -1,9 +1,9 @@
 # What speaks against ranks that are forked from an interpreter that has imported modules. sitecustomize.py runs this
 # and keeps a Watch while it imports.
 #
-# It sees to it that an import finds what it would find below the program: __main__.__file__, and sys.argv[0] of
-# `python -m`. It notes what an import reads or takes that is each rank's own: variables, its pid, files, memory,
-# modules of the program's folder.
+# It sees to it that an import finds what it would find below the program: __main__.__file__, sys.argv[0] of
+# `python -m`, and the variables that the program has set before it. It notes what an import reads, takes or sets that
+# is each rank's own: variables, its pid, files, memory, modules of the program's folder.
 import os
 import sys
 
@@ -35,6 +35,8 @@ class _Variables(dict):
     def __init__(self, variables):
         dict.__init__(self, variables)
         self.read, self.copied = set(), iter(())
+        # Those that the program has set by now, to what only it knows.
+        self.unknown, self.mistaken = set(), set()
 
     def __iter__(self):
         names = list(dict.__iter__(self))
@@ -43,9 +45,19 @@ class _Variables(dict):
 
     def __getitem__(self, name):
         # Whoever copies all of them asks for each in turn.
-        if next(self.copied, None) != name and is_late(name):
-            self.read.add(name)
+        if next(self.copied, None) != name:
+            self.note(name)
         return dict.__getitem__(self, name)
+
+    def __contains__(self, name):
+        self.note(name)
+        return dict.__contains__(self, name)
+
+    def note(self, name):
+        if is_late(name):
+            self.read.add(name)
+        if name in self.unknown:
+            self.mistaken.add(name)
 
 
 class _Finder(object):
@@ -84,11 +96,28 @@ class Watch(object):
         sys.meta_path.insert(0, self.finder)
         self.variables = _Variables(os.environ._data)
         os.environ._data = os.environb._data = self.variables
+        self.at_first, self.by_program = dict(dict.items(self.variables)), {}
         self.main = sys.modules["__main__"]
         self.argv0 = sys.argv[0]
         if file:
-            self.main.__file__ = file
-            sys.argv[0] = file
+            self.begin_program(file)
+
+    def begin_program(self, file):
+        self.main.__file__ = file
+        sys.argv[0] = file
+
+    def set(self, name, value):
+        """As the program does it at this place."""
+        only, name = name.endswith("?"), name.rstrip("?")
+        if value == "?":
+            self.variables.unknown.add(os.fsencode(name))
+            return
+        parts = value.encode().split(b"%")
+        value = os.fsdecode(parts[0] + b"".join(bytes.fromhex(one[:2].decode()) + one[2:] for one in parts[1:]))
+        if not only or not dict.__contains__(self.variables, os.fsencode(name)):
+            os.environ[name] = value
+            self.variables.unknown.discard(os.fsencode(name))
+            self.by_program[os.fsencode(name)] = os.fsencode(value)
 
     def end(self):
         """Leaves the interpreter as it was but for the modules."""
@@ -96,6 +125,12 @@ class Watch(object):
         os.environ._data = os.environb._data = dict(dict.items(self.variables))
         self.main.__dict__.pop("__file__", None)
         sys.argv[0] = self.argv0
+
+    def written(self):
+        """The variables that imports have set, or None for one that they have removed."""
+        now, expected = dict(dict.items(self.variables)), dict(self.at_first)
+        expected.update(self.by_program)
+        return {name: now.get(name) for name in set(now) | set(expected) if now.get(name) != expected.get(name)}
 
     def signs(self):
         """What may speak against a fork by now."""
@@ -114,6 +149,11 @@ class Watch(object):
             yield ("traced",)
         for name in sorted(self.variables.read & _OF_A_RANK):
             yield "read", os.fsdecode(name)
+        # The program would set it again in the rank. PYTHONPATH has a folder of ours.
+        for name in sorted(set(self.written()) & (set(self.by_program) | self.variables.unknown | {b"PYTHONPATH"})):
+            yield "written", os.fsdecode(name)
+        for name in sorted(self.variables.mistaken):
+            yield "mistaken", os.fsdecode(name)
         if sys.path[:len(self.path)] != self.path:
             yield ("path",)
         # A device says more than the pipes and sockets that its library opens as well.

@@ -2,6 +2,7 @@
 //! every end of anything ends the job as without it, and when it steps aside (`aside`).
 
 mod aside;
+mod configured;
 mod conformance;
 
 use std::path::Path;
