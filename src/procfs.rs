@@ -222,6 +222,15 @@ pub(crate) fn pid_namespace(host: &Host, pid: i32) -> Option<PathBuf> {
     link(host, pid, "ns/pid")
 }
 
+/// The boot of a host and the PID namespace in it of a process: pids and start times mean something only there.
+/// `1b4e28ba-2fa1-11d2-883f-0016d3cca427:4026531836`, or None where the kernel does not tell.
+pub(crate) fn pid_place(host: &Host, pid: i32) -> Option<String> {
+    let boot = host.read("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = pid_namespace(host, pid)?;
+    let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
+    Some(format!("{}:{number}", boot.trim()))
+}
+
 /// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
 pub(crate) fn gpu_minors(host: &Host, pid: i32) -> BTreeSet<u32> {
     descriptors(host, pid)

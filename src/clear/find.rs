@@ -11,7 +11,7 @@ use super::identity::{ProgramKind, kind};
 use super::orphan::{self, Around};
 use super::scan::{ProcessScan, Seen};
 use super::spread::{DoomedTrees, Fates, Sessions, running};
-use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
+use super::{Fate, HeldResource, MARKER, Parent, Request, StaleProcess, StaleRule};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs::{self, Process};
@@ -64,9 +64,8 @@ impl<'a> ProcessScan<'a> {
         let mut forced = DoomedTrees::default();
         for one in matches {
             let Match { process, rule, otherwise, holds } = one;
-            let is_living = self.living.contains_key(&process.pid);
             let by_marker = matches!(rule, StaleRule::Marker { .. });
-            let rule = if is_living && by_marker { otherwise } else { Some(rule) };
+            let rule = if by_marker && !self.is_left(process) { otherwise } else { Some(rule) };
             let Some(rule) = rule else { continue };
             let fate = match &rule {
                 StaleRule::Holds => Fate::Spared(text!(
@@ -145,7 +144,7 @@ impl<'a> ProcessScan<'a> {
         let otherwise = runs.or((!holds.is_empty()).then_some(StaleRule::Holds));
         let rule = match &marker {
             // In another PID namespace the agent has another pid than here, and may be alive.
-            Some(marker) if !marker.alive && !self.is_in_other_namespace(pid) => {
+            Some(marker) if marker.is_dead() && !self.is_in_other_namespace(pid) => {
                 Some(StaleRule::Marker { job: marker.job.clone() })
             }
             _ => otherwise.clone(),
@@ -201,7 +200,32 @@ impl<'a> ProcessScan<'a> {
         Fate::Forced(alive)
     }
 
+    /// Whether a process that carries the marker of a dead run is what that run left. A job that was started from a
+    /// rank, or with its environment (`sbatch --export=ALL`, at(1), a shell that was opened in it), carries it as
+    /// well: there a living process without the marker has started the topmost one, or a run goes on in its tree.
+    fn is_left(&mut self, process: &'a Process) -> bool {
+        let (mut top, mut chain) =
+            (process, procfs::ancestors_in(self.all, process.pid).into_iter());
+        loop {
+            if self.living.contains_key(&top.pid) {
+                return false;
+            }
+            match chain.next() {
+                Some(one) if self.marker(one.pid).is_some_and(|marker| marker.is_dead()) => {
+                    top = one
+                }
+                _ => break,
+            }
+        }
+        self.around(top, |around| around.is_adopted(top, MARKER))
+    }
+
     fn dead_launcher(&mut self, process: &Process) -> Result<(i32, Text), Text> {
+        self.around(process, |around| around.dead_launcher(process))
+    }
+
+    /// What a proof needs to know of the processes above this one.
+    fn around<T>(&mut self, process: &Process, prove: impl FnOnce(&Around<'_>) -> T) -> T {
         // Reads the kinds of all ancestors first, since the closure below cannot borrow `self`.
         let chain: Vec<i32> =
             procfs::ancestors_in(self.all, process.pid).iter().map(|one| one.pid).collect();
@@ -209,7 +233,7 @@ impl<'a> ProcessScan<'a> {
             chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
         let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
         let kind = |pid: i32| kinds.get(&pid).copied().unwrap_or(ProgramKind::Other);
-        Around { host: self.host, all: self.all, ours: &ours, kind: &kind }.dead_launcher(process)
+        prove(&Around { host: self.host, all: self.all, ours: &ours, kind: &kind })
     }
 
     /// The living ranklaunch that supervises a process.

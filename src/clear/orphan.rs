@@ -161,6 +161,12 @@ impl Around<'_> {
         top
     }
 
+    /// Whether nobody who lives has started a process with this variable.
+    pub(super) fn is_adopted(&self, top: &Process, name: &str) -> bool {
+        let by = self.adopter(top);
+        by.is_ok_and(|by| by.is_none_or(|by| self.not_started_by(top, by, name).is_ok()))
+    }
+
     /// The adopter: PID 1 or a known subreaper. None: PID 1, hidden from us.
     fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
         let pid = top.ppid;

@@ -28,6 +28,8 @@ pub(super) struct ProcessScan<'a> {
     siblings: BTreeSet<i32>,
     /// Clock ticks after boot. A process that began later does not belong to an earlier run.
     born: u64,
+    /// [`procfs::pid_place`] of ours.
+    place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// What was read of a process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
@@ -48,6 +50,14 @@ pub(super) struct JobMarker {
     pub(super) job: String,
     pub(super) agent: i32,
     pub(super) alive: bool,
+    /// The pid means this host since its boot, and our PID namespace; elsewhere its agent may live.
+    is_here: bool,
+}
+
+impl JobMarker {
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_here && !self.alive
+    }
 }
 
 impl<'a> ProcessScan<'a> {
@@ -64,7 +74,8 @@ impl<'a> ProcessScan<'a> {
         // wait for.
         let born = first.into_iter().fold(born(host, own, all), u64::min);
         let (seen, living) = (BTreeMap::new(), BTreeMap::new());
-        ProcessScan { host, request, own, above, siblings, born, all, seen, living }
+        let place = procfs::pid_place(host, own.pid);
+        ProcessScan { host, request, own, above, siblings, born, place, all, seen, living }
     }
 
     /// The program of this job.
@@ -95,13 +106,20 @@ impl<'a> ProcessScan<'a> {
         if self.host.variable(MARKER).as_ref() == Some(&text) {
             return None;
         }
-        // The id is the platform's and may hold colons.
+        // The id is the platform's and may hold colons. Older releases gave no place.
         let mut parts = text.rsplitn(3, ':');
         let start: u64 = parts.next()?.parse().ok()?;
         let agent: i32 = parts.next()?.parse().ok()?;
-        let job = parts.next()?.to_owned();
+        let before = parts.next()?;
+        let place = self.place.as_deref();
+        let here = place.and_then(|place| before.strip_suffix(place)?.strip_suffix(':'));
         let alive = is_alive(self.all.get(&agent), start, || self.asked(agent));
-        Some(JobMarker { job, agent, alive })
+        Some(JobMarker {
+            job: here.unwrap_or(before).to_owned(),
+            agent,
+            alive,
+            is_here: here.is_some(),
+        })
     }
 
     /// What the kernel says of a signal to a process that /proc does not list; None where it

@@ -14,6 +14,8 @@ use super::outcome::Planned;
 use super::tree;
 use super::warmed::{EngineRequest, WARM};
 use crate::cpus::CpuList;
+use crate::host::Host;
+use crate::procfs;
 use crate::rank::RankId;
 use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};
 
@@ -79,11 +81,13 @@ pub(super) struct StartedEngine {
     pub(super) err: OwnedFd,
 }
 
-/// The variable that marks a process as started for `job` by this agent, and its value.
+/// The variable that marks a process as started for `job` by this agent, and its value: job, boot of the host, PID
+/// namespace, and pid and start time there. The guard looks for the pid between two colons.
 pub(crate) fn mark_of(job: &str) -> (&'static str, String) {
     let me = sys::own_pid();
     let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
-    (JOB_MARK, format!("{job}:{me}:{started_at}"))
+    let place = procfs::pid_place(&Host::live(), me).unwrap_or_else(|| "-:-".to_owned());
+    (JOB_MARK, format!("{job}:{place}:{me}:{started_at}"))
 }
 
 /// Starts everything, and waits only for a warmed interpreter that is to fork the engine, which has some

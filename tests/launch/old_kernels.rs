@@ -95,7 +95,9 @@ fn leftovers_end_where_handles_cannot_be_signalled() {
         return skipped("no PID namespace can be made here");
     }
     // Older than the launcher by the kernel's clock. The shell's wait says how it ended.
-    let script = "RANKLAUNCH_JOB=gone:4194303:1 sleep 60 & left=$!
+    let script =
+        "here=$(cat /proc/sys/kernel/random/boot_id):$(readlink /proc/self/ns/pid | tr -dc 0-9)
+        RANKLAUNCH_JOB=gone:$here:4194303:1 setsid sleep 60 & left=$!
         began() { cut -d' ' -f22 /proc/$1/stat; }
         until [ \"$(began self)\" -gt \"$(began $left)\" ]; do sleep 0.01; done
         \"$@\"; echo clean $?; wait $left; echo left $?";

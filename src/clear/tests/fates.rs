@@ -5,6 +5,7 @@ use super::*;
 /// One process beside us, by default an orphan of PID 1.
 #[test]
 fn each_process_has_its_fate() {
+    const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     let rank = || runs("LOCAL_RANK=0 RANK=0 WORLD_SIZE=2");
     let elastic = || runs("TORCHELASTIC_RUN_ID=none LOCAL_RANK=0");
     let marked = |environ| Planted { environ, ..planted(60, "worker") };
@@ -77,16 +78,27 @@ fn each_process_has_its_fate() {
             Planted { open: "/dev/nvidia7", ..planted(60, "python -m ipykernel_launcher") },
             NOT_FOUND,
         ),
-        ("of a dead agent", marked("RANKLAUNCH_JOB=a:b:77:90"), KILL),
-        ("of an agent whose pid is another's by now", marked("RANKLAUNCH_JOB=a:1:90"), KILL),
+        ("of a dead agent", marked("RANKLAUNCH_JOB=a:b:HERE:77:90"), KILL),
+        ("of an agent whose pid is another's by now", marked("RANKLAUNCH_JOB=a:HERE:1:90"), KILL),
         (
             "of another namespace, where its agent may live",
-            Planted { namespace: "pid:[2]", ..marked("RANKLAUNCH_JOB=a:77:90") },
+            Planted { namespace: "pid:[2]", ..marked("RANKLAUNCH_JOB=a:HERE:77:90") },
             NOT_FOUND,
         ),
-        ("of a living agent, and no script of ours", marked("RANKLAUNCH_JOB=a:1:1"), NOT_FOUND),
-        ("a rank of a living agent", runs("RANKLAUNCH_JOB=a:1:1 LOCAL_RANK=0"), FORCE),
-        ("a mark that is none", marked("RANKLAUNCH_JOB=a:1:x"), NOT_FOUND),
+        (
+            "of a living agent, and no script of ours",
+            marked("RANKLAUNCH_JOB=a:HERE:1:1"),
+            NOT_FOUND,
+        ),
+        ("a rank of a living agent", runs("RANKLAUNCH_JOB=a:HERE:1:1 LOCAL_RANK=0"), FORCE),
+        ("of a dead agent, of an older release", marked("RANKLAUNCH_JOB=a:77:90"), NOT_FOUND),
+        ("of another host or boot", marked("RANKLAUNCH_JOB=a:0-0:1:77:90"), NOT_FOUND),
+        ("of an agent in another namespace", marked("RANKLAUNCH_JOB=a:BOOT:2:77:90"), NOT_FOUND),
+        ("started with it by a living shell", Planted { ppid: 40, ..marked(DEAD) }, NOT_FOUND),
+        ("started with it from outside", Planted { ppid: 0, ..marked(DEAD) }, NOT_FOUND),
+        ("the script of such a job", Planted { ppid: 40, ..runs(DEAD) }, FORCE),
+        ("the script, left over", runs(DEAD), KILL),
+        ("a mark that is none", marked("RANKLAUNCH_JOB=a:HERE:1:x"), NOT_FOUND),
     ] {
         assert_eq!(fates(&[process]), expected.map(<[i32]>::to_vec), "{what}");
     }
@@ -100,12 +112,13 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
     let agent = Planted { ppid: 60, ..Planted { pid: 61, ..sibling.clone() } };
     let rank = Planted {
         ppid: 61,
-        environ: "RANKLAUNCH_JOB=a:61:100 LOCAL_RANK=1",
+        environ: "RANKLAUNCH_JOB=a:HERE:61:100 LOCAL_RANK=1",
         ..planted(62, "python -u train.py")
     };
     let loader = Planted { ppid: 62, ..planted(63, "python -u train.py") };
     // Began between two tasks: only the later task could take it for older than the job.
-    let since = Planted { start: 300, environ: "RANKLAUNCH_JOB=b:77:90", ..planted(70, "worker") };
+    let since =
+        Planted { start: 300, environ: "RANKLAUNCH_JOB=b:HERE:77:90", ..planted(70, "worker") };
     let fates = |sibling: &Planted, shares: bool| {
         let folder = tempfile::tempdir().expect("folder");
         let host = host(
@@ -244,7 +257,7 @@ fn trees_are_judged_as_one() {
     // The agent lives, so the job is running: force ends it from the guard down.
     let guard = planted(65, "/bin/ranklaunch run -- train.py");
     let agent = Planted { ppid: 65, ..planted(66, "/bin/ranklaunch run -- train.py") };
-    let marked = "RANKLAUNCH_JOB=a:66:100";
+    let marked = "RANKLAUNCH_JOB=a:HERE:66:100";
     let shim = Planted {
         ppid: 66,
         environ: marked,
@@ -268,8 +281,8 @@ fn trees_are_judged_as_one() {
 /// is started in it.
 #[test]
 fn a_run_below_what_a_dead_run_left_goes_on() {
-    const DEAD: &str = "RANKLAUNCH_JOB=a:77:90";
-    const LIVING: &str = "RANKLAUNCH_JOB=b:66:100";
+    const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
+    const LIVING: &str = "RANKLAUNCH_JOB=b:HERE:66:100";
     let nothing: [Vec<i32>; 3] = Default::default();
     let tree = |marker: &'static str, agent: &'static str, rank: &'static str| {
         let shim =
@@ -294,15 +307,49 @@ fn a_run_below_what_a_dead_run_left_goes_on() {
     let other = tree(LIVING, "/bin/ranklaunch run -- other.py", "python -u other.py");
     assert_eq!(fates(&other), nothing, "another script's");
     // Younger than we are: no rule asks it, but it is below the tmux.
-    let younger: Vec<Planted> =
-        tree("RANKLAUNCH_JOB=b:66:600", "/bin/ranklaunch run -- train.py", "python -u train.py")
-            .into_iter()
-            .map(|one| Planted { start: if one.pid < 65 { 100 } else { 600 }, ..one })
-            .collect();
+    let younger: Vec<Planted> = tree(
+        "RANKLAUNCH_JOB=b:HERE:66:600",
+        "/bin/ranklaunch run -- train.py",
+        "python -u train.py",
+    )
+    .into_iter()
+    .map(|one| Planted { start: if one.pid < 65 { 100 } else { 600 }, ..one })
+    .collect();
     assert_eq!(fates(&younger), nothing, "began after us");
     // The control: without a living agent all of it is left over, but for a person's shell.
-    let dead = ours("RANKLAUNCH_JOB=b:66:99");
+    let dead = ours("RANKLAUNCH_JOB=b:HERE:66:99");
     assert_eq!(fates(&dead), [vec![60, 65, 66, 67, 68, 69], vec![], vec![61]], "a dead one");
+}
+
+/// A script that was started with the environment of a rank, when its job was over, is a job of its own.
+#[test]
+fn a_job_with_the_marker_of_another_goes_on() {
+    const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
+    let marked = |one: Planted| Planted { environ: DEAD, ..one };
+    let nothing: [Vec<i32>; 3] = Default::default();
+    let daemon = |argv| Planted { start: 20, ..planted(70, argv) };
+    let script = marked(Planted { ppid: 70, ..planted(60, "bash job.sh") });
+    let monitor = marked(Planted { ppid: 60, session: 60, ..planted(61, "python monitor.py") });
+    for starter in ["slurmstepd: [7.batch]", "atd -f", "sshd: u@notty", "cron -f", "pbs_mom"] {
+        let all = [daemon(starter), script.clone(), monitor.clone()];
+        assert_eq!(fates(&all), nothing, "{starter}");
+    }
+    // The control: an adopter has started neither.
+    let adopted = [daemon("systemd --user"), script.clone(), monitor.clone()];
+    assert_eq!(fates(&adopted), [vec![60, 61], vec![], vec![]]);
+    // A run goes on below it.
+    let script = Planted { ppid: 1, ..script };
+    let agent =
+        marked(Planted { ppid: 60, session: 65, ..planted(65, "/bin/ranklaunch run -- other.py") });
+    let rank = Planted {
+        ppid: 65,
+        environ: "RANKLAUNCH_JOB=b:HERE:65:100",
+        ..planted(66, "python -u other.py")
+    };
+    let living = [script.clone(), monitor.clone(), agent.clone(), rank.clone()];
+    assert_eq!(fates(&living), nothing);
+    let dead = [script, monitor, Planted { start: 99, ..agent }, rank];
+    assert_eq!(fates(&dead), [vec![60, 61, 65, 66], vec![], vec![]], "a dead one");
 }
 
 /// Holding the port proves nothing: the process is named, but only proof ends it.

@@ -58,6 +58,9 @@ fn init() -> Planted {
     Planted { ppid: 0, start: 1, session: 1, ..planted(1, "sleep infinity") }
 }
 
+/// The boot of this host. `HERE` in an environment is this and our PID namespace.
+const BOOT: &str = "1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+
 /// A /proc with an init (1), ourselves (50, below shell 40), and `processes`; one of them may
 /// be another init.
 fn host(folder: &Path, processes: &[Planted]) -> Host {
@@ -82,7 +85,8 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
         std::fs::write(proc.join("stat"), stat).expect("stat");
         let nul = |text: &str| format!("{}\0", text.replace(' ', "\0"));
         std::fs::write(proc.join("cmdline"), nul(one.argv)).expect("cmdline");
-        std::fs::write(proc.join("environ"), nul(one.environ)).expect("environ");
+        let environ = one.environ.replace("HERE", "BOOT:1").replace("BOOT", BOOT);
+        std::fs::write(proc.join("environ"), nul(&environ)).expect("environ");
         let ignored = u64::from(one.nohup);
         let status = format!("Name:\tx\nUid:\t0\t{}\t0\t0\nSigIgn:\t{ignored:016x}\n", one.uid);
         std::fs::write(proc.join("status"), status).expect("status");
@@ -94,6 +98,9 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
     std::fs::create_dir_all(folder.join("job")).expect("job");
     std::fs::write(folder.join("job/train.py"), "").expect("script");
     symlink("50", folder.join("proc/self")).expect("self");
+    let random = folder.join("proc/sys/kernel/random");
+    std::fs::create_dir_all(&random).expect("folder");
+    std::fs::write(random.join("boot_id"), format!("{BOOT}\n")).expect("boot id");
     std::fs::write(folder.join("proc/uptime"), "100.25 200.00\n").expect("uptime");
     Host::replayed(
         folder,

@@ -118,6 +118,14 @@ fn what_each_mode_would_end(scene: &Scene) {
     }
 }
 
+/// Pid 1 is another process than the agent was: it began at another time.
+fn mark_of_a_dead_agent() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("it is there");
+    let namespace = std::fs::read_link("/proc/self/ns/pid").expect("it is there");
+    let number = namespace.display().to_string().replace(|c: char| !c.is_ascii_digit(), "");
+    format!("gone:{}:{number}:1:1", boot.trim())
+}
+
 /// Processes that name the script, or even run it, but must not be ended.
 fn plant_neighbours(scene: &mut Scene) -> Running {
     // tail(1) by another name: it keeps running with any file.
@@ -142,6 +150,13 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
     scene.plant(other, &["other-script"]);
     // A rank of another script whose launcher is dead: not part of this job.
     scene.plant_orphan("other-orphan", "TORCHELASTIC_RUN_ID=x", "other.py");
+    // A job that was submitted with the environment of a rank has its mark, and a parent that lives.
+    let mut inherits = scene.python(&["other.py", "inherits"]);
+    inherits.env("RANKLAUNCH_JOB", mark_of_a_dead_agent());
+    scene.plant(inherits, &["inherits"]);
+    // Pids of another host, or of an older release that did not name its own, prove nothing.
+    scene.plant_orphan("elsewhere", "RANKLAUNCH_JOB=gone:0-0:1:1:1", "other.py");
+    scene.plant_orphan("of-no-host", "RANKLAUNCH_JOB=gone:1:1", "other.py");
     let mut nobody = scene.python(&["train.py", "a-nobody"]);
     nobody.env("TORCHELASTIC_RUN_ID", "x");
     scene.plant(nobody, &["a-nobody"]);
@@ -187,10 +202,7 @@ fn plant_leftovers(scene: &mut Scene) {
     let names =
         ["a-rank-with-children0", "a-rank-with-children0-child", "a-rank-with-children0-escaped"];
     scene.plant(rank, &names);
-    let mut marked = scene.python(&["other.py", "marked"]);
-    // Pid 1 is another process than the agent was: it began at another time.
-    marked.env("RANKLAUNCH_JOB", "gone:1:1");
-    scene.plant(marked, &["marked"]);
+    scene.plant_orphan("marked", &format!("RANKLAUNCH_JOB={}", mark_of_a_dead_agent()), "other.py");
     let torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"];
     let mut torchrun = scene.python(&torchrun);
     torchrun.args([&harness::free_port().to_string(), "train.py", "torchrun"]);
