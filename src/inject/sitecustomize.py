@@ -3,8 +3,9 @@
 # blocked. It lets faulthandler write the stacks into a file beside the socket when a signal asks for
 # them. Then it makes room for the sitecustomize of the user. `--inject off` leaves it out.
 #
-# Reads RANKLAUNCH_CONTROL, the folder of the sockets. Runs with every Python since 2.7, and is silent
-# in all of them. Every start of a rank compiles it, so what only torch needs is in worker_server.py.
+# Reads RANKLAUNCH_CONTROL, the folder of the sockets. Runs with every Python since 2.7, is silent in
+# all of them, and does nothing before 3.6. Every start of a rank compiles it, so what only torch needs
+# is in worker_server.py.
 import os
 import sys
 
@@ -82,7 +83,8 @@ def _serve():
         pass
 
 
-if os.environ.get(_VARIABLE):
+# Older ones ask a finder for another method, and know no torch with a worker server.
+if os.environ.get(_VARIABLE) and sys.version_info >= (3, 6):
     _write_stacks_when_asked(os.environ[_VARIABLE])
     _serve()
 _make_room()

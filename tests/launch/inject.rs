@@ -242,3 +242,37 @@ fn a_rank_that_ends_lets_its_answers_finish_and_waits_for_none_for_long() {
     let (mut rank, _asker, _folder) = asked_at_its_end();
     assert!(rank.wait().expect("a child").success());
 }
+
+/// Interpreters that are older than any torch with a worker server, where this machine has them.
+#[test]
+fn an_old_python_runs_as_without_it() {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let installed = versions.map(|version| version.path().join("bin/python"));
+    let found: Vec<PathBuf> = installed
+        .chain(["/usr/bin/python2.7", "/usr/bin/python3.5"].map(PathBuf::from))
+        .filter(|python| {
+            let older = "import sys; sys.exit(sys.version_info >= (3, 6))";
+            Command::new(python).args(["-c", older]).status().is_ok_and(|status| status.success())
+        })
+        .collect();
+    if found.is_empty() {
+        return skipped("no Python before 3.6 is here");
+    }
+    let text = "import sys, os, json\nprint('%s %d' % (os.environ['RANK'], len(sys.meta_path)))\n";
+    for python in found {
+        let said = ["on", "off"].map(|inject| {
+            let launcher = Launcher::new(run_args("direct", 2)).args(["--inject", inject]);
+            let script = launcher.folder().join("old.py");
+            std::fs::write(&script, text).expect("written");
+            let launcher =
+                launcher.args([Path::new("--python"), &python, Path::new("--"), &script]);
+            let ended = launcher.run().expect_code(0);
+            let mut lines: Vec<String> = ended.out.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        });
+        assert_eq!(said[0], said[1], "{}", python.display());
+        assert_eq!(said[0].len(), 2, "{said:?}");
+    }
+}
