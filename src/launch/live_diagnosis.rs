@@ -45,6 +45,8 @@ pub(super) struct KnownEnd {
     pub(super) end: End,
     /// The kernel killed it for memory.
     pub(super) oom: bool,
+    /// A rank that had ended with code 0 before.
+    pub(super) gone: Option<GlobalRank>,
 }
 
 /// What the output of the ranks says of their end.
@@ -446,7 +448,7 @@ fn name((owner, log): &(Owner, Log)) -> String {
 
 /// The end of a rank in the words of the launchers whose statements the catalogue knows.
 pub(super) fn statement(end: KnownEnd) -> Option<String> {
-    let KnownEnd { rank, end, oom } = end;
+    let KnownEnd { rank, end, oom, .. } = end;
     match end {
         End::Signal(signal) if !oom => Some(format!("rank {rank}: exitcode: -{signal}\n")),
         End::Code(_) => None,
@@ -457,8 +459,15 @@ pub(super) fn statement(end: KnownEnd) -> Option<String> {
 /// How the rank that `ending` names ended.
 pub(super) fn known_end(ending: &Ending, outcome: &Outcome) -> Option<KnownEnd> {
     let rank = GlobalRank(ending.rank?);
-    let end = outcome.ranks.iter().find(|seen| seen.id.global == rank)?.end?;
-    Some(KnownEnd { rank, end, oom: ending.id == Id::MemoryOom })
+    // In the order of their ends.
+    let mut ranks = outcome.ranks.iter();
+    let mut gone = None;
+    let seen = ranks.find(|seen| {
+        let is_it = seen.id.global == rank;
+        gone = gone.or((!is_it && !seen.failed()).then_some(seen.id.global));
+        is_it
+    });
+    Some(KnownEnd { rank, end: seen?.end?, oom: ending.id == Id::MemoryOom, gone })
 }
 
 /// `ending` with what the output says about it. Without an answer in time it stays as it is.
@@ -474,7 +483,7 @@ pub(super) async fn explained(
     let searching = Arc::clone(diagnosis);
     match with_deadline_async(time_left, move || searching.told(end, true)).await {
         Some(Told::Root(why)) => ending.explained(*why),
-        Some(Told::Consequence) => ending.unexplained(),
+        Some(Told::Consequence) => ending.unexplained(end.and_then(|end| end.gone)),
         Some(Told::Nothing) | None => ending,
     }
 }

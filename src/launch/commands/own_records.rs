@@ -129,7 +129,11 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
     };
     let ends = outcome["ranks"].as_array().into_iter().flatten().filter_map(seen).collect();
     let survived = serde_json::from_value(run["survived"].clone()).unwrap_or_default();
-    let said = words(&verdict["text"]);
+    let mut said = words(&verdict["text"]);
+    let hint = words(&verdict["hint"]);
+    if run["cause"].is_null() && !hint.is_empty() {
+        said = format!("{said}: {hint}");
+    }
     let id = words(&verdict["id"]);
     Told {
         class: verdict["class"].as_str().map(str::to_owned),
@@ -142,7 +146,7 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
         cause: recorded(folder, path, bytes, &run["cause"]),
         survived,
         verdict: (!said.is_empty())
-            .then(|| Text::same(format!("{}: {said} ({id})", path.display()))),
+            .then(|| Text::same(format!("{said} ({id}, {})", path.display()))),
         standstills: run["hang"]
             .as_array()
             .into_iter()
@@ -250,7 +254,7 @@ impl OwnRecords {
         self.known.ended_well = well.map(|seen| seen.rank).collect();
         let end_of = |(folder, one): &(&OwnFolder, Told)| {
             let end = one.ends.iter().find(|seen| Some(seen.rank) == first)?.end?;
-            let known = KnownEnd { rank: first?, end, oom: one.oom };
+            let known = KnownEnd { rank: first?, end, oom: one.oom, gone: None };
             let origin = Origin {
                 name: one.file.display().to_string(),
                 rank: first,

@@ -118,7 +118,7 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
     let two = [(0, None, "NVRM: Xid (PCI:?): 48"), (0, Some(0), "NVRM: Xid (PCI:0000:18:00): 45")];
     let why = root(told_beside(&pieces[1..], &two, None));
     assert_eq!((&*why.id, why.rank, why.confidence), ("xid_48", None, Confidence::Certain));
-    let oom = KnownEnd { rank: GlobalRank(1), end: End::Signal(9), oom: true };
+    let oom = KnownEnd { rank: GlobalRank(1), end: End::Signal(9), oom: true, gone: None };
     assert_eq!(root(told_beside(&[], &[(0, Some(1), LOST)], Some(oom))).id, "host_oom");
 }
 
@@ -140,7 +140,9 @@ fn an_xid_that_the_job_outlived_is_no_cause() {
 
 #[test]
 fn the_end_of_a_rank_explains_what_no_line_does() {
-    let end = |signal, oom| Some(KnownEnd { rank: GlobalRank(1), end: End::Signal(signal), oom });
+    let end = |signal, oom| {
+        Some(KnownEnd { rank: GlobalRank(1), end: End::Signal(signal), oom, gone: None })
+    };
     let quiet = [(1, Stream::Out, "step 1\n")];
     for (signal, oom, id) in [
         (11, false, "worker_sigsegv"),
@@ -152,6 +154,6 @@ fn the_end_of_a_rank_explains_what_no_line_does() {
         assert_eq!((&*why.id, why.rank, &*why.log), (id, Some(1), ""), "{signal}");
         assert!(why.confidence >= Confidence::Likely);
     }
-    let exit = KnownEnd { rank: GlobalRank(1), end: End::Code(1), oom: false };
+    let exit = KnownEnd { rank: GlobalRank(1), end: End::Code(1), oom: false, gone: None };
     assert_eq!(told(&quiet, Some(exit)), Told::Nothing);
 }

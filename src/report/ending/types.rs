@@ -100,13 +100,20 @@ impl Ending {
         Ending { why: Some(Box::new(Why { rank, ..why })), ..self }
     }
 
-    /// The same ending where the output shows only consequences.
+    /// The same ending where the output shows only consequences. `gone`: a rank that had ended with code 0 before.
     #[must_use]
-    pub(crate) fn unexplained(self) -> Ending {
+    pub(crate) fn unexplained(self, gone: Option<GlobalRank>) -> Ending {
         let hint = text!(
             "its output shows only consequences of a failure elsewhere: read the logs of the other ranks and nodes, and the events of the platform (kubectl describe pod, sacct, dmesg)",
             "其输出只有别处故障的后果：请查看其他 rank 与节点的日志，以及平台事件（kubectl describe pod、sacct、dmesg）"
         );
+        let hint = match gone {
+            Some(gone) => text!(
+                "its output shows only that it lost another rank, and rank {gone} had ended with code 0 before: no rank may end before the others are done with it (dist.barrier() at the end)",
+                "其输出只显示与另一 rank 断开，而 rank {gone} 在此之前已以退出码 0 结束：任何 rank 都不应在其他 rank 用完它之前退出（在末尾调用 dist.barrier()）"
+            ),
+            None => hint,
+        };
         let hint = if self.id == Id::RankExit { hint } else { self.hint };
         Ending { hint, consequence: true, ..self }
     }

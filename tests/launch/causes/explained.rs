@@ -36,7 +36,7 @@ fn id(said: &Value) -> &str {
 }
 
 fn notes(said: &Value) -> String {
-    said["notes"].to_string()
+    format!("{}{}", said["notes"], said["verdicts"])
 }
 
 fn attempt(ended: &Ended) -> PathBuf {
@@ -140,6 +140,36 @@ fn the_folder_of_a_run_says_what_the_run_said() {
             }
         }
     }
+}
+
+/// Rank 0 loses rank 1, whose shim has reported its end.
+const GONE: &str = "
+if rank == 1:
+    with open('pid.new', 'w') as file:
+        file.write(str(os.getppid()))
+    os.rename('pid.new', 'pid')
+    sys.exit(CODE)
+while not os.path.exists('pid'):
+    time.sleep(0.01)
+while os.path.exists('/proc/' + open('pid').read()):
+    time.sleep(0.01)
+raise RuntimeError('Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:24211')
+";
+
+#[test]
+fn a_rank_that_ended_before_the_others_is_named() {
+    let ended = job(2, &GONE.replace("CODE", "0")).expect_code(1).expect_nothing_left();
+    let run = ended.run_json(0);
+    assert_eq!(run["cause"], Value::Null, "{run:#}");
+    let hint = "rank 1 had ended with code 0 before";
+    assert!(run["verdict"]["hint"].to_string().contains(hint), "{}", ended.err);
+    assert!(ended.err.contains(hint), "{}", ended.err);
+    let said = explain(&ended.node_folder(0));
+    assert!(said["verdicts"].to_string().contains(hint), "{said:#}");
+    assert_eq!((id(&said), &said["failed"]), ("", &Value::Bool(true)), "{said:#}");
+    // The control: a rank that fails is the cause itself.
+    let ended = job(2, &GONE.replace("CODE", "3")).expect_code(3).expect_nothing_left();
+    assert!(!ended.err.contains("had ended with code 0"), "{}", ended.err);
 }
 
 #[test]
