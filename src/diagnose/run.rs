@@ -66,6 +66,8 @@ pub(super) struct Ended {
     pub(super) ended: Option<Place>,
     /// It may be an attempt before the last one.
     pub(super) doubtful: bool,
+    /// A line says that the run is done.
+    pub(super) done: bool,
 }
 
 impl Run {
@@ -244,7 +246,8 @@ impl Run {
         let with_fate = |(key, fate): (Key, Fate)| Some(Evidence { fate, ..known.remove(&key)? });
         let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
         evidence.sort_by_key(|one| (one.first, one.row, one.rank));
-        Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false }
+        let done = self.done.is_some();
+        Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false, done }
     }
 }
 

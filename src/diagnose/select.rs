@@ -59,6 +59,8 @@ pub(crate) struct Diagnosis {
     pub victims: Vec<Victims>,
     /// Whether anything says that something failed.
     pub failed: bool,
+    /// Whether anything says that the job came to a good end. Lines that nobody knows say neither.
+    pub done: bool,
     /// All evidence in the order of the logs, each row once per rank.
     pub findings: Vec<Evidence>,
 }
@@ -93,6 +95,7 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let runs: Vec<&Ended> = logs.iter().flat_map(|log| &log.runs).collect();
     let evidence = || runs.iter().flat_map(|run| &run.evidence);
     let failed = evidence().any(|one| one.fate.failure);
+    let done = runs.iter().any(|run| run.done);
     let of_all = |enough: Enough| -> Vec<Vec<Candidate<'_>>> {
         let of_runs = runs.iter().map(|run| candidates(catalogue, run, enough));
         of_runs.filter(|of| !of.is_empty()).collect()
@@ -116,7 +119,7 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     };
     let findings: Vec<Evidence> = evidence().cloned().collect();
     let Some(told) = chosen else {
-        return Diagnosis { failed, findings, ..Diagnosis::default() };
+        return Diagnosis { failed, done: done && !failed, findings, ..Diagnosis::default() };
     };
     let chosen = from_hardware(&candidates, told);
     let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
@@ -130,7 +133,7 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
         .map(|other| self::cause(&other, Confidence::Likely, None, &findings))
         .collect();
     let victims = victims(catalogue, &cause, &findings);
-    Diagnosis { cause: Some(cause), also, victims, failed: true, findings }
+    Diagnosis { cause: Some(cause), also, victims, failed: true, done: false, findings }
 }
 
 /// The root that was the cause while the ranks ran, when the order of all lines was known.

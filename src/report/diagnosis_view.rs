@@ -30,6 +30,8 @@ pub(crate) struct View<'a> {
     pub unread: &'a [Unread],
     /// What was left out on purpose.
     pub notes: &'a [Text],
+    /// What ranklaunch said of the run when it ended.
+    pub verdicts: &'a [Text],
 }
 
 /// A log that could not be read, or not to its end.
@@ -64,6 +66,21 @@ impl Owner {
             Owner::Platform => text!("the platform", "平台"),
         }
     }
+}
+
+/// The verdict of the run, where it is known; it comes first.
+pub(crate) fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
+    let mut out = String::new();
+    for verdict in view.verdicts {
+        push(
+            &mut out,
+            &painted(Style::Title, text!("verdict", "结论")),
+            verdict.get(lang),
+            lang,
+            width,
+        );
+    }
+    out
 }
 
 /// The cause in its first line, the remedy in its second. `width`: columns of the terminal.
@@ -149,16 +166,22 @@ fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
             ),
         )
     } else {
-        (
+        let what = if view.diagnosis.done {
             text!(
                 "none: nothing in these logs says that the job failed",
                 "无：日志中没有任务失败的迹象"
-            ),
+            )
+        } else {
             text!(
-                "where it did fail, read the logs of the other ranks and nodes, and the events of the platform",
-                "若任务确实失败，请查看其他 rank 与节点的日志，以及平台事件"
-            ),
-        )
+                "unknown: no line here is a failure that ranklaunch knows, and none says that the job ended well",
+                "未知：其中没有 ranklaunch 认识的失败，也没有任务正常结束的迹象"
+            )
+        };
+        let remedy = text!(
+            "where it did fail, read the logs of the other ranks and nodes, and the events of the platform",
+            "若任务确实失败，请查看其他 rank 与节点的日志，以及平台事件"
+        );
+        (what, remedy)
     };
     let (cause, advice) = (text!("cause", "原因"), text!("remedy", "处理"));
     push(out, &painted(Style::Title, cause), what.get(lang), lang, width);
@@ -274,6 +297,7 @@ pub(crate) fn json(view: View<'_>, lang: Lang) -> Value {
         "last_lines": last_lines,
         "logs": logs,
         "notes": notes,
+        "verdicts": view.verdicts.iter().map(|verdict| verdict.get(lang)).collect::<Vec<_>>(),
     })
 }
 

@@ -438,3 +438,111 @@ fn a_profile_brings_failures_of_its_own() {
         "{said}"
     );
 }
+
+#[test]
+fn lines_that_nobody_knows_are_no_all_clear() {
+    for (log, en, zh) in [
+        ("step 1 loss 0.5\nbye\n", "unknown: no line here is a failure", "未知：其中没有"),
+        (
+            "epoch 9 done\nTraining completed.\n",
+            "none: nothing in these logs",
+            "无：日志中没有任务失败",
+        ),
+    ] {
+        let said = text(&["-"], log.as_bytes());
+        assert!(said.starts_with("cause") && said.contains(en), "{said}");
+        let said = text(&["--lang", "zh", "-"], log.as_bytes());
+        assert!(said.contains(zh), "{said}");
+        let said = json(&["-"], log.as_bytes());
+        assert_eq!((&said["cause"], &said["failed"]), (&Value::Null, &Value::Bool(false)));
+    }
+}
+
+#[test]
+fn the_middle_of_a_line_is_enough() {
+    for (line, id) in [
+        ("The IPv6 network addresses of (None, 29500) cannot be retrieved", "gai_error"),
+        ("Address already in use", "port_in_use"),
+        ("Connection refused to MASTER_ADDR:MASTER_PORT", "master_refused"),
+    ] {
+        assert_eq!(json(&["-"], line.as_bytes())["cause"]["id"], id, "{line}");
+    }
+    // A part of another sentence is none.
+    for line in [
+        "INFO: port 80: address already in use, trying port 81",
+        "proxy: Connection refused to a:1, retrying",
+    ] {
+        assert_eq!(json(&["-"], line.as_bytes())["cause"], Value::Null, "{line}");
+    }
+}
+
+#[test]
+fn a_shell_that_says_killed_is_the_cause_of_a_closed_connection() {
+    let closed = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.2.0.4]:20311";
+    let said = json(&["-"], format!("{closed}\nKilled\n").as_bytes());
+    assert_eq!(said["cause"]["id"], "worker_sigkill", "{said:#}");
+    assert_ne!(said["cause"]["confidence"], "certain", "{said:#}");
+    let said = json(&["-"], format!("{closed}\n").as_bytes());
+    assert_eq!((&said["cause"], &said["failed"]), (&Value::Null, &Value::Bool(true)));
+}
+
+/// A run's folder with the log and the record of one rank.
+fn run_of(folder: &Path, run: &str, verdict: &str) -> String {
+    let attempt = folder.join(run).join("node-0/attempt-0");
+    std::fs::create_dir_all(&attempt).expect("a folder");
+    written(&attempt, "rank-00000.err", LOG.as_bytes());
+    let verdict =
+        serde_json::json!({ "class": "failed", "code": 1, "id": "rank.code", "text": verdict });
+    let run_json =
+        serde_json::json!({ "schema": 1, "attempt": 0, "verdict": verdict, "outcome": {} });
+    written(&folder.join(run).join("node-0"), "run.json", run_json.to_string().as_bytes());
+    folder.join(run).display().to_string()
+}
+
+#[test]
+fn the_verdict_of_a_run_is_said_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run_of(folder.path(), "run-a", "rank 3 (node 1) never entered all_reduce");
+    let said = text(&[&run], b"");
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.starts_with("verdict") && first.contains("rank 3 (node 1) never"), "{said}");
+    assert!(said.contains("cuda_oom"), "{said}");
+    let said = text(&["--lang", "zh", &run], b"");
+    assert!(said.starts_with("结论"), "{said}");
+    let said = json(&[&run], b"");
+    assert!(said["verdicts"][0].as_str().is_some_and(|one| one.contains("rank 3")), "{said:#}");
+}
+
+#[test]
+fn two_runs_are_not_explained_as_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [one, other] = ["run-a", "run-b"].map(|name| run_of(folder.path(), name, "exit code 1"));
+    let said = refused(&[&one, &other], b"");
+    assert!(said.contains("run-a, run-b") && said.contains("ranklaunch compare"), "{said}");
+    let logs = [&one, &other].map(|run| format!("{run}/node-0/attempt-0/rank-00000.err"));
+    assert!(refused(&[&logs[0], &logs[1]], b"").contains("two runs"));
+    // The nodes of one run, copied to two places.
+    let copy = run_of(&folder.path().join("copy"), "run-a", "exit code 1");
+    assert_eq!(json(&[&one, &copy], b"")["cause"]["id"], "cuda_oom");
+}
+
+#[test]
+fn only_where_torchrun_writes_it_is_error_json_a_record() {
+    let folder = tempfile::tempdir().expect("a folder");
+    written(folder.path(), "train.log", b"step 1\n");
+    let record = br#"{"message": {"message": "ValueError: no label", "extraInfo": {}}}"#;
+    for (place, expected) in
+        [("api/responses", "null"), ("3", "null"), ("attempt_0/3", "\"user_exception\"")]
+    {
+        let at = folder.path().join(place);
+        std::fs::create_dir_all(&at).expect("a folder");
+        written(&at, "error.json", record);
+        let said = json(&[folder.path().to_str().expect("text")], b"");
+        assert_eq!(said["cause"]["id"].to_string(), expected, "{place}: {said:#}");
+        assert_eq!(
+            said["logs"].as_array().map(Vec::len),
+            Some(if expected == "null" { 1 } else { 2 }),
+            "{said:#}"
+        );
+    }
+}

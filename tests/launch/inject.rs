@@ -261,7 +261,7 @@ fn an_old_python_runs_as_without_it() {
     }
     let text = "import sys, os, json\nprint('%s %d' % (os.environ['RANK'], len(sys.meta_path)))\n";
     for python in found {
-        let said = ["on", "off"].map(|inject| {
+        let said = ["auto", "off"].map(|inject| {
             let launcher = Launcher::new(run_args("direct", 2)).args(["--inject", inject]);
             let script = launcher.folder().join("old.py");
             std::fs::write(&script, text).expect("written");

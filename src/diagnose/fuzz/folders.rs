@@ -56,8 +56,14 @@ pub(crate) fn folders(data: &[u8]) -> bool {
     }
     let logs = &whole;
     let notes = [];
-    let view =
-        View { catalogue: catalogue(), diagnosis: &diagnosis, logs, unread: &[], notes: &notes };
+    let view = View {
+        catalogue: catalogue(),
+        diagnosis: &diagnosis,
+        logs,
+        unread: &[],
+        notes: &notes,
+        verdicts: &[],
+    };
     for lang in [Lang::En, Lang::Zh] {
         let text = diagnosis_view::text(view, lang, Some(80));
         assert!(!text.trim().is_empty());

@@ -58,7 +58,8 @@ pub(super) fn explain(
         Err(refusal) => return refuse(&refusal, lang),
     };
     let mut diagnosis = diagnosis(catalogue, &mut input);
-    let Input { logs, recorder, unread, mut notes, .. } = input;
+    let Input { logs, recorder, unread, mut notes, records } = input;
+    let verdicts: Vec<Text> = records.verdicts.into_iter().chain(records.standstills).collect();
     notes.extend(recorder.notes.iter().cloned());
     let has_timed_out =
         |one: &Evidence| catalogue.row(one.row).is_some_and(|row| row.id == WATCHDOG);
@@ -69,10 +70,19 @@ pub(super) fn explain(
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
     }
-    let view =
-        View { catalogue, diagnosis: &diagnosis, logs: &logs, unread: &unread, notes: &notes };
+    let view = View {
+        catalogue,
+        diagnosis: &diagnosis,
+        logs: &logs,
+        unread: &unread,
+        notes: &notes,
+        verdicts: &verdicts,
+    };
     match format {
-        AnnotatedFormat::Text => show(&both(view, hang, lang, terminal_width())),
+        AnnotatedFormat::Text => {
+            let verdicts = diagnosis_view::verdicts(view, lang, terminal_width());
+            show(&(verdicts + &both(view, hang, lang, terminal_width())));
+        }
         AnnotatedFormat::Json => {
             let mut json = diagnosis_view::json(view, lang);
             let hangs: Vec<Value> =
@@ -106,7 +116,7 @@ fn both(view: View<'_>, hang: Option<HangView<'_>>, lang: Lang, width: Option<us
 }
 
 fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
-    let Input { logs, notes, records, .. } = input;
+    let Input { logs, records, .. } = input;
     let mut diagnosis = diagnose_knowing(catalogue, logs, &records.known);
     let differs = |diagnosis: &Diagnosis| {
         let recorded = records.known.recorded.as_ref();
@@ -120,10 +130,7 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
         diagnosis = diagnose_knowing(catalogue, logs, &records.known);
     }
     diagnosis.failed |= records.known.has_failed;
-    if diagnosis.cause.is_none() || differs(&diagnosis) {
-        notes.append(&mut records.verdicts);
-    }
-    notes.splice(..0, records.standstills.drain(..));
+    diagnosis.done = !diagnosis.failed && (diagnosis.done || records.known.blameless);
     diagnosis
 }
 
@@ -153,6 +160,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     for word in words {
         named.add(word)?;
     }
+    named.is_of_one_run()?;
     let Named { logs: mut files, mut unread, mut notes, launchers, .. } = named;
     let mut records = own_records::read(&launchers);
     unread.append(&mut records.unread);

@@ -102,10 +102,35 @@ impl Named {
         if self.seen.insert(id(&metadata)) {
             let size = Some(metadata.len()).filter(|_| metadata.is_file());
             let origin = origin(path, path.parent().unwrap_or(path));
-            let (path, is_record) = (Some(path.to_owned()), is_record(path));
+            let is_record = is_record(path) || folder_name(path) == Some("error.json");
+            let path = Some(path.to_owned());
             self.logs.push(LogFile { path, origin, size, asked: true, own: false, is_record });
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// The logs are those of several runs of ours, of which only one answer could come.
+    pub(super) fn is_of_one_run(&self) -> Result<(), Refusal> {
+        let of_logs = self.logs.iter().filter_map(|log| Some(run_of(log.path.as_deref()?)?.0));
+        let of_launchers = self.launchers.iter().filter_map(|launcher| launcher.path.parent());
+        // The folders of the nodes of one run may lie in different places.
+        let name = |run: &Path| {
+            let run = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+            folder_name(&run).map(str::to_owned)
+        };
+        let runs: BTreeSet<String> = of_logs.chain(of_launchers).filter_map(name).collect();
+        let runs: Vec<String> = runs.into_iter().collect();
+        let [one, other, ..] = runs.as_slice() else { return Ok(()) };
+        let text = text!(
+            "these are logs of two runs: {one}, {other}",
+            "这些日志属于两次运行：{one}、{other}"
+        );
+        let hint = text!(
+            "ask about one run at a time; ranklaunch compare RUN RUN shows what differs between two",
+            "一次只询问一次运行；ranklaunch compare RUN RUN 显示两次运行的差异"
+        );
+        Err(Refusal::new(Id::ExplainLog, text, hint))
     }
 
     fn add_folder(&mut self, folder: &Path) -> Result<(), Refusal> {
@@ -289,9 +314,17 @@ fn is_log(path: &Path) -> bool {
         .is_some_and(|(_, ending)| ENDINGS.contains(&ending))
 }
 
-/// `rank-00003.error.json`, and `error.json` in the folder that torchrun makes for a rank.
+/// `rank-00003.error.json`, and `attempt_0/3/error.json`, which torchrun makes for a rank. Programs write files of
+/// that name as well.
 fn is_record(path: &Path) -> bool {
-    folder_name(path).is_some_and(|name| name == "error.json" || ErrorFile::parse(name).is_some())
+    let is_of_torchrun = || {
+        let mut above = path.ancestors().skip(1).map_while(folder_name);
+        let is_rank = above.next().is_some_and(|name| name.parse::<u32>().is_ok());
+        is_rank && above.next().is_some_and(|name| numbered(name, TORCHRUN_ATTEMPT).is_some())
+    };
+    folder_name(path).is_some_and(|name| {
+        ErrorFile::parse(name).is_some() || name == "error.json" && is_of_torchrun()
+    })
 }
 
 /// `nccl_trace_rank_3`, `comm_lib_trace_rank_3`: what torch's flight recorder writes by itself.

@@ -7,7 +7,7 @@ use super::aside::environment;
 use harness::{Ended, Launcher, program, run_args};
 
 /// Modules that read variables as they are imported, in place of large ones: each notes what it has seen.
-const STAND_INS: [(&str, &str); 19] = [
+const STAND_INS: [(&str, &str); 20] = [
     // Its libraries ask the C library.
     (
         "torch/__init__",
@@ -61,6 +61,7 @@ const STAND_INS: [(&str, &str); 19] = [
          def DEFINE_integer(name, value, text): FLAGS[name] = value\n",
     ),
     ("absl/app", ""),
+    ("PIL", "Image = None\n"),
     (
         "hydra",
         "import os\nSEEN = {'HYDRA': os.environ.get('HYDRA_FULL_ERROR')}\n\
