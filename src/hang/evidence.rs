@@ -41,6 +41,9 @@ pub(crate) struct RankEvidence {
     /// It computes, reads or writes.
     #[serde(default)]
     pub busy: bool,
+    /// Of these it computes.
+    #[serde(default)]
+    pub computes: bool,
     /// It sleeps in the kernel while the machine writes to its disks.
     #[serde(default)]
     pub drains: bool,
@@ -94,6 +97,7 @@ impl RankEvidence {
             rank,
             ended_ms: None,
             busy: false,
+            computes: false,
             drains: false,
             stuck: false,
             asks_store: false,

@@ -19,7 +19,7 @@ use crate::stacks::RunningRank;
 use crate::status::StatusBoard;
 use crate::supervise::Planned;
 use crate::text;
-use crate::watch::{self, Progress, Standing, Surroundings};
+use crate::watch::{self, Awake, Progress, Standing, Surroundings};
 
 /// A rank that computed within this time is at work.
 const AT_WORK: Duration = Duration::from_secs(60);
@@ -82,6 +82,7 @@ pub(super) enum Stands {
 /// What the thread and the answers to other nodes use.
 pub(super) struct Shared {
     pub(super) watched: Watched,
+    pub(super) awake: Awake,
     pub(super) state: Mutex<State>,
 }
 
@@ -103,6 +104,8 @@ pub(super) struct State {
     /// Those that ended with code 0.
     pub(super) ended: BTreeMap<GlobalRank, Instant>,
     pub(super) progress: Progress,
+    /// Times in which this process did not run that the progress knows of.
+    pauses: u32,
     output: BTreeMap<GlobalRank, Written>,
     /// All hangs, as agent.jsonl has them.
     pub(super) found: Vec<Value>,
@@ -121,6 +124,7 @@ impl Shared {
             ranks: BTreeMap::new(),
             ended: BTreeMap::new(),
             progress: Progress::new(watched.after),
+            pauses: 0,
             output: BTreeMap::new(),
             found: Vec::new(),
             first: None,
@@ -128,11 +132,24 @@ impl Shared {
             is_over: false,
             is_closed: false,
         };
-        Shared { watched, state: Mutex::new(state) }
+        Shared { watched, awake: Awake::start(), state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, in which a time in which nobody looked is no standstill.
+    fn state_now(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        let pauses = self.awake.pauses();
+        if std::mem::replace(&mut state.pauses, pauses) != pauses {
+            tracing::info!(
+                "this process did not run for a while: what stood still is looked at anew"
+            );
+            state.progress.begin_afresh(Instant::now());
+        }
+        state
     }
 
     pub(super) fn began(&self, rank: RankId, pid: i32) {
@@ -160,13 +177,17 @@ impl Shared {
 
     /// Takes the pulse of the ranks.
     pub(super) fn look(&self) {
+        let state = self.state_now();
         let pids: BTreeMap<GlobalRank, i32> =
-            self.state().ranks.values().map(|running| (running.rank, running.pid)).collect();
+            state.ranks.values().map(|running| (running.rank, running.pid)).collect();
+        let is_quiet = state.progress.is_quiet(Instant::now());
+        drop(state);
         let (logs, planned) = (&self.watched.logs, self.watched.planned);
         let output = |rank| logs.written(planned.owner(rank));
         let control = self.watched.control.as_deref();
-        let pulse = watch::pulse(Path::new("/proc"), &pids, output, control);
-        let (now, mut state) = (Instant::now(), self.state());
+        let pulse = watch::pulse(Path::new("/proc"), &pids, output, control, is_quiet);
+        let mut state = self.state_now();
+        let now = Instant::now();
         for (rank, pulse) in &pulse.ranks {
             let new = Written { bytes: pulse.output, at: now };
             let known = state.output.entry(*rank).or_insert(new);
@@ -182,7 +203,7 @@ impl Shared {
     }
 
     pub(super) fn stands(&self) -> Stands {
-        let state = self.state();
+        let state = self.state_now();
         // All of its ranks have ended well: it waits for the other nodes.
         if state.ranks.is_empty() {
             return if state.ended.is_empty() { Stands::Moves } else { Stands::Still };
@@ -214,7 +235,7 @@ impl Shared {
 
     pub(super) fn evidence(&self) -> NodeEvidence {
         let began = Instant::now();
-        let running: Vec<RunningRank> = self.state().ranks.values().copied().collect();
+        let running: Vec<RunningRank> = self.state_now().ranks.values().copied().collect();
         let pids: Vec<(GlobalRank, i32)> = running.iter().map(|one| (one.rank, one.pid)).collect();
         let reading = self.watched.surroundings.begin(&pids);
         let within = self.watched.after.min(AT_WORK);
@@ -222,9 +243,10 @@ impl Shared {
         let still = running.iter().filter(is_still).map(|one| one.rank).collect();
         let mut ranks = watch::evidence(&running, &still, self.watched.control.as_deref());
         let around = self.watched.surroundings.end(reading);
-        let state = self.state();
+        let state = self.state_now();
         for rank in &mut ranks {
             rank.busy = state.progress.is_busy(rank.rank, began, within);
+            rank.computes = state.progress.computes(rank.rank, began, within);
             rank.drains = state.progress.drains(rank.rank, began, within);
             rank.stuck = state.progress.is_stuck(rank.rank, began);
             let owner = self.watched.planned.owner(rank.rank);

@@ -1,10 +1,11 @@
 //! Bytes that TCP connections carried, from the kernel's socket diagnosis (sock_diag(7)).
 //!
-//! A call that receives counts nowhere in /proc, and a process whose sockets have a time-out sleeps in `poll`
-//! between two of them, as one does to which nothing comes. Only the connections tell the two apart.
+//! Bytes that recv(2) and send(2) move count nowhere in /proc, and a thread that waits for some looks the same
+//! whether they come or not. Only the connections tell the two apart.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,12 +26,24 @@ const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST_DUMP: u16 = 0x1 | 0x300;
 const INET_DIAG_INFO: u16 = 2;
-/// `struct inet_diag_msg`: its size, and the inode in it.
+/// `struct inet_diag_msg`: its size, port and address of each end, and the inode.
 const MESSAGE: usize = 72;
+const LOCAL: (usize, usize) = (4, 8);
+const PEER: (usize, usize) = (6, 24);
 const INODE: usize = 68;
 /// Of `struct tcp_info` (linux/tcp.h), since Linux 4.1.
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
+
+/// A TCP connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Connection {
+    pub(super) inode: u32,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+    /// What was received, and what was sent and has arrived.
+    pub(super) bytes: u64,
+}
 
 /// The inodes of the sockets that a process has open.
 pub(super) fn sockets(process: &Path) -> BTreeSet<u32> {
@@ -42,9 +55,8 @@ pub(super) fn sockets(process: &Path) -> BTreeSet<u32> {
     links.filter_map(inode).collect()
 }
 
-/// `(inode, bytes)` of each TCP connection of this network namespace: what was received, and what was sent and
-/// has arrived. None where the kernel does not say.
-pub(super) fn carried() -> Option<Vec<(u32, u64)>> {
+/// The TCP connections of this network namespace. None where the kernel does not say.
+pub(super) fn connections() -> Option<Vec<Connection>> {
     let mut found = Vec::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
         // A machine may have no IPv6.
@@ -57,7 +69,7 @@ pub(super) fn carried() -> Option<Vec<(u32, u64)>> {
     Some(found)
 }
 
-fn of_family(family: AddressFamily) -> io::Result<Vec<(u32, u64)>> {
+fn of_family(family: AddressFamily) -> io::Result<Vec<Connection>> {
     let until = Instant::now() + ANSWER;
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -70,7 +82,7 @@ fn of_family(family: AddressFamily) -> io::Result<Vec<(u32, u64)>> {
     answers(&socket, until)
 }
 
-fn answers(socket: &OwnedFd, until: Instant) -> io::Result<Vec<(u32, u64)>> {
+fn answers(socket: &OwnedFd, until: Instant) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     let mut read = 0;
@@ -106,7 +118,7 @@ fn request(family: AddressFamily) -> Vec<u8> {
 }
 
 /// False after the last one.
-fn messages(mut bytes: &[u8], found: &mut Vec<(u32, u64)>) -> io::Result<bool> {
+fn messages(mut bytes: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
     while bytes.len() >= HEADER {
         let length = number(bytes, 0).map_or(0, |length| length as usize);
         let Some(message) = bytes.get(HEADER..length) else { break };
@@ -121,20 +133,31 @@ fn messages(mut bytes: &[u8], found: &mut Vec<(u32, u64)>) -> io::Result<bool> {
     Ok(true)
 }
 
-fn connection(message: &[u8]) -> Option<(u32, u64)> {
+fn connection(message: &[u8]) -> Option<Connection> {
     let inode = number(message, INODE)?;
+    let (local, peer) = (end(message, LOCAL)?, end(message, PEER)?);
     let mut attributes = message.get(MESSAGE..)?;
     loop {
         let (length, kind) = (usize::from(half(attributes, 0)?), half(attributes, 2)?);
         let info = attributes.get(4..length)?;
         if kind == INET_DIAG_INFO {
-            return Some((
-                inode,
-                long(info, BYTES_ACKED)?.wrapping_add(long(info, BYTES_RECEIVED)?),
-            ));
+            let bytes = long(info, BYTES_ACKED)?.wrapping_add(long(info, BYTES_RECEIVED)?);
+            return Some(Connection { inode, local, peer, bytes });
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;
     }
+}
+
+/// Its ends are the same whichever family each has chosen.
+fn end(message: &[u8], (port, address): (usize, usize)) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*message.get(port..)?.first_chunk()?);
+    let address = message.get(address..)?;
+    let address = if u16::from(*message.first()?) == AddressFamily::INET6.as_raw() {
+        IpAddr::from(Ipv6Addr::from(*address.first_chunk::<16>()?)).to_canonical()
+    } else {
+        IpAddr::from(Ipv4Addr::from(*address.first_chunk::<4>()?))
+    };
+    Some(SocketAddr::new(address, port))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -163,16 +186,22 @@ mod tests {
         let mut stream = TcpStream::connect(at).expect("connected");
         let (mut other, _) = listener.accept().expect("accepted");
         let own = sockets(Path::new("/proc/self"));
-        let count = || {
-            let all = carried()?;
-            Some(all.iter().filter(|(inode, _)| own.contains(inode)).map(|(_, bytes)| bytes).sum())
-        };
         // A sandbox may have no socket diagnosis.
-        let Some(before): Option<u64> = count() else { return };
+        if connections().is_none() {
+            return;
+        }
+        let of = |stream: &TcpStream| {
+            let all = connections().expect("as before");
+            let ends =
+                (stream.local_addr().expect("bound"), stream.peer_addr().expect("connected"));
+            all.into_iter().find(|one| (one.local, one.peer) == ends).expect("there")
+        };
+        let before = [of(&stream), of(&other)];
+        assert!(before.iter().all(|one| own.contains(&one.inode)), "{before:?}");
         stream.write_all(&[7; 40_000]).expect("sent");
         other.read_exact(&mut [0; 40_000]).expect("received");
-        let after = count().expect("as before");
-        assert!(after >= before + 40_000, "{before} {after}");
+        assert!(of(&stream).bytes >= before[0].bytes + 40_000, "{before:?}");
+        assert!(of(&other).bytes >= before[1].bytes + 40_000, "{before:?}");
     }
 
     #[test]

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::control::{ControlSocket, asked};
 use super::program::program;
+use super::pulse::store_port;
 use super::records::now_ns;
 use super::{dump_pipe, faulthandler};
-use crate::deadline::{io_with_deadline, spawn_detached};
+use crate::deadline::spawn_detached;
 use crate::hang::{DeadChild, RankEvidence};
 use crate::logs::printable;
 use crate::procfs::{self, Process};
@@ -28,8 +29,6 @@ const RECORD: Duration = Duration::from_secs(3);
 const HANDLER: Duration = Duration::from_secs(1);
 /// Of [`READING`], for the way of a record from one thread to another.
 const SPARE: Duration = Duration::from_millis(200);
-/// For the environment of one.
-const ENVIRON: Duration = Duration::from_millis(200);
 /// The whole record, without stacks.
 const WHOLE: &str = "includecollectives=true";
 
@@ -178,11 +177,7 @@ fn asks_store(proc: &Path, stacks: &RankStacks) -> bool {
     let call = || stacks.process.threads.first()?.kernel.as_ref()?.syscall.as_ref();
     let peer = || call()?.file.as_ref()?.connection.as_ref()?.peer.clone();
     let Some(peer) = peer() else { return false };
-    let path = proc.join(stacks.process.pid.to_string()).join("environ");
-    // A process that holds its own memory lock keeps who reads that.
-    let environ = io_with_deadline(ENVIRON, move || std::fs::read(path));
-    let environ = procfs::split_nul(&environ.unwrap_or_default());
-    let port = procfs::variable(&environ, "MASTER_PORT").map(String::from_utf8_lossy);
+    let port = store_port(proc, stacks.process.pid).map(|port| port.to_string());
     port.is_some_and(|port| peer.rsplit_once(':').is_some_and(|(_, of_peer)| of_peer == port))
 }
 

@@ -4,6 +4,7 @@
 //! progress, what shows why they make none, and who holds the others back. Runs in threads of its
 //! own, so that it never blocks the supervision.
 
+mod awake;
 mod collectives;
 mod connections;
 mod control;
@@ -24,6 +25,7 @@ mod sampler;
 mod slow;
 mod surroundings;
 
+pub(crate) use awake::Awake;
 pub(crate) use control::ControlSocket;
 pub(crate) use gather::{evidence, gives_up_ns};
 pub(crate) use job_progress::{JobProgress, ProgressLines, tells_progress};

@@ -2,7 +2,7 @@
 //!
 //! A rank moves when it writes a line or completes a collective. It is busy when it uses a processor,
 //! reads or writes. Waiting for a collective can cost a processor as well (NCCL and CUDA poll), so of a
-//! rank that waits for others only moving counts.
+//! rank that waits for others only moving counts, and bytes that flow between ranks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,6 +14,9 @@ const BUSY: f64 = 0.10;
 /// Bytes read or written in a second below which it does no I/O: loops that poll read less, slow downloads
 /// more.
 const BUSY_IO: f64 = 4.0 * 1024.0;
+/// Bytes of one connection to another rank or to torch's store in a second below which they are words of ranks
+/// that wait: each polls the store, some a hundred times in a second.
+const BUSY_JOB: f64 = 64.0 * 1024.0;
 /// Bytes that are written to disks in a second, for a rank that waits for that.
 const BUSY_DISK: f64 = 64.0 * 1024.0;
 /// The node's interfaces: below it other programs and heartbeats.
@@ -21,6 +24,8 @@ const BUSY_NETWORK: f64 = 1024.0 * 1024.0;
 /// A job that stood still for so long and went on by itself has such pauses: the next one has to be so
 /// much longer.
 const LONGER: u32 = 3;
+/// The connections of a job are worth a look after this part of the time.
+const QUIET_PART: u32 = 4;
 
 /// What a rank had done so far, when it was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,17 +43,27 @@ pub(crate) struct Pulse {
     /// How often its first thread went to sleep, where it is in a call that reads or writes: one that moves
     /// many bytes sleeps again and again, and one on a dead file system once.
     pub(crate) sleeps: Option<u64>,
-    /// Bytes that the TCP connections carried of those of its processes that wait for one of several files, as a
-    /// download with a time-out does.
-    pub(crate) carried: Option<u64>,
     /// A process of it sleeps in the kernel and cannot be interrupted, as in fsync.
     pub(crate) in_disk: bool,
+}
+
+/// A TCP connection of a rank or of what it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) rank: GlobalRank,
+    pub(crate) inode: u32,
+    /// What it carried so far, both ways.
+    pub(crate) bytes: u64,
+    /// The other end is torch's store or another rank.
+    pub(crate) of_job: bool,
 }
 
 /// What a node had done so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePulse {
     pub(crate) ranks: BTreeMap<GlobalRank, Pulse>,
+    /// The connections of the ranks; None: nobody looked, or the kernel does not say.
+    pub(crate) carried: Option<Vec<Carried>>,
     /// Bytes that its interfaces carried.
     pub(crate) network: u64,
     /// Bytes that wait to be written to disks. What shrinks is being written, perhaps for another program.
@@ -66,11 +81,24 @@ pub(crate) enum Standing {
     Still { since: Instant },
 }
 
+/// Bytes of the connections of a rank since the last look.
+#[derive(Debug, Clone, Copy, Default)]
+struct Grown {
+    /// Of the connection to another rank or to torch's store that carried the most.
+    between_ranks: u64,
+    /// Of all others.
+    elsewhere: u64,
+}
+
 #[derive(Debug)]
 struct Track {
     pulse: Pulse,
     moved: Instant,
     busy: Instant,
+    /// When it last used a processor.
+    computed: Option<Instant>,
+    /// When bytes last flowed between it and another rank.
+    flowed: Option<Instant>,
     /// When it was last in the kernel while the machine wrote to its disks.
     drains: Option<Instant>,
     /// Since when it was in the kernel at each look, and could not be interrupted.
@@ -82,9 +110,13 @@ struct Track {
 pub(crate) struct Progress {
     ranks: BTreeMap<GlobalRank, Track>,
     at: Option<Instant>,
+    /// When all began afresh.
+    afresh: Option<Instant>,
+    /// Bytes of each connection, by its inode.
+    connections: Option<BTreeMap<u32, u64>>,
     network: u64,
     dirty: u64,
-    /// When bytes last flowed over the interfaces.
+    /// When bytes last flowed over the interfaces or between ranks.
     carried: Option<Instant>,
     /// As long as it takes to say that the job stands still.
     after: Duration,
@@ -97,12 +129,23 @@ impl Progress {
         Progress {
             ranks: BTreeMap::new(),
             at: None,
+            afresh: None,
+            connections: None,
             network: 0,
             dirty: 0,
             carried: None,
             after,
             longest_pause: Duration::ZERO,
         }
+    }
+
+    /// Begins anew, since nobody looked for a while: what was not seen in it has not stood still.
+    pub(crate) fn begin_afresh(&mut self, now: Instant) {
+        for track in self.ranks.values_mut() {
+            (track.moved, track.busy) = (now, now);
+            track.in_disk = track.in_disk.map(|_| now);
+        }
+        (self.at, self.connections, self.afresh) = (None, None, Some(now));
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
@@ -117,14 +160,17 @@ impl Progress {
         let drains = passed.is_some()
             && self.dirty > pulse.dirty
             && rate(pulse.dirty, self.dirty) > BUSY_DISK;
-        let of_job = self.ranks.len();
+        let all = self.ranks.len();
         self.ranks.retain(|rank, _| pulse.ranks.contains_key(rank));
-        let ended = self.ranks.len() < of_job;
+        let ended = self.ranks.len() < all;
+        let grown = self.grown(pulse.carried.as_deref());
         for (rank, new) in &pulse.ranks {
             let track = self.ranks.entry(*rank).or_insert(Track {
                 pulse: *new,
                 moved: now,
                 busy: now,
+                computed: None,
+                flowed: None,
                 drains: None,
                 in_disk: None,
             });
@@ -134,10 +180,20 @@ impl Progress {
             }
             let computes = rate(millis(new.cpu), millis(old.cpu)) / 1000.0 > BUSY;
             let transfers = matches!((old.sleeps, new.sleeps), (Some(old), Some(new)) if new > old);
-            let carries = matches!((old.carried, new.carried), (Some(old), Some(new)) if rate(new, old) > BUSY_IO);
-            let reads_or_writes = rate(new.io, old.io) > BUSY_IO || transfers || carries;
+            let grown = grown.get(rank).copied().unwrap_or_default();
+            let flows = rate(grown.between_ranks, 0) > BUSY_JOB;
+            let reads_or_writes = rate(new.io, old.io) > BUSY_IO
+                || rate(grown.elsewhere, 0) > BUSY_IO
+                || transfers
+                || flows;
             if computes || reads_or_writes {
                 track.busy = now;
+            }
+            if computes {
+                track.computed = Some(now);
+            }
+            if flows {
+                (track.flowed, self.carried) = (Some(now), Some(now));
             }
             if drains && new.in_disk {
                 track.drains = Some(now);
@@ -157,11 +213,32 @@ impl Progress {
         }
     }
 
+    /// By how much the connections of each rank have grown since the last look.
+    fn grown(&mut self, carried: Option<&[Carried]>) -> BTreeMap<GlobalRank, Grown> {
+        let known =
+            |carried: &[Carried]| carried.iter().map(|one| (one.inode, one.bytes)).collect();
+        let before = std::mem::replace(&mut self.connections, carried.map(known));
+        let mut grown: BTreeMap<GlobalRank, Grown> = BTreeMap::new();
+        let Some(before) = before else { return grown };
+        for one in carried.unwrap_or_default() {
+            let of_rank = grown.entry(one.rank).or_default();
+            // One that is new was made since.
+            let known = before.get(&one.inode).copied().unwrap_or_default();
+            let bytes = one.bytes.saturating_sub(known);
+            if one.of_job {
+                of_rank.between_ranks = of_rank.between_ranks.max(bytes);
+            } else {
+                of_rank.elsewhere = of_rank.elsewhere.saturating_add(bytes);
+            }
+        }
+        grown
+    }
+
     /// Since when no rank has moved, or been busy while nobody waited for it.
     fn still_since(&self) -> Option<Instant> {
         let last = |track: &Track| {
             if track.pulse.waits {
-                return track.moved;
+                return track.moved.max(track.flowed.unwrap_or(track.moved));
             }
             track.moved.max(track.busy).max(track.drains.unwrap_or(track.busy))
         };
@@ -190,6 +267,22 @@ impl Progress {
         self.ranks.values().map(|track| track.moved).max()
     }
 
+    /// Whether some rank has moved since all began afresh.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.afresh.is_none_or(|afresh| self.moved().is_some_and(|moved| moved > afresh))
+    }
+
+    /// Whether nothing has moved for a part of the time after which the job stands still.
+    pub(crate) fn is_quiet(&self, now: Instant) -> bool {
+        self.moved().is_some_and(|moved| now.duration_since(moved) >= self.after / QUIET_PART)
+    }
+
+    /// Whether a rank used a processor within this time.
+    pub(crate) fn computes(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        let at = self.ranks.get(&rank).and_then(|track| track.computed);
+        at.is_some_and(|at| now.duration_since(at) < within)
+    }
+
     /// Whether a rank computed, read or wrote within this time.
     pub(crate) fn is_busy(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         self.ranks.get(&rank).is_some_and(|track| now.duration_since(track.busy) < within)
@@ -208,7 +301,7 @@ impl Progress {
         since.is_some_and(|since| now.duration_since(since) >= self.after / 2)
     }
 
-    /// Whether bytes flowed over the interfaces within this time.
+    /// Whether bytes flowed over the interfaces or between ranks within this time.
     pub(crate) fn carries(&self, now: Instant, within: Duration) -> bool {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
     }
@@ -233,135 +326,4 @@ fn millis(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const AFTER: Duration = Duration::from_secs(10);
-
-    /// A node with two ranks that is looked at each second.
-    struct Node {
-        progress: Progress,
-        now: Instant,
-        pulse: NodePulse,
-    }
-
-    impl Node {
-        fn new() -> Node {
-            let ranks = [0, 1].map(|rank| (GlobalRank(rank), Pulse::default()));
-            let pulse = NodePulse { ranks: BTreeMap::from(ranks), ..NodePulse::default() };
-            let mut node = Node { progress: Progress::new(AFTER), now: Instant::now(), pulse };
-            node.look();
-            node
-        }
-
-        fn look(&mut self) {
-            self.progress.note(self.now, &self.pulse);
-        }
-
-        /// Passes time, while `change` happens to the ranks each second.
-        fn pass(&mut self, seconds: u32, change: impl Fn(u32, &mut Pulse)) -> &mut Node {
-            for _ in 0..seconds {
-                self.now += Duration::from_secs(1);
-                for (rank, pulse) in &mut self.pulse.ranks {
-                    change(rank.0, pulse);
-                }
-                self.look();
-            }
-            self
-        }
-
-        fn stands(&self) -> &'static str {
-            match self.progress.standing(self.now) {
-                Standing::Moves => "moves",
-                Standing::HeldUp { .. } => "held up",
-                Standing::Still { .. } => "still",
-            }
-        }
-    }
-
-    fn quiet(_: u32, _: &mut Pulse) {}
-
-    #[test]
-    fn a_job_that_does_nothing_stands_still_after_the_time() {
-        let mut node = Node::new();
-        assert_eq!(node.pass(9, quiet).stands(), "moves");
-        assert_eq!(node.pass(1, quiet).stands(), "still");
-        assert_eq!(node.pass(1, |_, pulse| pulse.output += 1).stands(), "moves");
-    }
-
-    #[test]
-    fn one_that_computes_holds_up_and_one_that_waits_does_not() {
-        let compute = |rank, pulse: &mut Pulse| {
-            if rank == 1 {
-                pulse.cpu += Duration::from_millis(900);
-            }
-        };
-        let mut node = Node::new();
-        assert_eq!(node.pass(30, compute).stands(), "held up");
-        // NCCL polls: the same processor time is no work once the rank waits for the others.
-        let mut node = Node::new();
-        node.pass(1, |_, pulse| pulse.waits = true);
-        assert_eq!(node.pass(30, compute).stands(), "still");
-    }
-
-    #[test]
-    fn what_keeps_it_busy() {
-        let slow = |_: u32, pulse: &mut Pulse| pulse.cpu += Duration::from_millis(50);
-        assert_eq!(Node::new().pass(30, slow).stands(), "still", "a loop that polls");
-        let write = |_: u32, pulse: &mut Pulse| pulse.io += 1 << 20;
-        assert_eq!(Node::new().pass(30, write).stands(), "held up");
-        let transfer =
-            |_: u32, pulse: &mut Pulse| pulse.sleeps = pulse.sleeps.map(|n| n + 1).or(Some(1));
-        assert_eq!(Node::new().pass(30, transfer).stands(), "held up", "one long write");
-        let download = |bytes| {
-            let carry = move |rank, pulse: &mut Pulse| {
-                if rank == 1 {
-                    pulse.carried = Some(pulse.carried.unwrap_or_default() + bytes);
-                }
-            };
-            Node::new().pass(30, carry).stands()
-        };
-        assert_eq!(download(8 << 10), "held up", "with a time-out");
-        assert_eq!(download(100), "still", "heartbeats");
-        let step = |_: u32, pulse: &mut Pulse| {
-            pulse.collectives = pulse.collectives.map(|n| n + 1).or(Some(1))
-        };
-        assert_eq!(Node::new().pass(30, step).stands(), "moves");
-        let fsync = |in_disk: bool, grows: bool| {
-            let mut node = Node::new();
-            node.pulse.dirty = 1 << 30;
-            node.pass(1, quiet);
-            for _ in 0..30 {
-                let mib: u64 = 10 << 20;
-                node.pulse.dirty =
-                    if grows { node.pulse.dirty + mib } else { node.pulse.dirty - mib };
-                node.pass(1, |_, pulse| pulse.in_disk = in_disk);
-            }
-            node.stands()
-        };
-        assert_eq!(fsync(true, false), "held up");
-        assert_eq!(fsync(false, false), "still", "another program's");
-        assert_eq!(fsync(true, true), "still", "nothing of it is written");
-    }
-
-    #[test]
-    fn a_job_with_such_pauses_is_given_more_time() {
-        let mut node = Node::new();
-        node.pass(20, quiet);
-        assert_eq!(node.stands(), "still", "nobody could know");
-        node.pass(1, |_, pulse| pulse.output += 1);
-        assert_eq!(node.pass(20, quiet).stands(), "moves");
-        assert_eq!(node.pass(43, quiet).stands(), "still");
-    }
-
-    #[test]
-    fn an_end_of_a_rank_is_progress() {
-        let mut node = Node::new();
-        node.pass(9, quiet);
-        node.pulse.ranks.remove(&GlobalRank(1));
-        assert_eq!(node.pass(10, quiet).stands(), "moves");
-        assert_eq!(node.pass(1, quiet).stands(), "still");
-        node.pulse.ranks.clear();
-        assert_eq!(node.pass(30, quiet).stands(), "moves", "nobody is left");
-    }
-}
+mod tests;

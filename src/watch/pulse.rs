@@ -1,31 +1,37 @@
 //! Reads what the ranks of this node have done so far: from /proc, and from their worker servers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
 use super::collectives::{self, Count};
-use super::connections;
+use super::connections::{self, Connection};
 use super::program::program;
-use super::progress::{NodePulse, Pulse};
+use super::progress::{Carried, NodePulse, Pulse};
+use crate::deadline::io_with_deadline;
 use crate::procfs;
 use crate::rank::GlobalRank;
 use crate::stacks::call;
 
 /// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
 const TICK: Duration = Duration::from_millis(10);
+/// For the environment of a process.
+const ENVIRON: Duration = Duration::from_millis(200);
 
 /// What the ranks with these pids have done. `output`: bytes that a rank has written. `control`: the
-/// folder of their worker servers. Takes as long as the servers need to answer, at most two seconds.
+/// folder of their worker servers. `connected`: whether their connections are looked at as well, which only
+/// what seems to stand still is worth. Takes as long as the servers need to answer, at most two seconds.
 pub(crate) fn pulse(
     proc: &Path,
     ranks: &BTreeMap<GlobalRank, i32>,
     output: impl Fn(GlobalRank) -> u64,
     control: Option<&Path>,
+    connected: bool,
 ) -> NodePulse {
     let all = procfs::scan(proc);
     let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
-    let mut waiting: BTreeMap<GlobalRank, BTreeSet<u32>> = BTreeMap::new();
+    let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
+    let mut store = None;
     let read = |(rank, pid): (&GlobalRank, &i32)| {
         let below = procfs::descendants_in(&all, &[*pid]);
         let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
@@ -36,28 +42,52 @@ pub(crate) fn pulse(
         let mut pulse = Pulse { output: output(*rank), in_disk, sleeps, ..Pulse::default() };
         for member in family {
             let folder = proc.join(member.to_string());
-            if waits_for_files(&folder) {
-                waiting.entry(*rank).or_default().extend(connections::sockets(&folder));
+            if connected {
+                owners.extend(connections::sockets(&folder).into_iter().map(|one| (one, *rank)));
             }
             pulse.cpu += cpu(&folder).unwrap_or_default();
             pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
+        }
+        if connected && store.is_none() {
+            store = store_port(proc, program);
         }
         if let Some(count) = counts.get(&program) {
             (pulse.collectives, pulse.waits) = (Some(count.sum), count.waits);
         }
         (*rank, pulse)
     };
-    let mut pulses: BTreeMap<GlobalRank, Pulse> = ranks.iter().map(read).collect();
-    waiting.retain(|_, sockets| !sockets.is_empty());
-    if let Some(connections) = (!waiting.is_empty()).then(connections::carried).flatten() {
-        for (rank, sockets) in &waiting {
-            let own = connections.iter().filter(|(inode, _)| sockets.contains(inode));
-            if let Some(pulse) = pulses.get_mut(rank) {
-                pulse.carried = Some(own.map(|(_, bytes)| bytes).sum());
-            }
-        }
-    }
-    NodePulse { ranks: pulses, network: network(proc), dirty: dirty(proc) }
+    let ranks = ranks.iter().map(read).collect();
+    let found = connected.then(connections::connections).flatten();
+    let carried = found.map(|found| carried(&found, &owners, store));
+    NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
+}
+
+/// The connections of these ranks. Those to torch's store and to other ranks carry words while all only wait.
+fn carried(
+    all: &[Connection],
+    owners: &BTreeMap<u32, GlobalRank>,
+    store: Option<u16>,
+) -> Vec<Carried> {
+    let owner = |one: &Connection| owners.get(&one.inode).copied();
+    let by_ends: HashMap<_, _> =
+        all.iter().filter_map(|one| Some(((one.local, one.peer), owner(one)?))).collect();
+    let of_rank = |one: &Connection| {
+        let rank = owner(one)?;
+        let peer = by_ends.get(&(one.peer, one.local));
+        let of_store = [one.local.port(), one.peer.port()].map(Some).contains(&store);
+        let of_job = of_store || peer.is_some_and(|peer| *peer != rank);
+        Some(Carried { rank, inode: one.inode, bytes: one.bytes, of_job })
+    };
+    all.iter().filter_map(of_rank).collect()
+}
+
+/// The port at which torch's store is, as a process has it in its environment.
+pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
+    let path = proc.join(pid.to_string()).join("environ");
+    // A process that holds its own memory lock keeps who reads that.
+    let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
+    let environ = procfs::split_nul(&environ);
+    String::from_utf8_lossy(procfs::variable(&environ, "MASTER_PORT")?).trim().parse().ok()
 }
 
 /// Of the process and of the children that it has waited for.
@@ -113,13 +143,6 @@ fn sleeps(process: &Path) -> Option<u64> {
     switches.next()?.1.trim().parse().ok()
 }
 
-/// Whether the first thread of a process waits until one of several files can be read or written.
-fn waits_for_files(process: &Path) -> bool {
-    const WAITS: &[&str] =
-        &["poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"];
-    first_call(process).is_some_and(|name| WAITS.contains(&name))
-}
-
 /// The call in which the first thread of a process is.
 fn first_call(process: &Path) -> Option<&'static str> {
     let line = std::fs::read_to_string(process.join("syscall")).ok()?;
@@ -162,7 +185,7 @@ mod tests {
         let own = std::process::id().cast_signed();
         let ranks = BTreeMap::from([(GlobalRank(0), own)]);
         let look = || {
-            let all = pulse(proc, &ranks, |_| 7, None);
+            let all = pulse(proc, &ranks, |_| 7, None, false);
             *all.ranks.get(&GlobalRank(0)).expect("this process")
         };
         let before = look();

@@ -1,0 +1,175 @@
+use super::*;
+
+const AFTER: Duration = Duration::from_secs(10);
+
+/// A node with two ranks that is looked at each second.
+struct Node {
+    progress: Progress,
+    now: Instant,
+    pulse: NodePulse,
+}
+
+impl Node {
+    fn new() -> Node {
+        let ranks = [0, 1].map(|rank| (GlobalRank(rank), Pulse::default()));
+        let pulse = NodePulse { ranks: BTreeMap::from(ranks), ..NodePulse::default() };
+        let mut node = Node { progress: Progress::new(AFTER), now: Instant::now(), pulse };
+        node.look();
+        node
+    }
+
+    fn look(&mut self) {
+        self.progress.note(self.now, &self.pulse);
+    }
+
+    /// Passes time, while `change` happens to the ranks each second.
+    fn pass(&mut self, seconds: u32, change: impl Fn(u32, &mut Pulse)) -> &mut Node {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            for (rank, pulse) in &mut self.pulse.ranks {
+                change(rank.0, pulse);
+            }
+            self.look();
+        }
+        self
+    }
+
+    fn stands(&self) -> &'static str {
+        match self.progress.standing(self.now) {
+            Standing::Moves => "moves",
+            Standing::HeldUp { .. } => "held up",
+            Standing::Still { .. } => "still",
+        }
+    }
+}
+
+fn quiet(_: u32, _: &mut Pulse) {}
+
+#[test]
+fn a_job_that_does_nothing_stands_still_after_the_time() {
+    let mut node = Node::new();
+    assert_eq!(node.pass(9, quiet).stands(), "moves");
+    assert_eq!(node.pass(1, quiet).stands(), "still");
+    assert_eq!(node.pass(1, |_, pulse| pulse.output += 1).stands(), "moves");
+}
+
+#[test]
+fn one_that_computes_holds_up_and_one_that_waits_does_not() {
+    let compute = |rank, pulse: &mut Pulse| {
+        if rank == 1 {
+            pulse.cpu += Duration::from_millis(900);
+        }
+    };
+    let mut node = Node::new();
+    assert_eq!(node.pass(30, compute).stands(), "held up");
+    // NCCL polls: the same processor time is no work once the rank waits for the others.
+    let mut node = Node::new();
+    node.pass(1, |_, pulse| pulse.waits = true);
+    assert_eq!(node.pass(30, compute).stands(), "still");
+}
+
+#[test]
+fn what_keeps_it_busy() {
+    let slow = |_: u32, pulse: &mut Pulse| pulse.cpu += Duration::from_millis(50);
+    assert_eq!(Node::new().pass(30, slow).stands(), "still", "a loop that polls");
+    let write = |_: u32, pulse: &mut Pulse| pulse.io += 1 << 20;
+    assert_eq!(Node::new().pass(30, write).stands(), "held up");
+    let transfer =
+        |_: u32, pulse: &mut Pulse| pulse.sleeps = pulse.sleeps.map(|n| n + 1).or(Some(1));
+    assert_eq!(Node::new().pass(30, transfer).stands(), "held up", "one long write");
+    let step = |_: u32, pulse: &mut Pulse| {
+        pulse.collectives = pulse.collectives.map(|n| n + 1).or(Some(1))
+    };
+    assert_eq!(Node::new().pass(30, step).stands(), "moves");
+    let fsync = |in_disk: bool, grows: bool| {
+        let mut node = Node::new();
+        node.pulse.dirty = 1 << 30;
+        node.pass(1, quiet);
+        for _ in 0..30 {
+            let mib: u64 = 10 << 20;
+            node.pulse.dirty = if grows { node.pulse.dirty + mib } else { node.pulse.dirty - mib };
+            node.pass(1, |_, pulse| pulse.in_disk = in_disk);
+        }
+        node.stands()
+    };
+    assert_eq!(fsync(true, false), "held up");
+    assert_eq!(fsync(false, false), "still", "another program's");
+    assert_eq!(fsync(true, true), "still", "nothing of it is written");
+}
+
+/// After 30 s in which a connection of rank 1 carries so many bytes in each, and both ranks wait or not.
+fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
+    let mut node = Node::new();
+    for second in 0..30 {
+        let bytes = second * bytes;
+        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, of_job };
+        node.pulse.carried = Some(vec![one]);
+        node.pass(1, |_, pulse| pulse.waits = waits);
+    }
+    node.stands()
+}
+
+#[test]
+fn what_connections_carry_is_progress_unless_it_is_words() {
+    for (bytes, of_job, waits, expected) in [
+        (5 << 10, false, false, "held up"),
+        (20 << 20, false, false, "held up"),
+        (100, false, false, "still"),
+        // What a prefetching thread loads does not end the wait for another rank.
+        (20 << 20, false, true, "still"),
+        (8 << 10, true, false, "still"),
+        (8 << 10, true, true, "still"),
+        (1 << 20, true, false, "held up"),
+        (1 << 20, true, true, "held up"),
+    ] {
+        assert_eq!(carries(bytes, of_job, waits), expected, "{bytes} {of_job} {waits}");
+    }
+}
+
+#[test]
+fn connections_count_from_the_second_look_on() {
+    let of =
+        |inode, bytes| Some(vec![Carried { rank: GlobalRank(1), inode, bytes, of_job: false }]);
+    let mut node = Node::new();
+    node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
+    assert_eq!(node.pass(1, quiet).stands(), "still", "long before");
+    // One for each piece.
+    node.pulse.carried = of(8, 1 << 20);
+    assert_eq!(node.pass(1, quiet).stands(), "held up");
+}
+
+#[test]
+fn what_nobody_saw_is_no_standstill() {
+    let mut node = Node::new();
+    node.pass(9, quiet);
+    node.now += Duration::from_secs(3600);
+    node.progress.begin_afresh(node.now);
+    node.look();
+    assert!(!node.progress.has_moved());
+    assert_eq!(node.pass(9, quiet).stands(), "moves");
+    // And no pause of the job's own, for which it would be given more time.
+    assert_eq!(node.pass(1, quiet).stands(), "still");
+    node.pass(1, |_, pulse| pulse.output += 1);
+    assert!(node.progress.has_moved());
+}
+
+#[test]
+fn a_job_with_such_pauses_is_given_more_time() {
+    let mut node = Node::new();
+    node.pass(20, quiet);
+    assert_eq!(node.stands(), "still", "nobody could know");
+    node.pass(1, |_, pulse| pulse.output += 1);
+    assert_eq!(node.pass(20, quiet).stands(), "moves");
+    assert_eq!(node.pass(43, quiet).stands(), "still");
+}
+
+#[test]
+fn an_end_of_a_rank_is_progress() {
+    let mut node = Node::new();
+    node.pass(9, quiet);
+    node.pulse.ranks.remove(&GlobalRank(1));
+    assert_eq!(node.pass(10, quiet).stands(), "moves");
+    assert_eq!(node.pass(1, quiet).stands(), "still");
+    node.pulse.ranks.clear();
+    assert_eq!(node.pass(30, quiet).stands(), "moves", "nobody is left");
+}
