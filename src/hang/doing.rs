@@ -77,7 +77,8 @@ enum Shows {
 }
 
 /// Part of a file's path, the functions (all if there are none), and what that shows. The first row
-/// of the innermost frame that has one decides.
+/// of the innermost frame that has one decides, unless the user's own code is further in: a library that calls
+/// it, such as a DataLoader without workers, waits for nothing else.
 const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/pdb.py", &[], Shows::Debugger),
     ("/bdb.py", &[], Shows::Debugger),
@@ -138,6 +139,12 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
     frames.iter().map(shown).find(diagnose::Frame::is_own)
 }
 
+/// What the frames of libraries show, as far as these are further in than the user's own.
+fn library(frames: &[Frame]) -> Option<Shows> {
+    let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
+    frames.iter().find(is_told).and_then(shows)
+}
+
 /// What the first thread of a rank does; of one that waits for a child, the child's own line.
 pub(super) fn seen(rank: &RankEvidence) -> Seen {
     let first = rank.stacks.as_ref().and_then(|stacks| stacks.process.threads.first());
@@ -162,7 +169,7 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
     if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || waits_for_server(first)) {
         return found(stuck);
     }
-    let library = stack.iter().find_map(shows);
+    let library = library(stack);
     match library {
         Some(Shows::Debugger) => return found(Doing::Debugged),
         Some(Shows::Rendezvous) => return found(Doing::Rendezvous),
@@ -201,10 +208,13 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
     found(Doing::Elsewhere { call: kernel.and_then(call), file: kernel.and_then(file) })
 }
 
-/// Whether its first thread runs, or would if it got a processor.
-pub(super) fn runs(rank: &RankEvidence) -> bool {
-    let first = rank.stacks.as_ref().and_then(|stacks| stacks.process.threads.first());
-    first.and_then(state) == Some('R')
+/// Whether its first thread runs, or would if it got a processor, or that of the process that it waits for.
+pub(super) fn runs(rank: &RankEvidence, doing: Option<&Doing>) -> bool {
+    let Some(stacks) = &rank.stacks else { return false };
+    let awaited = |child: &&ProcessStacks| matches!(doing, Some(Doing::Child { pid, .. }) if *pid == child.pid);
+    let child = stacks.children.iter().find(awaited);
+    let runs = |process: &ProcessStacks| process.threads.first().and_then(state) == Some('R');
+    runs(&stacks.process) || child.is_some_and(runs)
 }
 
 fn state(thread: &ThreadStack) -> Option<char> {

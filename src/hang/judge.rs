@@ -70,10 +70,15 @@ impl Hang {
     /// The one that reports name.
     pub(crate) fn first(&self) -> Option<FirstCulprit> {
         let first = self.culprits.first()?;
+        // Of sides of which none is odd, one sentence says all, and no rank is the first.
+        let is_alone = self.culprits.get(1).is_none_or(|other| other.text != first.text);
+        let of_one = Some(first).filter(|_| is_alone);
         Some(FirstCulprit {
-            node: first.node,
-            rank: first.rank,
-            frame: first.frame.as_ref().map(|frame| format!("{frame} {}", frame.function)),
+            node: of_one.and_then(|one| one.node),
+            rank: of_one.and_then(|one| one.rank),
+            frame: of_one
+                .and_then(|one| one.frame.as_ref())
+                .map(|frame| format!("{frame} {}", frame.function)),
             text: first.text.clone(),
             hint: first.kind.hint(),
             confidence: self.confidence,
@@ -87,10 +92,11 @@ impl Hang {
 pub(crate) enum Judgement {
     Hangs(Hang),
     /// Ranks wait, but for one that is at work. `gives_up_ns`: when torch itself ends the wait, in
-    /// ns since 1970.
+    /// ns since 1970. `seen`: who waits for whom, where that is certain.
     HeldUp {
         by: Vec<u32>,
         gives_up_ns: Option<i64>,
+        seen: Option<Hang>,
     },
     /// Nobody waits for another: no word about it.
     Idle,
@@ -140,28 +146,40 @@ pub(crate) fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Ju
             {
                 evidence.busy
             }
-            _ => evidence.busy || evidence.drains || doing::runs(evidence),
+            doing => evidence.busy || evidence.drains || doing::runs(evidence, doing),
         }
     };
     let by_person = |rank: &u32| {
         matches!(seen.get(rank).map(|seen| &seen.doing), Some(Doing::Debugged | Doing::Serves))
     };
     if numbers().any(|rank| by_person(&rank)) {
-        return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None };
+        return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None, seen: None };
     }
-    if patient && numbers().any(|rank| at_work(&rank)) {
-        let by = numbers().filter(at_work).collect();
-        let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
-        return Judgement::HeldUp { by, gives_up_ns };
+    let held_up: Option<Vec<u32>> =
+        Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
+    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
+    if let Some(by) = &held_up {
+        blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
+        // Who has entered a collective and goes on does not wait in it.
+        let waits = |rank: &u32| {
+            let doing = seen.get(rank).map(|seen| &seen.doing);
+            matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))
+                || !at_work(rank)
+        };
+        waiting.retain(waits);
     }
     let of_nccl = nccl::merged(nodes, |rank| {
         ranks.get(&rank).is_some_and(|(_, rank)| rank.ended_ms.is_some())
     });
-    let by_nccl = !moves && !waiting.is_empty() && name_by_nccl(&of_nccl, &ranks, &mut blamed);
+    let by_nccl = held_up.is_none()
+        && !moves
+        && !waiting.is_empty()
+        && name_by_nccl(&of_nccl, &ranks, &mut blamed);
     let mut culprits: Vec<Culprit> = blamed
         .into_iter()
         .filter_map(|(suspicion, suspect)| {
-            culprit(suspicion, suspect, &ranks, &seen, !waiting.is_empty())
+            let is_slow = held_up.is_some();
+            culprit(suspicion, suspect, &ranks, &seen, !waiting.is_empty(), is_slow)
         })
         .collect();
     if culprits.is_empty() {
@@ -184,15 +202,13 @@ pub(crate) fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Ju
     let late = named.iter().filter_map(|rank| ranks.get(rank)).any(|(_, rank)| rank.is_late());
     let silent = silent.to_vec();
     let is_awaited = !waiting.is_empty();
-    Judgement::Hangs(Hang {
-        culprits,
-        waiting: by_node,
-        is_awaited,
-        confidence,
-        signs,
-        silent,
-        late,
-    })
+    let hang = Hang { culprits, waiting: by_node, is_awaited, confidence, signs, silent, late };
+    match held_up {
+        Some(by) => {
+            Judgement::HeldUp { by, gives_up_ns, seen: Some(hang).filter(|hang| hang.is_awaited) }
+        }
+        None => Judgement::Hangs(hang),
+    }
 }
 
 fn recorded(
@@ -220,6 +236,7 @@ fn culprit(
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
     seen: &BTreeMap<u32, Seen>,
     is_awaited: bool,
+    is_slow: bool,
 ) -> Option<Culprit> {
     let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
     let node = of.map(|(_, (node, _))| node);
@@ -227,6 +244,7 @@ fn culprit(
     let seen = suspect.rank.and_then(|rank| seen.get(&rank));
     let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
     let kind = match suspicion {
+        _ if is_slow => Kind::Slow,
         Suspicion::OtherCollective => Kind::OtherCollective,
         Suspicion::OtherShape => Kind::OtherShape,
         Suspicion::Circle => Kind::Deadlock,

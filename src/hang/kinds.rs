@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     OtherShape,
     NeverEntered,
     Link,
+    /// It is at work, which is no hang.
+    Slow,
     Unknown,
 }
 
@@ -31,6 +33,7 @@ impl Kind {
             Kind::OtherShape => "other_shape",
             Kind::NeverEntered => "never_entered",
             Kind::Link => "link",
+            Kind::Slow => "slow",
             Kind::Unknown => "unknown",
         }
     }
@@ -73,6 +76,10 @@ impl Kind {
                 "look at the network between these nodes: ranklaunch check on all of them at once, error counters of the HCAs, a firewall that forgets idle connections",
                 "请检查这些节点之间的网络：在所有节点上同时执行 ranklaunch check、HCA 错误计数、会丢弃空闲连接的防火墙"
             ),
+            Kind::Slow => text!(
+                "collectives that wait longer than their timeout fail; where that line takes so long for no good reason, look at it: ranklaunch stacks",
+                "集合通信的等待一旦超过其超时时间就会失败；若该行代码不应耗时这么久，请检查该处：ranklaunch stacks"
+            ),
             Kind::Unknown => text!(
                 "look at the stacks of all ranks: ranklaunch stacks",
                 "请查看所有 rank 的调用栈：ranklaunch stacks"
@@ -93,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Ended,
         Kind::Stopped,
         Kind::BlockedIo,
@@ -103,6 +110,7 @@ mod tests {
         Kind::OtherShape,
         Kind::NeverEntered,
         Kind::Link,
+        Kind::Slow,
         Kind::Unknown,
     ];
 

@@ -486,3 +486,107 @@ fn where_some_have_left_what_others_wait_in_the_link_is_at_fault() {
     let stopped = with(&inside, rank(3, vec![thread('T', REDUCE)], Vec::new()));
     assert_eq!(first(&job(stopped)), Some((Some(3), Kind::Stopped, "train.py:50".to_owned())));
 }
+
+/// The sentence about the only culprit.
+fn said(judgement: &Judgement) -> String {
+    let Judgement::Hangs(hang) = judgement else { panic!("{judgement:?}") };
+    let [one] = hang.culprits.as_slice() else { panic!("{hang:?}") };
+    one.text.en.to_string()
+}
+
+#[test]
+fn own_code_further_in_than_a_library_decides() {
+    const SPAWN: &str = "/usr/lib/python3.11/multiprocessing/process.py:314 _bootstrap";
+    const DDP: &str =
+        "/v/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:1600 forward";
+    const DYNAMO: &str =
+        "/v/lib/python3.11/site-packages/torch/_dynamo/eval_frame.py:700 compile_wrapper";
+    for library in [DATA, SPAWN, DDP, DYNAMO] {
+        let mut first =
+            thread('S', &["/job/data.py:6 __getitem__", library, "/job/train.py:40 main"]);
+        let syscall = Syscall { name: "clock_nanosleep".into(), arguments: Vec::new(), file: None };
+        first.kernel = first.kernel.map(|kernel| KernelState { syscall: Some(syscall), ..kernel });
+        let judgement = judged(vec![waits(0), rank(1, vec![first], Vec::new()), waits(2)]);
+        assert_eq!(first_of(&judgement), (Some(1), Kind::NeverEntered, "data.py:6".to_owned()));
+        let text = said(&judgement);
+        let sleeps = "__getitem__ at data.py:6, sleeping in clock_nanosleep";
+        assert!(text.ends_with(sleeps), "{library}: {text}");
+    }
+    // The control: the library is further in.
+    let waits_for_data = thread('S', &[DATA, "/job/train.py:40 main"]);
+    let text = said(&judged(vec![waits(0), rank(1, vec![waits_for_data], Vec::new()), waits(2)]));
+    assert!(text.ends_with("where it waits for another of its threads"), "{text}");
+}
+
+fn first_of(judgement: &Judgement) -> (Option<u32>, Kind, String) {
+    first(judgement).expect("a culprit")
+}
+
+#[test]
+fn who_ended_first_is_no_fault_of_the_network() {
+    const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    // Each rank of four in each of these states, with one at least that has ended and one that waits.
+    let state = |number: u32, which: u32| match which {
+        0 => RankEvidence::ended(GlobalRank(number), 5),
+        1 => waits(number),
+        2 => rank(number, vec![thread('S', &[MEETS, "/job/train.py:9 main"])], Vec::new()),
+        3 => RankEvidence {
+            asks_store: true,
+            ..rank(number, vec![thread('S', &["/job/train.py:9 main"])], Vec::new())
+        },
+        _ => RankEvidence {
+            records: vec![inside.clone()],
+            read_ns: 1_700_000_100_000_000_000,
+            ..waits(number)
+        },
+    };
+    let mut judgements = 0;
+    for code in 0..5_u32.pow(4) {
+        let of = |number| code / 5_u32.pow(number) % 5;
+        let ended: Vec<u32> = (0..4).filter(|number| of(*number) == 0).collect();
+        // Who asks the store alone may wait for another job.
+        let waits = (0..4).any(|number| [1, 2, 4].contains(&of(number)));
+        if ended.is_empty() || !waits {
+            continue;
+        }
+        let judgement = judged((0..4).map(|number| state(number, of(number))).collect());
+        let Judgement::Hangs(hang) = &judgement else { panic!("{code}: {judgement:?}") };
+        let kinds: Vec<Kind> = hang.culprits.iter().map(|one| one.kind).collect();
+        assert!(!kinds.contains(&Kind::Link), "{code}: {hang:?}");
+        assert_eq!(kinds.first(), Some(&Kind::Ended), "{code}: {hang:?}");
+        judgements += 1;
+    }
+    assert!(judgements > 200, "{judgements}");
+}
+
+#[test]
+fn a_rank_at_work_that_others_wait_for_is_seen() {
+    let mine = &["/job/train.py:12 save"];
+    let works = |computes| RankEvidence {
+        busy: true,
+        computes,
+        ..rank(1, vec![thread('S', mine)], Vec::new())
+    };
+    let seen = |ranks| match judged(ranks) {
+        Judgement::HeldUp { seen, .. } => seen,
+        other => panic!("{other:?}"),
+    };
+    for (computes, text) in [
+        (true, "rank 1 (node 0) computes: save at train.py:12"),
+        (false, "rank 1 (node 0) reads or writes: save at train.py:12"),
+    ] {
+        let hang = seen(vec![waits(0), works(computes), waits(2)]).expect("others wait");
+        let [one] = hang.culprits.as_slice() else { panic!("{hang:?}") };
+        assert_eq!((one.rank, one.kind, &*one.text.en), (Some(1), Kind::Slow, text));
+        assert_ne!(one.text.en, one.text.zh);
+        assert_eq!(hang.waiting.get(&0), Some(&vec![0, 2]));
+    }
+    // The controls: all are at work, and one that a person holds.
+    assert_eq!(
+        judged(vec![works(true), RankEvidence { rank: GlobalRank(0), ..works(true) }]),
+        Judgement::Idle
+    );
+    let debugged = rank(1, vec![thread('t', mine)], Vec::new());
+    assert_eq!(seen(vec![waits(0), debugged]), None);
+}

@@ -40,6 +40,10 @@ fn deed(facts: &Facts<'_>) -> Text {
             "{en} has ended with code 0 and never entered {of}",
             "{zh}已以退出码 0 结束，从未进入{of_zh}"
         ),
+        (Kind::Slow, _) => {
+            let Text { en: works, zh: works_zh } = work(facts);
+            text!("{en} {works}", "{zh}{works_zh}")
+        }
         (Kind::Stopped, _) => text!(
             "{en} is stopped by a signal (SIGSTOP or SIGTSTP)",
             "{zh}已被信号暂停（SIGSTOP 或 SIGTSTP）"
@@ -51,11 +55,17 @@ fn deed(facts: &Facts<'_>) -> Text {
             "{en} waits for a process of its own that has ended",
             "{zh}在等待一个已经结束的子进程"
         ),
-        (Kind::OtherCollective | Kind::OtherShape, Some(entered)) => {
-            let (own, expected) = (&entered.own, &entered.expected);
+        (_, Some(Entered::Odd { own, expected })) => text!(
+            "{en} entered {own} where the others entered {expected}, in {of}",
+            "{zh}进入了 {own}，而其他 rank 进入了 {expected}，位于{of_zh}"
+        ),
+        (_, Some(Entered::Sides(sides))) => {
+            let Text { en, zh } = Entered::sides(sides);
+            let (seq, group) =
+                facts.collective.map_or((0, ""), |one| (one.seq, one.group.as_str()));
             text!(
-                "{en} entered {own} where the others entered {expected}, in {of}",
-                "{zh}进入了 {own}，而其他 rank 进入了 {expected}，位于{of_zh}"
+                "{en}, as number {seq} of group {group}",
+                "{zh}，均为组 {group} 的第 {seq} 个集合通信"
             )
         }
         (Kind::OtherCollective, None) => {
@@ -94,6 +104,18 @@ fn deed(facts: &Facts<'_>) -> Text {
     }
 }
 
+/// What keeps a rank at work.
+fn work(facts: &Facts<'_>) -> Text {
+    let Some(evidence) = facts.evidence else { return text!("is at work", "正在工作") };
+    if evidence.computes || !(evidence.busy || evidence.drains) {
+        text!("computes", "正在计算")
+    } else if evidence.busy {
+        text!("reads or writes", "正在读写数据")
+    } else {
+        text!("writes to a disk", "正在写磁盘")
+    }
+}
+
 fn who(facts: &Facts<'_>) -> Text {
     match (facts.rank, facts.node) {
         (Some(rank), Some(node)) => {
@@ -126,6 +148,9 @@ fn at(facts: &Facts<'_>) -> Text {
 fn does(facts: &Facts<'_>) -> Text {
     let place = |call: &Option<String>, file: &Option<String>| match (call, file) {
         (Some(call), Some(file)) => text!(", in {call} of {file}", "，正在对 {file} 执行 {call}"),
+        (Some(call), None) if call.ends_with("nanosleep") => {
+            text!(", sleeping in {call}", "，正在 {call} 中休眠")
+        }
         (Some(call), None) => text!(", in {call}", "，正在执行 {call}"),
         _ => Text::same(""),
     };
@@ -148,6 +173,7 @@ fn does(facts: &Facts<'_>) -> Text {
             text!(", where it waits for another of its threads", "，正在等待自己的另一个线程")
         }
         Doing::Rendezvous => text!(", where it meets the other ranks", "，正在与其他 rank 会合"),
+        Doing::Elsewhere { .. } if facts.kind == Kind::Slow => Text::same(""),
         Doing::Elsewhere { .. } if busy => text!(", and computes", "，仍在计算"),
         Doing::Elsewhere { call, file } => place(call, file),
         _ => Text::same(""),

@@ -12,7 +12,6 @@
 //! short.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
 use super::circle::circles;
 use super::dump::Entry;
@@ -62,7 +61,7 @@ pub(crate) struct Culprit {
     pub(crate) frame: Option<Frame>,
     /// The line at which one who waits entered it.
     pub(crate) waited_at: Option<Frame>,
-    /// What the others entered, where the culprit entered something else: `all_reduce 4 Float`.
+    /// Where it entered something else than others.
     pub(crate) entered: Option<Entered>,
     /// Its last entry, where it has not come: after this line it was never seen again.
     pub(crate) last: Option<(Collective, Option<Frame>)>,
@@ -70,11 +69,13 @@ pub(crate) struct Culprit {
     pub(crate) is_inside: bool,
 }
 
-/// What was entered in place of what.
+/// What was entered in place of what: `all_reduce [4] Float`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entered {
-    pub(crate) own: String,
-    pub(crate) expected: String,
+pub(crate) enum Entered {
+    /// `expected`: by most ranks.
+    Odd { own: String, expected: String },
+    /// No side has more ranks than another.
+    Sides(Vec<(Vec<u32>, String)>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -327,22 +328,31 @@ fn mismatched(place: &Place<'_>, found: &mut Vec<(Culprit, Confidence)>) {
         Differs::Operation => HangKind::OtherCollective,
         Differs::Shape => HangKind::OtherShape,
     };
-    let confidence = if mismatch.is_tie { Confidence::Likely } else { Confidence::Certain };
-    let expected = mismatch.expected;
-    if mismatch.odd.is_empty() {
+    let is_tie = mismatch.is_tie();
+    let confidence = if is_tie { Confidence::Likely } else { Confidence::Certain };
+    let Some((most, fewer)) = mismatch.sides.split_first() else { return };
+    if fewer.is_empty() {
         let collective = Some(place.collective.clone());
         let waited_at = place.frame();
         let culprit = Culprit { collective, waited_at, ..Culprit::new(None, kind) };
         found.push((culprit, Confidence::Likely));
     }
-    for rank in mismatch.odd {
+    let all = || mismatch.sides.iter().map(|side| (side.ranks.clone(), side.shown.clone()));
+    let odd = if is_tie { mismatch.sides.as_slice() } else { fewer };
+    for (side, rank) in odd.iter().flat_map(|side| side.ranks.iter().map(move |rank| (side, *rank)))
+    {
         let Some(entry) = place.entry_of(rank) else { continue };
         let collective = Collective { op: entry.op.name.clone(), ..place.collective.clone() };
+        let entered = match is_tie {
+            true => Entered::Sides(all().collect()),
+            false => Entered::Odd { own: side.shown.clone(), expected: most.shown.clone() },
+        };
+        let other = mismatch.sides.iter().find(|other| other.ranks != side.ranks);
         let culprit = Culprit {
             collective: Some(collective),
             frame: entry.frame.as_deref().cloned(),
-            waited_at: expected.frame.as_deref().cloned(),
-            entered: Some(Entered { own: shown(entry), expected: shown(expected) }),
+            waited_at: other.and_then(|other| other.entry.frame.as_deref().cloned()),
+            entered: Some(entered),
             ..Culprit::new(Some(rank), kind)
         };
         found.push((culprit, confidence));
@@ -384,18 +394,4 @@ fn left_too_early(
         let new = Culprit::new(Some(rank), HangKind::OtherShape);
         found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
     }
-}
-
-/// `all_reduce [4] Float`
-fn shown(entry: &Entry) -> String {
-    const MOST: usize = 4;
-    let tensors = if entry.inputs.sizes.is_empty() { &entry.outputs } else { &entry.inputs };
-    let sizes = tensors.sizes.iter().take(MOST).map(|size| format!("{size:?}"));
-    let mut words: Vec<String> = std::iter::once(entry.op.name.clone()).chain(sizes).collect();
-    if tensors.sizes.len() > MOST {
-        words.push("…".to_owned());
-    }
-    let types: BTreeSet<&Rc<str>> = tensors.dtypes.iter().collect();
-    words.extend(types.into_iter().take(MOST).map(|dtype| dtype.to_string()));
-    words.join(" ")
 }

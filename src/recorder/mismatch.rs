@@ -4,11 +4,11 @@
 //! backend. What `torch.distributed.flight_recorder` compares beyond that (states, dtypes of inputs
 //! with those of outputs) tells no rank from another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::dump::{Entry, Tensors};
 use super::groups::Step;
-use super::op::Sizes;
+use super::op::{Op, Sizes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Differs {
@@ -18,38 +18,62 @@ pub(super) enum Differs {
     Shape,
 }
 
+/// Ranks that entered the same.
+#[derive(Debug)]
+pub(super) struct Side<'d> {
+    pub(super) ranks: Vec<u32>,
+    pub(super) entry: &'d Entry,
+    /// `all_reduce [4] Float`, unlike that of each other side.
+    pub(super) shown: String,
+}
+
 #[derive(Debug)]
 pub(super) struct Mismatch<'d> {
     pub(super) differs: Differs,
-    /// Who is not as most are. All, where as many did one as the other. Empty where the sizes of
-    /// all together do not fit, which no one rank shows.
-    pub(super) odd: Vec<u32>,
-    /// As most did.
-    pub(super) expected: &'d Entry,
-    /// No side has more ranks than another.
-    pub(super) is_tie: bool,
+    /// That with the most ranks first. Only one where the sizes of all together do not fit, which no one rank
+    /// shows.
+    pub(super) sides: Vec<Side<'d>>,
+}
+
+impl Mismatch<'_> {
+    /// No side has more ranks than another, so that none is odd.
+    pub(super) fn is_tie(&self) -> bool {
+        matches!(self.sides.as_slice(), [one, other, ..] if one.ranks.len() == other.ranks.len())
+    }
+}
+
+/// A rank and what it entered.
+struct Came<'d> {
+    rank: u32,
+    entry: &'d Entry,
+    /// The same text for the same collective.
+    operation: String,
+    /// As the program called it.
+    name: String,
 }
 
 /// What the ranks entered in one collective, by rank. `all`: nobody else takes part.
 pub(super) fn mismatch<'d>(entered: &[(u32, &Step<'d>)], all: bool) -> Option<Mismatch<'d>> {
-    let entered: Vec<(u32, &'d Entry, String)> = entered
-        .iter()
-        .filter_map(|(rank, step)| Some((*rank, step.first()?, operation(step))))
-        .collect();
-    let named = |(_, entry, operation): &(u32, &Entry, String)| {
-        (!entry.op.is_unnamed()).then(|| operation.clone())
+    let joined = |step: &Step<'d>, of: fn(&'d Op) -> &'d str| {
+        step.entries.iter().map(|entry| of(&entry.op)).collect::<Vec<_>>().join("+")
     };
+    let came = |(rank, step): &(u32, &Step<'d>)| {
+        let (operation, name) = (joined(step, Op::family), joined(step, |op| &op.name));
+        Some(Came { rank: *rank, entry: step.first()?, operation, name })
+    };
+    let entered: Vec<Came<'d>> = entered.iter().filter_map(came).collect();
+    let named = |one: &Came<'d>| (!one.entry.op.is_unnamed()).then(|| one.operation.clone());
     odd(&entered, Differs::Operation, named).or_else(|| {
-        let first = entered.first()?.1;
+        let first = entered.first()?.entry;
         // Names of the same collective hold its tensors in forms of their own.
-        if !entered.iter().all(|(_, entry, _)| entry.op.name == first.op.name) {
+        if !entered.iter().all(|one| one.entry.op.name == first.op.name) {
             return None;
         }
         if first.op.sizes() == Sizes::Sums {
             return sums(&entered).filter(|_| all);
         }
-        odd(&entered, Differs::Shape, |(_, entry, _)| counts(entry))
-            .or_else(|| odd(&entered, Differs::Shape, |(_, entry, _)| dtypes(entry)))
+        odd(&entered, Differs::Shape, |one| counts(one.entry))
+            .or_else(|| odd(&entered, Differs::Shape, |one| dtypes(one.entry)))
     })
 }
 
@@ -60,43 +84,78 @@ pub(super) fn pair_mismatch<'d>(entered: &[(u32, &Step<'d>)]) -> Option<Mismatch
     let size = |entry: &Entry| {
         if entry.op.is_send() { entry.inputs.total() } else { entry.outputs.total() }
     };
-    (size(first) != size(second)).then(|| Mismatch {
-        differs: Differs::Shape,
-        odd: vec![*one, *other],
-        expected: first,
-        is_tie: true,
-    })
+    if size(first) == size(second) {
+        return None;
+    }
+    let sides = [(vec![*one], first), (vec![*other], second)];
+    let named = sides.map(|(ranks, entry)| (ranks, entry, entry.op.name.clone()));
+    Some(Mismatch { differs: Differs::Shape, sides: sides_of(named.into()) })
 }
 
-/// Who is unlike the most, in what `of` gives of each; None: it says nothing.
+/// Who differs from whom, in what `of` gives of each; None: it says nothing.
 fn odd<'d, K: Ord>(
-    entered: &[(u32, &'d Entry, String)],
+    entered: &[Came<'d>],
     differs: Differs,
-    of: impl Fn(&(u32, &'d Entry, String)) -> Option<K>,
+    of: impl Fn(&Came<'d>) -> Option<K>,
 ) -> Option<Mismatch<'d>> {
-    let mut classes: BTreeMap<K, Vec<(u32, &'d Entry)>> = BTreeMap::new();
+    let mut classes: BTreeMap<K, Class<'d>> = BTreeMap::new();
     for one in entered {
-        if let Some(class) = of(one) {
-            classes.entry(class).or_default().push((one.0, one.1));
-        }
+        let Some(class) = of(one) else { continue };
+        let class = classes.entry(class);
+        class.or_insert_with(|| (Vec::new(), one.entry, one.name.clone())).0.push(one.rank);
     }
     if classes.len() < 2 {
         return None;
     }
-    let most = classes.values().map(Vec::len).max()?;
-    let mut largest = classes.values().filter(|class| class.len() == most);
-    let &(_, expected) = largest.next()?.first()?;
-    let is_tie = largest.next().is_some();
-    let odd = classes.values().filter(|class| is_tie || class.len() < most);
-    let mut odd: Vec<u32> = odd.flatten().map(|(rank, _)| *rank).collect();
-    odd.sort_unstable();
-    Some(Mismatch { differs, odd, expected, is_tie })
+    Some(Mismatch { differs, sides: sides_of(classes.into_values().collect()) })
 }
 
-/// The same text for the same collective.
-fn operation(step: &Step<'_>) -> String {
-    let names: Vec<&str> = step.entries.iter().map(|entry| entry.op.family()).collect();
-    names.join("+")
+/// Ranks, an entry of one of them, and its name.
+type Class<'d> = (Vec<u32>, &'d Entry, String);
+
+/// With as much of what they entered as tells them apart.
+fn sides_of(mut classes: Vec<Class<'_>>) -> Vec<Side<'_>> {
+    classes.sort_by_key(|(ranks, ..)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
+    let shown_by = |most: usize, both: bool| -> Vec<String> {
+        classes.iter().map(|(_, entry, name)| shown(entry, name, most, both)).collect()
+    };
+    let apart = |texts: &Vec<String>| texts.iter().collect::<BTreeSet<_>>().len() == texts.len();
+    let texts = Some(shown_by(FEW, false))
+        .filter(apart)
+        .or_else(|| Some(shown_by(FEW, true)).filter(apart))
+        .unwrap_or_else(|| shown_by(usize::MAX, true));
+    let side = |((ranks, entry, _), shown)| Side { ranks, entry, shown };
+    classes.into_iter().zip(texts).map(side).collect()
+}
+
+/// Tensors and types that are shown where these tell ranks apart.
+const FEW: usize = 4;
+
+/// `all_reduce [4] Float`; with `both`, `all_gather [4] -> [8] Float -> Float`.
+fn shown(entry: &Entry, name: &str, most: usize, both: bool) -> String {
+    fn listed<T>(all: &[T], most: usize, word: impl Fn(&T) -> String) -> String {
+        let mut words: Vec<String> = all.iter().take(most).map(word).collect();
+        if all.len() > most {
+            words.push("…".to_owned());
+        }
+        words.join(" ")
+    }
+    let sizes = |of: &Tensors| listed(&of.sizes, most, |size| format!("{size:?}"));
+    let dtypes = |of: &Tensors| {
+        let is_one = of.dtypes.iter().all(|dtype| of.dtypes.first() == Some(dtype));
+        let several = if is_one && !both { of.dtypes.len().min(1) } else { of.dtypes.len() };
+        listed(of.dtypes.get(..several).unwrap_or_default(), most, |dtype| dtype.to_string())
+    };
+    let Entry { inputs, outputs, .. } = entry;
+    let words = if both {
+        [sizes(inputs), "->".into(), sizes(outputs), dtypes(inputs), "->".into(), dtypes(outputs)]
+            .into()
+    } else {
+        let of = if inputs.sizes.is_empty() { outputs } else { inputs };
+        vec![sizes(of), dtypes(of)]
+    };
+    let words = std::iter::once(name.to_owned()).chain(words);
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 fn counts(entry: &Entry) -> Option<(Vec<i64>, Vec<i64>)> {
@@ -121,9 +180,9 @@ fn dtypes(entry: &Entry) -> Option<Vec<&str>> {
 }
 
 /// All inputs of an all_to_all together are as large as all outputs.
-fn sums<'d>(entered: &[(u32, &'d Entry, String)]) -> Option<Mismatch<'d>> {
+fn sums<'d>(entered: &[Came<'d>]) -> Option<Mismatch<'d>> {
     let (mut inputs, mut outputs) = (0_i64, 0_i64);
-    for (_, entry, _) in entered {
+    for Came { entry, .. } in entered {
         // Before version 2.4 no sizes were recorded.
         if entry.inputs.sizes.is_empty() || entry.outputs.sizes.is_empty() {
             return None;
@@ -131,11 +190,8 @@ fn sums<'d>(entered: &[(u32, &'d Entry, String)]) -> Option<Mismatch<'d>> {
         inputs = inputs.saturating_add(entry.inputs.total());
         outputs = outputs.saturating_add(entry.outputs.total());
     }
-    let &(_, expected, _) = entered.first()?;
-    (inputs != outputs).then_some(Mismatch {
-        differs: Differs::Shape,
-        odd: Vec::new(),
-        expected,
-        is_tie: false,
-    })
+    let first = entered.first()?.entry;
+    let all = entered.iter().map(|one| one.rank).collect();
+    let one = vec![(all, first, first.op.name.clone())];
+    (inputs != outputs).then(|| Mismatch { differs: Differs::Shape, sides: sides_of(one) })
 }

@@ -1,8 +1,10 @@
-//! Why bytes are no record that can be read, in words.
+//! Why bytes are no record that can be read, and who entered what, in words.
 
 use super::dump::Unreadable;
+use super::judge::Entered;
 use super::pickle::PickleFlaw;
 use crate::lang::Text;
+use crate::ranges::listed;
 use crate::text;
 
 impl Unreadable {
@@ -27,6 +29,21 @@ impl Unreadable {
                 "无法识别的 flight recorder 转储：`{field}` 为 {found}，允许的值：{allowed}"
             ),
         }
+    }
+}
+
+impl Entered {
+    /// `rank 0 entered barrier, rank 1 all_reduce [4] Float`, of sides of which none is odd.
+    pub(crate) fn sides(sides: &[(Vec<u32>, String)]) -> Text {
+        let (mut en, mut zh) = (Vec::new(), Vec::new());
+        for (ranks, shown) in sides {
+            let list = listed(ranks.iter().copied(), '-');
+            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+            let verb = if en.is_empty() { "entered " } else { "" };
+            en.push(format!("{noun} {list} {verb}{shown}"));
+            zh.push(format!("rank {list} 进入了 {shown}"));
+        }
+        Text::new(en.join(", "), zh.join("，"))
     }
 }
 

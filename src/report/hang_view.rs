@@ -11,7 +11,7 @@ use crate::annotations::{data, property};
 use crate::columns::labelled;
 use crate::lang::{Lang, Text};
 use crate::ranges::listed;
-use crate::recorder::{Collective, Culprit, Hang, HangKind, Late};
+use crate::recorder::{Collective, Culprit, Entered, Hang, HangKind, Late};
 use crate::text;
 
 /// Culprits of which people read each; the others are counted.
@@ -101,22 +101,23 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
         (HangKind::NeverEntered, _) => {
             text!("rank {who} has not entered {what}", "rank {who} 没有进入{what_zh}")
         }
-        (HangKind::OtherCollective | HangKind::OtherShape, Some(entered)) => {
-            let (own, expected) = (&entered.own, &entered.expected);
-            if own == expected {
-                text!(
-                    "in {what} the ranks do not agree; rank {who} entered {own}",
-                    "各 rank 在{what_zh}中不一致；rank {who} 进入的是 {own}"
-                )
-            } else {
-                let (seq, group) = culprit
-                    .collective
-                    .as_ref()
-                    .map_or((0, ""), |collective| (collective.seq, collective.group.as_str()));
-                text!(
+        (_, Some(entered)) => {
+            let (seq, group) = culprit
+                .collective
+                .as_ref()
+                .map_or((0, ""), |collective| (collective.seq, collective.group.as_str()));
+            match entered {
+                Entered::Odd { own, expected } => text!(
                     "rank {who} entered {own} as number {seq} of group {group}, the others {expected}",
                     "在组 {group} 的第 {seq} 个集合通信处，rank {who} 进入的是 {own}，其他 rank 进入的是 {expected}"
-                )
+                ),
+                Entered::Sides(sides) => {
+                    let Text { en, zh } = Entered::sides(sides);
+                    text!(
+                        "{en}, as number {seq} of group {group}",
+                        "在组 {group} 的第 {seq} 个集合通信处，{zh}"
+                    )
+                }
             }
         }
         (HangKind::OtherCollective | HangKind::OtherShape, None) => text!(
@@ -196,10 +197,16 @@ pub(crate) fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> Stri
             let (sure, sure_zh) = (sure.en, sure.zh);
             line(label(), &text!("{en} ({kind}, {sure})", "{zh}（{kind}，{sure_zh}）"));
             line(text!("remedy", "处理"), &first.kind.hint());
-            for culprit in hang.culprits.iter().skip(1).take(MOST_SHOWN - 1) {
+            // Of sides of which none is odd, one sentence says all.
+            let is_same = |other: &&Culprit| {
+                matches!(other.entered, Some(Entered::Sides(_))) && other.entered == first.entered
+            };
+            let others: Vec<&Culprit> =
+                hang.culprits.iter().skip(1).filter(|other| !is_same(other)).collect();
+            for culprit in others.iter().take(MOST_SHOWN - 1) {
                 line(text!("and", "另有"), &sentence(culprit, hang));
             }
-            let more = hang.culprits.len().saturating_sub(MOST_SHOWN);
+            let more = others.len().saturating_sub(MOST_SHOWN - 1);
             if more > 0 {
                 line(text!("and", "另有"), &text!("{more} more", "另有 {more} 个"));
             }

@@ -454,3 +454,91 @@ fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
         assert_eq!(late(&late_in(op, [&|_| 0, &|_| 20]), None, &none), []);
     }
 }
+
+/// Things of which any two are a mismatch, or none that the records tell.
+fn unlike(which: u64) -> E {
+    let sized = |name, inputs: Value, outputs: Value| with(name, inputs, outputs);
+    let typed = |dtypes: Value| {
+        let fields = json!({ "state": "started", "retired": false, "input_sizes": [[4], [4]],
+            "output_sizes": [[4], [4]], "input_dtypes": dtypes, "output_dtypes": dtypes });
+        E("0", "gloo:all_reduce", fields)
+    };
+    let six = |last: u64| json!([[1], [1], [1], [1], [1], [last]]);
+    match which {
+        0 => open("gloo:barrier"),
+        1 => open("gloo:broadcast"),
+        2 => sized("gloo:all_reduce", json!([[1000]]), json!([[1000]])),
+        3 => sized("gloo:all_reduce", json!([[10, 100], [1]]), json!([[10, 100], [1]])),
+        4 => sized("gloo:all_reduce", six(1), six(1)),
+        5 => sized("gloo:all_reduce", six(2), six(2)),
+        6 => typed(json!(["Float", "Int"])),
+        7 => typed(json!(["Int", "Float"])),
+        8 => sized("gloo:all_gather", json!([[4]]), json!([[4], [4]])),
+        9 => sized("gloo:all_gather", json!([[4]]), json!([[4], [4], [4]])),
+        10 => sized("gloo:gather", json!([[4]]), json!([])),
+        _ => sized("gloo:scatter", json!([]), json!([[4]])),
+    }
+}
+
+#[test]
+fn no_rank_is_accused_of_what_the_others_entered() {
+    let mut state = 7_u64;
+    let mut below = |limit: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % limit
+    };
+    let (mut ties, mut odd) = (0, 0);
+    for _ in 0..3000 {
+        let world = u32::try_from(2 + below(7)).expect("few");
+        let sides = 1 + below(3);
+        let kinds: Vec<u64> = (0..sides).map(|_| below(12)).collect();
+        let entered: Vec<u64> =
+            (0..world).map(|_| kinds[usize::try_from(below(sides)).expect("few")]).collect();
+        let ranks: Vec<u32> = (0..world).collect();
+        let groups = [("0", "default_pg", ranks.as_slice())];
+        let dumps = entered.iter().map(|which| dump(&[unlike(*which)], &groups)).collect();
+        let hang = hang_of(dumps, true);
+        let of = |rank: u32| entered[rank as usize];
+        for culprit in &hang.culprits {
+            let told = format!("{entered:?}: {culprit:?}");
+            match &culprit.entered {
+                Some(Entered::Odd { own, expected }) => {
+                    odd += 1;
+                    assert_ne!(own, expected, "{told}");
+                    let alike =
+                        ranks.iter().filter(|rank| of(**rank) == of(culprit.rank.expect("one")));
+                    assert!(2 * alike.count() <= ranks.len(), "{told}");
+                }
+                Some(Entered::Sides(sides)) => {
+                    ties += 1;
+                    let texts: BTreeSet<&String> = sides.iter().map(|(_, shown)| shown).collect();
+                    assert!(texts.len() == sides.len() && sides.len() > 1, "{told}");
+                    let mut all: Vec<u32> =
+                        sides.iter().flat_map(|(ranks, _)| ranks.clone()).collect();
+                    all.sort_unstable();
+                    assert_eq!(all, ranks, "{told}");
+                    assert!(sides[0].0.len() == sides[1].0.len(), "{told}");
+                }
+                None => {}
+            }
+        }
+    }
+    assert!(ties > 500 && odd > 500, "{ties} {odd}");
+}
+
+#[test]
+fn of_two_ranks_none_is_odd() {
+    let of_all = with("gloo:all_reduce", json!([[1000]]), json!([[1000]]));
+    let none = json!({ "state": "started", "retired": false, "input_sizes": [], "output_sizes": [],
+        "input_dtypes": [], "output_dtypes": [] });
+    let barrier = E("0", "gloo:barrier", none);
+    let dumps = vec![dump(&[barrier], WORLD), dump(&[of_all], WORLD)];
+    let hang = hang_of(dumps, true);
+    let sides = hang.culprits[0].entered.clone().expect("both");
+    assert!(hang.culprits.iter().all(|one| one.entered.as_ref() == Some(&sides)), "{hang:?}");
+    let Entered::Sides(sides) = sides else { panic!("{hang:?}") };
+    let said = Entered::sides(&sides);
+    assert_eq!(said.en, "rank 0 entered barrier, rank 1 all_reduce [1000] Float");
+    assert_eq!(said.zh, "rank 0 进入了 barrier，rank 1 进入了 all_reduce [1000] Float");
+}

@@ -111,7 +111,8 @@ fn the_collective_and_its_line_are_named() {
     assert_eq!(other.frame.expect("a frame").function, "<lambda>");
     assert_eq!(other.waited_at.expect("a frame").function, "step");
     let shape = of("shape").entered.expect("both");
-    assert_eq!((&*shape.own, &*shape.expected), ("all_reduce [2] Float", "all_reduce [4] Float"));
+    let [own, expected] = ["all_reduce [2] Float", "all_reduce [4] Float"].map(str::to_owned);
+    assert_eq!(shape, Entered::Odd { own, expected });
 }
 
 #[test]
