@@ -22,6 +22,7 @@ mod exported;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hang_judge;
+mod hang_remark;
 mod hang_state;
 mod hang_watch;
 mod job_session;

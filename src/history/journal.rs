@@ -65,7 +65,13 @@ impl JournalReader {
             Some("hang") => self.find(record::hang(&fields["hang"])),
             Some("the job goes on after a hang") => self.over("hang", None, at),
             Some("slow") => self.slow(at, fields),
-            Some("slow_over") => self.over("slow", number(&fields["rank"]), at),
+            Some("held_up") => {
+                let finding = record::held_up(&fields["held_up"]);
+                // Said again of the same wait.
+                self.over("slow", finding.as_ref().and_then(|one| one.rank), at);
+                self.find(finding);
+            }
+            Some("slow_over" | "held_up_over") => self.over("slow", number(&fields["rank"]), at),
             Some("rule") => self.rule(at, &fields["rule"]),
             Some("Xid") => self.xid(at, fields),
             Some("the kernel logged") => self.kernel(at, fields),

@@ -110,6 +110,17 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
     })
 }
 
+/// A rank that was at work while others waited for it: the document is that of a hang.
+pub(super) fn held_up(one: &Value) -> Option<Finding> {
+    let finding = hang(one)?;
+    let after = one["after_s"].as_u64().unwrap_or_default();
+    let first = items(&one["culprits"]).first().map(|one| words(&one["text"])).unwrap_or_default();
+    let (en, zh) = (first.get(Lang::En), first.get(Lang::Zh));
+    let said = text!("others have waited {after} s: {en}", "其他 rank 已等待 {after} 秒：{zh}");
+    let (kind, text) = ("slow".to_owned(), Words::Both(said));
+    Some(Finding { kind, is_grave: false, text, ..finding })
+}
+
 pub(super) fn verdict(one: &Value) -> Verdict {
     Verdict {
         class: text(&one["class"]),

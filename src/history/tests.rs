@@ -204,6 +204,25 @@ fn a_hang_has_the_words_of_both_languages_and_of_older_runs_their_own() {
 }
 
 #[test]
+fn a_rank_at_work_that_others_wait_for_is_no_hang() {
+    let held = |at: &str, after: u64| {
+        let culprits = json!([{ "rank": 2, "kind": "slow", "text": "rank 2 computes" }]);
+        let one =
+            json!({ "at": format!("2026-11-23T{at}Z"), "after_s": after, "culprits": culprits });
+        line(&format!("{at}.000"), json!({ "message": "held_up", "held_up": one }))
+    };
+    let over = line("18:01:30.000", json!({ "message": "held_up_over", "node": 0, "rank": 2 }));
+    let run =
+        read(&[start(0), vec![held("18:01:00", 5), held("18:01:05", 10), over]].concat(), None);
+    let found: Vec<_> = run.findings.iter().filter(|one| one.kind == "slow").collect();
+    let [first, again] = found[..] else { panic!("{found:?}") };
+    assert!(!first.is_grave && first.rank == Some(2), "{first:?}");
+    assert_eq!(again.text.get(Lang::En), "others have waited 10 s: rank 2 computes");
+    assert_eq!(again.until.map(|until| until - again.at), Some(35_000));
+    assert!(run.findings.iter().all(|one| one.kind != "hang"));
+}
+
+#[test]
 fn the_time_of_a_run_is_accounted_for() {
     let job = JobHistory::of(vec![whole()]).expect("one");
     let ledger = &job.ledger;

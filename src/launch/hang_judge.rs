@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::end_request::EndRequest;
+use super::hang_remark::Remarks;
 use super::hang_state::{Found, HangQuestion, Shared, Stands, Watched, ms};
 use crate::diagnose::Frame;
 use crate::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
@@ -37,19 +38,30 @@ const EVIDENCE: Duration = Duration::from_secs(7);
 /// How often a job is looked at again where the machine was too busy to show what a culprit does.
 const MOST_LATE: u32 = 3;
 
+/// A hang that is to end the job is seen twice, so long apart at least.
+const APART: Duration = Duration::from_secs(5);
+
 /// When torch gives up a wait.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
     /// When the ranks of this node last moved.
     of: Instant,
     /// None: no rank has told, or the last chance is over.
-    at: Option<SystemTime>,
+    at: Option<Instant>,
     /// When the ranks were last asked; None: they need not be asked again.
     asked: Option<Instant>,
 }
 
 /// Ranks that wait for a lock, with their lines.
 type Locked = Vec<(Option<u32>, Option<Frame>)>;
+
+/// A hang that is to end the job, when it was first seen.
+struct Once {
+    at: Instant,
+    /// When the ranks of this node last moved.
+    moved: Option<Instant>,
+    culprits: Vec<(Option<u32>, Kind)>,
+}
 
 /// The thread that judges.
 pub(super) struct Watching {
@@ -62,13 +74,29 @@ pub(super) struct Watching {
     late: u32,
     /// Who was at a lock, and where, when that was judged last.
     locked: Option<Locked>,
+    /// Was seen once, and ends the job if that is seen again.
+    once: Option<Once>,
+    /// Was reported before torch gives up, and ends the job if torch does not.
+    is_left_to_torch: bool,
+    remarks: Remarks,
     /// Since when the ranks move.
     moves: Option<Instant>,
 }
 
 impl Watching {
     pub(super) fn new(shared: Arc<Shared>, end: EndRequest) -> Watching {
-        Watching { shared, end, judged: None, limit: None, late: 0, locked: None, moves: None }
+        Watching {
+            shared,
+            end,
+            judged: None,
+            limit: None,
+            late: 0,
+            locked: None,
+            once: None,
+            is_left_to_torch: false,
+            remarks: Remarks::default(),
+            moves: None,
+        }
     }
 
     pub(super) fn run(&mut self, told: &Receiver<()>) {
@@ -103,7 +131,11 @@ impl Watching {
         let limit = self.limit_of_torch(now);
         let is_last_chance = limit.is_some_and(|limit| now >= limit);
         if stands == Stands::Moves && !is_last_chance {
-            (self.judged, self.late, self.locked) = (None, 0, None);
+            (self.judged, self.late, self.locked, self.once) = (None, 0, None, None);
+            if !shared.state().progress.has_moved() {
+                return;
+            }
+            self.remarks.over(&shared);
             let since = *self.moves.get_or_insert(now);
             let longest = GIVING_UP.min(shared.watched.after.mul_f64(GIVING_UP_PART));
             if now.duration_since(since) >= longest {
@@ -114,16 +146,20 @@ impl Watching {
         self.moves = None;
         let is_still = stands == Stands::Still;
         let was_judged = self.judged.is_some_and(|(still, next)| still == is_still && now < next);
-        if shared.state().stands || (was_judged && !is_last_chance) {
+        let is_reported = shared.state().stands && !self.is_left_to_torch;
+        if is_reported || (was_judged && !is_last_chance) {
+            return;
+        }
+        if self.once.as_ref().is_some_and(|once| now.duration_since(once.at) < APART) {
             return;
         }
         // How patient another node has become is of no use when torch is about to end the wait.
         if !is_last_chance && !self.do_others_stand() {
             return;
         }
-        let (collectives, since) = {
+        let (collectives, since, pauses) = {
             let state = shared.state();
-            (state.progress.collectives(), state.progress.moved())
+            (state.progress.collectives(), state.progress.moved(), shared.awake.pauses())
         };
         let (nodes, silent) = self.evidence();
         let moved = |node: &NodeEvidence| {
@@ -133,7 +169,13 @@ impl Watching {
             return;
         }
         match judge(&nodes, &silent, !is_last_chance) {
-            Judgement::Hangs(hang) if hang.late && !is_last_chance && self.late < MOST_LATE => {
+            // Of a time in which nobody looked, nothing is known.
+            _ if shared.awake.pauses() != pauses => {}
+            Judgement::Hangs(hang)
+                if (hang.late || !silent.is_empty())
+                    && !is_last_chance
+                    && self.late < MOST_LATE =>
+            {
                 self.late += 1;
             }
             Judgement::Hangs(hang) if !is_last_chance && self.may_be_released(&hang) => {
@@ -144,20 +186,43 @@ impl Watching {
                 tracing::info!("nothing moved, but did while it was judged");
             }
             Judgement::Hangs(hang) => {
-                let after = since.map(|since| since.elapsed()).unwrap_or_default();
-                self.report(&Standstill { at: SystemTime::now(), after, hang });
+                // Torch itself ends a wait at its last chance, so that who is at work may still come.
+                let may_end = shared.watched.on_hang != OnHang::Report;
+                let ends = may_end && !is_last_chance;
+                if !ends || self.is_seen_again(&hang, since) {
+                    self.report(&found(since, hang), ends);
+                    self.is_left_to_torch = may_end && is_last_chance;
+                }
+                if is_last_chance {
+                    self.limit = self.limit.map(|limit| Limit { at: None, asked: None, ..limit });
+                }
             }
             no_hang => {
                 tracing::info!(?no_hang, "nothing moves, and nothing hangs");
+                self.once = None;
+                if let Judgement::HeldUp { seen: Some(hang), .. } = &no_hang {
+                    self.remarks.make(&shared, &found(since, hang.clone()));
+                }
                 self.judged = Some((is_still, now + shared.watched.after));
                 if is_last_chance {
                     self.limit = self.limit.map(|limit| Limit { at: None, asked: None, ..limit });
                 } else if let Judgement::HeldUp { gives_up_ns: Some(ns), .. } = no_hang {
                     // Of all nodes.
-                    self.limit = self.limit_at(time(ns), now);
+                    self.limit = self.limit_at(self.instant(time(ns)), now);
                 }
             }
         }
+    }
+
+    /// Whether the same was seen before, and nothing has moved since.
+    fn is_seen_again(&mut self, hang: &Hang, moved: Option<Instant>) -> bool {
+        let culprits: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
+        let is_same = |once: &Once| once.moved == moved && once.culprits == culprits;
+        if self.once.as_ref().is_some_and(is_same) {
+            return true;
+        }
+        self.once = Some(Once { at: Instant::now(), moved, culprits });
+        false
     }
 
     /// A lock that no other rank waits for is usually released, if only after long work in another thread or by
@@ -215,16 +280,16 @@ impl Watching {
             limit.at.is_none() && again
         });
         if long && unknown {
-            let at = shared.watched.control.as_deref().and_then(gives_up);
+            let at = self.instant(shared.watched.control.as_deref().and_then(gives_up));
             self.limit = Some(Limit { of: since, at, asked: Some(now) });
         }
-        let left = self.limit?.at?.duration_since(SystemTime::now()).unwrap_or_default();
+        let left = self.limit?.at?.saturating_duration_since(now);
         let whole = left + now.duration_since(since);
         Some(now + left.saturating_sub(whole.mul_f64(BEFORE_LIMIT)))
     }
 
     /// As another one with this time, unless the last chance of the wait is over.
-    fn limit_at(&self, at: Option<SystemTime>, now: Instant) -> Option<Limit> {
+    fn limit_at(&self, at: Option<Instant>, now: Instant) -> Option<Limit> {
         let since = self.shared.state().progress.moved()?;
         let known = self.limit.filter(|limit| limit.of == since);
         match known {
@@ -233,7 +298,15 @@ impl Watching {
         }
     }
 
-    fn report(&mut self, found: &Standstill) {
+    /// None of a time that is over, since torch has not given up then: the time of day was another one. Where that
+    /// was set forward, torch gives up as much later.
+    fn instant(&self, at: Option<SystemTime>) -> Option<Instant> {
+        let left = at?.duration_since(SystemTime::now()).ok()?;
+        Instant::now().checked_add(left)?.checked_add(self.shared.awake.ahead())
+    }
+
+    /// `ends`: what `--on-hang` says is done.
+    fn report(&mut self, found: &Standstill, ends: bool) {
         let shared = Arc::clone(&self.shared);
         let Watched { on_hang, lang, console, .. } = &shared.watched;
         let news = Found { document: found.json(), first: found.hang.first() };
@@ -241,9 +314,10 @@ impl Watching {
         if !shared.note(news.clone()) {
             return;
         }
-        console.say(&found.block(*on_hang, *lang));
+        let then = Some(*on_hang).filter(|on_hang| ends || *on_hang == OnHang::Report);
+        console.say(&found.block(then, *lang));
         (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
-        if *on_hang != OnHang::Report {
+        if ends {
             shared.state().is_over = true;
             self.end.make();
         }
@@ -258,6 +332,12 @@ impl Watching {
     fn tell_others(&self) {
         (self.shared.watched.ask)(&HangQuestion::Moves, STANDING);
     }
+}
+
+/// A hang, or a remark, of ranks that last moved then.
+fn found(moved: Option<Instant>, hang: Hang) -> Standstill {
+    let after = moved.map(|moved| moved.elapsed()).unwrap_or_default();
+    Standstill { at: SystemTime::now(), after, hang }
 }
 
 /// When torch gives up the first wait of these ranks.

@@ -28,8 +28,8 @@ pub(crate) struct Standstill {
 }
 
 impl Standstill {
-    /// For people, when it is found.
-    pub(crate) fn block(&self, on_hang: OnHang, lang: Lang) -> String {
+    /// For people, when it is found. `on_hang`: None where it ends nothing, since torch itself ends the wait.
+    pub(crate) fn block(&self, on_hang: Option<OnHang>, lang: Lang) -> String {
         let Hang { culprits, waiting, signs, silent, .. } = &self.hang;
         let seconds = self.after.as_secs();
         let mut out = String::new();
@@ -42,10 +42,13 @@ impl Standstill {
         let mut line = |label: Text, words: &str| {
             let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
         };
-        for culprit in culprits.iter().take(MOST_SHOWN) {
-            line(text!("culprit", "起因"), culprit.text.get(lang));
+        // Of sides of which none is odd, one sentence says all.
+        let mut texts: Vec<&str> = culprits.iter().map(|one| one.text.get(lang)).collect();
+        texts.dedup();
+        for text in texts.iter().take(MOST_SHOWN) {
+            line(text!("culprit", "起因"), text);
         }
-        if let Some(more) = culprits.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        if let Some(more) = texts.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
             line(text!("culprit", "起因"), text!("{more} more", "另有 {more} 个").get(lang));
         }
         if !waiting.is_empty() {
@@ -64,6 +67,21 @@ impl Standstill {
         }
         line(text!("now", "现在"), then(on_hang).get(lang));
         out
+    }
+
+    /// Of ranks that are at work: a line for each.
+    pub(crate) fn remarks(&self) -> Vec<Text> {
+        let ranks = listed(self.hang.waiting.values().flatten().copied(), '-');
+        let (seconds, since) = (self.after.as_secs(), self.at.checked_sub(self.after));
+        let since = stamp(since.unwrap_or(self.at));
+        let line = |one: &Culprit| {
+            let Text { en, zh } = &one.text;
+            text!(
+                "{en}; ranks {ranks} have waited for it since {since} ({seconds} s), which ends nothing",
+                "{zh}；rank {ranks} 自 {since} 起一直在等待它（{seconds} 秒），任务不会因此终止"
+            )
+        };
+        self.hang.culprits.iter().take(MOST_SHOWN).map(line).collect()
     }
 
     /// As agent.jsonl has it, for people of both languages.
@@ -111,16 +129,20 @@ fn sign(of: &Sign, lang: Lang) -> Value {
 }
 
 /// What happens to the job now.
-fn then(on_hang: OnHang) -> Text {
+fn then(on_hang: Option<OnHang>) -> Text {
     match on_hang {
-        OnHang::Report => text!(
+        None => text!(
+            "the job goes on: torch is about to give up this wait by itself",
+            "任务继续运行：torch 即将自行放弃这次等待"
+        ),
+        Some(OnHang::Report) => text!(
             "the job goes on (--on-hang report); ranklaunch stacks shows where all ranks are",
             "任务继续运行（--on-hang report）；ranklaunch stacks 可查看所有 rank 的位置"
         ),
-        OnHang::End => {
+        Some(OnHang::End) => {
             text!("the job is ended (--on-hang end)", "任务将被终止（--on-hang end）")
         }
-        OnHang::Restart => text!(
+        Some(OnHang::Restart) => text!(
             "the attempt is ended (--on-hang restart)",
             "本次尝试将被终止（--on-hang restart）"
         ),

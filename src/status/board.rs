@@ -252,17 +252,26 @@ impl StatusBoard {
 
     /// A rank holds the others back, or does not any more. `node`: that of the rank.
     pub(crate) fn slow(&self, node: u32, news: &SlowNews) {
-        let since_ms = self.now_ms();
         match news {
-            SlowNews::Slow(slow) => {
-                let status = SlowStatus { rank: slow.rank, node, since_ms, lost: slow.lost };
-                self.state().slow.insert(slow.rank, status);
-                self.finding("slow");
-            }
-            SlowNews::Over(rank) => {
-                self.state().slow.remove(rank);
-            }
+            SlowNews::Slow(slow) => self.loses(node, slow.rank, slow.lost),
+            SlowNews::Over(rank) => self.holds_up_no_more(*rank),
         }
+    }
+
+    /// The others do nothing but wait for this rank, which is at work.
+    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank) {
+        self.loses(node, rank, 1.0);
+    }
+
+    pub(crate) fn holds_up_no_more(&self, rank: GlobalRank) {
+        self.state().slow.remove(&rank);
+    }
+
+    /// `lost`: the share of the time that the others lose by this rank.
+    fn loses(&self, node: u32, rank: GlobalRank, lost: f64) {
+        let since_ms = self.now_ms();
+        self.state().slow.insert(rank, SlowStatus { rank, node, since_ms, lost });
+        self.finding("slow");
     }
 
     /// The attempt or the launch has its verdict.

@@ -1,8 +1,11 @@
 //! Jobs that stand still, and jobs that only look like it, with real torch.
 
 use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use harness::{Ended, Launcher, Place, Running, executable, free_port, program, python, run_args};
 use nix::sys::signal::Signal;
@@ -47,6 +50,14 @@ fn hangs(ended: &Ended) -> Vec<Value> {
 
 fn hangs_of(ended: &Ended, node: u32) -> Vec<Value> {
     ended.run_json(node)["hang"].as_array().cloned().expect("a list")
+}
+
+/// The events of agent.jsonl with this message.
+fn events(ended: &Ended, message: &str) -> Vec<Value> {
+    let journal = std::fs::read_to_string(ended.node_folder(0).join("agent.jsonl"));
+    let journal = journal.expect("a journal");
+    let lines = journal.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    lines.map(|line| line["fields"].clone()).filter(|of| of["message"] == message).collect()
 }
 
 #[test]
@@ -163,18 +174,122 @@ fn a_job_that_is_only_reported_goes_on() {
     assert!(ended.err.contains("goes on by itself"), "{}", ended.err);
 }
 
+/// As `job`, with what the culprit needs.
+fn job_with(kind: &str, needs: impl Into<OsString>) -> Launcher {
+    let words = ["2", "3", "1800"].map(OsString::from);
+    let program = [program("hang.py").into_os_string(), kind.into()].into_iter().chain(words);
+    job_of(program.chain([needs.into()]), &["--on-hang", "end"])
+}
+
+/// Stops all of a job, its launcher included, as schedulers and paused containers do, and continues it.
+fn suspend(running: &Running, pause: Duration) {
+    let all: Vec<i32> = running.processes().iter().map(|one| one.pid).collect();
+    assert!(all.contains(&running.pid()), "the launcher");
+    for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
+        for pid in &all {
+            harness::send(*pid, signal);
+        }
+        if signal == Signal::SIGSTOP {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+#[test]
+fn a_time_in_which_nobody_looked_is_no_standstill() {
+    const PAUSE: Duration = Duration::from_secs(20);
+    let folder = tempfile::tempdir().expect("a folder");
+    let go = folder.path().join("go");
+    let mut running = job_with("worker", &go).start();
+    running.waits("a worker", |running| {
+        running
+            .processes()
+            .iter()
+            .any(|one| one.argv.iter().any(|word| go == Path::new(word)) && one.argv.len() == 4)
+    });
+    suspend(&running, PAUSE);
+    // The worker computes for longer than a job may stand still.
+    let until = Instant::now() + Duration::from_secs(8);
+    running.waits("more work", |_| Instant::now() > until);
+    std::fs::write(&go, "").expect("written");
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
+    // Control: what stands still afterwards is found, and so long it has stood still.
+    let mut running = job("pipe", &["--on-hang", "end"]).start();
+    running.waits("a rank that waits for the pipe", waits_for_pipe);
+    suspend(&running, PAUSE);
+    let ended = running.wait().expect_code(91).expect_nothing_left();
+    let hang = &hangs(&ended)[0];
+    assert_eq!(hang["culprits"][0]["rank"], 2, "{hang}");
+    assert!(
+        hang["after_s"].as_u64().is_some_and(|after| (4..PAUSE.as_secs()).contains(&after)),
+        "{hang}"
+    );
+}
+
+fn waits_for_pipe(running: &Running) -> bool {
+    running.processes().iter().any(|one| {
+        let wchan = std::fs::read_to_string(format!("/proc/{}/wchan", one.pid));
+        wchan.is_ok_and(|name| name.contains("pipe"))
+    })
+}
+
+/// A server that sends so many bytes four times a second, for three times as long as a job may stand still.
+fn server(bytes: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("accepted");
+        if bytes == 0 {
+            // Until the job ends.
+            let _ = client.read(&mut [0]);
+        }
+        for _ in 0..48 {
+            let _ = client.write_all(&vec![0; bytes]);
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    });
+    port
+}
+
+#[test]
+fn a_download_anywhere_in_a_rank_is_progress() {
+    // 8 KiB and 4 MiB in a second.
+    for (kind, bytes) in [("thread", 2 << 10), ("child", 2 << 10), ("thread", 1 << 20)] {
+        let ended = job_with(kind, server(bytes).to_string()).run().expect_code(0);
+        assert_eq!(hangs(&ended), Vec::<Value>::new(), "{kind}: {}", ended.err);
+    }
+    // Control: nothing comes.
+    for kind in ["thread", "child"] {
+        let ended = job_with(kind, server(0).to_string()).run().expect_code(91);
+        let hang = &hangs(&ended.expect_nothing_left())[0];
+        assert_eq!(hang["culprits"][0]["rank"], 2, "{kind}: {hang}");
+    }
+}
+
 #[test]
 fn who_computes_and_who_is_not_watched_is_not_called_hung() {
     let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
+    // But it is named, once.
+    let events = events(&ended, "held_up");
+    let [event] = events.as_slice() else { panic!("{events:?}\n{}", ended.err) };
+    let (culprit, waiting) = (&event["held_up"]["culprits"][0], &event["held_up"]["waiting"]);
+    assert_eq!((&culprit["rank"], &culprit["kind"]), (&json!(2), &json!("slow")), "{event:#}");
+    let frame = culprit["frame"].as_str().unwrap_or_default();
+    assert!(frame.ends_with(&format!("hang.py:{}", line("none"))), "{event:#}");
+    assert_eq!(*waiting, json!([{ "node": 0, "ranks": [0, 1, 3] }]), "{event:#}");
+    let said =
+        format!("rank 2 (node 0) computes: compute at hang.py:{}; ranks 0-1, 3", line("none"));
+    assert_eq!(ended.err.matches(&said).count(), 1, "{said}\n{}", ended.err);
+    let over = self::events(&ended, "held_up_over");
+    assert_eq!(over.first().map(|over| &over["rank"]), Some(&json!(2)), "{over:?}");
+    // Control: all compute, so that nobody waits.
+    let ended = job("all", &["--on-hang", "end"]).run().expect_code(0);
+    assert_eq!(self::events(&ended, "held_up"), Vec::<Value>::new(), "{}", ended.err);
     // Control: the same limit, and nobody looks.
     let mut running = job("pipe", &["--hang-after", "off"]).start();
-    running.waits("a rank that waits for the pipe for long", |running| {
-        running.processes().iter().any(|one| {
-            let wchan = std::fs::read_to_string(format!("/proc/{}/wchan", one.pid));
-            wchan.is_ok_and(|name| name.contains("pipe"))
-        })
-    });
+    running.waits("a rank that waits for the pipe for long", waits_for_pipe);
     running.signal(Signal::SIGTERM);
     let ended = running.wait().expect_code(143);
     assert_eq!(hangs(&ended), Vec::<Value>::new());

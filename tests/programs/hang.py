@@ -1,14 +1,18 @@
 """Meets the other ranks over gloo step by step; one rank never comes to a step, in the way that is named.
 
 argv: kind, culprit, step[, seconds after which the others give up[, fifo]]. Kinds: pipe, stop, lock, hidden,
-none; and with a fifo, whose reader goes on when something was written: raise (fails there), later (fails after
-the step); barrier (calls that in place of what the others call).
+none; all (each rank computes); and with a fifo, whose reader goes on when something was written: raise (fails
+there), later (fails after the step); barrier (calls that in place of what the others call). With a file in place
+of the fifo: worker (waits for a process that computes until the file is there). With a port: thread and child
+(download from there, in a thread and in a process).
 """
 
 import ctypes
 import datetime
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -39,7 +43,45 @@ def hide_and_wait():
     os.read(os.pipe()[0], 1)  # the line: hidden
 
 
+DOWNLOAD = """
+import socket, sys
+server = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+server.settimeout(None)
+while server.recv(65536):
+    pass
+"""
+COMPUTE = """
+import os, sys
+while not os.path.exists(sys.argv[1]):
+    pass
+"""
+
+
+def run(program):
+    subprocess.run([sys.executable, "-c", program, sys.argv[5]], check=True)  # the line: child
+
+
+def download():
+    server = socket.create_connection(("127.0.0.1", int(sys.argv[5])))
+    server.settimeout(None)
+    while server.recv(65536):
+        pass
+
+
+def download_in_a_thread():
+    thread = threading.Thread(target=download)
+    thread.start()
+    thread.join()  # the line: thread
+
+
+def compute():
+    until = time.monotonic() + 10
+    while time.monotonic() < until: pass  # the line: none
+
+
 for step in range(last + 1):
+    if kind == "all" and step == last:
+        compute()
     if rank == culprit and step == last:
         if kind == "pipe":
             wait_for_a_pipe()
@@ -56,11 +98,15 @@ for step in range(last + 1):
                 raise ValueError("the batch is odd")
         elif kind == "barrier":
             dist.barrier()  # the line: barrier
+        elif kind == "worker":
+            run(COMPUTE)
+        elif kind == "child":
+            run(DOWNLOAD)
+        elif kind == "thread":
+            download_in_a_thread()
         elif kind == "none":
-            # Computes for longer than anybody waits, and goes on.
-            until = time.monotonic() + 8
-            while time.monotonic() < until:
-                pass
+            # For longer than anybody waits, and goes on.
+            compute()
     dist.all_reduce(torch.ones(4))
 if kind == "later" and rank == culprit:
     raise ValueError("the last batch is odd")
