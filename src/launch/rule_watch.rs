@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::rank::GlobalRank;
 use crate::report::closing;
 use crate::settings::OnHang;
-use crate::watch::{Breach, NodeSources, OnBreach, Rule, Rules};
+use crate::watch::{Awake, Breach, NodeSources, OnBreach, Rule, Rules};
 
 /// How late a breach is told at most, besides what the priority costs.
 const TICK: Duration = Duration::from_millis(500);
@@ -150,6 +150,7 @@ impl RuleWatch {
         let _ = rustix::process::setpriority_process(None, LOWEST);
         let mut news = vec![first];
         let mut looked: Option<Instant> = None;
+        let (awake, mut pauses) = (Awake::start(), 0);
         loop {
             match hear.recv_timeout(TICK) {
                 Ok(event) => {
@@ -161,10 +162,14 @@ impl RuleWatch {
             }
             let due = |pace| looked.is_none_or(|looked| looked.elapsed() >= pace);
             let gpus = self.pace.is_some_and(due).then(|| (self.gpus)());
+            let before = std::mem::replace(&mut pauses, awake.pauses());
             let now = Instant::now();
             looked = if gpus.is_some() { Some(now) } else { looked };
             let found = read_up(&mut |rules| {
                 news.drain(..).for_each(|event| apply(rules, event));
+                if pauses != before {
+                    rules.begin_afresh(now);
+                }
                 if let Some(gpus) = &gpus {
                     rules.gpus(now, gpus);
                 }

@@ -60,6 +60,14 @@ impl Rules {
         self.ranks.insert(rank, at);
     }
 
+    /// Nothing could come before this moment, since neither the ranks nor who watches them ran.
+    pub(crate) fn begin_afresh(&mut self, at: Instant) {
+        self.ranks.values_mut().for_each(|began| *began = at);
+        let states = self.rules.iter_mut().flat_map(|watched| watched.ranks.values_mut());
+        states.filter_map(|state| state.seen.as_mut()).for_each(|seen| seen.at = at);
+        self.idle = None;
+    }
+
     /// Nothing is expected of a rank that has ended.
     pub(crate) fn ended(&mut self, rank: GlobalRank) {
         self.ranks.remove(&rank);

@@ -86,6 +86,28 @@ fn a_line_that_does_not_come_in_time_is_told_once() {
 }
 
 #[test]
+fn a_time_in_which_nothing_ran_breaks_no_rule() {
+    let line = |time| Expects::Line(lines("step", Ranks::Of(vec![(0, 0)])), time);
+    for expects in [
+        line(Time::Within(seconds(60))),
+        line(Time::Every(seconds(60))),
+        Expects::BusyGpus(seconds(60)),
+    ] {
+        let mut clock = Clock::of(expects.clone());
+        if matches!(expects, Expects::Line(_, Time::Every(_))) {
+            clock.says(1, 0, "step 1");
+        }
+        clock.rules.gpus(clock.at(5), &[0]);
+        assert_eq!(clock.since(30), []);
+        clock.rules.begin_afresh(clock.at(3600));
+        clock.rules.gpus(clock.at(3600), &[0]);
+        assert_eq!(clock.since(3659), [], "{expects:?}");
+        clock.rules.gpus(clock.at(3660), &[0]);
+        assert_eq!(clock.since(3660).len(), 1, "the control: {expects:?}");
+    }
+}
+
+#[test]
 fn a_line_that_recurs_may_stop_and_come_back() {
     let expects = Expects::Line(lines("step", Ranks::Of(vec![(0, 0)])), Time::Every(seconds(60)));
     let mut clock = Clock::of(expects);
