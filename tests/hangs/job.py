@@ -18,6 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 15
 # Seconds that ranks have to get to their step on a machine that is busy.
 START = 300
+# For how many thresholds a job is suspended.
+PAUSE = 3
 # Share of torch's own limit after which a rank that computes is reported.
 LIMIT = 0.8
 
@@ -195,7 +197,14 @@ def declarations(job):
 
 
 def lives(suite, job, result):
-    wait_for(lambda: not job.nodes.running(), START + 2 * job.spec["living"], "the end")
+    limit = START + 2 * job.spec["living"]
+    if job.kind.name == "suspended":
+        wait_for(lambda: job.read("suspend") or not job.nodes.running(), START, "the wait for a process")
+        # So that it is watched for a while.
+        time.sleep(suite.seconds / 4)
+        with job.place.suspended(job, job.seed % 2):
+            time.sleep(PAUSE * suite.seconds)
+    wait_for(lambda: not job.nodes.running(), limit, "the end")
     result.at, result.hang = job.hang()
     result.lived = max(job.read("lived-*"), default=0)
     if any(job.nodes.codes()):

@@ -114,6 +114,36 @@ class Here:
                 raise RuntimeError(f"{job.mount} is not mounted")
             made.clean.callback(subprocess.run, [*self.entering(job, node), "umount", "-l", job.mount], capture_output=True)
 
+    @contextlib.contextmanager
+    def suspended(self, job, by_group):
+        """Nothing of the job runs: its processes are stopped, or a control group freezes them where one can."""
+        pids = tree([launcher.pid for launcher in job.nodes.launchers])
+        group = "/sys/fs/cgroup/freezer"
+        if by_group and os.geteuid() == 0 and os.access(group, os.W_OK):
+            own = f"{group}/{os.environ['HANGS_LABEL']}-{next(numbers)}"
+            os.mkdir(own)
+            try:
+                for pid in pids:
+                    write(f"{own}/cgroup.procs", pid)
+                write(f"{own}/freezer.state", "FROZEN")
+                yield
+            finally:
+                write(f"{own}/freezer.state", "THAWED")
+                for pid in pids:
+                    write(f"{group}/cgroup.procs", pid)
+                # What was started since goes with the suite.
+                with contextlib.suppress(OSError):
+                    os.rmdir(own)
+            return
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def stacks(self, job, node):
         """What `ranklaunch stacks` prints as JSON."""
         said = subprocess.run([*self.entering(job, node), job.executable, "stacks", "--node", str(node), "--format", "json",
@@ -219,6 +249,14 @@ class Containers(Here):
     def can_limit(self):
         return False
 
+    @contextlib.contextmanager
+    def suspended(self, job, by_group):
+        run("docker", "pause", *job.nodes.names, capture_output=True)
+        try:
+            yield
+        finally:
+            run("docker", "unpause", *job.nodes.names, capture_output=True)
+
     def start(self, job, mount, link=None):
         made, port, alias = Boxes(), self.port(), f"hangs{next(numbers)}"
         # The ordinary user writes into it.
@@ -261,6 +299,25 @@ class Boxes(Nodes):
 
     def terminate(self, launcher):
         """The client of Docker ends with its container."""
+
+
+def write(path, value):
+    """Writes to a file of the kernel. A process may have ended."""
+    with contextlib.suppress(ProcessLookupError), open(path, "w") as file:
+        file.write(str(value))
+
+
+def tree(roots):
+    """These processes and all below them, those above first."""
+    children = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            parent = int(file.read().rsplit(")", 1)[1].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found = list(roots)
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 def has_docker():

@@ -76,6 +76,11 @@ def busy():
     put(f"lived-{RANK}-{began}", time.time() - began)
 
 
+def suspend():
+    """Asks the harness to suspend the whole job, launchers included, and to continue it after some thresholds."""
+    put("suspend", SPEC["seed"])
+
+
 def seconds_to_live():
     return SPEC["living"]
 
