@@ -83,6 +83,7 @@ mod terminal;
 pub mod testing;
 mod top;
 mod users;
+mod torchrun_options;
 mod verdict;
 mod version;
 mod warm;

@@ -49,6 +49,9 @@ pub mod observe {
 pub mod pace {
     pub use crate::pace::Pace;
 }
+pub mod torchrun {
+    pub use crate::torchrun_options::torchrun_options;
+}
 pub mod plan {
     pub use crate::plan::{Plan, Scope, nccl::misuse};
 }

@@ -277,6 +277,11 @@ impl Attempt {
             // Our own lines must not appear between a prompt and its answer.
             context.console.flush(PROMPT);
         }
+        if !ready.interactive
+            && let Some(text) = supervise::stdin::remark(self.number > 0)
+        {
+            context.say(&text);
+        }
         let shown = show_status::begin(context, ready.interactive);
         let halt = async {
             tokio::select! {

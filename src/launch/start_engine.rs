@@ -147,6 +147,13 @@ pub(super) fn launch(
         start,
         planned,
         env,
+        attempt: ready.attempt,
+        restarts: match ready.session.is_some() || plan.membership.members() == 1 {
+            true => context.settings.max_restarts.value,
+            // Nobody could tell the other nodes.
+            false => 0,
+        },
+        engine_restarts: plan.membership.elastic.is_some() && plan.engine.row().has_c10d,
         forks_engine: false,
         dispositions,
         grace,

@@ -49,7 +49,7 @@ pub struct Contract {
     /// LOCAL_RANK and the like that are set although no torchrun is our ancestor.
     pub stale_rank_variables: Vec<String>,
     /// PET_* variables, which never reach the engine.
-    pub pet_variables: Vec<String>,
+    pub pet_variables: Vec<Claim>,
     /// Warnings about this platform.
     pub warnings: Vec<Warning>,
     /// Every claim of every contract whose variables are present, strongest first.

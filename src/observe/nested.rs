@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use crate::host::Host;
 use crate::launchers::{self, LauncherKind};
 use crate::mask::mask_args;
+use crate::observe::Claim;
 use crate::own_executable;
 use crate::procfs::{self, Process};
 
@@ -37,13 +38,12 @@ pub(super) fn rank_variables(host: &Host) -> Vec<String> {
 }
 
 /// PET_*: torchrun takes each as the default of a flag.
-pub(super) fn pet_variables(host: &Host) -> Vec<String> {
-    host.environment()
-        .keys()
-        .filter_map(|name| name.to_str())
-        .filter(|name| name.starts_with("PET_"))
-        .map(str::to_owned)
-        .collect()
+pub(super) fn pet_variables(host: &Host) -> Vec<Claim> {
+    let set = host.environment().iter().filter_map(|(name, value)| {
+        let variable = name.to_str().filter(|name| name.starts_with("PET_"))?.to_owned();
+        Some(Claim { variable, value: value.to_string_lossy().into_owned() })
+    });
+    set.collect()
 }
 
 /// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the

@@ -209,7 +209,7 @@ pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
     let names: BTreeSet<String> = RANK_VARIABLES
         .iter()
         .map(|name| (*name).to_owned())
-        .chain(facts.contract.pet_variables.iter().cloned())
+        .chain(facts.contract.pet_variables.iter().map(|claim| claim.variable.clone()))
         .chain(stale.cloned())
         .collect();
     names.into_iter().collect()

@@ -33,6 +33,7 @@ mod solve;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod torchrun;
 mod types;
 pub(crate) mod variables;
 

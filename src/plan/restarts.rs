@@ -9,6 +9,13 @@ use crate::settings::Settings;
 use crate::text;
 use crate::verdict::Id;
 
+/// How often the engine itself starts its ranks again: that of an elastic job, whose nodes agree on
+/// it in its own rendezvous.
+pub(crate) fn of_engine(settings: &Settings, membership: &Membership) -> u32 {
+    let by_itself = membership.elastic.is_some() && settings.engine.value.row().has_c10d;
+    if by_itself { settings.max_restarts.value } else { 0 }
+}
+
 /// Warns before the launch that restarts are impossible.
 pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, notes: &mut Notes) {
     let most = &settings.max_restarts;
@@ -16,7 +23,13 @@ pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, 
     if count == 0 {
         return;
     }
-    if membership.elastic.is_some() {
+    if of_engine(settings, membership) > 0 {
+        let because = text!(
+            "torchrun starts the ranks of an elastic job again",
+            "弹性任务的 rank 由 torchrun 重启"
+        );
+        notes.decide("max_restarts", count, because, source);
+    } else if membership.elastic.is_some() {
         notes.warn(
             Id::RestartsElastic,
             text!(
@@ -24,8 +37,8 @@ pub(crate) fn check(settings: &Settings, membership: &Membership, scope: Scope, 
                 "max_restarts {count} [{source}] 不起作用：弹性任务的节点会变化，没有节点能通知全部节点重新启动"
             ),
             text!(
-                "torchrun restarts an elastic job by itself: engine_args = [\"--max-restarts\", \"{count}\"] in the profile",
-                "弹性任务可由 torchrun 自行重启：在配置文件中设置 engine_args = [\"--max-restarts\", \"{count}\"]"
+                "--engine torchrun starts an elastic job again by itself",
+                "使用 --engine torchrun 时，弹性任务由它自行重启"
             ),
         );
     } else if nnodes > 1 && !scope.has_muster(settings) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments;
-use crate::observe::{Facts, Field, Gpu};
+use crate::observe::{Contract, Facts, Field, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::engine::accelerate;
 use crate::plan::environment::PlannedValues;
@@ -23,6 +23,7 @@ use crate::plan::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
     Task, asked_nproc, binding, conditional, devices, engine, environment, hcas, heads, inject,
     interface, membership, nccl, offered_nproc, placeholders, python, recording, restarts, select,
+    torchrun,
 };
 use crate::settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
@@ -73,6 +74,7 @@ pub(super) fn plan_for(
     scope: Scope,
     notes: &mut Notes,
 ) -> Result<Plan, Refusal> {
+    let contract = &facts.contract;
     let program = settings.program.as_ref().map(|program| program.value.clone());
     let program = program.unwrap_or(Program::Command { argv: Vec::new() });
     let task = membership.task.as_ref();
@@ -160,7 +162,13 @@ pub(super) fn plan_for(
         accelerate::check_on_cpus(config, &settings.engine_args, notes);
     }
     restarts::check(settings, &membership, scope, notes);
-    let rdzv = rendezvous(settings, &membership, notes);
+    let rdzv = rendezvous(settings, contract, &membership, notes);
+    let by_c10d = rdzv == Rendezvous::C10d && chosen_engine.row().has_c10d;
+    let rdzv_id = shared_id(settings, contract, &membership, scope);
+    if let Some((id, source)) = rdzv_id.as_ref().filter(|_| by_c10d) {
+        let because = text!("all nodes meet under it", "各节点以此 ID 会合");
+        notes.decide("rdzv_id", id, because, source);
+    }
     let mut variables_chosen = chosen.env;
     variables_chosen.extend(socket.env);
     variables_chosen.extend(hcas.env);
@@ -208,6 +216,8 @@ pub(super) fn plan_for(
         rdzv,
         python: facts.python.interpreter.clone(),
         program,
+        torchrun: torchrun::passed(settings, contract, by_c10d),
+        engine_restarts: restarts::of_engine(settings, &membership),
         engine_args: settings.engine_args.iter().map(|arg| replaced(arg, &placeholders)).collect(),
         accelerate: facts.python.accelerate.clone(),
         engine_cli: facts.python.engine_cli.clone(),
@@ -218,13 +228,14 @@ pub(super) fn plan_for(
         join_timeout: settings.wait_timeout.value,
         chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
         device_tokens: facts.gpus.visible.iter().map(|gpu| gpu.token.clone()).collect(),
-        rdzv_id: shared_id(settings, facts, &membership, scope),
+        rdzv_id: rdzv_id.map(|(id, _)| id),
         bindings: bound.cpus,
         device_rank: chosen.device_rank,
         placeholders,
         membership,
     };
     engine::check_flags(&plan, settings, notes);
+    torchrun::check(settings, facts, &plan, notes);
     plan.warnings.clone_from(&notes.warnings);
     Ok(plan)
 }
@@ -366,16 +377,22 @@ fn replaced(argument: &str, values: &BTreeMap<String, String>) -> String {
 
 /// Static by default: c10d ignores the node rank, so rank 0, which saves the output, may be on
 /// any node.
-fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -> Rendezvous {
+fn rendezvous(
+    settings: &Settings,
+    contract: &Contract,
+    membership: &Membership,
+    notes: &mut Notes,
+) -> Rendezvous {
     if !settings.engine.value.row().has_c10d {
         return settings.rdzv.value;
     }
     if let Some((min, max)) = membership.elastic {
+        let by = contract.first(Field::RdzvBackend).filter(|claim| claim.value.trim() == "c10d");
         notes.decide(
             "rdzv",
             "c10d",
             text!("an elastic job of {min} to {max} nodes", "弹性任务，节点数 {min} 到 {max}"),
-            &membership.platform,
+            by.map_or_else(|| membership.platform.clone(), ToString::to_string),
         );
         return Rendezvous::C10d;
     }
@@ -391,16 +408,19 @@ fn rendezvous(settings: &Settings, membership: &Membership, notes: &mut Notes) -
 }
 
 /// All nodes of a c10d rendezvous need the same id, but without a muster every node creates a
-/// run id of its own.
+/// run id of its own. Gives the id and its source.
 fn shared_id(
     settings: &Settings,
-    facts: &Facts,
+    contract: &Contract,
     membership: &Membership,
     scope: Scope,
-) -> Option<String> {
+) -> Option<(String, String)> {
     let has_muster = scope.has_muster(settings) && membership.elastic.is_none();
-    let job = facts.contract.first(Field::JobId).filter(|job| !job.is_blank());
-    (!has_muster).then(|| job.map_or_else(|| "ranklaunch".to_owned(), |job| job.value.clone()))
+    let job = contract.first(Field::JobId).filter(|job| !job.is_blank());
+    (!has_muster).then(|| match job {
+        Some(job) => (job.value.clone(), job.to_string()),
+        None => ("ranklaunch".to_owned(), "default".to_owned()),
+    })
 }
 
 impl Plan {

@@ -9,7 +9,7 @@ use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::solve::plan_with;
 use crate::plan::variables::Variables;
-use crate::plan::{Plan, Scope, WeighedEvidence, hcas, nccl, python, weighed};
+use crate::plan::{Plan, Scope, WeighedEvidence, hcas, nccl, python, torchrun, weighed};
 use crate::settings::{Program, Settings};
 use crate::verdict::{Refusal, Warning};
 
@@ -75,7 +75,9 @@ pub(crate) fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey
     if outcome.is_err() {
         without_plan(settings, facts, &mut notes);
     }
-    let evidence = weighed(&facts.contract, &notes.decisions);
+    let contract = &facts.contract;
+    let mut evidence = weighed(contract, &notes.decisions);
+    evidence.extend(torchrun::weighed(settings, contract, outcome.as_ref().ok(), &evidence));
     Survey { first, evidence, ..Survey::of(outcome, notes) }
 }
 

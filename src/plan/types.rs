@@ -39,6 +39,10 @@ pub struct Plan {
     pub program: Program,
     /// The engine's own further arguments, placeholders replaced.
     pub engine_args: Vec<String>,
+    /// Options of torchrun from its own variables, name → value.
+    pub torchrun: BTreeMap<&'static str, String>,
+    /// How often the engine itself starts its ranks again: only that of an elastic job does.
+    pub engine_restarts: u32,
     /// The configuration that accelerate reads, if it is the engine and has one.
     pub accelerate: Option<AccelerateConfig>,
     /// The flags that the installed engine knows, if they could be read.

@@ -29,6 +29,7 @@ mod size_tables;
 mod table;
 #[cfg(test)]
 mod tests;
+mod torchrun;
 mod types;
 mod value;
 mod variables;
@@ -112,6 +113,9 @@ pub(crate) fn read_with(
         }
     }
 
+    if !settings.engine.value.runs_a_command() {
+        torchrun_settings(&mut settings, host, options, &variables, profile.as_ref())?;
+    }
     settings.repeated = repeated(options);
     let workplace = match &settings.chdir {
         Some(chdir) if host.is_live() => host.working_in(&chdir.value),
@@ -131,6 +135,10 @@ pub(crate) fn read_with(
             module,
             profile: profile.as_ref(),
             engine: settings.engine.value,
+            start: match settings.engine.value.runs_a_command() {
+                true => torchrun::ProgramStart::default(),
+                false => torchrun::program_start(host)?,
+            },
         },
         host,
     )?;
@@ -155,6 +163,30 @@ pub(crate) fn read_with(
     }
     settings.warnings = warnings;
     Ok(settings)
+}
+
+/// The settings that only a variable of torchrun gives.
+fn torchrun_settings(
+    settings: &mut Settings,
+    host: &Host,
+    options: &cli::Options,
+    variables: &OwnVariables,
+    profile: Option<&Profile>,
+) -> Result<(), Refusal> {
+    for row in TABLE {
+        let Take::One(put) = row.take else { continue };
+        let is_given = || {
+            strongest(row, options, variables).is_some()
+                || profile.is_some_and(|profile| profile.values.contains_key(row.name))
+        };
+        if let Some(claim) = torchrun::setting(host, row.name).filter(|_| !is_given()) {
+            let source = Source::Environment(claim.variable);
+            let value = claim.value.trim();
+            put(settings, value, source.clone())
+                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+        }
+    }
+    Ok(())
 }
 
 /// The language for a refusal by [`read`] or of the command line.

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
+use super::torchrun::ProgramStart;
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::host::Host;
 use crate::launchers::{self, PrefixScope, ProgramPosition, is_python};
@@ -31,6 +32,7 @@ pub(super) struct ProgramInputs<'a> {
     pub(super) module: Option<Sourced<String>>,
     pub(super) profile: Option<&'a Profile>,
     pub(super) engine: Engine,
+    pub(super) start: ProgramStart,
 }
 
 /// The program, if one is named.
@@ -39,6 +41,7 @@ pub(super) fn program(
     host: &Host,
 ) -> Result<Option<Sourced<Program>>, Refusal> {
     let typed = Source::Flag(COMMAND_LINE.to_owned());
+    let of_torchrun = |variable: &str| Source::Environment(variable.to_owned());
     let chosen = match (given.words.split_first(), given.module) {
         (_, Some(Sourced { value: name, source: source @ Source::Flag(_) })) => {
             Some(Sourced::new(Program::Module { name, args: given.words.to_vec() }, source))
@@ -66,8 +69,16 @@ pub(super) fn program(
         (Some((first, args)), _) => {
             let argv = || Program::Command { argv: given.words.to_vec() };
             let script = || Program::Script { path: first.clone(), args: args.to_vec() };
-            let is_command = given.engine.runs_a_command() || is_command(first, host);
-            Some(Sourced::new(if is_command { argv() } else { script() }, typed))
+            Some(match given.start {
+                ProgramStart::Module => {
+                    Sourced::new(module_after(given.words)?, of_torchrun("PET_MODULE"))
+                }
+                ProgramStart::AsItIs => Sourced::new(argv(), of_torchrun("PET_NO_PYTHON")),
+                ProgramStart::Guessed => {
+                    let is_command = given.engine.runs_a_command() || is_command(first, host);
+                    Sourced::new(if is_command { argv() } else { script() }, typed)
+                }
+            })
         }
         (None, Some(Sourced { value: name, source })) => {
             Some(Sourced::new(Program::Module { name, args: Vec::new() }, source))

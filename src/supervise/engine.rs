@@ -9,24 +9,17 @@ use std::time::Duration;
 
 use super::bind;
 use super::forwarded::TWICE;
-use super::message::{AGENT_SOCKET, DEAF_ENGINE, JOB_MARK, RANK_SLOT, TERMINAL};
-use super::outcome::Planned;
-use super::tree;
+use super::message::{
+    AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, JOB_MARK, RANK_SLOT, RESTARTS, TERMINAL,
+};
+use super::outcome::{Planned, RankUnit};
 use super::warmed::{EngineRequest, WARM};
+use super::{attempts, stdin, tree};
 use crate::cpus::CpuList;
 use crate::host::Host;
 use crate::procfs;
 use crate::rank::RankId;
 use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};
-
-/// An empty standard input, even in a root without /dev/null.
-fn nothing() -> io::Result<OwnedFd> {
-    match std::fs::File::open("/dev/null") {
-        Ok(null) => Ok(null.into()),
-        // A pipe whose other end is closed.
-        Err(_) => io::pipe().map(|(end, _)| end.into()),
-    }
-}
 
 /// What to start, as fixed by the plan.
 #[derive(Debug)]
@@ -38,6 +31,9 @@ pub(crate) struct Launch {
     pub env: BTreeMap<OsString, OsString>,
     /// The signal state with which this program was started; children inherit it.
     pub dispositions: Dispositions,
+    /// The engine itself decides what follows the failure of a rank, and may start its ranks again:
+    /// that of an elastic job.
+    pub engine_restarts: bool,
     /// The engine is forked from the interpreter that the environment names with [`WARM`].
     pub forks_engine: bool,
     /// The stop budget, from the first TERM to the last KILL.
@@ -46,6 +42,10 @@ pub(crate) struct Launch {
     pub exec_timeout: Duration,
     /// The single rank inherits stdin, stdout and stderr; its output is not captured.
     pub interactive: bool,
+    /// Number of the attempt, from 0.
+    pub attempt: u32,
+    /// How many attempts may follow the first.
+    pub restarts: u32,
     /// Names the job in [`JOB_MARK`]; no colon.
     pub job: String,
     /// The CPUs of each local rank, None for a rank that is not bound. Empty if no rank is
@@ -104,6 +104,12 @@ pub(super) async fn start(
     if launch.interactive {
         agent_socket = format!("{agent_socket} {TERMINAL}");
     }
+    if launch.planned.what == RankUnit::Rank {
+        agent_socket = format!("{agent_socket} {RESTARTS}{}", launch.restarts);
+    }
+    if launch.engine_restarts {
+        agent_socket = format!("{agent_socket} {FREE_ENGINE}");
+    }
     // Slurm signals every process of a step, and Python has no handler for these: an engine would
     // die of them. Ignored signals stay ignored by exec, so the shims give the ranks the default.
     let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(&TWICE));
@@ -123,19 +129,21 @@ pub(super) async fn start(
         env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
         env.insert(AGENT_SOCKET.into(), OsString::from(&agent_socket));
         env.insert(JOB_MARK.into(), OsString::from(&mark));
+        env.insert(attempts::ATTEMPT.into(), launch.attempt.to_string().into());
         match launch.bindings.as_slice() {
             [] => env.remove(OsStr::new(bind::CPUS)),
             bindings => env.insert(bind::CPUS.into(), bind::encode(bindings)),
         };
         env
     };
-    let streams = || -> io::Result<[OwnedFd; 3]> {
-        Ok([nothing()?, out_write.try_clone()?.into(), err_write.try_clone()?.into()])
+    let streams = |is_first: bool| -> io::Result<[OwnedFd; 3]> {
+        let input = if is_first { stdin::own() } else { stdin::nothing() }?;
+        Ok([input, out_write.try_clone()?.into(), err_write.try_clone()?.into()])
     };
-    let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>| {
+    let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>, is_first: bool| {
         let program = PathBuf::from(argv.first().cloned().unwrap_or_default());
         let begin = || {
-            sys::start(argv, &environment(more), streams()?, || {
+            sys::start(argv, &environment(more), streams(is_first)?, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
                 sys::restore_in_child(&dispositions)
             })
@@ -146,7 +154,7 @@ pub(super) async fn start(
     let request = |argv: &[OsString]| {
         let offered = launch.env.get(OsStr::new(WARM)).filter(|_| launch.forks_engine)?;
         let ignored: &[Signal] = if is_deaf { &TWICE } else { &[] };
-        let streams = streams().ok()?;
+        let streams = streams(true).ok()?;
         EngineRequest::new(offered, argv, &environment(&BTreeMap::new()), ignored, streams)
     };
 
@@ -163,17 +171,17 @@ pub(super) async fn start(
             };
             match forked {
                 Some(pid) => begun((pid, None), None),
-                None => begun(spawn(argv, &BTreeMap::new())?, None),
+                None => begun(spawn(argv, &BTreeMap::new(), true)?, None),
             }
         }
         Start::Ranks { shim, argv, ranks } => {
             let mut line = vec![shim.clone().into_os_string(), "rank".into(), "--".into()];
             line.extend(argv.iter().cloned());
-            for rank in ranks {
+            for (at, rank) in ranks.iter().enumerate() {
                 let mut env = rank.env.clone();
                 let RankId { global, local } = rank.id;
                 env.insert(RANK_SLOT.into(), format!("{global} {local}").into());
-                begun(spawn(&line, &env)?, Some(rank.id));
+                begun(spawn(&line, &env, at == 0)?, Some(rank.id));
             }
         }
     }

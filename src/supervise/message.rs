@@ -6,8 +6,8 @@ use super::outcome::End;
 use crate::rank::{GlobalRank, LocalRank};
 
 /// The variable that tells a shim its agent's socket: `<abstract name> <token> <grace in ms>`,
-/// [`TERMINAL`] if the rank keeps the launcher's own streams, and [`DEAF_ENGINE`] below an engine
-/// that ignores the signals of [`super::forwarded::TWICE`]. The token proves that the
+/// [`TERMINAL`] if the rank keeps the launcher's own streams, [`FREE_ENGINE`], and [`DEAF_ENGINE`] below an
+/// engine that ignores the signals of [`super::forwarded::TWICE`]. The token proves that the
 /// agent has started the shim: every process in the network namespace can read the name of a
 /// socket, but not the environment of a process.
 pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
@@ -15,6 +15,10 @@ pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
 pub(super) const TERMINAL: &str = "terminal";
 /// Another one: what the engine ignores must not be ignored by the rank, which inherits it.
 pub(super) const DEAF_ENGINE: &str = "deaf-engine";
+/// Another one: the engine sees a failed rank at once, since it decides what follows.
+pub(super) const FREE_ENGINE: &str = "free-engine";
+/// Another one, with the number of attempts that may follow the first; not for a command.
+pub(super) const RESTARTS: &str = "restarts=";
 /// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets
 /// it for each of its ranks; empty: none.
 pub(crate) const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";

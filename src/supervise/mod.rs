@@ -6,6 +6,7 @@
 //! ended, and which processes could not be ended. Decides nothing about the job: the plan fixed
 //! what runs, and [`crate::report`] turns the outcome into a verdict.
 
+mod attempts;
 mod bind;
 pub(crate) mod budget;
 mod engine;
@@ -23,6 +24,7 @@ mod relay;
 mod run;
 pub(crate) mod shim;
 mod socket;
+pub(crate) mod stdin;
 mod sweep;
 mod terminal;
 mod tree;

@@ -73,6 +73,7 @@ pub(crate) async fn run(
         grace: launch.grace,
         interactive: launch.interactive,
         has_engine: matches!(launch.start, Start::Engine { .. }),
+        engine_restarts: launch.engine_restarts,
         children: started.children.iter().copied().collect(),
         shims: HashMap::new(),
         unreported: Vec::new(),

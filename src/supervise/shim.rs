@@ -26,13 +26,15 @@ use super::bind::{self, Placement};
 use super::budget::EndBudget;
 use super::forwarded::{Forwarded, Reach, TWICE, WATCHED, comes_twice};
 use super::manager;
-use super::message::{AGENT_SOCKET, DEAF_ENGINE, FromRank, RANK_SLOT, TERMINAL, ToRank};
+use super::message::{
+    AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, FromRank, RANK_SLOT, TERMINAL, ToRank,
+};
 use super::outcome::{End, Notice, exec_code};
 use super::record::recorded;
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::warmed::{self, Adoption, RelaySocket};
-use super::{socket, tree};
+use super::{attempts, socket, stdin, tree};
 use crate::inject;
 use crate::lang::{Text, cause};
 use crate::rank::{GlobalRank, LocalRank};
@@ -69,6 +71,12 @@ pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
+    }
+    for (name, value) in attempts::for_rank(|name| std::env::var(name).ok()) {
+        command.env(name, value);
+    }
+    if std::env::var_os(RANK_SLOT).is_none() {
+        stdin::leave_to_first(is_first());
     }
     let adoption = Adoption::find();
     // Before the agent hears of a shim that may not have the rank.
@@ -133,7 +141,8 @@ struct Agent {
     grace: Duration,
     /// The rank keeps the launcher's streams.
     interactive: bool,
-    below_engine: bool,
+    /// Below an engine that is not to see a failure before the other ranks have ended.
+    waits: bool,
 }
 
 /// The dispositions of the rank: those of the launcher.
@@ -150,18 +159,27 @@ impl Agent {
     fn find() -> Option<Agent> {
         let value = std::env::var(AGENT_SOCKET).ok()?;
         let mut words = value.split(' ');
+        let has = |name: &str| value.split(' ').any(|word| word == name);
         Some(Agent {
             socket: socket::dial(words.next()?).ok()?,
             token: words.next()?.to_owned(),
             grace: Duration::from_millis(words.next()?.parse().ok()?),
-            interactive: words.any(|word| word == TERMINAL),
-            below_engine: std::env::var_os(RANK_SLOT).is_none(),
+            interactive: has(TERMINAL),
+            waits: std::env::var_os(RANK_SLOT).is_none() && !has(FREE_ENGINE),
         })
     }
 }
 
 fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
+}
+
+/// Whether the engine has this rank as the first of the node. With torchrun's
+/// `--virtual-local-rank` each has LOCAL_RANK 0.
+fn is_first() -> bool {
+    let in_world = number("RANK").zip(number("LOCAL_WORLD_SIZE"));
+    number("LOCAL_RANK").unwrap_or(0) == 0
+        && in_world.is_none_or(|(rank, ranks)| rank.checked_rem(ranks).unwrap_or(0) == 0)
 }
 
 /// The rank from the slot that the agent gave, else from the engine's variables. An engine that
@@ -223,7 +241,7 @@ struct Shim {
     childless: bool,
     /// The terminal while it is lent to the rank; only in the launcher's session.
     terminal: Option<Lent>,
-    below_engine: bool,
+    waits: bool,
     /// The user's process is a shell that runs a script.
     is_shell: bool,
     /// The rank has failed, and the engine is not to see it yet.
@@ -268,7 +286,7 @@ impl Shim {
         let engine = (!agent.interactive && sys::own_group() == own_pid()).then_some(parent);
         let manager = manager::above();
 
-        let Agent { socket: agent, token, grace, interactive, below_engine } = agent;
+        let Agent { socket: agent, token, grace, interactive, waits } = agent;
         let began = SystemTime::now();
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
@@ -333,7 +351,7 @@ impl Shim {
                     grace,
                     childless: false,
                     terminal,
-                    below_engine,
+                    waits,
                     is_shell: tree::is_shell(pid).unwrap_or(false),
                     waits_for_others: false,
                     may_leave: false,
@@ -396,7 +414,7 @@ impl Shim {
     /// each (`terminate_process_tree` in its launch.py), torchrun before 2.15 after 30 s, and
     /// either sends a TERM that they may have already. The agent does it instead.
     fn stay_for_the_others(&mut self, end: End) {
-        self.waits_for_others = self.below_engine && !end.success();
+        self.waits_for_others = self.waits && !end.success();
         while self.waits_for_others && !self.may_leave && self.agent.is_some() {
             self.reap();
             self.wait(None);

@@ -246,6 +246,7 @@ ids! {
         MembershipWorldSize = "membership.world-size": [Warns],
         Nested = "nested": [Refuses(Membership)],
         EnvStaleRank = "env.stale-rank": [Warns],
+        EnvTorchrun = "env.torchrun": [Warns],
     }
     Layout {
         LayoutLiteral = "layout.literal": [Refuses(Layout)],

@@ -1,5 +1,6 @@
 //! Launches on one node: engines, readiness, logs, the terminal, `init`, and the causes of failures.
 
+mod as_torchrun;
 mod binding;
 mod causes;
 mod cold;

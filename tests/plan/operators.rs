@@ -337,7 +337,7 @@ fn every_operator_is_read_by_the_variables_that_it_sets() {
 #[test]
 fn every_variable_of_an_operator_is_accounted_for() {
     // Variables that say nothing about the nodes of a job.
-    let about_others = ["PYTHONUNBUFFERED", "PET_MAX_RESTARTS", "PET_RDZV_CONF", "K_MPI_JOB_ROLE"];
+    let about_others = ["PYTHONUNBUFFERED", "K_MPI_JOB_ROLE"];
     for pod in PODS {
         let planned = pod.plan();
         let listed = planned.json["evidence"].as_array().cloned().unwrap_or_default();
@@ -358,6 +358,68 @@ fn every_variable_of_an_operator_is_accounted_for() {
             assert!(listed.iter().any(used), "{}: {name} is used, in {listed:#?}", pod.of);
         }
     }
+}
+
+/// The evidence of one variable: whether it is used, and why.
+fn evidence_of(planned: &Planned, variable: &str) -> Option<(bool, String)> {
+    let listed = planned.json["evidence"].as_array()?;
+    let one = listed.iter().find(|one| one["variable"] == variable)?;
+    Some((one["used"].as_bool()?, one["because"].as_str()?.to_owned()))
+}
+
+#[test]
+fn an_elastic_policy_reaches_torchrun_as_a_whole() {
+    let node = Node::with_gpus(4).platform(
+        "PET_NNODES=1:2 PET_NPROC_PER_NODE=1 PET_MAX_RESTARTS=3 PET_RDZV_BACKEND=c10d \
+         PET_RDZV_ENDPOINT=job-worker-0:23456 PET_RDZV_ID=job PET_ROLE=trainer PET_TEE=3 \
+         PET_RDZV_CONF=last_call_timeout=5,read_timeout=9 PET_VIRTUAL_LOCAL_RANK=1",
+    );
+    let planned = node.json(&["--", "train.py"]);
+    let line = planned.words("/argv").join(" ");
+    for part in [
+        "--max-restarts 3",
+        "--rdzv-conf join_timeout=1800,last_call_timeout=5,read_timeout=9",
+        "--rdzv-id job",
+        "--role trainer",
+        "--virtual-local-rank",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    for variable in [
+        "PET_MAX_RESTARTS",
+        "PET_RDZV_CONF",
+        "PET_RDZV_BACKEND",
+        "PET_RDZV_ID",
+        "PET_ROLE",
+        "PET_VIRTUAL_LOCAL_RANK",
+    ] {
+        assert!(evidence_of(&planned, variable).is_some_and(|(used, _)| used), "{variable}");
+    }
+    assert!(evidence_of(&planned, "PET_TEE").is_some_and(|(used, _)| !used));
+    assert!(!planned.warning_ids().iter().any(|id| id == "restarts.elastic"));
+}
+
+#[test]
+fn every_variable_of_torchrun_has_a_use_or_reason() {
+    for (option, is_switch) in ranklaunch::testing::torchrun::torchrun_options() {
+        let variable = format!("PET_{}", option.replace('-', "_").to_uppercase());
+        let value = if is_switch { "1" } else { "7" };
+        let node = Node::with_gpus(4).platform("PET_NNODES=1 PET_NODE_RANK=0");
+        let node = node.env(&variable, value);
+        let planned = node.json(&["--engine", "direct", "--", "train.py"]);
+        let (_, because) = evidence_of(&planned, &variable).expect(&variable);
+        assert!(
+            !because.is_empty() && because != "nothing was decided by it",
+            "{variable}: {because}"
+        );
+        let is_warned = planned.warning_ids().iter().any(|id| id == "env.torchrun");
+        let is_lost = ["role", "event-log-handler", "virtual-local-rank"].contains(&option);
+        assert_eq!(is_warned, is_lost, "{variable}");
+    }
+    let node = Node::with_gpus(4).env("PET_SHUTDOWN_TIMEOUT", "600").env("PET_FOO", "1");
+    let planned = node.json(&["--", "train.py"]);
+    assert_eq!(planned.warning_ids().iter().filter(|id| *id == "env.torchrun").count(), 1);
+    assert!(evidence_of(&planned, "PET_FOO").is_some_and(|(used, _)| !used));
 }
 
 fn read(planned: &Planned) -> String {

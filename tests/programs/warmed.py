@@ -20,8 +20,12 @@ def main(how, folder):
     rank = os.environ.get("RANK")
     attempt = len([name for name in os.listdir(folder) if name.startswith("began-%s-" % rank)])
     with open(os.path.join(folder, "began-%s-%d" % (rank, attempt)), "w") as file:
-        json.dump({"forked": forked, "at": time.time(), "pid": os.getpid(), "shim": os.getppid()}, file)
+        json.dump({"forked": forked, "at": time.time(), "pid": os.getpid(), "shim": os.getppid(),
+                   "count": os.environ.get("TORCHELASTIC_RESTART_COUNT"),
+                   "own": os.environ.get("RANKLAUNCH_ATTEMPT")}, file)
     say("began", rank, "forked" if forked else "alone")
+    if how == "reads":
+        say("read", repr(sys.stdin.readline()))
     if how == "waits":
         threading.Event().wait()
     if how == "handles":

@@ -3,6 +3,7 @@
 use super::line::{EngineOptions, Line, Spelling, torch_version};
 use crate::plan::Plan;
 use crate::settings::Rendezvous;
+use crate::torchrun_options::{Becomes, TorchrunOption};
 use crate::version::Version;
 
 pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
@@ -27,10 +28,12 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("rdzv-endpoint", endpoint(&m.master_addr, m.master_port));
         line.value("rdzv-id", id);
         line.value("rdzv-conf", rendezvous_settings(plan));
+        let own = plan.network.local_addr.map(|address| address.to_string());
+        let stated = plan.torchrun.get("local-addr").cloned();
         if let Some(address) =
-            plan.network.local_addr.filter(|_| torch_version(plan) >= Version::new(2, 0, 0))
+            stated.or(own).filter(|_| torch_version(plan) >= Version::new(2, 0, 0))
         {
-            line.value("local-addr", address.to_string());
+            line.value("local-addr", address);
         }
     } else {
         line.value("node-rank", m.node_rank.to_string());
@@ -38,7 +41,15 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("master-addr", &m.master_addr);
         line.value("master-port", m.master_port.to_string());
     }
-    line.value("max-restarts", "0");
+    // Else all nodes start again together, which is not torchrun's to decide.
+    line.value("max-restarts", plan.engine_restarts.to_string());
+    for (name, value) in &plan.torchrun {
+        match TorchrunOption::named(name).map(|option| (option.becomes, option.is_switch())) {
+            Some((Becomes::Passed, true)) => line.switch(name),
+            Some((Becomes::Passed, false)) => line.value(name, value),
+            _ => {}
+        }
+    }
     if let Some(folder) = &options.log_dir {
         line.value("log-dir", folder);
     }
@@ -53,17 +64,21 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
 }
 
 /// The `k=v` list. Without is_host every node guesses by its host name. An elastic job has no
-/// node rank, so the guess remains.
+/// node rank, so the guess remains. What PET_RDZV_CONF states wins.
 fn rendezvous_settings(plan: &Plan) -> String {
-    let seconds = plan.join_timeout.as_secs().max(1);
-    let mut settings = Vec::new();
+    let stated = plan.torchrun.get("rdzv-conf").map_or("", |stated| stated.trim());
+    let keys: Vec<&str> =
+        stated.split(',').filter_map(|one| Some(one.split('=').next()?.trim())).collect();
+    let mut own = Vec::new();
     if plan.membership.elastic.is_none() {
-        settings.push(format!("is_host={}", u8::from(plan.membership.is_master())));
+        own.push(("is_host", u64::from(plan.membership.is_master())));
     }
-    settings.push(format!("join_timeout={seconds}"));
+    own.push(("join_timeout", plan.join_timeout.as_secs().max(1)));
     // Timeout for reads from the store (torch's default is 60).
-    settings.push("read_timeout=300".to_owned());
-    settings.join(",")
+    own.push(("read_timeout", 300));
+    own.retain(|(key, _)| !keys.contains(key));
+    let own = own.into_iter().map(|(key, value)| format!("{key}={value}"));
+    own.chain((!stated.is_empty()).then(|| stated.to_owned())).collect::<Vec<_>>().join(",")
 }
 
 /// `host:port`, an IPv6 address in brackets.

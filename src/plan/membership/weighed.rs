@@ -72,7 +72,7 @@ fn decided_by(field: Field) -> &'static [&'static str] {
         Field::TaskRank => &["rank", "node_rank"],
         Field::TaskLocal => &["local_rank"],
         Field::Cpus => &["OMP_NUM_THREADS"],
-        Field::JobId => &[],
+        Field::JobId => &["rdzv_id"],
     }
 }
 
@@ -99,7 +99,7 @@ fn why_not(contract: &Contract, found: &Evidence, decisions: &[Decision]) -> Tex
     }
     let of = |what: &str| decisions.iter().find(|one| one.what == what);
     match found.field {
-        Field::JobId => {
+        Field::JobId if of("rdzv_id").is_none() => {
             return text!(
                 "only a c10d rendezvous without a muster needs the id of the job",
                 "只有不集结的 c10d 会合才需要任务 ID"

@@ -1,6 +1,7 @@
 //! Variables that a plan sets, keeps and removes.
 
 use crate::host::Host;
+use crate::observe::Claim;
 use crate::plan::AskedNproc;
 use crate::plan::fixtures::{facts, flag, planned, profile, settings};
 use crate::settings::{Engine, Source};
@@ -84,7 +85,7 @@ fn threads_keep_to_the_cpus_that_slurm_gave() {
 #[test]
 fn platform_variables_of_torchrun_never_reach_it() {
     let mut node = facts(2);
-    node.contract.pet_variables = vec!["PET_NNODES".into()];
+    node.contract.pet_variables = vec![Claim { variable: "PET_NNODES".into(), value: "1".into() }];
     node.contract.stale_rank_variables = vec!["TORCHELASTIC_SOMETHING".into()];
     let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
     for name in ["PET_NNODES", "TORCHELASTIC_SOMETHING", "LOCAL_RANK", "RANK", "WORLD_SIZE"] {

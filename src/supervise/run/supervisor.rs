@@ -101,6 +101,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) grace: Duration,
     pub(super) interactive: bool,
     pub(super) has_engine: bool,
+    pub(super) engine_restarts: bool,
     /// The engine, or our shims: pid → rank, until reaped.
     pub(super) children: HashMap<i32, Option<RankId>>,
     pub(super) shims: HashMap<u64, ShimConnection>,
@@ -196,6 +197,10 @@ impl Supervisor<'_> {
                     self.streams.attach(planned.owner(rank.global), stream, pipe);
                 }
                 let at = SystemTime::now();
+                if self.engine_restarts {
+                    // In place of the one before, whose number may have been another one.
+                    self.ranks.retain(|_, before| before.id.local != rank.local);
+                }
                 self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });
                 self.launching.rank_begins(rank, program);
                 if planned.is_other(world_size) && self.outcome.other_world.is_none() {
@@ -280,6 +285,10 @@ impl Supervisor<'_> {
             seen.at = SystemTime::now();
         }
         (self.notice)(Notice::RankEnded { rank, end });
+        if self.engine_restarts && self.outcome.engine.is_none() {
+            // The engine ends the others, and starts all again or ends itself.
+            return;
+        }
         if !end.is_some_and(End::success) && self.outcome.stop.is_none() {
             self.outcome.first_failure.get_or_insert(rank.global);
             self.begin_stop(StopReason::RankFailed(rank.global));
@@ -381,6 +390,14 @@ impl Supervisor<'_> {
         if self.shims.values().any(|shim| shim.identity().is_some() && lives(shim)) {
             self.engine_weighed = true;
             self.engine_gone(end);
+        } else if self.engine_restarts && !end.success() && self.shims.is_empty() {
+            self.engine_weighed = true;
+            // The ranks that it ended for the failure of one came after that.
+            let failed = self.ranks.values().filter(|rank| rank.failed());
+            if let Some(rank) = failed.min_by_key(|rank| rank.at).map(|rank| rank.id.global) {
+                self.outcome.first_failure.get_or_insert(rank);
+                self.begin_stop(StopReason::RankFailed(rank));
+            }
         }
     }
 
@@ -444,6 +461,7 @@ mod tests {
             grace: Duration::from_secs(1),
             interactive: false,
             has_engine: false,
+            engine_restarts: false,
             children: HashMap::new(),
             shims: HashMap::new(),
             unreported: Vec::new(),

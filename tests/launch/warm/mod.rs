@@ -143,10 +143,29 @@ fn what_a_rank_leaves_behind_is_ended() {
 
 #[test]
 fn the_next_attempt_is_forked_from_the_same_interpreter() {
-    let launcher = job("direct", 2, "required", &["--max-restarts", "1"], "warmed.py");
-    let folder = launcher.folder().to_path_buf();
-    let text = folder.display().to_string();
-    let ended = launcher.args(["fails-once", &text]).run().expect_code(0).expect_nothing_left();
-    assert!(!ended.out.contains(" alone"), "{}", ended.out);
-    assert_eq!(beginning(&folder, 0, 1)["forked"], true);
+    for engine in ["direct", "torchrun"] {
+        let launcher = job(engine, 2, "required", &["--max-restarts", "1"], "warmed.py");
+        let folder = launcher.folder().to_path_buf();
+        let text = folder.display().to_string();
+        let ended = launcher.args(["fails-once", &text]).run().expect_code(0).expect_nothing_left();
+        assert!(!ended.out.contains(" alone"), "{engine} {}", ended.out);
+        let (first, second) = (beginning(&folder, 0, 0), beginning(&folder, 0, 1));
+        assert_eq!((&first["count"], &first["own"]), (&"0".into(), &"0".into()), "{engine}");
+        assert_eq!((&second["count"], &second["own"]), (&"1".into(), &"1".into()), "{engine}");
+        assert_eq!(second["forked"], true, "{engine}");
+    }
+}
+
+#[test]
+fn a_forked_rank_reads_standard_input() {
+    for engine in ["direct", "torchrun"] {
+        let (pipe, mut writer) = std::io::pipe().expect("a pipe");
+        std::io::Write::write_all(&mut writer, b"bob\n").expect("room");
+        let launcher = job(engine, 2, "required", &[], "warmed.py").stdin(pipe);
+        let folder = launcher.folder().display().to_string();
+        let ended = launcher.args(["reads", &folder]).run().expect_code(0).expect_nothing_left();
+        assert!(!ended.out.contains(" alone"), "{engine} {}", ended.out);
+        let (first, other) = ("[r0] read 'bob\\n'", "[r1] read ''");
+        assert!(ended.out.contains(first) && ended.out.contains(other), "{engine} {}", ended.out);
+    }
 }

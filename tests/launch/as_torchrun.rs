@@ -1,0 +1,210 @@
+//! What a rank has from torchrun, it has with every engine: the number of the attempt, standard
+//! input, and what torchrun's own variables ask for.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use harness::{Ended, Launcher, free_port, python, run_args};
+use ranklaunch::testing::torchrun::torchrun_options;
+
+/// `sh -c SCRIPT` as the program.
+fn shell(engine: &str, nproc: u32, options: &[&str], script: &str) -> Launcher {
+    let mut args = run_args(engine, nproc);
+    if engine == "command" {
+        args.retain(|word| word != "--nproc-per-node" && word != &*nproc.to_string());
+    }
+    Launcher::new(args).args(options).args(["--", "sh", "-c", script])
+}
+
+const NUMBERS: &str = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
+                       $TORCHELASTIC_MAX_RESTARTS\"; exit 75";
+
+fn count(ended: &Ended, words: &str) -> usize {
+    ended.out.lines().filter(|line| line.ends_with(words)).count()
+}
+
+#[test]
+fn each_rank_sees_its_attempt_with_every_engine() {
+    for (engine, ranks) in [("direct", 2), ("torchrun", 2), ("accelerate", 2), ("command", 1)] {
+        let options = ["--max-restarts", "1", "--retry-on", "rank.exit"];
+        let ended = shell(engine, ranks, &options, NUMBERS).run().expect_code(75);
+        // The launcher of a command counts for its own ranks.
+        let seen =
+            if engine == "command" { ["saw 0  ", "saw 1  "] } else { ["saw 0 0 1", "saw 1 1 1"] };
+        for words in seen {
+            assert!(count(&ended, words) >= 1, "{engine} {words}: {}", ended.out);
+        }
+        assert_eq!(count(&ended, seen[0]) as u32, ranks, "{engine}: {}", ended.out);
+    }
+}
+
+#[test]
+fn the_first_rank_alone_reads_standard_input() {
+    const READS: &str = "read -r x; echo \"got <$x>\"";
+    for engine in ["direct", "torchrun", "accelerate"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("words");
+        std::fs::write(&file, "bob\n").expect("written");
+        let (pipe, mut writer) = std::io::pipe().expect("a pipe");
+        writer.write_all(b"bob\n").expect("room");
+        let (socket, mut other) = UnixStream::pair().expect("a pair");
+        other.write_all(b"bob\n").expect("room");
+        let all: [(&str, OwnedFd); 3] = [
+            ("a pipe", pipe.into()),
+            ("a file", File::open(&file).expect("it is there").into()),
+            ("a socket", socket.into()),
+        ];
+        let few = if engine == "direct" { 3 } else { 1 };
+        for (what, input) in all.into_iter().take(few) {
+            let ended = shell(engine, 2, &[], READS).stdin(input).run().expect_code(0);
+            assert_eq!(count(&ended, "got <bob>"), 1, "{engine} {what}: {}", ended.out);
+            assert!(ended.out.contains("[r0] got <bob>"), "{engine} {what}: {}", ended.out);
+            assert!(ended.out.contains("[r1] got <>"), "{engine} {what}: {}", ended.out);
+            let said = format!("standard input ({what}) goes to the first rank here");
+            assert!(ended.err.contains(&said), "{engine}: {}", ended.err);
+        }
+        drop((writer, other));
+    }
+}
+
+/// The writers live as long as the test, and nobody reads.
+#[test]
+fn standard_input_that_never_ends_holds_nobody() {
+    for (engine, code) in [("direct", 0), ("torchrun", 0), ("direct", 3)] {
+        let (pipe, writer) = std::io::pipe().expect("a pipe");
+        let script = format!("exit {code}");
+        shell(engine, 2, &[], &script).stdin(pipe).run().expect_code(code).expect_nothing_left();
+        drop(writer);
+    }
+    let (socket, other) = UnixStream::pair().expect("a pair");
+    let input = OwnedFd::from(socket);
+    shell("direct", 1, &[], "exit 0").stdin(input).run().expect_code(0).expect_nothing_left();
+    drop(other);
+}
+
+#[test]
+fn empty_standard_input_ends_at_once_without_a_word() {
+    let (over, writer) = std::io::pipe().expect("a pipe");
+    drop(writer);
+    let empty = File::open("/dev/null").expect("a device");
+    for input in [OwnedFd::from(over), empty.into()] {
+        let ended = shell("direct", 2, &[], "read -r x || echo over").stdin(input).run();
+        let ended = ended.expect_code(0);
+        assert_eq!(count(&ended, "over"), 2, "{}", ended.out);
+        assert!(!ended.err.contains("standard input"), "{}", ended.err);
+    }
+    // Closed, as a daemon starts its children.
+    let mut closed = Command::new("sh");
+    closed.args(["-c", "exec \"$0\" \"$@\" <&-"]).arg(harness::executable());
+    let mut args = run_args("direct", 1);
+    args.extend(["--", "sh", "-c", "read -r x || echo over"].map(Into::into));
+    let ended = Launcher::of(closed, args).run().expect_code(0);
+    assert!(ended.out.contains("over"), "{}", ended.out);
+}
+
+#[test]
+fn a_second_attempt_gets_what_is_left() {
+    let (pipe, mut writer) = std::io::pipe().expect("a pipe");
+    writer.write_all(b"one\ntwo\n").expect("room");
+    drop(writer);
+    let script = "read -r x; echo \"got <$x>\"; [ \"$RANKLAUNCH_ATTEMPT\" = 1 ]";
+    let options = ["--max-restarts", "1"];
+    let ended = shell("direct", 1, &options, script).stdin(pipe).run().expect_code(0);
+    assert_eq!((count(&ended, "got <one>"), count(&ended, "got <two>")), (1, 1), "{}", ended.out);
+    assert!(ended.err.contains("what earlier attempts have left of it"), "{}", ended.err);
+}
+
+#[test]
+fn a_restart_budget_of_torchrun_is_ours() {
+    let ended = shell("direct", 1, &["--retry-on", "rank.exit"], NUMBERS);
+    let ended = ended.env("PET_MAX_RESTARTS", "1").run().expect_code(75);
+    assert_eq!((count(&ended, "saw 0 0 1"), count(&ended, "saw 1 1 1")), (1, 1), "{}", ended.out);
+    // What is given here wins.
+    let ended = shell("direct", 1, &["--max-restarts", "0"], NUMBERS).env("PET_MAX_RESTARTS", "5");
+    assert_eq!(count(&ended.run().expect_code(75), "saw 0 0 0"), 1);
+    // The torchrun in a command reads it itself.
+    let ended = shell("command", 1, &[], "echo \"saw $PET_MAX_RESTARTS\"; exit 75");
+    let ended = ended.env("PET_MAX_RESTARTS", "5").run().expect_code(75);
+    assert_eq!(count(&ended, "saw 5"), 1, "{}", ended.out);
+    let wrong = shell("direct", 1, &[], "exit 0").env("PET_MAX_RESTARTS", "many").run();
+    assert!(wrong.expect_code(64).err.contains("PET_MAX_RESTARTS is `many`"));
+}
+
+/// What the training operator sets for `elasticPolicy` with one node of one to two.
+fn elastic(restarts: &str, nproc: u32, script: &str) -> Launcher {
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let launcher = shell("torchrun", nproc, &["--grace", "20s"], script);
+    [
+        ("PET_NNODES", "1:2"),
+        ("PET_NPROC_PER_NODE", "1"),
+        ("PET_MAX_RESTARTS", restarts),
+        ("PET_RDZV_BACKEND", "c10d"),
+        ("PET_RDZV_ENDPOINT", &endpoint),
+        ("PET_RDZV_ID", "job"),
+        ("PET_RDZV_CONF", "last_call_timeout=1"),
+    ]
+    .into_iter()
+    .fold(launcher, |launcher, (name, value)| launcher.env(name, value))
+}
+
+#[test]
+fn an_elastic_job_is_started_again_by_torchrun() {
+    let script = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
+                  $TORCHELASTIC_MAX_RESTARTS\"; [ \"$TORCHELASTIC_RESTART_COUNT\" = 2 ] && exit 0; \
+                  [ \"$RANK\" = 1 ] && exit 7; exec sleep 300";
+    let ended = elastic("3", 2, script).run().expect_code(0).expect_nothing_left();
+    for words in ["saw 0 0 3", "saw 0 1 3", "saw 0 2 3"] {
+        assert_eq!(count(&ended, words), 2, "{words}: {}\n{}", ended.out, ended.err);
+    }
+}
+
+#[test]
+fn an_exhausted_elastic_job_gives_the_ranks_code() {
+    let script = "echo \"saw $TORCHELASTIC_RESTART_COUNT\"; [ \"$RANK\" = 1 ] && exit 7; \
+                  exec sleep 300";
+    let ended = elastic("1", 2, script).run().expect_code(7).expect_nothing_left();
+    assert_eq!((count(&ended, "saw 0"), count(&ended, "saw 1")), (2, 2), "{}", ended.out);
+    let verdict = &ended.run_json(0)["verdict"];
+    assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
+}
+
+#[test]
+fn torchruns_variables_say_how_the_program_starts() {
+    let of = |set: &[(&str, &str)], program: &[&str]| {
+        let launcher = Launcher::new(run_args("direct", 1)).args(["--"]).args(program);
+        set.iter().fold(launcher, |launcher, (name, value)| launcher.env(name, value)).run()
+    };
+    let module = of(&[("PET_MODULE", "1")], &["json.tool", "--help"]).expect_code(0);
+    assert!(module.out.contains("usage"), "{}", module.out);
+    // Not executable, so it would be a script of Python.
+    let program = harness::program("rank.sh");
+    let program = program.to_str().expect("UTF-8");
+    of(&[("PET_NO_PYTHON", "1")], &[program, "succeed"]).expect_code(0);
+    let both = of(&[("PET_NO_PYTHON", "1"), ("PET_MODULE", "1")], &["json.tool"]).expect_code(64);
+    assert!(both.err.contains("PET_MODULE and PET_NO_PYTHON are both set"), "{}", both.err);
+    of(&[("PET_NO_PYTHON", "1"), ("PET_MODULE", "0")], &[program, "succeed"]).expect_code(0);
+    of(&[("PET_MODULE", "yes")], &["json.tool"]).expect_code(64);
+}
+
+/// A new option of torch has to get a meaning here, or a reason why it has none.
+#[test]
+fn every_option_of_the_installed_torch_is_listed() {
+    let script = "import torch.distributed.run as run, torch.distributed.argparse_util as util\n\
+                  for action in run.get_args_parser()._actions:\n    \
+                  if isinstance(action, (util.env, util.check_env)):\n        \
+                  print(action.dest.replace('_', '-'), isinstance(action, util.check_env))\n";
+    let told = Command::new(python()).args(["-c", script]).output().expect("it runs");
+    let told = String::from_utf8(told.stdout).expect("UTF-8");
+    let mut torch: Vec<&str> = told.lines().collect();
+    let own: Vec<String> = torchrun_options()
+        .iter()
+        .map(|(name, is_switch)| format!("{name} {}", if *is_switch { "True" } else { "False" }))
+        .collect();
+    let mut own: Vec<&str> = own.iter().map(String::as_str).collect();
+    torch.sort_unstable();
+    own.sort_unstable();
+    assert_eq!(own, torch);
+}
