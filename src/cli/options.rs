@@ -81,9 +81,9 @@ pub struct Options {
     #[arg(long, help_heading = MEMBERSHIP)]
     pub nested: bool,
 
-    /// Processes per node: auto (the most that the GPUs and the layout allow) or a number
-    /// [default: auto]
-    #[arg(long, value_name = "auto|N", help_heading = LAYOUT)]
+    /// Processes per node: auto (the most that the GPUs and the layout allow; 1 without GPUs), gpu
+    /// (at most one per GPU), cpu (at most one per CPU) or a number [default: auto]
+    #[arg(long, value_name = "auto|gpu|cpu|N", help_heading = LAYOUT)]
     pub nproc_per_node: Option<OsString>,
     /// Refuse to start with fewer processes per node
     #[arg(long, value_name = "N", help_heading = LAYOUT)]

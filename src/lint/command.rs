@@ -531,7 +531,7 @@ fn said(settings: &Settings, field: FlagField) -> Option<String> {
         }
         FlagField::Nproc => match settings.nproc_per_node.value {
             Nproc::Count(count) => Some(count.to_string()),
-            Nproc::Auto => None,
+            Nproc::Auto | Nproc::Gpu | Nproc::Cpu => None,
         },
         FlagField::NodeRank => settings.node_rank.as_ref().map(|rank| rank.value.to_string()),
         FlagField::MasterAddr => plan::stated_master(settings).map(|addr| addr.value.clone()),

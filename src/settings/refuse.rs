@@ -110,10 +110,6 @@ fn known_mistake(row: &SettingRow, value: &OsStr) -> Option<Text> {
             "only the platform can give a range, for an elastic job (PET_NNODES of a PyTorchJob); otherwise give one number: --nnodes 2",
             "节点数范围只能由平台为弹性任务给出（PyTorchJob 的 PET_NNODES）；其他情况请只给一个数：--nnodes 2"
         )),
-        "nproc-per-node" if matches!(value, "gpu" | "cpu") => Some(text!(
-            "write --nproc-per-node auto --device {value}: as many as the node and the layout allow",
-            "请写 --nproc-per-node auto --device {value}：节点与布局允许的最大进程数"
-        )),
         _ => None,
     }
 }

@@ -134,7 +134,9 @@ fn argument(text: &str) -> Option<Option<String>> {
 }
 
 fn nproc(text: &str) -> Option<Nproc> {
-    if text == "auto" { Some(Nproc::Auto) } else { positive(text).map(Nproc::Count) }
+    const NAMED: &[(&str, Nproc)] =
+        &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
+    named(text, NAMED).or_else(|| positive(text).map(Nproc::Count))
 }
 
 const WHOLE: Allowed = Allowed::Words("a whole number, 0 or more", "不小于 0 的整数");
@@ -187,8 +189,10 @@ const MODULES: Allowed = Allowed::Words(
     "a Python module's name, with - before it to leave it out",
     "Python 模块名，前面加 - 表示不导入",
 );
-const NPROC: Allowed =
-    Allowed::Words("auto or a whole number, 1 or more", "auto 或不小于 1 的整数");
+const NPROC: Allowed = Allowed::Words(
+    "auto, gpu, cpu or a whole number, 1 or more",
+    "auto、gpu、cpu 或不小于 1 的整数",
+);
 const BOOLEAN: Allowed = Allowed::OneOf(|| vec!["true", "false"]);
 const ARGUMENT: Allowed =
     Allowed::Words("an argument of the script, such as --task", "脚本的参数名，例如 --task");

@@ -212,6 +212,10 @@ pub enum WorldSizeCounts {
 #[serde(rename_all = "lowercase")]
 pub enum Nproc {
     Auto,
+    /// One per GPU; refused without any.
+    Gpu,
+    /// One per CPU that the limits of this node allow.
+    Cpu,
     Count(u32),
 }
 

@@ -44,7 +44,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("master-port", &["1", "29500", "65535"]),
     ("world-size-counts", &["auto", "nodes", "processes"]),
     ("rdzv", &["static", "c10d"]),
-    ("nproc-per-node", &["auto", "1", "5", "8", "4096", "4294967295"]),
+    ("nproc-per-node", &["auto", "gpu", "cpu", "1", "5", "8", "4096", "4294967295"]),
     ("min-nproc", &["1", "8", "4294967295"]),
     ("device", &["auto", "gpu", "cpu"]),
     ("layout", &["none", "ulysses-world", "ulysses-ring"]),

@@ -87,6 +87,31 @@ fn without_any_sign_of_a_gpu_one_process_computes_on_the_cpu() {
     }
 }
 
+/// As for torchrun, but for `auto` without GPUs.
+#[test]
+fn named_numbers_of_processes_mean_what_torchrun_means() {
+    let number = |node: &Node, args: &[&str]| {
+        let planned = node.json(&[args, &["--", "x.py"]].concat());
+        if planned.code == 0 { planned.at("/nproc_per_node") } else { planned.refusal() }
+    };
+    let of = |word| ["--nproc-per-node", word];
+    let (none, four) = (Node::without_gpus(), Node::with_gpus(4));
+    let by_platform = Node::without_gpus().platform("PET_NNODES=1 PET_NPROC_PER_NODE=cpu");
+    let cpus = number(&by_platform, &[]);
+    assert!(cpus.parse::<u32>().is_ok_and(|cpus| cpus > 1), "{cpus}");
+    assert_eq!(number(&none, &of("cpu")), cpus);
+    assert_eq!(number(&four, &of("cpu")), cpus);
+    assert_eq!((number(&none, &of("auto")), number(&four, &of("auto"))), ("1".into(), "4".into()));
+    assert_eq!(
+        (number(&none, &of("gpu")), number(&four, &of("gpu"))),
+        ("80 gpu.count".into(), "4".into())
+    );
+    for (word, device) in [("gpu", "cpu"), ("cpu", "gpu")] {
+        let both = [&of(word)[..], &["--device", device]].concat();
+        assert_eq!(number(&four, &both), "64 settings.nproc_per_node", "{word}");
+    }
+}
+
 #[test]
 fn gpus_that_a_variable_hides_are_not_gpus_that_are_missing() {
     let node = Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", "");

@@ -5,7 +5,7 @@
 //! not a request of the user, so it is only an upper bound.
 
 use crate::observe::{Contract, Evidence, Field, GpuFacts};
-use crate::settings::{Nproc, Settings, Source};
+use crate::settings::{Device, Nproc, Settings, Source};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
@@ -35,8 +35,25 @@ pub(crate) fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<As
         // The platform's number is for the outer job.
         return Ok(AskedNproc::Auto);
     }
+    let device = &settings.device;
+    match (setting.value, device.value) {
+        (Nproc::Gpu, Device::Cpu) | (Nproc::Cpu, Device::Gpu) => {
+            let (nproc, other) = (&setting.source, &device.source);
+            return Err(Refusal::new(
+                Id::SettingsNprocPerNode,
+                text!(
+                    "{nproc} and {other} ask for different devices, gpu and cpu",
+                    "{nproc} 与 {other} 分别要求 gpu 和 cpu，互相矛盾"
+                ),
+                text!("remove one of them", "请去掉其中之一"),
+            ));
+        }
+        _ => {}
+    }
     match setting.value {
         Nproc::Count(n) => return Ok(AskedNproc::Count { n, source: setting.source.to_string() }),
+        Nproc::Gpu => return Ok(AskedNproc::Gpus),
+        Nproc::Cpu => return Ok(AskedNproc::Cpu),
         Nproc::Auto if setting.source != Source::Default => return Ok(AskedNproc::Auto),
         Nproc::Auto => {}
     }

@@ -295,7 +295,6 @@ fn what_is_probably_meant_is_said() {
         (&["--severity", "shm.size=bad"], "--severity shm.size=fail"),
         (&["--severity", "colour=fail"], "gpu.fault, gpu.fabric"),
         (&["--nnodes", "1:2"], "PET_NNODES"),
-        (&["--nproc_per_node", "gpu"], "--nproc-per-node auto --device gpu"),
     ] {
         let refusal = read(&options(line), &host(&[])).expect_err(hint);
         assert!(refusal.hint.en.contains(hint), "{line:?}: {}", refusal.hint.en);

@@ -192,6 +192,8 @@ fn processes_asked_for() {
     }
     assert_eq!(asked(Some(Nproc::Count(5)), &pet("8")), "5 --nproc-per-node");
     assert_eq!(asked(Some(Nproc::Auto), &pet("8")), "Auto");
+    assert_eq!(asked(Some(Nproc::Gpu), &pet("8")), "Gpus");
+    assert_eq!(asked(Some(Nproc::Cpu), &pet("auto")), "Cpu");
     // KubeBrain's number is a capacity, not a request: two nodes of 8 and 40 heads need 5.
     let kubebrain = "KUBEBRAIN_REPLICA=0 PROC_PER_NODE=8";
     assert_eq!(asked(None, kubebrain), "Auto");
