@@ -312,9 +312,13 @@ pub struct Compare {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Stacks {
-    /// The job, by its run id or the beginning of it [default: the only one that runs here]
-    #[arg(value_name = "RUN")]
+    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
+    /// here]
+    #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
+    /// The job whose run is the newest in this log folder
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<OsString>,
     /// Only the node with this number
     #[arg(long, value_name = "N")]
     pub node: Option<OsString>,
@@ -331,9 +335,13 @@ pub struct Stacks {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Dump {
-    /// The job, by its run id or the beginning of it [default: the only one that runs here]
-    #[arg(value_name = "RUN")]
+    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
+    /// here]
+    #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
+    /// The job whose run is the newest in this log folder
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<OsString>,
     /// The folder; created if it does not exist [default: ranklaunch-dump-RUN here]
     #[arg(long, value_name = "DIR")]
     pub output: Option<OsString>,

@@ -1,7 +1,6 @@
 //! `ranklaunch dump`: the evidence of a running job in a folder, for a bug report.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,7 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use super::output::{refuse, show};
-use super::running_job::{chosen, none, refusal_of, silent, unanswered};
+use super::running_job::{none, refusal_of, silent, unanswered};
+use super::which_run::running;
 use crate::cli::{Dump, Options};
 use crate::deadline::spawn_detached;
 use crate::host::Host;
@@ -47,7 +47,7 @@ struct Evidence {
 }
 
 fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
-    let evidence = collected(asked.run.as_deref(), lang)?;
+    let evidence = collected(asked, lang)?;
     let folder = match &asked.output {
         Some(folder) => PathBuf::from(folder),
         None => PathBuf::from(format!("ranklaunch-dump-{}", evidence.job.run_id)),
@@ -69,12 +69,12 @@ fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
 
 /// From one agent, which asks the others; of nodes that do not know each other from all that are
 /// here.
-fn collected(run: Option<&OsStr>, lang: Lang) -> Result<Evidence, Refusal> {
+fn collected(asked: &Dump, lang: Lang) -> Result<Evidence, Refusal> {
     let mut found: Option<Evidence> = None;
     let mut failed = None;
-    let chosen = chosen(run)?;
-    chosen.tell_owner(lang);
-    for (agent, job) in chosen.agents {
+    let job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
+    job.tell_owner(lang);
+    for (agent, job) in job.agents {
         // Side by side, since each waits for the nodes that say nothing.
         let (tell, told) = mpsc::channel();
         let same = agent.clone();

@@ -1,7 +1,8 @@
 //! `ranklaunch stacks`: what the ranks of a running job do now.
 
 use super::output::{print, refuse, show};
-use super::running_job::{chosen, none, refusal_of, silent, unanswered};
+use super::running_job::{none, refusal_of, silent, unanswered};
+use super::which_run::running;
 use crate::cli::{Options, ReportFormat, Stacks};
 use crate::host::Host;
 use crate::lang::{Lang, Text, cause};
@@ -35,7 +36,7 @@ struct Found {
 
 fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
     let wanted = numbers(asked)?;
-    let mut job = chosen(asked.run.as_deref())?;
+    let mut job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
     job.tell_owner(lang);
     // Where the nodes do not know each other, the agent of that node has to be asked.
     job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);

@@ -82,6 +82,21 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
     }
 }
 
+/// The job that runs here and is meant: by its folder, or by the log folder of which it is the newest
+/// run.
+pub(super) fn running(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<RunningJob, Refusal> {
+    let folder = match run {
+        Some(run) => Some(Path::new(run)).filter(|run| is_path(run)),
+        None => log_dir.map(Path::new),
+    };
+    let Some(folder) = folder else { return Ok(running_job::chosen(run)?) };
+    match of_folder(folder) {
+        Some(Run::Folder(found)) => Ok(running_job::chosen(Some(OsStr::new(&found.id)))?),
+        Some(Run::Lives(job)) => Ok(job),
+        None => Err(no_run_in(folder)),
+    }
+}
+
 /// `latest` of this folder names a run, as a path does.
 fn is_path(run: &Path) -> bool {
     run.components().count() > 1 || run.is_absolute() || run.is_dir()

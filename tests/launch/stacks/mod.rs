@@ -65,3 +65,26 @@ fn of_script(ranks: u32, script: &str) -> Running {
     std::fs::write(&file, script).expect("written");
     launcher.args(["--".into(), file.into_os_string()]).env("RANKLAUNCH_GRACE", "5s").start()
 }
+
+#[test]
+fn a_job_is_meant_by_its_folder() {
+    let script = "import threading\nprint('READY', flush=True)\nthreading.Event().wait()\n";
+    let (mut one, mut other) = (of_script(1, script), of_script(1, script));
+    one.says("READY", 1);
+    other.says("READY", 1);
+    let logs = one.folder().join("ranklaunch-logs");
+    let logs = logs.to_str().expect("UTF-8");
+    let run = format!("{logs}/latest");
+    for how in [&["--log-dir", logs][..], &[logs], &[&run]] {
+        let ended = Launcher::new(["stacks", "--lang", "en"]).args(how).run().expect_code(0);
+        assert!(ended.out.contains(&one.run_id()), "{how:?}: {}", ended.out);
+        assert!(!ended.out.contains(&other.run_id()), "{how:?}: {}", ended.out);
+        let dump = Launcher::new(["dump", "--lang", "en", "--output", "evidence"]).args(how);
+        let ended = dump.run().expect_code(0);
+        assert!(ended.folder().join("evidence").is_dir(), "{how:?}: {}", ended.out);
+    }
+    let nothing = tempfile::tempdir().expect("a folder");
+    let nothing = nothing.path().to_str().expect("UTF-8");
+    let ended = Launcher::new(["stacks", "--log-dir", nothing]).run();
+    assert!(ended.code != 0 && ended.err.contains("no run of ranklaunch"), "{}", ended.err);
+}
