@@ -169,6 +169,7 @@ mod tests {
     fn a_number_that_is_none_is_refused() {
         let asked = |rank: &str| Stacks {
             run: None,
+            log_dir: None,
             node: None,
             rank: Some(rank.into()),
             format: ReportFormat::Text,
