@@ -143,6 +143,7 @@ struct Agent {
     interactive: bool,
     /// Below an engine that is not to see a failure before the other ranks have ended.
     waits: bool,
+    below_engine: bool,
 }
 
 /// The dispositions of the rank: those of the launcher.
@@ -160,12 +161,14 @@ impl Agent {
         let value = std::env::var(AGENT_SOCKET).ok()?;
         let mut words = value.split(' ');
         let has = |name: &str| value.split(' ').any(|word| word == name);
+        let below_engine = std::env::var_os(RANK_SLOT).is_none();
         Some(Agent {
             socket: socket::dial(words.next()?).ok()?,
             token: words.next()?.to_owned(),
             grace: Duration::from_millis(words.next()?.parse().ok()?),
             interactive: has(TERMINAL),
-            waits: std::env::var_os(RANK_SLOT).is_none() && !has(FREE_ENGINE),
+            waits: below_engine && !has(FREE_ENGINE),
+            below_engine,
         })
     }
 }
@@ -241,7 +244,10 @@ struct Shim {
     childless: bool,
     /// The terminal while it is lent to the rank; only in the launcher's session.
     terminal: Option<Lent>,
+    /// The engine is not to see a failure before the other ranks have ended: none of ours, and no
+    /// engine that the agent is stopping.
     waits: bool,
+    below_engine: bool,
     /// The user's process is a shell that runs a script.
     is_shell: bool,
     /// The rank has failed, and the engine is not to see it yet.
@@ -286,7 +292,7 @@ impl Shim {
         let engine = (!agent.interactive && sys::own_group() == own_pid()).then_some(parent);
         let manager = manager::above();
 
-        let Agent { socket: agent, token, grace, interactive, waits } = agent;
+        let Agent { socket: agent, token, grace, interactive, waits, below_engine } = agent;
         let began = SystemTime::now();
         let (rank, local_rank) = slot();
         let world_size = number("WORLD_SIZE");
@@ -352,6 +358,7 @@ impl Shim {
                     childless: false,
                     terminal,
                     waits,
+                    below_engine,
                     is_shell: tree::is_shell(pid).unwrap_or(false),
                     waits_for_others: false,
                     may_leave: false,
@@ -495,6 +502,7 @@ impl Shim {
         let Some(agent) = &self.agent else { return };
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {
+                self.waits |= self.below_engine && !comes_twice(number);
                 // A shell continued the launcher's group.
                 if let (Some(Signal::CONT), Some(lent)) =
                     (Signal::from_named_raw(number), &self.terminal)
@@ -503,7 +511,10 @@ impl Shim {
                 }
                 self.forward(number, Reach::Rank);
             }
-            Ok(Some((ToRank::Term, _))) => self.forward(Signal::TERM.as_raw(), Reach::Tree),
+            Ok(Some((ToRank::Term, _))) => {
+                self.waits |= self.below_engine;
+                self.forward(Signal::TERM.as_raw(), Reach::Tree);
+            }
             Ok(Some((ToRank::NoManager, _))) => self.forwarded.no_manager(Instant::now()),
             Ok(Some((ToRank::Leave, _))) => self.may_leave = true,
             Ok(Some((ToRank::Terminal { .. }, _))) => {}

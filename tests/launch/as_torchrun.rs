@@ -171,6 +171,23 @@ fn an_exhausted_elastic_job_gives_the_ranks_code() {
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
 }
 
+/// torchrun would start ranks again that the stop has ended.
+#[test]
+fn a_stopped_elastic_job_begins_no_rank_again() {
+    for (how, saved) in
+        [("exec sleep 300", 0), ("trap 'sleep 1; echo saved; exit 0' TERM; wait", 2)]
+    {
+        let script = format!("sleep 300 & echo READY; {how}");
+        let mut running = elastic("9", 2, &script).start();
+        running.says("READY", 2);
+        let asked = std::time::Instant::now();
+        running.signal(nix::sys::signal::Signal::SIGTERM);
+        let ended = running.wait().expect_code(143).expect_nothing_left();
+        assert_eq!((count(&ended, "READY"), count(&ended, "saved")), (2, saved), "{}", ended.out);
+        assert!(asked.elapsed().as_secs() < 15, "{:?}", asked.elapsed());
+    }
+}
+
 #[test]
 fn torchruns_variables_say_how_the_program_starts() {
     let of = |set: &[(&str, &str)], program: &[&str]| {

@@ -187,11 +187,16 @@ impl Supervisor<'_> {
         let Some(stop) = &mut self.stop else { return };
         let before = stop.released;
         let since = before.map_or(now, |released| released.first);
-        let all = first.is_none() || now >= since + ENGINE_LOOKS;
+        let begins_again = self.engine_restarts && !self.children.is_empty();
+        let all = (first.is_none() && !begins_again) || now >= since + ENGINE_LOOKS;
         if before.is_some_and(|released| released.all == all) {
             return;
         }
         stop.released = Some(Released { first: since, all });
+        if begins_again && before.is_none() {
+            // It would start the ranks again; of TERM it ends, and ends the shims with it.
+            self.signal_engine(Signal::TERM);
+        }
         for shim in self.shims.values() {
             let is_first =
                 matches!(shim.phase, ShimPhase::Ended(rank) if Some(rank.global) == first);
