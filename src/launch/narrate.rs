@@ -10,8 +10,8 @@ use crate::lang::Text;
 use crate::ranges;
 use crate::rank::{GlobalRank, RankId};
 use crate::report::ending::{self, describe};
-use crate::supervise::{self, End, Notice, Planned, RankUnit};
-use crate::sys::signal_name;
+use crate::supervise::{self, End, KillReason, Notice, Planned, RankUnit};
+use crate::sys::{Signal, signal_name};
 use crate::text;
 
 /// Prints a line for the important events; all events go to the journal.
@@ -29,7 +29,7 @@ impl Narrator<'_> {
     pub(super) fn hear(&mut self, notice: &Notice) {
         record(notice);
         let said = match self.ends.hear(notice) {
-            Heard::Later => Vec::new(),
+            Heard::Later | Heard::Never => Vec::new(),
             Heard::Now => line(self.context, self.planned, notice).into_iter().collect(),
             Heard::After(ends) => {
                 let mut lines = of_ends(self.planned, &ends);
@@ -57,6 +57,7 @@ struct Ends {
     /// Ranks that have begun and not ended.
     running: usize,
     is_stopping: bool,
+    is_killing: bool,
     told: Grouped,
 }
 
@@ -70,6 +71,8 @@ enum Heard {
     After(Grouped),
     /// These, of which the notice is the last.
     Last(Grouped),
+    /// Nothing: ranklaunch itself has done it.
+    Never,
 }
 
 impl Ends {
@@ -78,19 +81,27 @@ impl Ends {
             Notice::RankStarted { .. } => self.running += 1,
             Notice::RankEnded { .. } => self.running = self.running.saturating_sub(1),
             Notice::Stopping { .. } => self.is_stopping = true,
+            Notice::Killing { .. } => self.is_killing = true,
             _ => {}
         }
         match notice {
-            Notice::RankEnded { rank, end: Some(end) } if self.is_stopping => {
+            Notice::RankEnded { rank, end }
+                if self.is_killing || (end.is_some() && self.is_stopping) =>
+            {
                 let number = rank.global.0;
+                // The shims are killed with the ranks.
+                let end = end.unwrap_or(End::Signal(Signal::KILL.as_raw()));
                 if !end.success() {
-                    match self.told.iter_mut().find(|(known, _)| known == end) {
+                    match self.told.iter_mut().find(|(known, _)| *known == end) {
                         Some((_, ranks)) => ranks.push(number),
-                        None => self.told.push((*end, vec![number])),
+                        None => self.told.push((end, vec![number])),
                     }
                 }
                 if self.running > 0 { Heard::Later } else { Heard::Last(self.take()) }
             }
+            // Its ranks have ended, or it was killed with them.
+            Notice::EngineEnded { .. } if self.is_stopping && self.told.is_empty() => Heard::Never,
+            Notice::EngineEnded { .. } if self.is_stopping => Heard::Last(self.take()),
             _ if self.told.is_empty() => Heard::Now,
             _ => Heard::After(self.take()),
         }
@@ -159,9 +170,13 @@ fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
         Notice::Stopping { reason: supervise::StopReason::Signal(signal) } => {
             let name = signal_name(*signal);
             let grace = context.settings.grace.value.as_secs_f64();
+            let (again, again_zh) = match Signal::from_named_raw(*signal) {
+                Some(Signal::INT) => ("; a second one ends them at once", "；再次收到则立即终止"),
+                _ => ("", ""),
+            };
             text!(
-                "{name} received: the ranks have {grace:.0} s to end",
-                "收到 {name}：各 rank 须在 {grace:.0} 秒内结束"
+                "{name} received: the ranks have {grace:.0} s to end{again}",
+                "收到 {name}：各 rank 须在 {grace:.0} 秒内结束{again_zh}"
             )
         }
         Notice::Leftovers { rank, names, count, grace_ms } => {
@@ -192,9 +207,20 @@ fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
             "the output of rank {global} cannot be read: too many open files (ulimit -n)",
             "无法读取 rank {global} 的输出：可打开的文件数已用尽（ulimit -n）"
         ),
-        Notice::Killing => {
-            text!("the grace period is over: sending SIGKILL", "宽限期已过：发送 SIGKILL")
-        }
+        Notice::Killing { why } => match why {
+            KillReason::Grace => {
+                text!("the grace period is over: sending SIGKILL", "宽限期已过：发送 SIGKILL")
+            }
+            KillReason::Interrupt => {
+                text!("second SIGINT received: sending SIGKILL", "再次收到 SIGINT：发送 SIGKILL")
+            }
+            KillReason::GuardGone => {
+                text!(
+                    "the guard process is gone: sending SIGKILL",
+                    "guard 进程已消失：发送 SIGKILL"
+                )
+            }
+        },
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);
             text!("the engine was killed by {name}", "启动引擎被 {name} 杀死")
@@ -272,11 +298,15 @@ mod tests {
         assert_eq!(ends.hear(&ended(4, End::Code(0))), Heard::Later, "ended well");
         // Anything else comes in its order.
         let before = vec![(term, vec![0, 2])];
-        assert_eq!(ends.hear(&Notice::Killing), Heard::After(before.clone()));
-        assert_eq!(ends.hear(&ended(5, End::Signal(9))), Heard::Later);
+        assert_eq!(
+            ends.hear(&Notice::Killing { why: KillReason::Grace }),
+            Heard::After(before.clone())
+        );
+        // Its shim was killed with it.
+        assert_eq!(ends.hear(&Notice::RankEnded { rank: rank(5), end: None }), Heard::Later);
         let last = vec![(End::Signal(9), vec![5]), (term, vec![1])];
         assert_eq!(ends.hear(&ended(1, term)), Heard::Last(last.clone()));
-        assert_eq!(ends.hear(&Notice::EngineEnded { end: term }), Heard::Now);
+        assert_eq!(ends.hear(&Notice::EngineEnded { end: End::Signal(9) }), Heard::Never);
         let said = |ends: &Grouped| {
             let lines = of_ends(Planned::default(), ends);
             lines.iter().map(|line| line.get(Lang::En).to_owned()).collect::<Vec<_>>()

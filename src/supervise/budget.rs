@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// that hangs uses only its own part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EndStep {
-    /// The user's own launcher (engine `command`) may end its ranks by itself; then each process gets
-    /// SIGTERM from us.
-    Launcher,
+    /// The main processes may end, with what they have started; then what lives on below one that did not
+    /// pass the signal on gets SIGTERM.
+    Main,
     /// The ranks may end by themselves; then SIGKILL begins.
     Ranks,
     /// SIGKILL takes effect; processes that survive are named and given up.
@@ -67,7 +67,7 @@ impl EndBudget {
         let tail = tail.min(self.grace * TAIL_SHARE / 100);
         let ranks = self.grace - tail;
         match step {
-            EndStep::Launcher => ranks * 2 / 3,
+            EndStep::Main => ranks * 2 / 3,
             EndStep::Ranks => ranks,
             step => AFTER_KILL
                 .iter()
@@ -78,10 +78,10 @@ impl EndBudget {
 
     /// When SIGKILL begins at an end that was not requested from outside: sooner than at a stop,
     /// so that the time for SIGKILL is within the grace period as well. It takes at most half of
-    /// the ranks' time after the launcher's share.
+    /// the ranks' time after the share of the main processes.
     pub(crate) fn own_kill(self) -> Duration {
         let ranks = self.until(EndStep::Ranks);
-        let soonest = (self.until(EndStep::Launcher) + ranks) / 2;
+        let soonest = (self.until(EndStep::Main) + ranks) / 2;
         self.until(EndStep::Kill).saturating_sub(UNKILLABLE).clamp(soonest, ranks)
     }
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     const STEPS: [EndStep; 7] = [
-        EndStep::Launcher,
+        EndStep::Main,
         EndStep::Ranks,
         EndStep::Kill,
         EndStep::LastWords,

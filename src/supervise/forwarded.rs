@@ -5,15 +5,17 @@
 //! Slurm; proctrack/pgid signals only the group of the task, so that no rank has it before).
 //! A checkpoint on USR1 must not be written twice. What the shim got itself, the rank has too.
 //!
-//! TERM comes from up to three sides: a manager signals every process ([`super::manager`]), torchrun
-//! the group of each rank, and the agent asks for it at a stop. A rank that saves at TERM is not to
-//! begin again, and none may be left without. That the shim got TERM proves nothing by itself:
-//! `pkill ranklaunch` signals the shim and not its rank. Only a manager's TERM has reached both.
+//! A stop comes from up to three sides: a manager signals every process ([`super::manager`]), torchrun
+//! the group of each rank, and the agent asks for it. A rank that saves is not to begin again, and none
+//! may be left without. That the shim got TERM proves nothing by itself: `pkill ranklaunch` signals the
+//! shim and not its rank. Only a manager's TERM has reached both.
 //!
 //! Takes what came to the shim and what it has to forward; gives what the rank still lacks. Pure.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use super::asked::is_stop;
 use crate::sys::Signal;
 
 /// The signals that may come again and again, each time from two sides.
@@ -34,17 +36,6 @@ const SPREAD: Duration = Duration::from_millis(250);
 /// may have little CPU time.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Who gets a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// The user's process; the agent signals the others below it, where it wants to.
-    Rank,
-    /// All that torchrun would have signalled: the workers of a data loader too.
-    Group,
-    /// The user's process, then every process below it.
-    Tree,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Forwarded {
     /// Time in which the manager above us, if there is one, signals every process of the job. `docker
@@ -53,12 +44,10 @@ pub(super) struct Forwarded {
     /// Signals to the shim itself.
     own: Vec<(i32, Instant)>,
     /// Signals to forward unless the shim gets them itself until then.
-    asked: Vec<(i32, Reach, Instant)>,
-    /// The rank has got TERM.
-    has_term: bool,
+    asked: Vec<(i32, Instant)>,
+    /// The signals of a stop that the rank has got.
+    stops: HashSet<i32>,
 }
-
-const TERM: i32 = Signal::TERM.as_raw();
 
 impl Forwarded {
     pub(super) fn new(manager: Option<Duration>) -> Forwarded {
@@ -68,50 +57,51 @@ impl Forwarded {
     /// The shim itself got this signal, and so did its rank.
     pub(super) fn came(&mut self, number: i32, now: Instant) {
         self.forget(now);
-        let waiting = self.asked.iter().position(|(asked, ..)| *asked == number);
+        let waiting = self.asked.iter().position(|(asked, _)| *asked == number);
         if let Some(at) = waiting {
             self.asked.remove(at);
         }
-        if number == TERM {
-            self.has_term = true;
+        if is_stop(number) {
+            self.stops.insert(number);
         } else if waiting.is_none() {
             self.own.push((number, now));
         }
     }
 
-    /// The agent or the engine asks to forward this signal. Whether to do so at once.
-    pub(super) fn asked(&mut self, number: i32, reach: Reach, now: Instant) -> bool {
+    /// The agent asks to forward this signal. Whether to do so at once.
+    pub(super) fn asked(&mut self, number: i32, now: Instant) -> bool {
         self.forget(now);
-        if number == TERM {
-            let is_asked = self.asked.iter().any(|(asked, ..)| *asked == TERM);
-            if self.has_term || is_asked {
-                return false;
-            }
-            match self.manager {
-                Some(spread) => self.asked.push((TERM, reach, now + spread)),
-                // Nothing can come that it would have to be told from.
-                None => self.has_term = true,
-            }
-            return self.has_term;
-        }
-        let may_come = comes_twice(number) || (self.manager.is_some() && reach == Reach::Group);
-        if !may_come {
+        if !comes_twice(number) {
             return true;
         }
         match self.own.iter().position(|(own, _)| *own == number) {
             Some(at) => {
                 self.own.remove(at);
             }
-            None => self.asked.push((number, reach, now + SPREAD)),
+            None => self.asked.push((number, now + SPREAD)),
         }
         false
+    }
+
+    /// The agent or the engine asks for a stop by this signal. Whether to forward it at once.
+    pub(super) fn stops(&mut self, number: i32, now: Instant) -> bool {
+        let is_asked = self.asked.iter().any(|(asked, _)| *asked == number);
+        if is_asked || self.stops.contains(&number) {
+            return false;
+        }
+        match self.manager {
+            Some(spread) => self.asked.push((number, now + spread)),
+            // Nothing can come that it would have to be told from.
+            None => drop(self.stops.insert(number)),
+        }
+        self.manager.is_none()
     }
 
     /// No manager has a reason to signal the job: what is asked for is due.
     pub(super) fn no_manager(&mut self, now: Instant) {
         self.manager = None;
-        for (number, _, by) in &mut self.asked {
-            if *number == TERM {
+        for (number, by) in &mut self.asked {
+            if is_stop(*number) {
                 *by = now;
             }
         }
@@ -122,16 +112,17 @@ impl Forwarded {
     }
 
     /// The signals to forward now.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(i32, Reach)> {
-        let (due, later): (Vec<_>, Vec<_>) = self.asked.iter().partition(|(.., by)| *by <= now);
+    pub(super) fn due(&mut self, now: Instant) -> Vec<i32> {
+        let (due, later): (Vec<_>, Vec<_>) = self.asked.iter().partition(|(_, by)| *by <= now);
         self.asked = later;
-        self.has_term |= due.iter().any(|(number, ..)| *number == TERM);
-        due.into_iter().map(|(number, reach, _)| (number, reach)).collect()
+        let due: Vec<i32> = due.into_iter().map(|(number, _)| number).collect();
+        self.stops.extend(due.iter().filter(|number| is_stop(**number)));
+        due
     }
 
     /// When [`Forwarded::due`] gives something next.
     pub(super) fn wake(&self) -> Option<Instant> {
-        self.asked.iter().map(|(.., by)| *by).min()
+        self.asked.iter().map(|(_, by)| *by).min()
     }
 }
 
@@ -142,6 +133,7 @@ mod tests {
     const USR1: i32 = Signal::USR1.as_raw();
     const USR2: i32 = Signal::USR2.as_raw();
     const INT: i32 = Signal::INT.as_raw();
+    const TERM: i32 = Signal::TERM.as_raw();
 
     #[test]
     fn what_the_shim_got_itself_is_not_forwarded() {
@@ -153,7 +145,7 @@ mod tests {
                 if shim_first {
                     forwarded.came(USR1, after(round));
                 }
-                assert!(!forwarded.asked(USR1, Reach::Rank, after(round + 100)));
+                assert!(!forwarded.asked(USR1, after(round + 100)));
                 if !shim_first {
                     forwarded.came(USR1, after(round + 150));
                 }
@@ -167,10 +159,10 @@ mod tests {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR2, start);
-        assert!(!forwarded.asked(USR1, Reach::Rank, start), "USR2 is another signal");
-        assert_eq!(forwarded.due(start), []);
+        assert!(!forwarded.asked(USR1, start), "USR2 is another signal");
+        assert!(forwarded.due(start).is_empty());
         let wake = forwarded.wake().expect("a signal to forward");
-        assert_eq!((forwarded.due(wake), forwarded.wake()), (vec![(USR1, Reach::Rank)], None));
+        assert_eq!((forwarded.due(wake), forwarded.wake()), (vec![USR1], None));
     }
 
     #[test]
@@ -178,8 +170,8 @@ mod tests {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR1, start);
-        assert!(!forwarded.asked(USR1, Reach::Rank, start + LATE));
-        assert_eq!(forwarded.due(start + LATE + SPREAD), [(USR1, Reach::Rank)]);
+        assert!(!forwarded.asked(USR1, start + LATE));
+        assert_eq!(forwarded.due(start + LATE + SPREAD), [USR1]);
     }
 
     #[test]
@@ -202,10 +194,10 @@ mod tests {
                     forwarded.came(TERM, after(now));
                 }
                 if engine == now {
-                    assert!(!forwarded.asked(TERM, Reach::Group, after(now)));
+                    assert!(!forwarded.stops(TERM, after(now)));
                 }
                 if now == agent || now == 18_000 {
-                    assert!(!forwarded.asked(TERM, Reach::Rank, after(now)));
+                    assert!(!forwarded.stops(TERM, after(now)));
                 }
                 given += forwarded.due(after(now)).len();
             }
@@ -217,10 +209,10 @@ mod tests {
     fn without_a_manager_term_is_forwarded_at_once_and_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(None);
-        assert!(forwarded.asked(TERM, Reach::Group, now));
-        assert!(!forwarded.asked(TERM, Reach::Rank, now) && forwarded.wake().is_none());
+        assert!(forwarded.stops(TERM, now));
+        assert!(!forwarded.stops(TERM, now) && forwarded.wake().is_none());
         for _ctrl_c in 0..3 {
-            assert!(forwarded.asked(INT, Reach::Rank, now), "a debugger goes on after it");
+            assert!(forwarded.asked(INT, now), "a debugger goes on after it");
         }
     }
 
@@ -230,34 +222,34 @@ mod tests {
         for engine_first in [true, false] {
             let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
             if engine_first {
-                assert!(!forwarded.asked(TERM, Reach::Group, now));
+                assert!(!forwarded.stops(TERM, now));
                 forwarded.no_manager(now);
-                assert_eq!(forwarded.due(now), [(TERM, Reach::Group)]);
+                assert_eq!(forwarded.due(now), [TERM]);
             } else {
                 forwarded.no_manager(now);
-                assert!(forwarded.asked(TERM, Reach::Group, now));
+                assert!(forwarded.stops(TERM, now));
             }
-            assert!(!forwarded.asked(TERM, Reach::Rank, now) && forwarded.wake().is_none());
+            assert!(!forwarded.stops(TERM, now) && forwarded.wake().is_none());
         }
     }
 
     #[test]
-    fn int_of_a_manager_is_not_forwarded_by_torchrun_again() {
+    fn each_signal_of_a_stop_comes_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
         forwarded.came(INT, now);
-        assert!(!forwarded.asked(INT, Reach::Group, now));
-        assert_eq!(forwarded.due(now + LATE), []);
-        assert!(!forwarded.asked(INT, Reach::Group, now + LATE));
-        assert_eq!(forwarded.due(now + LATE + SPREAD), [(INT, Reach::Group)]);
+        assert!(!forwarded.stops(INT, now), "torchrun forwards what the manager has sent");
+        assert!(forwarded.due(now + LATE).is_empty());
+        assert!(!forwarded.stops(TERM, now));
+        assert_eq!(forwarded.due(now + LATE), [TERM], "another signal");
     }
 
     #[test]
     fn other_signals_are_forwarded_at_once_and_each_time() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
-        for number in [Signal::WINCH.as_raw(), 40, 40] {
-            assert!(forwarded.asked(number, Reach::Rank, now) && forwarded.wake().is_none());
+        for number in [Signal::WINCH.as_raw(), INT, INT, 40, 40] {
+            assert!(forwarded.asked(number, now) && forwarded.wake().is_none());
         }
     }
 }

@@ -78,9 +78,10 @@ pub(super) enum ToRank {
     Terminal { owner: i32 },
     /// Send this signal to the user's process.
     Signal { number: i32 },
-    /// TERM to the user's process, and then to every process below it: a shell whose child ends first
-    /// would go on with its script in place of its trap.
-    Term,
+    /// The job stops: this signal to the user's process alone, unless it has had it.
+    Stop { number: i32 },
+    /// It has not ended after most of its time: see [`super::asked::Asked::late`].
+    Late,
     /// The job stops for a reason on this node, so no manager signals the ranks as well.
     NoManager,
     /// All ranks of the node have ended, so the engine may learn that this one failed.

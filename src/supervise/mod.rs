@@ -7,6 +7,7 @@
 //! what runs, and [`crate::report`] turns the outcome into a verdict.
 
 mod attempts;
+mod asked;
 mod bind;
 pub(crate) mod budget;
 mod engine;
@@ -37,8 +38,8 @@ pub(crate) use message::{ERROR_FILE, LARGEST_RECORD};
 #[cfg(test)]
 pub(crate) use outcome::Survivor;
 pub(crate) use outcome::{
-    End, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason, Stream,
-    exec_code,
+    End, KillReason, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason,
+    Stream, exec_code,
 };
 pub(crate) use run::{Streams, run};
 pub(crate) use socket::have_ranks;

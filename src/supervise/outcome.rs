@@ -97,6 +97,17 @@ pub(crate) enum StopReason {
     RuleBroken,
 }
 
+/// Why SIGKILL is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KillReason {
+    /// The ranks' part of the grace period is over.
+    Grace,
+    /// A second interrupt.
+    Interrupt,
+    /// The guard is lost.
+    GuardGone,
+}
+
 /// A process that outlived SIGKILL: it sleeps in the kernel, or we may not signal it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Survivor {
@@ -229,8 +240,10 @@ pub(crate) enum Notice {
     Stopping {
         reason: StopReason,
     },
-    /// The grace period is over: SIGKILL for what is left.
-    Killing,
+    /// SIGKILL for what is left.
+    Killing {
+        why: KillReason,
+    },
     /// Leftovers of a rank, the engine or any rank are being ended.
     Leftovers {
         /// The rank that left them; None if unknown.

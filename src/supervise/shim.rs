@@ -9,7 +9,8 @@
 //!
 //! One thread, no runtime. Ignores every catchable signal, since it must outlive its rank. An engine
 //! that gave it a process group signals that group; the rank has another one, and gets from the
-//! shim what it does not have yet ([`super::forwarded`]).
+//! shim what it does not have yet ([`super::forwarded`]). A stop reaches the user's process alone, its
+//! helpers when that has ended ([`super::asked`]).
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,9 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
+use super::asked::{self, Asked};
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
-use super::forwarded::{Forwarded, Reach, TWICE, WATCHED, comes_twice};
+use super::forwarded::{Forwarded, TWICE, WATCHED, comes_twice};
 use super::manager;
 use super::message::{
     AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, FromRank, RANK_SLOT, TERMINAL, ToRank,
@@ -248,8 +250,8 @@ struct Shim {
     /// engine that the agent is stopping.
     waits: bool,
     below_engine: bool,
-    /// The user's process is a shell that runs a script.
-    is_shell: bool,
+    /// The job stops, and the rank knows it.
+    stop: Option<Asked>,
     /// The rank has failed, and the engine is not to see it yet.
     waits_for_others: bool,
     /// The agent has sent [`ToRank::Leave`], or the engine ends its ranks.
@@ -359,7 +361,7 @@ impl Shim {
                     terminal,
                     waits,
                     below_engine,
-                    is_shell: tree::is_shell(pid).unwrap_or(false),
+                    stop: None,
                     waits_for_others: false,
                     may_leave: false,
                     relay,
@@ -475,17 +477,20 @@ impl Shim {
         if relay_spoke {
             self.read_relay();
         }
-        for (number, reach) in self.forwarded.due(Instant::now()) {
-            self.send(number, reach);
+        for number in self.forwarded.due(Instant::now()) {
+            if asked::is_stop(number) { self.stop_now(number) } else { self.send(number) }
         }
     }
 
     fn signalled(&mut self, number: i32, sender: i32) {
         self.may_leave |= self.waits_for_others && number == Signal::TERM.as_raw();
-        if self.engine == Some(sender) {
-            self.forward(number, Reach::Group);
+        if self.engine == Some(sender) && asked::is_stop(number) {
+            self.stop_rank(number);
         } else if self.manager == Some(sender) || comes_twice(number) {
             self.forwarded.came(number, Instant::now());
+            if asked::is_stop(number) && self.stop.is_none() && !self.reaped {
+                self.stop = Some(Asked::everybody(self.child, number));
+            }
         }
     }
 
@@ -502,19 +507,21 @@ impl Shim {
         let Some(agent) = &self.agent else { return };
         match socket::receive::<ToRank>(agent) {
             Ok(Some((ToRank::Signal { number }, _))) => {
-                self.waits |= self.below_engine && !comes_twice(number);
                 // A shell continued the launcher's group.
                 if let (Some(Signal::CONT), Some(lent)) =
                     (Signal::from_named_raw(number), &self.terminal)
                 {
                     return lent.terminal.go_on(self.child);
                 }
-                self.forward(number, Reach::Rank);
+                if self.forwarded.asked(number, Instant::now()) {
+                    self.send(number);
+                }
             }
-            Ok(Some((ToRank::Term, _))) => {
+            Ok(Some((ToRank::Stop { number }, _))) => {
                 self.waits |= self.below_engine;
-                self.forward(Signal::TERM.as_raw(), Reach::Tree);
+                self.stop_rank(number);
             }
+            Ok(Some((ToRank::Late, _))) => self.late(),
             Ok(Some((ToRank::NoManager, _))) => self.forwarded.no_manager(Instant::now()),
             Ok(Some((ToRank::Leave, _))) => self.may_leave = true,
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
@@ -524,48 +531,50 @@ impl Shim {
         }
     }
 
-    /// Signals now or later, unless the rank gets the signal from elsewhere.
-    fn forward(&mut self, number: i32, reach: Reach) {
-        if self.forwarded.asked(number, reach, Instant::now()) {
-            self.send(number, reach);
+    /// Stops the rank now or later, unless it gets the signal from elsewhere.
+    fn stop_rank(&mut self, number: i32) {
+        if self.forwarded.stops(number, Instant::now()) {
+            self.stop_now(number);
+        }
+    }
+
+    fn stop_now(&mut self, number: i32) {
+        if self.stop.is_some() || self.reaped {
+            return self.send(number);
+        }
+        let child = self.child;
+        let suited = asked::suited(child, number);
+        // One that stands in for another has come as well.
+        self.forwarded.came(suited, Instant::now());
+        self.stop = Some(Asked::begin(child, suited, || sys::send(child, suited)));
+    }
+
+    fn late(&mut self) {
+        let child = self.child;
+        let wants_term = self.stop.as_mut().is_some_and(|stop| !self.reaped && stop.late(child));
+        if wants_term {
+            self.stop_rank(Signal::TERM.as_raw());
         }
     }
 
     /// Signals the user's process. It keeps its pid until we reap it, so no look-up is needed; with
     /// hidepid it may not even be visible to us.
-    fn send(&mut self, number: i32, reach: Reach) {
-        if self.reaped {
-            return;
-        }
-        // It may have been `env`, or a shell that has executed the training since.
-        self.is_shell = tree::is_shell(self.child).unwrap_or(self.is_shell);
-        let below = (reach == Reach::Tree).then(tree::snapshot);
-        let group = Signal::from_named_raw(number).filter(|_| reach == Reach::Group);
-        // A rank that has left its group is signalled itself.
-        let is_sent = group.is_some_and(|signal| {
-            sys::group_of(self.child) == Some(self.child)
-                && sys::signal_group(self.child, Some(signal)).is_ok()
-        });
-        if !is_sent {
+    fn send(&self, number: i32) {
+        if !self.reaped {
             sys::send(self.child, number);
-        }
-        for process in below.iter().flat_map(|all| tree::descendants(all, own_pid())) {
-            if process.pid != self.child {
-                tree::signal(process, Signal::TERM);
-            }
         }
     }
 
-    /// After a success, leftovers such as uploads get TERM and the grace period. If TERM has ended
-    /// a shell, they have the grace period too, but no TERM of their own: its script does not
-    /// outlive it, while the training below it writes a checkpoint. After any other failure they
-    /// are killed.
+    /// Leftovers get TERM and the grace period after a success, such as uploads, and after a main process
+    /// that ended as the job's stop has asked it to. After any other failure they are killed.
     fn end_leftovers(&mut self, end: End) {
-        let was_asked = self.is_shell && end == End::Signal(Signal::TERM.as_raw());
-        let grace = if end.success() || was_asked { self.grace } else { Duration::ZERO };
-        let settle = if was_asked { grace } else { SETTLE };
+        let is_stopped =
+            !end.success() && self.stop.as_ref().is_some_and(|stop| stop.ended(end.shell_code()));
+        let grace = if end.success() || is_stopped { self.grace } else { Duration::ZERO };
+        let settle = if is_stopped { Duration::ZERO } else { SETTLE };
+        let newcomers = if self.stop.is_some() { Newcomers::Asked } else { Newcomers::Spared };
         let last_wait = EndBudget::of(self.grace).after_kill();
-        let mut sweep = Sweep::begin(Instant::now(), Newcomers::Spared, settle, grace, last_wait);
+        let mut sweep = Sweep::begin(Instant::now(), newcomers, settle, grace, last_wait);
         let mut told = false;
         loop {
             self.reap();
@@ -582,15 +591,21 @@ impl Shim {
                 told = true;
                 self.tell_of_leftovers();
             }
-            match step {
-                SweepStep::Wait => {}
-                SweepStep::Term => signal_descendants(Signal::TERM),
-                SweepStep::Kill => {
+            match (step, &mut self.stop) {
+                (SweepStep::Wait, _) => {}
+                (SweepStep::Term, None) => signal_descendants(Signal::TERM),
+                (SweepStep::Term, Some(stop)) => {
+                    stop.ask_orphans();
+                    if is_stopped {
+                        stop.kill_mute(now);
+                    }
+                }
+                (SweepStep::Kill, _) => {
                     signal_descendants(Signal::KILL);
                     tree::kill_children(&HashSet::new());
                 }
                 // A process that outlives SIGKILL sleeps in the kernel; the agent will name it.
-                SweepStep::GiveUp => return,
+                (SweepStep::GiveUp, _) => return,
             }
             self.wait(Some(wake.saturating_duration_since(now)));
         }

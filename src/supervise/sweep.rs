@@ -99,16 +99,6 @@ impl Sweep {
         self.asked.insert(process)
     }
 
-    /// Whether TERM was sent.
-    pub(super) fn has_asked(&self) -> bool {
-        self.term.is_none()
-    }
-
-    /// Makes TERM due now, unless it was sent.
-    pub(super) fn term_now(&mut self, now: Instant) {
-        self.term = self.term.map(|term| term.min(now));
-    }
-
     /// Makes KILL due now, with `last_wait` to take effect.
     pub(super) fn kill_now(&mut self, now: Instant, last_wait: Duration) {
         self.term = None;
@@ -201,15 +191,5 @@ mod tests {
         let mut late = begin();
         late.kill_now(now + ms(5900), ms(9000));
         course(late, now, &[(1000, SweepStep::Kill, 1010), (6000, SweepStep::GiveUp, 6000)]);
-
-        let mut sooner = begin();
-        assert!(!sooner.has_asked());
-        sooner.term_now(now + ms(100));
-        sooner.term_now(now + ms(300));
-        assert_eq!(sooner.wake(now), now + ms(100));
-        assert_eq!(sooner.step(now + ms(100)), (SweepStep::Term, now + ms(1000)));
-        assert!(sooner.has_asked());
-        sooner.term_now(now + ms(200));
-        assert_eq!(sooner.step(now + ms(200)).0, SweepStep::Wait, "it has gone out");
     }
 }

@@ -67,22 +67,23 @@ pub(super) fn family(all: &BTreeMap<i32, Process>, roots: &[i32]) -> HashSet<i32
     below.iter().map(|process| process.pid).chain(roots.iter().copied()).collect()
 }
 
-/// Those of `processes` that no other process answers for: a program that has a handler for TERM
-/// passes it on to what it started, or ends it. A shell does not: it dies, or runs its trap only
-/// after the command that it waits for.
-pub(super) fn answering<'a>(
-    all: &BTreeMap<i32, Process>,
-    mut processes: Vec<&'a Process>,
-) -> Vec<&'a Process> {
-    // One by one, since the descendants of several roots are without the roots.
-    let below: HashSet<i32> = processes
-        .iter()
-        .filter(|one| !SHELLS.contains(&one.comm.as_slice()) && has_handler(one.pid, Signal::TERM))
-        .flat_map(|one| procfs::descendants_in(all, &[one.pid]))
-        .map(|process| process.pid)
-        .collect();
-    processes.retain(|process| !below.contains(&process.pid));
-    processes
+/// What a shell has started, down to the first programs that are no shells; nothing if `root` is none.
+pub(super) fn below_shells(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Process> {
+    let (mut found, mut shells) = (Vec::new(), vec![root]);
+    while let Some(pid) = shells.pop() {
+        if is_shell(pid) == Some(true) {
+            let children = all.values().filter(|one| one.ppid == pid && !one.is_dead());
+            let children: Vec<&Process> = children.collect();
+            shells.extend(children.iter().map(|child| child.pid));
+            found.extend(children);
+        }
+    }
+    found
+}
+
+/// The command line as the kernel gives it; empty if there is none.
+pub(super) fn line(pid: i32) -> Vec<u8> {
+    std::fs::read(format!("{PROC}/{pid}/cmdline")).unwrap_or_default()
 }
 
 /// Whether the process runs a shell's executable; None if that cannot be read.
@@ -92,13 +93,32 @@ pub(super) fn is_shell(pid: i32) -> Option<bool> {
     Some(SHELLS.contains(&name) || name == b"busybox")
 }
 
-/// Whether the process has a handler for this signal (SigCgt of proc_pid_status(5)).
-fn has_handler(pid: i32, signal: Signal) -> bool {
-    let caught = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok().and_then(|status| {
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
-        u64::from_str_radix(&mask, 16).ok()
-    });
-    caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+/// The signals that a process handles and those that it ignores: bit n − 1 is signal n (SigCgt and SigIgn of
+/// proc_pid_status(5)).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Handled {
+    caught: u64,
+    ignored: u64,
+}
+
+impl Handled {
+    pub(super) fn has(self, number: i32) -> bool {
+        self.caught >> (number - 1) & 1 == 1
+    }
+
+    pub(super) fn ignores(self, number: i32) -> bool {
+        self.ignored >> (number - 1) & 1 == 1
+    }
+}
+
+/// None if that cannot be read.
+pub(super) fn handled(pid: i32) -> Option<Handled> {
+    let status = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok()?;
+    let mask = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?.trim();
+        u64::from_str_radix(mask, 16).ok()
+    };
+    Some(Handled { caught: mask("SigCgt:")?, ignored: mask("SigIgn:")? })
 }
 
 /// Sends `signal` to exactly this process; false if it has ended. Nearly all are our own
@@ -284,21 +304,22 @@ mod tests {
         assert!(!children().contains(&pid));
     }
 
-    /// Except a shell, even if it has a trap.
     #[test]
-    fn who_handles_term_answers_for_what_it_started() {
+    fn what_a_shell_started_is_found_down_to_the_first_program() {
         // A shell by another name stands for a program that is none.
         let folder = tempfile::tempdir().expect("a folder");
         let other = folder.path().join("launcher");
         harness::copy_program(Path::new("/bin/sh"), &other);
-        for (program, trap, asked) in [
-            (other.as_path(), "trap : TERM;", 1),
-            (other.as_path(), "", 2),
-            (Path::new("/bin/sh"), "trap : TERM;", 2),
+        let other = other.to_str().expect("a path");
+        let (last, sh) = ("sh -c 'trap : TERM; echo ready; read line'", "/bin/sh");
+        for (program, child, found) in [
+            (sh, last.to_owned(), 1),
+            (sh, format!("sh -c \"{last}; :\""), 2),
+            (sh, format!("{other} -c \"{last}; :\""), 1),
+            (other, last.to_owned(), 0),
         ] {
-            let child = "sh -c 'trap : TERM; echo ready; read line'";
             let mut shell = std::process::Command::new(program)
-                .args(["-c", &format!("{trap} {child}; :")])
+                .args(["-c", &format!("{child}; :")])
                 .stdin(std::process::Stdio::piped())
                 .stdout(std::process::Stdio::piped())
                 .spawn()
@@ -306,12 +327,12 @@ mod tests {
             let mut ready = [0];
             let mut out = shell.stdout.take().expect("it is a pipe");
             std::io::Read::read_exact(&mut out, &mut ready).expect("the child is ready");
-            let all = snapshot();
-            let root = shell.id().cast_signed();
-            let family = family(&all, &[root]);
-            assert_eq!(family.len(), 2);
-            let family = family.iter().filter_map(|pid| all.get(pid)).collect();
-            assert_eq!(answering(&all, family).len(), asked, "{program:?} {trap}");
+            let (all, root) = (snapshot(), shell.id().cast_signed());
+            assert_eq!(below_shells(&all, root).len(), found, "{program} {child}");
+            let [term, hup] = [Signal::TERM, Signal::HUP].map(Signal::as_raw);
+            let last = descendants(&all, root).last().map(|last| last.pid).expect("a child");
+            let handles = handled(last).expect("it lives");
+            assert!(handles.has(term) && !handles.has(hup) && !handles.ignores(hup));
             drop(shell.stdin.take());
             shell.wait().expect("it is reaped");
         }

@@ -1,8 +1,8 @@
 //! Ends an attempt: the rules of a stop and of leftovers.
 //!
-//! A stop sends TERM to every process of the ranks, at once and once; the engine learns of it when its
-//! ranks have ended. A user's own launcher gets TERM before the ranks that it started. Then KILL until
-//! a scan finds nothing.
+//! A stop has the shims signal the main process of each rank, once; their helpers are asked when that has
+//! ended ([`super::super::asked`]), and the engine when its ranks have. Then KILL until a scan finds
+//! nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 use tokio::signal::unix::Signal as Signals;
 
+use super::super::asked;
 use super::super::budget::{EndBudget, EndStep, UNKILLABLE};
 use super::super::message::ToRank;
-use super::super::outcome::{End, Notice, RankUnit, StopReason};
+use super::super::outcome::{End, KillReason, Notice, StopReason};
 use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::super::tree;
 use super::supervisor::{
@@ -52,23 +53,20 @@ impl Supervisor<'_> {
                 let _ = shim.connection.send(&ToRank::NoManager, &[]);
             }
         }
-        let leaves_it = self.leaves_it_to_launcher(reason);
-        let share = if leaves_it { budget.until(EndStep::Launcher) } else { Duration::ZERO };
         let kill = match reason {
             StopReason::Signal(_) => budget.until(EndStep::Ranks),
             _ => budget.own_kill(),
         };
+        let late = budget.until(EndStep::Main);
         let last_wait = budget.until(EndStep::Kill).saturating_sub(kill);
-        // A process that a rank starts in order to shut down gets no TERM of its own.
-        let mut sweep = Sweep::begin(now, Newcomers::Spared, share, kill, last_wait);
-        if leaves_it {
-            let all = tree::snapshot();
-            let mut left = tree::answering(&all, tree::job(&all, own_pid(), &self.others));
-            let asked = self.ask_ranks(&ToRank::Signal { number: Signal::TERM.as_raw() });
-            left.retain(|process| !asked.contains(&process.pid));
-            ask(&left, &mut sweep);
-        }
-        self.stop = Some(Stopping { sweep, killing: false, kill_engine: None, released: None });
+        let sweep = Sweep::begin(now, Newcomers::Spared, late, kill, last_wait);
+        let why_kill = KillReason::Grace;
+        self.stop =
+            Some(Stopping { sweep, killing: false, why_kill, kill_engine: None, released: None });
+        self.tell_ranks(&ToRank::Stop { number: asked::signal_of(reason) });
+        let all = tree::snapshot();
+        let strays = self.strays(&all);
+        tree::signal_all(&strays, Signal::TERM);
     }
 
     fn signal_engine(&self, signal: Signal) {
@@ -77,8 +75,9 @@ impl Supervisor<'_> {
         }
     }
 
-    pub(super) fn kill_now(&mut self) {
+    pub(super) fn kill_now(&mut self, why: KillReason) {
         if let Some(stop) = &mut self.stop {
+            stop.why_kill = if stop.killing { stop.why_kill } else { why };
             stop.sweep.kill_now(Instant::now(), UNKILLABLE_NOW);
         }
     }
@@ -96,7 +95,7 @@ impl Supervisor<'_> {
         let (step, _) = stop.sweep.step(now);
         if matches!(step, SweepStep::Kill | SweepStep::GiveUp) && !stop.killing {
             stop.killing = true;
-            (self.notice)(Notice::Killing);
+            (self.notice)(Notice::Killing { why: stop.why_kill });
         }
         self.release_failed(now);
         // One that lost a rank ends by itself, and says in its log which.
@@ -113,18 +112,7 @@ impl Supervisor<'_> {
         let left = tree::job(&all, own_pid(), &self.others);
         match step {
             SweepStep::Wait => {}
-            SweepStep::Term => {
-                let asked = self.ask_ranks(&ToRank::Term);
-                let mut left = self.without_engine(&all, left);
-                // What is below the user's own launcher was left to it until now.
-                let was_left = reason.is_some_and(|reason| self.leaves_it_to_launcher(reason));
-                let asked =
-                    if was_left { asked.into_iter().collect() } else { tree::family(&all, &asked) };
-                left.retain(|process| !asked.contains(&process.pid));
-                if let Some(stop) = &mut self.stop {
-                    ask(&left, &mut stop.sweep);
-                }
-            }
+            SweepStep::Term => self.tell_ranks(&ToRank::Late),
             SweepStep::Kill => {
                 tree::signal_all(&left, Signal::KILL);
                 tree::kill_children(&self.others);
@@ -136,40 +124,24 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Whether the user's own launcher may end its ranks by itself first.
-    fn leaves_it_to_launcher(&self, reason: StopReason) -> bool {
-        self.outcome.planned.what == RankUnit::Command && is_from_outside(reason)
-    }
-
-    /// Has the shims forward TERM: they know which rank has had it, and can signal a rank that
-    /// hidepid hides from us (it is not dumpable). Gives the shims and ranks that need none from us.
-    fn ask_ranks(&self, how: &ToRank) -> Vec<i32> {
-        let mut asked = Vec::new();
-        for shim in self.shims.values() {
-            let Some(identity) = shim.identity() else { continue };
-            if shim.connection.send(how, &[]).is_ok() {
-                asked.push(shim.connection.peer());
-                asked.extend(self.ranks.get(&identity.rank.global).and_then(|rank| rank.pid));
-            }
+    /// The shims know which rank has had a signal, and can signal a rank that hidepid hides from us (it
+    /// is not dumpable).
+    fn tell_ranks(&self, word: &ToRank) {
+        for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
+            // One that does not read is stopped or dying.
+            let _ = shim.connection.send(word, &[]);
         }
-        asked
     }
 
-    /// Without the engine and its own helpers. Its ranks have TERM from us: an engine would send it
-    /// one after the other (DeepSpeed), to the shim only (torchrun before 2.1), or kill the ranks after
+    /// Processes that ranks have left. The engine and its own helpers are none: an engine would signal its
+    /// ranks one after the other (DeepSpeed), the shim only (torchrun before 2.1), or kill the ranks after
     /// a time of its own.
-    fn without_engine<'a>(
-        &self,
-        all: &BTreeMap<i32, tree::Process>,
-        mut left: Vec<&'a tree::Process>,
-    ) -> Vec<&'a tree::Process> {
-        if !self.has_engine {
-            return left;
-        }
-        let engine: Vec<i32> = self.children.keys().copied().collect();
-        let shims: Vec<i32> = self.shims.values().map(|shim| shim.connection.peer()).collect();
-        let (engines, ranks) = (tree::family(all, &engine), tree::family(all, &shims));
-        left.retain(|one| !engines.contains(&one.pid) || ranks.contains(&one.pid));
+    fn strays<'a>(&self, all: &'a BTreeMap<i32, tree::Process>) -> Vec<&'a tree::Process> {
+        let mut left = tree::job(all, own_pid(), &self.others);
+        let shims = self.shims.values().map(|shim| shim.connection.peer());
+        let roots: Vec<i32> = self.children.keys().copied().chain(shims).collect();
+        let known = tree::family(all, &roots);
+        left.retain(|process| !known.contains(&process.pid));
         left
     }
 
@@ -329,15 +301,6 @@ fn is_from_outside(reason: StopReason) -> bool {
         | StopReason::StoodStill
         | StopReason::RuleBroken => true,
         StopReason::RankFailed(_) | StopReason::EngineGone(_) | StopReason::GuardGone => false,
-    }
-}
-
-/// TERM to each that has none yet.
-fn ask(processes: &[&tree::Process], sweep: &mut Sweep) {
-    for process in processes {
-        if sweep.is_new((process.pid, process.start_ticks)) {
-            tree::signal(process, Signal::TERM);
-        }
     }
 }
 

@@ -11,9 +11,12 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 use tokio::sync::mpsc;
 
+use super::super::asked;
 use super::super::link::GuardCommand;
 use super::super::message::{FromRank, LARGEST_RECORD, ToRank};
-use super::super::outcome::{End, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream};
+use super::super::outcome::{
+    End, KillReason, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream,
+};
 use super::super::socket::ShimSocket;
 use super::super::sweep::Sweep;
 use super::super::{terminal, tree};
@@ -134,6 +137,8 @@ pub(super) struct Stopping {
     /// The sweep of every process of the tree.
     pub(super) sweep: Sweep,
     pub(super) killing: bool,
+    /// Why SIGKILL is sent, once it is.
+    pub(super) why_kill: KillReason,
     /// When an engine without ranks is killed.
     pub(super) kill_engine: Option<std::time::Instant>,
     /// Since when the shims of failed ranks may leave.
@@ -220,10 +225,10 @@ impl Supervisor<'_> {
                 }
                 self.launching.rank_is_through(rank.global);
                 (self.notice)(Notice::RankStarted { rank, pid });
-                if self.stop.as_ref().is_some_and(|stop| stop.sweep.has_asked()) {
-                    // It did not exist yet when the tree got TERM.
-                    let number = Signal::TERM.as_raw();
-                    let _ = shim.connection.send(&ToRank::Signal { number }, &[]);
+                if let Some(reason) = self.outcome.stop {
+                    // It did not exist yet when the others were asked.
+                    let number = asked::signal_of(reason);
+                    let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
                 }
             }
             (FromRank::NotExecuted { program, errno }, ShimPhase::Rank(_)) => {
@@ -299,7 +304,7 @@ impl Supervisor<'_> {
         self.outcome.told |= !matches!(word, GuardCommand::Pass(_));
         match word {
             GuardCommand::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
-            GuardCommand::KillNow => self.kill_now(),
+            GuardCommand::KillNow => self.kill_now(KillReason::Interrupt),
             GuardCommand::Pass(number) => {
                 let mut taken = false;
                 for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
@@ -313,7 +318,7 @@ impl Supervisor<'_> {
             }
             GuardCommand::Gone => {
                 self.begin_stop(StopReason::GuardGone);
-                self.kill_now();
+                self.kill_now(KillReason::GuardGone);
             }
         }
     }
@@ -403,10 +408,6 @@ impl Supervisor<'_> {
 
     fn engine_gone(&mut self, end: End) {
         self.begin_stop(StopReason::EngineGone(end));
-        // Its share of the grace period is not needed any more.
-        if let Some(stop) = &mut self.stop {
-            stop.sweep.term_now(std::time::Instant::now());
-        }
     }
 
     pub(super) fn into_outcome(self) -> Outcome {

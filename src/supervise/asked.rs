@@ -1,0 +1,172 @@
+//! A stop goes down the tree of a rank from parent to child: each process is asked to end when its
+//! parent has ended.
+//!
+//! A rank that saves needs its helpers: if the workers of its data loader are asked as well, they die,
+//! and the rank dies of their death in `next()` before it has saved. So the main process alone is
+//! asked. Two kinds of main process pass nothing on. A shell dies, or runs its trap only after the
+//! command that it waits for: what it has started is asked with it. Any other program that dies of the
+//! signal leaves its children to the shim, which asks them then. What lives on below a main process
+//! that does not end is asked late in the grace period, except helpers.
+//!
+//! Takes /proc; signals the processes below a shim, except its own child, which the shim signals
+//! itself: that keeps its pid until it is reaped, and hidepid may hide it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::outcome::StopReason;
+use super::tree::{self, Process};
+use crate::sys::{Signal, own_pid};
+
+/// The signals that begin a stop and that ranks get as they are.
+pub(super) const STOPS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+
+/// Whether it is one of [`STOPS`].
+pub(super) fn is_stop(number: i32) -> bool {
+    STOPS.iter().any(|signal| signal.as_raw() == number)
+}
+
+/// The signal by which a stop for this reason begins.
+pub(super) fn signal_of(reason: StopReason) -> i32 {
+    match reason {
+        StopReason::Signal(number) if is_stop(number) => number,
+        _ => Signal::TERM.as_raw(),
+    }
+}
+
+/// Words in the command line of an interpreter that a Python program starts for work of its own.
+const HELPERS: [&[u8]; 3] =
+    [b"from multiprocessing.", b"--multiprocessing-fork", b"/torch/_inductor/compile_worker/"];
+
+/// Time in which a helper without its rank ends by TERM.
+const MUTE: Duration = Duration::from_millis(500);
+
+/// The processes of one rank that have been asked to end.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// What the main process got first.
+    first: i32,
+    processes: HashMap<(i32, u64), Instant>,
+    /// Their command lines, which a fork has as well.
+    lines: HashSet<Vec<u8>>,
+}
+
+impl Asked {
+    /// Has `signal_main` send `number`, and asks what the main process has started if that is a shell: a shell
+    /// whose command ended first would go on with its script.
+    pub(super) fn begin(main: i32, number: i32, signal_main: impl FnOnce()) -> Asked {
+        let all = tree::snapshot();
+        let mut asked = Asked::of(main, number);
+        signal_main();
+        for process in tree::below_shells(&all, main) {
+            asked.ask(process, number);
+        }
+        asked
+    }
+
+    /// Somebody has signalled every process. Helpers outlive that, see `src/inject`.
+    pub(super) fn everybody(main: i32, number: i32) -> Asked {
+        let all = tree::snapshot();
+        let mut asked = Asked::of(main, number);
+        let is_fork = |process: &Process| {
+            let parent = tree::line(process.ppid);
+            !parent.is_empty() && parent == tree::line(process.pid)
+        };
+        for process in tree::descendants(&all, own_pid()) {
+            let below_shell = tree::is_shell(process.ppid) == Some(true);
+            if below_shell || !(is_fork(process) || asked.is_helper(process)) {
+                asked.note(process);
+            }
+        }
+        asked
+    }
+
+    fn of(main: i32, first: i32) -> Asked {
+        let mut asked = Asked { first, processes: HashMap::new(), lines: HashSet::new() };
+        if let Some(main) = tree::process(main) {
+            asked.note(&main);
+        }
+        asked
+    }
+
+    /// Whether the main process ended as the stop asked it to.
+    pub(super) fn ended(&self, code: i32) -> bool {
+        code == 128 + self.first || code == 128 + Signal::TERM.as_raw()
+    }
+
+    /// The main process does not end, or does not pass on what it got. Gives whether that is to get TERM: not
+    /// while it handles the first signal, and has no handler for this one.
+    pub(super) fn late(&mut self, main: i32) -> bool {
+        let all = tree::snapshot();
+        for process in tree::descendants(&all, own_pid()) {
+            if process.pid != main && !self.is_helper(process) {
+                self.ask(process, Signal::TERM.as_raw());
+            }
+        }
+        let handles = tree::handled(main).unwrap_or_default();
+        self.first != Signal::TERM.as_raw()
+            && (handles.has(Signal::TERM.as_raw()) || !handles.has(self.first))
+    }
+
+    /// TERM to what the main process has left, and to what that leaves.
+    pub(super) fn ask_orphans(&mut self) {
+        let all = tree::snapshot();
+        let me = own_pid();
+        for process in tree::descendants(&all, me) {
+            if process.ppid == me {
+                self.ask(process, Signal::TERM.as_raw());
+            }
+        }
+    }
+
+    /// KILL to what is left, was asked a moment ago and cannot answer: a helper, or a program that has no
+    /// handler for TERM. Any other one may be the training, below a program that passes nothing on.
+    pub(super) fn kill_mute(&self, now: Instant) {
+        let all = tree::snapshot();
+        let term = Signal::TERM.as_raw();
+        for process in tree::descendants(&all, own_pid()) {
+            let asked = self.processes.get(&(process.pid, process.start_ticks));
+            let is_due = asked.is_some_and(|at| now.saturating_duration_since(*at) >= MUTE);
+            let answers = || tree::handled(process.pid).is_some_and(|handles| handles.has(term));
+            if is_due && (self.is_helper(process) || !answers()) {
+                tree::signal(process, Signal::KILL);
+            }
+        }
+    }
+
+    fn ask(&mut self, process: &Process, number: i32) {
+        let is_new = !self.processes.contains_key(&(process.pid, process.start_ticks));
+        if is_new && let Some(signal) = Signal::from_named_raw(suited(process.pid, number)) {
+            self.note(process);
+            tree::signal(process, signal);
+        }
+    }
+
+    fn note(&mut self, process: &Process) {
+        let key = (process.pid, process.start_ticks);
+        let is_new = self.processes.insert(key, Instant::now()).is_none();
+        // A fork of a shell is a part of its script.
+        if is_new && tree::is_shell(process.pid) == Some(false) && !self.is_helper(process) {
+            self.lines.insert(tree::line(process.pid));
+        }
+    }
+
+    /// Whether it is a part of a program that was asked: a fork, or an interpreter that it has started.
+    fn is_helper(&self, process: &Process) -> bool {
+        let line = tree::line(process.pid);
+        let has = |word: &&[u8]| memchr::memmem::find(&line, word).is_some();
+        !line.is_empty() && (self.lines.contains(&line) || HELPERS.iter().any(has))
+    }
+}
+
+/// What to send in place of `number`: a program that does not handle it would only die, so one that handles
+/// TERM gets that.
+pub(super) fn suited(pid: i32, number: i32) -> i32 {
+    let term = Signal::TERM.as_raw();
+    match tree::handled(pid) {
+        Some(handles) if !handles.has(number) && !handles.ignores(number) && handles.has(term) => {
+            term
+        }
+        _ => number,
+    }
+}

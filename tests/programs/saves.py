@@ -1,0 +1,107 @@
+# A rank that saves when the job stops, and needs its helpers until then: it waits for a word of each of
+# them before and while it saves, as a training does in next() of its data loader.
+#
+#   saves.py FOLDER HELPERS KIND SECONDS
+#
+# KIND is fork, spawn, forkserver, pool (concurrent.futures), none or loader (torch's DataLoader). Writes
+# FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the number of the signal.
+import multiprocessing
+import os
+import signal
+import sys
+import time
+
+FOLDER, HELPERS, KIND, SECONDS = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+RANK = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
+stopped = []
+
+
+def written(name, text):
+    with open(os.path.join(FOLDER, name + ".new"), "w") as file:
+        file.write(text)
+    os.rename(os.path.join(FOLDER, name + ".new"), os.path.join(FOLDER, name))
+
+
+def on_signal(number, frame):
+    stopped.append(number)
+    written("signal-%s" % RANK, str(number))
+
+
+def work(pipe):
+    while True:
+        pipe.recv()
+        time.sleep(0.002)
+        pipe.send(os.getpid())
+
+
+def square(number):
+    time.sleep(0.002)
+    return number * number
+
+
+def asked_by_pipe(context):
+    pipes = []
+    for _ in range(HELPERS):
+        ours, theirs = context.Pipe()
+        context.Process(target=work, args=(theirs,), daemon=True).start()
+        theirs.close()
+        pipes.append(ours)
+
+    def step():
+        for pipe in pipes:
+            pipe.send(0)
+        for pipe in pipes:
+            if not pipe.poll(60):
+                raise RuntimeError("a helper does not answer")
+            pipe.recv()
+
+    return step
+
+
+def asked_in_a_pool():
+    from concurrent.futures import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(HELPERS)
+    return lambda: list(pool.map(square, range(2 * HELPERS)))
+
+
+class Data(object):
+    def __len__(self):
+        return 1 << 30
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index
+
+
+def asked_of_torch():
+    from torch.utils.data import DataLoader
+
+    batches = iter(DataLoader(Data(), batch_size=4, num_workers=HELPERS))
+    return lambda: next(batches)
+
+
+def main():
+    step = {
+        "none": lambda: lambda: time.sleep(0.002),
+        "pool": asked_in_a_pool,
+        "loader": asked_of_torch,
+    }.get(KIND, lambda: asked_by_pipe(multiprocessing.get_context(KIND)))()
+    step()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, on_signal)
+    print("READY", RANK, flush=True)
+    try:
+        while not stopped:
+            step()
+    except KeyboardInterrupt:
+        on_signal(signal.SIGINT, None)
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        step()
+    written("saved-%s" % RANK, "whole")
+    print("SAVED", RANK, flush=True)
+
+
+if __name__ == "__main__":
+    main()
