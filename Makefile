@@ -39,6 +39,8 @@
 # make judge-hangs   how often a hang of real torch is judged right, and that no slow run is called one; SHORT=1 runs
 #             a form of two minutes, ONLY="checkpoint living" picks kinds, SEEDS="1 2" seeds of 1 to 20;
 #             tests/hangs/run.sh has all settings, RANKLAUNCH=FILE takes an executable that is built already
+# make judge-saves   100 random stops of jobs whose ranks need their helpers to save: each has saved; STOPS=…, and
+#             SEED=… repeats a run
 # make gpu    what is said of this machine's NVIDIA GPUs beside nvidia-smi and torch, and a job on one;
 #             RANKLAUNCH=FILE takes an executable that is built already, GPU_OUT=DIR keeps the outputs
 # make size   the release executable is static and small
@@ -71,7 +73,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-build test-installs thorough test-one test-warm test-platforms test-release test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs soak soak-torchrun size audit linker tools
+.PHONY: dist dist-test dist-twice screenshots build demo gpu vm test test-build test-installs thorough test-one test-warm test-platforms test-release test-report test-stacks lint rustdoc docs bless house bench bench-muster fuzz hunt judge judge-hangs judge-saves soak soak-torchrun size audit linker tools
 
 build: linker
 	$(CARGO) build --release --locked
@@ -171,6 +173,11 @@ judge: linker
 
 judge-hangs: $(if $(RANKLAUNCH),,build)
 	tests/hangs/run.sh "$(abspath $(or $(RANKLAUNCH),$(BINARY)))"
+
+judge-saves: linker
+	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
+	env --default-signal=HUP,INT,QUIT,TERM \
+	$(CARGO) test --locked --test faults saves::many_stops -- --ignored --nocapture
 
 # Every suite runs, also after one that fails.
 RELEASES ?= $(if $(SHORT),,trixie)

@@ -1,6 +1,7 @@
 //! What a Python rank gets besides its program: a `sitecustomize` that starts torch's own worker
-//! server on a Unix socket of the run, answers for gloo where that keeps no flight record, and leaves
-//! faulthandler a file for the stacks; and a folder for what torch's flight recorder writes down.
+//! server on a Unix socket of the run, answers for gloo where that keeps no flight record, leaves
+//! faulthandler a file for the stacks, and lets helper processes outlive a SIGTERM to every process; and a
+//! folder for what torch's flight recorder writes down.
 //!
 //! The launcher writes the files into a folder of its own; the rank shim adds that folder to the
 //! environment of the rank alone, so that no engine imports it. A rank whose Python does not read
@@ -29,13 +30,16 @@ impl Injection {
     /// Writes the files below `scratch`, a folder that only this user may enter.
     pub(crate) fn write(scratch: &Path) -> io::Result<Injection> {
         let injection = Injection(scratch.join("inject"));
-        for folder in [injection.python(), injection.control(), injection.records()] {
+        let folders =
+            [injection.python(), injection.control(), injection.records(), injection.helpers()];
+        for folder in folders {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         for (name, text) in [
             ("sitecustomize.py", include_str!("sitecustomize.py")),
             ("worker_server.py", include_str!("worker_server.py")),
             ("calls.py", include_str!("calls.py")),
+            ("helpers.py", include_str!("helpers.py")),
         ] {
             std::fs::write(injection.python().join(name), text)?;
         }
@@ -55,6 +59,11 @@ impl Injection {
     /// Where torch writes the records of its collectives.
     pub(crate) fn records(&self) -> PathBuf {
         self.0.join("records")
+    }
+
+    /// A file for each helper process that outlives a SIGTERM to all; helpers.py has this name too.
+    fn helpers(&self) -> PathBuf {
+        self.0.join("helpers")
     }
 
     fn python(&self) -> PathBuf {

@@ -12,24 +12,9 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run",
 _LONGEST = 108 - 6
 
 
-def found(name):
-    """Where a module is; its import starts the server at its end."""
-    from importlib.util import find_spec
-
-    spec = find_spec(name)
-    loader = getattr(spec, "loader", None)
-    if hasattr(loader, "exec_module"):
-        execute = loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            try:
-                start()
-            except Exception:
-                pass
-
-        loader.exec_module = exec_module
-    return spec
+def after(name):
+    """torch.distributed was imported."""
+    start()
 
 
 def start():

@@ -7,6 +7,7 @@ mod inherited;
 mod kill;
 mod orphans;
 mod restart;
+mod saves;
 mod stale_processes;
 mod stop;
 mod torchrun;

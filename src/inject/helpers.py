@@ -1,0 +1,158 @@
+# Lets the helper processes of a rank outlive a SIGTERM that is sent to every process of its job, as Slurm
+# and systemd do: a rank that saves needs the workers of its data loader. sitecustomize.py runs this when
+# multiprocessing is imported, and at the start of a helper that is an interpreter of its own.
+#
+# A helper ignores SIGTERM as long as its parent lives and has not sent it. A Python handler is not told who
+# sent a signal, so a file says it: its parent removes that before it sends SIGTERM (`Process.terminate()`
+# and the exit of multiprocessing end in os.kill). Without the file, and without the folder, which goes with
+# the launcher, SIGTERM does what it did before. A handler, since a program that a helper starts would
+# inherit an ignored or blocked signal. A helper that sets a handler of its own has that.
+import os
+import signal
+import sys
+import time
+
+_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "helpers")
+_TERM = signal.SIGTERM
+# Seconds for a helper to take SIGTERM: one that is in a long call of a library runs no Python handler.
+# As before, it then ends anyway.
+_HEARS = 2.0
+_LOADERS = "torch.utils.data._utils.signal_handling"
+_kill, _signal = os.kill, signal.signal
+
+
+class _Spared(object):
+    """This process, if it is a helper."""
+
+    owner = parent = 0
+    file = ""
+    before = signal.SIG_DFL
+    # torch's own handler ends a worker without a word if the parent of it sends SIGTERM.
+    is_quiet = False
+
+
+def _file_of(pid):
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (OSError, OverflowError):
+        return "", b""
+    # A pid may be used again: the time of its start tells.
+    return "%s/%d-%s" % (_FOLDER, pid, fields[19].decode()), fields[0]
+
+
+def _unlink(path):
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def spare():
+    """Begins in a helper. Also for multiprocessing.util.register_after_fork."""
+    us, pid = _Spared, os.getpid()
+    if us.owner != pid and not _begin(pid):
+        return
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _unlink, (us.file,), exitpriority=-100)
+
+
+def spare_server():
+    """Begins in the fork server, whose workers may import for seconds before they are told what to do."""
+    server = os.getpid()
+    spare()
+    os.register_at_fork(after_in_child=lambda: os.getppid() == server and spare())
+
+
+def _begin(pid):
+    us = _Spared
+    before = signal.getsignal(_TERM)
+    if before == signal.SIG_IGN or before is None:
+        return False
+    file, _ = _file_of(pid)
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        us.owner, us.parent, us.file = pid, os.getppid(), file
+        us.before = us.before if before is _on_term else before
+        _signal(_TERM, _on_term)
+    except (OSError, ValueError):
+        return False
+    signal.signal = _users_own
+    return True
+
+
+def _on_term(number, frame):
+    us = _Spared
+    if us.owner == os.getpid():
+        if os.getppid() == us.parent and os.path.exists(us.file):
+            return
+        _unlink(us.file)
+        _unlink(us.file + ".sent")
+    before = us.before
+    if before != signal.SIG_DFL:
+        _signal(_TERM, before)
+        return before(number, frame)
+    if us.is_quiet:
+        os._exit(0)
+    _signal(_TERM, signal.SIG_DFL)
+    _kill(os.getpid(), _TERM)
+
+
+def _users_own(number, handler):
+    us = _Spared
+    if number == _TERM and signal.getsignal(_TERM) is _on_term:
+        if us.owner == os.getpid():
+            _unlink(us.file)
+        _signal(_TERM, us.before)
+    return _signal(number, handler)
+
+
+def _told(pid, number):
+    if number == _TERM and pid > 0:
+        file, _ = _file_of(pid)
+        sent = file + ".sent"
+        try:
+            os.rename(file, sent)
+        except OSError:
+            return _kill(pid, number)
+        _kill(pid, number)
+        return _wait_until_heard(pid, file, sent)
+    return _kill(pid, number)
+
+
+def _wait_until_heard(pid, file, sent):
+    pause, until = 0.0005, time.time() + _HEARS
+    while os.path.exists(sent):
+        now, state = _file_of(pid)
+        if now != file or state in b"ZXxTt":
+            return _unlink(sent)
+        if time.time() > until:
+            _unlink(sent)
+            return _kill(pid, signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def _of_torch(module):
+    # It is set in each worker, in place of what is set there.
+    theirs = module._set_worker_signal_handlers
+
+    def set_handlers(*arguments):
+        theirs(*arguments)
+        us = _Spared
+        if us.owner == os.getpid() and signal.getsignal(_TERM) is _on_term:
+            us.is_quiet = True
+            _signal(_TERM, _on_term)
+
+    module._set_worker_signal_handlers = set_handlers
+
+
+def after(name):
+    """A module was imported."""
+    module = sys.modules[name]
+    if name == _LOADERS:
+        _of_torch(module)
+    else:
+        module.register_after_fork(_Spared, lambda _: spare())
+        os.kill = _told
