@@ -81,7 +81,8 @@ impl Asked {
         asked
     }
 
-    fn of(main: i32, first: i32) -> Asked {
+    /// The main process alone was signalled.
+    pub(super) fn of(main: i32, first: i32) -> Asked {
         let mut asked = Asked { first, processes: HashMap::new(), lines: HashSet::new() };
         if let Some(main) = tree::process(main) {
             asked.note(&main);

@@ -568,6 +568,14 @@ impl Shim {
     /// Leftovers get TERM and the grace period after a success, such as uploads, and after a main process
     /// that ended as the job's stop has asked it to. After any other failure they are killed.
     fn end_leftovers(&mut self, end: End) {
+        if let (None, End::Signal(number)) = (&self.stop, end)
+            && asked::is_stop(number)
+        {
+            // The agent's word is on its way, or a stranger has signalled the main process alone.
+            let has_manager = self.manager.is_some();
+            let of = if has_manager { Asked::everybody } else { Asked::of };
+            self.stop = Some(of(self.child, number));
+        }
         let is_stopped =
             !end.success() && self.stop.as_ref().is_some_and(|stop| stop.ended(end.shell_code()));
         let grace = if end.success() || is_stopped { self.grace } else { Duration::ZERO };

@@ -44,7 +44,7 @@ const PLAIN: Stop = Stop {
     to_all: false,
     node: 0,
     in_shell: false,
-    inject: "on",
+    inject: "auto",
     after: 0,
 };
 
@@ -75,7 +75,6 @@ impl Stop {
             signal: chance.of(signals),
             to_all,
             node: chance.below(nodes),
-            // A shell that has a command in the foreground handles INT itself.
             in_shell: chance.below(4) == 0,
             after: chance.below(300),
             ..PLAIN
