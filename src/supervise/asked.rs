@@ -111,10 +111,19 @@ impl Asked {
 
     /// TERM to what the main process has left, and to what that leaves.
     pub(super) fn ask_orphans(&mut self) {
+        self.ask_children(|_, _| true);
+    }
+
+    /// The same for helpers only. They have ignored a TERM to all, see `src/inject`.
+    pub(super) fn ask_helpers(&mut self) {
+        self.ask_children(Asked::is_helper);
+    }
+
+    fn ask_children(&mut self, which: impl Fn(&Asked, &Process) -> bool) {
         let all = tree::snapshot();
         let me = own_pid();
         for process in tree::descendants(&all, me) {
-            if process.ppid == me {
+            if process.ppid == me && which(self, process) {
                 self.ask(process, Signal::TERM.as_raw());
             }
         }

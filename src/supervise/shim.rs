@@ -580,9 +580,9 @@ impl Shim {
             !end.success() && self.stop.as_ref().is_some_and(|stop| stop.ended(end.shell_code()));
         let grace = if end.success() || is_stopped { self.grace } else { Duration::ZERO };
         let settle = if is_stopped { Duration::ZERO } else { SETTLE };
-        let newcomers = if self.stop.is_some() { Newcomers::Asked } else { Newcomers::Spared };
+        let in_stop = self.stop.is_some();
         let last_wait = EndBudget::of(self.grace).after_kill();
-        let mut sweep = Sweep::begin(Instant::now(), newcomers, settle, grace, last_wait);
+        let mut sweep = Sweep::begin(Instant::now(), Newcomers::Asked, settle, grace, last_wait);
         let mut told = false;
         loop {
             self.reap();
@@ -601,7 +601,12 @@ impl Shim {
             }
             match (step, &mut self.stop) {
                 (SweepStep::Wait, _) => {}
-                (SweepStep::Term, None) => signal_descendants(Signal::TERM),
+                (SweepStep::Term, None) => {
+                    let asked = Asked::everybody(self.child, Signal::TERM.as_raw());
+                    signal_descendants(Signal::TERM);
+                    self.stop = Some(asked);
+                }
+                (SweepStep::Term, Some(stop)) if !in_stop => stop.ask_helpers(),
                 (SweepStep::Term, Some(stop)) => {
                     stop.ask_orphans();
                     if is_stopped {

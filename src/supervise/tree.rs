@@ -94,7 +94,7 @@ pub(super) fn is_shell(pid: i32) -> Option<bool> {
 }
 
 /// The signals that a process handles and those that it ignores: bit n − 1 is signal n (SigCgt and SigIgn of
-/// proc_pid_status(5)).
+/// proc_pid_status(5)). One that is blocked is handled, since a program takes it by sigwait(3) or signalfd(2).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handled {
     caught: u64,
@@ -118,7 +118,7 @@ pub(super) fn handled(pid: i32) -> Option<Handled> {
         let mask = status.lines().find_map(|line| line.strip_prefix(name))?.trim();
         u64::from_str_radix(mask, 16).ok()
     };
-    Some(Handled { caught: mask("SigCgt:")?, ignored: mask("SigIgn:")? })
+    Some(Handled { caught: mask("SigCgt:")? | mask("SigBlk:")?, ignored: mask("SigIgn:")? })
 }
 
 /// Sends `signal` to exactly this process; false if it has ended. Nearly all are our own

@@ -54,7 +54,11 @@ fn a_second_interrupt_kills_but_not_within_a_second() {
     job.waits("the end of the second", |_| first.elapsed() > Duration::from_millis(1500));
     assert_eq!(job.roles().iter().filter(|(role, _)| *role == Role::Rank).count(), 2);
     job.send(Role::Guard, Signal::SIGINT);
-    job.ends_within(SOON).expect_code(130).expect_nothing_left();
+    let over = job.ends_within(SOON).expect_code(130).expect_nothing_left();
+    let over = over.expect_words(&["a second one ends them at once", "second SIGINT received"]);
+    for untrue in ["grace period is over", "the shim of rank"] {
+        assert!(!over.err.contains(untrue), "{untrue}: {}", over.err);
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub(crate) fn complaints(round: &Round) -> Vec<String> {
         }
         found.extend(Expected::of(&round.spec, number, round.victim).complaints(number, node));
         found.extend(bytes(&round.spec, number, node));
+        found.extend(saved(&round.spec, number, node));
         found.extend(shown(&round.spec, number, node));
         if !round.missed {
             found.extend(stepped(&round.spec, number, node));
@@ -158,6 +159,13 @@ fn dies(spec: &Spec, number: u32) -> bool {
 
 fn ranks(spec: &Spec, number: u32) -> std::ops::Range<u32> {
     number * spec.local()..(number + 1) * spec.local()
+}
+
+/// A stop lets every rank save.
+fn saved(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
+    let saves = spec.helpers > 0;
+    let lost = |rank: &u32| saves && !node.folder.join(format!("saved-{rank}")).exists();
+    ranks(spec, number).filter(lost).map(|rank| format!("rank {rank} has not saved")).collect()
 }
 
 /// The output of the ranks is in their files, or counted as dropped in run.json.

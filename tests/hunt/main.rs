@@ -223,6 +223,12 @@ fn what_is_broken_on_purpose_is_found() {
     let run = round.nodes[0].run.as_mut().expect("it is there");
     run["ended"] = run["started"].clone();
     complains(&round, "no jump of the clock");
+    // A stop that lost what a rank would have saved.
+    let term = Spec { fault: Fault::Term { node: 0 }, helpers: 2, ..spec.clone() };
+    let round = Round::run(&term);
+    assert_eq!(round.complaints(), Vec::<String>::new(), "the stop");
+    std::fs::remove_file(round.nodes[0].folder.join("saved-1")).expect("it was saved");
+    complains(&round, "rank 1 has not saved");
     // A full disk: what the files lack is said where nothing can be counted.
     let full = Spec { fault: Fault::DiskFull { kib: 64 }, lines: 9_000, pause: 0, ..spec };
     let mut round = Round::run(&full);

@@ -148,6 +148,8 @@ pub(crate) struct Spec {
     pub(crate) fault: Fault,
     /// Milliseconds from the first line of all ranks to the fault.
     pub(crate) after: u64,
+    /// Processes beside each rank, which it needs to save when the job is stopped; 0: it does not save.
+    pub(crate) helpers: u32,
 }
 
 impl Spec {
@@ -162,6 +164,7 @@ impl Spec {
             ends: (None, 0),
             fault: Fault::None,
             after: 0,
+            helpers: 0,
         }
     }
 
@@ -210,7 +213,8 @@ impl Spec {
             _ => 200 + chance.below(1_000),
         };
         let after = chance.below(150);
-        Spec { engine, nodes, nproc, lines, pause, ends, fault, after }
+        let helpers = if kind == Kind::Term { chance.below(4) } else { 0 };
+        Spec { engine, nodes, nproc, lines, pause, ends, fault, after, helpers }
     }
 
     /// Ranks, or commands, per node.
@@ -230,7 +234,9 @@ impl Spec {
 
     pub(crate) fn arguments(&self, misbehave: PathBuf) -> Vec<OsString> {
         let mut args = run_args(self.engine, self.nproc);
-        args.extend(["--grace", "2s", "--wait-timeout", "120s"].map(OsString::from));
+        // A busy machine may take seconds for what is to be saved.
+        let grace = if self.helpers > 0 { "60s" } else { "2s" };
+        args.extend(["--grace", grace, "--wait-timeout", "120s"].map(OsString::from));
         // On another disk than the logs, and written before them.
         args.extend(["--termination-log", MESSAGE].map(OsString::from));
         args.extend(["--".into(), misbehave.into(), "number".into(), ".".into()]);
@@ -251,6 +257,7 @@ impl Spec {
             None => "all".to_owned(),
         };
         args.push(format!("{who}={code}").into());
+        args.push(self.helpers.to_string().into());
         args
     }
 }

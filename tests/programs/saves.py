@@ -1,10 +1,11 @@
 # A rank that saves when the job stops, and needs its helpers until then: it waits for a word of each of
 # them before and while it saves, as a training does in next() of its data loader.
 #
-#   saves.py FOLDER HELPERS KIND SECONDS
+#   saves.py FOLDER HELPERS KIND SECONDS END
 #
 # KIND is fork, spawn, forkserver, pool (concurrent.futures), none or loader (torch's DataLoader). Writes
-# FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the number of the signal.
+# FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the number of the signal. END is exit, or
+# at-once, which leaves the helpers.
 import multiprocessing
 import os
 import signal
@@ -101,6 +102,8 @@ def main():
         step()
     written("saved-%s" % RANK, "whole")
     print("SAVED", RANK, flush=True)
+    if sys.argv[5] == "at-once":
+        os._exit(0)
 
 
 if __name__ == "__main__":
