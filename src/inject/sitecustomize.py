@@ -118,7 +118,8 @@ def _watch():
     # Some were imported before this process was forked.
     for name in [name for name in _WATCHED if name in sys.modules]:
         _quietly(_WATCHED.pop(name), "after", name)
-    sys.meta_path.insert(0, _AfterImport())
+    if _WATCHED:
+        sys.meta_path.insert(0, _AfterImport())
 
 
 def _spare_helper():

@@ -180,3 +180,47 @@ pub(super) fn suited(pid: i32, number: i32) -> i32 {
         _ => number,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_program_gets_the_signal_that_it_handles() {
+        let [term, hup] = [Signal::TERM, Signal::HUP].map(Signal::as_raw);
+        for (traps, gets) in [
+            ("trap : TERM HUP", hup),
+            ("trap : TERM", term),
+            ("trap : TERM; trap '' HUP", hup),
+            (":", hup),
+        ] {
+            let mut shell = Command::new("/bin/sh")
+                .args(["-c", &format!("{traps}; echo ready; read line")])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("sh starts");
+            let mut ready = [0];
+            shell.stdout.take().expect("a pipe").read_exact(&mut ready).expect("it is ready");
+            assert_eq!(suited(shell.id().cast_signed(), hup), gets, "{traps}");
+            drop(shell.stdin.take());
+            shell.wait().expect("it is reaped");
+        }
+    }
+
+    #[test]
+    fn only_the_four_signals_of_a_stop_reach_ranks_as_they_are() {
+        for (signal, first) in [
+            (Signal::TERM, Signal::TERM),
+            (Signal::INT, Signal::INT),
+            (Signal::HUP, Signal::HUP),
+            (Signal::QUIT, Signal::QUIT),
+            (Signal::ALARM, Signal::TERM),
+        ] {
+            assert_eq!(signal_of(StopReason::Signal(signal.as_raw())), first.as_raw());
+        }
+        assert_eq!(signal_of(StopReason::OtherNode), Signal::TERM.as_raw());
+    }
+}
