@@ -14,10 +14,10 @@ use crate::settings::Select;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-/// The values for `world` ranks on `nnodes` nodes; empty if no row matches and none is needed.
+/// The values for `world` ranks on `nnodes` nodes, whose number only WORLD_SIZE may give; empty if no row matches and none is needed.
 pub(crate) fn select(
     rows: &[Select],
-    nnodes: u32,
+    (nnodes, is_world_size): (u32, bool),
     most: u32,
     world: u32,
     arguments: &[OsString],
@@ -48,10 +48,16 @@ pub(crate) fn select(
     if used.is_empty() {
         return Ok(BTreeMap::new());
     }
-    Err(refuse(rows, nnodes, most, world, &used.join(", ")))
+    Err(refuse(rows, (nnodes, is_world_size), most, world, &used.join(", ")))
 }
 
-fn refuse(rows: &[Select], nnodes: u32, most: u32, world: u32, used: &str) -> Refusal {
+fn refuse(
+    rows: &[Select],
+    (nnodes, is_world_size): (u32, bool),
+    most: u32,
+    world: u32,
+    used: &str,
+) -> Refusal {
     let exists: Vec<String> = rows
         .iter()
         .map(|row| {
@@ -69,7 +75,13 @@ fn refuse(rows: &[Select], nnodes: u32, most: u32, world: u32, used: &str) -> Re
         .collect();
     let reachable: Vec<u32> = reachable.into_iter().collect();
     let Text { en, zh } = one_of(&reachable);
-    let hint = if reachable.is_empty() {
+    // Another number of processes per node would wait for nodes that do not exist.
+    let hint = if is_world_size {
+        text!(
+            "--world-size-counts processes if WORLD_SIZE={nnodes} counts processes, not nodes; if there are {nnodes} nodes: --nproc-per-node N, or a [[select]] row for {world} GPUs in the profile",
+            "若 WORLD_SIZE={nnodes} 表示进程数而非节点数，请加 --world-size-counts processes；若确有 {nnodes} 个节点：用 --nproc-per-node N，或在配置文件中为 {world} 个 GPU 增加一条 [[select]]"
+        )
+    } else if reachable.is_empty() {
         text!(
             "add a [[select]] row for {world} GPUs, or for every other number (total_gpus = \"*\"), to the profile",
             "请在配置文件中为 {world} 个 GPU 增加一条 [[select]]，或为其余数量增加一条（total_gpus = \"*\"）"

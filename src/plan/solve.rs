@@ -27,6 +27,7 @@ use crate::plan::{
 };
 use crate::settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
+    WorldSizeCounts,
 };
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -123,8 +124,10 @@ pub(super) fn plan_for(
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
     arguments.extend(settings.env.iter().map(|setting| setting.value.clone()));
+    let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto;
+    let nodes = (problem.nnodes, membership.nnodes_by_world_size && is_read && problem.nnodes > 1);
     let selected =
-        select::select(&settings.selects, problem.nnodes, capacity.most, world, &arguments, notes)?;
+        select::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
     let names = placeholders.keys().map(String::as_str);
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));

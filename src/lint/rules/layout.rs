@@ -272,8 +272,14 @@ pub(super) fn select(scene: &Scene<'_, '_>, findings: &mut Findings) {
         all.extend(own.env.iter().map(|setting| setting.value.clone()));
         all.extend(arguments(&place));
         let mut notes = Notes::default();
-        let found =
-            rows::select(&own.selects, problem.nnodes, problem.most, world, &all, &mut notes);
+        let found = rows::select(
+            &own.selects,
+            (problem.nnodes, false),
+            problem.most,
+            world,
+            &all,
+            &mut notes,
+        );
         if let Err(refusal) = found {
             findings.error(line, refusal.text, refusal.hint);
         }
