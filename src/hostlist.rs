@@ -50,6 +50,39 @@ pub(crate) fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
+/// The hosts of a list in any of the forms that schedulers use, each once: separated by commas,
+/// semicolons or white space, as JSON, with brackets; each with a number of slots behind it or not.
+/// Empty if anything in it is no host: it is then no such list. Names of this host itself say nothing.
+pub(crate) fn distinct(list: &str) -> Vec<String> {
+    let mut hosts: Vec<String> = Vec::new();
+    let mut known = std::collections::BTreeSet::new();
+    let entries = match serde_json::from_str::<Vec<String>>(list) {
+        Ok(entries) => entries,
+        Err(_) if list.contains('[') => list.split_ascii_whitespace().flat_map(expand).collect(),
+        Err(_) => {
+            let is_between =
+                |letter: char| matches!(letter, ',' | ';') || letter.is_ascii_whitespace();
+            list.split(is_between).map(str::to_owned).collect()
+        }
+    };
+    for entry in entries.iter().filter(|entry| !entry.is_empty()).take(MOST) {
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let slots =
+            entry.rsplit_once(':').filter(|(host, slots)| is_number(slots) && !host.contains(':'));
+        let host = slots.map_or(entry.as_str(), |(host, _)| host);
+        let is_named = |letter: char| letter.is_ascii_alphanumeric() || "-._:%".contains(letter);
+        if !host.chars().all(is_named) || host.starts_with(['-', '.']) || host.len() > LONGEST_NAME
+        {
+            return Vec::new();
+        }
+        let is_own = host.eq_ignore_ascii_case("localhost") || host.starts_with("127.");
+        if !is_number(host) && !is_own && known.insert(host.to_ascii_lowercase()) {
+            hosts.push(host.to_owned());
+        }
+    }
+    hosts
+}
+
 /// Whether every bracket of an item is closed, and holds only numbers and ascending ranges.
 pub(crate) fn is_whole(item: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

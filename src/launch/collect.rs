@@ -122,6 +122,7 @@ pub async fn observe_within(
     let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
         (observe::torchrun_above(host), observe::mpiexec_above(host))
     });
+    let lists = read(host, text!("files of hosts", "主机列表文件"), files, observe::host_files);
     let its = ours();
     let heads = read(
         host,
@@ -187,6 +188,7 @@ pub async fn observe_within(
     let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
     let mut contract = observe::contract(host, torchrun, settings.own_platform());
     observe::add_mpiexec(&mut contract, host, mpiexec);
+    observe::add_host_files(&mut contract, &lists.answer(&mut late).await.unwrap_or_default());
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),

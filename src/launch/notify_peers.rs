@@ -86,6 +86,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         let settings = settings::read_meeting(&asked, &reader);
         let own = settings.as_ref().and_then(Settings::own_platform);
         let mut contract = observe::contract(&reader, above, own);
+        observe::add_host_files(&mut contract, &observe::host_files(&reader));
         // A list of hosts is of use only to a host that knows itself.
         contract.own_names =
             observe::network::links(&reader, None).own_names(&crate::sys::hostname());

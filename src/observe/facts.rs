@@ -139,6 +139,9 @@ pub enum Field {
     TaskRank,
     /// Number of this task on its node.
     TaskLocal,
+    /// Evidence of other nodes or processes that does not tell the place of this one, so that it
+    /// counts only where nothing else says how many nodes there are.
+    Several,
     /// CPUs of this task, whether or not the platform binds it to them.
     Cpus,
     JobId,
@@ -191,6 +194,21 @@ pub enum Reading {
     SecondDaemon,
     /// Host in `prterun-n1-4206@1`, the id of a job of Open MPI 5.
     PrterunHost,
+    /// First host of a headless service: the prefix of its pods, and the subdomain beside it, else
+    /// that of a job of Lepton.
+    FirstReplica,
+    /// A number of nodes; above one it is evidence of others.
+    Count,
+    /// An index of a process or node; above zero it is evidence of others.
+    Index,
+    /// An index, and beside it a count that it is within.
+    IndexOfCount,
+    /// A list of hosts, of which several are evidence of others.
+    Hosts,
+    /// The same if this host is one of them; else it may be a list of services.
+    OwnHosts,
+    /// The path of a file of hosts; beside it are the hosts that the file names.
+    HostFile,
     /// Set only on the main node, to which the platform does not give its own address.
     Loopback,
 }

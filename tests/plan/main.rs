@@ -18,5 +18,6 @@ mod platforms;
 mod probe_places;
 mod profiles;
 mod refusals;
+mod schedulers;
 mod topology;
 mod visible_devices;

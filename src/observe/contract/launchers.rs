@@ -11,7 +11,7 @@ use super::open_mpi::{
     DAEMON, DAEMON_OF_5, first_is_second_daemon, first_is_with_mpirun, first_is_with_prterun,
 };
 
-use super::row::Test::{Set, Unset};
+use super::row::Test::{Holds, Set, Unset};
 use super::row::{Platform, PlatformRow, as_, beside, is, only, or};
 use Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
@@ -91,14 +91,24 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
     Platform {
         // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 also sets PMI_RANK and
-        // PMI_SIZE, but nothing else of these; then the row of Slurm is more complete.
+        // PMI_SIZE, but nothing else of these; then the row of Slurm is more complete. So does Flux.
         id: "pmi",
         strength: Strength::Launcher,
         proofs: &[
             &[Set("PMI_SIZE"), Set("MPI_LOCALNRANKS")],
             &[Set("PMI_RANK"), Set("MPI_LOCALNRANKS")],
-            &[Set("PMI_SIZE"), Unset("SLURM_STEP_NUM_NODES"), Unset("OMPI_COMM_WORLD_SIZE")],
-            &[Set("PMI_RANK"), Unset("SLURM_STEP_NUM_NODES"), Unset("OMPI_COMM_WORLD_SIZE")],
+            &[
+                Set("PMI_SIZE"),
+                Unset("SLURM_STEP_NUM_NODES"),
+                Unset("OMPI_COMM_WORLD_SIZE"),
+                Unset("FLUX_TASK_RANK"),
+            ],
+            &[
+                Set("PMI_RANK"),
+                Unset("SLURM_STEP_NUM_NODES"),
+                Unset("OMPI_COMM_WORLD_SIZE"),
+                Unset("FLUX_TASK_RANK"),
+            ],
         ],
         claims: of_mpi!(
             size: "PMI_SIZE", rank: "PMI_RANK", place: "MPI_LOCALRANKID", local: "MPI_LOCALNRANKS";
@@ -116,6 +126,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             Unset("OMPI_COMM_WORLD_SIZE"),
             Unset("SLURM_STEP_NUM_NODES"),
             Unset("PMI_SIZE"),
+            Unset("FLUX_TASK_RANK"),
         ]],
         claims: of_mpi!(rank: "PMIX_RANK"; PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")),
         default_port: None,
@@ -182,6 +193,35 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
+        // As many tasks as nodes that have one: one on each. Flux names no host.
+        id: "flux",
+        strength: Strength::Specific,
+        proofs: &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_NNODES", is_flux_by_node)]],
+        claims: &[
+            is(Nnodes, "FLUX_JOB_NNODES"),
+            is(NodeRank, "FLUX_TASK_RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob),
+            is(JobId, "FLUX_JOB_ID"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // No variable says how many tasks this node has.
+        id: "flux-tasks",
+        strength: Strength::Specific,
+        proofs: &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_SIZE", |host| !is_flux_by_node(host))]],
+        claims: &[
+            as_(is(Nnodes, "FLUX_JOB_SIZE"), Processes),
+            as_(is(NodeRank, "FLUX_TASK_RANK"), Processes),
+            is(MasterAddr, "MASTER_ADDR"),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob),
+        ],
+        default_port: None,
+    },
+    Platform {
         // With LOCAL_RANK, RANK numbers processes, as in Azure ML's PyTorch jobs, pyxis and
         // DeepSpeed. Leftovers of torchrun are recognised by their run id.
         id: "process-per-gpu",
@@ -194,6 +234,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
                 Set("LOCAL_WORLD_SIZE"),
                 Unset("TORCHELASTIC_RUN_ID"),
             ],
+            &[Set("RANK"), Set("WORLD_SIZE"), Set("GROUP_RANK"), Unset("TORCHELASTIC_RUN_ID")],
         ],
         claims: &[
             is(Tasks, "WORLD_SIZE"),
@@ -201,10 +242,17 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             is(TaskLocal, "LOCAL_RANK"),
             is(TasksPerNode, "LOCAL_WORLD_SIZE"),
             as_(is(TasksPerNode, "LOCAL_RANK"), LocalIndex),
+            is(NodeRank, "GROUP_RANK"),
         ],
         default_port: None,
     },
 ];
+
+/// `flux run` with one task on each node.
+fn is_flux_by_node(host: &Host) -> bool {
+    let (size, nodes) = (host.variable("FLUX_JOB_SIZE"), host.variable("FLUX_JOB_NNODES"));
+    size.is_some() && size == nodes
+}
 
 fn is_of_one_component(host: &Host) -> bool {
     ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].iter().all(|name| host.variable(name).is_none())

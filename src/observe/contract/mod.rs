@@ -5,36 +5,44 @@
 //! claim wins and what a bad value means. The platforms are rows of [`table`], and at most one of
 //! the profile.
 
+mod allocations;
 mod conventions;
 mod hydra;
 mod launchers;
 mod open_mpi;
 mod remarks;
 mod row;
+mod shapes;
 mod table;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
+mod volcano;
+
+use std::collections::BTreeMap;
 
 use crate::host::Host;
 use crate::hostlist;
 use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, Unread, nested};
 use crate::verdict::Warning;
 
+use allocations::ALLOCATIONS;
 use conventions::CONVENTIONS;
 pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
 pub(crate) use row::{Platform, PlatformRow, Test};
+pub(crate) use shapes::host_files;
 use table::PLATFORMS;
 pub(crate) use vocabulary::{Beside, beside_of, fields, readings_of};
 
 /// All contracts in their order of trust: the profile's own, launchers, platforms.
 fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Platform> {
-    own.into_iter().chain(LAUNCHERS).chain(PLATFORMS).chain(CONVENTIONS)
+    let known = LAUNCHERS.iter().chain(PLATFORMS).chain(CONVENTIONS).chain(ALLOCATIONS);
+    own.into_iter().chain(known)
 }
 
-/// The platform contract of this container. Reads no file; `above` is the result of
+/// The platform contract of this container. Reads no file, see [`host_files`]; `above` is the result of
 /// [`torchrun_above`](nested::torchrun_above), `own` the platform of the profile.
 pub(crate) fn contract(
     host: &Host,
@@ -46,8 +54,16 @@ pub(crate) fn contract(
     // A stable sort, so that equal strengths keep the order of the table.
     proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
 
-    let evidence: Vec<Evidence> =
-        proven.iter().flat_map(|platform| claims(host, platform)).collect();
+    let of = |platform: &&'static Platform| {
+        let mut found = claims(host, platform);
+        found.extend(volcano::evidence(host, platform));
+        found
+    };
+    let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
+    // What a row reads is no sign of a scheduler without one.
+    let mut signs = shapes::evidence(host);
+    signs.retain(|sign| evidence.iter().all(|one| one.claim.variable != sign.claim.variable));
+    evidence.extend(signs);
     let inside_torchrun = above;
     let stale_rank_variables =
         if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
@@ -74,6 +90,15 @@ pub(crate) fn contract(
             .filter(|platform| platform.strength > Strength::Hint)
             .find_map(|platform| platform.default_port),
         evidence,
+    }
+}
+
+/// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files.
+pub(crate) fn add_host_files(contract: &mut Contract, files: &BTreeMap<String, String>) {
+    for found in contract.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
+        let path = &found.claim.value;
+        found.beside =
+            files.get(path).map(|hosts| Claim { variable: path.clone(), value: hosts.clone() });
     }
 }
 

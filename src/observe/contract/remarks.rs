@@ -47,6 +47,26 @@ pub(super) const ADVICE: &[Advice] = &[
         zh: "当前位于批处理脚本或 salloc 的 shell 中，Slurm 只在一个节点上启动它；请用 srun --ntasks-per-node=1 ranklaunch … 在所有节点上启动；只用本节点时用 --nnodes 1",
     },
     Advice {
+        platform: "pbs",
+        en: "PBS runs a script on one host: hosts=$(sort -u $PBS_NODEFILE | paste -sd,); pbsdsh -- $(command -v ranklaunch) run --nodes $hosts -- … (one slot per host, Torque: pbsdsh -u); --nnodes 1 for this node alone",
+        zh: "PBS 只在一台主机上运行脚本：hosts=$(sort -u $PBS_NODEFILE | paste -sd,); pbsdsh -- $(command -v ranklaunch) run --nodes $hosts -- …（每台主机一个槽位，Torque 用 pbsdsh -u）；只用本节点时用 --nnodes 1",
+    },
+    Advice {
+        platform: "lsf",
+        en: "LSF runs a script on one host: hosts=$(sort -u $LSB_DJOB_HOSTFILE); blaunch -z \"$hosts\" ranklaunch run --nodes $(echo $hosts | tr ' ' ,) -- … (jsrun: -r 1 and MASTER_ADDR); --nnodes 1 for this node alone",
+        zh: "LSF 只在一台主机上运行脚本：hosts=$(sort -u $LSB_DJOB_HOSTFILE); blaunch -z \"$hosts\" ranklaunch run --nodes $(echo $hosts | tr ' ' ,) -- …（jsrun 用 -r 1 并设置 MASTER_ADDR）；只用本节点时用 --nnodes 1",
+    },
+    Advice {
+        platform: "grid-engine",
+        en: "Grid Engine runs a script on one host: start qrsh -inherit HOST ranklaunch run --nodes HOST,HOST,… -- … for each host of $PE_HOSTFILE; --nnodes 1 for this node alone",
+        zh: "Grid Engine 只在一台主机上运行脚本：请对 $PE_HOSTFILE 中的每台主机执行 qrsh -inherit HOST ranklaunch run --nodes HOST,HOST,… -- …；只用本节点时用 --nnodes 1",
+    },
+    Advice {
+        platform: "flux-tasks",
+        en: "start one task per node: flux run -N 2 -n 2 ranklaunch …, with MASTER_ADDR; or --nnodes N and --node-rank K",
+        zh: "请每节点只启动一个 task：flux run -N 2 -n 2 ranklaunch …，并设置 MASTER_ADDR；或给出 --nnodes N 和 --node-rank K",
+    },
+    Advice {
         platform: "pmix",
         en: "PMIx gives a rank and no count in the environment: use a launcher that sets both (mpirun, srun), or set --nnodes N, --node-rank K and --master-addr",
         zh: "PMIx 只在环境变量中给出编号而没有总数：请使用同时给出二者的启动器（mpirun、srun），或给出 --nnodes N、--node-rank K 和 --master-addr",

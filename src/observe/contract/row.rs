@@ -26,6 +26,8 @@ pub(crate) enum Test {
     Unset(&'static str),
     Is(&'static str, &'static str),
     Ends(&'static str, &'static str),
+    /// A property of several variables, by the name of one of them.
+    Holds(&'static str, fn(&Host) -> bool),
     /// A port, but not the tcp://… of a Kubernetes Service link.
     Port(&'static str),
 }
@@ -80,6 +82,7 @@ impl Test {
             | Test::Unset(name)
             | Test::Is(name, _)
             | Test::Ends(name, _)
+            | Test::Holds(name, _)
             | Test::Port(name) => name,
         }
     }
@@ -91,6 +94,7 @@ impl Test {
             Test::Unset(_) => value.is_none(),
             Test::Is(_, wanted) => value.is_some_and(|found| found == *wanted),
             Test::Ends(_, end) => value.is_some_and(|found| found.ends_with(end)),
+            Test::Holds(_, test) => test(host),
             Test::Port(_) => value.is_some_and(|found| found.parse::<u16>().is_ok()),
         }
     }
@@ -100,7 +104,7 @@ impl Test {
 impl fmt::Display for Test {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Test::Set(name) | Test::Port(name) => out.write_str(name),
+            Test::Set(name) | Test::Holds(name, _) | Test::Port(name) => out.write_str(name),
             Test::Unset(name) => write!(out, "!{name}"),
             Test::Is(name, value) => write!(out, "{name}={value}"),
             Test::Ends(name, end) => write!(out, "{name}=*{end}"),

@@ -10,15 +10,16 @@
 
 use crate::observe::{Field, Reading, Strength};
 
-use super::row::Test::{Ends, Is, Set, Unset};
-use super::row::{Platform, PlatformRow, also, as_, beside, is, or};
+use super::row::Test::{Ends, Holds, Is, Set, Unset};
+use super::row::{Platform, PlatformRow, also, as_, beside, is, only, or};
+use super::volcano;
 use Field::{
     GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
     RdzvEndpoint, Standalone,
 };
 use Reading::{
-    Cluster, FirstOfList, HostPart, ListLength, Loopback, MainFirst, PortPart, PositionInList,
-    Range, Sum,
+    Cluster, FirstOfList, FirstReplica, HostPart, ListLength, Loopback, MainFirst, PortPart,
+    PositionInList, Range,
 };
 
 /// torchrun's own variables: an image or a manifest may set them without any operator.
@@ -267,6 +268,69 @@ pub(super) const PLATFORMS: &[Platform] = &[
             is(Nnodes, "LEPTON_JOB_TOTAL_WORKERS"),
             is(NodeRank, "LEPTON_JOB_WORKER_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
+            // Both have a default that is made of the job's name.
+            beside(
+                only(as_(or(MasterAddr, "LEPTON_JOB_SERVICE_PREFIX"), FirstReplica), |host| {
+                    host.variable("LEPTON_SUBDOMAIN").is_some()
+                }),
+                "LEPTON_SUBDOMAIN",
+            ),
+            beside(as_(or(MasterAddr, "LEPTON_JOB_NAME"), FirstReplica), "LEPTON_SUBDOMAIN"),
+            is(MasterPort, "MASTER_PORT"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // Replicas without a leader are independent; then no host is given.
+        id: "beaker",
+        strength: Strength::Specific,
+        proofs: &[&[Set("BEAKER_REPLICA_COUNT")], &[Set("BEAKER_REPLICA_RANK")]],
+        claims: &[
+            is(Nnodes, "BEAKER_REPLICA_COUNT"),
+            is(NodeRank, "BEAKER_REPLICA_RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            or(MasterAddr, "BEAKER_LEADER_REPLICA_HOSTNAME"),
+            is(MasterPort, "MASTER_PORT"),
+            is(GpuCount, "BEAKER_ASSIGNED_GPU_COUNT"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // @parallel; the same names on AWS Batch, on Kubernetes and on one machine.
+        id: "metaflow",
+        strength: Strength::Specific,
+        proofs: &[&[Set("MF_PARALLEL_NUM_NODES")], &[Set("MF_PARALLEL_NODE_INDEX")]],
+        claims: &[
+            is(Nnodes, "MF_PARALLEL_NUM_NODES"),
+            is(NodeRank, "MF_PARALLEL_NODE_INDEX"),
+            is(MasterAddr, "MASTER_ADDR"),
+            or(MasterAddr, "MF_PARALLEL_MAIN_IP"),
+            is(MasterPort, "MASTER_PORT"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // PyTorch jobs, whose WORLD_SIZE and RANK count processes. Its MPI jobs are a launcher.
+        id: "azure-ml-pytorch",
+        strength: Strength::Specific,
+        proofs: &[&[Set("AZUREML_NODE_COUNT"), Set("NODE_RANK")]],
+        claims: &[
+            is(Nnodes, "AZUREML_NODE_COUNT"),
+            is(NodeRank, "NODE_RANK"),
+            is(MasterAddr, "MASTER_ADDR"),
+            is(MasterPort, "MASTER_PORT"),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // The universe `parallel`: each process has a slot of its own. No variable names a host.
+        id: "htcondor",
+        strength: Strength::Specific,
+        proofs: &[&[Set("_CONDOR_PROCNO"), Set("_CONDOR_NPROCS")]],
+        claims: &[
+            is(Nnodes, "_CONDOR_NPROCS"),
+            is(NodeRank, "_CONDOR_PROCNO"),
+            is(MasterAddr, "MASTER_ADDR"),
             is(MasterPort, "MASTER_PORT"),
         ],
         default_port: None,
@@ -314,18 +378,16 @@ pub(super) const PLATFORMS: &[Platform] = &[
         id: "volcano-workers",
         strength: Strength::Specific,
         proofs: &[&[
-            Set("VC_TASK_INDEX"),
-            Set("VC_WORKER_NUM"),
-            Unset("VC_MASTER_NUM"),
+            Holds("VC_TASK_INDEX", volcano::has_one_task),
             Unset("MA_NUM_HOSTS"),
             Unset("WORLD_SIZE"),
             Unset("RANK"),
         ]],
+        // Count and hosts have the task's name in theirs: `volcano::evidence`.
         claims: &[
-            is(Nnodes, "VC_WORKER_NUM"),
             is(NodeRank, "VC_TASK_INDEX"),
+            or(NodeRank, "VK_TASK_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
-            as_(or(MasterAddr, "VC_WORKER_HOSTS"), FirstOfList),
             is(MasterPort, "MASTER_PORT"),
         ],
         default_port: Some(23456),
@@ -335,18 +397,12 @@ pub(super) const PLATFORMS: &[Platform] = &[
         id: "volcano-tasks",
         strength: Strength::Specific,
         proofs: &[&[
-            Set("VC_TASK_INDEX"),
-            Set("VC_WORKER_NUM"),
-            Set("VC_MASTER_NUM"),
+            Holds("VC_TASK_INDEX", volcano::has_several_tasks),
+            Unset("MA_NUM_HOSTS"),
             Unset("WORLD_SIZE"),
             Unset("RANK"),
         ]],
-        claims: &[
-            beside(as_(is(Nnodes, "VC_WORKER_NUM"), Sum), "VC_MASTER_NUM"),
-            is(MasterAddr, "MASTER_ADDR"),
-            as_(or(MasterAddr, "VC_MASTER_HOSTS"), FirstOfList),
-            is(MasterPort, "MASTER_PORT"),
-        ],
+        claims: &[is(MasterAddr, "MASTER_ADDR"), is(MasterPort, "MASTER_PORT")],
         default_port: Some(23456),
     },
 ];

@@ -205,7 +205,7 @@ fn telling(own: &[String]) -> Vec<String> {
 }
 
 /// `host0, host1`; of a long list its beginning and its length.
-fn shown(hosts: &[String]) -> String {
+pub(super) fn shown(hosts: &[String]) -> String {
     let count = hosts.len();
     match hosts.get(..SHOWN) {
         Some(first) if count > SHOWN => format!("{}, … ({count})", first.join(", ")),

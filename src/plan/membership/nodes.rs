@@ -44,6 +44,7 @@ pub(super) fn nnodes(
         known
     } else {
         refuse_lone_master(settings, contract)?;
+        refuse_several(contract)?;
         let (because, source) = match &contract.inside_torchrun {
             Some((pid, _)) => (
                 text!(
@@ -81,6 +82,9 @@ fn refuse_other_count(
         return Ok(());
     }
     let platform = by_platform(settings, contract, each)?;
+    if platform.is_none() && stated == 1 {
+        return refuse_several(contract);
+    }
     let Some(Known { value, source: said, by }) = platform.filter(|known| known.value != stated)
     else {
         return Ok(());
@@ -189,6 +193,27 @@ fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Re
             ),
         },
         how_many(),
+    ))
+}
+
+/// A scheduler shows that there are other nodes or processes, but not the place of this one: each
+/// would work alone, as rank 0, and write the same checkpoint.
+fn refuse_several(contract: &Contract) -> Result<(), Refusal> {
+    let shown = claims::spoken(contract, Field::Several)
+        .into_iter()
+        .find_map(|found| Some((claims::several(contract, &found)?, found)));
+    let Some((Text { en, zh }, found)) = shown else { return Ok(()) };
+    let claim = &found.claim;
+    Err(half_given(
+        contract,
+        text!(
+            "{claim} {en}, but nothing tells how many nodes there are and which of them this is: each would work alone, as rank 0",
+            "{claim} {zh}，但没有信息说明共有多少节点、本节点是第几个：各节点会各自独立运行，都成为 rank 0"
+        ),
+        text!(
+            "start this once per node: --nodes HOST,HOST,… (the same line on every node), or --nnodes N --node-rank K --master-addr HOST; --nnodes 1 for this node alone",
+            "请在每个节点上各启动一次：--nodes HOST,HOST,…（各节点命令相同），或 --nnodes N --node-rank K --master-addr HOST；只用本节点时用 --nnodes 1"
+        ),
     ))
 }
 
@@ -332,6 +357,9 @@ fn world_size(
             return Ok(Some(known(value)));
         }
         WorldSizeCounts::Nodes => text!("it counts nodes, as given", "按指定，它表示节点数"),
+        WorldSizeCounts::Auto if size > 1 && process_rank(contract).is_some() => {
+            return Err(refuse_processes(contract, claim));
+        }
         WorldSizeCounts::Auto if size == 1 => text!("the job has one node", "任务只有一个节点"),
         WorldSizeCounts::Auto => text!(
             "it is read as the number of nodes; if it counts processes, say --world-size-counts processes",
@@ -340,6 +368,34 @@ fn world_size(
     };
     notes.decide("nnodes", size, because, claim);
     Ok(Some(known(size)))
+}
+
+/// RANK, and the rank of this node that it is beyond. RANK then numbers processes, and so WORLD_SIZE
+/// counts them, on every node of the job.
+fn process_rank(contract: &Contract) -> Option<(Claim, Claim)> {
+    let rank = claims::spoken(contract, Field::Rank).into_iter().next()?;
+    // Not every index is that of a node among all: JOB_COMPLETION_INDEX counts within its job.
+    let of_nodes =
+        |found: &Evidence| matches!(found.claim.variable.as_str(), "NODE_RANK" | "GROUP_RANK");
+    let node = claims::spoken(contract, Field::NodeRank).into_iter().find(of_nodes)?;
+    let is_beyond = claims::rank(&rank).ok()? > claims::rank(&node).ok()?;
+    is_beyond.then_some((rank.claim, node.claim))
+}
+
+fn refuse_processes(contract: &Contract, world: &Claim) -> Refusal {
+    let (rank, node) = process_rank(contract)
+        .map_or_else(Default::default, |(rank, node)| (rank.to_string(), node.to_string()));
+    refuse(
+        Id::MembershipProcesses,
+        text!(
+            "{rank} beside {node} is the rank of a process, so {world} counts processes, but nothing says how many a node has",
+            "{rank} 与 {node} 不同，是进程的编号，因此 {world} 表示进程数，但没有信息说明每节点有多少进程"
+        ),
+        text!(
+            "--nnodes N, or --world-size-counts processes with --nproc-per-node N; --world-size-counts nodes if RANK is wrong",
+            "请给出 --nnodes N，或 --world-size-counts processes 和 --nproc-per-node N；若 RANK 有误，请用 --world-size-counts nodes"
+        ),
+    )
 }
 
 /// Records the meaning of WORLD_SIZE if the number of nodes is known from another source.

@@ -9,11 +9,11 @@ use crate::lang::Text;
 use crate::observe::{self, Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::{Decision, Notes, Task};
 use crate::rank::{GlobalRank, LocalRank};
-use crate::settings::Settings;
+use crate::settings::{Settings, WorldSizeCounts};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-use super::claims::{self, MOST_NODES, refuse};
+use super::claims::{self, Count, MOST_NODES, refuse};
 use super::known::{By, Known};
 use super::nodes::{self, half_given};
 use super::nproc::Processes;
@@ -41,7 +41,7 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     }
     let mut most: Option<(u32, Evidence)> = None;
     for found in claims::spoken(contract, Field::TasksPerNode) {
-        let tasks = claims::tasks(&found);
+        let tasks = claims::tasks(&found).max(implied(settings, contract, &found)?);
         // Of equal numbers the strongest claim.
         if tasks > most.as_ref().map_or(1, |(most, _)| *most) {
             most = Some((tasks, found));
@@ -50,8 +50,62 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     let Some((tasks, found)) = most else { return Ok(None) };
     match settings.engine.value.row().starts {
         Starts::Ranks => read(contract, settings.own_platform(), &found).map(Some),
+        Starts::Launcher | Starts::Command if first(&found) => Err(unnumbered(contract, &found)),
         Starts::Launcher | Starts::Command => Err(refused(tasks, &found)),
     }
+}
+
+/// Whether it is the first process of a node, whose index proves nothing.
+fn first(found: &Evidence) -> bool {
+    found.reading == Reading::LocalIndex && found.claim.value.trim() == "0"
+}
+
+/// The tasks of a node that LOCAL_RANK implies where nothing says how many there are, 2 if they are
+/// several. Of a process that is the first of its node the variables are the same whether its job
+/// has sixteen nodes with one process or two with eight, and all ranks have to get one answer: so what
+/// WORLD_SIZE alone says is no number of nodes here.
+fn implied(settings: &Settings, contract: &Contract, found: &Evidence) -> Result<u32, Refusal> {
+    let tasks = claims::spoken(contract, Field::TasksPerNode);
+    let is_counted = tasks.iter().any(|other| other.reading != Reading::LocalIndex);
+    let world = world_beside(contract, found);
+    let world = world.and_then(|found| found.claim.value.trim().parse::<u32>().ok());
+    let counts_nodes = settings.world_size_counts.value == WorldSizeCounts::Nodes;
+    let Some(world) = world.filter(|world| *world > 1) else { return Ok(1) };
+    if found.reading != Reading::LocalIndex || is_counted || counts_nodes {
+        return Ok(1);
+    }
+    let nodes = match (&settings.nnodes, claims::strongest(contract, Field::Nnodes).first()) {
+        (Some(nodes), _) => Some(nodes.value),
+        (None, Some(nodes)) => match claims::count(nodes)? {
+            Count::Exact(nodes) => Some(nodes),
+            Count::Between(..) => return Ok(1),
+        },
+        (None, None) => None,
+    };
+    Ok(if nodes.is_some_and(|nodes| world <= nodes) { 1 } else { 2 })
+}
+
+/// The number of all tasks by the same platform.
+fn world_beside(contract: &Contract, found: &Evidence) -> Option<Evidence> {
+    let mut worlds = claims::spoken(contract, Field::Tasks).into_iter();
+    worlds.find(|world| world.platform == found.platform)
+}
+
+/// The refusal of the first process of a node, as those beside it are refused by their index.
+fn unnumbered(contract: &Contract, found: &Evidence) -> Refusal {
+    let claim = &found.claim;
+    let world = world_beside(contract, found).map_or_else(String::new, |one| one.claim.to_string());
+    refuse(
+        Id::MembershipTasks,
+        text!(
+            "{claim} is set, so {world} may count processes, and nothing says how many of them a node has (LOCAL_WORLD_SIZE)",
+            "设置了 {claim}，{world} 可能表示进程数，而没有信息说明每节点有多少进程（LOCAL_WORLD_SIZE）"
+        ),
+        text!(
+            "--world-size-counts nodes if this is started once per node, or --nnodes N and --node-rank K; if once per GPU: --engine direct with LOCAL_WORLD_SIZE makes each start one rank, or ask for one process per node",
+            "若每节点只启动一次，请用 --world-size-counts nodes，或给出 --nnodes N 和 --node-rank K；若按 GPU 逐个启动：设置 LOCAL_WORLD_SIZE 并用 --engine direct 可使每次启动对应一个 rank，或请设为每节点一个进程"
+        ),
+    )
 }
 
 /// The numbers of this task, all from the platform of `found`.

@@ -60,7 +60,9 @@ pub(crate) fn weighed(contract: &Contract, decisions: &[Decision]) -> Vec<Weighe
 /// What a claim may decide.
 fn decided_by(field: Field) -> &'static [&'static str] {
     match field {
-        Field::Nnodes | Field::WorldSize | Field::Standalone => &["nnodes", "world_size_counts"],
+        Field::Nnodes | Field::WorldSize | Field::Standalone | Field::Several => {
+            &["nnodes", "world_size_counts"]
+        }
         Field::NodeRank | Field::Rank => &["node_rank"],
         Field::MasterAddr => &["master_addr"],
         Field::MasterPort => &["master_port"],
@@ -103,6 +105,12 @@ fn why_not(contract: &Contract, found: &Evidence, decisions: &[Decision]) -> Tex
             return text!(
                 "only a c10d rendezvous without a muster needs the id of the job",
                 "只有不集结的 c10d 会合才需要任务 ID"
+            );
+        }
+        Field::Several => {
+            return text!(
+                "it only tells that there may be other nodes",
+                "它只表明可能还有其他节点"
             );
         }
         Field::GpuCount => {

@@ -301,8 +301,13 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
     ),
     // azure ml pytorch 1 proc/inst
     (
+        "AZUREML_NODE_COUNT=2 AZ_BATCH_MASTER_NODE=10.0.0.4:6000 MASTER_ADDR=10.0.0.4 MASTER_PORT=6105 WORLD_SIZE=2 RANK=1 NODE_RANK=1 LOCAL_RANK=0",
+        "azure-ml-pytorch 2 1 10.0.0.4:6105",
+    ),
+    // the same without the number of nodes: rank 0 cannot tell it from one node of two processes
+    (
         "AZ_BATCH_MASTER_NODE=10.0.0.4:6000 MASTER_ADDR=10.0.0.4 MASTER_PORT=6105 WORLD_SIZE=2 RANK=1 NODE_RANK=1 LOCAL_RANK=0",
-        "node-variables 2 1 10.0.0.4:6105",
+        "refused membership.tasks",
     ),
     // azure ml pytorch 8 proc/inst
     (
@@ -383,7 +388,7 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
     // determined
     (
         "DET_AGENT_ID=a DET_TRIAL_ID=1 DET_SLOT_IDS=[0,1] DET_CLUSTER_ID=x",
-        "none 1 0 127.0.0.1:29500 free",
+        "determined 1 0 127.0.0.1:29500 free",
     ),
     // databricks
     ("DATABRICKS_RUNTIME_VERSION=14.3 DB_IS_DRIVER=TRUE", "none 1 0 127.0.0.1:29500 free"),
@@ -473,6 +478,55 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
         "LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1 MASTER_ADDR=w-0",
         "lepton 2 1 w-0:29500",
     ),
+    // lepton as its own start-up scripts read it, with and without a prefix (env_to_pytorch)
+    (
+        "LEPTON_JOB_NAME=j LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1 LEPTON_JOB_SERVICE_PREFIX=p LEPTON_SUBDOMAIN=j-job-svc",
+        "lepton 2 1 p-0.j-job-svc:29500",
+    ),
+    (
+        "LEPTON_JOB_NAME=j LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1",
+        "lepton 2 1 j-0.j-job-svc:29500",
+    ),
+    // beaker with and without the selection of a leader (beaker-gantry)
+    (
+        "BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=1 BEAKER_LEADER_REPLICA_HOSTNAME=h0 BEAKER_JOB_ID=01J",
+        "beaker 2 1 h0:29500",
+    ),
+    ("BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=1", "refused membership.master-addr"),
+    // metaflow @parallel (plugins/kubernetes)
+    (
+        "MF_PARALLEL_NUM_NODES=2 MF_PARALLEL_NODE_INDEX=1 MF_PARALLEL_MAIN_IP=10.0.0.1",
+        "metaflow 2 1 10.0.0.1:29500",
+    ),
+    // condor, universe parallel (condor_starter, parallel_proc)
+    ("_CONDOR_PROCNO=1 _CONDOR_NPROCS=2 MASTER_ADDR=h0", "htcondor 2 1 h0:29500"),
+    // flux run -N2 -n2, and -N2 -n16 (flux-shell)
+    (
+        "FLUX_JOB_ID=f2 FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=2 FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0 PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=h1 MASTER_PORT=29500",
+        "flux 2 1 h1:29500",
+    ),
+    (
+        "FLUX_JOB_ID=f2 FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=16 FLUX_TASK_RANK=9 FLUX_TASK_LOCAL_ID=1 PMI_RANK=9 PMI_SIZE=16 MASTER_ADDR=h1",
+        "refused membership.tasks",
+    ),
+    // a script of PBS, LSF, Grid Engine and Azure Batch on the only host of its allocation
+    (
+        "PBS_JOBID=1.s PBS_ENVIRONMENT=PBS_BATCH PBS_NODENUM=0 PBS_VNODENUM=0 PBS_TASKNUM=1 PBS_NUM_NODES=1 PBS_NUM_PPN=8",
+        "pbs 1 0 127.0.0.1:29500 free",
+    ),
+    (
+        "LSB_JOBID=9 LSB_HOSTS=n1~n1 LSB_MCPU_HOSTS=n1~2 LSB_DJOB_NUMPROC=2",
+        "lsf 1 0 127.0.0.1:29500 free",
+    ),
+    ("NHOSTS=1 NSLOTS=8 NQUEUES=1 PE=smp JOB_ID=3", "grid-engine 1 0 127.0.0.1:29500 free"),
+    (
+        "AZ_BATCH_HOST_LIST=10.0.0.4 AZ_BATCH_NODE_LIST=10.0.0.4",
+        "azure-batch 1 0 127.0.0.1:29500 free",
+    ),
+    ("VC_TASK_INDEX=0 VK_TASK_INDEX=0", "volcano-index 1 0 127.0.0.1:29500 free"),
+    ("SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\"]", "sagemaker-group 1 0 127.0.0.1:29500 free"),
+    ("ARNOLD_WORKER_NUM=1 ARNOLD_ID=0", "arnold 1 0 127.0.0.1:29500 free"),
+    ("LT_NUM_NODES=1 LT_DEVICES=8", "lightning 1 0 127.0.0.1:29500 free"),
     // dlrover with a master that its image sets
     (
         "NODE_NUM=2 NODE_RANK=1 DLROVER_MASTER_ADDR=m:50001 MASTER_ADDR=e-worker-0",
@@ -491,7 +545,7 @@ fn every_platform_is_read_as_it_is_meant() {
 
 /// Platforms whose variables are not sufficient alone; their result is a refusal that names what
 /// is missing.
-const NEVER_SOUND: &[&str] = &["pmix", "volcano-tasks"];
+const NEVER_SOUND: &[&str] = &["pmix", "volcano-tasks", "flux-tasks"];
 
 /// The control of the table: a row of the contract table needs a sound example here.
 #[test]

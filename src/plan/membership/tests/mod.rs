@@ -6,13 +6,16 @@ mod flags;
 mod half_given;
 mod once_per_rank;
 mod platforms;
+mod process_counts;
+mod schedulers;
+mod single_nodes;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::*;
 use crate::host::Host;
-use crate::observe::{GpuFacts, VisibleGpu, contract};
+use crate::observe::{GpuFacts, VisibleGpu, add_host_files, contract, host_files};
 use crate::plan::Task;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced};
@@ -85,7 +88,8 @@ fn gpus(count: usize) -> GpuFacts {
 
 fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let mut notes = Notes::default();
-    let contract = contract(host, None, settings.own_platform());
+    let mut contract = contract(host, None, settings.own_platform());
+    add_host_files(&mut contract, &host_files(host));
     let result = membership(settings, &contract, gpus, &mut notes);
     Told { result, notes }
 }

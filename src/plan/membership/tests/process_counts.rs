@@ -1,0 +1,114 @@
+//! WORLD_SIZE and RANK that count processes: all ranks of a job get one answer.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::settings::{Engine, WorldSizeCounts};
+
+/// How a platform that starts its command once per process may describe it.
+#[derive(Debug, Clone, Copy)]
+struct Names {
+    /// NODE_RANK, GROUP_RANK or neither.
+    node: &'static str,
+    per_node: bool,
+    nodes: bool,
+}
+
+/// The environment of a process, and what is said of the whole job: the membership without the
+/// place of this process in it, or the refusal.
+fn answer(settings: &Settings, names: Names, size: (u32, u32), place: (u32, u32)) -> String {
+    let ((nnodes, nproc), (node, local)) = (size, place);
+    let mut pairs = format!(
+        "MASTER_ADDR=n0 MASTER_PORT=6105 WORLD_SIZE={} RANK={} LOCAL_RANK={local}",
+        nnodes * nproc,
+        node * nproc + local
+    );
+    if !names.node.is_empty() {
+        pairs += &format!(" {}={node}", names.node);
+    }
+    if names.per_node {
+        pairs += &format!(" LOCAL_WORLD_SIZE={nproc}");
+    }
+    if names.nodes {
+        pairs += &format!(" NNODES={nnodes}");
+    }
+    let told = tell(settings, &host(&pairs), &gpus(8));
+    match &told.result {
+        Ok(member) => {
+            assert_eq!(member.node_rank, node, "{pairs}");
+            let tasks = member.task.as_ref().map(|task| (task.world, task.of));
+            format!("{} nodes, tasks {tasks:?}, {}", member.nnodes, member.master_addr)
+        }
+        Err(refusal) => {
+            assert!(refusal.hint.en.contains("--nnodes"), "{}", refusal.hint.en);
+            format!("refused {}", refusal.id)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_rank_of_a_job_gets_the_same_answer(
+        nnodes in 1u32..5,
+        nproc in 1u32..9,
+        node in prop::sample::select(vec!["NODE_RANK", "GROUP_RANK", ""]),
+        per_node in any::<bool>(),
+        nodes in any::<bool>(),
+        engine in prop::sample::select(vec![Engine::Torchrun, Engine::Direct, Engine::Command]),
+    ) {
+        let names = Names { node, per_node, nodes };
+        let mut settings = undecided();
+        settings.engine.value = engine;
+        let places = (0..nnodes).flat_map(|node| (0..nproc).map(move |local| (node, local)));
+        let answers: BTreeSet<String> =
+            places.map(|place| answer(&settings, names, (nnodes, nproc), place)).collect();
+        prop_assert_eq!(answers.len(), 1, "{:?}", answers);
+        let answer = answers.into_iter().next().unwrap_or_default();
+        // Never more nodes than there are.
+        let is_refused = answer.starts_with("refused");
+        prop_assert!(is_refused || answer.starts_with(&format!("{nnodes} nodes")), "{}", answer);
+    }
+}
+
+/// The control: a platform that starts one process per node and says so is never refused.
+#[test]
+fn one_process_per_node_is_accepted_once_it_is_said() {
+    let pairs = "WORLD_SIZE=16 RANK=3 NODE_RANK=3 LOCAL_RANK=0 MASTER_ADDR=n0";
+    let mut settings = undecided();
+    assert_eq!(tell(&settings, &host(pairs), &gpus(8)).line(), "refused membership.tasks");
+    for said in ["LOCAL_WORLD_SIZE=1", "NNODES=16", "AZUREML_NODE_COUNT=16"] {
+        let told = of(&format!("{pairs} {said}"));
+        assert!(told.line().ends_with("16 3 n0:29500"), "{said}: {} {}", told.line(), told.text());
+    }
+    settings.world_size_counts.value = WorldSizeCounts::Nodes;
+    assert!(tell(&settings, &host(pairs), &gpus(8)).line().ends_with("16 3 n0:29500"));
+}
+
+#[test]
+fn a_rank_beyond_its_node_counts_processes() {
+    for (pairs, rank, node) in [
+        ("WORLD_SIZE=16 RANK=8 NODE_RANK=1 MASTER_ADDR=n0", "RANK=8", "NODE_RANK=1"),
+        ("WORLD_SIZE=16 RANK=1 NODE_RANK=0 MASTER_ADDR=n0", "RANK=1", "NODE_RANK=0"),
+        ("WORLD_SIZE=16 RANK=9 GROUP_RANK=1 MASTER_ADDR=n0", "RANK=9", "GROUP_RANK=1"),
+    ] {
+        let told = of(pairs);
+        assert_eq!(told.line(), "refused membership.processes", "{pairs}");
+        let refusal = told.result.expect_err("refused");
+        for text in [&refusal.text.en, &refusal.text.zh] {
+            assert!(text.contains(rank) && text.contains(node), "{text}");
+            assert!(text.contains("WORLD_SIZE=16"), "{text}");
+        }
+        assert!(refusal.hint.en.contains("--world-size-counts processes"), "{}", refusal.hint.en);
+    }
+    // An index that counts within one of several Jobs of Kubernetes is no rank of a node.
+    let told = of("WORLD_SIZE=4 RANK=3 JOB_COMPLETION_INDEX=1 MASTER_ADDR=j-0");
+    assert_eq!(told.line(), "generic 4 3 j-0:29500");
+    let mut settings = undecided();
+    settings.world_size_counts.value = WorldSizeCounts::Processes;
+    let told = tell(&settings, &host("WORLD_SIZE=16 RANK=8 NODE_RANK=1 MASTER_ADDR=n0"), &gpus(8));
+    assert_eq!(told.line(), "node-variables 2 1 n0:29500");
+}

@@ -1,0 +1,268 @@
+//! Schedulers that give only a part of what a member has to know, and those that nobody has told
+//! the program of: no node works alone by accident.
+
+use std::path::Path;
+
+use super::*;
+use crate::settings::Source;
+
+/// Environments of one member of several, and a word of the way out that is offered. Variables are
+/// those of the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),
+/// Azure Batch, Volcano's plugins) and of start-up scripts in public repositories.
+const MEMBERS: &[(&str, &str)] = &[
+    // pbsdsh on the second host; on a second slot; the script of Torque's first host
+    (
+        "PBS_JOBID=12.s PBS_NODENUM=1 PBS_VNODENUM=1 PBS_TASKNUM=3 PBS_ENVIRONMENT=PBS_BATCH",
+        "pbsdsh",
+    ),
+    ("PBS_NODENUM=1", "pbsdsh"),
+    ("PBS_JOBID=12.s PBS_NODENUM=0 PBS_VNODENUM=1", "pbsdsh"),
+    ("PBS_JOBID=12.s PBS_NODENUM=0 PBS_VNODENUM=0 PBS_TASKNUM=1 PBS_NUM_NODES=2", "pbsdsh"),
+    // bsub -n 2 -R span[ptile=1]
+    ("LSB_JOBID=9 LSB_HOSTS=n1~n2 LSB_MCPU_HOSTS=n1~1~n2~1 LSB_DJOB_NUMPROC=2", "blaunch"),
+    ("LSB_JOBID=9 LSB_MCPU_HOSTS=n1~8~n2~8", "blaunch"),
+    ("LSB_JOBID=9 JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2", "blaunch"),
+    ("JOB_ID=3 NHOSTS=2 NSLOTS=16 PE=mpi", "qrsh -inherit"),
+    (
+        "FLUX_JOB_ID=f FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=16 FLUX_TASK_RANK=0 PMI_RANK=0 PMI_SIZE=16 MASTER_ADDR=h",
+        "--nnodes",
+    ),
+    ("FLUX_JOB_ID=f FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=2 FLUX_TASK_RANK=1", "--master-addr"),
+    ("_CONDOR_PROCNO=1 _CONDOR_NPROCS=2", "--master-addr"),
+    ("BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=0", "--master-addr"),
+    ("BEAKER_REPLICA_RANK=1", "--nnodes"),
+    ("AZ_BATCH_HOST_LIST=10.0.0.4,10.0.0.5", "--nodes"),
+    ("AZ_BATCH_NODE_LIST=10.0.0.4;10.0.0.5", "--nodes"),
+    ("VC_TASK_INDEX=1", "--nodes"),
+    ("VK_TASK_INDEX=2", "--nodes"),
+    ("VC_TASK_INDEX=0 VC_PS_NUM=1 VC_TRAINER_NUM=2", "pytorch plugin"),
+    (
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\",\"algo-2\"] SM_CURRENT_INSTANCE_GROUP=g",
+        "--nodes",
+    ),
+    ("DET_AGENT_ID=a DET_NUM_NODES=2", "--nodes"),
+    ("LT_NUM_NODES=2 LT_DEVICES=8", "--nodes"),
+    ("NODE_RANK=1 LOCAL_RANK=0", "--nnodes"),
+    // Slurm's variables that a container was given one by one
+    ("SLURM_PROCID=1 SLURM_NTASKS=2", "--nodes"),
+    ("SLURM_NODEID=1 SLURM_NNODES=2", "--nodes"),
+    ("SLURM_JOB_NODELIST=n[01-02]", "--nodes"),
+    // horovodrun, SenseCore, ByteDance's Arnold, Paddle, a TPU slice of several hosts
+    ("HOROVOD_RANK=1 HOROVOD_SIZE=2 HOROVOD_CROSS_RANK=1", "--nodes"),
+    ("SENSECORE_PYTORCH_NNODES=2 SENSECORE_PYTORCH_NODE_RANK=1", "--nodes"),
+    ("ARNOLD_ID=1 ARNOLD_WORKER_NUM=2 ARNOLD_WORKER_GPU=8", "--nodes"),
+    ("PADDLE_TRAINER_ID=1 PADDLE_TRAINERS_NUM=2", "--nodes"),
+    ("DMLC_NUM_WORKER=2 DMLC_WORKER_ID=1 DMLC_ROLE=worker", "--nodes"),
+    ("TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=t0,t1", "--nodes"),
+    // the svc plugin of Volcano alone
+    ("VC_TRAINER_HOSTS=j-trainer-0.j,j-trainer-1.j VC_TRAINER_NUM=2", "--nodes"),
+];
+
+#[test]
+fn a_member_without_its_place_is_refused() {
+    for (pairs, way) in MEMBERS {
+        let told = of(pairs);
+        let refusal = told.result.expect_err(pairs);
+        assert_eq!(refusal.verdict.code(), 65, "{pairs}");
+        for hint in [&refusal.hint.en, &refusal.hint.zh] {
+            let zh = *way == "pytorch plugin" && hint.contains("pytorch 插件");
+            assert!(hint.contains(way) || zh, "{pairs}: {hint}");
+        }
+        let said = pairs.split_whitespace().any(|pair| {
+            let (name, _) = pair.split_once('=').unwrap_or_default();
+            refusal.text.en.contains(name) && refusal.text.zh.contains(name)
+        });
+        assert!(said, "{pairs}: {}", refusal.text.en);
+    }
+}
+
+/// The control of all of them: an own statement of one node, or of several.
+#[test]
+fn what_is_said_of_the_nodes_wins() {
+    for (pairs, _) in MEMBERS {
+        let mut settings = undecided();
+        settings.nnodes = flag("--nnodes", 1);
+        let told = tell(&settings, &host(pairs), &gpus(8));
+        assert_eq!(told.result.map(|member| member.nnodes).ok(), Some(1), "{pairs}");
+        settings.nnodes = flag("--nnodes", 3);
+        settings.node_rank = flag("--node-rank", 2);
+        settings.master_addr = flag("--master-addr", "n0".to_owned());
+        let told = tell(&settings, &host(pairs), &gpus(8));
+        let place = told.result.map(|member| (member.nnodes, member.node_rank)).ok();
+        assert_eq!(place, Some((3, 2)), "{pairs}");
+    }
+    // An allocation may be used in parts.
+    check(&[(
+        "LSB_JOBID=9 LSB_HOSTS=n1~n2~n3 NNODES=2 NODE_RANK=1 MASTER_ADDR=n1",
+        "node-variables 2 1 n1:29500",
+    )]);
+    let profile = Source::Profile { file: "a.toml".into(), line: 3 };
+    let settings = Settings { nnodes: Some(Sourced::new(1, profile)), ..undecided() };
+    let told = tell(&settings, &host("PBS_NODENUM=1"), &gpus(8));
+    assert_eq!(told.line(), "refused membership.half-given", "a profile serves many jobs");
+}
+
+/// Names of schedulers that do not exist.
+const SCHEDULERS: &[&str] = &["ACME", "_XQ", "MY_CLOUD", "HPC2", "AB_C_D"];
+const INDICES: &[&str] = &[
+    "RANK",
+    "NODE_RANK",
+    "NODE_INDEX",
+    "NODE_ID",
+    "NODEID",
+    "NODENUM",
+    "TASK_RANK",
+    "TASK_ID",
+    "TASKNUM",
+    "PROCNO",
+    "PROC_ID",
+    "PROCID",
+    "WORKER_INDEX",
+    "WORKER_ID",
+    "REPLICA_INDEX",
+    "REPLICA_RANK",
+    "HOST_INDEX",
+    "INSTANCE_INDEX",
+    "JOB_NODE_INDEX",
+    "JOB_WORKER_INDEX",
+    "MACHINE_RANK",
+];
+const COUNTS: &[&str] = &[
+    "NNODES",
+    "NUM_NODES",
+    "NODE_COUNT",
+    "NODES_NUM",
+    "NODE_NUM",
+    "NODES",
+    "NTASKS",
+    "NUM_TASKS",
+    "TASK_COUNT",
+    "NPROCS",
+    "NUM_PROCS",
+    "PROC_COUNT",
+    "WORKER_NUM",
+    "NUM_WORKERS",
+    "TOTAL_WORKERS",
+    "REPLICA_COUNT",
+    "REPLICA_TOTAL",
+    "HOST_NUM",
+    "NHOSTS",
+    "INSTANCE_COUNT",
+    "JOB_NUM_NODES",
+    "JOB_SIZE",
+    "WORLD_SIZE",
+];
+
+#[test]
+fn the_shapes_of_unknown_schedulers_are_refused() {
+    let mut wrong = Vec::new();
+    for name in SCHEDULERS {
+        for index in INDICES {
+            for count in COUNTS {
+                for (place, size) in [(0, 2), (1, 2), (7, 8)] {
+                    let pairs = format!("{name}_{index}={place} {name}_{count}={size}");
+                    let line = of(&pairs).line();
+                    if line != "refused membership.half-given" {
+                        wrong.push(format!("{pairs}: {line}"));
+                    }
+                }
+                // One of one, and numbers that are no pair.
+                for (place, size) in [("0", "1"), ("7", "2"), ("a1", "2"), ("1", "x")] {
+                    let pairs = format!("{name}_{index}={place} {name}_{count}={size}");
+                    let line = of(&pairs).line();
+                    if line != "none 1 0 127.0.0.1:29500 free" {
+                        wrong.push(format!("{pairs}: {line}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn lists_of_hosts_of_unknown_schedulers_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file of hosts");
+    };
+    write("two", "# hosts\nn1 slots=8\nn2 slots=8\n");
+    write("slots", "n1\nn1\nn1:8\n");
+    let line = |pairs: &str| {
+        let environment = host(pairs).environment().clone();
+        tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8)).line()
+    };
+    let alone = "none 1 0 127.0.0.1:29500 free";
+    let refused = "refused membership.half-given";
+    for (pairs, expected) in [
+        ("ACME_NODEFILE=/two", refused),
+        ("COBALT_NODEFILE=/two COBALT_JOBID=7", refused),
+        ("OAR_NODEFILE=/two", refused),
+        ("ACME_HOST_FILE=/two", refused),
+        ("ACME_MACHINEFILE=/two", refused),
+        ("ACME_NODELIST=n[01-04]", refused),
+        ("MOAB_NODELIST=n1,n2", refused),
+        ("ACME_HOST_LIST=10.0.0.1;10.0.0.2", refused),
+        ("ACME_JOBID=12 ACME_HOSTS=n1~n2", refused),
+        ("ACME_WORKER_HOSTS=n1,n2", refused),
+        ("ACME_NODEFILE=/slots", alone),
+        ("ACME_NODEFILE=/missing", alone),
+        ("ACME_NODEFILE=/", alone),
+        ("ACME_NODELIST=n1,n1", alone),
+        ("ACME_JOBID=12 ACME_HOSTS=n1~n1:8", alone),
+        // Nothing shows that these are of a job.
+        ("ACME_HOSTS=n1,n2", alone),
+        ("ACME_JOBID=12 ACME_HOSTS=n1:9092,n2:9092", alone),
+        ("HOSTFILE=/two", alone),
+        // A script on the first host, and a job of one host with eight slots.
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/two", refused),
+        ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/two", refused),
+        ("PE_HOSTFILE=/two NSLOTS=16", refused),
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/slots", "pbs 1 0 127.0.0.1:29500 free"),
+        ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/slots", "lsf 1 0 127.0.0.1:29500 free"),
+        ("PE_HOSTFILE=/slots NSLOTS=24", "grid-engine 1 0 127.0.0.1:29500 free"),
+    ] {
+        assert_eq!(line(pairs), expected, "{pairs}");
+    }
+}
+
+/// A list without any other sign of a job is one if this host is in it.
+#[test]
+fn a_list_with_this_host_is_that_of_its_job() {
+    let told = |own: &str, pairs: &str| {
+        let mut contract = contract(&host(pairs), None, None);
+        contract.own_names = vec![own.to_owned()];
+        let mut notes = Notes::default();
+        let result = membership(&undecided(), &contract, &gpus(8), &mut notes);
+        Told { result, notes }.line()
+    };
+    assert_eq!(told("n2.site.net", "ACME_HOSTS=n1,n2"), "refused membership.half-given");
+    assert_eq!(told("n2", "NODELIST=n1,n2"), "refused membership.half-given");
+    assert_eq!(told("n3", "ACME_HOSTS=n1,n2"), "none 1 0 127.0.0.1:29500 free");
+    assert_eq!(told("build1", "DISTCC_HOSTS=build1,build2"), "none 1 0 127.0.0.1:29500 free");
+}
+
+/// The only task of a Volcano job may have any name.
+#[test]
+fn a_task_of_any_name_is_a_node() {
+    for task in ["TRAINER", "LLM_TRAIN", "PS", "W1"] {
+        let pairs =
+            format!("VC_TASK_INDEX=1 VK_TASK_INDEX=1 VC_{task}_NUM=2 VC_{task}_HOSTS=j-0.j,j-1.j");
+        assert_eq!(of(&pairs).line(), "volcano-workers 2 1 j-0.j:23456", "{task}");
+        let pairs = format!("{pairs} MASTER_ADDR=m");
+        assert_eq!(of(&pairs).line(), "volcano-workers 2 1 m:23456", "{task}");
+    }
+    let told = of("VC_TASK_INDEX=0 VC_A_NUM=1 VC_B_NUM=2 VC_C_NUM=3");
+    assert!(told.text().contains("there are 6 nodes"), "{}", told.text());
+    let told = of("VC_TASK_INDEX=0 VC_A_NUM=1");
+    assert_eq!(told.line(), "volcano-workers 1 0 127.0.0.1:23456 free");
+}
+
+#[test]
+fn a_file_that_never_ends_is_not_read() {
+    let host = Host::replayed(
+        Path::new("/"),
+        host("ACME_NODEFILE=/dev/zero PBS_NODEFILE=/proc").environment().clone(),
+    );
+    assert!(host_files(&host).is_empty());
+}

@@ -1,0 +1,109 @@
+//! Members of jobs of schedulers that say little, with the real executable: a membership, or a
+//! refusal that tells how to start.
+
+use harness::node::{Node, PYTHON, Planned};
+
+fn planned(platform: &str) -> Planned {
+    Node::with_gpus(8).platform(platform).json(&["--", "train.py"])
+}
+
+/// `nnodes rank host`, or `code id`.
+fn answer(planned: &Planned) -> String {
+    if planned.code != 0 {
+        return planned.refusal();
+    }
+    let of = |name: &str| planned.at(&format!("/membership/{name}"));
+    format!("{} {} {}", of("nnodes"), of("node_rank"), of("master_addr"))
+}
+
+/// Environments of members after the documentation of each scheduler, with the variables of one
+/// start: none of them may be a job of one node.
+#[test]
+fn no_member_of_several_nodes_works_alone() {
+    let half = "65 membership.half-given";
+    for (platform, expected) in [
+        ("BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=1 BEAKER_LEADER_REPLICA_HOSTNAME=h", "2 1 h"),
+        ("PBS_JOBID=4.pbs PBS_ENVIRONMENT=PBS_BATCH PBS_NODENUM=1 PBS_TASKNUM=2", half),
+        ("LSB_JOBID=4 LSB_MCPU_HOSTS=h1~4~h2~4 LSB_DJOB_NUMPROC=8", half),
+        ("VC_TASK_INDEX=1 VC_LEARNER_NUM=2 VC_LEARNER_HOSTS=h,j-learner-1.j", "2 1 h"),
+        (
+            "AZ_BATCH_MASTER_NODE=10.0.0.4:6105 NODE_RANK=0 MASTER_ADDR=h WORLD_SIZE=16 RANK=0 \
+             LOCAL_RANK=0",
+            "65 membership.tasks",
+        ),
+        (
+            "AZ_BATCH_MASTER_NODE=10.0.0.4:6105 NODE_RANK=1 MASTER_ADDR=h WORLD_SIZE=16 RANK=8 \
+             LOCAL_RANK=0",
+            "65 membership.tasks",
+        ),
+        (
+            "LEPTON_JOB_TOTAL_WORKERS=2 LEPTON_JOB_WORKER_INDEX=1 LEPTON_JOB_SERVICE_PREFIX=p \
+             LEPTON_SUBDOMAIN=s",
+            "2 1 p-0.s",
+        ),
+        (
+            "FLUX_JOB_ID=f FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=2 FLUX_TASK_RANK=1 PMI_RANK=1 \
+             PMI_SIZE=2 MASTER_ADDR=h",
+            "2 1 h",
+        ),
+        ("NHOSTS=2 NSLOTS=16 JOB_ID=4", half),
+        ("_CONDOR_PROCNO=1 _CONDOR_NPROCS=2 MASTER_ADDR=h", "2 1 h"),
+        ("ACME_NODE_INDEX=1 ACME_NUM_NODES=2", half),
+    ] {
+        // The harness splits at blanks.
+        let mut node = Node::with_gpus(8);
+        for (name, value) in platform.split_whitespace().filter_map(|pair| pair.split_once('=')) {
+            node = node.env(name, &value.replace('~', " "));
+        }
+        let planned = node.json(&["--", "train.py"]);
+        assert_eq!(answer(&planned), expected, "{platform}\n{:#}", planned.json);
+    }
+    // The control: a job of one node says so, and parallel jobs of a pipeline are apart.
+    for platform in
+        ["BEAKER_REPLICA_COUNT=1 BEAKER_REPLICA_RANK=0", "CI_NODE_INDEX=2 CI_NODE_TOTAL=4"]
+    {
+        assert_eq!(answer(&planned(platform)), "1 0 127.0.0.1", "{platform}");
+    }
+}
+
+/// Files of hosts are read on the node, and one that lists slots of one host is none of several.
+#[test]
+fn files_of_hosts_are_read() {
+    for (variable, platform, word) in [
+        ("PBS_NODEFILE", "PBS_JOBID=4.pbs PBS_NODENUM=0", "pbsdsh"),
+        ("LSB_DJOB_HOSTFILE", "LSB_JOBID=4", "blaunch"),
+        ("PE_HOSTFILE", "NSLOTS=16", "qrsh -inherit"),
+        ("ACME_NODEFILE", "ACME_JOB_ID=4", "--nodes"),
+    ] {
+        let path = "/var/spool/jobs/4.hosts";
+        let node =
+            |text: &str| Node::with_gpus(8).platform(platform).env(variable, path).file(path, text);
+        let two = node("h1 8\nh2 8\n").json(&["--", "train.py"]);
+        assert_eq!(answer(&two), "65 membership.half-given", "{variable} {:#}", two.json);
+        let text = two.at("/refused/text");
+        assert!(text.contains(variable) && text.contains("h1, h2"), "{text}");
+        assert!(two.at("/refused/hint").contains(word), "{}", two.at("/refused/hint"));
+        let one = node("h1\nh1\nh1\n").json(&["--", "train.py"]);
+        assert_eq!(answer(&one), "1 0 127.0.0.1", "{variable} {:#}", one.json);
+    }
+}
+
+/// A row of the profile for the number that WORLD_SIZE has: it may count processes, and another
+/// number of processes per node would have the job wait for nodes that do not exist.
+#[test]
+fn a_select_without_a_row_asks_what_world_size_counts() {
+    let plan = |args: &[&str]| {
+        let node = Node::with_gpus(8).platform("WORLD_SIZE=16 RANK=0 MASTER_ADDR=h");
+        node.json(&[&["--profile", "taehv", "--python", PYTHON], args].concat())
+    };
+    let planned = plan(&[]);
+    assert!(planned.refusal().ends_with(" select.no-match"), "{:#}", planned.json);
+    let hint = planned.at("/refused/hint");
+    assert!(hint.contains("--world-size-counts processes"), "{hint}");
+    assert!(!hint.contains("--nproc-per-node 1"), "{hint}");
+    // What the hint says works, and whoever has said that these are nodes is not asked again.
+    let planned = plan(&["--world-size-counts", "processes"]);
+    assert_eq!(planned.at("/membership/nnodes"), "2", "{:#}", planned.json);
+    let planned = plan(&["--world-size-counts", "nodes"]);
+    assert!(!planned.at("/refused/hint").contains("counts"), "{:#}", planned.json);
+}
