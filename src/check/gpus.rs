@@ -21,14 +21,17 @@ pub(super) const JUDGES: &[Judge] = &[
 const USEFUL: u64 = 1 << 30;
 
 fn count(input: &CheckInput<'_>) -> Vec<CheckFinding> {
-    let mut found = planned(input, &[Id::GpuCount]);
+    let mut found = planned(input, &[Id::GpuCount, Id::GpuVendor]);
+    // Only a warning, whatever the severity of this check is.
+    let on_cpu = planned(input, &[Id::GpuNone]).into_iter();
+    found.extend(on_cpu.map(|one| CheckFinding { kind: FindingKind::Doubtful, ..one }));
     let gpus = &input.facts.gpus;
     if found.is_empty() {
         let (all, visible) = (gpus.gpus.len(), gpus.visible.len());
         found.push(match (gpus.source, visible) {
             (GpuSource::None, _) | (_, 0) => CheckFinding::info(text!(
-                "no GPU found and none requested: the ranks run on the CPU",
-                "未发现 GPU，也未申请 GPU：各 rank 在 CPU 上运行"
+                "no GPU is used: the ranks run on the CPU",
+                "不使用 GPU：各 rank 在 CPU 上运行"
             )),
             _ if all == visible => {
                 let models = models(&gpus.gpus);

@@ -267,6 +267,9 @@ pub struct GpuFacts {
     /// Evidence that this node should have GPUs (`GPU_COUNT=8`, `/dev/nvidiactl`); empty without
     /// any.
     pub requested_by: Vec<String>,
+    /// Other vendors' accelerators, where there is no NVIDIA GPU.
+    #[serde(default)]
+    pub others: Vec<OtherAccelerator>,
     /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
     pub faults: Vec<Warning>,
     /// NVSwitch fabric states with which CUDA fails with error 802.
@@ -275,6 +278,14 @@ pub struct GpuFacts {
     pub driver_version: Option<String>,
     /// CUDA version that the driver supports, (major, minor).
     pub cuda_driver_version: Option<(u32, u32)>,
+}
+
+/// Evidence of another vendor's accelerators.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherAccelerator {
+    pub vendor: Text,
+    /// Device files and variables: `/dev/davinci0 × 8`, `HIP_VISIBLE_DEVICES=0,1`.
+    pub evidence: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

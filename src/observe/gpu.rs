@@ -8,12 +8,15 @@
 mod assumed;
 mod fallback;
 mod faults;
+mod hidden;
 mod label;
 mod state;
+mod vendors;
 mod visible;
 
 use std::time::Duration;
 
+pub(crate) use hidden::{means_cpu, why_none};
 pub(crate) use label::label;
 pub use state::FabricState;
 pub(crate) use state::{ComputeMode, RecoveryAction, THROTTLED};
@@ -66,6 +69,10 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     }
     let chosen = facts.cuda_visible_devices.as_deref();
     facts.visible = visible(chosen, &facts.gpus);
+    // With an NVIDIA GPU, an accelerator or a variable beside it says nothing about this job.
+    if facts.gpus.is_empty() {
+        facts.others = vendors::others(host);
+    }
     // The state of a GPU that the job does not see is irrelevant.
     let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
     let faults: Vec<_> = used.flat_map(faults::of_use).collect();
@@ -309,6 +316,11 @@ fn requested_by(host: &Host) -> Vec<String> {
     }
     if host.variable("PET_NPROC_PER_NODE").is_some_and(|value| value.trim() == "gpu") {
         reasons.push("PET_NPROC_PER_NODE=gpu".to_owned());
+    }
+    if let Some(value) = host.variable("CUDA_VISIBLE_DEVICES")
+        && hidden::names_a_gpu(&value)
+    {
+        reasons.push(format!("CUDA_VISIBLE_DEVICES={value}"));
     }
     if host.exists("/dev/nvidiactl") {
         reasons.push("/dev/nvidiactl".to_owned());

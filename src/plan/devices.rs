@@ -8,8 +8,10 @@ mod choose;
 
 pub(crate) use choose::{Chosen, IDLE, Wish, choose};
 
+use serde::{Deserialize, Serialize};
+
 use crate::lang::Text;
-use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, VisibleGpu};
+use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
 use crate::plan::notes::Notes;
 use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};
@@ -20,8 +22,9 @@ use crate::verdict::{Id, Refusal, Warning};
 const MOST: u32 = 4096;
 
 /// The kind of device that the ranks use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hardware {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hardware {
     Gpus,
     Cpus,
 }
@@ -172,67 +175,137 @@ fn faults(settings: &Settings, facts: &GpuFacts, notes: &mut Notes) {
     }
 }
 
-/// No GPU is visible: an error if anything requires one, else a CPU node.
+/// No GPU is visible: an error if anything requires one, hides one or is an accelerator of another
+/// kind, else a CPU node.
 fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &mut Notes) {
-    let mut asked_by = facts.gpus.requested_by.clone();
+    let gpus = &facts.gpus;
+    let mut asked_by = Vec::new();
     if settings.device.value == Device::Gpu {
         asked_by.push(format!("device gpu ({})", settings.device.source));
     }
     if *asked == AskedNproc::Gpus {
         asked_by.push("nproc-per-node gpu".to_owned());
     }
-    let Text { en, zh } = what_sources_said(&facts.gpus);
-    if asked_by.is_empty() {
-        notes.decide(
-            "device",
-            "cpu",
-            text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象"),
-            "detected",
-        );
-        notes.warn(
-            Id::GpuNone,
-            text!(
-                "no GPU found and nothing requests one, so the ranks run on the CPU ({en})",
-                "未发现 GPU，也没有申请 GPU 的迹象，各进程将在 CPU 上运行（{zh}）"
-            ),
-            text!(
-                "pass --device gpu to make this an error, --device cpu if it is intended",
-                "用 --device gpu 可将此视为错误，用 --device cpu 表示本意如此"
-            ),
-        );
-        return;
-    }
-    let by = asked_by.join(", ");
-    let (hidden_en, hidden_zh) = match &facts.gpus.cuda_visible_devices {
-        Some(value) if !facts.gpus.gpus.is_empty() => {
-            let all = facts.gpus.gpus.len();
-            (
-                format!("CUDA_VISIBLE_DEVICES={value:?} hides all {all}; "),
-                format!("CUDA_VISIBLE_DEVICES={value:?} 屏蔽了全部 {all} 个；"),
-            )
+    let value = gpus.cuda_visible_devices.as_deref();
+    let other = gpus.others.first().filter(|_| gpus.requested_by.is_empty());
+    let refusal = match value {
+        // Hardware that is there is no request to use it.
+        Some(value) if gpu::means_cpu(value) && asked_by.is_empty() && other.is_none() => {
+            return chosen_by_variable(value, gpus, notes);
         }
-        _ => (String::new(), String::new()),
+        Some(value) if !gpus.gpus.is_empty() => hidden(value, gpus, &asked_by),
+        _ => {
+            asked_by.splice(0..0, gpus.requested_by.iter().cloned());
+            match other {
+                Some(other) => of_another_vendor(other),
+                None if asked_by.is_empty() => return none_requested(gpus, notes),
+                None => none_usable(gpus, &asked_by),
+            }
+        }
     };
-    notes.raise(
-        settings,
-        Warning::new(
-            Id::GpuCount,
-            text!(
-                "GPUs are requested by {by}, but none can be used: {hidden_en}{en}",
-                "{by} 表明申请了 GPU，但没有可用的：{hidden_zh}{zh}"
-            ),
-            text!(
-                "check the container's GPU request, device plugin and driver; --device cpu starts CPU workers instead",
-                "请检查容器的 GPU 申请、设备插件与驱动；若本意是用 CPU，请加 --device cpu"
-            ),
-        ),
-    );
+    notes.raise(settings, refusal);
     notes.decide(
         "device",
         "cpu",
         text!("no GPU can be used", "没有可用的 GPU"),
         "--severity gpu.count",
     );
+}
+
+/// An empty CUDA_VISIBLE_DEVICES, or -1.
+fn chosen_by_variable(value: &str, gpus: &GpuFacts, notes: &mut Notes) {
+    let because = text!("an empty list or -1 means the CPU", "列表为空或为 -1 表示使用 CPU");
+    notes.decide("device", "cpu", because, format!("CUDA_VISIBLE_DEVICES={value:?}"));
+    let all = gpus.gpus.len();
+    if all == 0 {
+        return none_requested(gpus, notes);
+    }
+    notes.warn(
+        Id::GpuNone,
+        text!(
+            "CUDA_VISIBLE_DEVICES={value:?} hides all {all} GPUs of this node, so the ranks run on the CPU",
+            "CUDA_VISIBLE_DEVICES={value:?} 屏蔽了本节点全部 {all} 个 GPU，各进程将在 CPU 上运行"
+        ),
+        text!(
+            "remove the variable to use the GPUs, pass --device cpu if the CPU is intended",
+            "若要使用 GPU，请删除该变量；若本意是用 CPU，请加 --device cpu"
+        ),
+    );
+}
+
+/// No GPU, and nothing that requests one.
+fn none_requested(gpus: &GpuFacts, notes: &mut Notes) {
+    let Text { en, zh } = what_sources_said(gpus);
+    if notes.decisions.iter().all(|decision| decision.what != "device") {
+        let because = text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象");
+        notes.decide("device", "cpu", because, "detected");
+    }
+    notes.warn(
+        Id::GpuNone,
+        text!(
+            "no GPU found and nothing requests one, so the ranks run on the CPU ({en})",
+            "未发现 GPU，也没有申请 GPU 的迹象，各进程将在 CPU 上运行（{zh}）"
+        ),
+        text!(
+            "pass --device gpu to make this an error, --device cpu if it is intended",
+            "用 --device gpu 可将此视为错误，用 --device cpu 表示本意如此"
+        ),
+    );
+}
+
+/// GPUs that CUDA_VISIBLE_DEVICES hides.
+fn hidden(value: &str, gpus: &GpuFacts, asked_by: &[String]) -> Warning {
+    let (all, source) = (gpus.gpus.len(), source_name(gpus.source));
+    let Text { en, zh } = gpu::why_none(value, &gpus.gpus);
+    let (by_en, by_zh) = match asked_by.join(", ") {
+        by if by.is_empty() => (String::new(), String::new()),
+        by => (format!(", but {by} requests GPUs"), format!("，而 {by} 要求 GPU")),
+    };
+    Warning::new(
+        Id::GpuCount,
+        text!(
+            "CUDA_VISIBLE_DEVICES={value:?} hides all {all} GPUs of this node ({source}): {en}{by_en}",
+            "CUDA_VISIBLE_DEVICES={value:?} 屏蔽了本节点全部 {all} 个 GPU（{source}）：{zh}{by_zh}"
+        ),
+        text!(
+            "correct CUDA_VISIBLE_DEVICES or remove it; --device cpu if the CPU is intended",
+            "请更正或删除 CUDA_VISIBLE_DEVICES；若本意是用 CPU，请加 --device cpu"
+        ),
+    )
+}
+
+/// A node whose accelerators are no NVIDIA GPUs.
+fn of_another_vendor(other: &OtherAccelerator) -> Warning {
+    let evidence = other.evidence.join(", ");
+    let Text { en, zh } = &other.vendor;
+    Warning::new(
+        Id::GpuVendor,
+        text!(
+            "this node is one with {en} ({evidence}), which ranklaunch neither counts nor assigns: it would start one process on the CPU",
+            "本节点的加速器：{zh}（{evidence}）；ranklaunch 不统计也不分配这类加速器，只会在 CPU 上启动一个进程"
+        ),
+        text!(
+            "--device cpu --nproc-per-node N starts N processes, which choose their devices by LOCAL_RANK; if this variable or device is not the job's, --device cpu",
+            "--device cpu --nproc-per-node N 会启动 N 个进程，由程序按 LOCAL_RANK 选择设备；若该变量或设备与任务无关，请加 --device cpu"
+        ),
+    )
+}
+
+/// GPUs that are requested, and none that can be used.
+fn none_usable(gpus: &GpuFacts, asked_by: &[String]) -> Warning {
+    let by = asked_by.join(", ");
+    let Text { en, zh } = what_sources_said(gpus);
+    Warning::new(
+        Id::GpuCount,
+        text!(
+            "GPUs are requested by {by}, but none can be used: {en}",
+            "{by} 表明申请了 GPU，但没有可用的：{zh}"
+        ),
+        text!(
+            "check the container's GPU request, device plugin and driver; --device cpu starts CPU workers instead",
+            "请检查容器的 GPU 申请、设备插件与驱动；若本意是用 CPU，请加 --device cpu"
+        ),
+    )
 }
 
 /// One clause with each source of GPU facts and its answer.

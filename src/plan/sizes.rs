@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments::{self, GivenArgument, value_of};
+use crate::plan::devices::Hardware;
 use crate::plan::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
 use crate::plan::{Layout, Membership, Notes};
 use crate::settings::{LayoutRule, Program, Settings};
@@ -186,6 +187,7 @@ pub(crate) fn explain_sizes(
     settings: &Settings,
     problem: &LayoutProblem,
     sizes: Sizes,
+    hardware: Hardware,
     words: &[OsString],
     notes: &mut Notes,
 ) {
@@ -207,6 +209,13 @@ pub(crate) fn explain_sizes(
                 "在 {most} 以内、{nnodes} 个节点上适合 {heads} 个注意力头的最大值"
             ),
             "solved".to_owned(),
+        ),
+        (None, None, _) if hardware == Hardware::Cpus && *most == 1 => (
+            text!(
+                "one on the CPU, as no number is given; --nproc-per-node N starts more",
+                "未指定数量时在 CPU 上启动一个；可用 --nproc-per-node N 启动更多"
+            ),
+            "no --nproc-per-node".to_owned(),
         ),
         _ => {
             (text!("the most that this node can run", "本节点可运行的最大值"), "solved".to_owned())

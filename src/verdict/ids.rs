@@ -166,6 +166,7 @@ ids! {
         GpuFaultUnknown = "gpu.fault.unknown": [PartOf(Id::GpuFault)],
         GpuFabric = "gpu.fabric": [Checks(GpuFabric, Fail)],
         GpuCount = "gpu.count": [Checks(GpuCount, Fail)],
+        GpuVendor = "gpu.vendor": [PartOf(Id::GpuCount)],
         GpuBusy = "gpu.busy": [Checks(Stale, FailWhere(Where::GpusAreFull))],
         GpuHealth = "gpu.health": [Checks(GpuFault, Warn)],
         GpuLink = "gpu.link": [Checks(GpuFault, Warn)],

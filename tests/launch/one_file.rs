@@ -76,7 +76,7 @@ fn an_empty_root_gets_plans_and_refusals() {
         (&["--version"], 0, "static)"),
         (&["plan", "--format", "json", "--", "a.py"], 67, "python.interpreter"),
         (&["plan", "--engine", "command", "--", "job"], 0, "gpu.none"),
-        (&["plan", "--profile", "wan22", "--format", "json"], 67, "python.interpreter"),
+        (&["plan", "--profile", "wan22", "--format", "json"], 80, "device gpu (wan22.toml"),
         (&["plan", "--device", "gpu", "--", "a.py"], 80, "--device"),
         (&["plan", "--nnodes", "x", "--", "a.py"], 64, "`x`"),
         // Names are resolved without a file of the root.
@@ -125,9 +125,9 @@ fn the_driver_is_asked_from_a_file_from_memory_or_not_at_all() {
         return;
     }
     let (code, json) = with("off");
-    assert_eq!((code, json["gpus"].as_array().map(Vec::len)), (0, Some(0)), "{json:#}");
-    let warning = json["warnings"].to_string();
-    assert!(warning.contains("switched off by --probe"), "{warning}");
+    let text = json["refused"]["text"].to_string();
+    assert!(code == 80 && text.contains("CUDA_VISIBLE_DEVICES=0,1,2,3"), "{json:#}");
+    assert!(text.contains("switched off by --probe"), "{text}");
 }
 
 const NVML: &str = "4 GPUs visible, as NVML says";

@@ -34,6 +34,7 @@ const ASKED: &[(Change, &[&str], &str)] = &[
     (|node| node.env("GPU_COUNT", "2"), &[], "GPU_COUNT=2"),
     (|node| node.env("NVIDIA_VISIBLE_DEVICES", UUID), &[], "NVIDIA_VISIBLE_DEVICES=GPU-fa4e"),
     (|node| node.env("NVIDIA_VISIBLE_DEVICES", "MIG-1,MIG-2"), &[], "NVIDIA_VISIBLE_DEVICES=MIG-1"),
+    (|node| node.env("CUDA_VISIBLE_DEVICES", "0,1"), &[], "CUDA_VISIBLE_DEVICES=0,1"),
     (|node| node.file("/dev/nvidiactl", ""), &[], "/dev/nvidiactl"),
     (|node| pci(node, "0x030200\n", "0x10de\n"), &[], "/sys/bus/pci/devices/0000:18:00.0"),
     (|node| pci(node, "0x030000\n", "0x10de\n"), &[], "/sys/bus/pci/devices/0000:18:00.0"),
@@ -47,6 +48,9 @@ const NOT_ASKED: &[Change] = &[
     |node| node.env("NVIDIA_VISIBLE_DEVICES", "void"),
     |node| node.env("NVIDIA_VISIBLE_DEVICES", "none"),
     |node| node.env("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+    |node| node.env("CUDA_VISIBLE_DEVICES", ""),
+    |node| node.env("CUDA_VISIBLE_DEVICES", "-1"),
+    |node| node.env("CUDA_VISIBLE_DEVICES", "NoDevFiles"),
     // An NVSwitch, and a card of another maker.
     |node| pci(node, "0x068000\n", "0x10de\n"),
     |node| pci(node, "0x030000\n", "0x1002\n"),
@@ -110,15 +114,6 @@ fn named_numbers_of_processes_mean_what_torchrun_means() {
         let both = [&of(word)[..], &["--device", device]].concat();
         assert_eq!(number(&four, &both), "64 settings.nproc_per_node", "{word}");
     }
-}
-
-#[test]
-fn gpus_that_a_variable_hides_are_not_gpus_that_are_missing() {
-    let node = Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", "");
-    let planned = node.json(&["--", "x.py"]);
-    assert_eq!(planned.refusal(), "80 gpu.count");
-    let text = planned.at("/refused/text");
-    assert!(text.contains("CUDA_VISIBLE_DEVICES=\"\" hides all 8"), "{text}");
 }
 
 /// This machine's own driver, if it has one, is not what is tested.

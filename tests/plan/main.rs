@@ -1,5 +1,6 @@
 //! `plan`, `check` and `profile` on replayed nodes, with fake GPUs and in namespaces.
 
+mod accelerators;
 mod any_input;
 mod capture;
 mod check;

@@ -223,8 +223,9 @@ fn cuda_visible_devices_is_read_as_pytorch_reads_it() {
         // PyTorch stops at the first index that is none.
         ("1,9,2", "auto", "1:0", "absent"),
         ("6,7", "3", "80 gpu.count", ""),
-        // Nothing is left of it, and the driver says that GPUs are here.
-        ("", "auto", "80 gpu.count", ""),
+        // Empty means the CPU.
+        ("", "auto", "", "absent"),
+        // Nothing is left of it.
         ("9", "auto", "80 gpu.count", ""),
         ("0,0", "auto", "80 gpu.count", ""),
     ];

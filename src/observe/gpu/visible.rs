@@ -42,7 +42,7 @@ fn seen(gpu: usize, token: &str) -> VisibleGpu {
 }
 
 /// The leading elements with the prefix; none if one is repeated.
-fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
+pub(super) fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut tokens = Vec::new();
     for token in value.split(',') {
         if tokens.contains(&token) {
@@ -131,13 +131,13 @@ pub(super) fn unreadable(value: &str) -> Option<&str> {
 
 /// The elements without the white space that Python's `str.strip` removes: Unicode's and the
 /// four ASCII separators.
-fn elements(value: &str) -> impl Iterator<Item = &str> {
+pub(super) fn elements(value: &str) -> impl Iterator<Item = &str> {
     let is_space = |letter: char| letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f');
     value.split(',').map(move |element| element.trim_matches(is_space))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Element<'a> {
+pub(super) enum Element<'a> {
     /// Its digits without leading zeros; empty for 0.
     Number(&'a str),
     /// Negative, or not a number.
@@ -151,7 +151,7 @@ const MOST_DIGITS: usize = 4300;
 /// Parses as torch's `_strtoul`: `2abc` is 2, `+3` is 3, `-0` is 0, and `-1` and `x` end the
 /// list. A sign alone is a ValueError there. Digits of other scripts are numbers for Python but
 /// not for CUDA.
-fn element(token: &str) -> Element<'_> {
+pub(super) fn element(token: &str) -> Element<'_> {
     let unsigned = token.strip_prefix(['+', '-']).unwrap_or(token);
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unsigned.len());
     let (digits, rest) = unsigned.split_at(end);

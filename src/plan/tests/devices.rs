@@ -1,5 +1,6 @@
 //! The GPUs that a plan uses, and the number of processes.
 
+use crate::observe::gpu;
 use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
 use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Notes, Scope};
@@ -117,18 +118,65 @@ fn without_evidence_the_ranks_are_cpu_workers() {
     assert_eq!(env(&plan, "CUDA_VISIBLE_DEVICES"), None);
 }
 
+/// Every list of up to three of these elements. `gpu::visible` is compared with torch elsewhere.
 #[test]
-fn hiding_every_gpu_is_named() {
-    let mut node = facts(8);
-    node.gpus.visible.clear();
-    node.gpus.cuda_visible_devices = Some(String::new());
-    node.gpus.requested_by = vec!["/dev/nvidiactl".into()];
-    let refusal = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect_err("refused");
-    assert!(
-        refusal.text.en.contains("CUDA_VISIBLE_DEVICES=\"\" hides all 8"),
-        "{}",
-        refusal.text.en
-    );
+fn hidden_gpus_never_become_a_cpu_worker() {
+    const ELEMENTS: &[&str] = &[
+        "0",
+        "7",
+        "8",
+        "00",
+        "-1",
+        "-0",
+        "+",
+        "",
+        " ",
+        "x",
+        "NoDevFiles",
+        "all",
+        "GPU-",
+        "GPU-1",
+        "GPU-9",
+        "MIG-1",
+    ];
+    let lists = |elements: usize| {
+        (0..ELEMENTS.len().pow(elements as u32)).map(move |mut at| {
+            let words = (0..elements).map(|_| {
+                let word = ELEMENTS[at % ELEMENTS.len()];
+                at /= ELEMENTS.len();
+                word
+            });
+            words.collect::<Vec<_>>().join(",")
+        })
+    };
+    let (mut used, mut hidden) = (0, 0);
+    for value in (1..=3).flat_map(lists) {
+        let mut node = facts(8);
+        node.gpus.visible = gpu::visible(Some(&value), &node.gpus.gpus);
+        node.gpus.cuda_visible_devices = Some(value.clone());
+        node.gpus.requested_by = vec!["/dev/nvidiactl".into()];
+        let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
+        let means_cpu = matches!(value.trim(), "" | "-1");
+        match plan {
+            Ok(plan) if means_cpu => {
+                let decision = plan.decision("device").expect("decided");
+                assert_eq!(decision.source, format!("CUDA_VISIBLE_DEVICES={value:?}"));
+                assert!(plan.gpus.is_empty() && warned(&plan, Id::GpuNone));
+            }
+            Ok(plan) => {
+                used += 1;
+                assert!(plan.gpus.iter().any(|gpu| gpu.selected), "{value:?} on the CPU");
+            }
+            Err(refusal) => {
+                hidden += 1;
+                assert_eq!((refusal.verdict.code(), refusal.id), (80, Id::GpuCount));
+                let start = format!("CUDA_VISIBLE_DEVICES={value:?} hides all 8 GPUs");
+                assert!(refusal.text.en.starts_with(&start), "{}", refusal.text.en);
+                assert!(node.gpus.visible.is_empty() && !means_cpu, "{value:?}");
+            }
+        }
+    }
+    assert!(used > 500 && hidden > 500, "{used} {hidden}");
 }
 
 #[test]
