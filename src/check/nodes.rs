@@ -24,8 +24,14 @@ pub(super) const JUDGES: &[Judge] = &[
 ];
 
 /// Refusals because nodes differ.
-const DIFFERENT: &[Id] =
-    &[Id::MusterEngine, Id::MusterTorchVersions, Id::MusterRule, Id::MusterHeads, Id::MusterLayout];
+const DIFFERENT: &[Id] = &[
+    Id::MusterEngine,
+    Id::MusterTorchVersions,
+    Id::MusterRule,
+    Id::MusterDevice,
+    Id::MusterHeads,
+    Id::MusterLayout,
+];
 
 fn found<'a>(input: &CheckInput<'a>) -> Option<&'a LinkReport> {
     match &input.tried.nodes {

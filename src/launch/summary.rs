@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::muster::{NodeSummary, Seat};
 use crate::observe::{self, Facts, Interface};
-use crate::plan::{self, AskedNproc, Plan};
+use crate::plan::{self, AskedNproc, Hardware, Plan};
 use crate::settings::Settings;
 use crate::verdict::{Refusal, Warning};
 
@@ -40,6 +40,10 @@ pub(super) fn summary(
         most,
         exact,
         gpus: u32::try_from(facts.gpus.visible.len()).unwrap_or(u32::MAX),
+        device: Some(match plan.gpus.iter().any(|gpu| gpu.selected) {
+            true => Hardware::Gpus,
+            false => Hardware::Cpus,
+        }),
         torch: plan.torch_version.clone(),
         driver: facts.gpus.driver_version.clone(),
         script: facts.state.script.as_ref().and_then(|script| script.digest.clone()),

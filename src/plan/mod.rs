@@ -37,6 +37,7 @@ mod torchrun;
 mod types;
 pub(crate) mod variables;
 
+pub(crate) use devices::Hardware;
 pub(crate) use engine::{EngineOptions, argv, exec_argv, rank_argv};
 pub(crate) use environment::rank_env;
 pub(crate) use membership::{

@@ -281,6 +281,7 @@ ids! {
         MusterEngine = "muster.engine": [Refuses(Muster)],
         MusterTorchVersions = "muster.torch-versions": [Refuses(Muster)],
         MusterRule = "muster.rule": [Refuses(Muster)],
+        MusterDevice = "muster.device": [Refuses(Muster)],
         MusterHeads = "muster.heads": [Refuses(Muster)],
         MusterLayout = "muster.layout": [Refuses(Layout)],
         MusterTasks = "muster.tasks": [Refuses(Muster)],

@@ -120,3 +120,50 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
         assert_eq!(ended.out.matches("of 14").count(), 7, "{}\n{}", ended.out, ended.err);
     }
 }
+
+/// Node 1 sees no driver, or a variable hides its GPUs.
+#[test]
+fn nodes_on_gpus_and_on_the_cpu_refuse_each_other() {
+    let fake = FakeNvml::new(&[("GPUS", "4")]);
+    let node = |rank, port, more: &[&str]| {
+        let args = ["run", "--engine", "direct", "--stale", "off", "--python"];
+        let mut args: Vec<OsString> = args.map(Into::into).to_vec();
+        args.push(python().into());
+        args.extend(more.iter().map(Into::into));
+        args.extend(["--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"].map(Into::into));
+        Launcher::new(args).node(rank, 2, port).env("RANKLAUNCH_NVML_LIBRARY", fake.library())
+    };
+    let without: [fn(Launcher) -> Launcher; 2] = [
+        |node| node.env("RANKLAUNCH_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1"),
+        |node| node.env("CUDA_VISIBLE_DEVICES", ""),
+    ];
+    for (odd, change) in [0, 1].into_iter().flat_map(|odd| without.map(|change| (odd, change))) {
+        let port = free_port();
+        let start = |rank| {
+            let node = node(rank, port, &[]);
+            if rank == odd { change(node) } else { node }.start()
+        };
+        for ended in [start(0), start(1)].map(|node| node.wait()) {
+            let ended = ended.expect_code(88).expect_nothing_left();
+            let (ones, zeros) = match odd {
+                1 => ("the CPU", "4 GPUs"),
+                _ => ("4 GPUs", "the CPU"),
+            };
+            assert!(ended.err.contains("(muster.device)"), "{}", ended.err);
+            assert!(
+                ended.err.contains(&format!("would run its ranks on {ones}, but")),
+                "{}",
+                ended.err
+            );
+            assert!(ended.err.contains(&format!(") on {zeros}")), "{}", ended.err);
+            assert!(!ended.out.contains("rank "), "{}", ended.out);
+        }
+    }
+    // The way round.
+    let port = free_port();
+    let start = |rank| node(rank, port, &["--device", "cpu", "--nproc-per-node", "2"]).start();
+    for ended in [start(0), start(1)].map(|node| node.wait()) {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        assert_eq!(ended.out.matches("of 4").count(), 2, "{}", ended.out);
+    }
+}

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sanitize::{sanitize, sanitize_refusal};
 use crate::lang::Text;
+use crate::plan::Hardware;
 use crate::settings::{Engine, LayoutRule};
 use crate::text;
 use crate::verdict::Refusal;
@@ -26,6 +27,9 @@ pub struct NodeSummary {
     /// The number of processes that was set on that node.
     pub exact: Option<u32>,
     pub gpus: u32,
+    /// What its ranks would run on; None from a version that does not tell it.
+    #[serde(default)]
+    pub device: Option<Hardware>,
     pub torch: Option<String>,
     pub driver: Option<String>,
     /// Digest of the script's bytes.

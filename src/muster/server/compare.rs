@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::lang::Text;
 use crate::muster::foreign::store::understand;
 use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
+use crate::plan::Hardware;
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict, Warning};
 
@@ -17,7 +18,7 @@ const CLOCK: u64 = 2_000;
 
 /// The properties that must be equal, or the job is refused.
 pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
-    let host = &other.hostname;
+    let (host, first_host) = (&other.hostname, &own.hostname);
     let Text { en: who, zh: who_zh } = other.unit().named(other.node);
     let Text { en: first, zh: first_zh } = own.unit().named(own.node);
     let refuse = |id: Id, text: Text, hint: Text| Err(Refusal::new(id, text, hint));
@@ -75,6 +76,23 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
             text!(
                 "give all nodes the same --layout and profile",
                 "请为所有节点指定相同的 --layout 和配置文件"
+            ),
+        );
+    }
+    if let (Some(ours), Some(theirs)) = (own.device, other.device)
+        && ours != theirs
+    {
+        let (Text { en: ours, zh: ours_zh }, Text { en: theirs, zh: theirs_zh }) =
+            (device(own, ours), device(other, theirs));
+        return refuse(
+            Id::MusterDevice,
+            text!(
+                "{who} ({host}) would run its ranks on {theirs}, but {first} ({first_host}) on {ours}",
+                "{who_zh}（{host}）的 rank 将在 {theirs_zh} 上运行，而{first_zh}（{first_host}）的在 {ours_zh} 上"
+            ),
+            text!(
+                "run ranklaunch check on the node without GPUs (its GPU request, driver and CUDA_VISIBLE_DEVICES); --device cpu on all nodes uses none, --muster off starts each node by itself",
+                "请在没有 GPU 的节点上运行 ranklaunch check（检查其 GPU 申请、驱动与 CUDA_VISIBLE_DEVICES）；在所有节点使用 --device cpu 则都不用 GPU，--muster off 可让各节点自行启动"
             ),
         );
     }
@@ -164,6 +182,15 @@ pub(crate) fn check_exact(summaries: &[NodeSummary], nproc: u32) -> Result<(), R
             "请为所有节点指定相同的 --nproc-per-node，或使用 auto"
         ),
     ))
+}
+
+/// `the CPU`, `4 GPUs`
+fn device(summary: &NodeSummary, device: Hardware) -> Text {
+    let gpus = summary.gpus;
+    match device {
+        Hardware::Cpus => text!("the CPU", "CPU"),
+        Hardware::Gpus => text!("{gpus} GPUs", "{gpus} 个 GPU"),
+    }
 }
 
 fn name(value: &impl Serialize) -> String {
@@ -265,6 +292,7 @@ mod tests {
         for (other, id) in [
             (NodeSummary { engine: Engine::Torchrun, ..other.clone() }, Id::MusterEngine),
             (NodeSummary { rule: LayoutRule::UlyssesWorld, ..other.clone() }, Id::MusterRule),
+            (NodeSummary { device: Some(Hardware::Cpus), ..other.clone() }, Id::MusterDevice),
             (NodeSummary { heads: Some(24), ..other.clone() }, Id::MusterHeads),
         ] {
             let refusal = check(&own, &other).expect_err(id.as_str());

@@ -28,6 +28,7 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         most: 8,
         exact: None,
         gpus: 8,
+        device: Some(crate::plan::Hardware::Gpus),
         torch: None,
         driver: None,
         script: None,
