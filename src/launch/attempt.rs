@@ -270,7 +270,9 @@ impl Attempt {
         let judge = |seen: &Outcome| {
             let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
             let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
-            memory::attributed(ending, seen, oom.kills(&context.host), oom.counts())
+            let kills =
+                oom.kills(&context.host).map(|kills| kills.told(witnesses.oom_constraint()));
+            memory::attributed(ending, seen, kills, oom.counts())
         };
         if ready.interactive {
             guard.link.announce_interactive();
@@ -385,6 +387,7 @@ impl Attempt {
             scratch,
         } = self;
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
+        let constraint = diagnosis.witnesses().oom_constraint();
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
         let recorded =
@@ -415,7 +418,7 @@ impl Attempt {
             plan: report::plan_json::json(&plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
-            oom: oom.kills(&context.host),
+            oom: oom.kills(&context.host).map(|kills| kills.told(constraint)),
             exit_code,
             logs: Value::Null,
             link_errors,

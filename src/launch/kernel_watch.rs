@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::statements::{Statement, WatchedGpu};
 use crate::host::Host;
 use crate::observe::kernel_log::{
-    About, JobIdentity, KernelLine, KernelLog, has_pids_of_the_machine, own_groups,
+    About, JobIdentity, KernelLine, KernelLog, OomConstraint, has_pids_of_the_machine,
+    oom_constraint, own_groups,
 };
 use crate::rank::GlobalRank;
 
@@ -39,6 +40,8 @@ struct Watched {
     ranks: Vec<(i32, GlobalRank)>,
     statements: Vec<Statement>,
     noted: usize,
+    /// Of the first kill of the job.
+    constraint: Option<OomConstraint>,
 }
 
 impl KernelWatch {
@@ -62,6 +65,7 @@ impl KernelWatch {
             ranks: Vec::new(),
             statements: Vec::new(),
             noted: 0,
+            constraint: None,
         })))
     }
 
@@ -76,18 +80,29 @@ impl KernelWatch {
     /// What the log says up to now.
     pub(super) fn statements(&self) -> Vec<Statement> {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Watched { host, log, job, .. } = &mut *watched;
-        let lines = log.lines(host, job);
-        for (at, line) in lines {
-            watched.note(at, line);
-        }
+        watched.read();
         let recent = |statement: &&Statement| statement.arrived.elapsed() <= RECENT;
         watched.statements.iter().filter(recent).cloned().collect()
+    }
+
+    /// Whose memory was exhausted when the kernel killed a process of the job.
+    pub(super) fn oom_constraint(&self) -> Option<OomConstraint> {
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.read();
+        watched.constraint
     }
 }
 
 impl Watched {
+    fn read(&mut self) {
+        let lines = self.log.lines(&self.host, &self.job);
+        for (at, line) in lines {
+            self.note(at, line);
+        }
+    }
+
     fn note(&mut self, arrived: Instant, KernelLine { about, text, .. }: KernelLine) {
+        self.constraint = self.constraint.or_else(|| oom_constraint(&text));
         let rank = match about {
             About::Gpu(at) => self.gpus.get(at).and_then(|gpu| gpu.rank),
             About::Process(pid) => {

@@ -10,6 +10,7 @@ use super::kernel_watch::KernelWatch;
 use super::statements::{Statement, watched_gpus};
 use crate::host::Host;
 use crate::observe::GpuSource;
+use crate::observe::kernel_log::OomConstraint;
 use crate::plan::Plan;
 use crate::rank::GlobalRank;
 use crate::settings::ProbeMode;
@@ -58,6 +59,11 @@ impl Witnesses {
     pub(super) fn statements(&self) -> Vec<Statement> {
         let driver = self.driver.iter().flat_map(DriverWatch::statements);
         driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
+    }
+
+    /// Whose memory was exhausted when the kernel killed a process of the job.
+    pub(super) fn oom_constraint(&self) -> Option<OomConstraint> {
+        self.kernel.as_ref().and_then(KernelWatch::oom_constraint)
     }
 
     /// When the driver first said something while the ranks ran.

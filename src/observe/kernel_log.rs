@@ -214,6 +214,26 @@ fn function(address: &str) -> Option<(u32, u32, u32)> {
     parts.next().is_none().then_some(found)
 }
 
+/// Whose memory was exhausted, as the kernel's log says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OomConstraint {
+    /// The limit of a control group.
+    Group,
+    /// No memory left on the node, or on the NUMA nodes that the process may use.
+    Node,
+}
+
+/// `oom-kill:constraint=CONSTRAINT_MEMCG,…`; with `global_oom` it was no control group
+/// (mm/oom_kill.c, mem_cgroup_print_oom_context).
+pub(crate) fn oom_constraint(text: &str) -> Option<OomConstraint> {
+    let rest = text.strip_prefix("oom-kill:constraint=CONSTRAINT_")?;
+    match rest.split(',').next()? {
+        "MEMCG" => Some(OomConstraint::Group),
+        _ if rest.split(',').any(|field| field == "global_oom") => Some(OomConstraint::Node),
+        _ => None,
+    }
+}
+
 /// `oom-kill:constraint=…,task_memcg=/kubepods/pod9/c1,task=python3,pid=9911,uid=0`, and
 /// `Memory cgroup out of memory: Killed process 9911 (python3) …`.
 fn of_memory(text: &str, job: &JobIdentity) -> Option<About> {
@@ -264,6 +284,23 @@ mod tests {
         let mut lines = concerning(record.as_bytes(), &job());
         assert!(lines.len() < 2, "{lines:?}");
         lines.pop().map(|line| line.about)
+    }
+
+    #[test]
+    fn the_constraint_of_a_kill_is_read() {
+        for (text, said) in [
+            (
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/pod,task_memcg=/pod/c1,task=python3,pid=1,uid=0",
+                Some(OomConstraint::Group),
+            ),
+            (
+                "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/pod/c1,task=python3,pid=1,uid=0",
+                Some(OomConstraint::Node),
+            ),
+            ("Memory cgroup out of memory: Killed process 1 (python3)", None),
+        ] {
+            assert_eq!(oom_constraint(text), said, "{text}");
+        }
     }
 
     #[test]

@@ -8,18 +8,41 @@ use std::sync::OnceLock;
 
 use crate::cgroups::{Groups, NO_LIMIT};
 use crate::host::Host;
+use crate::observe::kernel_log::OomConstraint;
 
 /// Kills by the kernel since a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OomKills {
     /// Processes of this container that were killed, at least 1.
     pub processes: u64,
-    /// The limit that was hit, in bytes. None if it is not a limit of this container: the node
-    /// itself, or an outer group, had no memory left.
-    pub limit: Option<u64>,
-    /// The peak use of the group whose limit was hit, in bytes (memory.peak since Linux 5.19,
-    /// memory.max_usage_in_bytes).
-    pub peak: Option<u64>,
+    pub place: OomPlace,
+}
+
+/// Whose memory was exhausted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OomPlace {
+    /// A limit of this container, in bytes, and the peak use of its group (memory.peak since Linux
+    /// 5.19, memory.max_usage_in_bytes).
+    Limit { limit: u64, peak: Option<u64> },
+    /// The kernel's log says that it was the limit of a control group, none of those seen here.
+    OuterLimit,
+    /// The kernel's log says that it was the node itself.
+    Node,
+    /// Neither the counters nor the log show it: the node, or an outer group such as the pod's.
+    Open,
+}
+
+impl OomKills {
+    /// Completed by the kernel's log, which knows it for certain. The counters of version 1 also
+    /// rise when a cache fills the limit, and none shows the groups outside of a container.
+    pub(crate) fn told(self, constraint: Option<OomConstraint>) -> OomKills {
+        let place = match (constraint, self.place) {
+            (Some(OomConstraint::Node), _) => OomPlace::Node,
+            (Some(OomConstraint::Group), OomPlace::Open) => OomPlace::OuterLimit,
+            (_, place) => place,
+        };
+        OomKills { place, ..self }
+    }
 }
 
 /// The counters at the start, and their growth at the first failure.
@@ -33,7 +56,7 @@ pub(crate) struct OomWatch {
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
     kills: u64,
-    /// How often the group's own limit was hit.
+    /// How often the group's own limit was hit; in version 1 only whether it grew means something.
     hits: u64,
 }
 
@@ -76,12 +99,8 @@ impl OomWatch {
         // those of other containers.
         let processes = rose.iter().map(|counters| counters.kills).find(|kills| *kills > 0)?;
         let hit = groups.iter().zip(&rose).find(|(_, counters)| counters.hits > 0);
-        let hit = hit.and_then(|(group, _)| Some((group, group.limit(host)?)));
-        Some(OomKills {
-            processes,
-            limit: hit.map(|(_, limit)| limit),
-            peak: hit.and_then(|(group, _)| group.peak(host)),
-        })
+        let place = hit.and_then(|(group, _)| group.limit(host)).unwrap_or(OomPlace::Open);
+        Some(OomKills { processes, place })
     }
 }
 
@@ -127,20 +146,43 @@ impl Group {
         let hits = if self.unified {
             counter("oom ")
         } else {
-            self.number(host, "memory.failcnt").unwrap_or(0)
+            // Where the limit of memory and swap is the same, that one fails, and newer kernels
+            // (seen with 6.18) count neither failure: then the peak is what reaches the limit.
+            let failures = ["memory.failcnt", "memory.memsw.failcnt"].into_iter();
+            let failures = failures.filter_map(|file| self.number(host, file)).sum::<u64>();
+            failures + u64::from(self.limits(host).any(|(limit, peak)| is_at(limit, peak)))
         };
         Counters { kills: counter("oom_kill "), hits }
     }
 
-    fn limit(&self, host: &Host) -> Option<u64> {
-        let file = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
-        self.number(host, file).filter(|bytes| *bytes < NO_LIMIT)
+    /// The limits, each with the peak of its use, that of memory first.
+    fn limits(&self, host: &Host) -> impl Iterator<Item = (u64, Option<u64>)> {
+        let files: &[_] = match self.unified {
+            true => &[("memory.max", "memory.peak")],
+            false => &[
+                ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+                ("memory.memsw.limit_in_bytes", "memory.memsw.max_usage_in_bytes"),
+            ],
+        };
+        files.iter().filter_map(|(limit, peak)| {
+            let limit = self.number(host, limit).filter(|bytes| *bytes < NO_LIMIT)?;
+            Some((limit, self.number(host, peak)))
+        })
     }
 
-    fn peak(&self, host: &Host) -> Option<u64> {
-        let file = if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
-        self.number(host, file)
+    /// The limit that was reached; where no peak shows which, the first.
+    fn limit(&self, host: &Host) -> Option<OomPlace> {
+        let reached = self.limits(host).find(|(limit, peak)| is_at(*limit, *peak));
+        let (limit, peak) = reached.or_else(|| self.limits(host).next())?;
+        Some(OomPlace::Limit { limit, peak })
     }
+}
+
+/// Whether a use reached its limit. The charge that fails is not in the peak: up to eight pages
+/// (PAGE_ALLOC_COSTLY_ORDER), of up to 64 KiB.
+fn is_at(limit: u64, peak: Option<u64>) -> bool {
+    const NEAR: u64 = 1 << 20;
+    peak.is_some_and(|peak| peak.saturating_add(NEAR) > limit)
 }
 
 #[cfg(test)]
@@ -152,6 +194,10 @@ mod tests {
 
     /// Path and text.
     type Files = &'static [(&'static str, &'static str)];
+
+    fn limit(processes: u64, limit: u64, peak: u64) -> OomKills {
+        OomKills { processes, place: OomPlace::Limit { limit, peak: Some(peak) } }
+    }
 
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (file, text) in files {
@@ -193,7 +239,7 @@ mod tests {
                     ("sys/fs/cgroup/pod/box/memory.events", "oom 2\noom_kill 3\n"),
                     ("sys/fs/cgroup/pod/memory.events", "oom 2\noom_kill 6\n"),
                 ],
-                Some(OomKills { processes: 2, limit: Some(64 << 20), peak: Some(67100672) }),
+                Some(limit(2, 64 << 20, 67100672)),
             ),
             // The limit of the pod of this container.
             (
@@ -201,15 +247,15 @@ mod tests {
                     ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
                     ("sys/fs/cgroup/pod/memory.events", "oom 2\noom_kill 5\n"),
                 ],
-                Some(OomKills { processes: 1, limit: Some(128 << 20), peak: Some(128 << 20) }),
+                Some(limit(1, 128 << 20, 128 << 20)),
             ),
-            // Of the node, since no group of ours was at its limit.
+            // Of the node or of an outer group, since none of ours was at its limit.
             (
                 &[
                     ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
                     ("sys/fs/cgroup/pod/memory.events", "oom 1\noom_kill 5\n"),
                 ],
-                Some(OomKills { processes: 1, limit: None, peak: None }),
+                Some(OomKills { processes: 1, place: OomPlace::Open }),
             ),
             // At the limit, but enough memory could be reclaimed.
             (&[("sys/fs/cgroup/pod/box/memory.events", "oom 9\noom_kill 1\n")], None),
@@ -239,8 +285,59 @@ mod tests {
             ),
             ("sys/fs/cgroup/memory/memory.failcnt", "12\n"),
         ];
-        let expected = OomKills { processes: 1, limit: Some(64 << 20), peak: Some(64 << 20) };
-        assert_eq!(after(&before, &then), Some(expected));
+        assert_eq!(after(&before, &then), Some(limit(1, 64 << 20, 64 << 20)));
+    }
+
+    /// One group of version 1: (peak before, peak after, what else changed) with a limit of 64 MiB of
+    /// memory and of memory and swap.
+    #[test]
+    fn a_peak_at_the_limit_shows_it_in_version_1() {
+        const TOP: &str = "sys/fs/cgroup/memory";
+        let of = |before: u64, then: u64, memsw: u64, failures: &str| {
+            let files = |kills: u32, peak: u64, failures: &str| {
+                let limit = (64_u64 << 20).to_string();
+                vec![
+                    ("memory.oom_control", format!("under_oom 0\noom_kill {kills}\n")),
+                    ("memory.failcnt", "0".to_owned()),
+                    ("memory.limit_in_bytes", limit),
+                    ("memory.max_usage_in_bytes", (peak << 20).to_string()),
+                    ("memory.memsw.failcnt", failures.to_owned()),
+                    ("memory.memsw.limit_in_bytes", (memsw << 20).to_string()),
+                    ("memory.memsw.max_usage_in_bytes", (peak << 20).to_string()),
+                ]
+            };
+            let root = tempfile::tempdir().expect("a folder");
+            let put = |files: Vec<(&str, String)>| {
+                for (name, text) in files {
+                    write(root.path(), &[(&format!("{TOP}/{name}"), &text)]);
+                }
+            };
+            write(root.path(), &[("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")]);
+            put(files(0, before, "0"));
+            let host = Host::replayed(root.path(), BTreeMap::new());
+            let watch = OomWatch::begin(&host);
+            put(files(1, then, failures));
+            watch.kills(&host).map(|kills| kills.place)
+        };
+        let at_limit =
+            |peak: u64| Some(OomPlace::Limit { limit: 64 << 20, peak: Some(peak << 20) });
+        // As docker run --memory 64m --memory-swap 64m leaves it with Linux 6.18.
+        assert_eq!(of(20, 64, 64, "0"), at_limit(64));
+        // Older kernels count the failures of memory and swap.
+        assert_eq!(of(20, 40, 64, "3"), at_limit(40));
+        // The peak was there before: a cache filled it, or an earlier job.
+        assert_eq!(of(64, 64, 128, "0"), Some(OomPlace::Open));
+        assert_eq!(of(20, 40, 128, "0"), Some(OomPlace::Open));
+    }
+
+    #[test]
+    fn the_log_of_the_kernel_decides_what_counters_leave_open() {
+        let (at_limit, open) = (limit(1, 1, 1), OomKills { processes: 1, place: OomPlace::Open });
+        let place = |kills: OomKills, said| kills.told(said).place;
+        assert_eq!(place(at_limit, Some(OomConstraint::Node)), OomPlace::Node);
+        assert_eq!(place(at_limit, Some(OomConstraint::Group)), at_limit.place);
+        assert_eq!(place(open, Some(OomConstraint::Group)), OomPlace::OuterLimit);
+        assert_eq!(place(open, None), OomPlace::Open);
     }
 
     #[test]

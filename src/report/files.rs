@@ -15,8 +15,8 @@ use crate::deadline::io_with_deadline;
 use crate::diagnose::Survived;
 use crate::host::Host;
 use crate::lang::Lang;
-use crate::observe::OomKills;
 use crate::observe::counters::Growth;
+use crate::observe::{OomKills, OomPlace};
 use crate::supervise::{End, Outcome};
 
 /// Time limit for writing one small file.
@@ -122,10 +122,14 @@ fn outcome_json(outcome: &Outcome) -> Value {
 }
 
 fn oom_json(kills: OomKills) -> Value {
+    let (limit, peak) = match kills.place {
+        OomPlace::Limit { limit, peak } => (Some(limit), peak),
+        OomPlace::OuterLimit | OomPlace::Node | OomPlace::Open => (None, None),
+    };
     json!({
         "processes": kills.processes,
-        "limit_bytes": kills.limit,
-        "peak_bytes": kills.peak,
+        "limit_bytes": limit,
+        "peak_bytes": peak,
     })
 }
 

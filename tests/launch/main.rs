@@ -19,6 +19,7 @@ mod last_words;
 mod live_gpus;
 mod logs;
 mod looking;
+mod memory;
 mod nested;
 mod old_kernels;
 mod one_file;

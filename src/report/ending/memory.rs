@@ -2,7 +2,7 @@
 
 use super::types::Ending;
 use crate::lang::{Text, bytes};
-use crate::observe::OomKills;
+use crate::observe::{OomKills, OomPlace};
 use crate::supervise::{End, Outcome, RankUnit, StopReason};
 use crate::text;
 use crate::verdict::{Class, Id};
@@ -106,32 +106,48 @@ fn not_for_memory() -> Text {
 }
 
 fn limit(kills: &OomKills) -> Text {
-    let Some(limit) = kills.limit.map(bytes) else {
-        return text!(
-            "no limit of this container was reached; the node itself ran out of memory",
-            "未达到本容器的内存限制，是节点自身内存耗尽"
-        );
-    };
-    match kills.peak.map(bytes) {
-        Some(peak) => text!(
-            "the container's limit is {limit}, and its use peaked at {peak}",
-            "容器内存限制为 {limit}，使用峰值 {peak}"
+    match kills.place {
+        OomPlace::Limit { limit, peak: Some(peak) } => {
+            let (limit, peak) = (bytes(limit), bytes(peak));
+            text!(
+                "the container's limit is {limit}, and its use peaked at {peak}",
+                "容器内存限制为 {limit}，使用峰值 {peak}"
+            )
+        }
+        OomPlace::Limit { limit, peak: None } => {
+            let limit = bytes(limit);
+            text!("the container's limit is {limit}", "容器内存限制为 {limit}")
+        }
+        OomPlace::OuterLimit => text!(
+            "the kernel's log says that the limit of a control group around this container was reached, such as the pod's",
+            "内核日志表明本容器外层的控制组（如 Pod）达到了内存限制"
         ),
-        None => text!("the container's limit is {limit}", "容器内存限制为 {limit}"),
+        OomPlace::Node => text!(
+            "the kernel's log says that the node itself ran out of memory",
+            "内核日志表明是节点自身内存耗尽"
+        ),
+        OomPlace::Open => text!(
+            "no limit seen here was reached, so it was that of an outer group, such as the pod's, or the memory of the node",
+            "此处可见的内存限制均未达到，因此是外层控制组（如 Pod）的限制或节点内存耗尽"
+        ),
     }
 }
 
 fn advice(kills: &OomKills) -> Text {
-    if kills.limit.is_none() {
-        return text!(
+    match kills.place {
+        OomPlace::Limit { .. } | OomPlace::OuterLimit => text!(
+            "raise the limit (resources.limits.memory, docker run --memory), or load less at a time; files in /dev/shm count towards it",
+            "请提高限制（resources.limits.memory、docker run --memory），或减少同时加载的数据；/dev/shm 中的文件也计入"
+        ),
+        OomPlace::Node => text!(
             "check what else runs on the node; a memory request (resources.requests.memory) reserves memory for this container",
             "请检查该节点上的其他负载；设置内存请求（resources.requests.memory）可为本容器预留内存"
-        );
+        ),
+        OomPlace::Open => text!(
+            "dmesg on the node says which: CONSTRAINT_MEMCG is the limit of a group, which can be raised; CONSTRAINT_NONE is the node, and a memory request (resources.requests.memory) reserves memory there",
+            "节点上的 dmesg 可以区分：CONSTRAINT_MEMCG 表示控制组的限制，可提高该限制；CONSTRAINT_NONE 表示节点内存耗尽，可设置内存请求（resources.requests.memory）预留内存"
+        ),
     }
-    text!(
-        "raise the limit (resources.limits.memory, docker run --memory), or load less at a time; files in /dev/shm count towards it",
-        "请提高限制（resources.limits.memory、docker run --memory），或减少同时加载的数据；/dev/shm 中的文件也计入"
-    )
 }
 
 #[cfg(test)]
@@ -148,9 +164,10 @@ mod tests {
 
     #[test]
     fn only_what_the_kernel_counted_is_out_of_memory() {
-        const BOX: OomKills =
-            OomKills { processes: 1, limit: Some(64 << 20), peak: Some(64 << 20) };
-        const NODE: OomKills = OomKills { processes: 1, limit: None, peak: None };
+        const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
+        const BOX: OomKills = OomKills { processes: 1, place: LIMIT };
+        const NODE: OomKills = OomKills { processes: 1, place: OomPlace::Node };
+        const OPEN: OomKills = OomKills { processes: 1, place: OomPlace::Open };
         let failed = Some(StopReason::RankFailed(GlobalRank(3)));
         let engine = Some(StopReason::EngineGone(End::Signal(9)));
         let told = Some(StopReason::Signal(15));
@@ -163,6 +180,7 @@ mod tests {
                 "limit is 64 MiB, and its use peaked",
             ),
             (Some(End::Signal(9)), failed, Some(NODE), Id::MemoryOom, "the node itself"),
+            (Some(End::Signal(9)), failed, Some(OPEN), Id::MemoryOom, "or the memory of the node"),
             (Some(End::Signal(9)), failed, None, Id::RankSignal, "SIGKILL"),
             (None, failed, Some(BOX), Id::MemoryOom, "the shim of rank 3"),
             (Some(End::Code(0)), engine, Some(BOX), Id::MemoryOom, "the engine was killed"),
@@ -194,7 +212,8 @@ mod tests {
     /// A launcher is small, so the kernel mostly kills what it started.
     #[test]
     fn the_command_of_a_node_is_told_of_the_kernel_as_well() {
-        let kills = OomKills { processes: 2, limit: Some(64 << 20), peak: None };
+        let place = OomPlace::Limit { limit: 64 << 20, peak: None };
+        let kills = OomKills { processes: 2, place };
         let planned = Planned { what: RankUnit::Command, local: 1, ..Planned::default() };
         for (end, id, said) in [
             (Some(End::Signal(9)), Id::MemoryOom, "the command on node 3 was killed by the kernel"),

@@ -1,11 +1,7 @@
 //! Failures of one node.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use harness::{Launcher, executable, skipped};
-
 use super::{Expected, expect_no_cause, fails, job, small_job, survives, words};
+use crate::memory::MemoryLimit;
 
 /// An exception of the first rank.
 const RAISED: Expected =
@@ -89,42 +85,6 @@ fn a_crash_in_native_code_is_named() {
     survives(launcher());
 }
 
-/// A control group with a memory limit, version 1 or 2, that the launcher enters; removed at the
-/// end.
-struct MemoryLimit(PathBuf);
-
-impl MemoryLimit {
-    fn new(name: &str, limit: u64) -> Option<MemoryLimit> {
-        let name = format!("ranklaunch-test-{}-{name}", std::process::id());
-        for (place, file) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let folder = Path::new(place).join(&name);
-            if std::fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let made = MemoryLimit(folder);
-            if std::fs::write(made.0.join(file), limit.to_string()).is_ok() {
-                return Some(made);
-            }
-        }
-        skipped("no control group with a memory limit can be made here");
-        None
-    }
-
-    fn launcher(&self, nproc: u32, script: &str) -> Launcher {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0);
-        Launcher::of(shell, [executable()]).args(words("direct", nproc, script, &[]))
-    }
-}
-
-impl Drop for MemoryLimit {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_rank_that_the_kernel_killed_for_memory_is_named() {
     // torch itself needs half of it.
@@ -133,9 +93,9 @@ fn a_rank_that_the_kernel_killed_for_memory_is_named() {
     let Some([fault, control]) = limits() else { return };
     let expected =
         Expected { id: "host_oom", ranks: &[1], words: "memory", codes: &[137], ..RAISED };
-    fails(fault.launcher(2, "exhaust_memory.py"), expected);
+    fails(fault.launcher(words("direct", 2, "exhaust_memory.py", &[])), expected);
     // A child of the rank is killed, and the rank goes on.
-    survives(control.launcher(2, "exhaust_memory.py"));
+    survives(control.launcher(words("direct", 2, "exhaust_memory.py", &[])));
 }
 
 /// gloo ends the process from C++. Each rank may be the one that receives too much.
