@@ -10,7 +10,7 @@ use crate::arguments::{self, GivenArgument, value_of};
 use crate::plan::devices::Hardware;
 use crate::plan::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
 use crate::plan::{Layout, Membership, Notes};
-use crate::settings::{LayoutRule, Program, Settings};
+use crate::settings::{LayoutRule, Program, Settings, Source};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
@@ -54,6 +54,21 @@ const ULYSSES: [&str; 3] = ["--ulysses_size", "--ulysses_degree", "--ulysses-deg
 const RING: [&str; 3] = ["--ring_size", "--ring_degree", "--ring-degree"];
 /// One size for the whole world, without a ring.
 const SEQUENCE: &str = "--sequence_parallel_size";
+
+/// Further arguments with the size of a group that works on one sequence: xDiT, FastVideo, Open-Sora,
+/// Megatron-LM, Megatron-DeepSpeed.
+const GROUPS: [&str; 10] = [
+    "--ulysses-size",
+    "--ring-size",
+    "--sequence-parallel-size",
+    "--ds-sequence-parallel-size",
+    "--sp_size",
+    "--sp-size",
+    "--cp_size",
+    "--cp-size",
+    "--context_parallel_size",
+    "--context-parallel-size",
+];
 
 /// Flags that generate.py of Wan2.1 and Wan2.2 asserts to be absent at world size 1.
 const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
@@ -121,6 +136,43 @@ pub(crate) fn literal(
         );
     }
     None
+}
+
+/// Warns of a written size that no layout rule checks and that these ranks cannot form: a number of
+/// ranks is made of whole groups.
+pub(crate) fn check_undeclared(
+    settings: &Settings,
+    world: u32,
+    words: &[OsString],
+    notes: &mut Notes,
+) {
+    let rule = &settings.layout.rule;
+    if rule.value != LayoutRule::None || rule.source != Source::Default {
+        return;
+    }
+    let names = ULYSSES.iter().chain(&RING).chain(&[SEQUENCE]).chain(&GROUPS);
+    // An abbreviation may be another option, such as --seq for a length.
+    let given = names.filter_map(|name| {
+        let found = value_of(words, &[name], is_size).filter(|found| found.name == *name)?;
+        Some((name, found.value.to_string_lossy().trim().parse::<u32>().ok()?))
+    });
+    let mut misfits = given.filter(|(_, size)| *size == 0 || !world.is_multiple_of(*size));
+    let Some((name, size)) = misfits.next() else { return };
+    let declare = match ULYSSES.contains(name) || *name == SEQUENCE {
+        true => format!("--layout ulysses-world {name} {{ulysses_size}}"),
+        false => format!("{name} {{world_size}}"),
+    };
+    notes.warn(
+        Id::LayoutSize,
+        text!(
+            "{name} {size} does not fit {world} ranks: {world} is no multiple of {size}, and programs with this argument assert that after they have loaded",
+            "{name} {size} 与 {world} 个 rank 不匹配（不是 {size} 的整数倍）：有此参数的程序会在加载之后断言失败"
+        ),
+        text!(
+            "a size that fits is chosen with {declare}; --layout none keeps this one",
+            "用 {declare} 可由 ranklaunch 选择合适的规模；--layout none 保留该值"
+        ),
+    );
 }
 
 /// Positions of flags on which the program asserts as a single rank.

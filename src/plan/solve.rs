@@ -16,7 +16,7 @@ use crate::plan::environment::PlannedValues;
 use crate::plan::layout::{LayoutProblem, Sizes, solve};
 use crate::plan::recording::Recording;
 use crate::plan::sizes::{
-    Axis, check_alone, check_least, effective_rule, explain_sizes, literal,
+    Axis, check_alone, check_least, check_undeclared, effective_rule, explain_sizes, literal,
     written_sizes,
 };
 use crate::plan::variables::Variables;
@@ -111,6 +111,7 @@ pub(super) fn plan_for(
     let world = sizes.world;
     check_least(settings, &problem, nproc)?;
     explain_sizes(settings, &problem, sizes, capacity.hardware, &words, notes);
+    check_undeclared(settings, world, &words, notes);
     let program = conditional::apply(settings, program, problem.nnodes, sizes, notes);
     check_alone(rule, world, &program)?;
 

@@ -256,6 +256,7 @@ ids! {
         LayoutAlone = "layout.alone": [Refuses(Layout), Lints],
         LayoutMinNproc = "layout.min-nproc": [Refuses(Layout)],
         LayoutArgument = "layout.argument": [Warns],
+        LayoutSize = "layout.size": [Warns],
         LayoutElastic = "layout.elastic": [Warns],
         LayoutHeadsConflict = "layout.heads-conflict": [Warns],
         LayoutHeadsUnknown = "layout.heads-unknown": [Warns],

@@ -133,3 +133,40 @@ fn sizes_are_read_however_they_are_written() {
     assert_eq!(ring(&["g.py", "--ulysses-degree", "4", "--ring-degree", "4"]), "8 16 4 4 absent");
     assert_eq!(ring(&["g.py", "--sequence_parallel_size", "16"]), "8 16 4 4 absent");
 }
+
+/// A size that no rule checks: said where the ranks cannot form its groups.
+#[test]
+fn an_undeclared_size_that_cannot_fit_is_told() {
+    let told = |gpus: u32, flags: &[&str], program: &[&str]| {
+        let planned = Node::with_gpus(gpus).json(&[flags, &["--", "x.py"], program].concat());
+        assert_eq!(planned.code, 0, "{:#}", planned.json);
+        let warnings = planned.json["warnings"].as_array().expect("a list").clone();
+        warnings.into_iter().find(|one| one["id"] == "layout.size")
+    };
+    for (gpus, name, size, hint) in [
+        (2, "--ulysses_size", "14", "--layout ulysses-world --ulysses_size {ulysses_size}"),
+        (8, "--ulysses-degree", "3", "--layout ulysses-world --ulysses-degree {ulysses_size}"),
+        (4, "--sp_size", "8", "--sp_size {world_size}"),
+        (4, "--context-parallel-size", "3", "--context-parallel-size {world_size}"),
+        (4, "--ring_degree", "0", "--ring_degree {world_size}"),
+    ] {
+        for program in [vec![name.to_owned(), size.into()], vec![format!("{name}={size}")]] {
+            let program: Vec<&str> = program.iter().map(String::as_str).collect();
+            let warning = told(gpus, &[], &program).unwrap_or_else(|| panic!("{name} {size}"));
+            let text = warning["text"].as_str().expect("text");
+            assert!(
+                text.starts_with(&format!("{name} {size} does not fit {gpus} ranks")),
+                "{text}"
+            );
+            assert!(warning["hint"].as_str().is_some_and(|said| said.contains(hint)), "{warning}");
+        }
+    }
+    for (gpus, flags, program) in [
+        (8, &[][..], ["--ulysses_size", "4"]),
+        (2, &[], ["--ulysses_size", "{ulysses_size}"]),
+        (2, &[], ["--seq", "2048"]),
+        (2, &["--layout", "none"], ["--ulysses_size", "14"]),
+    ] {
+        assert!(told(gpus, flags, &program).is_none(), "{flags:?} {program:?}");
+    }
+}
