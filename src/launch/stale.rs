@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::muster_config::is_wanted;
 use super::stale_request::request;
-use crate::clear::{self, Fate, Request, StaleProcess};
+use crate::clear::{self, Fate, Request, StaleProcess, StaleRule};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::Facts;
@@ -210,6 +210,41 @@ impl StaleSurvey {
         for one in self.left_alone().filter(|one| !one.inner).filter(named) {
             context.say(&one.left_alone(self.request.mode));
         }
+        if refused.is_none() {
+            context.warn(self.beside().as_slice());
+        }
+    }
+
+    /// The warning that the job's own script is at work here already.
+    fn beside(&self) -> Option<Warning> {
+        const SHOWN: usize = 3;
+        let ours = |one: &&StaleProcess| {
+            let is_script = matches!(one.rule, StaleRule::Program | StaleRule::Launcher);
+            !one.inner && is_script && matches!(one.fate, Fate::Forced(_))
+        };
+        let running: Vec<&StaleProcess> = self.left_alone().filter(ours).collect();
+        let since = |one: &&StaleProcess| {
+            let (pid, age) = (one.pid, one.age.map(clear::shown_age)?);
+            let (en, zh) = (age.en, age.zh);
+            Some((format!("pid {pid}, for {en}"), format!("pid {pid}，已运行 {zh}")))
+        };
+        let (en, zh): (Vec<_>, Vec<_>) = running.iter().filter_map(since).take(SHOWN).unzip();
+        if en.is_empty() {
+            return None;
+        }
+        let (en, zh) = (en.join("; "), zh.join("；"));
+        let Text { en: end, zh: end_zh } = self.line_that_ends(running.into_iter());
+        Some(Warning::new(
+            Id::StaleBeside,
+            text!(
+                "this job's script already runs on this node ({en}): both may use the same GPUs and write the same files",
+                "本任务的脚本已在本节点运行（{zh}）：两者可能使用相同的 GPU 并写入相同的文件"
+            ),
+            text!(
+                "if it is not needed any more, end it: {end}; if both are meant, give each GPUs and output folders of its own",
+                "若它已无用，可将其终止：{end_zh}；若两者都要运行，请为其分配各自的 GPU 和输出目录"
+            ),
+        ))
     }
 
     /// Ends a proven leftover that holds the port on which the nodes meet.

@@ -62,6 +62,11 @@ fn inside_leftovers() {
     let left = |line: &&str| line.contains(&guard);
     let line: Vec<&str> = ended.err.lines().filter(left).collect();
     assert!(line.len() == 1 && line[0].contains("its job is running"), "{}", ended.err);
+    let beside: Vec<&str> =
+        ended.err.lines().filter(|line| line.contains("already runs on this node")).collect();
+    let starts = beside.first().is_some_and(|line| line.contains("warning: this job's script"));
+    assert!(beside.len() == 1 && starts, "{}", ended.err);
+    assert!(beside[0].contains("pid ") && beside[0].contains(", for "), "{beside:?}");
     let gone = scene.gone();
     assert_eq!(gone.len(), scene.planted.len() - neighbours, "{gone:?}\n{}", ended.err);
     let leftover = |name: &&str| {
