@@ -225,7 +225,11 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value} ({source}) matches no running interface, and NCCL then fails at its bootstrap; running here: {have}",
                 "NCCL_SOCKET_IFNAME={value}（{source}）没有匹配到运行中的网卡，NCCL 将在引导阶段失败；此处运行中的网卡：{have}"
             ),
-            hint(),
+            // No refusal: a program may use Gloo, or set the variable itself before its first group.
+            text!(
+                "remove it: the interface on the route to the master is then used; --severity env.nccl=fail refuses such a launch",
+                "请删除该变量，届时将使用通往 Master 的网卡；--severity env.nccl=fail 可拒绝这样的启动"
+            ),
         );
     } else if !strangers.is_empty() {
         let strangers = strangers.join(", ");
