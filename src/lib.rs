@@ -82,8 +82,8 @@ mod terminal;
 #[doc(hidden)]
 pub mod testing;
 mod top;
-mod users;
 mod torchrun_options;
+mod users;
 mod verdict;
 mod version;
 mod warm;

@@ -6,8 +6,8 @@
 //! ended, and which processes could not be ended. Decides nothing about the job: the plan fixed
 //! what runs, and [`crate::report`] turns the outcome into a verdict.
 
-mod attempts;
 mod asked;
+mod attempts;
 mod bind;
 pub(crate) mod budget;
 mod engine;

@@ -23,7 +23,7 @@ pub(crate) struct Scouted {
     /// The same with what the program does between two imports, as `sitecustomize.py` takes it. It holds values of
     /// variables, so it is never shown.
     #[serde(default)]
-    steps: Vec<String>,
+    pub(super) steps: Vec<String>,
     /// The first statement that is not looked behind; None: the program was read to its end.
     pub ends: Option<Ends>,
     aside: Option<Vec<String>>,
