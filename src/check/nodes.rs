@@ -78,7 +78,7 @@ fn arrive(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let lost = found.lost.iter().map(|(node, loss)| {
         let Text { en, zh } = name(found, *node);
         let text = match loss {
-            Loss::Died => {
+            Loss::Died | Loss::Cut => {
                 text!("{en} disconnected during link measurement", "{zh}在测量链路时断开连接")
             }
             Loss::Silent => {

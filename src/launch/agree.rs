@@ -106,7 +106,8 @@ async fn hold_muster(
     let (settings, contract) = (&context.settings, &facts.contract);
     let config = config(&context.host, settings, contract, member, next.is_none())?;
     let config = Config { pace: context.wait_pace(), live: context.live(), ..config };
-    let summary = summary(&context.settings, facts, plan)?;
+    let attempt = next.map_or(0, |next| next.attempt);
+    let summary = NodeSummary { attempt, ..summary(&context.settings, facts, plan)? };
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
         context.say(&text!(
@@ -173,7 +174,15 @@ async fn lead(
                 return Err(refusal);
             }
         };
-        let agreement = proposal(&plan, &identity, next.map_or(0, |next| next.attempt));
+        let known = gathered.summaries().iter().map(|one| one.attempt).max().unwrap_or_default();
+        let attempt = restarts.count_on(known);
+        if attempt > own.attempt {
+            context.say(&text!(
+                "the other nodes have come to attempt {attempt}: the restarts of the job count on from there",
+                "其他节点已进行到第 {attempt} 次尝试：任务的重启次数由此继续计算"
+            ));
+        }
+        let agreement = proposal(&plan, &identity, attempt);
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
                 // The mark is kept in torch's store, which engine `command` may not have.
@@ -309,8 +318,8 @@ pub(super) fn begins(config: &Config) -> Text {
         let address = &config.master_addr;
         return match config.node {
             0 => text!(
-                "waiting on port {port} for tasks 1 to {last}, at most {timeout}",
-                "正在端口 {port} 上等待 task 1 到 {last}，最多 {timeout}"
+                "waiting on port {port} for tasks 1–{last}, at most {timeout}",
+                "正在端口 {port} 上等待 task 1–{last}，最多 {timeout}"
             ),
             _ => text!(
                 "looking for task 0 at {address}:{port}, at most {timeout}",
@@ -324,8 +333,8 @@ pub(super) fn begins(config: &Config) -> Text {
             "正在端口 {port} 上等待节点 1，最多 {timeout}"
         ),
         (0, _) => text!(
-            "waiting on port {port} for nodes 1 to {last}, at most {timeout}",
-            "正在端口 {port} 上等待节点 1 到 {last}，最多 {timeout}"
+            "waiting on port {port} for nodes 1–{last}, at most {timeout}",
+            "正在端口 {port} 上等待节点 1–{last}，最多 {timeout}"
         ),
         _ => {
             let address = &config.master_addr;

@@ -96,6 +96,11 @@ impl FailedAttempt {
         of(self) == of(other) && self.name() == other.name()
     }
 
+    /// Whether another attempt can succeed.
+    pub(super) fn may_be_helped(&self) -> bool {
+        self.asks_for().map_or_else(|| self.retry_helps(), |retry| retry != Retry::Never)
+    }
+
     /// Whether another attempt can succeed, by what is known without a cause.
     fn retry_helps(&self) -> bool {
         match self.class {
@@ -243,6 +248,14 @@ impl Restarts {
         self.policy().why_not.clone()
     }
 
+    /// Counts on from `attempt`, which another node has come to: a job does not begin anew with a new
+    /// node 0. Gives the number of the attempt.
+    pub(super) fn count_on(&self, attempt: u32) -> u32 {
+        let mut policy = self.policy();
+        policy.attempt = policy.attempt.max(attempt);
+        policy.attempt
+    }
+
     /// The decision function for the muster, which calls it once per attempt.
     pub(super) fn decide(&self) -> Decide {
         let restarts = self.clone();
@@ -333,6 +346,16 @@ mod tests {
         let restarts = Restarts::new(100, RetryRules::default());
         let pauses: Vec<_> = (0..20).filter_map(|_| restarts.after(failed(1), long)).collect();
         assert_eq!(pauses.last().map(|again| again.pause), Some(30_000));
+    }
+
+    #[test]
+    fn a_new_node_0_counts_on_from_the_attempt_of_the_others() {
+        let restarts = Restarts::new(2, RetryRules::default());
+        assert_eq!((restarts.count_on(1), restarts.count_on(0)), (1, 1));
+        let long = Duration::from_secs(600);
+        let again = restarts.after(failed(1), long).map(|again| again.attempt);
+        assert_eq!((again, restarts.after(failed(1), long)), (Some(2), None));
+        assert_eq!(Restarts::new(2, RetryRules::default()).count_on(u32::MAX), u32::MAX);
     }
 
     #[test]

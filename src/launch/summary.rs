@@ -1,11 +1,14 @@
 //! Builds the [`NodeSummary`] that a node sends in the muster, from facts and plan.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
+use crate::mask::mask_args;
 use crate::muster::{NodeSummary, Seat};
 use crate::observe::{self, Facts, Interface};
 use crate::plan::{self, AskedNproc, Hardware, Plan};
-use crate::settings::Settings;
+use crate::settings::{Program, Settings};
 use crate::verdict::{Refusal, Warning};
 
 /// Settings that name devices of one node, so they may differ between nodes.
@@ -60,6 +63,9 @@ pub(super) fn summary(
             .as_ref()
             .map(|_| Seat { node: plan.membership.node_rank, nnodes: plan.membership.nnodes }),
         warnings: plan.warnings.iter().map(Warning::key).collect(),
+        alive: None,
+        attempt: 0,
+        command: command(settings),
     })
 }
 
@@ -71,6 +77,35 @@ fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Re
     let offered = plan::offered_nproc(&facts.contract).filter(|_| asked == AskedNproc::Auto);
     let most = offered.map_or(capacity.most, |(offered, _)| capacity.most.min(offered));
     Ok((most, capacity.exact.map(|(exact, _)| exact)))
+}
+
+/// The program with its arguments and those of the engine, as they were given: masked, with the
+/// placeholders that each node fills in by itself, and with a digest, since it may be cut. The folder of
+/// the program may differ between nodes; the bytes of a script are compared by themselves.
+fn command(settings: &Settings) -> Option<String> {
+    const SHOWN: usize = 160;
+    let program = &settings.program.as_ref()?.value;
+    let mut words = match program {
+        Program::Script { path, .. } => vec![path.clone()],
+        Program::Module { name, .. } => vec!["-m".into(), name.into()],
+        Program::Command { .. } => Vec::new(),
+    };
+    words.extend(program.args().iter().cloned());
+    if let Some(first) = words.first_mut()
+        && let Some(name) = Path::new(first).file_name()
+    {
+        *first = name.to_owned();
+    }
+    words.extend(settings.engine_args.iter().map(OsString::from));
+    let words = mask_args(&words);
+    let digest = observe::digest(format!("{words:?}").as_bytes());
+    let line = words.join(OsStr::new(" "));
+    let line = line.to_string_lossy();
+    let (shown, rest) = match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => (&line[..end], "…"),
+        None => (&*line, ""),
+    };
+    Some(format!("{shown}{rest} ({})", digest.get(..8).unwrap_or(&digest)))
 }
 
 /// The interface that the ranks use.
@@ -107,4 +142,40 @@ fn nccl_digest(facts: &Facts) -> Option<String> {
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();
     (!settings.is_empty()).then(|| observe::digest(format!("{settings:?}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures;
+    use crate::settings::{Source, Sourced};
+
+    fn of(program: Program) -> String {
+        let mut settings = fixtures::settings(&[]);
+        settings.program = Some(Sourced::new(program, Source::Default));
+        command(&settings).expect("a command")
+    }
+
+    fn script(path: &str, args: &[&str]) -> String {
+        of(Program::Script { path: path.into(), args: args.iter().map(OsString::from).collect() })
+    }
+
+    #[test]
+    fn the_command_is_compared_as_written_without_folder_and_secrets() {
+        let same = [script("/a/train.py", &["--lr", "1"]), script("/b/train.py", &["--lr", "1"])];
+        assert_eq!(same[0], same[1]);
+        assert!(same[0].starts_with("train.py --lr 1 ("), "{}", same[0]);
+        assert_ne!(same[0], script("/a/train.py", &["--lr", "2"]));
+        assert_ne!(script("a.py", &["b c"]), script("a.py", &["b", "c"]));
+        let secret = script("a.py", &["--token", "Zq59"]);
+        assert!(!secret.contains("Zq59"), "{secret}");
+        assert_eq!(secret, script("a.py", &["--token", "Zq60"]));
+        assert!(script("a.py", &["--node={node_rank}"]).contains("{node_rank}"));
+        let module = of(Program::Module { name: "a.b".to_owned(), args: Vec::new() });
+        assert!(module.starts_with("-m a.b ("), "{module}");
+        // What is cut still differs by its digest.
+        let long = |last: &str| script("a.py", &["x".repeat(400).as_str(), last]);
+        assert_ne!(long("1"), long("2"));
+        assert!(long("1").chars().count() < 200);
+    }
 }

@@ -77,6 +77,7 @@ impl Config {
             key: self.key(),
             hostname: hostname.to_owned(),
             purpose: self.purpose,
+            resume: None,
         }
     }
 }

@@ -190,6 +190,7 @@ fn same_again<M: Message + Debug + PartialEq>(frame: &M) {
 fn hello() -> Hello {
     Hello {
         node: 1,
+        resume: None,
         key: JobKey { job: Some("job".to_owned()), port: 29500, nnodes: 2 },
         hostname: "worker-1".to_owned(),
         purpose: Purpose::Run,
@@ -343,7 +344,8 @@ pub(crate) fn write_summary(summary: NodeSummary) -> Vec<u8> {
 
 /// An agreement as a node parses it.
 pub(crate) fn sent(agreement: Agreement) -> Option<Agreement> {
-    let frame = FromNode0::Agreed { agreement, differences: Vec::new(), said: Vec::new() };
+    let (differences, said) = (Vec::new(), Vec::new());
+    let frame = FromNode0::Agreed { agreement, differences, said, resume: None };
     match codec::decode(&codec::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
         _ => None,

@@ -78,6 +78,11 @@ impl Heartbeat {
         self.next = Instant::now();
     }
 
+    /// For how long the next one is due.
+    pub(crate) fn overdue(&self) -> Duration {
+        self.next.elapsed()
+    }
+
     /// Waits until the next one is due, and gives how late that is. While this process did not
     /// run it received nothing, which does not count as silence of its peers. Cancel-safe.
     pub(crate) async fn due(&mut self) -> Duration {
@@ -85,6 +90,25 @@ impl Heartbeat {
         let late = self.next.elapsed();
         self.next = Instant::now() + self.every;
         late
+    }
+}
+
+/// The last pause of this process in which its peers may have given it up.
+#[derive(Debug, Default)]
+pub(crate) struct Pause(Option<(Duration, Instant)>);
+
+impl Pause {
+    /// A heartbeat was `late`.
+    pub(crate) fn note(&mut self, late: Duration, config: &Config) {
+        // The last heartbeat before the pause may have been an interval old.
+        if late + config.heartbeat() >= config.longest_silence() {
+            self.0 = Some((late, Instant::now()));
+        }
+    }
+
+    /// How long it was, if it is just over: what is noticed of the peers now comes of it.
+    pub(crate) fn just_over(&self, config: &Config) -> Option<Duration> {
+        self.0.filter(|(_, at)| at.elapsed() < 2 * config.heartbeat()).map(|(late, _)| late)
     }
 }
 

@@ -22,6 +22,7 @@ mod keepalive;
 mod links;
 mod protocol;
 mod questions;
+mod reach;
 mod second_port;
 mod server;
 mod session;

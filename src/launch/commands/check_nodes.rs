@@ -126,7 +126,7 @@ async fn target(plan: &Plan) -> Result<(MeasureTarget, SocketAddr), Refusal> {
 fn lost(config: &Config, loss: Loss) -> Refusal {
     let master = &config.master_addr;
     let text = match loss {
-        Loss::Died => text!(
+        Loss::Died | Loss::Cut => text!(
             "node 0 ({master}) disconnected while the nodes were examined",
             "检查各节点时，节点 0（{master}）断开连接"
         ),

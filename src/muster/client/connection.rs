@@ -2,14 +2,16 @@
 //!
 //! Answers pings and sends heartbeats by itself, and reports the loss of node 0.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::lang::Text;
 use crate::muster::config::Config;
-use crate::muster::keepalive::{self, Heartbeat};
+use crate::muster::keepalive::{self, Heartbeat, Pause};
 use crate::muster::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
+use crate::net::on_all_addresses;
 use crate::text;
 
 /// Time limit for closing a connection.
@@ -23,9 +25,10 @@ pub(crate) enum ConnectionLost {
 }
 
 impl ConnectionLost {
+    /// Without a look at node 0's port.
     pub(crate) fn loss(&self) -> Loss {
         match self {
-            ConnectionLost::Broken(_) => Loss::Died,
+            ConnectionLost::Broken(_) => Loss::Cut,
             ConnectionLost::Silent => Loss::Silent,
         }
     }
@@ -56,6 +59,9 @@ pub(crate) struct Connection {
     pub(crate) reported: Option<Memory>,
     /// The last memory use that node 0 reported.
     pub(crate) memory: Option<Memory>,
+    pub(crate) pause: Pause,
+    /// Open as long as this agent lives; nothing is said on it.
+    alive: Option<TcpListener>,
 }
 
 impl Connection {
@@ -69,7 +75,22 @@ impl Connection {
             longest: config.silence_before_start(),
             reported: None,
             memory: None,
+            pause: Pause::default(),
+            alive: None,
         }
+    }
+
+    /// Opens a port by which node 0 can tell that this agent lives, and gives its number.
+    pub(crate) fn open_port(&mut self) -> Option<u16> {
+        self.alive = on_all_addresses(0).ok();
+        self.alive.as_ref()?.local_addr().ok().map(|address| address.port())
+    }
+
+    /// Goes on over another connection.
+    pub(crate) fn resume(&mut self, channel: Channel<FromNode0>) {
+        keepalive::prepare(channel.stream());
+        (self.channel, self.heard) = (channel, Instant::now());
+        self.heartbeat.is_due_now();
     }
 
     /// The job starts: from now on heartbeats are as frequent as the peer timeout requires.
@@ -112,6 +133,7 @@ impl Connection {
                 // First, because answers of other nodes may come without a pause.
                 late = self.heartbeat.due() => {
                     self.heard += late;
+                    self.pause.note(late, &self.config);
                     self.reported = (self.config.memory)();
                     self.send(&FromMember::Heartbeat { memory: self.reported }).await;
                 }

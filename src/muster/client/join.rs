@@ -12,6 +12,7 @@ use super::identify::Holder;
 use super::measure::MeasureSession;
 use super::offer::Offer;
 use super::problem::{self, JoinProblem, incompatible};
+use super::resume::Resumption;
 use super::second_port;
 use crate::host::Host;
 use crate::lang::Text;
@@ -70,7 +71,7 @@ pub async fn join(
 
 /// The interval over which nodes that start at the same time spread their first dial. About the
 /// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
-fn spread(config: &Config) -> Duration {
+pub(crate) fn spread(config: &Config) -> Duration {
     let each = if config.secret.is_some() { 200 } else { 100 };
     Duration::from_micros(u64::from(config.nnodes) * each)
 }
@@ -227,12 +228,25 @@ impl Search<'_> {
                     let way = now().saturating_sub(asked);
                     offset = Some(behind(at, asked, way));
                     let clock_offset = behind(wall, asked_wall, way);
-                    let summary = NodeSummary { clock_offset, ..self.summary.clone() };
+                    let alive = connection.open_port();
+                    let summary = NodeSummary { clock_offset, alive, ..self.summary.clone() };
                     connection.send(&FromMember::Summary(summary)).await;
                 }
-                Ok(FromNode0::Agreed { agreement, differences, said }) => {
+                Ok(FromNode0::Agreed { agreement, differences, said, resume }) => {
+                    let resume = resume
+                        .map(|point| Resumption::new(self.config, &hostname, point, peer.ip()));
                     let offset = offset.unwrap_or_default();
-                    let offer = Offer { agreement, differences, said, local, connection, offset };
+                    let me = (hostname, self.summary.seat.map(|seat| seat.node));
+                    let offer = Offer {
+                        agreement,
+                        differences,
+                        said,
+                        local,
+                        connection,
+                        offset,
+                        resume,
+                        me,
+                    };
                     return Step::Joined(Joined::Offer(Box::new(offer)));
                 }
                 Ok(FromNode0::Measure { token }) => {

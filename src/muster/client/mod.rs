@@ -10,5 +10,6 @@ pub(super) mod join;
 pub(super) mod measure;
 pub(super) mod offer;
 mod problem;
+mod resume;
 mod run;
 mod second_port;

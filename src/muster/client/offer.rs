@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::connection::Connection;
+use super::resume::Resumption;
 use super::run;
 use crate::lang::Text;
 use crate::muster::protocol::{Agreement, Difference, FromMember, FromNode0};
@@ -21,6 +22,8 @@ pub struct Offer {
     pub(crate) connection: Connection,
     /// Milliseconds from our clock to node 0's.
     pub(crate) offset: i64,
+    pub(crate) resume: Option<Resumption>,
+    pub(crate) me: run::Me,
 }
 
 /// How the agreement ended.
@@ -38,7 +41,7 @@ impl Offer {
     /// # Errors
     /// When another node cannot.
     pub async fn accept(self) -> Result<Accepted, Refusal> {
-        let Offer { mut connection, offset, .. } = self;
+        let Offer { mut connection, me, offset, resume, .. } = self;
         connection.send(&FromMember::Accept).await;
         loop {
             match connection.next().await {
@@ -51,7 +54,8 @@ impl Offer {
         }
         let connection = connection.started();
         let (node, nnodes) = (connection.config.node, connection.config.nnodes);
-        let session = Session::start(node, nnodes, |ends| run::run(connection, offset, ends));
+        let session =
+            Session::start(node, nnodes, |ends| run::run(connection, me, offset, resume, ends));
         Ok(Accepted::Session(session))
     }
 

@@ -8,25 +8,108 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::sleep;
 
 use super::connection::{Connection, ConnectionLost, Received};
+use super::resume::Resumption;
 use crate::muster::clock::now;
-use crate::muster::protocol::{Cause, FromMember, FromNode0, MemberKind, Memory, QuestionFrame};
+use crate::muster::protocol::{
+    Cause, Channel, FromMember, FromNode0, Loss, MemberKind, Memory, QuestionFrame,
+};
 use crate::muster::questions::desk::{Event, Outgoing};
+use crate::muster::reach::Cut;
 use crate::muster::session::{Ends, SessionCommand, SessionEvent};
 
 /// Interval of reading our memory use.
 const WATCH: Duration = Duration::from_millis(500);
 
+/// What this node has said about its ranks. Said again when the connection was cut, since node 0 may
+/// not have heard it.
+#[derive(Debug, Default)]
+struct Said {
+    failed: Option<Cause>,
+    done: bool,
+}
+
+impl Said {
+    fn note(&mut self, command: SessionCommand, offset: i64) -> FromMember {
+        match command {
+            SessionCommand::Failed(cause) => {
+                let cause = Cause { at: cause.at.saturating_add(offset), ..*cause };
+                self.failed = Some(cause.clone());
+                FromMember::Failed(cause)
+            }
+            SessionCommand::Done => {
+                self.done = true;
+                FromMember::Done
+            }
+        }
+    }
+
+    fn frames(&self) -> impl Iterator<Item = FromMember> {
+        let done = self.done.then_some(FromMember::Done);
+        done.into_iter().chain(self.failed.clone().map(FromMember::Failed))
+    }
+}
+
+/// This node's host name, and for a task the node rank of its node.
+pub(crate) type Me = (String, Option<u32>);
+
 /// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's.
-pub(crate) async fn run(mut connection: Connection, offset: i64, ends: Ends) {
-    let mut own = None;
-    let events = ends.events.clone();
-    if let Err(lost) = follow(&mut connection, offset, ends, &mut own).await {
-        let _ = events.send(SessionEvent::Stop);
+pub(crate) async fn run(
+    mut connection: Connection,
+    me: Me,
+    offset: i64,
+    resumption: Option<Resumption>,
+    mut ends: Ends,
+) {
+    let mut said = Said::default();
+    if let Some(resumption) = &resumption {
+        resumption.reach(&connection.config);
+    }
+    while let Err(lost) = follow(&mut connection, offset, &mut ends, &mut said).await {
+        let pause = connection.pause.just_over(&connection.config);
+        let loss = match (&lost, &resumption) {
+            (ConnectionLost::Broken(error), Some(resumption)) => {
+                let dial = resumption.dial(Cut::from(error), &connection.config);
+                match resumed(dial, offset, &mut ends, &mut said).await {
+                    Some(Ok(channel)) => {
+                        tracing::warn!("the connection to node 0 was cut, and is there again");
+                        connection.resume(channel);
+                        for frame in said.frames() {
+                            connection.send(&frame).await;
+                        }
+                        continue;
+                    }
+                    Some(Err(loss)) => loss,
+                    None => break,
+                }
+            }
+            _ => lost.loss(),
+        };
+        let _ = ends.events.send(SessionEvent::Stop);
         // Our own failure came before the loss of node 0.
-        let cause = own.unwrap_or_else(|| node_0_lost(&connection, &lost, offset));
-        let _ = events.send(SessionEvent::Verdict { cause: Box::new(cause), again: None });
+        let cause = said.failed.take().unwrap_or_else(|| {
+            let host = resumption.as_ref().map(|one| one.hostname.as_str());
+            node_lost(&connection, &me, host, loss, pause, offset)
+        });
+        let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again: None });
+        break;
     }
     connection.close().await;
+}
+
+/// A new connection to node 0. None: the conductor has left meanwhile.
+async fn resumed(
+    dial: impl Future<Output = Result<Channel<FromNode0>, Loss>>,
+    offset: i64,
+    ends: &mut Ends,
+    said: &mut Said,
+) -> Option<Result<Channel<FromNode0>, Loss>> {
+    tokio::pin!(dial);
+    loop {
+        tokio::select! {
+            dialed = &mut dial => return Some(dialed),
+            command = ends.commands.recv() => drop(said.note(command?, offset)),
+        }
+    }
 }
 
 /// What this node itself has to do.
@@ -41,14 +124,14 @@ enum Own {
 }
 
 /// Runs until the conductor leaves, or after the verdict until node 0 does, which may still ask.
-/// `own` is this node's last report.
+/// `said` is what this node has reported.
 async fn follow(
     connection: &mut Connection,
     offset: i64,
-    ends: Ends,
-    own: &mut Option<Cause>,
+    ends: &mut Ends,
+    said: &mut Said,
 ) -> Result<(), ConnectionLost> {
-    let Ends { events, mut commands, mut desk } = ends;
+    let Ends { events, commands, desk } = ends;
     let watch = WATCH.min(connection.config.heartbeat());
     let mut later: VecDeque<QuestionFrame> = VecDeque::new();
     let mut is_judged = false;
@@ -78,6 +161,7 @@ async fn follow(
             Received::Frame(frame) => match *frame {
                 FromNode0::Stop => drop(events.send(SessionEvent::Stop)),
                 FromNode0::Verdict { cause, again } => {
+                    let cause = explained(cause, connection);
                     let _ = events.send(SessionEvent::Verdict { cause: Box::new(cause), again });
                     is_judged = true;
                 }
@@ -96,13 +180,8 @@ async fn follow(
                     connection.send(&FromMember::Question(frame)).await;
                 }
             }
-            Received::Other(Own::Command(Some(SessionCommand::Failed(cause)))) => {
-                let cause = Cause { at: cause.at.saturating_add(offset), ..*cause };
-                *own = Some(cause.clone());
-                connection.send(&FromMember::Failed(cause)).await;
-            }
-            Received::Other(Own::Command(Some(SessionCommand::Done))) => {
-                connection.send(&FromMember::Done).await
+            Received::Other(Own::Command(Some(command))) => {
+                connection.send(&said.note(command, offset)).await;
             }
             Received::Other(Own::Command(None)) => return Ok(()),
             // Memory can run out between two heartbeats.
@@ -121,10 +200,36 @@ fn queue(later: &mut VecDeque<QuestionFrame>, frames: Vec<Outgoing>) {
     later.extend(frames.into_iter().map(|(_, frame)| frame));
 }
 
-fn node_0_lost(connection: &Connection, lost: &ConnectionLost, offset: i64) -> Cause {
+/// The verdict, with why nothing was heard from this node, if that is it.
+fn explained(cause: Cause, connection: &Connection) -> Cause {
     let config = &connection.config;
-    let at = now().saturating_add(offset);
-    let on = (config.unit == MemberKind::Task).then_some(0);
-    let (host, silence) = (&config.master_addr, config.peer_timeout);
-    Cause::lost((0, on), host, lost.loss(), connection.memory, silence, at)
+    match connection.pause.just_over(config) {
+        Some(pause) if cause.node == config.node && cause.loss.is_some() => cause.of_pause(pause),
+        _ => cause,
+    }
+}
+
+/// Node 0 is lost; or this node is, which did not run for so long that the others gave it up.
+fn node_lost(
+    connection: &Connection,
+    me: &Me,
+    host: Option<&str>,
+    loss: Loss,
+    pause: Option<Duration>,
+    offset: i64,
+) -> Cause {
+    let config = &connection.config;
+    let (at, silence) = (now().saturating_add(offset), config.peer_timeout);
+    match pause {
+        Some(pause) => {
+            let (host, on) = me;
+            let lost = Cause::lost((config.node, *on), host, Loss::Silent, None, silence, at);
+            lost.of_pause(pause)
+        }
+        None => {
+            let on = (config.unit == MemberKind::Task).then_some(0);
+            let host = host.unwrap_or(&config.master_addr);
+            Cause::lost((0, on), host, loss, connection.memory, silence, at)
+        }
+    }
 }

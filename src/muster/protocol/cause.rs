@@ -75,8 +75,10 @@ pub struct Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loss {
-    /// Its connection was closed without a farewell.
+    /// Its connection was closed without a farewell, and its port is closed as well.
     Died,
+    /// Its connection was closed without a farewell; whether it lives cannot be told.
+    Cut,
     /// Nothing was heard from it for the peer timeout.
     Silent,
 }
@@ -96,7 +98,7 @@ impl Cause {
         let Text { en: who, zh: who_zh } = unit.named(node);
         let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
-            (Loss::Died, Some(percent)) => (
+            (Loss::Died | Loss::Cut, Some(percent)) => (
                 Id::NodeDied,
                 text!(
                     "the agent of {who} ({hostname}) died; last seen at {percent} % of its memory limit: probably OOM-killed",
@@ -116,6 +118,17 @@ impl Cause {
                 text!(
                     "look at that node: its pod may have been deleted, evicted or killed for memory (kubectl describe pod)",
                     "请检查该节点：其 Pod 可能被删除、驱逐或因内存不足被杀（kubectl describe pod）"
+                ),
+            ),
+            (Loss::Cut, None) => (
+                Id::NodeCut,
+                text!(
+                    "the connection to {who} ({hostname}) was cut: its agent ended, or something between the nodes cut it",
+                    "与{who_zh}（{hostname}）的连接中断：其 agent 进程已终止，或连接被节点之间的设备切断"
+                ),
+                text!(
+                    "look at that node (kubectl describe pod); if it ran on, a sidecar, a firewall or a load balancer between the nodes resets connections",
+                    "请检查该节点（kubectl describe pod）；若其仍在运行，则是节点之间的 sidecar、防火墙或负载均衡重置了连接"
                 ),
             ),
             (Loss::Silent, _) => (
@@ -149,6 +162,17 @@ impl Cause {
         }
     }
 
+    /// The loss of a node that knows why the others heard nothing from it.
+    pub(crate) fn of_pause(self, pause: Duration) -> Cause {
+        let (Text { en, zh }, seconds) = (self.text, pause.as_secs());
+        let text = text!("{en}: it did not run for {seconds} s", "{zh}：该节点停顿了 {seconds} 秒");
+        let hint = text!(
+            "its processes or its machine were stopped (SIGSTOP, a paused container or VM, a live migration)",
+            "其进程或机器曾被暂停（SIGSTOP、容器或虚拟机被暂停、热迁移）"
+        );
+        Cause { text, hint, ..self }
+    }
+
     /// If memory was short, an OOM kill explains a lost guard: the kernel kills the guard before
     /// the agent, which may just have time to report that.
     pub(crate) fn seen_with(self, memory: Option<Memory>) -> Cause {
@@ -159,11 +183,11 @@ impl Cause {
         Cause::lost(who, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
     }
 
-    /// Sorts the first failure to the front. A dead agent is never the consequence of a rank
+    /// Sorts the first failure to the front. A lost agent is never the consequence of a rank
     /// that failed elsewhere, although its loss reaches us after the errors that its ranks cause
     /// on other nodes. A node whose output shows only consequences is not the first.
     pub(crate) fn order(&self) -> (bool, bool, i64, u32) {
-        (self.loss != Some(Loss::Died), self.consequence, self.at, self.node)
+        (!matches!(self.loss, Some(Loss::Died | Loss::Cut)), self.consequence, self.at, self.node)
     }
 
     /// Whether operators should start the job again, by the convention that codes from 128 are retryable.

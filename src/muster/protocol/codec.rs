@@ -49,7 +49,7 @@ mod tests {
     use crate::muster::protocol::agreement::{Again, Agreement};
     use crate::muster::protocol::cause::{Cause, LINES, Loss, Memory};
     use crate::muster::protocol::job_key::JobKey;
-    use crate::muster::protocol::messages::{FromMember, FromNode0, Hello, Purpose};
+    use crate::muster::protocol::messages::{FromMember, FromNode0, Hello, Purpose, ResumePoint};
     use crate::muster::protocol::report::{LinkReport, NodeResult};
     use crate::muster::protocol::sanitize::LETTERS;
     use crate::muster::protocol::summary::MeasureEndpoint;
@@ -111,7 +111,10 @@ mod tests {
             timestamp: "20250102-030405".to_owned(),
             attempt: 0,
         };
-        FromNode0::Agreed { agreement, differences: Vec::new(), said: vec![1, u64::MAX] }
+        let (token, hostname) = ("a1".to_owned(), "host-0".to_owned());
+        let resume = Some(ResumePoint { port: 4711, token, hostname });
+        let (differences, said) = (Vec::new(), vec![1, u64::MAX]);
+        FromNode0::Agreed { agreement, differences, said, resume }
     }
 
     fn from_member() -> Vec<FromMember> {
@@ -121,6 +124,7 @@ mod tests {
                 key: JobKey { job: None, port: 29500, nnodes: 2 },
                 hostname: "a".to_owned(),
                 purpose: Purpose::Check,
+                resume: Some("a1".to_owned()),
             }),
             FromMember::Summary(summary(1, 2)),
             FromMember::Accept,

@@ -15,6 +15,7 @@ pub(crate) const LISTED: usize = 8;
 #[serde(rename_all = "snake_case")]
 pub enum Property {
     Version,
+    Command,
     Script,
     Torch,
     Driver,
@@ -31,6 +32,7 @@ impl Property {
     fn text(self) -> Text {
         match self {
             Property::Version => text!("ranklaunch", "ranklaunch 版本"),
+            Property::Command => text!("the command (its digest)", "命令（摘要）"),
             Property::Script => text!("the script (its digest)", "脚本（摘要）"),
             Property::Torch => text!("torch", "torch 版本"),
             Property::Driver => text!("the GPU driver", "GPU 驱动"),
@@ -48,6 +50,7 @@ impl Property {
     fn id(self) -> Id {
         match self {
             Property::Version => Id::MusterVersion,
+            Property::Command => Id::MusterCommand,
             Property::Script => Id::MusterScript,
             Property::Torch => Id::MusterTorch,
             Property::Driver => Id::MusterDriver,
@@ -99,6 +102,10 @@ impl Difference {
             Property::Clock => text!(
                 "start a time service on that node; log lines of different nodes cannot be ordered",
                 "请在该节点启用时间同步；否则无法比较不同节点日志的先后"
+            ),
+            Property::Command => text!(
+                "give all nodes the same program and arguments, and write what differs between nodes as a placeholder ({{node_rank}}); --muster required makes this fail",
+                "请为所有节点指定相同的程序和参数，节点间不同的部分用占位符（{{node_rank}}）表示；--muster required 会使其成为错误"
             ),
             _ => text!(
                 "use one image and one set of variables on all nodes; --muster required makes this fail",

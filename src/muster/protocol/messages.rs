@@ -71,6 +71,9 @@ pub(crate) enum FromNode0 {
         /// The warnings of node 0's plan, as in its summary: it prints them for all.
         #[serde(default)]
         said: Vec<u64>,
+        /// None: a connection that is cut cannot be resumed.
+        #[serde(default)]
+        resume: Option<ResumePoint>,
     },
     Go,
     Ping,
@@ -116,6 +119,19 @@ pub(crate) struct Hello {
     pub(crate) key: JobKey,
     pub(crate) hostname: String,
     pub(crate) purpose: Purpose,
+    /// The token of [`ResumePoint`], from a node that takes part already.
+    #[serde(default)]
+    pub(crate) resume: Option<String>,
+}
+
+/// Where node 0 takes nodes back whose connection was cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResumePoint {
+    pub(crate) port: u16,
+    /// Known to the nodes of this attempt only.
+    pub(crate) token: String,
+    /// Node 0's host name.
+    pub(crate) hostname: String,
 }
 
 impl Message for FromMember {
@@ -158,10 +174,11 @@ impl Message for FromNode0 {
             FromNode0::Verdict { cause, .. } => cause.sanitize(),
             FromNode0::Report(report) => report.sanitize(),
             FromNode0::Question(frame) => return frame.check(),
-            FromNode0::Agreed { agreement, differences, .. } => {
+            FromNode0::Agreed { agreement, differences, resume, .. } => {
                 if !agreement.is_sound() {
                     return Err("an agreement that cannot be");
                 }
+                resume.iter_mut().for_each(|point| sanitize(&mut point.hostname));
                 differences.iter_mut().for_each(Difference::sanitize);
             }
             FromNode0::Welcome { .. }
@@ -181,9 +198,10 @@ impl Message for FromNode0 {
             FromNode0::Verdict { cause, again } => {
                 Some(FromNode0::Verdict { cause: cause.without_lines(), again: *again })
             }
-            FromNode0::Agreed { agreement, .. } => {
-                let (agreement, said) = (agreement.clone(), Vec::new());
-                Some(FromNode0::Agreed { agreement, differences: Vec::new(), said })
+            FromNode0::Agreed { agreement, resume, .. } => {
+                let (agreement, resume) = (agreement.clone(), resume.clone());
+                let (differences, said) = (Vec::new(), Vec::new());
+                Some(FromNode0::Agreed { agreement, differences, said, resume })
             }
             FromNode0::Report(report) => Some(FromNode0::Report(Box::new(report.shortened()))),
             _ => None,

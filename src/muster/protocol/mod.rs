@@ -18,7 +18,7 @@ mod summary;
 
 pub(crate) use channel::{Channel, ChannelError, Stream};
 pub(crate) use difference::LISTED;
-pub(crate) use messages::{FromMember, FromNode0, Hello};
+pub(crate) use messages::{FromMember, FromNode0, Hello, ResumePoint};
 pub(crate) use sanitize::sanitize;
 
 pub use agreement::Agreement;

@@ -53,6 +53,15 @@ pub struct NodeSummary {
     /// The warnings of its own plan, each as [`Warning::key`](crate::verdict::Warning::key).
     #[serde(default)]
     pub warnings: Vec<u64>,
+    /// A port on which nothing is said: while it is open, this node's agent lives.
+    #[serde(default)]
+    pub alive: Option<u16>,
+    /// The attempt that this node has come to, so that a new node 0 counts on.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The program and its arguments, masked and cut, with a digest of all.
+    #[serde(default)]
+    pub command: Option<String>,
 }
 
 /// Warnings that a summary names at most.
@@ -101,7 +110,7 @@ impl NodeSummary {
         sanitize(&mut self.hostname);
         sanitize(&mut self.version);
         let words = [&mut self.torch, &mut self.driver, &mut self.script, &mut self.nccl];
-        let more = [&mut self.link_layer, &mut self.rates];
+        let more = [&mut self.link_layer, &mut self.rates, &mut self.command];
         words.into_iter().chain(more).flatten().for_each(sanitize);
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.sanitize();

@@ -22,7 +22,7 @@ use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
 use crate::muster::foreign::ForeignAction;
 use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::{FromMember, FromNode0, NodeSummary};
+use crate::muster::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
 use crate::text;
 use crate::verdict::Refusal;
 
@@ -50,11 +50,20 @@ struct Challenge {
     newcomer: Arrival,
 }
 
+/// Where the nodes of the running job resume their sessions.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    pub(crate) token: String,
+    _listener: Listener,
+}
+
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) config: Config,
     pub(crate) own: NodeSummary,
     listener: Listener,
+    /// For nodes whose connection is cut while the job runs.
+    beside: Option<Listener>,
     pub(crate) events: EventReceiver,
     pub(crate) registry: Registry,
     summaries: BTreeMap<u32, NodeSummary>,
@@ -75,6 +84,7 @@ impl Admission {
             config: config.clone(),
             own,
             listener,
+            beside: None,
             events,
             registry: Registry::default(),
             summaries: BTreeMap::new(),
@@ -142,7 +152,7 @@ impl Admission {
         match event {
             ConnectionEvent::Arrived(arrival) => self.arrived(arrival, say),
             ConnectionEvent::Frame(id, frame) => self.frame(id, frame),
-            ConnectionEvent::Gone(id) => {
+            ConnectionEvent::Gone(id, _) => {
                 self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
                 let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };
                 self.replace(node, say)
@@ -172,6 +182,10 @@ impl Admission {
     /// this job.
     fn arrived(&mut self, arrival: Arrival, say: Say<'_>) -> Result<Change, Refusal> {
         let Arrival { hello, from, out, .. } = &arrival;
+        // The job does not run yet, so nothing can be taken up again.
+        if hello.resume.is_some() {
+            return Ok(Change::None);
+        }
         let (node, from, theirs) = (hello.node, *from, &hello.key);
         let refuse = |refusal: Refusal| {
             out.send(&FromNode0::Refuse(refusal.clone()));
@@ -226,7 +240,7 @@ impl Admission {
             FromMember::Summary(summary) if summary.node == node => {
                 compare::check(&self.own, &summary)?;
                 compare::check_store(&self.own, &summary)?;
-                member.seat = summary.seat;
+                (member.seat, member.alive) = (summary.seat, summary.alive);
                 self.summaries.insert(node, summary);
             }
             FromMember::Accept => return Ok(Change::Accepted(node)),
@@ -264,7 +278,22 @@ impl Admission {
         let is_absent = |node: &u32| !self.summaries.contains_key(node);
         let absent: Vec<u32> = (1..config.nnodes).filter(is_absent).collect();
         let seen = absent.iter().find_map(|node| self.seen.get(node)).copied();
-        Absence { config, absent, seen, rejected: &self.rejected }
+        let has_run = self.own.attempt > 0;
+        Absence { config, absent, seen, rejected: &self.rejected, has_run }
+    }
+
+    /// Where nodes may resume their sessions: the port of the muster, unless the ranks need it, else
+    /// a port of its own. None where this cannot be had; then a cut connection is a lost node.
+    pub(crate) fn resume_point(&mut self, master_port: u16) -> Option<ResumePoint> {
+        self.beside = None;
+        let token = crate::random::hex::<16>().ok()?;
+        let (config, hostname) = (&self.config, self.own.hostname.clone());
+        if config.port != master_port {
+            return Some(ResumePoint { port: config.port, token, hostname });
+        }
+        let beside = self.listener.beside(config.nnodes, config.secret.clone()).ok()?;
+        let port = self.beside.insert(beside).port;
+        Some(ResumePoint { port, token, hostname })
     }
 
     /// Frees the port; nodes stay connected. Gives the parts that the session needs.
@@ -272,6 +301,26 @@ impl Admission {
         let Admission { config, own, listener, events, registry, .. } = self;
         listener.close().await;
         (config, own, events, registry)
+    }
+
+    /// The same, with the listener on which sessions are resumed.
+    pub(crate) async fn start(
+        self,
+        point: Option<ResumePoint>,
+    ) -> (Config, NodeSummary, EventReceiver, Registry, Option<Resume>) {
+        let Admission { config, own, listener, beside, events, registry, .. } = self;
+        let kept = match beside {
+            None if point.is_some() => listener,
+            beside => {
+                listener.close().await;
+                match beside {
+                    Some(beside) => beside,
+                    None => return (config, own, events, registry, None),
+                }
+            }
+        };
+        let resume = point.map(|point| Resume { token: point.token, _listener: kept });
+        (config, own, events, registry, resume)
     }
 
     /// Closes everything, after the last frames were sent.

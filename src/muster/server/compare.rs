@@ -231,6 +231,7 @@ pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
         }
     };
     look(Property::Version, &|summary| summary.version.clone());
+    look(Property::Command, &|summary| text(&summary.command));
     look(Property::Script, &|summary| text(&summary.script));
     look(Property::Torch, &|summary| text(&summary.torch));
     look(Property::Driver, &|summary| text(&summary.driver));

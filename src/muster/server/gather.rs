@@ -155,10 +155,12 @@ impl Gathered {
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Settled, Refusal> {
         let Gathered { mut admission, summaries, differences } = self;
+        let point = admission.resume_point(agreement.master_port);
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
                 let said = admission.own_warnings();
-                let agreed = FromNode0::Agreed { agreement, differences, said };
+                let resume = point.clone();
+                let agreed = FromNode0::Agreed { agreement, differences, said, resume };
                 admission.registry.broadcast(&agreed);
                 wait_for_accepts(&mut admission, say).await
             }
@@ -181,12 +183,11 @@ impl Gathered {
         }
         admission.say_rejected(say);
         // Free the port before sending the start, since torch's store binds it at once.
-        let (config, own, events, registry) = admission.close_port().await;
+        let (config, own, events, registry, resume) = admission.start(point).await;
         registry.broadcast(&FromNode0::Go);
         let (hostname, nnodes) = (own.hostname, config.nnodes);
-        Ok(Settled::Session(Session::start(0, nnodes, |ends| {
-            run::run(config, hostname, events, registry, decide, ends)
-        })))
+        let job = run::Job { config, hostname, registry, resume, decide };
+        Ok(Settled::Session(Session::start(0, nnodes, |ends| run::run(job, events, ends))))
     }
 }
 

@@ -15,9 +15,12 @@ use crate::muster::keepalive;
 use crate::muster::protocol::codec;
 use crate::muster::protocol::handshake::{self, Rejection};
 use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
+use crate::muster::reach::Cut;
 use crate::net::on_all_addresses;
 use crate::text;
 
+/// The connections of a second listener have greater numbers than those of the first.
+const BESIDE: ConnectionId = 1 << 48;
 /// Connections that are accepted before another task runs.
 const AT_ONCE: ConnectionId = 1024;
 /// Time limit for sending to a peer whose socket is full.
@@ -80,7 +83,7 @@ pub(crate) struct Arrival {
 pub(crate) enum ConnectionEvent {
     Arrived(Arrival),
     Frame(ConnectionId, FromMember),
-    Gone(ConnectionId),
+    Gone(ConnectionId, Cut),
     Rejected { from: SocketAddr, why: Rejection },
 }
 
@@ -95,8 +98,10 @@ pub(crate) async fn drain(mut events: EventReceiver, limit: Duration) {
 /// An open listener. Dropped, it closes; [`Listener::close`] also waits for that.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    pub(crate) port: u16,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    events: mpsc::Sender<ConnectionEvent>,
 }
 
 impl Listener {
@@ -106,26 +111,45 @@ impl Listener {
         nnodes: u32,
         secret: Option<Secret>,
     ) -> io::Result<(Listener, EventReceiver)> {
-        let listener = TcpListener::from_std(on_all_addresses(port)?)?;
-        let (stop, stopped) = oneshot::channel();
         let (sender, events) = mpsc::channel(1024);
+        Ok((Listener::on(port, nnodes, secret, sender, 0)?, events))
+    }
+
+    /// Another one, on any free port, whose connections give their events to the same receiver.
+    pub(crate) fn beside(&self, nnodes: u32, secret: Option<Secret>) -> io::Result<Listener> {
+        Listener::on(0, nnodes, secret, self.events.clone(), BESIDE)
+    }
+
+    /// `first`: below the numbers of its connections.
+    fn on(
+        port: u16,
+        nnodes: u32,
+        secret: Option<Secret>,
+        events: mpsc::Sender<ConnectionEvent>,
+        first: ConnectionId,
+    ) -> io::Result<Listener> {
+        let listener = TcpListener::from_std(on_all_addresses(port)?)?;
+        let port = listener.local_addr()?.port();
+        let (stop, stopped) = oneshot::channel();
+        let sender = events.clone();
         let limiter = ConnectionLimiter::new(nnodes);
         // With the runtime's cooperative budget of 128 the kernel's queue would overflow while
         // thousands of handshakes are computed.
         let task = tokio::spawn(unconstrained(async move {
             tokio::select! {
-                () = accept_all(listener, &limiter, secret, sender) => {}
+                () = accept_all(listener, &limiter, secret, sender, first) => {}
                 _ = stopped => {}
             }
             limiter.evict_all();
         }));
-        Ok((Listener { stop, task }, events))
+        Ok(Listener { port, stop, task, events })
     }
 
     /// Frees the port and closes all unidentified connections; nodes stay connected.
     pub(crate) async fn close(self) {
-        drop(self.stop);
-        let _ = self.task.await;
+        let Listener { stop, task, .. } = self;
+        drop(stop);
+        let _ = task.await;
     }
 }
 
@@ -134,9 +158,10 @@ async fn accept_all(
     limiter: &ConnectionLimiter,
     secret: Option<Secret>,
     events: mpsc::Sender<ConnectionEvent>,
+    first: ConnectionId,
 ) {
     let secret = Arc::new(secret);
-    let mut id: ConnectionId = 0;
+    let mut id = first;
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -198,13 +223,13 @@ async fn pump(
     events: mpsc::Sender<ConnectionEvent>,
 ) {
     keepalive::prepare(channel.stream());
-    loop {
+    let cut = loop {
         tokio::select! {
             biased;
             bytes = frames.frames.recv() => match bytes {
                 Some(bytes) => {
                     if !is_sent(&mut channel, &bytes).await {
-                        break;
+                        break Cut::Reset;
                     }
                 }
                 None => {
@@ -218,17 +243,17 @@ async fn pump(
                         return;
                     }
                 }
-                Err(_) => break,
+                Err(error) => break Cut::from(&error),
             },
             // One at a time: before the next one, all that came meanwhile.
             Some(bytes) = frames.later.recv() => {
                 if !is_sent(&mut channel, &bytes).await {
-                    break;
+                    break Cut::Reset;
                 }
             }
         }
-    }
-    let _ = events.send(ConnectionEvent::Gone(id)).await;
+    };
+    let _ = events.send(ConnectionEvent::Gone(id, cut)).await;
 }
 
 async fn is_sent(channel: &mut Channel<FromMember>, bytes: &[u8]) -> bool {

@@ -182,7 +182,7 @@ impl Measuring {
             {
                 self.note(link, pending);
             }
-            ConnectionEvent::Gone(id) => {
+            ConnectionEvent::Gone(id, _) => {
                 let Some(node) = self.registry.node_of(id) else { return };
                 self.lose(node, Loss::Died);
                 pending.retain(|(from, _)| *from != node);

@@ -4,6 +4,7 @@
 //! Decides which connections are nodes of the job; never decides a layout.
 
 mod admission;
+mod away;
 pub(super) mod compare;
 pub(super) mod decline;
 pub(super) mod gather;

@@ -32,12 +32,12 @@ pub(crate) fn declined(unit: MemberKind, node: u32, host: &str, refusal: &Refusa
     )
 }
 
-/// `2, 5-9, 11`, at most a handful of ranges.
+/// `2, 5–9, 11`, at most a handful of ranges.
 fn listed(nodes: &[u32]) -> String {
     const SHOWN: usize = 8;
     let found = ranges(nodes.iter().copied());
     let mut words: Vec<String> =
-        found.iter().take(SHOWN).map(|range| spelled(*range, '-')).collect();
+        found.iter().take(SHOWN).map(|range| spelled(*range, '–')).collect();
     if found.len() > SHOWN {
         words.push("…".to_owned());
     }
@@ -179,19 +179,28 @@ pub(crate) struct Absence<'a> {
     /// The last address and time at which one of them was heard.
     pub(crate) seen: Option<(SocketAddr, Instant)>,
     pub(crate) rejected: &'a Rejected,
+    /// The job has run before.
+    pub(crate) has_run: bool,
 }
 
 impl Absence<'_> {
-    /// `2`; `2: host2` where the hosts are listed.
-    fn named(&self) -> String {
+    /// `node 2`, `nodes 2–3`; `node 2: host2` where the hosts are listed.
+    fn named(&self) -> Text {
         const SHOWN: usize = 8;
         let numbers = listed(&self.absent);
         let name = |node: &u32| self.config.hosts.get(usize::try_from(*node).ok()?);
         let names: Vec<&str> = self.absent.iter().filter_map(name).map(String::as_str).collect();
-        match names.get(..SHOWN) {
+        let named = match names.get(..SHOWN) {
             _ if names.is_empty() => numbers,
             Some(first) if names.len() > SHOWN => format!("{numbers}: {}, …", first.join(", ")),
             _ => format!("{numbers}: {}", names.join(", ")),
+        };
+        let one = self.absent.len() == 1;
+        match self.config.unit {
+            MemberKind::Node if one => text!("node {named}", "节点 {named}"),
+            MemberKind::Node => text!("nodes {named}", "节点 {named}"),
+            MemberKind::Task if one => text!("task {named}", "task {named}"),
+            MemberKind::Task => text!("tasks {named}", "task {named}"),
         }
     }
 
@@ -202,16 +211,16 @@ impl Absence<'_> {
 
     pub(crate) fn progress(&self, waited: Duration) -> Text {
         let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
-        let absent = self.named();
+        let Text { en: absent, zh: absent_zh } = self.named();
         let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
         match self.config.unit {
             MemberKind::Node => text!(
-                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for node {absent} ({waited} of {timeout})",
-                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待节点 {absent}（{waited}/{timeout}）"
+                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
+                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待{absent_zh}（{waited}/{timeout}）"
             ),
             MemberKind::Task => text!(
-                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for task {absent} ({waited} of {timeout})",
-                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 task {absent}（{waited}/{timeout}）"
+                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
+                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 {absent_zh}（{waited}/{timeout}）"
             ),
         }
     }
@@ -220,13 +229,14 @@ impl Absence<'_> {
     pub(crate) fn refusal(&self) -> Refusal {
         let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
         let waited = spell(self.config.wait_timeout);
-        let list = self.named();
+        let Text { en: list, zh: list_zh } = self.named();
         let Text { en, zh } = match (self.seen, self.rejected.text()) {
             (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();
                 text!("last seen from {from} {ago} s ago", "{ago} 秒前曾从 {from} 连接")
             }
             (None, Some(rejected)) => rejected,
+            (None, None) if self.has_run => text!("did not come back", "未再连接"),
             (None, None) => text!("never connected", "从未连接"),
         };
         let known = self.rejected.hint().filter(|_| self.seen.is_none());
@@ -245,12 +255,12 @@ impl Absence<'_> {
             Id::MusterMissing,
             match self.config.unit {
                 MemberKind::Node => text!(
-                    "{arrived} of {nnodes} nodes arrived in {waited}; missing node {list} ({en})",
-                    "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少节点 {list}（{zh}）"
+                    "{arrived} of {nnodes} nodes arrived in {waited}; missing {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少{list_zh}（{zh}）"
                 ),
                 MemberKind::Task => text!(
-                    "{arrived} of {nnodes} tasks arrived in {waited}; missing task {list} ({en})",
-                    "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 task {list}（{zh}）"
+                    "{arrived} of {nnodes} tasks arrived in {waited}; missing {list} ({en})",
+                    "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 {list_zh}（{zh}）"
                 ),
             },
             hint,
@@ -274,7 +284,7 @@ mod tests {
     #[test]
     fn missing_nodes_are_shown_as_ranges() {
         assert_eq!(listed(&[2]), "2");
-        assert_eq!(listed(&[1, 2, 3, 7, 9, 10]), "1-3, 7, 9-10");
+        assert_eq!(listed(&[1, 2, 3, 7, 9, 10]), "1–3, 7, 9–10");
         let odd: Vec<u32> = (0..100).map(|n| 2 * n + 1).collect();
         assert!(listed(&odd).ends_with("15, …"), "{}", listed(&odd));
     }

@@ -22,6 +22,8 @@ pub(crate) struct Member {
     pub(crate) memory: Option<Memory>,
     /// Set for a task whose summary has arrived.
     pub(crate) seat: Option<Seat>,
+    /// The port that is open as long as its agent lives.
+    pub(crate) alive: Option<u16>,
 }
 
 impl Member {
@@ -57,9 +59,20 @@ impl Registry {
             heard: Instant::now(),
             memory: None,
             seat: None,
+            alive: None,
         };
         self.by_id.insert(id, hello.node);
         self.members.insert(hello.node, member);
+    }
+
+    /// The member has a new connection, and is otherwise as it was.
+    pub(crate) fn resume(&mut self, arrival: Arrival, was: Option<Member>) {
+        let node = arrival.hello.node;
+        let was = self.remove(node).or(was);
+        self.insert(arrival);
+        if let (Some(member), Some(was)) = (self.members.get_mut(&node), was) {
+            (member.memory, member.seat, member.alive) = (was.memory, was.seat, was.alive);
+        }
     }
 
     pub(crate) fn get(&self, node: u32) -> Option<&Member> {

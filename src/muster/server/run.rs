@@ -3,18 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
-use super::listener::{ConnectionEvent, EventReceiver, drain};
-use super::registry::Registry;
-use crate::muster::clock::now;
+use super::admission::Resume;
+use super::away::Away;
+use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
+use super::registry::{Member, Registry};
+use crate::muster::clock::{millis, now};
 use crate::muster::config::Config;
-use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss, codec};
+use crate::muster::keepalive::{Heartbeat, Pause};
+use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, codec};
 use crate::muster::questions::desk::{Desk, Outgoing};
+use crate::muster::reach::{Cut, UNANSWERED};
 use crate::muster::session::{self, Ends, SessionCommand};
 
 /// After the first report, the time in which an earlier failure may still arrive.
@@ -28,11 +31,23 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 /// Time limit for draining connections at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 
+/// All that the session takes over from the agreement.
+pub(crate) struct Job {
+    pub(crate) config: Config,
+    pub(crate) hostname: String,
+    pub(crate) registry: Registry,
+    pub(crate) resume: Option<Resume>,
+    pub(crate) decide: Decide,
+}
+
 struct Run {
-    config: Config,
-    hostname: String,
-    registry: Registry,
-    decide: Decide,
+    job: Job,
+    /// Members whose connection was cut and that may come back.
+    away: Away,
+    /// Members that count as lost while their connection is open: the verdict reaches them if they
+    /// only did not run for a while.
+    silent: Vec<Member>,
+    pause: Pause,
     began: Instant,
     phase: RunPhase,
     /// Nodes whose ranks still run, this one included.
@@ -49,26 +64,20 @@ enum RunPhase {
         since: Instant,
         failures: BTreeMap<u32, Cause>,
     },
-    /// The verdict is given.
-    Done,
+    /// The verdict is given: the frame that says it.
+    Done(Box<FromNode0>),
 }
 
 /// Runs until the conductor leaves.
-pub(crate) async fn run(
-    config: Config,
-    hostname: String,
-    mut inbox: EventReceiver,
-    mut registry: Registry,
-    decide: Decide,
-    ends: Ends,
-) {
+pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let Ends { events, mut commands, desk } = ends;
-    registry.forget_silence();
-    let mut heartbeat = Heartbeat::every(config.heartbeat());
-    let running = std::iter::once(0).chain(registry.nodes()).collect();
-    let began = Instant::now();
-    let phase = RunPhase::Running;
-    let mut run = Run { config, hostname, registry, decide, began, phase, running, events, desk };
+    job.registry.forget_silence();
+    let mut heartbeat = Heartbeat::every(job.config.heartbeat());
+    let running = std::iter::once(0).chain(job.registry.nodes()).collect();
+    let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
+    away.reach(&job.registry);
+    let (silent, pause) = (Vec::new(), Pause::default());
+    let mut run = Run { job, away, silent, pause, began, phase, running, events, desk };
     let mut is_open = true;
     loop {
         let decision = run.decision_at();
@@ -79,18 +88,24 @@ pub(crate) async fn run(
                 None => break,
             },
             event = inbox.recv(), if is_open => match event {
-                Some(event) => run.hear(event),
+                Some(event) => {
+                    // What came while this process did not run is read before its heartbeat is due.
+                    run.pause.note(heartbeat.overdue(), &run.job.config);
+                    run.hear(event);
+                }
                 None => is_open = false,
             },
             late = heartbeat.due() => run.keep_alive(late),
+            (node, member, loss) = run.away.lost() => run.lose(node, member, loss),
             event = run.desk.next() => {
-                let frames = run.desk.follow(event, &|node| run.registry.get(node).is_some());
+                let frames = run.desk.follow(event, &|node| run.job.registry.get(node).is_some());
                 run.send_later(frames);
             }
             () = sleep_until(decision.unwrap_or(began)), if decision.is_some() => run.decide(),
         }
         run.end_if_all_done();
     }
+    run.linger(&mut inbox).await;
     // Dropping the senders closes the connections once they are drained.
     drop(run);
     drain(inbox, DRAIN).await;
@@ -105,12 +120,12 @@ impl Run {
     fn hear(&mut self, event: ConnectionEvent) {
         match event {
             ConnectionEvent::Frame(id, frame) => {
-                let Some((node, member)) = self.registry.hear(id) else { return };
+                let Some((node, member)) = self.job.registry.hear(id) else { return };
                 match frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
                     FromMember::Question(frame) => {
-                        let is_there = |node| self.registry.get(node).is_some();
+                        let is_there = |node| self.job.registry.get(node).is_some();
                         let frames = self.desk.hear(node, frame, &is_there);
                         self.send_later(frames);
                     }
@@ -122,48 +137,115 @@ impl Run {
                     _ => {}
                 }
             }
-            ConnectionEvent::Gone(id) => {
-                if let Some(node) = self.registry.node_of(id) {
-                    self.lose(node, Loss::Died);
+            ConnectionEvent::Gone(id, how) => {
+                if let Some(node) = self.job.registry.node_of(id) {
+                    self.cut(node, how);
                 }
             }
-            ConnectionEvent::Arrived(_) | ConnectionEvent::Rejected { .. } => {}
+            ConnectionEvent::Arrived(arrival) => self.resume(arrival),
+            ConnectionEvent::Rejected { .. } => {}
+        }
+    }
+
+    /// A connection to the running job: of a node that takes up its session again, or of a stranger,
+    /// which is closed.
+    fn resume(&mut self, arrival: Arrival) {
+        let node = arrival.hello.node;
+        let token = self.job.resume.as_ref().map(|resume| &resume.token);
+        let is_ours = token.is_some() && token == arrival.hello.resume.as_ref();
+        if !is_ours || node == 0 || node >= self.job.config.nnodes {
+            return;
+        }
+        tracing::warn!(node, "the connection of the node was cut, and is there again");
+        self.forget_questions(node);
+        let was = self.away.take(node);
+        self.job.registry.resume(arrival, was);
+        let Some(member) = self.job.registry.get(node) else { return };
+        member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+        match &self.phase {
+            RunPhase::Running => {}
+            RunPhase::Failing { .. } => member.send(&FromNode0::Stop),
+            RunPhase::Done(verdict) => member.send(verdict),
+        }
+    }
+
+    /// The connection of a node was closed.
+    fn cut(&mut self, node: u32, how: Cut) {
+        let Some(member) = self.job.registry.remove(node) else { return };
+        self.forget_questions(node);
+        if !self.is_awaited(node) {
+            return;
+        }
+        let config = &self.job.config;
+        if let Some(pause) = self.pause.just_over(config) {
+            // It gave up this node, which did not run.
+            let on = (config.unit == MemberKind::Task).then_some(0);
+            let (host, silence) = (&self.job.hostname, config.peer_timeout);
+            let lost = Cause::lost((0, on), host, Loss::Silent, None, silence, now());
+            self.failed(lost.of_pause(pause));
+            return;
+        }
+        let can_return = self.job.resume.is_some();
+        let longest = if can_return { config.peer_timeout } else { Duration::ZERO };
+        self.away.wait_for(node, member, how, longest);
+    }
+
+    /// Whether the end of a node's connection means anything. After its farewell or its own report
+    /// it does not.
+    fn is_awaited(&self, node: u32) -> bool {
+        let has_reported = match &self.phase {
+            RunPhase::Running => false,
+            RunPhase::Failing { failures, .. } => failures.contains_key(&node),
+            RunPhase::Done(_) => true,
+        };
+        !has_reported && self.running.contains(&node)
+    }
+
+    fn forget_questions(&mut self, node: u32) {
+        let frames = self.desk.lost(node);
+        self.send_later(frames);
+    }
+
+    /// Waits for members whose connection was cut and that do not know the verdict.
+    async fn linger(&mut self, inbox: &mut EventReceiver) {
+        let until = Instant::now() + UNANSWERED;
+        while !self.away.is_empty() {
+            tokio::select! {
+                Some(event) = inbox.recv() => self.hear(event),
+                _ = self.away.lost() => {}
+                () = sleep_until(until) => return,
+            }
         }
     }
 
     fn send_later(&self, frames: Vec<Outgoing>) {
         for (to, frame) in frames {
             let bytes: Arc<[u8]> = codec::encode(&FromNode0::Question(frame)).into();
-            for member in to.into_iter().filter_map(|node| self.registry.get(node)) {
+            for member in to.into_iter().filter_map(|node| self.job.registry.get(node)) {
                 member.send_later(Arc::clone(&bytes));
             }
         }
     }
 
-    fn lose(&mut self, node: u32, loss: Loss) {
-        let Some(member) = self.registry.remove(node) else { return };
-        let frames = self.desk.lost(node);
-        self.send_later(frames);
-        let has_reported = match &self.phase {
-            RunPhase::Running => false,
-            RunPhase::Failing { failures, .. } => failures.contains_key(&node),
-            RunPhase::Done => true,
-        };
-        // After its farewell or its own report, its disconnection means nothing.
-        if has_reported || !self.running.remove(&node) {
-            return;
-        }
-        let silence = self.config.peer_timeout;
+    fn lose(&mut self, node: u32, member: Member, loss: Loss) {
+        let is_awaited = self.is_awaited(node);
+        self.running.remove(&node);
+        let silence = self.job.config.peer_timeout;
         let on = member.seat.map(|seat| seat.node);
         let cause = Cause::lost((node, on), &member.hostname, loss, member.memory, silence, now());
-        self.failed(cause);
+        if loss == Loss::Silent {
+            self.silent.push(member);
+        }
+        if is_awaited {
+            self.failed(cause);
+        }
     }
 
     fn failed(&mut self, cause: Cause) {
         match &mut self.phase {
-            RunPhase::Done => {}
+            RunPhase::Done(_) => {}
             RunPhase::Running => {
-                self.registry.broadcast(&FromNode0::Stop);
+                self.job.registry.broadcast(&FromNode0::Stop);
                 let _ = self.events.send(session::SessionEvent::Stop);
                 let failures = BTreeMap::from([(cause.node, cause)]);
                 self.phase = RunPhase::Failing { since: Instant::now(), failures };
@@ -184,31 +266,43 @@ impl Run {
             cause if cause.consequence => WINDOW_FOR_CAUSE,
             _ => WINDOW,
         };
+        // The cause may be a node of which it is not known yet whether it died.
+        let window = if self.away.is_empty() { window } else { window.max(UNANSWERED) };
         Some(*since + window)
     }
 
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(cause) = first(failures).cloned() else { return };
-        self.phase = RunPhase::Done;
-        let again = (self.decide)(&cause, self.began.elapsed());
-        self.registry.broadcast(&FromNode0::Verdict { cause: cause.clone(), again });
+        let again = (self.job.decide)(&cause, self.began.elapsed());
+        let verdict = FromNode0::Verdict { cause: cause.clone(), again };
+        self.silent.drain(..).for_each(|member| member.send(&verdict));
+        self.give(verdict);
         let _ = self.events.send(session::SessionEvent::Verdict { cause: Box::new(cause), again });
     }
 
     fn end_if_all_done(&mut self) {
         if self.running.is_empty() && matches!(self.phase, RunPhase::Running) {
-            self.phase = RunPhase::Done;
-            self.registry.broadcast(&FromNode0::AllDone);
+            self.give(FromNode0::AllDone);
             let _ = self.events.send(session::SessionEvent::AllDone);
         }
     }
 
+    fn give(&mut self, verdict: FromNode0) {
+        self.job.registry.broadcast(&verdict);
+        self.phase = RunPhase::Done(Box::new(verdict));
+    }
+
     fn keep_alive(&mut self, late: Duration) {
-        let longest = self.config.longest_silence();
-        for node in self.registry.keep_alive(late, (self.config.memory)(), longest) {
-            tracing::warn!(node, hostname = self.hostname, "silent node");
-            self.lose(node, Loss::Silent);
+        let Job { config, registry, .. } = &mut self.job;
+        self.pause.note(late, config);
+        let longest = config.longest_silence();
+        for node in registry.keep_alive(late, (config.memory)(), longest) {
+            tracing::warn!(node, "silent node");
+            self.forget_questions(node);
+            if let Some(member) = self.job.registry.remove(node) {
+                self.lose(node, member, Loss::Silent);
+            }
         }
     }
 }

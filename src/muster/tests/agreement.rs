@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::verdict::Class;
 
-async fn verdict(session: &mut Session) -> SessionEvent {
+pub(super) async fn verdict(session: &mut Session) -> SessionEvent {
     loop {
         match timeout(Duration::from_secs(10), session.next_event()).await.expect("a verdict") {
             SessionEvent::Stop => {}
@@ -14,7 +14,7 @@ async fn verdict(session: &mut Session) -> SessionEvent {
     }
 }
 
-fn failure(node: u32, at: i64, whole: bool) -> Cause {
+pub(super) fn failure(node: u32, at: i64, whole: bool) -> Cause {
     Cause {
         node,
         on: None,
@@ -102,6 +102,8 @@ async fn a_node_that_dies_is_named_at_once_with_its_memory() {
 #[tokio::test]
 async fn node_0_vanishing_ends_the_job_for_all() {
     let (zero, mut one, mut two) = three(|_| {}).await;
+    // By then they have reached its port, which is closed afterwards.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     drop(zero);
     for session in [&mut one, &mut two] {
         let SessionEvent::Verdict { cause, .. } = verdict(session).await else {

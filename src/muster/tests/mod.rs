@@ -5,6 +5,7 @@ mod agreement;
 mod check;
 mod looking;
 mod questions;
+mod resume;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         endpoint: None,
         seat: None,
         warnings: Vec::new(),
+        alive: None,
+        attempt: 0,
+        command: None,
     }
 }
 

@@ -6,10 +6,13 @@
 
 mod absence;
 mod collective;
+mod command;
+mod cut;
 mod engines;
 mod faults;
 mod memory;
 mod refusals;
+mod replaced;
 mod restart;
 mod shared_port;
 mod silence;

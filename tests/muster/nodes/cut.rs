@@ -1,0 +1,152 @@
+//! Connections that something between the nodes resets, and launchers that are frozen: no node is
+//! accused that did nothing.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::cluster::{Cluster, PORT, one_cause};
+use harness::{Ended, Launcher, Role, Running, free_port, run_args, skipped, wait_until};
+use nix::sys::signal::Signal;
+
+use super::silence::wait_all;
+
+/// As long as a firewall before node 0 resets what comes from node 1.
+struct Resets<'a>(&'a Cluster, Vec<String>);
+
+impl Resets<'_> {
+    fn of<'a>(cluster: &'a Cluster, rule: &str) -> Option<Resets<'a>> {
+        let rule = format!("INPUT -p tcp -s 10.99.0.2{rule} -j REJECT --reject-with tcp-reset");
+        let rule = rule.split(' ').map(str::to_owned).collect();
+        let resets = Resets(cluster, rule);
+        resets.change("-A").then_some(resets)
+    }
+
+    fn change(&self, how: &str) -> bool {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0.namespace(0), "iptables", "-w", how]);
+        command.args(&self.1).output().is_ok_and(|done| done.status.success())
+    }
+}
+
+impl Drop for Resets<'_> {
+    fn drop(&mut self) {
+        self.change("-D");
+    }
+}
+
+/// Three nodes that run until `go` is there, while node 1's packets are reset.
+fn with_resets(rule: &str, lasting: Duration, check: impl FnOnce(Vec<Running>, &dyn Fn())) {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let go = cluster.folder().join("go");
+    let script = "echo READY; until [ -e \"$GO\" ]; do sleep 0.1; done";
+    let mut args = run_args("direct", 1);
+    args.extend(["--", "sh", "-c", script].map(Into::into));
+    let start = |rank| cluster.launcher(rank, rank, 3, &args).env("GO", &go).start();
+    let mut nodes: Vec<Running> = (0..3).map(start).collect();
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 1);
+    });
+    let Some(resets) = Resets::of(&cluster, rule) else {
+        skipped("no right to reset connections, or no `iptables`");
+        return;
+    };
+    thread::sleep(lasting);
+    drop(resets);
+    check(nodes, &|| std::fs::write(&go, "").expect("a file"));
+    cluster.expect_nothing_left();
+}
+
+/// Heartbeats are 3 s apart at most, so each connection is used and reset within this time.
+const LONGER_THAN_A_HEARTBEAT: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_job_goes_on_after_its_port_was_reset() {
+    with_resets(&format!(" --dport {PORT}"), LONGER_THAN_A_HEARTBEAT, |nodes, end| {
+        end();
+        for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
+            let ended = ended.expect_code(0);
+            let journal = ended.node_folder(rank).join("agent.jsonl");
+            let journal = std::fs::read_to_string(journal).expect("the journal");
+            let was_cut = journal.contains("was cut, and is there again");
+            assert_eq!(was_cut, rank < 2, "node {rank}");
+        }
+    });
+}
+
+/// The control: where nothing passes any more, the job ends, and the words leave open why.
+#[test]
+fn a_cut_that_cannot_be_told_from_a_death_is_no_death() {
+    with_resets("", LONGER_THAN_A_HEARTBEAT, |nodes, _| {
+        for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
+            let run = ended.expect_code(143).run_json(rank);
+            let text = run["verdict"]["text"].as_str().expect("text").to_owned();
+            assert_eq!(run["verdict"]["id"], "node.cut", "node {rank}: {text}");
+            assert!(text.contains("or something between the nodes cut it"), "{text}");
+            assert!(!text.contains("died"), "{text}");
+        }
+    });
+}
+
+/// The launcher of a node is stopped until the others have given it up, and goes on.
+fn frozen(victim: usize) -> Vec<Ended> {
+    let port = free_port();
+    let mut args = run_args("direct", 1);
+    args.extend(["--", "sh", "-c", "echo READY; exec sleep 300"].map(Into::into));
+    let mut nodes: Vec<Running> =
+        (0..3).map(|rank| Launcher::new(&args).node(rank, 3, port).start()).collect();
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 1);
+    });
+    for role in [Role::Guard, Role::Agent] {
+        nodes[victim].send(role, Signal::SIGSTOP);
+    }
+    let deadline = Instant::now() + Duration::from_secs(90);
+    for node in (0..3).filter(|node| *node != victim) {
+        while !nodes[node].is_over() {
+            assert!(Instant::now() < deadline, "{}", nodes[node].err());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    for role in [Role::Agent, Role::Guard] {
+        nodes[victim].send(role, Signal::SIGCONT);
+    }
+    wait_all(nodes)
+}
+
+#[test]
+fn a_frozen_node_says_so_and_accuses_nobody() {
+    let jobs = [0, 1].map(|victim| thread::spawn(move || (victim, frozen(victim))));
+    for job in jobs {
+        let (victim, ended) = job.join().expect("no panic");
+        for (rank, ended) in (0u32..).zip(&ended) {
+            let run = ended.run_json(rank);
+            let verdict = &run["verdict"];
+            let said = (&verdict["id"], &verdict["node"], ended.code);
+            assert_eq!(
+                said,
+                (&"node.silent".into(), &victim.into(), 143),
+                "node {rank}: {verdict}"
+            );
+            let text = verdict["text"].as_str().expect("text");
+            assert!(text.contains(&format!("nothing was heard from node {victim} (")), "{text}");
+            let knows =
+                text.contains("): it did not run for ") || text.contains(": it did not run");
+            assert_eq!(knows, rank as usize == victim, "node {rank}: {text}");
+        }
+    }
+}
+
+/// What ends a node for good is still told at once, and as what it is.
+#[test]
+fn a_killed_agent_is_named_as_soon_as_before() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let nodes = cluster.waiting(&[]);
+    let killed = Instant::now();
+    harness::kill(nodes[1].agent());
+    wait_until("the word of node 0", || nodes[0].err().contains("died").then_some(()));
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    let ended = wait_all(nodes);
+    let cause = one_cause(&[(0, &ended[0], 143), (2, &ended[2], 143)]);
+    assert_eq!((cause.id, cause.node), ("node.died".into(), 1.into()));
+}
