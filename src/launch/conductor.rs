@@ -73,8 +73,8 @@ pub(super) trait Phases {
 
     fn say(&self, line: &Text);
 
-    /// Prints the refusal and turns it into an ending.
-    fn refused(&self, refusal: &Refusal) -> Ending;
+    /// Prints the refusal and turns it into an ending. `earlier`: the attempt before.
+    fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending;
 
     /// Prints that a stop came before the ranks ran, and turns it into an ending.
     fn stopped(&self, halt: Halt) -> Ending;
@@ -96,6 +96,12 @@ pub(super) enum Start<Ready, Next> {
     Observe(Option<Next>),
     /// From the run phase, on a single node that keeps its plan.
     Run(Ready),
+}
+
+/// An attempt after which the nodes were to start again.
+pub(super) struct Earlier {
+    pub(super) attempt: u32,
+    pub(super) ending: Ending,
 }
 
 /// An attempt that is over and whose verdict is printed.
@@ -123,13 +129,16 @@ pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
 async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
     let mut start = Start::Observe(None);
     let mut node = None;
+    let mut earlier: Option<Earlier> = None;
     loop {
         let mut ready = match start {
             Start::Run(ready) => ready,
-            Start::Observe(next) => match prepare(phases, next, &mut node).await {
-                Ok(ready) => ready,
-                Err(ending) => return (ending, None),
-            },
+            Start::Observe(next) => {
+                match prepare(phases, next, earlier.as_ref(), &mut node).await {
+                    Ok(ready) => ready,
+                    Err(ending) => return (ending, None),
+                }
+            }
         };
         let Ended { ending, again, why_not, told, clock, rest } = phases.run(&mut ready).await;
         // A node that received a stop request takes part in no further attempt.
@@ -144,6 +153,7 @@ async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
             }
             return (ending, Some(clock));
         };
+        earlier = Some(Earlier { attempt: again.attempt.saturating_sub(1), ending });
         start = phases.start_again(ready, again);
         if let Err(halt) = phases.until_stop(phases.pause(&start, again)).await {
             let ending = phases.stopped(halt);
@@ -158,11 +168,12 @@ async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
 async fn prepare<P: Phases>(
     phases: &P,
     next: Option<P::Next>,
+    earlier: Option<&Earlier>,
     node: &mut Option<u32>,
 ) -> Result<P::Ready, Ending> {
     let early = |ended: Result<Refusal, Halt>, node| {
         let ending = match ended {
-            Ok(refusal) => phases.refused(&refusal),
+            Ok(refusal) => phases.refused(&refusal, earlier),
             Err(halt) => phases.stopped(halt),
         };
         phases.announce(&ending, node, None);

@@ -261,7 +261,7 @@ impl JobSession {
             })
             .await;
         }
-        judged(self.node, local, self.verdict.as_ref())
+        judged(self.node, self.on, local, self.verdict.as_ref())
     }
 
     /// Waits until the ranks of all nodes are done, since the job has one end. Some: a stop from

@@ -3,16 +3,18 @@
 //! Pure: takes this node's own ending and the first failure of the job; gives the exit code,
 //! text and last lines for this node.
 
+use super::conductor::Earlier;
+use super::restart::FailedAttempt;
 use crate::lang::Text;
 use crate::muster::{Again, Cause};
 use crate::report::Ending;
 use crate::supervise::End;
 use crate::sys::Signal;
 use crate::text;
-use crate::verdict::{Class, Id, Verdict, Why};
+use crate::verdict::{Class, Id, Refusal, Verdict};
 
 /// The code that operators read as "try again".
-const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
+pub(super) const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
 
 /// How this node ends, and the lines to show.
 pub(super) struct JudgedEnding {
@@ -22,22 +24,27 @@ pub(super) struct JudgedEnding {
     pub(super) again: Option<Again>,
 }
 
-/// How node `node` ends under the shared verdict; without one it would end with `local`.
+/// How node `node` (for a task: on node `on`) ends under the shared verdict; without one it would end with `local`.
 pub(super) fn judged(
     node: u32,
+    on: Option<u32>,
     local: Ending,
     verdict: Option<&(Cause, Option<Again>)>,
 ) -> JudgedEnding {
     let Some((cause, again)) = verdict else {
         return JudgedEnding { ending: local, lines: None, again: None };
     };
-    let own = cause.node == node && cause.loss.is_none();
+    // Node 0 ends a job that stands still; the fault is on the node of the culprit.
+    let ends_hang = cause.id == Id::Hang && cause.class == Class::Launcher;
+    let culprit = cause.on.filter(|_| ends_hang).unwrap_or(cause.node);
+    let place = on.filter(|_| ends_hang).unwrap_or(node);
+    let own = culprit == place && cause.loss.is_none();
     // A stop from outside keeps its code, whichever node failed first.
     let keeps_code = own || local.class == Class::Stopped;
-    // A job whose node has to be replaced is started again, so the others must not end it for good.
-    let replaced =
-        cause.class == Class::Script && cause.why.as_deref().is_some_and(Why::needs_another_node);
-    let (code, class) = match (keeps_code, cause.is_retryable() || replaced) {
+    // Operators start a job again by the codes of all its nodes: what another attempt may help must not
+    // be ended for good by a node on which nothing failed.
+    let helps = cause.is_retryable() || FailedAttempt::from(cause).may_be_helped();
+    let (code, class) = match (keeps_code, helps) {
         // This node reported what its ranks had said before they were stopped.
         (true, _) if local.id == Id::NodeOther => (cause.code, cause.class),
         (true, _) => (local.code, local.class),
@@ -77,6 +84,33 @@ pub(super) fn judged(
     JudgedEnding { ending, lines: Some(cause.lines.clone()), again: *again }
 }
 
+/// How the job ends for a node whose next attempt did not begin since other nodes stayed away: the
+/// first cause counts, and a retry may help. None: another reason.
+pub(super) fn unreplaced(earlier: &Earlier, refusal: &Refusal) -> Option<Ending> {
+    let is_absence = matches!(
+        refusal.id,
+        Id::MusterMissing | Id::MasterReach | Id::MasterResolve | Id::MusterAttempt
+    );
+    let Earlier { attempt, ending } = earlier;
+    if !is_absence {
+        return None;
+    }
+    let (Text { en, zh }, missing) = (&ending.text, &refusal.text);
+    let (missing, missing_zh) = (&missing.en, &missing.zh);
+    let text = text!(
+        "attempt {attempt} ended: {en}; no replacement came: {missing}",
+        "第 {attempt} 次尝试的结局：{zh}；没有替补节点到达：{missing_zh}"
+    );
+    let mut why = ending.why.clone();
+    if let Some(why) = &mut why
+        && why.text == ending.text
+    {
+        why.text = text.clone();
+    }
+    let (code, class, hint) = (RETRYABLE, Class::Launcher, refusal.hint.clone());
+    Some(Ending { code, class, text, why, hint, ..ending.clone() })
+}
+
 /// `said`, with the node where it happened.
 fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
     let (en, zh) = (&said.en, &said.zh);
@@ -104,7 +138,7 @@ fn placed(said: &Text, rank: Option<u32>, node: u32, hostname: &str) -> Text {
 mod tests {
     use super::*;
     use crate::muster::Loss;
-    use crate::verdict::{Confidence, Owner, Retry};
+    use crate::verdict::{Confidence, Owner, Retry, Why};
 
     fn ending(code: i32, class: Class, id: Id, text: &str) -> Ending {
         let text = Text::same(text.to_owned());
@@ -164,13 +198,44 @@ mod tests {
             ))),
             ..exit()
         };
+        let never = || Cause {
+            why: Some(Box::new(Why::fixture(
+                "module_missing",
+                Confidence::Certain,
+                Owner::Code,
+                Retry::Never,
+            ))),
+            ..exit()
+        };
+        let usage = || cause(2, Class::Script, Id::RankExit, "rank 5 exited with code 2");
+        let hang = || Cause {
+            on: Some(2),
+            node: 0,
+            ..cause(91, Class::Launcher, Id::Hang, "the job stood still")
+        };
+        // A rank of node 1 gave up its wait for one of node 2.
+        let waited = || Cause {
+            on: Some(2),
+            node: 1,
+            ..cause(1, Class::Script, Id::Hang, "the job stood still")
+        };
+        let gave_up = || ending(1, Class::Script, Id::Hang, "the job stood still");
+        let stood = || ending(91, Class::Launcher, Id::Hang, "the job stood still");
         for (node, local, heard, code, class, text) in [
             // The failing node keeps its code, which its cause replaces later.
             (2, failed(), ecc(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
             (0, told(), ecc(), 143, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
             (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
-            // A failure that no restart helps, and one that a restart may help.
-            (0, told(), exit(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
+            // Failures that a restart may help, and those that it does not.
+            (0, told(), exit(), 143, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
+            (0, told(), usage(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 2"),
+            (0, told(), never(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
+            // A hang is reported by node 0, and its code is that of its culprit's node.
+            (2, told(), hang(), 91, Class::Launcher, "the job stood still"),
+            (1, gave_up(), waited(), 1, Class::Script, "the job stood still"),
+            (2, told(), waited(), 143, Class::Launcher, "the job stood still"),
+            (0, stood(), hang(), 143, Class::Launcher, "the job stood still"),
+            (1, told(), hang(), 143, Class::Launcher, "the job stood still"),
             (0, told(), kill(), 143, Class::Launcher, "rank 5 on node 2 (h) was killed by SIGKILL"),
             // A node that was also stopped from outside keeps that code.
             (0, stopped(), exit(), 143, Class::Stopped, "rank 5 on node 2 (h) exited with code 3"),
@@ -181,7 +246,8 @@ mod tests {
         ] {
             let again = Some(Again { attempt: 1, pause: 10 });
             let heard = (heard, again);
-            let JudgedEnding { ending, lines, again: next } = judged(node, local, Some(&heard));
+            let JudgedEnding { ending, lines, again: next } =
+                judged(node, None, local, Some(&heard));
             assert_eq!(
                 (ending.code, ending.class, &*ending.text.en),
                 (code, class, text),
@@ -192,8 +258,30 @@ mod tests {
             assert_eq!((lines, next), (Some(heard.0.lines), again));
         }
         // No shared cause: it keeps its own ending.
-        let JudgedEnding { ending, lines, again } = judged(2, failed(), None);
+        let JudgedEnding { ending, lines, again } = judged(2, None, failed(), None);
         assert_eq!((ending, lines, again), (failed(), None, None));
+    }
+
+    #[test]
+    fn a_node_that_is_not_replaced_keeps_the_first_cause() {
+        let earlier = |code| {
+            let text = "the agent of node 2 (h) died";
+            Earlier { attempt: 1, ending: ending(code, Class::Launcher, Id::NodeDied, text) }
+        };
+        let refusal = |id| Refusal::new(id, Text::same("2 of 3 nodes arrived"), Text::same("look"));
+        for (code, id, kept) in [
+            (143, Id::MusterMissing, true),
+            (3, Id::MusterMissing, true),
+            (143, Id::MasterReach, true),
+            (143, Id::PortFree, false),
+            (143, Id::MusterEngine, false),
+        ] {
+            let found = unreplaced(&earlier(code), &refusal(id));
+            let said = found.map(|one| (one.code, one.id, one.text.en, one.hint.en));
+            let text = "attempt 1 ended: the agent of node 2 (h) died; no replacement came: 2 of 3 nodes arrived";
+            let expected = (143, Id::NodeDied, text.into(), "look".into());
+            assert_eq!(said, kept.then_some(expected), "{id}");
+        }
     }
 
     #[test]

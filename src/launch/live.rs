@@ -6,10 +6,11 @@ use super::agree::{self, Agreed};
 use super::attempt;
 use super::clear::{self, Cleared};
 use super::clock::Clock;
-use super::conductor::{Ended, Phases, Start};
+use super::conductor::{Earlier, Ended, Phases, Start};
 use super::context::{Context, GuardChannel, until_stop};
 use super::end::Rest;
 use super::exported;
+use super::job_verdict::unreplaced;
 use super::notify_peers;
 use super::observed::{self, Observed};
 use super::own_plan::{self, OwnPlan};
@@ -164,10 +165,19 @@ impl Phases for Live<'_> {
         self.context.say(line);
     }
 
-    fn refused(&self, refusal: &Refusal) -> Ending {
-        let ending = report::refused(refusal);
+    fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
+        let lang = self.context.lang();
+        let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
+        let ending = kept.clone().unwrap_or_else(|| report::refused(refusal));
         let code = self.context.exit_code(&ending);
-        self.context.console.say(&closing::refusal(refusal, code, self.context.lang()));
+        self.context.console.say(&match &kept {
+            Some(ending) => closing::ended_early(ending, code, lang),
+            None => closing::refusal(refusal, code, lang),
+        });
+        if kept.is_some() {
+            let time_left = self.clock().left_for_answer(EndStep::Record);
+            run_report::amend(self.context, &ending, code, time_left);
+        }
         self.context.journal.keeper()(record_events::refused(&ending, code));
         ending
     }

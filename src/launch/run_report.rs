@@ -15,13 +15,18 @@ use super::run_files;
 use crate::deadline::{in_thread, io_with_deadline};
 use crate::history::{JobHistory, NodeHistory};
 use crate::lang::{Text, cause};
-use crate::logs::{FolderLevel, LogFolder, REPORT};
+use crate::logs::{FolderLevel, LogFolder, REPORT, RUN_JSON};
+use crate::regular_file;
+use crate::report::Ending;
+use crate::report::files;
 use crate::report::page::{MOST_POINTS, page};
 use crate::supervise::EndStep;
 use crate::text;
 
 /// Time limit for the histories of all other nodes. Most of it is for one that hangs.
 const GATHERED: Duration = Duration::from_secs(3);
+/// More than any run.json.
+const LARGEST: u64 = 64 << 20;
 /// How long a node stays for node 0, which may have to wait for another one.
 const STAYS: Duration = Duration::from_secs(4);
 /// Values of all quantities over time in the report of a job.
@@ -50,6 +55,20 @@ pub(super) async fn write(context: &Context, session: Option<Box<JobSession>>, c
     } else {
         session.stay(left.min(STAYS)).await;
         session.close().await;
+    }
+}
+
+/// The run ended after its last attempt with another verdict than that.
+pub(super) fn amend(context: &Context, ending: &Ending, code: i32, time_left: Duration) {
+    let Some(folder) = context.report.folder() else { return };
+    let (ending, lang) = (ending.clone(), context.lang());
+    let written = io_with_deadline(time_left, move || {
+        let run = regular_file::read(&folder.node_path().join(RUN_JSON), LARGEST)?;
+        let amended = files::amended(&run, &ending, code, lang)?;
+        folder.replace(FolderLevel::Node, RUN_JSON, &amended)
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "run.json has the verdict of the last attempt");
     }
 }
 

@@ -86,6 +86,24 @@ impl RunRecord {
     }
 }
 
+/// run.json with another verdict.
+///
+/// # Errors
+/// When `run` is no run.json.
+pub(crate) fn amended(
+    run: &[u8],
+    ending: &Ending,
+    exit_code: i32,
+    lang: Lang,
+) -> io::Result<Vec<u8>> {
+    let mut run: serde_json::Map<String, Value> = serde_json::from_slice(run)?;
+    run.insert("exit_code".to_owned(), exit_code.into());
+    run.insert("verdict".to_owned(), ending_json(ending, lang));
+    let mut bytes = serde_json::to_vec_pretty(&run)?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
 /// UTC, RFC 3339.
 pub(super) fn stamp(at: SystemTime) -> String {
     OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()

@@ -316,6 +316,72 @@ fn every_job_says_what_our_exit_codes_mean() {
     assert_eq!(seen.len(), 5, "{seen:?}");
 }
 
+/// What a Job's controller does about a pod that ended with `code`, by the first rule that fits.
+fn pod_rule(spec: &Value, code: i32) -> String {
+    let fits = |rule: &&Value| {
+        let codes = &rule["onExitCodes"];
+        codes["operator"] == "In"
+            && codes["values"].as_array().is_some_and(|values| values.contains(&code.into()))
+    };
+    let rules = spec["podFailurePolicy"]["rules"].as_array().expect("rules");
+    let found = rules.iter().find(fits).map(|rule| rule["action"].as_str().expect("an action"));
+    found.unwrap_or("Count").to_owned()
+}
+
+/// The codes of both nodes of a real job whose rank 1 does this.
+fn codes_of(script: &str) -> [i32; 2] {
+    let port = harness::free_port();
+    let mut args = harness::run_args("direct", 1);
+    let script = format!("test $RANK = 1 || exec sleep 300; {script}");
+    args.extend(["--", "sh", "-c", &script].map(Into::into));
+    let nodes = [0, 1].map(|rank| harness::Launcher::new(&args).node(rank, 2, port).start());
+    nodes.map(|node| node.wait().expect_nothing_left().code)
+}
+
+/// What a retry may help is retried with several nodes as with one, and counts as one for each pod.
+/// What it cannot help ends the job.
+#[test]
+fn operators_retry_what_a_retry_may_help() {
+    const RAISES: &str = "printf 'Traceback (most recent call last):\n  File \"a.py\", line 9, in <module>\n    main()\n%s\n'";
+    let missing =
+        format!("{RAISES} \"ModuleNotFoundError: No module named 'flash_attn'\" >&2; exit 1");
+    let scenarios = [
+        ("exit 3", [143, 3], true),
+        ("kill -KILL $$", [143, 137], true),
+        ("exit 2", [92, 2], false),
+        (missing.as_str(), [92, 1], false),
+    ];
+    let ran: Vec<_> =
+        scenarios.map(|(script, codes, helps)| (codes_of(script), codes, helps)).to_vec();
+    // A hang on node 1 with `--on-hang end`, and a node that has to be replaced: the shared verdict
+    // of `src/launch/job_verdict.rs`.
+    let judged = [([143, 91], [143, 91], true), ([143, 90], [143, 90], true)];
+    let mut seen = 0;
+    for (codes, expected, helps) in ran.into_iter().chain(judged) {
+        assert_eq!(codes, expected);
+        for (name, text) in manifests() {
+            for spec in documents(&text).iter().map(|object| &object["spec"]) {
+                if spec["podFailurePolicy"].is_object() && spec["completions"] == 2 {
+                    let rules = codes.map(|code| pod_rule(spec, code));
+                    let fails = rules.iter().any(|rule| rule == "FailJob");
+                    assert_eq!(fails, !helps, "{name} {codes:?}: {rules:?}");
+                    let counted = rules.iter().filter(|rule| *rule == "Count").count() as u64;
+                    let limit = spec["backoffLimit"].as_u64().expect("a number");
+                    assert!(!helps || 3 * counted <= limit, "{name} {codes:?}: {limit}");
+                    seen += 1;
+                }
+                if spec["pytorchReplicaSpecs"].is_object() {
+                    // ExitCode: 1 to 127 end the job. Only the node with the fault may do that.
+                    let ends = codes.map(|code| (1..128).contains(&code));
+                    assert!(!ends[0] || (!helps && ends[1]), "{name} {codes:?}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen >= 24, "{seen}");
+}
+
 /// All pods of a job are equal, so a test of one covers the others.
 #[test]
 fn the_pods_of_one_job_are_alike() {

@@ -360,7 +360,7 @@ fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
     }
     let mut codes: Vec<i32> = ended.iter().map(|ended| ended.code).collect();
     codes.sort_unstable();
-    assert_eq!(codes, [1, 92]);
+    assert_eq!(codes, [1, 143]);
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn the_command_of_a_node_is_not_called_a_rank() {
         Launcher::new(args).args(["--", "sh", "-c", script]).node(rank, 2, port).start()
     };
     let ended = [node(0), node(1)].map(Running::wait);
-    for (node, code) in [(0, 92), (1, 7)] {
+    for (node, code) in [(0, 143), (1, 7)] {
         let ended = &ended[node as usize];
         assert_eq!(ended.code, code, "{}", ended.err);
         assert!(ended.out.contains(&format!("[n{node}] I launch")), "{}", ended.out);
@@ -175,7 +175,7 @@ fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
     let [zero, one] = nodes.map(Running::wait);
     drop(stranger);
     let me = std::process::id();
-    for (ended, code) in [(zero, 87), (one, 92)] {
+    for (ended, code) in [(zero, 87), (one, 143)] {
         let ended = ended.expect_code(code).expect_nothing_left().expect_id("port.lost");
         for value in [format!(" {port} "), format!("pid {me} (")] {
             assert!(ended.err.contains(&value), "{value}\n{}", ended.err);

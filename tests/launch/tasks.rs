@@ -149,7 +149,7 @@ fn a_failing_task_ends_all_with_one_cause() {
     let job = Job::even();
     let ended = wait_all(job.ranks(&[], "exit-7-on-rank-1"));
     for (ended, task) in ended.iter().zip(CYCLIC) {
-        let code = if task.0 == 1 { 7 } else { 92 };
+        let code = if task.0 == 1 { 7 } else { 143 };
         assert_eq!(ended.code, code, "{task:?}\n{}", ended.err);
         // Rank 1 is the first task of node 1.
         assert_eq!(ended.id(), Some("rank.exit"), "{}", ended.err);

@@ -128,10 +128,10 @@ fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
 }
 
 #[test]
-fn a_failure_for_good_gives_92_elsewhere_and_its_last_lines_everywhere() {
+fn a_failure_gives_143_elsewhere_and_its_last_lines_everywhere() {
     let ended: Vec<Ended> =
         start(2, &[], "exit-7-on-rank-1").into_iter().map(Running::wait).collect();
-    for (ended, code) in ended.into_iter().zip([7, 92]) {
+    for (ended, code) in ended.into_iter().zip([7, 143]) {
         let ended = ended.expect_code(code).expect_nothing_left();
         let ended = ended.expect_id("rank.exit");
         assert!(cause(&ended).contains("rank 1 on node 0 ("), "{}", ended.err);

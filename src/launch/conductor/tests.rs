@@ -19,6 +19,8 @@ struct Script {
     several: bool,
     /// Code, whether a further attempt follows, whether a stop was asked for.
     runs: RefCell<VecDeque<(i32, bool, bool)>>,
+    /// Only after so many runs.
+    refuses_after: usize,
 }
 
 impl Script {
@@ -28,7 +30,8 @@ impl Script {
 
     fn phase(&self, name: &'static str) -> Result<(), Refusal> {
         self.note(name);
-        if self.refuses != Some(name) {
+        let runs = self.calls.borrow().iter().filter(|call| *call == "run").count();
+        if self.refuses != Some(name) || runs < self.refuses_after {
             return Ok(());
         }
         let text = Text::same(name);
@@ -124,8 +127,11 @@ impl Phases for Script {
         self.note(line.en.clone());
     }
 
-    fn refused(&self, refusal: &Refusal) -> Ending {
+    fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
         self.note("refused");
+        if let Some(Earlier { attempt, ending }) = earlier {
+            self.note(format!("after-{}-of-{attempt}", ending.code));
+        }
         crate::report::refused(refusal)
     }
 
@@ -162,6 +168,16 @@ fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
         let script = Script { refuses, ..Script::default() };
         assert_eq!(script.conduct(), (calls.to_owned(), code), "{refuses:?}");
     }
+}
+
+#[test]
+fn a_refusal_after_an_attempt_knows_how_that_ended() {
+    let runs = RefCell::new([(137, true, false)].into());
+    let (refuses, several) = (Some("agree"), true);
+    let script = Script { refuses, several, runs, refuses_after: 1, ..Script::default() };
+    let calls = "observe plan agree clear run finish pause observe plan agree refused \
+        after-137-of-0 announce-66-of-2 close";
+    assert_eq!(script.conduct(), (calls.to_owned(), 66));
 }
 
 #[test]

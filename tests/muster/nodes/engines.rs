@@ -42,7 +42,7 @@ fn own_launcher() -> Shared {
     for ended in [&zero, &one] {
         assert!(ended.err.contains("Signal 9 (SIGKILL)"), "{}", ended.err);
     }
-    let shared = one_cause(&[(0, &zero, 92), (1, &one, 1)]);
+    let shared = one_cause(&[(0, &zero, 143), (1, &one, 1)]);
     // Its words are the cause.
     assert!(shared.block.contains("SIGKILL"), "{}\n\nnode 1\n{}", zero.err, one.err);
     shared

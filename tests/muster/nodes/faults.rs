@@ -122,7 +122,7 @@ fn the_culprit_is_named_by_all_although_a_victim_on_another_node_ends_first() {
         let go = folder.path().join("go");
         let start = |rank| Launcher::new(&args).node(rank, 2, port).env("GO", &go).start();
         let [zero, one] = [0, 1].map(start).map(|node| node.wait().expect_nothing_left());
-        let codes = if node == 1 { (92, 1) } else { (1, 92) };
+        let codes = if node == 1 { (143, 1) } else { (1, 143) };
         let cause = one_cause(&[(0, &zero, codes.0), (1, &one, codes.1)]);
         assert_eq!((cause.node, cause.rank), (node.into(), node.into()), "{}", zero.err);
         for (rank, ended) in [(0, &zero), (1, &one)] {

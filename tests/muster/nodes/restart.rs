@@ -65,7 +65,7 @@ fn always(code: i32) -> [Ended; 2] {
 fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
     // What may help is tried after a pause that doubles, and not for ever.
     let [zero, one] = always(1);
-    let cause = one_cause(&[(0, &zero, 92), (1, &one, 1)]);
+    let cause = one_cause(&[(0, &zero, 143), (1, &one, 1)]);
     assert_eq!((cause.id, cause.rank, cause.attempt), ("rank.exit".into(), 1.into(), 2.into()));
     for ended in [&zero, &one] {
         let pauses: Vec<&str> =
@@ -114,8 +114,8 @@ fn the_cause_decides_for_all_nodes_whether_they_start_again() {
         // The platform is told to take another node: no attempt on these.
         (memory, &[], [143, 90], "cuda_ecc", 0),
         // What only may be the cause does not prevent an attempt, unless the user says so.
-        (raised, &[], [92, 1], "user_exception", 1),
-        (raised, &["--no-retry-on", "user_exception"], [92, 1], "user_exception", 0),
+        (raised, &[], [143, 1], "user_exception", 1),
+        (raised, &["--no-retry-on", "user_exception"], [143, 1], "user_exception", 0),
     ] {
         let expected = (codes, id.to_owned(), attempt);
         assert_eq!(raises(error, options), expected, "{error} {options:?}");
