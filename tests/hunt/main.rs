@@ -8,6 +8,7 @@
 //! findings.
 
 mod invariants;
+mod proxy;
 mod round;
 mod soak;
 mod spec;
@@ -99,11 +100,13 @@ fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
         Kind::FolderDeleted,
         Kind::ClockStep,
         Kind::Cut,
+        Kind::Freeze,
+        Kind::Reset,
     ];
     for kind in kinds {
         for engine in ["direct", "command", "deepspeed", "torchrun", "accelerate"] {
             let most = if matches!(engine, "torchrun" | "accelerate") { 2 } else { 4 };
-            let least = if kind == Kind::Cut { 2 } else { 1 };
+            let least = if kind.needs_nodes() { 2 } else { 1 };
             for nodes in least..=most {
                 assert!(seen.contains(&(kind, engine, nodes)), "{kind:?} {engine} {nodes}");
             }
@@ -136,7 +139,7 @@ fn a_verdict_that_names_something_else_is_found() {
         (&command, 2, (137, "rank.signal", 2, None, "the command on node 2 was killed by SIGKILL")),
         (&term, 3, (143, "stopped.signal", 1, None, "stopped from outside by SIGTERM on node 1")),
         (&fails, 2, (3, "rank.exit", 2, Some(5), "rank 5 exited with code 3")),
-        (&fails, 0, (92, "rank.exit", 2, Some(5), "rank 5 on node 2 (h) exited with code 3")),
+        (&fails, 0, (143, "rank.exit", 2, Some(5), "rank 5 on node 2 (h) exited with code 3")),
         (&four(Fault::MuteConsole), 1, (0, "done", 1, None, "all ranks ended with code 0")),
     ];
     type Said<'a> = (i32, &'a str, u32, Option<u32>, &'a str);

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::invariants;
+use crate::proxy::Proxy;
 use crate::spec::{Fault, Kind, MESSAGE, Spec};
 use harness::cluster::Cluster;
 use harness::{Ended, Launcher, Place, Role, Running, free_port, modules};
@@ -75,6 +76,7 @@ impl Round {
     /// All nodes on this machine's loopback.
     fn here(spec: &Spec) -> Round {
         let port = free_port();
+        let proxy = Proxy::before(port);
         let mut disk = None;
         let mut skipped = false;
         let mut jobs: Vec<Running> = (0..spec.nodes)
@@ -90,6 +92,10 @@ impl Round {
                         setup = setup.env(name, value);
                     }
                 }
+                if matches!(spec.fault, Fault::Reset { .. }) {
+                    // Nodes that reach node 0 by different ports know their job by its id.
+                    setup = setup.env("RAY_CLUSTER_NAME", "hunt").env("RAY_NODE_TYPE_NAME", "any");
+                }
                 if node == 0 && spec.fault == Fault::MuteConsole {
                     setup = setup.full_console();
                 }
@@ -103,17 +109,24 @@ impl Round {
                     disk = Disk::new(setup.folder().join("ranklaunch-logs"), kib);
                     skipped = disk.is_none();
                 }
-                let args = spec.arguments(setup.misbehave());
+                let mut args = spec.arguments(setup.misbehave());
+                if matches!(spec.fault, Fault::Reset { node: hit } if hit == node) {
+                    let option = ["--muster-port".to_owned(), proxy.port.to_string()];
+                    args.splice(1..1, option.map(Into::into));
+                }
                 setup.program(&harness::executable(), &args)
             })
             .collect();
         let (mut victim, mut missed) = (None, false);
         if spec.fault.is_fatal()
-            || matches!(spec.fault.kind(), Kind::Stop | Kind::FolderDeleted | Kind::ClockStep)
+            || matches!(
+                spec.fault.kind(),
+                Kind::Stop | Kind::FolderDeleted | Kind::ClockStep | Kind::Freeze | Kind::Reset
+            )
         {
             wait_for_ranks(spec, &mut jobs);
             std::thread::sleep(Duration::from_millis(spec.after));
-            (victim, missed) = strike(spec, &mut jobs);
+            (victim, missed) = strike(spec, &mut jobs, &proxy);
         }
         let overs: Vec<Ended> =
             jobs.into_iter().map(|job| job.ends_by(TIMEOUT, &format!("{spec:?}"))).collect();
@@ -270,7 +283,7 @@ fn wait_for_ranks(spec: &Spec, jobs: &mut [Running]) {
 }
 
 /// The rank that was hit, if any, and whether the process to stop had already ended.
-fn strike(spec: &Spec, jobs: &mut [Running]) -> (Option<u32>, bool) {
+fn strike(spec: &Spec, jobs: &mut [Running], proxy: &Proxy) -> (Option<u32>, bool) {
     let send = |pid: i32, signal| {
         let _ = kill(Pid::from_raw(pid), signal);
     };
@@ -289,6 +302,20 @@ fn strike(spec: &Spec, jobs: &mut [Running]) -> (Option<u32>, bool) {
             send(seen.pid, Signal::SIGSTOP);
             std::thread::sleep(Duration::from_millis(millis));
             send(seen.pid, Signal::SIGCONT);
+        }
+        Fault::Freeze { node, millis } => {
+            let roles = jobs[node as usize].roles();
+            let launcher =
+                roles.iter().filter(|(role, _)| matches!(role, Role::Guard | Role::Agent));
+            let pids: Vec<i32> = launcher.map(|(_, seen)| seen.pid).collect();
+            pids.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+            std::thread::sleep(Duration::from_millis(millis));
+            pids.iter().for_each(|pid| send(*pid, Signal::SIGCONT));
+            return (None, pids.is_empty());
+        }
+        Fault::Reset { node } => {
+            proxy.reset();
+            return (None, jobs[node as usize].is_over());
         }
         Fault::Term { node } => jobs[node as usize].send(Role::Guard, Signal::SIGTERM),
         Fault::FolderDeleted => {

@@ -10,7 +10,7 @@ use harness::{Role, run_args};
 pub(crate) const MESSAGE: &str = "message";
 
 /// Weights of the faults.
-const FAULTS: [Kind; 20] = {
+const FAULTS: [Kind; 24] = {
     use Kind::*;
     [
         None,
@@ -33,6 +33,10 @@ const FAULTS: [Kind; 20] = {
         ClockStep,
         ClockStep,
         Cut,
+        Freeze,
+        Reset,
+        Reset,
+        Reset,
     ]
 };
 /// Weights of the engines; every start of torch takes seconds.
@@ -87,6 +91,15 @@ pub(crate) enum Fault {
     Cut {
         node: u32,
     },
+    /// The launcher of a node is stopped for so many milliseconds, which the others survive.
+    Freeze {
+        node: u32,
+        millis: u64,
+    },
+    /// The connections of a node to node 0 are reset, which all survive.
+    Reset {
+        node: u32,
+    },
 }
 
 /// A [`Fault`] without its circumstances.
@@ -101,6 +114,15 @@ pub(crate) enum Kind {
     FolderDeleted,
     ClockStep,
     Cut,
+    Freeze,
+    Reset,
+}
+
+impl Kind {
+    /// A job of one node has no such fault.
+    pub(crate) fn needs_nodes(self) -> bool {
+        matches!(self, Kind::Cut | Kind::Freeze | Kind::Reset)
+    }
 }
 
 impl Fault {
@@ -115,6 +137,8 @@ impl Fault {
             Fault::FolderDeleted => Kind::FolderDeleted,
             Fault::ClockStep { .. } => Kind::ClockStep,
             Fault::Cut { .. } => Kind::Cut,
+            Fault::Freeze { .. } => Kind::Freeze,
+            Fault::Reset { .. } => Kind::Reset,
         }
     }
 
@@ -171,13 +195,13 @@ impl Spec {
     /// Any fault of any job; without `all` what takes seconds is left out.
     pub(crate) fn draw(chance: &mut Chance, all: bool) -> Spec {
         let kind = match chance.of(&FAULTS) {
-            Kind::Cut if !all => Kind::None,
+            Kind::Cut | Kind::Freeze if !all => Kind::None,
             kind => kind,
         };
         let engine = if all { chance.of(&ENGINES) } else { "direct" };
         let uses_torch = matches!(engine, "torchrun" | "accelerate");
         let nodes = match chance.of(&[1, 1, 1, 2, 2, 3, 4]) {
-            1 if kind == Kind::Cut => 2,
+            1 if kind.needs_nodes() => 2,
             nodes if uses_torch => nodes.min(2),
             nodes => nodes,
         };
@@ -201,6 +225,8 @@ impl Spec {
                 Fault::ClockStep { node, seconds }
             }
             Kind::Cut => Fault::Cut { node },
+            Kind::Freeze => Fault::Freeze { node, millis: 3_000 + chance.below(7_000) },
+            Kind::Reset => Fault::Reset { node: node.max(1) },
         };
         let world = if engine == "command" { nodes } else { nodes * nproc };
         let fails = chance.below(3) == 0;
@@ -243,9 +269,10 @@ impl Spec {
         // With a pause of 0 an endless rank would only measure the disk.
         // One that is to be hit must still be there when the fault comes.
         let (lines, pause) = match self.fault {
-            Fault::Stop { .. } | Fault::ClockStep { .. } => {
-                (self.lines.max(1_500), self.pause.max(200))
-            }
+            Fault::Stop { .. }
+            | Fault::ClockStep { .. }
+            | Fault::Freeze { .. }
+            | Fault::Reset { .. } => (self.lines.max(1_500), self.pause.max(200)),
             _ if self.fault.is_fatal() => (self.lines, self.pause.max(100)),
             _ => (self.lines, self.pause),
         };
