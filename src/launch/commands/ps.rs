@@ -119,7 +119,9 @@ fn shown(job: RunningJob) -> ShownJob {
 fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
     let folders = log_folders(asked.log_dir.as_deref());
     let runs = folders.iter().flat_map(|folder| logs::runs(folder).unwrap_or_default());
-    runs.filter(|run| jobs.iter().all(|job| job.run_id != run.id)).map(ended_run).collect()
+    // A stranger's job may have the id of any run.
+    let own = jobs.iter().filter(|job| job.user.is_none());
+    runs.filter(|run| own.clone().all(|job| job.run_id != run.id)).map(ended_run).collect()
 }
 
 fn ended_run(run: RunFolder) -> EndedRun {

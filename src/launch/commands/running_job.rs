@@ -45,7 +45,7 @@ impl RunningJob {
 
 /// Why no job is the one that is meant.
 pub(super) struct NotOne {
-    /// Several are.
+    /// Several of one's own are.
     pub(super) are_several: bool,
     pub(super) refusal: Refusal,
 }
@@ -152,6 +152,8 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
         (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
+            // Those of strangers were left out if one of them is.
+            let are_several = meant.iter().all(|one| one.stranger.is_none());
             let (count, ids) = (meant.len(), names(&meant));
             let refusal = Refusal::new(
                 Id::StacksJob,
@@ -161,7 +163,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
                     "请用参数 RUN 给出其中一个的名称或其开头部分"
                 ),
             );
-            Err(NotOne { are_several: true, refusal })
+            Err(NotOne { are_several, refusal })
         }
     }
 }

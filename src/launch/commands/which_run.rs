@@ -45,9 +45,12 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
     if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
         return of_folder(folder).ok_or_else(|| no_run_in(folder));
     }
+    let mut of_a_stranger = None;
     // Who only names a folder means none of the jobs that run here.
     if run.is_some() || log_dir.is_none() {
         match running_job::chosen(run) {
+            // Any user may have a job here; one's own last run comes before it.
+            Ok(job) if run.is_none() && job.stranger.is_some() => of_a_stranger = Some(job),
             Ok(job) => return Ok(Run::Lives(job)),
             Err(NotOne { are_several: true, refusal }) if run.is_none() => return Err(refusal),
             Err(_) => {}
@@ -56,7 +59,8 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
     let folders = log_folders(log_dir);
     let Some(run) = run.map(|run| run.to_string_lossy().into_owned()) else {
         let latest = folders.iter().find_map(|folder| newest(folder));
-        return latest.map(Run::Folder).ok_or_else(|| none(&folders));
+        let found = latest.map(Run::Folder).or(of_a_stranger.map(Run::Lives));
+        return found.ok_or_else(|| none(&folders));
     };
     let mut found: Vec<RunFolder> = Vec::new();
     for folder in &folders {
