@@ -132,6 +132,7 @@ impl Watching {
         let is_last_chance = limit.is_some_and(|limit| now >= limit);
         if stands == Stands::Moves && !is_last_chance {
             (self.judged, self.late, self.locked, self.once) = (None, 0, None, None);
+            self.is_left_to_torch = false;
             if !shared.state().progress.has_moved() {
                 return;
             }

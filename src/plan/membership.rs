@@ -15,6 +15,7 @@ mod master;
 mod nodes;
 mod nproc;
 mod rank;
+mod several;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! agent.jsonl.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -72,8 +72,10 @@ impl Standstill {
     /// Of ranks that are at work: a line for each.
     pub(crate) fn remarks(&self) -> Vec<Text> {
         let ranks = listed(self.hang.waiting.values().flatten().copied(), '-');
-        let (seconds, since) = (self.after.as_secs(), self.at.checked_sub(self.after));
-        let since = stamp(since.unwrap_or(self.at));
+        let seconds = self.after.as_secs();
+        let since = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = since.saturating_sub(seconds);
+        let since = stamp(UNIX_EPOCH + Duration::from_secs(since));
         let line = |one: &Culprit| {
             let Text { en, zh } = &one.text;
             text!(

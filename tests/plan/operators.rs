@@ -234,7 +234,7 @@ const PODS: &[Pod] = &[
     pod(
         "Volcano, pytorch plugin without a master",
         "VC_TASK_INDEX=0",
-        "none 1 0 127.0.0.1:29500 4",
+        "volcano-index 1 0 127.0.0.1:29500 4",
         "- - - -",
     ),
     // kubernetes-sigs/jobset, pkg/controllers/jobset_controller.go: labels and annotations for the

@@ -1,7 +1,7 @@
 """Meets the other ranks over gloo step by step; one rank never comes to a step, in the way that is named.
 
 argv: kind, culprit, step[, seconds after which the others give up[, fifo]]. Kinds: pipe, stop, lock, hidden,
-none; all (each rank computes); and with a fifo, whose reader goes on when something was written: raise (fails
+none; nap (sleeps for a while); all (each rank computes); and with a fifo, whose reader goes on when something was written: raise (fails
 there), later (fails after the step); barrier (calls that in place of what the others call). With a file in place
 of the fifo: worker (waits for a process that computes until the file is there). With a port: thread and child
 (download from there, in a thread and in a process).
@@ -98,6 +98,8 @@ for step in range(last + 1):
                 raise ValueError("the batch is odd")
         elif kind == "barrier":
             dist.barrier()  # the line: barrier
+        elif kind == "nap":
+            time.sleep(7)
         elif kind == "worker":
             run(COMPUTE)
         elif kind == "child":

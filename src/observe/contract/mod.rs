@@ -12,6 +12,7 @@ mod launchers;
 mod open_mpi;
 mod remarks;
 mod row;
+mod sagemaker;
 mod shapes;
 mod table;
 #[cfg(test)]
@@ -60,9 +61,14 @@ pub(crate) fn contract(
         found
     };
     let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
-    // What a row reads is no sign of a scheduler without one.
+    // A variable that a row reads is no sign of a scheduler without one. Those of the profile's
+    // platform mean what the profile says, so nothing where it is not proven.
     let mut signs = shapes::evidence(host);
-    signs.retain(|sign| evidence.iter().all(|one| one.claim.variable != sign.claim.variable));
+    signs.retain(|sign| {
+        let variable = sign.claim.variable.as_str();
+        evidence.iter().all(|one| one.claim.variable != variable)
+            && own.is_none_or(|own| own.claims.iter().all(|row| row.variable != variable))
+    });
     evidence.extend(signs);
     let inside_torchrun = above;
     let stale_rank_variables =
@@ -93,12 +99,16 @@ pub(crate) fn contract(
     }
 }
 
-/// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files.
+/// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files,
+/// and the file that SageMaker has in their place.
 pub(crate) fn add_host_files(contract: &mut Contract, files: &BTreeMap<String, String>) {
     for found in contract.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
         let path = &found.claim.value;
         found.beside =
             files.get(path).map(|hosts| Claim { variable: path.clone(), value: hosts.clone() });
+    }
+    if let Some(text) = files.get(sagemaker::FILE) {
+        sagemaker::add(contract, text);
     }
 }
 

@@ -4,6 +4,7 @@
 //! files, or a variable that lists devices. A display (/dev/dri) is none.
 
 use crate::host::Host;
+use crate::lang::Text;
 use crate::observe::OtherAccelerator;
 
 /// How the accelerators of a vendor are recognised.
@@ -112,8 +113,7 @@ pub(super) fn others(host: &Host) -> Vec<OtherAccelerator> {
         });
         let evidence: Vec<String> = files.chain(variables).collect();
         let (en, zh) = vendor.name;
-        (!evidence.is_empty())
-            .then(|| OtherAccelerator { vendor: crate::lang::Text::new(en, zh), evidence })
+        (!evidence.is_empty()).then(|| OtherAccelerator { vendor: Text::new(en, zh), evidence })
     };
     VENDORS.iter().filter_map(of).collect()
 }

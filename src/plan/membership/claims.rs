@@ -13,7 +13,6 @@ use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 
 use super::cluster;
-use super::listed::shown;
 
 /// More nodes than any job has; keeps every product of sizes inside u32.
 pub(super) const MOST_NODES: u32 = 100_000;
@@ -218,43 +217,6 @@ fn list(value: &str) -> Vec<String> {
             .map(str::to_owned)
             .collect()
     })
-}
-
-/// What a claim of [`Field::Several`] shows; None if this node may well be the only one.
-pub(super) fn several(contract: &Contract, found: &Evidence) -> Option<Text> {
-    let number = || found.claim.value.trim().parse::<u32>().ok();
-    let hosts = |list: &str| {
-        let hosts = hostlist::distinct(list);
-        let (count, shown) = (hosts.len(), shown(&hosts));
-        (count > 1)
-            .then(|| text!("names {count} hosts ({shown})", "列出了 {count} 台主机（{shown}）"))
-    };
-    match found.reading {
-        Reading::Count => number().filter(|count| *count > 1).map(|count| {
-            text!("counts {count} nodes or processes", "表示共有 {count} 个节点或进程")
-        }),
-        Reading::Index => number().filter(|index| *index > 0).map(|_| {
-            text!(
-                "numbers this one of several nodes or processes",
-                "是本节点或进程在多个之中的编号"
-            )
-        }),
-        Reading::IndexOfCount => {
-            let count = found.beside.as_ref()?;
-            Some(text!(
-                "beside {count} numbers this one of several nodes or processes",
-                "与 {count} 一起表明本节点或进程是多个中的一个"
-            ))
-        }
-        Reading::Hosts => hosts(&found.claim.value),
-        Reading::OwnHosts => {
-            let names = hostlist::distinct(&found.claim.value);
-            let is_own = names.iter().any(|name| !is_other_host(contract, name));
-            is_own.then(|| hosts(&found.claim.value))?
-        }
-        Reading::HostFile => hosts(&found.beside.as_ref()?.value),
-        _ => None,
-    }
 }
 
 /// The least number of tasks on one node of the job; 1 if it cannot be parsed.

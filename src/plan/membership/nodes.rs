@@ -14,6 +14,7 @@ use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
 use super::elastic::standalone;
 use super::known::{By, Known};
 use super::nproc::Processes;
+use super::several;
 
 pub(super) fn nnodes(
     settings: &Settings,
@@ -44,7 +45,7 @@ pub(super) fn nnodes(
         known
     } else {
         refuse_lone_master(settings, contract)?;
-        refuse_several(contract)?;
+        several::refuse(contract)?;
         let (because, source) = match &contract.inside_torchrun {
             Some((pid, _)) => (
                 text!(
@@ -83,7 +84,7 @@ fn refuse_other_count(
     }
     let platform = by_platform(settings, contract, each)?;
     if platform.is_none() && stated == 1 {
-        return refuse_several(contract);
+        return several::refuse(contract);
     }
     let Some(Known { value, source: said, by }) = platform.filter(|known| known.value != stated)
     else {
@@ -193,27 +194,6 @@ fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Re
             ),
         },
         how_many(),
-    ))
-}
-
-/// A scheduler shows that there are other nodes or processes, but not the place of this one: each
-/// would work alone, as rank 0, and write the same checkpoint.
-fn refuse_several(contract: &Contract) -> Result<(), Refusal> {
-    let shown = claims::spoken(contract, Field::Several)
-        .into_iter()
-        .find_map(|found| Some((claims::several(contract, &found)?, found)));
-    let Some((Text { en, zh }, found)) = shown else { return Ok(()) };
-    let claim = &found.claim;
-    Err(half_given(
-        contract,
-        text!(
-            "{claim} {en}, but nothing tells how many nodes there are and which of them this is: each would work alone, as rank 0",
-            "{claim} {zh}，但没有信息说明共有多少节点、本节点是第几个：各节点会各自独立运行，都成为 rank 0"
-        ),
-        text!(
-            "start this once per node: --nodes HOST,HOST,… (the same line on every node), or --nnodes N --node-rank K --master-addr HOST; --nnodes 1 for this node alone",
-            "请在每个节点上各启动一次：--nodes HOST,HOST,…（各节点命令相同），或 --nnodes N --node-rank K --master-addr HOST；只用本节点时用 --nnodes 1"
-        ),
     ))
 }
 

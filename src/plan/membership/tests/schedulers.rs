@@ -258,6 +258,33 @@ fn a_task_of_any_name_is_a_node() {
     assert_eq!(told.line(), "volcano-workers 1 0 127.0.0.1:23456 free");
 }
 
+/// An image without SageMaker's toolkit has none of its variables.
+#[test]
+fn sagemakers_own_file_names_the_hosts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("opt/ml/input/config");
+    std::fs::create_dir_all(&path).expect("a folder");
+    let line = |text: &str, pairs: &str| {
+        std::fs::write(path.join("resourceconfig.json"), text).expect("a file");
+        let environment = host(pairs).environment().clone();
+        tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8)).line()
+    };
+    let job = "TRAINING_JOB_NAME=t";
+    let two =
+        r#"{"current_host":"algo-2","hosts":["algo-1","algo-2"],"network_interface_name":"eth0"}"#;
+    let one = r#"{"current_host":"algo-1","hosts":["algo-1"]}"#;
+    assert_eq!(line(two, job), "sagemaker 2 1 algo-1:7777");
+    assert_eq!(line(two, &format!("{job} MASTER_ADDR=m MASTER_PORT=1")), "sagemaker 2 1 m:1");
+    assert_eq!(line(one, job), "sagemaker 1 0 127.0.0.1:7777 free");
+    // Outside of a training job the file is another program's, and a broken one is none.
+    assert_eq!(line(two, ""), "none 1 0 127.0.0.1:29500 free");
+    assert_eq!(line("{", job), "none 1 0 127.0.0.1:29500 free");
+    let toolkit = r#"SM_HOSTS=["a","b"] SM_CURRENT_HOST=b"#;
+    assert_eq!(line(one, &format!("{job} {toolkit}")), "sagemaker 2 1 a:7777");
+    let mpi = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1";
+    assert!(line(one, &format!("{job} {mpi} MASTER_ADDR=m")).starts_with("open-mpi 2 1 m:"));
+}
+
 #[test]
 fn a_file_that_never_ends_is_not_read() {
     let host = Host::replayed(
