@@ -11,7 +11,7 @@
 //! Takes /proc; signals the processes below a shim, except its own child, which the shim signals
 //! itself: that keeps its pid until it is reaped, and hidepid may hide it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::outcome::StopReason;
@@ -49,6 +49,8 @@ pub(super) struct Asked {
     processes: HashMap<(i32, u64), Instant>,
     /// Their command lines, which a fork has as well.
     lines: HashSet<Vec<u8>>,
+    /// Those below the shim when the stop began. What a rank starts in order to save is not asked while it lives.
+    before: HashSet<(i32, u64)>,
 }
 
 impl Asked {
@@ -56,7 +58,7 @@ impl Asked {
     /// whose command ended first would go on with its script.
     pub(super) fn begin(main: i32, number: i32, signal_main: impl FnOnce()) -> Asked {
         let all = tree::snapshot();
-        let mut asked = Asked::of(main, number);
+        let mut asked = Asked::among(&all, main, number);
         signal_main();
         for process in tree::below_shells(&all, main) {
             asked.ask(process, number);
@@ -67,7 +69,7 @@ impl Asked {
     /// Somebody has signalled every process. Helpers outlive that, see `src/inject`.
     pub(super) fn everybody(main: i32, number: i32) -> Asked {
         let all = tree::snapshot();
-        let mut asked = Asked::of(main, number);
+        let mut asked = Asked::among(&all, main, number);
         let is_fork = |process: &Process| {
             let parent = tree::line(process.ppid);
             !parent.is_empty() && parent == tree::line(process.pid)
@@ -83,7 +85,14 @@ impl Asked {
 
     /// The main process alone was signalled.
     pub(super) fn of(main: i32, first: i32) -> Asked {
-        let mut asked = Asked { first, processes: HashMap::new(), lines: HashSet::new() };
+        Asked::among(&tree::snapshot(), main, first)
+    }
+
+    fn among(all: &BTreeMap<i32, Process>, main: i32, first: i32) -> Asked {
+        let before = tree::descendants(all, own_pid());
+        let before = before.into_iter().map(|one| (one.pid, one.start_ticks)).collect();
+        let (processes, lines) = (HashMap::new(), HashSet::new());
+        let mut asked = Asked { first, processes, lines, before };
         if let Some(main) = tree::process(main) {
             asked.note(&main);
         }
@@ -100,7 +109,8 @@ impl Asked {
     pub(super) fn late(&mut self, main: i32) -> bool {
         let all = tree::snapshot();
         for process in tree::descendants(&all, own_pid()) {
-            if process.pid != main && !self.is_helper(process) {
+            let is_old = self.before.contains(&(process.pid, process.start_ticks));
+            if is_old && process.pid != main && !self.is_helper(process) {
                 self.ask(process, Signal::TERM.as_raw());
             }
         }

@@ -74,20 +74,22 @@ impl Stop {
             true => &["fork", "spawn", "forkserver", "pool", "loader", "none"],
             false => &["fork", "spawn", "pool"],
         };
-        let engine = chance.of(engines);
+        let (engine, kind) = (chance.of(engines), chance.of(kinds));
         let nodes = chance.of(&[1, 1, 2]);
         let to_all = chance.below(2) == 0;
-        // Other nodes are stopped by TERM, and helpers outlive only that.
-        let signals: &[Signal] = match to_all || nodes > 1 {
-            true => &[Signal::SIGTERM],
-            false => &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT],
+        let signals: &[Signal] = match (to_all || nodes > 1, kind) {
+            // Other nodes are stopped by TERM, and helpers outlive only that.
+            (true, _) => &[Signal::SIGTERM],
+            // KeyboardInterrupt may lose a batch of torch's, for which it then waits.
+            (false, "loader") => &[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT],
+            _ => &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT],
         };
         Stop {
             engine,
             nodes,
             nproc: 1 + chance.below(2u32),
             helpers: 1 + chance.below(3u32),
-            kind: chance.of(kinds),
+            kind,
             end: chance.of(&["exit", "at-once"]),
             signal: chance.of(signals),
             to_all,

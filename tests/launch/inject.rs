@@ -276,3 +276,30 @@ fn an_old_python_runs_as_without_it() {
         assert_eq!(said[0].len(), 2, "{said:?}");
     }
 }
+
+/// A helper outlives the SIGTERM of a stranger, and nothing else is other than before.
+#[test]
+fn helpers_outlive_only_the_term_of_a_stranger() {
+    for inject in ["auto", "off"] {
+        let mut args = run_args("direct", 1);
+        args.extend(["--inject".into(), inject.into(), "--".into()]);
+        args.push(program("helpers.py").into_os_string());
+        let ended = Launcher::new(args).run().expect_code(0).expect_nothing_left();
+        let lines = ended.out.lines().filter_map(|line| line.find('{').map(|at| &line[at..]));
+        let said: Vec<Value> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let spared = inject == "auto";
+        let expected = |method: &str| {
+            json!({
+                "method": method,
+                "a stranger's TERM": if spared { json!(2) } else { json!("killed") },
+                "terminate": -15,
+                "os.kill": -15,
+                // It runs no handler of Python, so it is killed after two seconds.
+                "in a library": if spared { -9 } else { -15 },
+                "a handler of its own": 7,
+                "a program of its own": -15,
+            })
+        };
+        assert_eq!(said, ["fork", "spawn", "forkserver"].map(expected), "{inject}");
+    }
+}

@@ -28,6 +28,9 @@ const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// barrier waits for other nodes up to 300 s inside a call into C++, in which no Python signal
 /// handler runs.
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
+/// The same after a stop from outside, when nobody needs what the engine says of its ranks: torchrun
+/// takes one to three seconds.
+const ENGINE_STOPPED: Duration = Duration::from_millis(400);
 /// Time in which every engine has seen that a rank ended: torchrun looks each 100 ms, DeepSpeed each
 /// second.
 const ENGINE_LOOKS: Duration = Duration::from_millis(1500);
@@ -88,9 +91,10 @@ impl Supervisor<'_> {
         let engine_alone = self.has_engine && !self.children.is_empty() && !self.has_shims();
         let reason = self.outcome.stop;
         let Some(stop) = &mut self.stop else { return };
-        let ask_engine =
-            engine_alone && stop.kill_engine.is_none() && reason.is_some_and(is_from_outside);
-        stop.kill_engine = engine_alone.then(|| stop.kill_engine.unwrap_or(now + ENGINE_ALONE));
+        let is_stopped = reason.is_some_and(is_from_outside);
+        let ask_engine = engine_alone && stop.kill_engine.is_none() && is_stopped;
+        let most = if is_stopped { ENGINE_STOPPED } else { ENGINE_ALONE };
+        stop.kill_engine = engine_alone.then(|| stop.kill_engine.unwrap_or(now + most));
         let kill_engine = stop.kill_engine.is_some_and(|at| now >= at);
         let (step, _) = stop.sweep.step(now);
         if matches!(step, SweepStep::Kill | SweepStep::GiveUp) && !stop.killing {

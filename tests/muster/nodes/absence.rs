@@ -99,8 +99,7 @@ fn a_host_that_lost_its_connections_is_named_as_soon_as_it_answers() {
     // It did not take the timeout, unlike the host that does not come back.
     assert!(off.elapsed() < TIMEOUT, "{:?}", off.elapsed());
     let cause = one_cause(&[(0, &ended[0], 143), (1, &ended[1], 143)]);
-    // Its kernel resets the connections and refuses new ones, as a firewall may do as well.
-    assert_eq!((cause.id, cause.node), ("node.cut".into(), 2.into()));
-    assert!(cause.block.contains("the connection to node 2 (node-2) was cut"), "{}", cause.block);
+    assert_eq!((cause.id, cause.node), ("node.died".into(), 2.into()));
+    assert!(cause.block.contains("the agent of node 2 (node-2) died"), "{}", cause.block);
     cluster.expect_nothing_left();
 }

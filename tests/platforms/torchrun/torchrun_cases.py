@@ -13,7 +13,7 @@ AT_ONCE = 4
 OWN = ["--rdzv-id=x1", "--monitor-interval=1", "--start-method=spawn"]
 SHELL = ["sh", "-c", ': >"$PROBE_FOLDER/began-$RANK"']
 EXIT = "exit code"
-OF_DIRECT = "`--engine direct`"
+OF_DIRECT = "engine `direct`"
 
 
 def finish():
@@ -75,7 +75,7 @@ for value in ("unknown", "gpu", "xpu", "0", "-1", ""):
         return launch.refuses([f"--nproc-per-node={value}"])
 
 
-@compared("one to two nodes", want=(0, [0]), engine="`--nnodes 1:2`", direct="`--nnodes 1:2`")
+@compared("one to two nodes", want=(0, [0]), engine="nodes `1:2`", direct="nodes `1:2`")
 def elastic(launch):
     options = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port()}"]
     if launch.which == TORCHRUN:
