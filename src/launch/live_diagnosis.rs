@@ -459,15 +459,10 @@ pub(super) fn statement(end: KnownEnd) -> Option<String> {
 /// How the rank that `ending` names ended.
 pub(super) fn known_end(ending: &Ending, outcome: &Outcome) -> Option<KnownEnd> {
     let rank = GlobalRank(ending.rank?);
-    // In the order of their ends.
-    let mut ranks = outcome.ranks.iter();
-    let mut gone = None;
-    let seen = ranks.find(|seen| {
-        let is_it = seen.id.global == rank;
-        gone = gone.or((!is_it && !seen.failed()).then_some(seen.id.global));
-        is_it
-    });
-    Some(KnownEnd { rank, end: seen?.end?, oom: ending.id == Id::MemoryOom, gone })
+    let seen = outcome.ranks.iter().find(|seen| seen.id.global == rank)?;
+    let before = outcome.ranks.iter().filter(|other| !other.failed() && other.at < seen.at);
+    let gone = before.min_by_key(|other| other.at).map(|other| other.id.global);
+    Some(KnownEnd { rank, end: seen.end?, oom: ending.id == Id::MemoryOom, gone })
 }
 
 /// `ending` with what the output says about it. Without an answer in time it stays as it is.

@@ -7,12 +7,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::fs::{FileType, fstat, tell};
 
 use crate::lang::Text;
-use crate::sys::{PollFd, PollFlags};
+use crate::sys::{PollFd, PollFlags, poll};
 use crate::text;
 
 /// An empty standard input, even in a root without /dev/null.
@@ -41,7 +41,7 @@ pub(super) fn own() -> io::Result<OwnedFd> {
 pub(crate) fn remark(again: bool) -> Option<Text> {
     let ready = || {
         let mut wait = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
-        let _ = rustix::event::poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let _ = poll(&mut wait, Some(Duration::ZERO));
         wait[0].revents()
     };
     let (has_some, what) = match kind()? {

@@ -272,9 +272,12 @@ fn the_guides_image_and_commands_work() {
         words.retain(|word| word != "--rm");
         words.extend(node.iter().cloned());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // Its addresses are those of other machines.
-        let place: &[&str] =
-            if arguments.contains("--nodes") { &["--node-rank", "0"] } else { &[] };
+        // Its addresses are those of other machines, and its GPUs.
+        let place: &[&str] = if arguments.contains("--nodes") {
+            &["--node-rank", "0", "--device", "cpu"]
+        } else {
+            &["--device", "cpu"]
+        };
         let arguments: Vec<&str> = std::iter::once(what)
             .chain(arguments.split_whitespace())
             .chain(place.iter().copied())

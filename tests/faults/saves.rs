@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::chance::Chance;
-use harness::{Ended, Launcher, Running, free_port, modules, program, python, run_args, send};
+use harness::{Ended, Launcher, Running, free_port, modules, program, python, run_args};
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 /// No stop waits for its end.
@@ -137,7 +138,10 @@ impl Stop {
             false => nodes[self.node as usize].signal(self.signal),
             true => {
                 for process in nodes.iter().flat_map(Running::processes) {
-                    send(process.pid, self.signal);
+                    // A helper of the launcher may have ended since the list was made.
+                    let pid = nix::unistd::Pid::from_raw(process.pid);
+                    let sent = nix::sys::signal::kill(pid, self.signal);
+                    assert!(matches!(sent, Ok(()) | Err(Errno::ESRCH)), "{sent:?}");
                 }
             }
         }

@@ -282,25 +282,30 @@ fn a_download_anywhere_in_a_rank_is_progress() {
 fn who_computes_and_who_is_not_watched_is_not_called_hung() {
     let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // But it is named, and again when the wait has doubled.
-    let events = events(&ended, "held_up");
+    // But it is named, and again when the wait has doubled. On a busy machine one that still imports torch is, too.
+    let at = line("none");
+    let named = |ended: &Ended| -> Vec<Value> {
+        let computes = |event: &Value| {
+            let frame = event["held_up"]["culprits"][0]["frame"].as_str().unwrap_or_default();
+            frame.ends_with(&format!("hang.py:{at}"))
+        };
+        events(ended, "held_up").into_iter().filter(computes).collect()
+    };
+    let events = named(&ended);
     let after: Vec<u64> =
         events.iter().filter_map(|event| event["held_up"]["after_s"].as_u64()).collect();
     assert!(!after.is_empty() && after.windows(2).all(|two| two[1] >= 2 * two[0]), "{after:?}");
     let event = &events[0];
     let (culprit, waiting) = (&event["held_up"]["culprits"][0], &event["held_up"]["waiting"]);
     assert_eq!((&culprit["rank"], &culprit["kind"]), (&json!(2), &json!("slow")), "{event:#}");
-    let frame = culprit["frame"].as_str().unwrap_or_default();
-    assert!(frame.ends_with(&format!("hang.py:{}", line("none"))), "{event:#}");
     assert_eq!(*waiting, json!([{ "node": 0, "ranks": [0, 1, 3] }]), "{event:#}");
-    let at = line("none");
     let said = format!("rank 2 (node 0) computes: compute at hang.py:{at}; ranks 0-1, 3 have");
     assert_eq!(ended.err.matches(&said).count(), after.len(), "{said}\n{}", ended.err);
     let over = self::events(&ended, "held_up_over");
-    assert_eq!(over.first().map(|over| &over["rank"]), Some(&json!(2)), "{over:?}");
+    assert!(over.iter().any(|over| over["rank"] == 2), "{over:?}");
     // Control: all compute, so that nobody waits.
     let ended = job("all", &["--on-hang", "end"]).run().expect_code(0);
-    assert_eq!(self::events(&ended, "held_up"), Vec::<Value>::new(), "{}", ended.err);
+    assert_eq!(named(&ended), Vec::<Value>::new(), "{}", ended.err);
     // Control: the same limit, and nobody looks.
     let mut running = job("pipe", &["--hang-after", "off"]).start();
     running.waits("a rank that waits for the pipe for long", waits_for_pipe);

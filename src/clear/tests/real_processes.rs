@@ -76,6 +76,12 @@ fn outside() {
     assert_eq!(proof, "done");
 }
 
+/// The marker of a job whose agent is, or was, a process of this namespace.
+fn mark(pid: i32, ticks: u64) -> String {
+    let place = procfs::pid_place(&Host::live(), pid).expect("a kernel that tells");
+    format!("job:{place}:{pid}:{ticks}")
+}
+
 fn plant() {
     let folder = PathBuf::from(std::env::var_os(FOLDER).expect("folder"));
     let host = Host::live();
@@ -103,7 +109,7 @@ fn plant() {
         }),
         ("a living agent's", {
             let mut command = rank();
-            command.env(MARKER, format!("job:{pid}:{ticks}"));
+            command.env(MARKER, mark(pid, ticks));
             spawn(command)
         }),
         ("a living torchrun's", spawn(start(&folder, "torchrun", &["torchrun", "train.py"]))),
@@ -117,7 +123,7 @@ fn plant() {
         }),
         ("dead agent's", {
             let mut command = start(&folder, "anything", &["-c", "sleep 600; :"]);
-            command.env(MARKER, format!("job:{pid}:{}", ticks + 1));
+            command.env(MARKER, mark(pid, ticks + 1));
             spawn(command)
         }),
         ("torchrun's orphan", {

@@ -12,7 +12,7 @@ use super::identify::Holder;
 use super::measure::MeasureSession;
 use super::offer::Offer;
 use super::problem::{self, JoinProblem, incompatible};
-use super::resume::Resumption;
+use super::resume::{Resumption, spread};
 use super::second_port;
 use crate::host::Host;
 use crate::lang::Text;
@@ -67,13 +67,6 @@ pub async fn join(
         }
     };
     with_lines(config.pace, search.run(Dialer::new(target)), progress).await
-}
-
-/// The interval over which nodes that start at the same time spread their first dial. About the
-/// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
-pub(crate) fn spread(config: &Config) -> Duration {
-    let each = if config.secret.is_some() { 200 } else { 100 };
-    Duration::from_micros(u64::from(config.nnodes) * each)
 }
 
 /// Result of one connection.

@@ -10,12 +10,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::join::spread;
 use crate::muster::config::Config;
 use crate::muster::protocol::handshake;
 use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Loss, ResumePoint};
 use crate::muster::reach::{AGAIN, Cut, Port, Sight, port};
 use crate::net::{connect, jitter};
+
+/// The interval over which nodes that start at the same time spread their first dial. About the
+/// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
+pub(crate) fn spread(config: &Config) -> Duration {
+    let each = if config.secret.is_some() { 200 } else { 100 };
+    Duration::from_micros(u64::from(config.nnodes) * each)
+}
 
 /// Time limit of one dial.
 const DIAL: Duration = Duration::from_secs(1);

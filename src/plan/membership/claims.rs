@@ -21,6 +21,12 @@ pub(super) fn refuse(id: Id, text: Text, hint: Text) -> Refusal {
     Refusal::with(Verdict::Membership, id, text, hint)
 }
 
+/// The refusal if a part of the evidence is missing; the platform's own advice comes before
+/// `hint`.
+pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal {
+    refuse(Id::MembershipHalfGiven, text, contract.advice.clone().unwrap_or(hint))
+}
+
 /// The node count of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {

@@ -10,7 +10,7 @@ use crate::settings::{Settings, Source, WorldSizeCounts};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-use super::claims::{self, Count, MOST_NODES, contradiction, refuse, strongest};
+use super::claims::{self, Count, MOST_NODES, contradiction, half_given, refuse, strongest};
 use super::elastic::standalone;
 use super::known::{By, Known};
 use super::nproc::Processes;
@@ -203,12 +203,6 @@ pub(super) fn how_many() -> Text {
         "set the number of nodes and the rank of this one: --nnodes N --node-rank K, or WORLD_SIZE and RANK; --nnodes 1 for only this node",
         "请给出节点数和本节点编号：--nnodes N --node-rank K，或 WORLD_SIZE 和 RANK；只用本节点时用 --nnodes 1"
     )
-}
-
-/// The refusal if a part of the evidence is missing; the platform's own advice comes before
-/// `hint`.
-pub(super) fn half_given(contract: &Contract, text: Text, hint: Text) -> Refusal {
-    refuse(Id::MembershipHalfGiven, text, contract.advice.clone().unwrap_or(hint))
 }
 
 /// The node count of variables that count nodes; claims of equal strength must agree.

@@ -10,9 +10,9 @@ use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-use super::claims::{self, contradiction, refuse, strongest};
+use super::claims::{self, contradiction, half_given, refuse, strongest};
 use super::known::{By, Known};
-use super::nodes::{half_given, how_many};
+use super::nodes::how_many;
 
 pub(super) fn node_rank(
     settings: &Settings,

@@ -9,9 +9,8 @@ use crate::observe::{Contract, Evidence, Field, Reading};
 use crate::text;
 use crate::verdict::Refusal;
 
-use super::claims;
+use super::claims::{self, half_given};
 use super::listed;
-use super::nodes::half_given;
 
 /// A scheduler shows that there are other nodes or processes, but not the place of this one: each
 /// would work alone, as rank 0, and write the same checkpoint.

@@ -13,9 +13,9 @@ use crate::settings::{Settings, WorldSizeCounts};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-use super::claims::{self, Count, MOST_NODES, refuse};
+use super::claims::{self, Count, MOST_NODES, half_given, refuse};
 use super::known::{By, Known};
-use super::nodes::{self, half_given};
+use super::nodes;
 use super::nproc::Processes;
 use super::rank;
 

@@ -156,9 +156,11 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
     // A rank of another script whose launcher is dead: not part of this job.
     scene.plant_orphan("other-orphan", "TORCHELASTIC_RUN_ID=x", "other.py");
     // A job that was submitted with the environment of a rank has its mark, and a parent that lives.
-    let mut inherits = scene.python(&["other.py", "inherits"]);
-    inherits.env("RANKLAUNCH_JOB", mark_of_a_dead_agent());
-    scene.plant(inherits, &["inherits"]);
+    let mut shell = scene.command("sh");
+    let line =
+        format!("RANKLAUNCH_JOB={} \"$0\" other.py inherits; sleep 600; :", mark_of_a_dead_agent());
+    shell.args(["-c", &line]).arg(python());
+    scene.plant(shell, &["inherits"]);
     // Pids of another host, or of an older release that did not name its own, prove nothing.
     scene.plant_orphan("elsewhere", "RANKLAUNCH_JOB=gone:0-0:1:1:1", "other.py");
     scene.plant_orphan("of-no-host", "RANKLAUNCH_JOB=gone:1:1", "other.py");
