@@ -201,6 +201,7 @@ fn summary(node: u32, nnodes: u32) -> NodeSummary {
         most: 8,
         exact: None,
         gpus: 8,
+        device: None,
         torch: Some("2.8.0+cu128".to_owned()),
         driver: Some("570.124.06".to_owned()),
         script: Some("0123456789abcdef".to_owned()),
@@ -213,6 +214,9 @@ fn summary(node: u32, nnodes: u32) -> NodeSummary {
         endpoint: None,
         seat: None,
         warnings: Vec::new(),
+        alive: None,
+        attempt: 0,
+        command: Some("train.py --lr 1e-4 0123456789abcdef".to_owned()),
     }
 }
 

@@ -107,6 +107,12 @@ fn why_not(contract: &Contract, found: &Evidence, decisions: &[Decision]) -> Tex
                 "只有不集结的 c10d 会合才需要任务 ID"
             );
         }
+        Field::RdzvBackend if of("rdzv").is_none() => {
+            return text!(
+                "the engine has no rendezvous of torchrun",
+                "该引擎不使用 torchrun 的会合"
+            );
+        }
         Field::Several => {
             return text!(
                 "it only tells that there may be other nodes",

@@ -43,7 +43,7 @@ pub use running::{Role, Running};
 pub use skipped::skipped;
 
 /// Time limit of every wait. Starts of torch on a busy machine take a minute.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The variable by which a test recognises its own processes.
 const TOKEN: &str = "JOB_TEST_TOKEN";

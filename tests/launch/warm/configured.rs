@@ -100,7 +100,7 @@ fn programs() -> Vec<Program> {
         } else if let Some(last) = programs.last_mut() {
             match line.strip_prefix("## ") {
                 Some(file) => last.files.push((file.to_owned(), String::new())),
-                None => last.files.last_mut().expect("one").1.push_str(&format!("{line}\n")),
+                None => last.files.last_mut().expect("one").1.extend([line, "\n"]),
             }
         }
     }
@@ -181,10 +181,12 @@ fn programs_that_configure_themselves_print_the_same() {
     });
     let wrong: Vec<&String> = seen.iter().filter_map(|(_, differs, ..)| differs.as_ref()).collect();
     assert!(wrong.is_empty(), "{}", wrong.into_iter().cloned().collect::<Vec<_>>().join("\n\n"));
-    let of = |is: fn(&(bool, Option<String>, bool, String)) -> bool| -> Vec<&str> {
-        seen.iter().filter(|one| !is(one)).map(|one| one.3.as_str()).collect()
+    let names = |is_one: &dyn Fn(bool, bool) -> bool| -> Vec<&str> {
+        let ones = seen.iter().filter(|(forked, _, ends, _)| is_one(*forked, *ends));
+        ones.map(|(.., name)| name.as_str()).collect()
     };
-    let (alone, silent) = (of(|one| one.0), of(|one| one.2));
+    let alone = names(&|forked, _| !forked);
+    let silent = names(&|_, ends| !ends);
     println!("not forked: {alone:?}; not to the end: {silent:?}");
     assert!(seen.len() >= 40 && seen.len() - alone.len() >= 40, "not forked: {alone:?}");
 }

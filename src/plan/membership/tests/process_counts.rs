@@ -20,20 +20,16 @@ struct Names {
 /// place of this process in it, or the refusal.
 fn answer(settings: &Settings, names: Names, size: (u32, u32), place: (u32, u32)) -> String {
     let ((nnodes, nproc), (node, local)) = (size, place);
-    let mut pairs = format!(
+    let common = format!(
         "MASTER_ADDR=n0 MASTER_PORT=6105 WORLD_SIZE={} RANK={} LOCAL_RANK={local}",
         nnodes * nproc,
         node * nproc + local
     );
-    if !names.node.is_empty() {
-        pairs += &format!(" {}={node}", names.node);
-    }
-    if names.per_node {
-        pairs += &format!(" LOCAL_WORLD_SIZE={nproc}");
-    }
-    if names.nodes {
-        pairs += &format!(" NNODES={nnodes}");
-    }
+    let own = (!names.node.is_empty()).then(|| format!("{}={node}", names.node));
+    let per_node = names.per_node.then(|| format!("LOCAL_WORLD_SIZE={nproc}"));
+    let nodes = names.nodes.then(|| format!("NNODES={nnodes}"));
+    let pairs: Vec<String> = [Some(common), own, per_node, nodes].into_iter().flatten().collect();
+    let pairs = pairs.join(" ");
     let told = tell(settings, &host(&pairs), &gpus(8));
     match &told.result {
         Ok(member) => {
