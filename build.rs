@@ -1,4 +1,4 @@
-//! Builds the node-probe and hands it over as bytes, and the catalogue of failures and the explanations deflated.
+//! Builds the node-probe and hands it over as bytes, and deflates the texts that few launches read.
 //!
 //! The launcher is static and the probe must not be, and cargo has one set of
 //! flags per target, so the probe is built by a nested cargo call. That call
@@ -27,8 +27,14 @@ const PREBUILT: &str = "RANKLAUNCH_NODE_PROBE";
 
 /// Deflated it is a quarter of its size, and it is read only where a job has failed or a log is explained.
 const CATALOGUE: &str = "src/diagnose/catalogue.toml";
-/// What `explain ID` says, a file for each family of ids.
-const EXPLANATIONS: &str = "src/findings/text";
+/// Folders whose files are deflated together: what `explain ID` says, what the warmed interpreter and ranks run, the page
+/// of a run.
+const FOLDERS: &[(&str, &str, &[&str])] = &[
+    ("explanations.zz", "src/findings/text", &["toml"]),
+    ("warm.zz", "src/warm", &["py"]),
+    ("inject.zz", "src/inject", &["py"]),
+    ("page.zz", "src/report/page", &["html", "css", "js"]),
+];
 
 /// The commit where no git says it.
 const COMMIT: &str = "RANKLAUNCH_COMMIT";
@@ -42,8 +48,7 @@ const KEPT_PREFIXES: &[&str] =
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml", CATALOGUE, EXPLANATIONS]
-    {
+    for path in ["build.rs", "src/node-probe", "Cargo.lock", "Cargo.toml", CATALOGUE] {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::rerun-if-env-changed={PREBUILT}");
@@ -56,7 +61,9 @@ fn main() -> Result<(), Failure> {
     let folder = PathBuf::from(variable("OUT_DIR")?);
     let catalogue = fs::read(CATALOGUE).map_err(|error| format!("{CATALOGUE}: {error}"))?;
     fs::write(folder.join("catalogue.toml.zz"), deflated(&catalogue)?)?;
-    fs::write(folder.join("explanations.zz"), deflated(&files_of(EXPLANATIONS)?)?)?;
+    for (name, from, endings) in FOLDERS {
+        fs::write(folder.join(name), deflated(&files_of(from, endings)?)?)?;
+    }
     let built = match env::var_os(PREBUILT).filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = PathBuf::from(path);
@@ -82,11 +89,15 @@ fn deflated(text: &[u8]) -> Result<Vec<u8>, Failure> {
     Ok(out.finish()?)
 }
 
-/// The names and texts of a folder's files, each ended by a zero byte, in the order of their names.
-fn files_of(folder: &str) -> Result<Vec<u8>, Failure> {
+/// The names and texts of a folder's files of these kinds, each ended by a zero byte, in the order of their names.
+fn files_of(folder: &str, endings: &[&str]) -> Result<Vec<u8>, Failure> {
     let entries: Result<Vec<_>, _> = fs::read_dir(folder)?.collect();
-    let mut paths: Vec<PathBuf> = entries?.into_iter().map(|entry| entry.path()).collect();
+    let is_one =
+        |path: &PathBuf| endings.iter().any(|ending| path.extension() == Some(ending.as_ref()));
+    let mut paths: Vec<PathBuf> =
+        entries?.into_iter().map(|entry| entry.path()).filter(is_one).collect();
     paths.sort();
+    println!("cargo::rerun-if-changed={folder}");
     let mut all = Vec::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

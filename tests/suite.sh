@@ -40,7 +40,7 @@ run default --no-tests=fail "$@" 2>&1 | tee "$work/log" || code=${PIPESTATUS[0]}
 if [ "$code" != 0 ]; then
     failed "$work/log" >"$work/failed"
     count=$(grep -c . "$work/failed" || true)
-    if [ "$count" = 0 ] || [ "$count" -gt "${AGAIN_MOST:-10}" ]; then
+    if [ "$count" = 0 ] || [ "$count" -gt "${AGAIN_MOST:-15}" ]; then
         printf 'not tried again: %s failed tests have a name\n' "$count"
     else
         code=0

@@ -12,6 +12,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::embedded;
+
 /// Names the folder of an [`Injection`] to the rank shims.
 pub(crate) const FOLDER: &str = "RANKLAUNCH_INJECTED";
 /// Names the folder of the sockets to a rank, which removes it before it starts others.
@@ -21,6 +23,8 @@ pub(crate) const RECORD: &str = "comm_lib_trace_rank_";
 /// The beginning of the names of the pipes; the rank and `.pipe` follow.
 pub(crate) const PIPE: &str = "comm_lib_trace_pipe_";
 const PYTHON_PATH: &str = "PYTHONPATH";
+/// The files of Python beside this one, as build.rs has deflated them.
+static FILES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inject.zz"));
 
 /// A folder with the files, one with the sockets, and one for what torch records.
 #[derive(Debug, Clone)]
@@ -35,12 +39,7 @@ impl Injection {
         for folder in folders {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        for (name, text) in [
-            ("sitecustomize.py", include_str!("sitecustomize.py")),
-            ("worker_server.py", include_str!("worker_server.py")),
-            ("calls.py", include_str!("calls.py")),
-            ("helpers.py", include_str!("helpers.py")),
-        ] {
+        for (name, text) in embedded::files(FILES)? {
             std::fs::write(injection.python().join(name), text)?;
         }
         Ok(injection)

@@ -3,20 +3,26 @@
 //! Takes a [`JobHistory`]; gives one file that holds everything and asks for nothing. Its script
 //! draws it from a document in the file. What logs say is text in that document, never markup.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use super::page_data::data;
+use crate::embedded as texts;
 use crate::history::JobHistory;
 use crate::lang::{Lang, Text};
 use crate::random;
 use crate::text;
 
-const FRAME: &str = include_str!("page/frame.html");
-const STYLE: &str = include_str!("page/style.css");
-const SCRIPT: &str = include_str!("page/script.js");
-const WORDS: &str = include_str!("page/words.js");
-const DRAW: &str = include_str!("page/draw.js");
-const TIMELINE: &str = include_str!("page/timeline.js");
+/// The files of `page/`, as build.rs has deflated them.
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page.zz"));
+static FILES: LazyLock<BTreeMap<String, String>> =
+    LazyLock::new(|| texts::files(DEFLATED).unwrap_or_default().into_iter().collect());
+
+/// One file of `page/`, by its name.
+fn file(name: &str) -> &'static str {
+    FILES.get(name).map_or("", String::as_str)
+}
 
 /// Bytes of a page of up to a thousand ranks; of more ranks in proportion.
 const LARGEST: usize = 2_000_000;
@@ -57,15 +63,15 @@ fn render(job: &JobHistory, whole: bool) -> String {
         ("{{nonce}}", &nonce),
         ("{{title}}", &escaped(title.get(lead.lang))),
         ("{{plain}}", &plain(job)),
-        ("{{style}}", STYLE),
-        ("{{words}}", WORDS),
-        ("{{draw}}", DRAW),
-        ("{{timeline}}", TIMELINE),
-        ("{{script}}", SCRIPT),
+        ("{{style}}", file("style.css")),
+        ("{{words}}", file("words.js")),
+        ("{{draw}}", file("draw.js")),
+        ("{{timeline}}", file("timeline.js")),
+        ("{{script}}", file("script.js")),
         ("{{data}}", &document),
     ];
     let mut page = String::with_capacity(document.len() + 64 * 1024);
-    let mut rest = FRAME;
+    let mut rest = file("frame.html");
     // In one pass, so that no value is searched for the next one.
     while let Some(at) = rest.find("{{") {
         let (before, from) = rest.split_at(at);

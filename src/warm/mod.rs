@@ -32,6 +32,7 @@ use learned::Learned;
 pub(crate) use scouted::Scouted;
 pub(crate) use warming::{ReadAhead, Target, Warming};
 
+use crate::embedded;
 use crate::lang::{Text, cause};
 use crate::procfs;
 use crate::random;
@@ -101,7 +102,7 @@ pub(crate) enum Event {
 /// # Errors
 /// Why nothing is.
 pub(crate) fn scout(warming: &Warming) -> Result<Scouted, Text> {
-    write_files(&warming.folder, &FILES).map_err(|error| reasons::not_written(&error))?;
+    write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
     let _ = std::fs::remove_dir_all(&warming.folder);
     let scouted = scouted?;
@@ -225,7 +226,7 @@ impl Shared {
 
 /// Runs until the interpreter has ended.
 fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
-    write_files(&warming.folder, &FILES).map_err(|error| reasons::not_written(&error))?;
+    write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
     // Also that of a scout that was ended at its time limit: then there is no warm start, which ends the reader.
     if let Some(reader) = Reader::of(&warming.folder) {
@@ -292,18 +293,16 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
     }
 }
 
-/// What the interpreter imports, by name.
-const FILES: [(&str, &str); 6] = [
-    ("sitecustomize.py", include_str!("sitecustomize.py")),
-    ("watch.py", include_str!("watch.py")),
-    ("scout.py", include_str!("scout.py")),
-    ("bytecode.py", include_str!("bytecode.py")),
-    ("shared_object.py", include_str!("shared_object.py")),
-    ("ahead.py", include_str!("ahead.py")),
-];
+/// What the interpreter imports: the files of Python beside this one, as build.rs has deflated them.
+static FILES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/warm.zz"));
+
+/// Makes the folder with the files of the interpreter.
+fn write_own_files(folder: &Path) -> io::Result<()> {
+    write_files(folder, &embedded::files(FILES)?)
+}
 
 /// Makes the folder with these files. After an error, as of a full disk, it is not there.
-fn write_files(folder: &Path, files: &[(&str, &str)]) -> io::Result<()> {
+fn write_files(folder: &Path, files: &[(String, String)]) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(folder)?;
     let written = files.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text));
     written.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
@@ -340,12 +339,13 @@ mod tests {
     fn a_folder_that_cannot_be_filled_does_not_stay() {
         let above = tempfile::tempdir().expect("a folder");
         let folder = above.path().join("warm");
-        let missing = [("first.py", ""), ("nowhere/second.py", "")];
+        let missing =
+            ["first.py", "nowhere/second.py"].map(|name| (name.to_owned(), String::new()));
         write_files(&folder, &missing).expect_err("there is no such folder");
         assert!(!folder.exists());
-        write_files(&folder, &FILES).expect("written");
+        write_own_files(&folder).expect("written");
         // That of somebody else is neither used nor removed.
-        write_files(&folder, &FILES).expect_err("it is there already");
+        write_own_files(&folder).expect_err("it is there already");
         assert!(folder.join("watch.py").exists());
     }
 }

@@ -281,9 +281,10 @@ const FEATURES_OF_TESTS: &[(&str, &[&str], &str)] = &[
     ("nix", &["feature", "fs", "mount", "poll", "resource", "sched", "uio", "user"], "functions"),
     ("num-traits", &["i128"], "implementations"),
     ("regex", &["unicode"], "src/pattern.rs compiles without Unicode"),
+    ("regex", &["perf"], "engines for captures, which are slower without them"),
     (
         "regex-automata",
-        &["dfa-search", "nfa", "perf", "unicode"],
+        &["dfa-onepass", "dfa-search", "nfa", "perf", "unicode"],
         "as regex, and unions of features",
     ),
     ("regex-syntax", &["unicode"], "src/diagnose/fragments.rs parses without Unicode"),

@@ -151,7 +151,7 @@ fn the_title_is_in_the_language_of_the_run() {
 /// Browsers print no backgrounds, so the light letters of a dark screen would be on white paper.
 #[test]
 fn only_a_screen_is_dark() {
-    let dark: Vec<&str> = STYLE.split("--page: #121418").collect();
+    let dark: Vec<&str> = file("style.css").split("--page: #121418").collect();
     assert_eq!(dark.len(), 3, "that of the system, and that of the button");
     for before in dark.iter().rev().skip(1) {
         let (_, media) = before.rsplit_once("@media ").expect("it is for a medium");
@@ -162,7 +162,7 @@ fn only_a_screen_is_dark() {
 #[test]
 fn every_label_of_the_page_has_two_languages() {
     let mut keys = BTreeSet::new();
-    for line in WORDS.lines().filter(|line| line.starts_with("  ")) {
+    for line in file("words.js").lines().filter(|line| line.starts_with("  ")) {
         let (key, words) = line.trim().split_once(": ").expect("a key and its words");
         let words: Vec<String> =
             serde_json::from_str(words.trim_end_matches(',')).expect("two strings");
@@ -174,7 +174,7 @@ fn every_label_of_the_page_has_two_languages() {
         assert!(keys.insert(key.to_owned()), "twice: {key}");
     }
     // Each is used, and each that is used is there.
-    let code = [DRAW, TIMELINE, SCRIPT].concat();
+    let code = ["draw.js", "timeline.js", "script.js"].map(file).concat();
     for key in &keys {
         let is_theme = key.starts_with("theme");
         assert!(is_theme || code.contains(&format!("\"{key}\"")), "{key} is used nowhere");
