@@ -70,16 +70,21 @@ def _begin(pid):
     before = signal.getsignal(_TERM)
     if before == signal.SIG_IGN or before is None:
         return False
-    file, _ = _file_of(pid)
+    us.file, _ = _file_of(pid)
+    us.before = us.before if before is _on_term else before
+    us.owner, us.parent = pid, os.getppid()
     try:
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        us.owner, us.parent, us.file = pid, os.getppid(), file
-        us.before = us.before if before is _on_term else before
-        _signal(_TERM, _on_term)
+        _listen()
     except (OSError, ValueError):
+        us.owner = 0
         return False
     signal.signal = _users_own
     return True
+
+
+def _listen():
+    os.close(os.open(_Spared.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _signal(_TERM, _on_term)
 
 
 def _on_term(number, frame):
@@ -89,12 +94,12 @@ def _on_term(number, frame):
             return
         _unlink(us.file)
         _unlink(us.file + ".sent")
+    if us.is_quiet:
+        os._exit(0)
     before = us.before
     if before != signal.SIG_DFL:
         _signal(_TERM, before)
         return before(number, frame)
-    if us.is_quiet:
-        os._exit(0)
     _signal(_TERM, signal.SIG_DFL)
     _kill(os.getpid(), _TERM)
 
@@ -102,10 +107,19 @@ def _on_term(number, frame):
 def _users_own(number, handler):
     us = _Spared
     if number == _TERM and signal.getsignal(_TERM) is _on_term:
+        if _imports_main():
+            # It is set for the rank, whose program is imported here as well.
+            us.before, before = handler, us.before
+            return before
         if us.owner == os.getpid():
             _unlink(us.file)
         _signal(_TERM, us.before)
     return _signal(number, handler)
+
+
+def _imports_main():
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and getattr(module.current_process(), "_inheriting", False)
 
 
 def _told(pid, number):
@@ -135,15 +149,18 @@ def _wait_until_heard(pid, file, sent):
 
 
 def _of_torch(module):
-    # It is set in each worker, in place of what is set there.
+    # It is set in each worker, in place of what is set there, be it the program's own handler.
     theirs = module._set_worker_signal_handlers
 
     def set_handlers(*arguments):
         theirs(*arguments)
         us = _Spared
-        if us.owner == os.getpid() and signal.getsignal(_TERM) is _on_term:
+        if us.owner == os.getpid():
             us.is_quiet = True
-            _signal(_TERM, _on_term)
+            try:
+                _listen()
+            except (OSError, ValueError):
+                pass
 
     module._set_worker_signal_handlers = set_handlers
 

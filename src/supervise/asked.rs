@@ -46,12 +46,17 @@ const MUTE: Duration = Duration::from_millis(500);
 pub(super) struct Asked {
     /// What the main process got first.
     first: i32,
-    processes: HashMap<(i32, u64), Instant>,
-    /// Their command lines, which a fork has as well.
+    /// When, and by which signal.
+    processes: HashMap<Key, (Instant, i32)>,
+    /// The command lines of programs among them, which a fork has as well.
     lines: HashSet<Vec<u8>>,
-    /// Those below the shim when the stop began. What a rank starts in order to save is not asked while it lives.
-    before: HashSet<(i32, u64)>,
+    /// Those below the shim when the stop began, and whether each was a helper. What a rank starts in order to
+    /// save is not asked while it lives.
+    before: HashMap<Key, bool>,
 }
+
+/// Pid and start.
+type Key = (i32, u64);
 
 impl Asked {
     /// Has `signal_main` send `number`, and asks what the main process has started if that is a shell: a shell
@@ -59,8 +64,10 @@ impl Asked {
     pub(super) fn begin(main: i32, number: i32, signal_main: impl FnOnce()) -> Asked {
         let all = tree::snapshot();
         let mut asked = Asked::among(&all, main, number);
+        // A shell that has ended is no shell any more.
+        let below = tree::below_shells(&all, main);
         signal_main();
-        for process in tree::below_shells(&all, main) {
+        for process in below {
             asked.ask(process, number);
         }
         asked
@@ -70,14 +77,9 @@ impl Asked {
     pub(super) fn everybody(main: i32, number: i32) -> Asked {
         let all = tree::snapshot();
         let mut asked = Asked::among(&all, main, number);
-        let is_fork = |process: &Process| {
-            let parent = tree::line(process.ppid);
-            !parent.is_empty() && parent == tree::line(process.pid)
-        };
         for process in tree::descendants(&all, own_pid()) {
-            let below_shell = tree::is_shell(process.ppid) == Some(true);
-            if below_shell || !(is_fork(process) || asked.is_helper(process)) {
-                asked.note(process);
+            if !asked.is_helper(process) {
+                asked.note(process, number);
             }
         }
         asked
@@ -90,11 +92,12 @@ impl Asked {
 
     fn among(all: &BTreeMap<i32, Process>, main: i32, first: i32) -> Asked {
         let before = tree::descendants(all, own_pid());
-        let before = before.into_iter().map(|one| (one.pid, one.start_ticks)).collect();
+        let before = before.into_iter().map(|one| (key(one), one.pid != main && is_helper(one)));
+        let before = before.collect();
         let (processes, lines) = (HashMap::new(), HashSet::new());
         let mut asked = Asked { first, processes, lines, before };
         if let Some(main) = tree::process(main) {
-            asked.note(&main);
+            asked.note(&main, first);
         }
         asked
     }
@@ -109,7 +112,7 @@ impl Asked {
     pub(super) fn late(&mut self, main: i32) -> bool {
         let all = tree::snapshot();
         for process in tree::descendants(&all, own_pid()) {
-            let is_old = self.before.contains(&(process.pid, process.start_ticks));
+            let is_old = self.before.contains_key(&key(process));
             if is_old && process.pid != main && !self.is_helper(process) {
                 self.ask(process, Signal::TERM.as_raw());
             }
@@ -119,64 +122,90 @@ impl Asked {
             && (handles.has(Signal::TERM.as_raw()) || !handles.has(self.first))
     }
 
-    /// TERM to what the main process has left, and to what that leaves.
+    /// Asks what the main process has left, and what that leaves: a program that handles the first signal gets
+    /// that, all else TERM.
     pub(super) fn ask_orphans(&mut self) {
-        self.ask_children(|_, _| true);
+        self.ask_children(true);
     }
 
-    /// The same for helpers only. They have ignored a TERM to all, see `src/inject`.
+    /// Helpers only. They have ignored a TERM to all, see `src/inject`.
     pub(super) fn ask_helpers(&mut self) {
-        self.ask_children(Asked::is_helper);
+        self.ask_children(false);
     }
 
-    fn ask_children(&mut self, which: impl Fn(&Asked, &Process) -> bool) {
+    fn ask_children(&mut self, programs: bool) {
         let all = tree::snapshot();
         let me = own_pid();
-        for process in tree::descendants(&all, me) {
-            if process.ppid == me && which(self, process) {
-                self.ask(process, Signal::TERM.as_raw());
+        for process in tree::descendants(&all, me).into_iter().filter(|one| one.ppid == me) {
+            let is_helper = self.is_helper(process);
+            let handles = || tree::handled(process.pid).is_some_and(|it| it.has(self.first));
+            let number = if !is_helper && handles() { self.first } else { Signal::TERM.as_raw() };
+            if programs || is_helper {
+                self.ask(process, number);
             }
         }
     }
 
-    /// KILL to what is left, was asked a moment ago and cannot answer: a helper, or a program that has no
-    /// handler for TERM. Any other one may be the training, below a program that passes nothing on.
+    /// KILL to what is left, was asked a moment ago and cannot answer: a helper, or a program that the signal
+    /// should have ended. One that handles or ignores it may be the training, below a program that passes
+    /// nothing on.
     pub(super) fn kill_mute(&self, now: Instant) {
         let all = tree::snapshot();
-        let term = Signal::TERM.as_raw();
         for process in tree::descendants(&all, own_pid()) {
-            let asked = self.processes.get(&(process.pid, process.start_ticks));
-            let is_due = asked.is_some_and(|at| now.saturating_duration_since(*at) >= MUTE);
-            let answers = || tree::handled(process.pid).is_some_and(|handles| handles.has(term));
-            if is_due && (self.is_helper(process) || !answers()) {
+            let Some((at, number)) = self.processes.get(&key(process)) else { continue };
+            let is_due = now.saturating_duration_since(*at) >= MUTE;
+            let goes_on = || {
+                let handles = tree::handled(process.pid);
+                handles.is_some_and(|it| it.has(*number) || it.ignores(*number))
+            };
+            if is_due && (self.is_helper(process) || !goes_on()) {
                 tree::signal(process, Signal::KILL);
             }
         }
     }
 
     fn ask(&mut self, process: &Process, number: i32) {
-        let is_new = !self.processes.contains_key(&(process.pid, process.start_ticks));
-        if is_new && let Some(signal) = Signal::from_named_raw(suited(process.pid, number)) {
-            self.note(process);
+        let is_new = !self.processes.contains_key(&key(process));
+        let suited = suited(process.pid, number);
+        if is_new && let Some(signal) = Signal::from_named_raw(suited) {
+            self.note(process, suited);
             tree::signal(process, signal);
         }
     }
 
-    fn note(&mut self, process: &Process) {
-        let key = (process.pid, process.start_ticks);
-        let is_new = self.processes.insert(key, Instant::now()).is_none();
+    fn note(&mut self, process: &Process, number: i32) {
+        self.processes.entry(key(process)).or_insert_with(|| (Instant::now(), number));
         // A fork of a shell is a part of its script.
-        if is_new && tree::is_shell(process.pid) == Some(false) && !self.is_helper(process) {
+        if !self.is_helper(process) && tree::is_shell(process.pid) == Some(false) {
             self.lines.insert(tree::line(process.pid));
         }
     }
 
-    /// Whether it is a part of a program that was asked: a fork, or an interpreter that it has started.
+    /// Whether it is a part of a program: a fork, or an interpreter that it has started.
     fn is_helper(&self, process: &Process) -> bool {
-        let line = tree::line(process.pid);
-        let has = |word: &&[u8]| memchr::memmem::find(&line, word).is_some();
-        !line.is_empty() && (self.lines.contains(&line) || HELPERS.iter().any(has))
+        match self.before.get(&key(process)) {
+            Some(is_helper) => *is_helper,
+            // Its parent may have ended.
+            None => {
+                let line = tree::line(process.pid);
+                !line.is_empty() && (self.lines.contains(&line) || has_word(&line))
+            }
+        }
     }
+}
+
+fn key(process: &Process) -> Key {
+    (process.pid, process.start_ticks)
+}
+
+fn is_helper(process: &Process) -> bool {
+    let line = tree::line(process.pid);
+    let is_fork = || line == tree::line(process.ppid) && tree::is_shell(process.ppid) != Some(true);
+    !line.is_empty() && (has_word(&line) || is_fork())
+}
+
+fn has_word(line: &[u8]) -> bool {
+    HELPERS.iter().any(|word| memchr::memmem::find(line, word).is_some())
 }
 
 /// What to send in place of `number`: a program that does not handle it would only die, so one that handles

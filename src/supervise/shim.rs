@@ -609,7 +609,7 @@ impl Shim {
                 (SweepStep::Term, Some(stop)) if !in_stop => stop.ask_helpers(),
                 (SweepStep::Term, Some(stop)) => {
                     stop.ask_orphans();
-                    if is_stopped {
+                    if is_stopped || end.success() {
                         stop.kill_mute(now);
                     }
                 }

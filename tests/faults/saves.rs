@@ -15,6 +15,10 @@ use nix::sys::signal::Signal;
 const GRACE: u64 = 60;
 /// Milliseconds of saving.
 const SAVING: u64 = 300;
+/// Longer than a helper without its rank may live.
+const LONG_SAVING: u64 = 1500;
+/// The workers of torch's loader, which set a handler of their own in C.
+const LOADERS: [&str; 3] = ["loader-fork", "loader-spawn", "loader-forkserver"];
 /// Programs that start the rank's and pass no signal on.
 const SHELL: &[&str] = &["sh", "-c", "\"$@\"; exit $?", "sh"];
 const DIES: &[&str] =
@@ -36,10 +40,13 @@ struct Stop {
     helpers: u32,
     kind: &'static str,
     end: &'static str,
+    handlers: &'static str,
     signal: Signal,
     /// As Slurm does; otherwise only to the launcher of this node.
     to_all: bool,
     node: u32,
+    /// Milliseconds of saving.
+    saving: u64,
     /// In front of the program of each rank.
     below: &'static [&'static str],
     /// Seconds.
@@ -56,9 +63,11 @@ const PLAIN: Stop = Stop {
     helpers: 2,
     kind: "fork",
     end: "exit",
+    handlers: "late",
     signal: Signal::SIGTERM,
     to_all: false,
     node: 0,
+    saving: SAVING,
     below: &[],
     grace: GRACE,
     inject: "auto",
@@ -72,7 +81,9 @@ impl Stop {
             false => &["direct", "command", "deepspeed"],
         };
         let kinds: &[&str] = match all {
-            true => &["fork", "spawn", "forkserver", "pool", "loader", "none"],
+            true => {
+                &["fork", "spawn", "forkserver", "pool", "none", LOADERS[0], LOADERS[1], LOADERS[2]]
+            }
             false => &["fork", "spawn", "pool"],
         };
         let (engine, kind) = (chance.of(engines), chance.of(kinds));
@@ -82,19 +93,27 @@ impl Stop {
             // Other nodes are stopped by TERM, and helpers outlive only that.
             (true, _) => &[Signal::SIGTERM],
             // KeyboardInterrupt may lose a batch of torch's, for which it then waits.
-            (false, "loader") => &[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT],
+            (false, kind) if LOADERS.contains(&kind) => {
+                &[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]
+            }
             _ => &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT],
         };
+        let handlers = chance.of(&["late", "top"]);
+        // A helper that handles TERM as its rank does outlives what its own parent sends at the exit.
+        let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
+        let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };
         Stop {
             engine,
             nodes,
             nproc: 1 + chance.below(2u32),
             helpers: 1 + chance.below(3u32),
             kind,
-            end: chance.of(&["exit", "at-once"]),
+            end: chance.of(ends),
+            handlers,
             signal: chance.of(signals),
             to_all,
             node: chance.below(nodes),
+            saving: chance.of(&[SAVING, LONG_SAVING]),
             below: if chance.below(4) == 0 { SHELL } else { &[] },
             after: chance.below(300),
             ..PLAIN
@@ -112,11 +131,12 @@ impl Stop {
         args.extend(["--grace", &grace, "--inject", self.inject, "--"].map(OsString::from));
         let launcher = Launcher::new(args).env("PYTHONPATH", modules());
         let numbers = [self.helpers.to_string(), self.kind.to_owned()];
-        let seconds = (SAVING as f64 / 1000.0).to_string();
+        let seconds = (self.saving as f64 / 1000.0).to_string();
         let mut line: Vec<OsString> =
             vec![python().into(), "-u".into(), program("saves.py").into()];
         line.push(launcher.folder().into());
-        line.extend(numbers.into_iter().chain([seconds, self.end.to_owned()]).map(OsString::from));
+        let words = [seconds, self.end.to_owned(), self.handlers.to_owned()];
+        line.extend(numbers.into_iter().chain(words).map(OsString::from));
         let launcher = launcher.args(self.below).args(line);
         if self.nodes > 1 {
             launcher.node(node, self.nodes, port).start()
@@ -148,7 +168,7 @@ impl Stop {
         let what = format!("{self:?}");
         let ended: Vec<Ended> =
             nodes.into_iter().map(|node| node.ends_by(harness::TIMEOUT, &what)).collect();
-        (ended, sent.elapsed().saturating_sub(Duration::from_millis(SAVING)))
+        (ended, sent.elapsed().saturating_sub(Duration::from_millis(self.saving)))
     }
 
     /// What is wrong with the end.
@@ -189,12 +209,8 @@ fn judge(stops: u64, seed: u64, all: bool) -> Vec<Duration> {
         let stop = Stop::draw(&mut Chance::new(seed, round), all);
         let (ended, added) = stop.run();
         let complaints = stop.complaints(&ended);
-        if all {
-            println!(
-                "{round}: {added:?} {stop:?} {}",
-                if complaints.is_empty() { "" } else { "WRONG" }
-            );
-        }
+        let word = if complaints.is_empty() { "" } else { "WRONG" };
+        println!("{round}: {added:?} {stop:?} {word}");
         if !complaints.is_empty() {
             wrong.push(format!("SEED={seed} stop {round} {stop:?}\n  {}", complaints.join("\n  ")));
         }
@@ -219,10 +235,19 @@ fn random_stops_let_every_rank_save() {
 #[test]
 fn what_passes_nothing_on_costs_no_save() {
     for (below, grace) in [(SHELL, GRACE), (DIES, GRACE), (GOES_ON, 12)] {
-        let stop = Stop { below, grace, ..PLAIN };
+        let stop = Stop { below, grace, saving: LONG_SAVING, ..PLAIN };
         let (ended, added) = stop.run();
         assert_eq!(stop.complaints(&ended), Vec::<String>::new());
         assert_eq!(added.as_secs() > grace / 2, below == GOES_ON, "{added:?}");
+    }
+}
+
+/// The program below a shell gets the signal as it is, and the time that it takes.
+#[test]
+fn a_shell_in_front_changes_no_stop() {
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGINT] {
+        let stop = Stop { below: SHELL, signal, saving: LONG_SAVING, ..PLAIN };
+        assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new(), "{signal}");
     }
 }
 
@@ -251,12 +276,23 @@ fn many_stops_let_every_rank_save_within_a_second() {
     assert!(at(95) <= Duration::from_secs(1), "{took:?}");
 }
 
-/// The loader of torch, whose workers set a handler of their own in C.
 #[test]
 fn workers_of_torchs_loader_outlive_a_signal_to_all() {
-    let stop = Stop { kind: "loader", to_all: true, ..PLAIN };
-    let (ended, _) = stop.run();
-    assert_eq!(stop.complaints(&ended), Vec::<String>::new());
+    for (kind, handlers) in LOADERS.iter().zip(["late", "top", "top"]) {
+        let stop = Stop { kind, handlers, nproc: 1, to_all: true, ..PLAIN };
+        let (ended, _) = stop.run();
+        assert_eq!(stop.complaints(&ended), Vec::<String>::new(), "{kind}");
+    }
+}
+
+/// The exit of multiprocessing ends daemons by SIGTERM, which workers must not take for the stop of a job.
+#[test]
+fn a_rank_that_handles_term_ends_its_persistent_workers() {
+    for kind in LOADERS {
+        let rank = Stop { kind, handlers: "top", end: "itself", nproc: 1, ..PLAIN };
+        let ended = rank.start(0, 0).ends_by(harness::TIMEOUT, kind);
+        assert_eq!((ended.code, ended.left.len()), (0, 0), "{kind}: {}", ended.err);
+    }
 }
 
 /// Without what the launcher puts into the ranks, a signal to all takes their helpers.

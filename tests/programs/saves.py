@@ -1,11 +1,12 @@
 # A rank that saves when the job stops, and needs its helpers until then: it waits for a word of each of
 # them before and while it saves, as a training does in next() of its data loader.
 #
-#   saves.py FOLDER HELPERS KIND SECONDS END
+#   saves.py FOLDER HELPERS KIND SECONDS END HANDLERS
 #
-# KIND is fork, spawn, forkserver, pool (concurrent.futures), none or loader (torch's DataLoader). Writes
-# FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the number of the signal. END is exit, or
-# at-once, which leaves the helpers.
+# KIND is fork, spawn, forkserver, pool (concurrent.futures), none, or a start method of the workers of torch's
+# DataLoader: loader-fork and so on. Writes FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the
+# number of the signal. END is exit, or at-once, which leaves the helpers, or itself, without any signal. HANDLERS
+# are set late, when the helpers run, or at the top, which helpers inherit or import.
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import time
 
 FOLDER, HELPERS, KIND, SECONDS = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+END, HANDLERS = sys.argv[5:]
 RANK = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
 stopped = []
 
@@ -26,6 +28,15 @@ def written(name, text):
 def on_signal(number, frame):
     stopped.append(number)
     written("signal-%s" % RANK, str(number))
+
+
+def set_handlers():
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, on_signal)
+
+
+if HANDLERS == "top":
+    set_handlers()
 
 
 def work(pipe):
@@ -78,7 +89,11 @@ class Data(object):
 def asked_of_torch():
     from torch.utils.data import DataLoader
 
-    batches = iter(DataLoader(Data(), batch_size=4, num_workers=HELPERS))
+    method = KIND.partition("-")[2]
+    loader = DataLoader(
+        Data(), batch_size=4, num_workers=HELPERS, multiprocessing_context=method, persistent_workers=True
+    )
+    batches = iter(loader)
     return lambda: next(batches)
 
 
@@ -87,13 +102,13 @@ def main():
         "none": lambda: lambda: time.sleep(0.002),
         "pool": asked_in_a_pool,
         "loader": asked_of_torch,
-    }.get(KIND, lambda: asked_by_pipe(multiprocessing.get_context(KIND)))()
+    }.get(KIND.partition("-")[0], lambda: asked_by_pipe(multiprocessing.get_context(KIND)))()
     step()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, on_signal)
+    if HANDLERS == "late":
+        set_handlers()
     print("READY", RANK, flush=True)
     try:
-        while not stopped:
+        while not stopped and END != "itself":
             step()
     except KeyboardInterrupt:
         on_signal(signal.SIGINT, None)
@@ -102,7 +117,7 @@ def main():
         step()
     written("saved-%s" % RANK, "whole")
     print("SAVED", RANK, flush=True)
-    if sys.argv[5] == "at-once":
+    if END == "at-once":
         os._exit(0)
 
 
