@@ -102,6 +102,10 @@ def main(how="", *words):
 
         parser = argparse.ArgumentParser()
         parser.add_argument("--local-rank", "--local_rank", type=int, required=True)
+        # The first rank that fails ends the other one.
+        for rank in range(int(os.environ["WORLD_SIZE"])):
+            while not os.path.exists(os.path.join(FOLDER, f"began-{rank}")):
+                time.sleep(0.01)
         parser.parse_args(words)
     elif how == "signals":
         signals()
