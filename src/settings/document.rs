@@ -6,8 +6,8 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Source;
-use super::refuse::{spaced, suggest, usage};
-use crate::lang::Text;
+use super::refuse::{suggest, usage};
+use crate::lang::{Text, spaced};
 use crate::letters::meant;
 use crate::nearest::nearest;
 use crate::text;
