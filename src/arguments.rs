@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::procfs::basename;
 use crate::settings::Program;
 
 /// Shells that take a script after `-c`.
@@ -131,29 +132,45 @@ fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
     before.iter().cloned().chain(inside).chain(from.iter().skip(1).cloned()).collect()
 }
 
-fn is_shell(word: &OsStr) -> bool {
-    let name = word.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    SHELLS.contains(&name)
+/// `bash`, `/bin/sh`
+pub(crate) fn is_shell(word: &OsStr) -> bool {
+    SHELLS.contains(&basename(word.as_bytes()))
 }
 
 /// Position of the script in `bash -euo pipefail -c SCRIPT`.
 fn script(argv: &[OsString]) -> Option<usize> {
     let shell = argv.iter().position(|word| is_shell(word))?;
-    let mut has_script = false;
-    let mut at = shell.saturating_add(1);
+    let (at, letters) = after_options(argv, shell.saturating_add(1));
+    (letters.contains(&b'c') && at < argv.len()).then_some(at)
+}
+
+/// Position of the file that `bash -eu -o pipefail FILE ARGS…` runs, in a command line that begins
+/// with the shell.
+pub(crate) fn shell_file(argv: &[OsString]) -> Option<usize> {
+    let (at, letters) = after_options(argv, 1);
+    let at = at + usize::from(argv.get(at).is_some_and(|word| word == "--"));
+    (!letters.iter().any(|letter| b"cs".contains(letter)) && at < argv.len()).then_some(at)
+}
+
+/// Position after a shell's options, which begin at `from`, and their letters.
+fn after_options(argv: &[OsString], from: usize) -> (usize, Vec<u8>) {
+    let mut letters = Vec::new();
+    let mut at = from;
     while let Some(word) = argv.get(at) {
         let word = word.as_bytes();
         if !(word.starts_with(b"-") || word.starts_with(b"+")) || word == b"--" {
             break;
         }
-        if !word.starts_with(b"--") {
-            has_script |= word.contains(&b'c');
-            // `-o` and `-O` take the next word.
-            at += usize::from(word.ends_with(b"o") || word.ends_with(b"O"));
-        }
-        at += 1;
+        // These take the next word.
+        let has_value = if word.starts_with(b"--") {
+            [&b"--rcfile"[..], b"--init-file"].contains(&word)
+        } else {
+            letters.extend_from_slice(word);
+            word.ends_with(b"o") || word.ends_with(b"O")
+        };
+        at += 1 + usize::from(has_value);
     }
-    (has_script && at < argv.len()).then_some(at)
+    (at, letters)
 }
 
 /// The simple commands of a script, in words without their quotes.

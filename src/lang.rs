@@ -153,6 +153,25 @@ pub(crate) fn cause(error: &io::Error) -> Text {
     }
 }
 
+/// A name that follows Chinese words: with a space in front if it begins in Latin.
+pub(crate) fn spaced(zh: &str) -> String {
+    if zh.starts_with(|c: char| c.is_ascii()) { format!(" {zh}") } else { zh.to_owned() }
+}
+
+/// A name between Chinese words: with a space at each end that is Latin.
+pub(crate) fn between(zh: &str) -> String {
+    let mut zh = spaced(zh);
+    if zh.ends_with(|c: char| c.is_ascii_alphanumeric()) {
+        zh.push(' ');
+    }
+    zh
+}
+
+/// The same at the beginning of a sentence.
+pub(crate) fn leading(zh: &str) -> String {
+    between(zh).trim_start().to_owned()
+}
+
 /// `text!("{n} nodes", "{n} 个节点")`: a [`Text`] from two format strings that
 /// capture variables of the scope.
 #[macro_export]

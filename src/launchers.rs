@@ -7,7 +7,7 @@
 
 mod prefixes;
 
-pub(crate) use prefixes::{PrefixScope, command_at, is_assignment, prefixes};
+pub(crate) use prefixes::{PrefixScope, command_at, is_assignment, may_move, prefixes};
 
 use crate::procfs::basename;
 

@@ -133,7 +133,7 @@ fn late(gpu: &Gpu) -> Option<CheckFinding> {
         ),
         text!(
             "check whether nvidia-smi -q -i INDEX also hangs; if it does, reboot the node",
-            "请查看 nvidia-smi -q -i 序号 是否同样无响应；若是，请重启节点"
+            "请查看 nvidia-smi -q -i N（N 为序号）是否同样无响应；若是，请重启节点"
         ),
     ))
 }

@@ -4,6 +4,7 @@
 use super::finding::{CheckFinding, FindingKind, Judge, planned, shown};
 use super::input::CheckInput;
 use crate::lang::Text;
+use crate::observe::FirstLineFault;
 use crate::settings::{EMBEDDED, Source, config_files};
 use crate::text;
 use crate::verdict::Id;
@@ -48,6 +49,9 @@ fn script(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     };
     let (path, from) = (shown(&script.path), shown(&script.from));
     let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
+    if let Some(fault) = &script.fault {
+        return vec![first_line(&path, &place, fault)];
+    }
     if script.exists {
         return vec![CheckFinding::ok(text!("{path}{place}", "{path}{place}"))];
     }
@@ -58,6 +62,44 @@ fn script(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         ),
         missing_script(input),
     )]
+}
+
+fn first_line(path: &str, place: &str, fault: &FirstLineFault) -> CheckFinding {
+    let convert = || {
+        text!(
+            "write its lines with LF: sed -i 's/\\r$//' {path} (dos2unix); git: `*.sh text eol=lf` in .gitattributes",
+            "请将换行符改为 LF：sed -i 's/\\r$//' {path}（或 dos2unix）；git 请在 .gitattributes 中写 `*.sh text eol=lf`"
+        )
+    };
+    match fault {
+        FirstLineFault::KernelReads(line) => CheckFinding::bad(
+            text!(
+                "line 1 of {path}{place} is `{line}` with a carriage return behind it (CRLF, as Windows ends lines), which the kernel takes for a part of it; no rank could start",
+                "{path}{place} 第 1 行 `{line}` 后有回车符（CRLF，即 Windows 换行符），内核会把它当作该行的一部分：任何 rank 都无法启动"
+            ),
+            convert(),
+        ),
+        FirstLineFault::ShellReads(shell) => CheckFinding::doubtful(
+            text!(
+                "line 1 of {path}{place} ends with a carriage return (CRLF, as Windows ends lines); {shell} takes it for a part of the last word of each line",
+                "{path}{place} 第 1 行以回车符结尾（CRLF，即 Windows 换行符）；{shell} 会把它当作每行最后一个词的一部分"
+            ),
+            convert(),
+        ),
+        FirstLineFault::NoInterpreter(interpreter) => {
+            let interpreter = shown(interpreter);
+            CheckFinding::bad(
+                text!(
+                    "line 1 of {path}{place} names the interpreter {interpreter}, which does not exist; no rank could start",
+                    "{path}{place} 第 1 行指定的解释器 {interpreter} 不存在：任何 rank 都无法启动"
+                ),
+                text!(
+                    "correct that line, or give the interpreter before the file: -- bash {path}",
+                    "请改正该行，或在文件前写出解释器：-- bash {path}"
+                ),
+            )
+        }
+    }
 }
 
 /// The hint for a missing script. The profile may be embedded; then the user can adapt a copy.
@@ -83,7 +125,7 @@ fn missing_script(input: &CheckInput<'_>) -> Text {
 /// rank starts, and without DeepSpeed's file every rank would fail.
 fn engine_files(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(plan) = input.outline() else { return Vec::new() };
-    let named = config_files(&plan.engine_args, plan.program.args());
+    let named = config_files(&plan.engine_args, Some(&plan.program));
     let looked_at = &input.facts.state.engine_files;
     let found = named.iter().filter_map(|(argument, path)| {
         let file = looked_at.iter().find(|file| file.path.as_os_str() == path.as_str())?;

@@ -182,7 +182,7 @@ impl<'a> ProcessScan<'a> {
         let alive = match agent {
             Some(agent) => running(agent),
             None if launches && pid == process.pid => {
-                text!("it is a launcher that runs", "它是正在运行的启动器")
+                text!("it is a running launcher", "它是正在运行的启动器")
             }
             None if launches => {
                 text!("its launcher {pid} is still running", "其启动器 {pid} 仍在运行")

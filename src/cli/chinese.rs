@@ -250,7 +250,7 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "dump",
         "将正在运行的任务的证据写入目录，用于报告问题",
-        "涵盖所有节点：调用栈、torch 的飞行记录、计划、日志记录、各 rank 的最后若干行输出，以及内核给出的状态。敏感信息会被隐去。各 rank 照常运行。ranklaunch explain 目录 可读取其中的飞行记录。请在任务的容器中以其用户或 root 运行。",
+        "涵盖所有节点：调用栈、torch 的飞行记录、计划、日志记录、各 rank 的最后若干行输出，以及内核给出的状态。敏感信息会被隐去。各 rank 照常运行。可用 ranklaunch explain DIR 读取其中的飞行记录。请在任务的容器中以其用户或 root 运行。",
     ),
     (
         "report",

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use super::foreign;
 use super::line::Line;
 use crate::lang::Text;
+use crate::letters::meant;
 use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -91,6 +92,50 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     })
 }
 
+/// The refusal of `help WORD` where the word is no subcommand.
+pub(super) fn no_help(word: &str, root: &Command) -> Refusal {
+    let text = text!("there is no help about `{word}`", "没有关于 `{word}` 的帮助");
+    let flag = format!("--{}", word.trim_start_matches('-'));
+    let has_it = |of: &&Command| longs(of).contains(&flag);
+    // Most options are those of several subcommands, run first.
+    let owner = root.get_subcommands().find(has_it).map(Command::get_name);
+    let ids = Id::ALL.iter().map(|id| id.as_str());
+    let of_family = ids.clone().find(|id| {
+        id.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    let names = || root.get_subcommands().map(Command::get_name);
+    let hint = match (owner, of_family) {
+        (Some(owner), Some(id)) => text!(
+            "{flag} is an option: ranklaunch {owner} --help; findings of this name: ranklaunch explain {id}",
+            "{flag} 是一个选项：ranklaunch {owner} --help；同名检查项：ranklaunch explain {id}"
+        ),
+        (Some(owner), None) => text!(
+            "{flag} is an option: ranklaunch {owner} --help",
+            "{flag} 是一个选项：ranklaunch {owner} --help"
+        ),
+        (None, Some(id)) => text!("write ranklaunch explain {id}", "请写 ranklaunch explain {id}"),
+        (None, None) => match (nearest(word, names()), nearest(word, ids)) {
+            (Some(near), _) => {
+                text!("did you mean ranklaunch help {near}?", "是否想写 ranklaunch help {near}？")
+            }
+            (None, Some(near)) => text!(
+                "did you mean ranklaunch explain {near}?",
+                "是否想写 ranklaunch explain {near}？"
+            ),
+            (None, None) => text!(
+                "ranklaunch --help lists subcommands and options, ranklaunch explain all ids",
+                "ranklaunch --help 列出子命令与选项，ranklaunch explain 列出全部 ID"
+            ),
+        },
+    };
+    refusal(text, hint)
+}
+
+/// The options of a subcommand, with their dashes.
+fn longs(of: &Command) -> Vec<String> {
+    of.get_arguments().filter_map(|one| Some(format!("--{}", one.get_long()?))).collect()
+}
+
 /// The hint with the help of this subcommand.
 fn about(command: &Command) -> Text {
     match command.get_name() {
@@ -102,9 +147,6 @@ fn about(command: &Command) -> Text {
 fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal {
     let typed = argument.split('=').next().unwrap_or(argument);
     let text = text!("there is no option `{typed}`", "没有选项 `{typed}`");
-    let longs = |of: &Command| -> Vec<String> {
-        of.get_arguments().filter_map(|one| Some(format!("--{}", one.get_long()?))).collect()
-    };
     let names = longs(command);
     let root = Line::command();
     let owner = root.get_subcommands().find(|other| longs(other).iter().any(|one| one == typed));
@@ -114,7 +156,8 @@ fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal 
             text!("only ranklaunch {owner} has this option", "只有 ranklaunch {owner} 有此选项"),
         );
     }
-    let hint = match (nearest(typed, names.iter().map(String::as_str)), launches) {
+    let plain: String = typed.chars().map(|letter| meant(letter).unwrap_or(letter)).collect();
+    let hint = match (nearest(&plain, names.iter().map(String::as_str)), launches) {
         (Some(near), true) => text!(
             "did you mean `{near}`? Arguments of the script go after --",
             "是否想写 `{near}`？脚本的参数写在 -- 之后"
@@ -131,6 +174,9 @@ fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal 
 
 /// The refusal of a word that is neither an option nor a subcommand.
 fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -> Refusal {
+    if word.chars().next().and_then(meant) == Some('-') {
+        return unknown_option(word, command, launches);
+    }
     // `profile` and `lint` accept other words.
     let (names, is_root): (Vec<&str>, bool) = match command.has_subcommands() {
         true => (
@@ -166,15 +212,15 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
     let hint = match (launches, command.get_name()) {
         (true, "ranklaunch") => text!(
             "put -- before the script: ranklaunch [options] -- {word} …",
-            "请在脚本前加 --: ranklaunch [选项] -- {word} …"
+            "请在脚本前加 --：ranklaunch [选项] -- {word} …"
         ),
         (true, name) => text!(
             "put -- before the script: ranklaunch {name} [options] -- {word} …",
-            "请在脚本前加 --: ranklaunch {name} [选项] -- {word} …"
+            "请在脚本前加 --：ranklaunch {name} [选项] -- {word} …"
         ),
         (false, "init") => text!(
             "put -- before the command: ranklaunch init -- {word} …",
-            "请在命令前加 --: ranklaunch init -- {word} …"
+            "请在命令前加 --：ranklaunch init -- {word} …"
         ),
         (false, _) => about(command),
     };

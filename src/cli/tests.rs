@@ -96,6 +96,16 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("list", "`list`", "write ranklaunch profile list"),
         ("doctor", "`doctor`", "write ranklaunch check"),
         ("qqqq", "`qqqq`", "put -- before the script"),
+        // As an editor writes dashes.
+        ("–nnodes 2", "`–nnodes`", "did you mean `--nnodes`? "),
+        ("—nnodes 2", "`—nnodes`", "— (U+2014) is not a plain -"),
+        ("plan －－nnodes=2", "`－－nnodes`", "did you mean `--nnodes`"),
+        ("help layout", "help about `layout`", "--layout is an option: ranklaunch run --help"),
+        ("help layout", "help about `layout`", "ranklaunch explain layout."),
+        ("help --nnodes", "help about `--nnodes`", "ranklaunch run --help"),
+        ("help muster.script", "help about `muster.script`", "ranklaunch explain muster.script"),
+        ("help plam", "help about `plam`", "ranklaunch help plan"),
+        ("help qqqq", "help about `qqqq`", "ranklaunch --help lists"),
     ] {
         let Refusal { verdict, text, hint: said, .. } = refused(line);
         assert_eq!(verdict, Verdict::Usage, "{line}");

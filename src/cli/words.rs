@@ -26,7 +26,7 @@ pub(super) struct Words {
 /// Rearranges the words.
 ///
 /// # Errors
-/// An option of another launcher that has no counterpart here.
+/// An option of another launcher that has no counterpart here, or `help` about no subcommand.
 pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let root = Line::command();
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
@@ -36,6 +36,11 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         .map_or((&[][..], ours), |(_, rest)| (ours.get(..1).unwrap_or_default(), rest));
     if let Some(asked) = about_itself(ours, &root) {
         return Ok(Words { line: [name, &asked].concat(), repeated: Vec::new() });
+    }
+    if let [help, word, ..] = ours
+        && help == "help"
+    {
+        return Err(mistake::no_help(&word.to_string_lossy(), &root));
     }
     let at = subcommand(ours, &root);
     let own = at.and_then(|at| ours.get(at)).and_then(|word| word.to_str());

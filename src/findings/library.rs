@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Family, Id};
 use crate::embedded;
-use crate::lang::Text;
+use crate::lang::{Text, spaced};
 use crate::settings;
 
 /// The explanation of an id or an exit code.
@@ -87,14 +87,14 @@ impl Id {
             .flatten()
             .map(String::as_str)
             .collect();
-        let ways = ways.join(", ");
         let fill = |text: &Text| {
-            let one = |text: &str, allowed: &str| {
+            let one = |text: &str, allowed: &str, between: &str| {
                 text.replace("{name}", &form.name)
                     .replace("{allowed}", allowed)
-                    .replace("{ways}", &ways)
+                    .replace("{ways}", &ways.join(between))
             };
-            Text::new(one(&text.en, &form.allowed.en), one(&text.zh, &form.allowed.zh))
+            let Text { en, zh } = &form.allowed;
+            Text::new(one(&text.en, en, ", "), one(&text.zh, &spaced(zh), "、"))
         };
         Some(Explanation { what: fill(what), why: fill(why), mend: fill(mend), off: fill(off) })
     }

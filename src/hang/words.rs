@@ -4,7 +4,7 @@ use super::doing::Doing;
 use super::evidence::RankEvidence;
 use super::kinds::Kind;
 use crate::diagnose::Frame;
-use crate::lang::Text;
+use crate::lang::{Text, between, leading};
 use crate::recorder::{Collective, Entered};
 use crate::text;
 
@@ -33,8 +33,9 @@ pub(super) fn sentence(facts: &Facts<'_>) -> Text {
 
 fn deed(facts: &Facts<'_>) -> Text {
     let who = who(facts);
-    let (en, zh) = (&who.en, &who.zh);
+    let (en, zh) = (&who.en, leading(&who.zh));
     let Text { en: of, zh: of_zh } = collective(facts.collective);
+    let in_zh = between(&of_zh);
     match (facts.kind, facts.entered) {
         (Kind::Ended, _) => text!(
             "{en} has ended with code 0 and never entered {of}",
@@ -69,19 +70,22 @@ fn deed(facts: &Facts<'_>) -> Text {
             )
         }
         (Kind::OtherCollective, None) => {
-            text!("the ranks called different things in {of}", "各 rank 在{of_zh}中的调用不一致")
+            text!("the ranks called different things in {of}", "各 rank 在{in_zh}中的调用不一致")
         }
         (Kind::OtherShape, None) if facts.rank.is_some() => text!(
             "{en} has left {of}, in which others still wait: it called that with another size, or something else",
             "{zh}已离开{of_zh}，而其他 rank 仍在其中等待：它传入的大小不同，或调用了别的操作"
         ),
         (Kind::OtherShape, None) => {
-            text!("the ranks do not agree about sizes in {of}", "各 rank 在{of_zh}中的大小不一致")
+            text!("the ranks do not agree about sizes in {of}", "各 rank 在{in_zh}中的大小不一致")
         }
-        (Kind::Link, _) if facts.rank.is_some() => text!(
-            "all ranks have entered {of} alike, and NCCL does not reach {en}",
-            "所有 rank 都已一致地进入{of_zh}，但 NCCL 无法联系到{zh}"
-        ),
+        (Kind::Link, _) if facts.rank.is_some() => {
+            let zh = &who.zh;
+            text!(
+                "all ranks have entered {of} alike, and NCCL does not reach {en}",
+                "所有 rank 都已一致地进入{of_zh}，但 NCCL 无法联系到 {zh}"
+            )
+        }
         (Kind::Link, _) => text!(
             "all ranks have entered {of} alike, and none leaves it",
             "所有 rank 都已一致地进入{of_zh}，但没有一个完成"
@@ -91,7 +95,7 @@ fn deed(facts: &Facts<'_>) -> Text {
         }
         (Kind::Deadlock, _) => text!(
             "{en} waits in {of} for a rank that waits for it in another group",
-            "{zh}在{of_zh}中等待，而它所等的 rank 又在另一组中等待它"
+            "{zh}在{in_zh}中等待，而它所等的 rank 又在另一组中等待它"
         ),
         (Kind::NeverEntered | Kind::Unknown, _) if !facts.is_awaited => {
             text!("{en} stands still", "{zh}没有进展")
@@ -121,8 +125,8 @@ fn who(facts: &Facts<'_>) -> Text {
         (Some(rank), Some(node)) => {
             text!("rank {rank} (node {node})", "rank {rank}（节点 {node}）")
         }
-        (Some(rank), None) => text!("rank {rank}", "rank {rank} "),
-        (None, _) => text!("a rank", "某个 rank "),
+        (Some(rank), None) => text!("rank {rank}", "rank {rank}"),
+        (None, _) => text!("a rank", "某个 rank"),
     }
 }
 

@@ -152,7 +152,7 @@ fn unknown(rule: RetryRule, id: &str, source: &Source, catalogue: &Catalogue) ->
             let verdicts = verdicts.join(", ");
             text!(
                 "it takes the id of a cause, as ranklaunch explain LOG shows it (cuda_oom), of a row of [[diagnose]], or of a verdict: {verdicts}",
-                "可用的有：原因的 ID（ranklaunch explain 日志 会显示，例如 cuda_oom）、[[diagnose]] 中的 id，或结论的 ID：{verdicts}"
+                "可用的有：原因的 ID（ranklaunch explain LOG 会显示，例如 cuda_oom）、[[diagnose]] 中的 id，或结论的 ID：{verdicts}"
             )
         }
     };

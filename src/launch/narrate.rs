@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::context::Context;
-use crate::lang::Text;
+use crate::lang::{Text, leading};
 use crate::ranges;
 use crate::rank::{GlobalRank, RankId};
 use crate::report::ending::{self, describe};
@@ -118,7 +118,8 @@ fn of_ends(planned: Planned, ends: &Grouped) -> Vec<Text> {
     let line = |(end, ranks): &(End, Vec<u32>)| {
         let Text { en, zh } = describe(*end);
         let Text { en: who, zh: who_zh } = all_named(planned, ranks);
-        text!("{who} ended with {en}", "{who_zh} 结束：{zh}")
+        let who_zh = leading(&who_zh);
+        text!("{who} ended with {en}", "{who_zh}结束：{zh}")
     };
     ends.iter().map(line).collect()
 }
@@ -129,13 +130,15 @@ fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
             let Text { en, zh } = describe(*end);
             let Text { en: who, zh: who_zh } = named(planned, rank.global);
-            text!("{who} ended with {en}", "{who_zh} 结束：{zh}")
+            let who_zh = leading(&who_zh);
+            text!("{who} ended with {en}", "{who_zh}结束：{zh}")
         }
         Notice::RankEnded { rank, end: None } => {
             let Text { en: who, zh: who_zh } = named(planned, rank.global);
+            let who_zh = leading(&who_zh);
             text!(
                 "the shim of {who} was killed, so {who} was ended with it",
-                "{who_zh} 的 shim 被杀死，{who_zh} 已随之终止"
+                "{who_zh}的 shim 被杀死，{who_zh}已随之终止"
             )
         }
         Notice::NotExecuted { rank, program, after, given_up } => {

@@ -161,11 +161,13 @@ async fn tell(
 }
 
 fn heard(config: &Config, told: usize) -> Text {
-    let others = config.nnodes.saturating_sub(1);
-    text!(
-        "{told} of {others} other nodes were notified of this refusal",
-        "已将本次拒绝通知 {others} 个其他节点中的 {told} 个"
-    )
+    let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
+    let zh = match told {
+        0 => format!("其他 {others} 个节点均未能收到本次拒绝的通知"),
+        told if told >= others => format!("已将本次拒绝通知其他 {others} 个节点"),
+        told => format!("其他 {others} 个节点中，{told} 个已收到本次拒绝的通知"),
+    };
+    text!("{told} of {others} other nodes were notified of this refusal", "{zh}")
 }
 
 /// On node 0, if another process holds the muster port: notifies the others on the second port.

@@ -212,6 +212,29 @@ const PREFIXES: &[Prefix] = &[
     Prefix { names: &["poetry", "pipenv", "rye", "hatch"], ..ENVIRONMENT },
 ];
 
+/// Prefixes and flags after which a path may mean another file than here.
+const ELSEWHERE: &[&str] = &[
+    "chroot",
+    "sudo",
+    "hatch",
+    "pdm",
+    "pixi",
+    "rye",
+    "-C",
+    "--chdir",
+    "--cwd",
+    "--directory",
+    "--project",
+];
+
+/// Whether these words before a command may give it another working folder or root.
+pub(crate) fn may_move<W: AsRef<[u8]>>(before: &[W]) -> bool {
+    before.iter().any(|word| {
+        let name = word.as_ref().split(|byte| *byte == b'=').next().unwrap_or_default();
+        ELSEWHERE.iter().any(|known| known.as_bytes() == basename(name))
+    })
+}
+
 /// Whether the word is an assignment `NAME=VALUE`.
 pub(crate) fn is_assignment(word: &[u8]) -> bool {
     let name = word.iter().position(|byte| *byte == b'=').and_then(|at| word.get(..at));

@@ -11,8 +11,8 @@ mod host;
 
 pub(crate) use engine::{AccelerateConfig, EngineCli};
 pub(crate) use host::{
-    ClockState, Compat, Folder, Hami, HostFacts, Leftover, NamedFile, NonForwardingInit, Script,
-    TimedOut, UsedFolder,
+    ClockState, Compat, FirstLineFault, Folder, Hami, HostFacts, Leftover, NamedFile,
+    NonForwardingInit, Script, TimedOut, UsedFolder,
 };
 
 use super::gpu::{FabricState, RecoveryAction};

@@ -149,7 +149,7 @@ fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width
         line(text!("others", "其他"), words.get(lang));
     }
     line(text!("retry", "重试"), cause.retry.words().get(lang));
-    line(text!("lies in", "问题在"), cause.owner.words().get(lang));
+    line(text!("lies in", "归因"), cause.owner.words().get(lang));
 }
 
 fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usize>) {
@@ -375,7 +375,7 @@ pub(crate) fn row_text(row: &Row, lang: Lang, width: Option<usize>) -> String {
     line(text!("mend", "处理"), described(&row.remedy).get(lang));
     if row.role == Role::Root {
         line(text!("retry", "重试"), row.retry.words().get(lang));
-        line(text!("lies in", "问题在"), row.owner.words().get(lang));
+        line(text!("lies in", "归因"), row.owner.words().get(lang));
     }
     out
 }

@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::annotations::{data, property};
 use crate::columns::labelled;
-use crate::lang::{Lang, Text};
+use crate::lang::{Lang, Text, between};
 use crate::ranges::listed;
 use crate::recorder::{Collective, Culprit, Entered, Hang, HangKind, Late};
 use crate::text;
@@ -88,6 +88,7 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
     let nothing = || text!("a collective", "集合通信");
     let Text { en: what, zh: what_zh } =
         culprit.collective.as_ref().map_or_else(nothing, collective);
+    let in_zh = between(&what_zh);
     let who = culprit.rank.unwrap_or(0);
     match (culprit.kind, &culprit.entered) {
         (HangKind::NeverEntered, _) if culprit.is_inside => {
@@ -122,11 +123,11 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
         }
         (HangKind::OtherCollective | HangKind::OtherShape, None) => text!(
             "the ranks do not agree about sizes in {what}: all inputs together are not as large as all outputs",
-            "各 rank 在{what_zh}中的大小不一致：输入总量与输出总量不等"
+            "各 rank 在{in_zh}中的大小不一致：输入总量与输出总量不等"
         ),
         (HangKind::Deadlock, _) => text!(
             "rank {who} waits in {what} for a rank that waits for it in another group",
-            "rank {who} 在{what_zh}中等待，而它所等的 rank 又在另一组中等待它"
+            "rank {who} 在{in_zh}中等待，而它所等的 rank 又在另一组中等待它"
         ),
         (HangKind::Unknown, _) => text!(
             "there is no dump of rank {who}, and all others have entered {what}",

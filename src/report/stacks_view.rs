@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::lang::{Lang, Text, counted};
+use crate::lang::{Lang, Text, counted, leading};
 use crate::ranges::listed;
 use crate::rank::GlobalRank;
 use crate::stacks::{
@@ -95,7 +95,7 @@ pub(crate) fn text(job: &Job, stacks: &JobStacks, lang: Lang) -> String {
     .to_owned();
     out.push('\n');
     for Unanswered { who, why } in &stacks.unanswered {
-        let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (who, why);
+        let (Text { en: why_en, zh: why_zh }, en, zh) = (why, &who.en, leading(&who.zh));
         let line = text!("no answer from {en}: {why_en}", "{zh}没有应答：{why_zh}");
         let _ = writeln!(out, "{}", line.get(lang));
     }

@@ -71,7 +71,7 @@ fn wrong(word: &OsStr) -> Refusal {
         Id::SettingsAssume,
         text!(
             "--assume is {word}, but must describe a node's GPUs: gpus=N from 1 to {MOST}, optionally name=NAME and memory=SIZE",
-            "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称 和 memory=容量"
+            "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称、memory=容量"
         ),
         text!(
             "for example --assume gpus=8,name=H100,memory=80GiB",

@@ -3,7 +3,8 @@
 //! Takes the engine's own arguments and the program's; gives the files with the argument that
 //! names each. Does not access the files.
 
-use std::ffi::OsString;
+use super::Program;
+use crate::launchers::{self, LauncherKind, ProgramPosition};
 
 /// Options of `accelerate launch` that name a file that must exist.
 const OF_ENGINE: &[&str] = &["--config_file", "--deepspeed_config_file"];
@@ -12,13 +13,31 @@ const OF_ENGINE: &[&str] = &["--config_file", "--deepspeed_config_file"];
 const OF_PROGRAM: &[&str] = &["--deepspeed_config"];
 
 /// (argument, file), in the order of the command line. Placeholders stay as they are.
-pub(crate) fn config_files(engine: &[String], program: &[OsString]) -> Vec<(String, String)> {
+pub(crate) fn config_files(engine: &[String], program: Option<&Program>) -> Vec<(String, String)> {
     let engine: Vec<&str> = engine.iter().map(String::as_str).collect();
+    let words = program.map_or(&[][..], Program::args);
     // A name that is not UTF-8 is skipped.
-    let program: Vec<&str> = program.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let mut files = named(&engine, OF_ENGINE);
-    files.extend(named(&program, OF_PROGRAM));
+    if let Some(Program::Command { .. }) = program {
+        files.extend(named(own_of_launcher(&words), OF_ENGINE));
+    }
+    files.extend(named(&words, OF_PROGRAM));
     files
+}
+
+/// The arguments that `accelerate launch` reads itself, where engine `command` runs it.
+fn own_of_launcher<'a, 'b>(argv: &'a [&'b str]) -> &'a [&'b str] {
+    let accelerate = launchers::of_argv(argv)
+        .filter(|(launcher, _)| launcher.kind == LauncherKind::Accelerate)
+        .filter(|(_, at)| !argv.get(..*at).is_some_and(launchers::may_move));
+    let Some((launcher, at)) = accelerate else { return &[] };
+    let arguments = argv.get(at..).unwrap_or_default();
+    let end = match launcher.target(arguments) {
+        Some(ProgramPosition::Script(at) | ProgramPosition::Module(at)) => at,
+        None => arguments.len(),
+    };
+    arguments.get(..end).unwrap_or_default()
 }
 
 fn named(words: &[&str], options: &[&str]) -> Vec<(String, String)> {
@@ -44,6 +63,8 @@ fn named(words: &[&str], options: &[&str]) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     #[test]
@@ -57,10 +78,36 @@ mod tests {
         ];
         let program = ["--deepspeed_config", "c.json", "--config_file", "mine.yaml"];
         let engine: Vec<String> = engine.iter().map(|&word| word.to_owned()).collect();
-        let program: Vec<OsString> = program.iter().map(OsString::from).collect();
+        let args = program.iter().map(OsString::from).collect();
+        let program = Program::Script { path: "t.py".into(), args };
         let files: Vec<String> =
-            config_files(&engine, &program).into_iter().map(|(_, file)| file).collect();
+            config_files(&engine, Some(&program)).into_iter().map(|(_, file)| file).collect();
         assert_eq!(files, ["a.yaml", "b.json", "c.json"]);
-        assert_eq!(config_files(&["--config_file".to_owned()], &[]), []);
+        assert_eq!(config_files(&["--config_file".to_owned()], None), []);
+    }
+
+    /// Engine `command` runs accelerate as the user wrote it.
+    #[test]
+    fn a_launcher_in_a_command_names_its_own_files_only() {
+        for (line, expected) in [
+            ("accelerate launch --config_file a.yaml t.py --config_file b", &["a.yaml"][..]),
+            ("env X=1 accelerate-launch --config-file=a.yaml -m x.y", &["a.yaml"]),
+            ("python -m accelerate.commands.launch --config_file a.yaml t.py", &["a.yaml"]),
+            ("chroot /x accelerate launch --config_file a.yaml t.py", &[]),
+            ("accelerate config --config_file a.yaml", &[]),
+            ("python t.py --config_file a.yaml", &[]),
+            // It goes on without the file.
+            ("deepspeed --hostfile a t.py", &[]),
+        ] {
+            let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let args = argv.clone();
+            let files_of = |program| {
+                let files = config_files(&[], Some(&program)).into_iter();
+                files.map(|(_, file)| file).collect::<Vec<_>>()
+            };
+            assert_eq!(files_of(Program::Command { argv }), expected, "{line}");
+            let empty: [&str; 0] = [];
+            assert_eq!(files_of(Program::Script { path: "t.py".into(), args }), empty, "{line}");
+        }
     }
 }

@@ -209,8 +209,8 @@ pub(super) fn one_of<T: Copy>(
     found.ok_or_else(|| {
         let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         let (last, others) = all.split_last().unwrap_or((&"", &[]));
-        let others = others.join(", ");
-        document.wrong_type(entry, text!("{others} or {last}", "{others} 或 {last}"))
+        let (en, zh) = (others.join(", "), others.join("、"));
+        document.wrong_type(entry, text!("{en} or {last}", "{zh} 或 {last}"))
     })
 }
 

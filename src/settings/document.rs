@@ -6,8 +6,9 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Source;
-use super::refuse::{spaced, suggest, usage};
-use crate::lang::Text;
+use super::refuse::{suggest, usage};
+use crate::lang::{Text, spaced};
+use crate::letters::meant;
 use crate::nearest::nearest;
 use crate::text;
 use crate::verdict::{Id, Refusal};
@@ -33,18 +34,40 @@ impl<'a> Document<'a> {
         DeTable::parse(self.text).map(Spanned::into_inner).map_err(|error| {
             let line = self.line(error.span().map_or(0, |span| span.start));
             let (file, message) = (self.file, error.message().replace('\n', ", "));
+            let text = match self.unmeant(line) {
+                Some(letter) => text!(
+                    "{file}:{line}: not TOML: {message}, at `{letter}`",
+                    "{file}:{line}: 不是合法的 TOML：{message}，位于 `{letter}`"
+                ),
+                None => text!(
+                    "{file}:{line}: not TOML: {message}",
+                    "{file}:{line}: 不是合法的 TOML：{message}"
+                ),
+            };
             usage(
                 Id::SettingsProfile,
-                text!(
-                    "{file}:{line}: not TOML: {message}",
-                    "{file}:{line}: 不是合法的 TOML: {message}"
-                ),
+                text,
                 text!(
                     "write text in quotes and lists in [ ]; config/reference.toml shows every key",
                     "文本需加引号，列表写在 [ ] 中；config/reference.toml 列出全部键"
                 ),
             )
         })
+    }
+
+    /// The first letter of a line, outside of its strings and its comment, that only looks like one of TOML.
+    fn unmeant(self, line: usize) -> Option<char> {
+        let mut quote = None;
+        for letter in self.text.lines().nth(line.checked_sub(1)?)?.chars() {
+            match (quote, letter) {
+                (None, '#') => return None,
+                (None, '"' | '\'') => quote = Some(letter),
+                (None, _) if meant(letter).is_some() => return Some(letter),
+                (Some(open), _) if open == letter => quote = None,
+                _ => {}
+            }
+        }
+        None
     }
 
     /// The 1-based line of a byte offset.

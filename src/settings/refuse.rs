@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::table::SettingRow;
 use super::{Source, Sourced};
-use crate::lang::Text;
+use crate::lang::{Text, spaced};
 use crate::mask;
 use crate::nearest::nearest;
 use crate::text;
@@ -134,11 +134,6 @@ fn first_word(value: &OsStr) -> &OsStr {
     let bytes = value.as_bytes();
     let end = bytes.iter().position(u8::is_ascii_whitespace).unwrap_or(bytes.len());
     bytes.get(..end).map_or(value, OsStr::from_bytes)
-}
-
-/// Puts a space between Chinese text and Latin words at the ends.
-pub(super) fn spaced(zh: &str) -> String {
-    if zh.starts_with(|c: char| c.is_ascii()) { format!(" {zh}") } else { zh.to_owned() }
 }
 
 /// A usage refusal with its own text.

@@ -60,8 +60,8 @@ impl Allowed {
             Allowed::OneOf(names) => {
                 let names = names();
                 let (last, others) = names.split_last().unwrap_or((&"", &[]));
-                let others = others.join(", ");
-                Text::new(format!("{others} or {last}"), format!("{others} 或 {last}"))
+                let (en, zh) = (others.join(", "), others.join("、"));
+                Text::new(format!("{en} or {last}"), format!("{zh} 或 {last}"))
             }
             Allowed::Words(en, zh) => Text::new(en, zh),
         }

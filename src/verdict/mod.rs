@@ -12,6 +12,7 @@ mod why;
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
+use crate::letters;
 use crate::text;
 pub(crate) use by_cause::code_by_cause;
 pub use family::Family;
@@ -115,13 +116,13 @@ impl Refusal {
     pub fn new(id: Id, text: Text, hint: Text) -> Refusal {
         debug_assert!(id.verdicts().next().is_some(), "{id} refuses nothing");
         debug_assert!(id.verdicts().all(|one| one == id.verdict()), "{id} has several verdicts");
-        Refusal { verdict: id.verdict(), id, text, hint }
+        Refusal { verdict: id.verdict(), id, hint: with_unmeant(&text, hint), text }
     }
 
     /// With one of the verdicts that the table of ids allows.
     pub fn with(verdict: Verdict, id: Id, text: Text, hint: Text) -> Refusal {
         debug_assert!(id.verdicts().any(|one| one == verdict), "{id}: never {verdict:?}");
-        Refusal { verdict, id, text, hint }
+        Refusal { verdict, id, hint: with_unmeant(&text, hint), text }
     }
 
     /// An internal error.
@@ -132,6 +133,19 @@ impl Refusal {
             text!("please report this", "请报告此问题"),
         )
     }
+}
+
+/// The hint, and the first letter of the refused text that only looks like the one that is meant.
+fn with_unmeant(text: &Text, hint: Text) -> Text {
+    let Some((letter, meant)) = letters::unmeant(&text.en) else { return hint };
+    let Text { en, zh } = hint;
+    let named = letters::named(letter);
+    let (meant, meant_zh) = match meant {
+        ' ' => ("a plain space".to_owned(), "普通空格".to_owned()),
+        meant => (format!("a plain {meant}"), format!("半角 {meant}")),
+    };
+    let (join, join_zh) = if en.is_empty() { ("", "") } else { ("; ", "；") };
+    text!("{en}{join}{named} is not {meant}", "{zh}{join_zh}其中的 {named} 不是{meant_zh}")
 }
 
 /// A warning, which does not stop a launch.

@@ -1,5 +1,6 @@
 //! Tests of documents: help, READMEs, docs, findings, manifests, lint rules, dependencies, changelogs.
 
+mod chinese;
 mod completions;
 mod contributing;
 mod dependencies;

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use harness::{Launcher, executable};
@@ -160,6 +161,47 @@ const USAGE: &[Mistake] = &[
         code: 64,
         names: &["ranklaunch.toml:4", "300", "255"],
         hint: &["reference.toml"],
+    },
+    // Letters that only look like those of TOML and of the shell.
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript = “a.py”\n",
+        code: 64,
+        names: &["ranklaunch.toml:2", "`“`"],
+        hint: &["“ (U+201C)", " \""],
+    },
+    Mistake {
+        args: PROFILE,
+        env: &[],
+        profile: "[job]\nscript\u{a0}= \"a“b”.py\"\n",
+        code: 64,
+        names: &["ranklaunch.toml:2"],
+        hint: &["U+00A0"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("RANKLAUNCH_NNODES", "‘2’")],
+        profile: "",
+        code: 64,
+        names: &["RANKLAUNCH_NNODES", "`‘2’`"],
+        hint: &["RANKLAUNCH_NNODES=2", "‘ (U+2018)"],
+    },
+    Mistake {
+        args: &["run", "--nnodes", "２", "--", "a.py"],
+        env: &[],
+        profile: "",
+        code: 64,
+        names: &["--nnodes", "`２`"],
+        hint: &["--nnodes 2", "２ (U+FF12)", " 2"],
+    },
+    Mistake {
+        args: SCRIPT,
+        env: &[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "“10.0.0.1”")],
+        profile: "",
+        code: 65,
+        names: &["MASTER_ADDR"],
+        hint: &["“ (U+201C)"],
     },
     Mistake {
         args: PROFILE,
@@ -409,6 +451,52 @@ fn plan_and_check_say_first_what_run_would_refuse() {
                 assert_eq!(plain(run), plain(told));
             }
             assert!(said.contains(&format!("exit code {code} ({id})")), "{}", told.out);
+        }
+    }
+}
+
+/// A file that the ranks run is looked at in every form of the command, as its reader reads it.
+#[test]
+fn a_file_that_cannot_start_is_refused_before_the_launch() {
+    let crlf = "line 1 of ./crlf.sh";
+    for (words, code, said) in [
+        (&["./crlf.sh"][..], 64, crlf),
+        (&["env", "X=1", "./crlf.sh"], 64, crlf),
+        (&["./lf.sh"], 0, "lf.sh"),
+        (&["./gone.sh"], 64, "/no/such/shell, which does not exist"),
+        (&["./nope.sh"], 64, "./nope.sh does not exist"),
+        (&["python3", "nope.py"], 64, "nope.py does not exist"),
+        (&["python3", "-u", "lf.sh"], 0, "lf.sh"),
+        (&["python3", "crlf.sh"], 0, "crlf.sh"),
+        (&["bash", "nope.sh"], 64, "nope.sh does not exist"),
+        (&["bash", "crlf.sh"], 0, "bash takes it for a part of the last word"),
+        (&["bash", "lf.sh"], 0, "lf.sh"),
+        (
+            &["accelerate", "launch", "--config_file", "nope.yaml", "lf.sh"],
+            64,
+            "--config_file names nope.yaml, which does not exist",
+        ),
+        (&["accelerate", "launch", "--config_file", "lf.sh", "lf.sh"], 0, "lf.sh"),
+    ] {
+        let launched = |subcommand: &str| {
+            let options = [subcommand, "--engine", "command", "--device", "cpu", "--"];
+            let launcher = Launcher::new([&options[..], words].concat());
+            for (name, text) in [
+                ("crlf.sh", "#!/bin/sh\r\necho hi\r\n"),
+                ("lf.sh", "#!/bin/sh\necho hi\n"),
+                ("gone.sh", "#!/no/such/shell\necho hi\n"),
+            ] {
+                let path = launcher.folder().join(name);
+                std::fs::write(&path, text).expect("a script");
+                let mode = std::fs::Permissions::from_mode(0o755);
+                std::fs::set_permissions(path, mode).expect("executable");
+            }
+            launcher.run()
+        };
+        let planned = launched("plan").expect_code(code);
+        assert!(planned.out.contains(said), "{words:?}\n{}", planned.out);
+        if code != 0 {
+            launched("run").expect_code(code).expect_nothing_left();
         }
     }
 }

@@ -171,7 +171,7 @@ pub(super) fn world(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 ),
                 text!(
                     "set it to {world}, or change replicas × processes",
-                    "请设为 {world}，或调整 副本数 × 每节点进程数"
+                    "请设为 {world}，或调整“副本数 × 每节点进程数”"
                 ),
             );
         }

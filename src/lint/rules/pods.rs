@@ -105,7 +105,7 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
             container.line(),
             text!(
                 "{name} has no volume at /dev/shm, so it has 64 MiB: {who_en} fail with \"No space left on device\"",
-                "{name} 没有挂载 /dev/shm，只有 64 MiB：{who_zh}会报 \"No space left on device\""
+                "{name} 没有挂载 /dev/shm，只有 64 MiB：{who_zh} 会报 \"No space left on device\""
             ),
             text!(
                 "mount an emptyDir with medium: Memory and a sizeLimit of some GiB there",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sanitize::{sanitize, sanitize_text, sanitize_why};
 use super::summary::MemberKind;
-use crate::lang::Text;
+use crate::lang::{Text, spaced};
 use crate::text;
 use crate::verdict::{Class, Id, Why};
 
@@ -96,6 +96,7 @@ impl Cause {
         let seconds = silence.as_secs();
         let unit = if on.is_some() { MemberKind::Task } else { MemberKind::Node };
         let Text { en: who, zh: who_zh } = unit.named(node);
+        let with_zh = spaced(&who_zh);
         let full = memory.filter(|memory| memory.is_short()).map(Memory::percent);
         let (id, text, hint) = match (loss, full) {
             (Loss::Died | Loss::Cut, Some(percent)) => (
@@ -124,7 +125,7 @@ impl Cause {
                 Id::NodeCut,
                 text!(
                     "the connection to {who} ({hostname}) was cut: its agent ended, or something between the nodes cut it",
-                    "与{who_zh}（{hostname}）的连接中断：其 agent 进程已终止，或连接被节点之间的设备切断"
+                    "与{with_zh}（{hostname}）的连接中断：其 agent 进程已终止，或连接被节点之间的设备切断"
                 ),
                 text!(
                     "look at that node (kubectl describe pod); if it ran on, a sidecar, a firewall or a load balancer between the nodes resets connections",
@@ -135,7 +136,7 @@ impl Cause {
                 Id::NodeSilent,
                 text!(
                     "nothing was heard from {who} ({hostname}) for {seconds} s",
-                    "已有 {seconds} 秒未收到 {who_zh}（{hostname}）的任何消息"
+                    "已有 {seconds} 秒未收到{with_zh}（{hostname}）的任何消息"
                 ),
                 text!(
                     "that node lost power or its network, or this node lost the network to it",

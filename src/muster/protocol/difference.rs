@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sanitize::sanitize;
-use crate::lang::Text;
+use crate::lang::{Text, between};
 use crate::text;
 use crate::verdict::{Id, Warning};
 
@@ -86,6 +86,7 @@ impl Difference {
     /// As a warning.
     pub fn warning(&self) -> Warning {
         let Text { en, zh } = self.property.text();
+        let of_zh = between(&zh);
         let common = &self.common;
         let list = |word: &str, between: &str| {
             let one = |(node, value): &(u32, String)| format!("{word} {node}: {value}");
@@ -116,7 +117,7 @@ impl Difference {
             self.property.id(),
             text!(
                 "{en} is not the same on all nodes: {odd}{more}; the others: {common}",
-                "各节点的{zh}不一致：{odd_zh}{more_zh}；其余节点：{common}"
+                "各节点的{of_zh}不一致：{odd_zh}{more_zh}；其余节点：{common}"
             ),
             hint,
         )

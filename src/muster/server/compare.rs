@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::lang::Text;
+use crate::lang::{Text, spaced};
 use crate::muster::foreign::store::understand;
 use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
 use crate::plan::Hardware;
@@ -21,13 +21,14 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
     let (host, first_host) = (&other.hostname, &own.hostname);
     let Text { en: who, zh: who_zh } = other.unit().named(other.node);
     let Text { en: first, zh: first_zh } = own.unit().named(own.node);
+    let first_zh = spaced(&first_zh);
     let refuse = |id: Id, text: Text, hint: Text| Err(Refusal::new(id, text, hint));
     if own.unit() != other.unit() {
         return refuse(
             Id::MusterTasks,
             text!(
                 "{who} ({host}) and {first} are not of one kind: one is a whole node, the other a single rank",
-                "{who_zh}（{host}）与 {first_zh} 的含义不一致：一个代表整个节点，另一个只代表一个 rank"
+                "{who_zh}（{host}）与{first_zh} 的含义不一致：一个代表整个节点，另一个只代表一个 rank"
             ),
             text!(
                 "start the command once per node, or as many tasks on every node; srun also tells nodes of one task that others have more",
@@ -127,6 +128,7 @@ pub(crate) fn check_store(zero: &NodeSummary, other: &NodeSummary) -> Result<(),
     let host = &other.hostname;
     let Text { en: who, zh: who_zh } = other.unit().named(other.node);
     let Text { en: first, zh: first_zh } = zero.unit().named(zero.node);
+    let first_zh = spaced(&first_zh);
     Err(Refusal::new(
         Id::MusterTorchVersions,
         text!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::rejected::Rejected;
-use crate::lang::{Text, cause};
+use crate::lang::{Text, between, cause, spaced};
 use crate::muster::config::Config;
 use crate::muster::protocol::{Hello, MemberKind, Purpose};
 use crate::pace::{clock, spell};
@@ -51,7 +51,7 @@ pub(crate) fn duplicate(
     from: SocketAddr,
 ) -> Refusal {
     let (Text { en: who, zh: who_zh }, all) = (unit.named(later.node), unit.plural());
-    let (all, all_zh) = (all.en, all.zh);
+    let (all, all_zh, who_zh) = (all.en, between(&all.zh), spaced(&who_zh));
     let second = &later.hostname;
     Refusal::new(
         Id::MusterDuplicate,
@@ -93,7 +93,7 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     let (ours, theirs) = (config.nnodes, key.nnodes);
     let (Text { en: who, zh: who_zh }, all) = (config.unit.named(*node), config.unit.plural());
     let Text { en: first, zh: first_zh } = config.unit.named(0);
-    let (all, all_zh) = (all.en, all.zh);
+    let (all, all_zh, first_zh) = (all.en, spaced(&all.zh), spaced(&first_zh));
     Refusal::new(
         Id::MusterNnodes,
         text!(
@@ -111,6 +111,7 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
 pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
     let (nnodes, host) = (config.nnodes, &hello.hostname);
     let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
+    let who_zh = spaced(&who_zh);
     Refusal::new(
         Id::MusterRank,
         text!(

@@ -35,7 +35,7 @@ pub struct HostFacts {
     /// Variables of NCCL that name a missing file, or a file in a missing folder.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// The script of the ranks, if the program is one.
+    /// The file that the ranks run, if the program names one.
     #[serde(default)]
     pub script: Option<Script>,
     /// Configuration files that the engine's arguments may name.
@@ -46,7 +46,7 @@ pub struct HostFacts {
     pub non_forwarding_init: Option<NonForwardingInit>,
 }
 
-/// The script as python would find it from the ranks' working folder.
+/// The script as its reader would find it from the ranks' working folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
     /// As given.
@@ -57,6 +57,20 @@ pub struct Script {
     pub exists: bool,
     /// The first 16 hex digits of the content's BLAKE2s; None for a folder or more than 16 MiB.
     pub digest: Option<String>,
+    /// What its reader makes of its first line.
+    #[serde(default)]
+    pub fault: Option<FirstLineFault>,
+}
+
+/// A first line with which a file does not start, or not as its author means.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FirstLineFault {
+    /// The kernel takes the carriage return before the line feed for a part of this line (`#!…`).
+    KernelReads(String),
+    /// This shell takes it for a part of each line.
+    ShellReads(String),
+    /// The interpreter does not exist.
+    NoInterpreter(PathBuf),
 }
 
 /// A file that is named in an argument.

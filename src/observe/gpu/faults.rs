@@ -205,7 +205,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
             Id::GpuFaultLost,
             text!(
                 "{en} has fallen off the bus ({call}: code {code}, {words})",
-                "{zh} 已从总线上掉线（{call}：代码 {code}，{words}）"
+                "{zh}已从总线上掉线（{call}：代码 {code}，{words}）"
             ),
             text!(
                 "reboot or replace the node; dmesg on the host shows Xid 79",
@@ -216,7 +216,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
             Id::GpuFaultResetRequired,
             text!(
                 "{en} needs a reset before it can be used ({call}: code {code}, {words})",
-                "{zh} 需要重置后才能使用（{call}：代码 {code}，{words}）"
+                "{zh}需要重置后才能使用（{call}：代码 {code}，{words}）"
             ),
             text!(
                 "reset it on the host (nvidia-smi --gpu-reset -i N with no process on it), or reboot",
@@ -227,7 +227,7 @@ fn of_code(code: u32, en: &str, zh: &str, error: &CallError) -> Option<Warning> 
             Id::GpuFaultUnknown,
             text!(
                 "{en} gives an unknown error ({call}: code {code})",
-                "{zh} 返回未知错误（{call}：代码 {code}）"
+                "{zh}返回未知错误（{call}：代码 {code}）"
             ),
             text!(
                 "look for Xid lines in the host's dmesg; recreate the container or reboot the node",

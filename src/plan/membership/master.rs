@@ -157,7 +157,7 @@ fn claimed_addr(
                 notes.decide(
                     "master_addr",
                     &host,
-                    text!("{platform} names node 0 by it", "{platform} 用它给出节点 0"),
+                    text!("names node 0 (platform {platform})", "表示节点 0（平台 {platform}）"),
                     claim,
                 );
                 return Ok(host);
@@ -230,11 +230,11 @@ fn claimed_port(
         if several || !is_service_link(&claim.value) {
             let port = port(claim, &claims::port_text(found))?;
             let because = if several {
-                text!("{platform} gives it", "由 {platform} 给出")
+                text!("of platform {platform}", "来自平台 {platform}")
             } else {
                 text!(
-                    "{platform} gives it; a single node uses another free port if it is in use",
-                    "由 {platform} 给出；单节点时若被占用，则改用其他空闲端口"
+                    "of platform {platform}; a single node uses another free port if it is in use",
+                    "来自平台 {platform}；单节点时若被占用，则改用其他空闲端口"
                 )
             };
             notes.decide("master_port", port, because, claim);

@@ -238,7 +238,7 @@ fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refu
     notes.decide(
         "nnodes",
         value,
-        text!("{platform} counts nodes in it", "{platform} 用它表示节点数"),
+        text!("counts nodes (platform {platform})", "表示节点数（平台 {platform}）"),
         &found.claim,
     );
     Ok(Some(Known { value, source: found.claim.to_string(), by: By::Platform }))

@@ -69,7 +69,8 @@ fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refu
             }
         }
         let platform = &first.platform;
-        let because = text!("{platform} numbers nodes by it", "{platform} 用它表示节点编号");
+        let because =
+            text!("numbers nodes (platform {platform})", "表示节点编号（平台 {platform}）");
         let known = Known { value, source: first.claim.to_string(), by: By::Platform };
         return Ok(Some((known, because)));
     }

@@ -1,7 +1,7 @@
 //! Attributes a SIGKILL to the out-of-memory killer, or rules it out.
 
 use super::types::Ending;
-use crate::lang::{Text, bytes};
+use crate::lang::{Text, bytes, leading};
 use crate::observe::{OomKills, OomPlace};
 use crate::supervise::{End, Outcome, RankUnit, StopReason};
 use crate::text;
@@ -32,13 +32,13 @@ pub(crate) fn attributed(
 
 /// The ending of a process that was killed while the kernel counted a kill.
 pub(crate) fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
-    let Text { en, zh } = victim;
+    let (en, zh) = (&victim.en, leading(&victim.zh));
     let Text { en: limit, zh: limit_zh } = limit(kills);
     Ending {
         id: Id::MemoryOom,
         text: text!(
             "{en} was killed by the kernel's out-of-memory killer: {limit}",
-            "{zh} 被内核 OOM killer 杀死：{limit_zh}"
+            "{zh}被内核 OOM killer 杀死：{limit_zh}"
         ),
         hint: advice(kills),
         ..ending

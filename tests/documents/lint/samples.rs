@@ -161,3 +161,23 @@ pub(super) fn indexed(head: &str, rest: &str) -> String {
     );
     format!("{head}---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {spec}\n")
 }
+
+/// A Volcano job with these tasks (name, replicas, node rank) of pods of one GPU.
+pub(super) fn volcano(tasks: &[(&str, u32, &str)]) -> String {
+    let nodes: u32 = tasks.iter().map(|(_, count, _)| count).sum();
+    let mut text = format!(
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: a}}\nspec:\n  minAvailable: {nodes}\n  plugins: {{svc: [], env: []}}\n  tasks:\n"
+    );
+    let first = tasks.first().map_or("", |(name, ..)| name);
+    for (name, count, rank) in tasks {
+        let line = format!(
+            "torchrun --nnodes={nodes} --nproc_per_node=1 --node_rank={rank} --master_addr=a-{first}-0.a --master_port=29500 t.py"
+        );
+        let pod = pod(&format!("command: [sh, -c, '{line}']"), 1);
+        let _ = write!(
+            text,
+            "    - name: {name}\n      replicas: {count}\n      template: {{spec: {pod}}}\n"
+        );
+    }
+    text
+}

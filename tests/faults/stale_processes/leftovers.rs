@@ -49,7 +49,7 @@ fn inside_leftovers() {
         ("nohup", "it may run by itself"),
         ("nohup-rank0", "ignores SIGHUP as after nohup"),
         ("sweep", "parent"),
-        ("mpirun", "it is a launcher that runs"),
+        ("mpirun", "it is a running launcher"),
         ("a-nobody", "it belongs to user 65534"),
     ] {
         let line = scene.line(&ended.err, name);

@@ -48,6 +48,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     [sizes::CASES, jobs::CASES, resources::CASES, commands::CASES, volcano::CASES]
         .into_iter()
         .flatten()
+        .chain(&*volcano::BUILT)
 }
 
 #[test]

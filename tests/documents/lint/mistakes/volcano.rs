@@ -1,6 +1,8 @@
 //! Volcano jobs: variables by plugin and task, and values that Kubernetes cannot use.
 
-use super::super::samples::{PYTORCHJOB, RANKLAUNCH, VOLCANO};
+use std::sync::LazyLock;
+
+use super::super::samples::{PYTORCHJOB, RANKLAUNCH, VOLCANO, volcano};
 use super::{Case, case, warns};
 
 pub(super) const CASES: &[Case] = &[
@@ -20,10 +22,6 @@ pub(super) const CASES: &[Case] = &[
     // What another plugin sets is not known.
     case("env.undefined", VOLCANO, "svc: [], env: []", "ours: []", ""),
     case("env.undefined", VOLCANO, "name: trainer", "name: the-trainer", "- --master_addr="),
-    case("env.undefined", VOLCANO_SHELL, ", env: []", "", "- torchrun"),
-    case("env.undefined", VOLCANO_SHELL, "$VC_TASK_INDEX", "${VC_TASK_INDEX:-0}", ""),
-    case("env.undefined", VOLCANO_SHELL, "$VC_TASK_INDEX", "${VC_INDEX}", "- torchrun"),
-    case("nodes.rank", VOLCANO_MASTER, "$((VC_TASK_INDEX + 1))", "$VC_TASK_INDEX", "- torchrun"),
     case("pod.containers", VOLCANO, "  tasks:", EMPTY_TASK, "- {name: none"),
     case("nodes.count", VOLCANO, "  tasks:", EMPTY_TASK, ""),
     warns(case(
@@ -105,68 +103,19 @@ pub(super) const CASES: &[Case] = &[
     case("volume.once", CLAIM_OF_ONE, "ReadWriteMany", "ReadWriteOnce", ""),
 ];
 
+/// Tasks that start torchrun in a shell.
+pub(super) static BUILT: LazyLock<Vec<Case>> = LazyLock::new(|| {
+    let one: &str = volcano(&[("trainer", 2, "$VC_TASK_INDEX")]).leak();
+    let two: &str = volcano(&[("master", 1, "0"), ("worker", 2, "$((VC_TASK_INDEX + 1))")]).leak();
+    vec![
+        case("env.undefined", one, ", env: []", "", "template:"),
+        case("env.undefined", one, "$VC_TASK_INDEX", "${VC_TASK_INDEX:-0}", ""),
+        case("env.undefined", one, "$VC_TASK_INDEX", "${VC_INDEX}", "template:"),
+        case("nodes.rank", two, "$((VC_TASK_INDEX + 1))", "$VC_TASK_INDEX", "template:"),
+    ]
+});
+
 const EMPTY_TASK: &str = "  tasks:\n    - {name: none, replicas: 2, template: {spec: {}}}";
-const VOLCANO_SHELL: &str = r#"apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: demo}
-spec:
-  minAvailable: 2
-  plugins: {svc: [], env: []}
-  tasks:
-    - name: trainer
-      replicas: 2
-      template:
-        spec:
-          terminationGracePeriodSeconds: 60
-          containers:
-          - name: c
-            image: img:1
-            command:
-            - sh
-            - -c
-            - torchrun --nnodes=2 --nproc_per_node=1 --node_rank=$VC_TASK_INDEX --master_addr=demo-trainer-0.demo --master_port=29500 train.py
-            resources: {requests: {cpu: 4, memory: 64Gi}, limits: {nvidia.com/gpu: 1, memory: 64Gi}}
-            volumeMounts: [{name: shm, mountPath: /dev/shm}]
-          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
-"#;
-const VOLCANO_MASTER: &str = r#"apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: demo}
-spec:
-  minAvailable: 3
-  plugins: {svc: [], env: []}
-  tasks:
-    - name: master
-      replicas: 1
-      template:
-        spec:
-          terminationGracePeriodSeconds: 60
-          containers:
-          - name: c
-            image: img:1
-            command:
-            - sh
-            - -c
-            - torchrun --nnodes=3 --nproc_per_node=1 --node_rank=0 --master_addr=demo-master-0.demo --master_port=29500 train.py
-            resources: {requests: {cpu: 4, memory: 64Gi}, limits: {nvidia.com/gpu: 1, memory: 64Gi}}
-            volumeMounts: [{name: shm, mountPath: /dev/shm}]
-          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
-    - name: worker
-      replicas: 2
-      template:
-        spec:
-          terminationGracePeriodSeconds: 60
-          containers:
-          - name: c
-            image: img:1
-            command:
-            - sh
-            - -c
-            - torchrun --nnodes=3 --nproc_per_node=1 --node_rank=$((VC_TASK_INDEX + 1)) --master_addr=demo-master-0.demo --master_port=29500 train.py
-            resources: {requests: {cpu: 4, memory: 64Gi}, limits: {nvidia.com/gpu: 1, memory: 64Gi}}
-            volumeMounts: [{name: shm, mountPath: /dev/shm}]
-          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
-"#;
 const CLAIM: &str = r#"apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: data}
