@@ -78,9 +78,8 @@ fn determined(text: &str) -> Option<Place> {
 /// The texts of the files of this job, by path.
 pub(super) fn texts(host: &Host) -> impl Iterator<Item = (String, String)> {
     let is_set = |name: &&str| host.variable(name).is_some();
-    let of_job = move |file: &&JobFile| {
-        file.of_job.iter().any(|name| is_set(name)) && !file.unless.iter().any(is_set)
-    };
+    let of_job =
+        move |file: &&JobFile| file.of_job.iter().any(&is_set) && !file.unless.iter().any(is_set);
     let text = |file: &JobFile| Some((file.path.to_owned(), shapes::text(host, file.path)?));
     FILES.iter().filter(of_job).filter_map(text)
 }
