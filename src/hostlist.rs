@@ -83,6 +83,17 @@ pub(crate) fn distinct(list: &str) -> Vec<String> {
     hosts
 }
 
+/// The same, with the name of this host for itself where the list has no other: it then has one.
+pub(crate) fn whole(list: &str) -> Vec<String> {
+    let hosts = distinct(list);
+    let is_own = |entry: &str| entry.eq_ignore_ascii_case("localhost") || entry.starts_with("127.");
+    let mut words = list.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
+    match words.find(|word| is_own(word)) {
+        Some(own) if hosts.is_empty() => vec![own.to_owned()],
+        _ => hosts,
+    }
+}
+
 /// Whether every bracket of an item is closed, and holds only numbers and ascending ranges.
 pub(crate) fn is_whole(item: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -113,16 +113,34 @@ pub(crate) struct WithoutHoles {
     at: u64,
     /// Up to here there is data.
     until: u64,
+    /// What follows is not read.
+    end: u64,
 }
 
 impl WithoutHoles {
     pub(crate) fn of(file: File) -> WithoutHoles {
-        WithoutHoles { file, at: 0, until: 0 }
+        WithoutHoles { file, at: 0, until: 0, end: u64::MAX }
+    }
+
+    /// The same up to the end that the file has now: one that grows faster than it is read has none.
+    ///
+    /// # Errors
+    /// If its size cannot be read.
+    pub(crate) fn as_it_is(file: File) -> io::Result<WithoutHoles> {
+        // Files of the kernel have no size.
+        let end = Some(file.metadata()?.len()).filter(|size| *size > 0).unwrap_or(u64::MAX);
+        Ok(WithoutHoles { end, ..WithoutHoles::of(file) })
     }
 }
 
 impl Read for WithoutHoles {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let most = left.min(out.len());
+        let out = out.get_mut(..most).unwrap_or_default();
+        if out.is_empty() {
+            return Ok(0);
+        }
         if self.at >= self.until {
             let Some(data) = data_from(&self.file, self.at) else {
                 // A hole up to the end, or the end; what grows meanwhile is read.
@@ -237,6 +255,35 @@ mod tests {
         let (file, _) = open(plain.path()).expect("opened");
         WithoutHoles::of(file).read_to_string(&mut read).expect("read");
         assert!(read == text, "a file without holes is read as it is");
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_as_it_was() {
+        let path = tempfile::NamedTempFile::new().expect("a file");
+        for as_it_is in [true, false] {
+            std::fs::write(path.path(), "line\n".repeat(100_000)).expect("written");
+            let (file, size) = open(path.path()).expect("opened");
+            let mut log = match as_it_is {
+                true => WithoutHoles::as_it_is(file).expect("a size"),
+                false => WithoutHoles::of(file),
+            };
+            let mut grows = File::options().append(true).open(path.path()).expect("opened");
+            let (mut chunk, mut read) = (vec![0; 1 << 16], 0);
+            // It grows as fast as it is read, up to a control's end.
+            while read < 2 * size {
+                let count = log.read(&mut chunk).expect("read");
+                grows.write_all(chunk.get(..count).expect("read")).expect("grown");
+                read += count as u64;
+                if count == 0 {
+                    break;
+                }
+            }
+            assert_eq!(read == size, as_it_is, "{read} of {size}");
+        }
+        let mut kernels = String::new();
+        let (file, size) = open(Path::new("/proc/self/stat")).expect("opened");
+        WithoutHoles::as_it_is(file).expect("a size").read_to_string(&mut kernels).expect("read");
+        assert!(size == 0 && !kernels.is_empty());
     }
 
     /// A container gives each of its runs the same pids.

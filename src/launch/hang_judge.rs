@@ -299,11 +299,10 @@ impl Watching {
         }
     }
 
-    /// None of a time that is over, since torch has not given up then: the time of day was another one. Where that
-    /// was set forward, torch gives up as much later.
+    /// None of a time that is over, since torch has not given up then.
     fn instant(&self, at: Option<SystemTime>) -> Option<Instant> {
-        let left = at?.duration_since(SystemTime::now()).ok()?;
-        Instant::now().checked_add(left)?.checked_add(self.shared.awake.ahead())
+        let began = self.shared.state().progress.last_moved()?;
+        self.shared.awake.instant(at?, began)
     }
 
     /// `ends`: what `--on-hang` says is done.

@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until};
 
 use super::config::Config;
-use crate::sys;
+use crate::sys::{self, Clocks};
 
 /// A shorter partition is survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -94,21 +94,35 @@ impl Heartbeat {
 }
 
 /// The last pause of this process in which its peers may have given it up.
-#[derive(Debug, Default)]
-pub(crate) struct Pause(Option<(Duration, Instant)>);
+#[derive(Debug)]
+pub(crate) struct Pause {
+    looked: Clocks,
+    last: Option<(Duration, Instant)>,
+}
 
 impl Pause {
-    /// A heartbeat was `late`.
+    pub(crate) fn none() -> Pause {
+        Pause { looked: Clocks::now(), last: None }
+    }
+
+    /// A heartbeat was `late`. The clock of heartbeats may have stood still meanwhile: to be called
+    /// also when something was heard, since nothing is late then.
     pub(crate) fn note(&mut self, late: Duration, config: &Config) {
+        self.note_at(Clocks::now(), late, config);
+    }
+
+    fn note_at(&mut self, now: Clocks, late: Duration, config: &Config) {
+        let before = std::mem::replace(&mut self.looked, now);
+        let pause = late + now.unseen_since(&before);
         // The last heartbeat before the pause may have been an interval old.
-        if late + config.heartbeat() >= config.longest_silence() {
-            self.0 = Some((late, Instant::now()));
+        if pause + config.heartbeat() >= config.longest_silence() {
+            self.last = Some((pause, Instant::now()));
         }
     }
 
     /// How long it was, if it is just over: what is noticed of the peers now comes of it.
     pub(crate) fn just_over(&self, config: &Config) -> Option<Duration> {
-        self.0.filter(|(_, at)| at.elapsed() < 2 * config.heartbeat()).map(|(late, _)| late)
+        self.last.filter(|(_, at)| at.elapsed() < 2 * config.heartbeat()).map(|(pause, _)| pause)
     }
 }
 
@@ -144,6 +158,37 @@ mod tests {
         let doubled = capped - AGAIN + config.peer_timeout;
         let expected = if is_capped() { capped } else { doubled };
         assert_eq!(config.longest_silence(), expected);
+    }
+
+    /// The steady clock stands still while the machine is suspended, and all of them while a VM is paused, whose
+    /// time is set afterwards.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_known_by_any_clock_and_only_for_a_while() {
+        let config = config(1, 2, 29500);
+        let silence = config.longest_silence();
+        let beat = Duration::from_secs(1);
+        let none = Duration::ZERO;
+        for (what, late, slept, set, is_known) in [
+            ("nothing", none, none, none, false),
+            ("SIGSTOP", silence, none, none, true),
+            ("a suspended machine", none, silence, silence, true),
+            ("a paused VM", none, none, silence, true),
+            ("a short sleep", none, beat, beat, false),
+        ] {
+            let mut pause = Pause::none();
+            let before = pause.looked;
+            let now = Clocks {
+                steady: before.steady + beat + late,
+                since_boot: before.since_boot + beat + late + slept,
+                wall: before.wall + beat + late + set,
+            };
+            pause.note_at(now, late, &config);
+            assert_eq!(pause.just_over(&config).is_some(), is_known, "{what}");
+            // What comes later does not come of it; nor does a time of day that is set back.
+            tokio::time::advance(2 * config.heartbeat()).await;
+            pause.note_at(Clocks { wall: before.wall, ..now }, none, &config);
+            assert_eq!(pause.just_over(&config), None, "{what}");
+        }
     }
 
     #[tokio::test]

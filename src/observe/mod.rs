@@ -26,8 +26,8 @@ pub(crate) mod state;
 pub(crate) use contract::ids as platform_ids;
 pub use contract::known_variables;
 pub(crate) use contract::{
-    Beside, Platform, PlatformRow, Test, add_host_files, add_mpiexec, beside_of, contract, fields,
-    host_files, mpiexec_above, readings_of, variables_of,
+    Beside, Platform, PlatformRow, Test, UNKNOWN, add_host_files, add_mpiexec, beside_of, contract,
+    fields, host_files, mpiexec_above, readings_of, variables_of,
 };
 pub use facts::*;
 pub(crate) use nested::torchrun_above;

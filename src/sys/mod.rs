@@ -33,7 +33,7 @@ mod streams;
 pub(crate) use rustix::process::Pid;
 pub use rustix::process::Signal;
 
-pub(crate) use clock::clock_state;
+pub(crate) use clock::{Clocks, clock_state};
 pub(crate) use environment::take_variable;
 pub(crate) use numa::numa_calls;
 pub(crate) use poll::{PollFd, PollFlags, is_readable, poll};

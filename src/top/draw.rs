@@ -69,9 +69,12 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
 /// The run and how it stands.
 fn title(model: &Model) -> String {
     let lang = model.lang;
+    let owner = model.owner.as_ref();
+    let owner =
+        owner.map(|user| text!("job of user {user}", "用户 {user} 的任务").get(lang).to_owned());
     let Some(node) = model.nodes.first() else {
         let from = match &model.source {
-            Source::Socket => String::new(),
+            Source::Socket => owner.map(|owner| format!("  {owner}")).unwrap_or_default(),
             Source::Http(at) => format!(" {at}"),
         };
         return format!("ranklaunch top{from}");
@@ -83,12 +86,13 @@ fn title(model: &Model) -> String {
     let running: usize = model.nodes.iter().map(|one| one.count(RankState::Running)).sum();
     let world = run.world_size;
     let up = ago(node.at_ms.saturating_sub(node.started_ms) / 1000);
-    let mut parts = vec![
-        id,
+    let mut parts = vec![id];
+    parts.extend(owner);
+    parts.extend([
         text!("{heard} of {nodes} nodes", "{heard}/{nodes} 个节点").get(lang).to_owned(),
         text!("{running} of {world} ranks", "{running}/{world} 个 rank").get(lang).to_owned(),
         text!("up {up}", "已运行 {up}").get(lang).to_owned(),
-    ];
+    ]);
     if run.attempt > 0 {
         let attempt = run.attempt;
         parts.push(text!("attempt {attempt}", "第 {attempt} 次尝试").get(lang).to_owned());

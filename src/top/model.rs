@@ -84,6 +84,8 @@ impl Page {
 pub(crate) struct Model {
     pub(super) lang: Lang,
     pub(super) source: Source,
+    /// Whose job it is, if it is not that of the person.
+    pub(super) owner: Option<String>,
     pub(super) nodes: Vec<NodeStatus>,
     pub(super) unanswered: Vec<Text>,
     /// Why nobody answers.
@@ -112,6 +114,7 @@ impl Model {
         Model {
             lang,
             source,
+            owner: None,
             nodes: Vec::new(),
             unanswered: Vec::new(),
             silent: None,
@@ -128,6 +131,12 @@ impl Model {
             fits: 10,
             last: 0,
         }
+    }
+
+    /// Shows whose job it is: any user may say that it has one.
+    #[must_use]
+    pub(crate) fn of_user(self, owner: Option<String>) -> Model {
+        Model { owner, ..self }
     }
 
     pub(crate) fn hear(&mut self, news: News) {

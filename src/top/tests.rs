@@ -338,6 +338,27 @@ fn over_http_only_the_state_is_shown_and_it_is_said() {
 }
 
 #[test]
+fn the_job_of_another_user_is_said_to_be_one() {
+    for (lang, owned) in
+        [(Lang::En, "job of user bob (1001)"), (Lang::Zh, "用户 bob (1001) 的任务")]
+    {
+        let title = |owner: Option<&str>, is_known: bool| {
+            let model = if is_known {
+                model(Source::Socket, lang)
+            } else {
+                Model::new(Source::Socket, lang)
+            };
+            picture(&mut model.of_user(owner.map(str::to_owned)), 80, 24)[0].clone()
+        };
+        for is_known in [true, false] {
+            assert!(title(Some("bob (1001)"), is_known).contains(owned), "{is_known}");
+            // The control: one's own.
+            assert!(!title(None, is_known).contains(owned), "{is_known}");
+        }
+    }
+}
+
+#[test]
 fn a_job_that_ends_or_is_silent_is_said() {
     let mut model = model(Source::Socket, Lang::En);
     model.hear(News::Silent(Text::same("gone")));

@@ -112,6 +112,8 @@ pub(crate) struct Progress {
     at: Option<Instant>,
     /// When all began afresh.
     afresh: Option<Instant>,
+    /// When a rank had last moved then.
+    moved_before: Option<Instant>,
     /// Bytes of each connection, by its inode.
     connections: Option<BTreeMap<u32, u64>>,
     network: u64,
@@ -130,6 +132,7 @@ impl Progress {
             ranks: BTreeMap::new(),
             at: None,
             afresh: None,
+            moved_before: None,
             connections: None,
             network: 0,
             dirty: 0,
@@ -141,6 +144,7 @@ impl Progress {
 
     /// Begins anew, since nobody looked for a while: what was not seen in it has not stood still.
     pub(crate) fn begin_afresh(&mut self, now: Instant) {
+        self.moved_before = self.last_moved();
         for track in self.ranks.values_mut() {
             (track.moved, track.busy) = (now, now);
             track.in_disk = track.in_disk.map(|_| now);
@@ -265,6 +269,11 @@ impl Progress {
     /// Since when no rank has moved, whatever is busy.
     pub(crate) fn moved(&self) -> Option<Instant> {
         self.ranks.values().map(|track| track.moved).max()
+    }
+
+    /// When a rank last moved, also if all began afresh since then.
+    pub(crate) fn last_moved(&self) -> Option<Instant> {
+        if self.has_moved() { self.moved() } else { self.moved_before }
     }
 
     /// Whether some rank has moved since all began afresh.

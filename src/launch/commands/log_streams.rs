@@ -1,8 +1,8 @@
 //! Plain bytes of a log, whatever it is packed with: nothing, gzip or zstd.
 //!
 //! Takes a path or standard input; gives a reader. What came before damage is given before the
-//! error. Reading costs no more than what lies on the disk: holes are skipped, and unpacking ends where a
-//! file cannot be a log.
+//! error. Reading ends: holes are skipped, a file is read to the end that it had, unpacking ends where a file
+//! cannot be a log, and no log takes longer than [`LONGEST`].
 
 use std::cell::Cell;
 use std::fs::File;
@@ -28,7 +28,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// number any ratio passes.
 const ANY_RATIO: u64 = 256 << 20;
 const MOST_RATIO: u64 = 100;
-/// Time limit for unpacking one log.
+/// Time limit for one log, without the time in which a pipe that is no packed log gave nothing.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// A log that is open.
@@ -47,43 +47,54 @@ pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
         Some(path) if asked => Some(File::open(path)?),
         Some(path) => Some(regular_file::open(path)?.0),
     };
+    let mut is_pipe = true;
     let source: Box<dyn Read> = match file {
         None => Box::new(io::stdin()),
-        Some(file) if file.metadata()?.is_file() => Box::new(WithoutHoles::of(file)),
+        Some(file) if file.metadata()?.is_file() => {
+            is_pipe = false;
+            Box::new(WithoutHoles::as_it_is(file)?)
+        }
         Some(pipe) => Box::new(pipe),
     };
     let taken = Rc::new(Cell::new(0));
     let counted = Counted { source, taken: Rc::clone(&taken) };
-    let bytes = plain(BufReader::with_capacity(CHUNK, counted), &taken)?;
+    let bytes = plain(BufReader::with_capacity(CHUNK, counted), &taken, is_pipe)?;
     Ok(Opened { bytes, taken })
 }
 
-/// What is unpacked, until it is too much for what it was packed to, or takes too long.
+/// What a log holds, until it is too much for what it was packed to, or takes too long.
 struct Bounded<R> {
-    unpacked: R,
+    plain: R,
     given: u64,
-    /// Bytes of the packed file so far.
-    taken: Rc<Cell<u64>>,
+    /// Bytes of the packed file so far; None: it is not packed.
+    taken: Option<Rc<Cell<u64>>>,
     until: Instant,
+    /// Its writer may take any time.
+    is_awaited: bool,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let most = ANY_RATIO.max(self.taken.get().saturating_mul(MOST_RATIO));
-        let why = if self.given > most {
+        let taken = self.taken.as_ref().map(|taken| taken.get());
+        let most = taken.map(|taken| ANY_RATIO.max(taken.saturating_mul(MOST_RATIO)));
+        let began = Instant::now();
+        let why = if most.is_some_and(|most| self.given > most) {
             let size = self.given >> 20;
             text!(
                 "what follows its first {size} MiB is not read: it unpacks to more than {MOST_RATIO} times its size, as no log does",
                 "前 {size} MiB 之后的内容未读取：其解压后超过自身大小的 {MOST_RATIO} 倍，不可能是日志"
             )
-        } else if Instant::now() >= self.until {
+        } else if began >= self.until {
             let (size, seconds) = (self.given >> 20, LONGEST.as_secs());
             text!(
-                "what follows its first {size} MiB is not read: unpacking took {seconds} s; unpack it to a file",
-                "前 {size} MiB 之后的内容未读取：解压已用时 {seconds} 秒；请先解压为文件"
+                "what follows its first {size} MiB is not read: that took {seconds} s; read a part of it: tail -c 1G LOG | ranklaunch explain -",
+                "前 {size} MiB 之后的内容未读取：已用时 {seconds} 秒；可只读其中一部分：tail -c 1G LOG | ranklaunch explain -"
             )
         } else {
-            let read = self.unpacked.read(out)?;
+            let read = self.plain.read(out)?;
+            if self.is_awaited {
+                self.until += began.elapsed();
+            }
             self.given += read as u64;
             return Ok(read);
         };
@@ -121,21 +132,26 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Unpacks what is packed, as the first bytes say.
-fn plain(mut packed: impl BufRead + 'static, taken: &Rc<Cell<u64>>) -> io::Result<Box<dyn Read>> {
+fn plain(
+    mut packed: impl BufRead + 'static,
+    taken: &Rc<Cell<u64>>,
+    is_pipe: bool,
+) -> io::Result<Box<dyn Read>> {
     let first = magic(&mut packed)?;
     let is_zstd = first.starts_with(ZSTD) || is_skippable(&first);
     let is_gzip = first.starts_with(GZIP);
     let whole = Cursor::new(first).chain(packed);
-    let (taken, until) = (Rc::clone(taken), Instant::now() + LONGEST);
-    if is_gzip {
-        let unpacked = MultiGzDecoder::new(whole);
-        return Ok(Box::new(Bounded { unpacked, given: 0, taken, until }));
-    }
-    if is_zstd {
-        let unpacked = Frames { packed: Some(whole), frame: None, damage: None };
-        return Ok(Box::new(Bounded { unpacked, given: 0, taken, until }));
-    }
-    Ok(Box::new(whole))
+    let until = Instant::now() + LONGEST;
+    let taken = (is_gzip || is_zstd).then(|| Rc::clone(taken));
+    let is_awaited = is_pipe && taken.is_none();
+    let plain: Box<dyn Read> = if is_gzip {
+        Box::new(MultiGzDecoder::new(whole))
+    } else if is_zstd {
+        Box::new(Frames { packed: Some(whole), frame: None, damage: None })
+    } else {
+        Box::new(whole)
+    };
+    Ok(Box::new(Bounded { plain, given: 0, taken, until, is_awaited }))
 }
 
 /// The first four bytes, or all where there are fewer. One read of a pipe may give one byte.
@@ -218,5 +234,51 @@ impl<R: Read> Read for Frames<R> {
                 return Ok(0);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives so much at once, each time after so long.
+    struct Drip(Duration, usize);
+
+    impl Read for Drip {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let Drip(pause, times) = self;
+            let Some(left) = times.checked_sub(1) else { return Ok(0) };
+            *times = left;
+            std::thread::sleep(*pause);
+            out.fill(b'x');
+            Ok(out.len())
+        }
+    }
+
+    fn read(plain: impl Read, is_awaited: bool, longest: Duration) -> (u64, Option<Text>) {
+        let until = Instant::now() + longest;
+        let mut log = Bounded { plain, given: 0, taken: None, until, is_awaited };
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            match log.read(&mut chunk) {
+                Ok(0) => return (log.given, None),
+                Ok(_) => {}
+                Err(error) => return (log.given, Some(words(&error))),
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_without_an_end_is_read_for_a_while() {
+        let longest = Duration::from_millis(50);
+        let (given, why) = read(io::repeat(b'x'), false, longest);
+        let why = why.expect("it has no end");
+        for text in [&why.en, &why.zh] {
+            assert!(text.contains(&format!("{} MiB", given >> 20)), "{text}");
+        }
+        // Who writes to a pipe may take longer than that; what it writes may not.
+        let slow = || Drip(longest, 3);
+        assert!(matches!(read(slow(), true, longest), (196_608, None)));
+        assert!(matches!(read(slow(), false, longest), (65_536.., Some(_))));
     }
 }

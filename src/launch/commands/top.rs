@@ -100,11 +100,11 @@ fn no_terminal(error: &io::Error) -> Refusal {
 
 /// Draws until the person quits or a signal comes.
 fn view(asked: &Top, saved: Saved, signals: &SignalQueue, lang: Lang) -> i32 {
-    let Told { news, woken, requests, source } = match top_source::start(asked, lang) {
+    let Told { news, woken, requests, source, owner } = match top_source::start(asked, lang) {
         Ok(told) => told,
         Err(refusal) => return refuse(&refusal, lang),
     };
-    let mut model = Model::new(source, lang);
+    let mut model = Model::new(source, lang).of_user(owner);
     let restored = saved.clone();
     // A panic would print over the picture.
     std::panic::set_hook(Box::new(move |panic| {

@@ -25,6 +25,7 @@ use crate::stacks::{self, Answer, Ask, Job, Listener, Selection};
 use crate::status::look_pace;
 use crate::text;
 use crate::top::{News, Request, Source};
+use crate::users;
 use crate::verdict::{Id, Refusal};
 
 /// How often the state of one node is asked for.
@@ -43,6 +44,8 @@ pub(super) struct Told {
     pub(super) woken: PipeReader,
     pub(super) requests: Sender<Request>,
     pub(super) source: Source,
+    /// The user whose job it is, unless that is who asks.
+    pub(super) owner: Option<String>,
 }
 
 /// Tells the view something; it is gone where that fails.
@@ -86,10 +89,10 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
                 }
             }
         });
-        return Ok(Told { news, woken, requests, source: Source::Http(at) });
+        return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
     }
     let job = running_job::chosen(asked.run.as_deref())?;
-    let RunningJob { run_id, agents, .. } = job;
+    let RunningJob { run_id, agents, stranger } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {
         let (tell, listeners) = (tell.clone(), listeners.clone());
@@ -106,7 +109,8 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     spawn_detached(status);
     let details = Details { run_id, listeners, tell, lang };
     spawn_detached(move || details.follow(&asked_for));
-    Ok(Told { news, woken, requests, source: Source::Socket })
+    let owner = stranger.map(users::named);
+    Ok(Told { news, woken, requests, source: Source::Socket, owner })
 }
 
 /// What all nodes say, and when to ask them again.

@@ -75,7 +75,7 @@ impl Connection {
             longest: config.silence_before_start(),
             reported: None,
             memory: None,
-            pause: Pause::default(),
+            pause: Pause::none(),
             alive: None,
         }
     }
@@ -138,6 +138,7 @@ impl Connection {
                     self.send(&FromMember::Heartbeat { memory: self.reported }).await;
                 }
                 frame = self.channel.receive() => {
+                    self.pause.note(self.heartbeat.overdue(), &self.config);
                     self.heard = Instant::now();
                     match frame.map_err(ConnectionLost::Broken)? {
                         FromNode0::Ping => self.send(&FromMember::Pong).await,

@@ -76,7 +76,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let running = std::iter::once(0).chain(job.registry.nodes()).collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);
-    let (silent, pause) = (Vec::new(), Pause::default());
+    let (silent, pause) = (Vec::new(), Pause::none());
     let mut run = Run { job, away, silent, pause, began, phase, running, events, desk };
     let mut is_open = true;
     loop {

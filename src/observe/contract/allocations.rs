@@ -80,11 +80,16 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         &[&[Set("SM_CURRENT_INSTANCE_GROUP_HOSTS"), Unset("SM_HOSTS")]],
         &[several("SM_CURRENT_INSTANCE_GROUP_HOSTS", Hosts)],
     ),
-    // Its own launcher asks the master process for the ranks of containers.
+    // A container has its place from the master, in a file (`job_files`). Kubernetes counts its pods.
     row(
         "determined",
-        &[&[Set("DET_AGENT_ID")], &[Set("DET_NUM_NODES")]],
-        &[several("DET_NUM_NODES", Count)],
+        &[
+            &[Set("DET_AGENT_ID")],
+            &[Set("DET_ALLOCATION_ID")],
+            &[Set("DET_KUBERNETES_JOB_PARALLELISM")],
+            &[Set("DET_NUM_NODES")],
+        ],
+        &[several("DET_KUBERNETES_JOB_PARALLELISM", Count), several("DET_NUM_NODES", Count)],
     ),
     // ByteDance's platform, as its public training scripts read it.
     row(

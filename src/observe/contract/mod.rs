@@ -7,12 +7,13 @@
 
 mod allocations;
 mod conventions;
+mod determined;
 mod hydra;
+mod job_files;
 mod launchers;
 mod open_mpi;
 mod remarks;
 mod row;
-mod sagemaker;
 mod shapes;
 mod table;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
 pub(crate) use row::{Platform, PlatformRow, Test};
-pub(crate) use shapes::host_files;
+pub(crate) use shapes::{UNKNOWN, host_files};
 use table::PLATFORMS;
 pub(crate) use vocabulary::{Beside, beside_of, fields, readings_of};
 
@@ -58,6 +59,7 @@ pub(crate) fn contract(
     let of = |platform: &&'static Platform| {
         let mut found = claims(host, platform);
         found.extend(volcano::evidence(host, platform));
+        found.extend(determined::evidence(host, platform));
         found
     };
     let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
@@ -100,16 +102,14 @@ pub(crate) fn contract(
 }
 
 /// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files,
-/// and the file that SageMaker has in their place.
+/// and the files that some platforms have in their place.
 pub(crate) fn add_host_files(contract: &mut Contract, files: &BTreeMap<String, String>) {
     for found in contract.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
         let path = &found.claim.value;
         found.beside =
             files.get(path).map(|hosts| Claim { variable: path.clone(), value: hosts.clone() });
     }
-    if let Some(text) = files.get(sagemaker::FILE) {
-        sagemaker::add(contract, text);
-    }
+    job_files::add(contract, files);
 }
 
 /// Leftover rank variables of torchrun: all that are set, unless a contract reads them and there

@@ -62,6 +62,11 @@ pub(super) const ADVICE: &[Advice] = &[
         zh: "Grid Engine 只在一台主机上运行脚本：请对 $PE_HOSTFILE 中的每台主机执行 qrsh -inherit HOST ranklaunch run --nodes HOST,HOST,… -- …；只用本节点时用 --nnodes 1",
     },
     Advice {
+        platform: "determined",
+        en: "make it a part of the entrypoint of a trial, before which Determined writes the place of each container to /run/determined/info/rendezvous.json; or --nnodes N --node-rank K --master-addr HOST; --nnodes 1 for this container alone",
+        zh: "请放在 trial 的 entrypoint 中启动，此前 Determined 会把各容器的位置写入 /run/determined/info/rendezvous.json；或给出 --nnodes N --node-rank K --master-addr HOST；只用本容器时用 --nnodes 1",
+    },
+    Advice {
         platform: "flux-tasks",
         en: "start one task per node: flux run -N 2 -n 2 ranklaunch …, with MASTER_ADDR; or --nnodes N and --node-rank K",
         zh: "请每节点只启动一个 task：flux run -N 2 -n 2 ranklaunch …，并设置 MASTER_ADDR；或给出 --nnodes N 和 --node-rank K",

@@ -20,10 +20,10 @@ use crate::host::Host;
 use crate::hostlist;
 use crate::observe::{Claim, Evidence, Field, Reading, Strength};
 
-use super::sagemaker;
+use super::job_files;
 
 /// The platform of this evidence in messages.
-const UNKNOWN: &str = "unknown";
+pub(crate) const UNKNOWN: &str = "unknown";
 /// Bytes of a file of hosts, some 100 000 names.
 const LONGEST_FILE: usize = 4 << 20;
 
@@ -277,24 +277,25 @@ fn shape(name: &str) -> Option<Shape<'_>> {
     Some(Shape { role, scheduler, is_of_members, is_of_nodes, is_size })
 }
 
-/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path; and the whole text of
-/// the file in which SageMaker names them.
+/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path; and the whole texts of
+/// files in which platforms describe the job.
 pub(crate) fn host_files(host: &Host) -> BTreeMap<String, String> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let lists = names.filter(|name| shape(name).is_some_and(|shape| shape.role == Role::List));
     let paths = lists.filter_map(|name| host.variable(name));
     let hosts = paths.filter(|path| path.starts_with('/')).filter_map(|path| {
-        // Anything but a file of some size may never end.
-        let size = host.metadata(&path).filter(|found| found.is_file())?.len();
-        let text = usize::try_from(size)
-            .ok()
-            .filter(|size| *size <= LONGEST_FILE)
-            .and_then(|_| host.read(&path).ok())?;
+        let text = text(host, &path)?;
         let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let hosts: Vec<String> = lines.filter_map(first).collect();
-        Some((path, hostlist::distinct(&hosts.join(",")).join(",")))
+        Some((path, hostlist::whole(&hosts.join(",")).join(",")))
     });
-    let sagemaker = sagemaker::text(host).map(|text| (sagemaker::FILE.to_owned(), text));
-    hosts.chain(sagemaker).collect()
+    hosts.chain(job_files::texts(host)).collect()
+}
+
+/// The text of a file of some size: anything else may never end.
+pub(super) fn text(host: &Host, path: &str) -> Option<String> {
+    let size = host.metadata(path).filter(|found| found.is_file())?.len();
+    let is_short = usize::try_from(size).is_ok_and(|size| size <= LONGEST_FILE);
+    is_short.then(|| host.read(path).ok())?
 }

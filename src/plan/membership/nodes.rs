@@ -331,8 +331,11 @@ fn world_size(
             return Ok(Some(known(value)));
         }
         WorldSizeCounts::Nodes => text!("it counts nodes, as given", "按指定，它表示节点数"),
-        WorldSizeCounts::Auto if size > 1 && process_rank(contract).is_some() => {
-            return Err(refuse_processes(contract, claim));
+        WorldSizeCounts::Auto
+            if size > 1
+                && let Some((rank, node)) = both_ranks(contract) =>
+        {
+            return Err(refuse_processes(claim, &rank, &node));
         }
         WorldSizeCounts::Auto if size == 1 => text!("the job has one node", "任务只有一个节点"),
         WorldSizeCounts::Auto => text!(
@@ -344,30 +347,43 @@ fn world_size(
     Ok(Some(known(size)))
 }
 
-/// RANK, and the rank of this node that it is beyond. RANK then numbers processes, and so WORLD_SIZE
-/// counts them, on every node of the job.
-fn process_rank(contract: &Contract) -> Option<(Claim, Claim)> {
+/// RANK, and the rank of this node beside it. If they differ, RANK numbers processes, so WORLD_SIZE
+/// counts them. If they are equal, WORLD_SIZE may count either: the first process of a job has the
+/// same variables whether its nodes have one process or eight, and all ranks have to get one answer.
+fn both_ranks(contract: &Contract) -> Option<(Evidence, Evidence)> {
     let rank = claims::spoken(contract, Field::Rank).into_iter().next()?;
+    let tasks = claims::spoken(contract, Field::TasksPerNode);
+    if tasks.iter().any(|of| of.reading != Reading::LocalIndex && claims::tasks(of) == 1) {
+        return None;
+    }
     // Not every index is that of a node among all: JOB_COMPLETION_INDEX counts within its job.
-    let of_nodes =
-        |found: &Evidence| matches!(found.claim.variable.as_str(), "NODE_RANK" | "GROUP_RANK");
+    let of_nodes = |found: &Evidence| {
+        matches!(found.claim.variable.as_str(), "NODE_RANK" | "GROUP_RANK" | "PET_NODE_RANK")
+    };
     let node = claims::spoken(contract, Field::NodeRank).into_iter().find(of_nodes)?;
-    let is_beyond = claims::rank(&rank).ok()? > claims::rank(&node).ok()?;
-    is_beyond.then_some((rank.claim, node.claim))
+    Some((rank, node))
 }
 
-fn refuse_processes(contract: &Contract, world: &Claim) -> Refusal {
-    let (rank, node) = process_rank(contract)
-        .map_or_else(Default::default, |(rank, node)| (rank.to_string(), node.to_string()));
-    refuse(
-        Id::MembershipProcesses,
+fn refuse_processes(world: &Claim, rank: &Evidence, node: &Evidence) -> Refusal {
+    let is_equal = claims::rank(rank).ok() == claims::rank(node).ok();
+    let (rank, node) = (&rank.claim, &node.claim);
+    let text = if is_equal {
+        text!(
+            "{rank} beside {node} may be the rank of a process, so {world} may count processes, and nothing says how many nodes there are",
+            "{rank} 与 {node} 同时给出，前者可能是进程的编号，{world} 可能表示进程数，而没有信息说明共有多少节点"
+        )
+    } else {
         text!(
             "{rank} beside {node} is the rank of a process, so {world} counts processes, but nothing says how many a node has",
             "{rank} 与 {node} 不同，是进程的编号，因此 {world} 表示进程数，但没有信息说明每节点有多少进程"
-        ),
+        )
+    };
+    refuse(
+        Id::MembershipProcesses,
+        text,
         text!(
-            "--nnodes N, or --world-size-counts processes with --nproc-per-node N; --world-size-counts nodes if RANK is wrong",
-            "请给出 --nnodes N，或 --world-size-counts processes 和 --nproc-per-node N；若 RANK 有误，请用 --world-size-counts nodes"
+            "--nnodes N; --world-size-counts nodes if this is started once per node, or --world-size-counts processes with --nproc-per-node N",
+            "请给出 --nnodes N；若每节点只启动一次，请用 --world-size-counts nodes，否则用 --world-size-counts processes 和 --nproc-per-node N"
         ),
     )
 }

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::text;
 use crate::verdict::{Id, Refusal};
 
-use super::claims::{self, contradiction, half_given, refuse, strongest};
+use super::claims::{self, Count, contradiction, half_given, refuse, strongest};
 use super::known::{By, Known};
 use super::nodes::how_many;
 
@@ -31,7 +31,7 @@ pub(super) fn node_rank(
         let source = &nnodes.source;
         let because = text!("the only node, by {source}", "按 {source}，只有本节点");
         (Known { value: 0, source: nnodes.source.clone(), by: nnodes.by }, because)
-    } else if let Some((known, because)) = ranked(contract, nodes)? {
+    } else if let Some((known, because)) = ranked(contract, nnodes)? {
         (known, because)
     } else if nodes == 1 {
         let because = text!("the only node", "唯一的节点");
@@ -59,7 +59,8 @@ pub(super) fn node_rank(
 }
 
 /// The node rank that the contract gives.
-fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refusal> {
+fn ranked(contract: &Contract, nnodes: &Known) -> Result<Option<(Known, Text)>, Refusal> {
+    let nodes = nnodes.value;
     let strong = strongest(contract, Field::NodeRank);
     if let Some(first) = strong.first() {
         let value = claims::rank(first)?;
@@ -80,10 +81,45 @@ fn ranked(contract: &Contract, nodes: u32) -> Result<Option<(Known, Text)>, Refu
         .next()
         .or_else(|| claims::spoken(contract, Field::NodeRank).into_iter().find(hint));
     let Some(found) = found else { return Ok(None) };
+    refuse_rank_of_process(contract, nnodes, &found)?;
     let value = claims::rank(&found)?;
     let because = text!("the index of this node", "本节点的编号");
     let known = Known { value, source: found.claim.to_string(), by: By::WorldSize };
     Ok(Some((known, because)))
+}
+
+/// RANK beside a WORLD_SIZE that counts more than the nodes may be the rank of a process, of which those
+/// of the first ones are also ranks of nodes.
+fn refuse_rank_of_process(
+    contract: &Contract,
+    nnodes: &Known,
+    rank: &Evidence,
+) -> Result<(), Refusal> {
+    let nodes = nnodes.value;
+    // A job of one node has one place.
+    if nodes == 1 || nnodes.by == By::WorldSize || rank.field != Field::Rank {
+        return Ok(());
+    }
+    // The number of nodes of an elastic PyTorchJob may come of it.
+    let is_more = |world: &Evidence| {
+        world.claim.to_string() != nnodes.source
+            && claims::count(world).is_ok_and(|all| matches!(all, Count::Exact(all) if all > nodes))
+    };
+    let Some(world) = claims::spoken(contract, Field::WorldSize).into_iter().find(is_more) else {
+        return Ok(());
+    };
+    let (rank, world, by) = (&rank.claim, &world.claim, &nnodes.source);
+    Err(refuse(
+        Id::MembershipProcesses,
+        text!(
+            "{world} is more than the {nodes} nodes ({by}), so {rank} may be the rank of a process, and nothing else says which node this is",
+            "{world} 大于节点数 {nodes}（{by}），因此 {rank} 可能是进程的编号，而没有其他信息说明本节点是第几个"
+        ),
+        text!(
+            "set --node-rank K, with --nnodes N: the same way on every node",
+            "请给出 --node-rank K 和 --nnodes N，各节点方式相同"
+        ),
+    ))
 }
 
 /// Warns if RANK differs from a stronger variable although WORLD_SIZE counts the same nodes.

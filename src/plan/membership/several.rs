@@ -5,20 +5,22 @@
 
 use crate::hostlist;
 use crate::lang::Text;
-use crate::observe::{Contract, Evidence, Field, Reading};
+use crate::observe::{Contract, Evidence, Field, Reading, UNKNOWN};
 use crate::text;
-use crate::verdict::Refusal;
+use crate::verdict::{Id, Refusal};
 
 use super::claims::{self, half_given};
 use super::listed;
 
 /// A scheduler shows that there are other nodes or processes, but not the place of this one: each
-/// would work alone, as rank 0, and write the same checkpoint.
+/// would work alone, as rank 0, and write the same checkpoint. Its list of hosts may also be out of
+/// reach, as in a container.
 pub(super) fn refuse(contract: &Contract) -> Result<(), Refusal> {
-    let shown = claims::spoken(contract, Field::Several)
-        .into_iter()
-        .find_map(|found| Some((shown(contract, &found)?, found)));
-    let Some((Text { en, zh }, found)) = shown else { return Ok(()) };
+    let claims = claims::spoken(contract, Field::Several);
+    let shown = claims.iter().find_map(|found| Some((shown(contract, found)?, found)));
+    let Some((Text { en, zh }, found)) = shown else {
+        return refuse_unread(&claims::of(contract, Field::Several));
+    };
     let claim = &found.claim;
     Err(half_given(
         contract,
@@ -31,6 +33,41 @@ pub(super) fn refuse(contract: &Contract) -> Result<(), Refusal> {
             "请在每个节点上各启动一次：--nodes HOST,HOST,…（各节点命令相同），或 --nnodes N --node-rank K --master-addr HOST；只用本节点时用 --nnodes 1"
         ),
     ))
+}
+
+/// A list of hosts without a host, of a job whose size nothing else of its platform tells.
+fn refuse_unread(claims: &[Evidence]) -> Result<(), Refusal> {
+    let is_one = |of: &Evidence| {
+        claims.iter().any(|other| other.platform == of.platform && size(other) == Some(1))
+    };
+    // A file of an unknown scheduler may be meant for another program: that of DeepSpeed need not exist.
+    let unread = claims
+        .iter()
+        .find(|found| found.platform != UNKNOWN && size(found) == Some(0) && !is_one(found));
+    let Some(Evidence { claim, platform, .. }) = unread else { return Ok(()) };
+    Err(claims::refuse(
+        Id::MembershipHalfGiven,
+        text!(
+            "{claim} has the hosts of this job ({platform}), but it cannot be read here or names none, and nothing else tells how many there are",
+            "{claim} 给出本任务的主机（{platform}），但在此处无法读取或其中没有主机，也没有其他信息说明共有多少台"
+        ),
+        text!(
+            "make it readable here (in a container: mount its folder); --nnodes 1 if this is the only node, --nodes HOST,HOST,… if there are more",
+            "请使其在此处可读（在容器中：挂载其所在目录）；若只有本节点，请用 --nnodes 1；若有多个，请用 --nodes HOST,HOST,…"
+        ),
+    ))
+}
+
+/// The number of nodes that a claim tells; None if it tells only that of processes, or a place.
+fn size(found: &Evidence) -> Option<usize> {
+    match found.reading {
+        Reading::Count => found.claim.value.trim().parse().ok().filter(|count| *count > 0),
+        Reading::Hosts => Some(hostlist::whole(&found.claim.value).len()),
+        Reading::HostFile => {
+            Some(found.beside.as_ref().map_or(0, |hosts| hostlist::whole(&hosts.value).len()))
+        }
+        _ => None,
+    }
 }
 
 /// What a claim of [`Field::Several`] shows; None if this node may well be the only one.

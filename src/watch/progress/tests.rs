@@ -142,15 +142,19 @@ fn connections_count_from_the_second_look_on() {
 fn what_nobody_saw_is_no_standstill() {
     let mut node = Node::new();
     node.pass(9, quiet);
+    let moved = node.progress.last_moved();
     node.now += Duration::from_secs(3600);
     node.progress.begin_afresh(node.now);
     node.look();
     assert!(!node.progress.has_moved());
+    assert!(node.progress.moved() > moved, "what stood still is looked at anew");
+    assert_eq!(node.progress.last_moved(), moved, "but nothing has moved");
     assert_eq!(node.pass(9, quiet).stands(), "moves");
     // And no pause of the job's own, for which it would be given more time.
     assert_eq!(node.pass(1, quiet).stands(), "still");
     node.pass(1, |_, pulse| pulse.output += 1);
     assert!(node.progress.has_moved());
+    assert_eq!(node.progress.last_moved(), node.progress.moved());
 }
 
 #[test]

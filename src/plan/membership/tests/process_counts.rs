@@ -10,8 +10,10 @@ use crate::settings::{Engine, WorldSizeCounts};
 /// How a platform that starts its command once per process may describe it.
 #[derive(Debug, Clone, Copy)]
 struct Names {
-    /// NODE_RANK, GROUP_RANK or neither.
+    /// NODE_RANK, GROUP_RANK, PET_NODE_RANK or none.
     node: &'static str,
+    /// LOCAL_RANK.
+    local: bool,
     per_node: bool,
     nodes: bool,
 }
@@ -21,14 +23,16 @@ struct Names {
 fn answer(settings: &Settings, names: Names, size: (u32, u32), place: (u32, u32)) -> String {
     let ((nnodes, nproc), (node, local)) = (size, place);
     let common = format!(
-        "MASTER_ADDR=n0 MASTER_PORT=6105 WORLD_SIZE={} RANK={} LOCAL_RANK={local}",
+        "MASTER_ADDR=n0 MASTER_PORT=6105 WORLD_SIZE={} RANK={}",
         nnodes * nproc,
         node * nproc + local
     );
     let own = (!names.node.is_empty()).then(|| format!("{}={node}", names.node));
+    let on_node = names.local.then(|| format!("LOCAL_RANK={local}"));
     let per_node = names.per_node.then(|| format!("LOCAL_WORLD_SIZE={nproc}"));
     let nodes = names.nodes.then(|| format!("NNODES={nnodes}"));
-    let pairs: Vec<String> = [Some(common), own, per_node, nodes].into_iter().flatten().collect();
+    let pairs: Vec<String> =
+        [Some(common), own, on_node, per_node, nodes].into_iter().flatten().collect();
     let pairs = pairs.join(" ");
     let told = tell(settings, &host(&pairs), &gpus(8));
     match &told.result {
@@ -51,12 +55,17 @@ proptest! {
     fn every_rank_of_a_job_gets_the_same_answer(
         nnodes in 1u32..5,
         nproc in 1u32..9,
-        node in prop::sample::select(vec!["NODE_RANK", "GROUP_RANK", ""]),
+        node in prop::sample::select(vec!["NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", ""]),
+        local in any::<bool>(),
         per_node in any::<bool>(),
         nodes in any::<bool>(),
         engine in prop::sample::select(vec![Engine::Torchrun, Engine::Direct, Engine::Command]),
     ) {
-        let names = Names { node, per_node, nodes };
+        // Nothing but the two may number anything: they are those of nodes by convention.
+        prop_assume!(local || !node.is_empty());
+        // A job that is said to have one node has one place, whatever RANK says.
+        prop_assume!(local || node != "GROUP_RANK" || !nodes || nnodes > 1);
+        let names = Names { node, local, per_node, nodes };
         let mut settings = undecided();
         settings.engine.value = engine;
         let places = (0..nnodes).flat_map(|node| (0..nproc).map(move |local| (node, local)));
@@ -82,14 +91,24 @@ fn one_process_per_node_is_accepted_once_it_is_said() {
     }
     settings.world_size_counts.value = WorldSizeCounts::Nodes;
     assert!(tell(&settings, &host(pairs), &gpus(8)).line().ends_with("16 3 n0:29500"));
+    let pairs = "WORLD_SIZE=16 RANK=3 NODE_RANK=3 MASTER_ADDR=n0";
+    assert_eq!(of(pairs).line(), "refused membership.processes");
+    assert!(tell(&settings, &host(pairs), &gpus(8)).line().ends_with("16 3 n0:29500"));
+    assert!(of(&format!("{pairs} NNODES=16")).line().ends_with("16 3 n0:29500"));
+    // Without RANK it is the pair of PyTorch Lightning, and a job of one is one however it counts.
+    let lightning = of("WORLD_SIZE=16 NODE_RANK=3 MASTER_ADDR=n0");
+    assert!(lightning.line().ends_with("16 3 n0:29500"), "{}", lightning.line());
+    assert!(of("WORLD_SIZE=1 RANK=0 NODE_RANK=0").line().ends_with("1 0 127.0.0.1:29500 free"));
 }
 
 #[test]
-fn a_rank_beyond_its_node_counts_processes() {
+fn a_rank_beside_that_of_its_node_may_count_processes() {
     for (pairs, rank, node) in [
         ("WORLD_SIZE=16 RANK=8 NODE_RANK=1 MASTER_ADDR=n0", "RANK=8", "NODE_RANK=1"),
         ("WORLD_SIZE=16 RANK=1 NODE_RANK=0 MASTER_ADDR=n0", "RANK=1", "NODE_RANK=0"),
+        ("WORLD_SIZE=16 RANK=0 NODE_RANK=0 MASTER_ADDR=n0", "RANK=0", "NODE_RANK=0"),
         ("WORLD_SIZE=16 RANK=9 GROUP_RANK=1 MASTER_ADDR=n0", "RANK=9", "GROUP_RANK=1"),
+        ("WORLD_SIZE=16 RANK=8 PET_NODE_RANK=1 MASTER_ADDR=n0", "RANK=8", "PET_NODE_RANK=1"),
     ] {
         let told = of(pairs);
         assert_eq!(told.line(), "refused membership.processes", "{pairs}");

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::settings::Source;
 
@@ -40,7 +42,14 @@ const MEMBERS: &[(&str, &str)] = &[
         "SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\",\"algo-2\"] SM_CURRENT_INSTANCE_GROUP=g",
         "--nodes",
     ),
-    ("DET_AGENT_ID=a DET_NUM_NODES=2", "--nodes"),
+    ("DET_AGENT_ID=a DET_NUM_NODES=2", "rendezvous.json"),
+    ("DET_AGENT_ID=a DET_KUBERNETES_JOB_PARALLELISM=2 DET_SLOT_IDS=[0,1]", "rendezvous.json"),
+    // A list of hosts that this container does not have, or that is empty
+    ("PBS_JOBID=12.s PBS_NODENUM=0 PBS_NODEFILE=/missing", "--nodes"),
+    ("LSB_JOBID=9 LSB_DJOB_HOSTFILE=/missing", "--nodes"),
+    ("LSB_JOBID=9 LSB_MCPU_HOSTS=", "--nodes"),
+    ("LSB_JOBID=9 LSB_HOSTS=8", "--nodes"),
+    ("JOB_ID=3 NSLOTS=16 PE_HOSTFILE=/missing", "--nodes"),
     ("LT_NUM_NODES=2 LT_DEVICES=8", "--nodes"),
     ("NODE_RANK=1 LOCAL_RANK=0", "--nnodes"),
     // Slurm's variables that a container was given one by one
@@ -188,6 +197,9 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
     };
     write("two", "# hosts\nn1 slots=8\nn2 slots=8\n");
     write("slots", "n1\nn1\nn1:8\n");
+    write("empty", "\n# none\n");
+    write("itself", "localhost\nlocalhost\n");
+    write("large", &"n1\n".repeat(2 << 20));
     let line = |pairs: &str| {
         let environment = host(pairs).environment().clone();
         tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8)).line()
@@ -214,6 +226,25 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("ACME_HOSTS=n1,n2", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1:9092,n2:9092", alone),
         ("HOSTFILE=/two", alone),
+        // Of a job whose size nothing else tells: no file, no host in it, no text, not to be read.
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/missing", refused),
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/empty", refused),
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/", refused),
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/large", refused),
+        ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/empty", refused),
+        ("LSB_JOBID=1 LSB_DJOB_RANKFILE=/missing", refused),
+        ("PE_HOSTFILE=/missing NSLOTS=24", refused),
+        // The controls: something else tells it, or the host names itself.
+        ("PBS_JOBID=1.s PBS_NUM_NODES=1 PBS_NODEFILE=/missing", "pbs 1 0 127.0.0.1:29500 free"),
+        ("LSB_JOBID=1 LSB_HOSTS=n1~n1 LSB_DJOB_HOSTFILE=/missing", "lsf 1 0 127.0.0.1:29500 free"),
+        ("LSB_DJOB_RANKFILE=/empty LSB_DJOB_HOSTFILE=/slots", "lsf 1 0 127.0.0.1:29500 free"),
+        ("PE_HOSTFILE=/missing NHOSTS=1 NSLOTS=24", "grid-engine 1 0 127.0.0.1:29500 free"),
+        ("PBS_JOBID=1.s PBS_NODEFILE=/itself", "pbs 1 0 127.0.0.1:29500 free"),
+        ("LSB_JOBID=1 LSB_HOSTS=localhost", "lsf 1 0 127.0.0.1:29500 free"),
+        (
+            "PBS_NODEFILE=/missing NNODES=2 NODE_RANK=1 MASTER_ADDR=n1",
+            "node-variables 2 1 n1:29500",
+        ),
         // A script on the first host, and a job of one host with eight slots.
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/two", refused),
         ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/two", refused),
@@ -283,6 +314,84 @@ fn sagemakers_own_file_names_the_hosts() {
     assert_eq!(line(one, &format!("{job} {toolkit}")), "sagemaker 2 1 a:7777");
     let mpi = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=1";
     assert!(line(one, &format!("{job} {mpi} MASTER_ADDR=m")).starts_with("open-mpi 2 1 m:"));
+}
+
+/// The variables of a container, by `master/pkg/tasks/task_trial.go` and `agent/internal/containers`.
+const TRIAL: &str = "DET_AGENT_ID=a DET_ALLOCATION_ID=4.1.1 DET_TRIAL_ID=1 DET_TASK_TYPE=TRIAL";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// A trial of some containers with some slots each is one job on all of them, or refused on all.
+    #[test]
+    fn a_trial_is_one_job_on_all_its_containers(
+        containers in 1u32..6,
+        slots in 1usize..9,
+        has_file in any::<bool>(),
+        has_slots in any::<bool>(),
+        on_kubernetes in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run/determined/info");
+        std::fs::create_dir_all(&path).expect("a folder");
+        let addresses: Vec<String> = (0..containers).map(|at| format!("10.0.0.{at}")).collect();
+        let all = slots * containers as usize;
+        let config = format!(r#"{{"resources":{{"slots_per_trial":{all}}}}}"#);
+        let mut pairs = format!("{TRIAL} DET_EXPERIMENT_CONFIG={config}");
+        if has_slots {
+            let ids: Vec<String> = (0..slots).map(|slot| slot.to_string()).collect();
+            pairs = format!("{pairs} DET_SLOT_IDS=[{}]", ids.join(","));
+        }
+        if on_kubernetes {
+            pairs = format!("{pairs} DET_KUBERNETES_JOB_PARALLELISM={containers}");
+        }
+        for rank in 0..containers {
+            if has_file {
+                let rendezvous = serde_json::json!({
+                    "container_addrs": addresses,
+                    "container_rank": rank,
+                    "container_slot_counts": vec![slots; containers as usize],
+                });
+                std::fs::write(path.join("rendezvous.json"), rendezvous.to_string()).expect("a file");
+            }
+            let environment = host(&pairs).environment().clone();
+            let told = tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8));
+            let line = told.line();
+            match (has_file, containers) {
+                (true, 2..) => {
+                    let expected = format!("determined {containers} {rank} 10.0.0.0:29500");
+                    prop_assert_eq!(line, expected);
+                }
+                // The control.
+                (_, 1) if has_file || has_slots || all == 1 => {
+                    prop_assert_eq!(line, "determined 1 0 127.0.0.1:29500 free");
+                }
+                _ => prop_assert_eq!(line, "refused membership.half-given", "{}", pairs),
+            }
+        }
+    }
+}
+
+/// Of a shell, a notebook, a trial whose file is broken, and of a container that is not Determined's.
+#[test]
+fn a_file_of_determined_counts_in_its_own_containers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run/determined/info");
+    std::fs::create_dir_all(&path).expect("a folder");
+    let line = |text: &str, pairs: &str| {
+        std::fs::write(path.join("rendezvous.json"), text).expect("a file");
+        let environment = host(pairs).environment().clone();
+        tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8)).line()
+    };
+    let two = r#"{"container_addrs":["10.0.0.1","10.0.0.2"],"container_rank":1}"#;
+    assert_eq!(line(two, TRIAL), "determined 2 1 10.0.0.1:29500");
+    assert_eq!(line(two, &format!("{TRIAL} MASTER_ADDR=m MASTER_PORT=1")), "determined 2 1 m:1");
+    assert_eq!(line(&two.replace("k\":1", "k\":2"), TRIAL), "refused membership.rank");
+    let shell = "DET_AGENT_ID=a DET_TASK_TYPE=SHELL DET_SLOT_IDS=[0,1]";
+    assert_eq!(line("{", shell), "determined 1 0 127.0.0.1:29500 free");
+    let trial = format!("{TRIAL} DET_SLOT_IDS=[0] DET_KUBERNETES_JOB_PARALLELISM=2");
+    assert_eq!(line("{", &trial), "refused membership.half-given");
+    assert_eq!(line(two, ""), "none 1 0 127.0.0.1:29500 free");
 }
 
 #[test]
