@@ -34,7 +34,7 @@ pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
 use remarks::{ADVICE, REMARKS};
 pub(crate) use row::{Platform, PlatformRow, Test};
-pub(crate) use shapes::{UNKNOWN, host_files};
+pub(crate) use shapes::UNKNOWN;
 use table::PLATFORMS;
 pub(crate) use vocabulary::{Beside, beside_of, fields, readings_of};
 
@@ -99,6 +99,14 @@ pub(crate) fn contract(
             .find_map(|platform| platform.default_port),
         evidence,
     }
+}
+
+/// The hosts in each file that a variable of hosts names, by its path, and the texts of files in which
+/// platforms describe the job.
+pub(crate) fn host_files(host: &Host) -> BTreeMap<String, String> {
+    let mut files = shapes::host_files(host);
+    files.extend(job_files::texts(host));
+    files
 }
 
 /// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files,

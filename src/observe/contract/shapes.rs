@@ -20,8 +20,6 @@ use crate::host::Host;
 use crate::hostlist;
 use crate::observe::{Claim, Evidence, Field, Reading, Strength};
 
-use super::job_files;
-
 /// The platform of this evidence in messages.
 pub(crate) const UNKNOWN: &str = "unknown";
 /// Bytes of a file of hosts, some 100 000 names.
@@ -277,20 +275,19 @@ fn shape(name: &str) -> Option<Shape<'_>> {
     Some(Shape { role, scheduler, is_of_members, is_of_nodes, is_size })
 }
 
-/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path; and the whole texts of
-/// files in which platforms describe the job.
-pub(crate) fn host_files(host: &Host) -> BTreeMap<String, String> {
+/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path.
+pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let lists = names.filter(|name| shape(name).is_some_and(|shape| shape.role == Role::List));
     let paths = lists.filter_map(|name| host.variable(name));
-    let hosts = paths.filter(|path| path.starts_with('/')).filter_map(|path| {
+    let hosts = |path: String| {
         let text = text(host, &path)?;
         let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let hosts: Vec<String> = lines.filter_map(first).collect();
         Some((path, hostlist::whole(&hosts.join(",")).join(",")))
-    });
-    hosts.chain(job_files::texts(host)).collect()
+    };
+    paths.filter(|path| path.starts_with('/')).filter_map(hosts).collect()
 }
 
 /// The text of a file of some size: anything else may never end.
