@@ -3,6 +3,9 @@
 //! Takes such a list; gives its hosts in order. Invalid text is expanded as far as possible.
 //! Does not call scontrol, which most containers do not have.
 
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
@@ -51,32 +54,45 @@ pub(crate) fn expand(list: &str) -> Vec<String> {
 }
 
 /// The hosts of a list in any of the forms that schedulers use, each once: separated by commas,
-/// semicolons or white space, as JSON, with brackets; each with a number of slots behind it or not.
-/// Empty if anything in it is no host: it is then no such list. Names of this host itself say nothing.
+/// semicolons, colons, `&`, `+` or white space, as JSON, with brackets; each with a number of slots
+/// behind it or not, and with its domain or not. Empty if anything in it is no host: it is then no such
+/// list. Names of this host itself say nothing.
 pub(crate) fn distinct(list: &str) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
-    let mut known = std::collections::BTreeSet::new();
+    let (mut known, mut short_names) = (BTreeSet::new(), BTreeSet::new());
     let entries = match serde_json::from_str::<Vec<String>>(list) {
         Ok(entries) => entries,
         Err(_) if list.contains('[') => list.split_ascii_whitespace().flat_map(expand).collect(),
         Err(_) => {
-            let is_between =
-                |letter: char| matches!(letter, ',' | ';') || letter.is_ascii_whitespace();
+            let is_between = |letter: char| ",;&+".contains(letter) || letter.is_ascii_whitespace();
             list.split(is_between).map(str::to_owned).collect()
         }
     };
-    for entry in entries.iter().filter(|entry| !entry.is_empty()).take(MOST) {
+    // An address of IPv6 may have a zone, `fe80::1%eth0`.
+    let is_address =
+        |entry: &str| entry.split('%').next().is_some_and(|ip| ip.parse::<Ipv6Addr>().is_ok());
+    let names = entries.iter().flat_map(|entry| {
+        let is_one = is_address(entry);
+        entry.split(move |letter: char| !is_one && matches!(letter, ':' | '*'))
+    });
+    for host in names.filter(|host| !host.is_empty()).take(MOST) {
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let slots =
-            entry.rsplit_once(':').filter(|(host, slots)| is_number(slots) && !host.contains(':'));
-        let host = slots.map_or(entry.as_str(), |(host, _)| host);
         let is_named = |letter: char| letter.is_ascii_alphanumeric() || "-._:%".contains(letter);
         if !host.chars().all(is_named) || host.starts_with(['-', '.']) || host.len() > LONGEST_NAME
         {
             return Vec::new();
         }
         let is_own = host.eq_ignore_ascii_case("localhost") || host.starts_with("127.");
-        if !is_number(host) && !is_own && known.insert(host.to_ascii_lowercase()) {
+        if is_number(host) || is_own {
+            continue;
+        }
+        // `n1` and `n1.example.org` are names of one host.
+        let name = host.to_ascii_lowercase();
+        let short = name.split('.').next().unwrap_or_default().to_owned();
+        let is_known =
+            if short == name { short_names.contains(&short) } else { known.contains(&short) };
+        short_names.insert(short);
+        if known.insert(name) && !is_known {
             hosts.push(host.to_owned());
         }
     }
@@ -227,6 +243,27 @@ mod tests {
         ];
         for (list, hosts) in table {
             assert_eq!(of_daemons(list), hosts, "{list}");
+        }
+    }
+
+    #[test]
+    fn lists_of_every_scheduler_name_each_host_once() {
+        for (list, hosts) in [
+            ("n1,n2;n3 n4\nn5&n6+n7", "n1 n2 n3 n4 n5 n6 n7"),
+            ("n1:n2:n3", "n1 n2 n3"),
+            ("n1:8,n2:8", "n1 n2"),
+            ("n1*4&n2*4", "n1 n2"),
+            ("10.0.0.1:10.0.0.2", "10.0.0.1 10.0.0.2"),
+            ("fd00::1,fe80::2%eth0", "fd00::1 fe80::2%eth0"),
+            ("[\"a\",\"b:2\"]", "a b"),
+            ("n[1-2] n3", "n1 n2 n3"),
+            ("2 n1 4 n2 4", "n1 n2"),
+            ("n1 n1.example.org n2.example.org n2 n3.a n3.b", "n1 n2.example.org n3.a n3.b"),
+            ("localhost 127.0.0.1 8", ""),
+            ("http://a:9200,http://b:9200", ""),
+            ("/etc/hosts", ""),
+        ] {
+            assert_eq!(distinct(list).join(" "), hosts, "{list}");
         }
     }
 

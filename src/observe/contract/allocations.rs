@@ -6,10 +6,11 @@
 //!
 //! [`Several`]: crate::observe::Field::Several
 
+use crate::host::Host;
 use crate::observe::{Reading, Strength};
 
 use super::row::Test::{self, Set, Unset};
-use super::row::{Platform, PlatformRow, as_, is};
+use super::row::{Platform, PlatformRow, as_, is, only};
 use crate::observe::Field::Several;
 use Reading::{Count, HostFile, Hosts, Index};
 
@@ -33,7 +34,8 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
             several("PBS_VNODENUM", Index),
         ],
     ),
-    // LSF, also below jsrun. Slots of one host are as many equal names.
+    // LSF, also below jsrun, which counts its processes; the script's own host has none of them, but is
+    // in the lists. Slots of one host are as many equal names.
     row(
         "lsf",
         &[
@@ -44,10 +46,10 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
             &[Set("JSM_NAMESPACE_RANK")],
         ],
         &[
-            several("LSB_HOSTS", Hosts),
-            several("LSB_MCPU_HOSTS", Hosts),
-            several("LSB_DJOB_HOSTFILE", HostFile),
-            several("LSB_DJOB_RANKFILE", HostFile),
+            only(several("LSB_HOSTS", Hosts), is_uncounted_by_jsrun),
+            only(several("LSB_MCPU_HOSTS", Hosts), is_uncounted_by_jsrun),
+            only(several("LSB_DJOB_HOSTFILE", HostFile), is_uncounted_by_jsrun),
+            only(several("LSB_DJOB_RANKFILE", HostFile), is_uncounted_by_jsrun),
             several("JSM_NAMESPACE_RANK", Index),
             several("JSM_NAMESPACE_SIZE", Count),
         ],
@@ -58,6 +60,51 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         "grid-engine",
         &[&[Set("PE_HOSTFILE")], &[Set("NHOSTS"), Set("NSLOTS")]],
         &[several("NHOSTS", Count), several("PE_HOSTFILE", HostFile)],
+    ),
+    // Fujitsu's Job Operation Software. Virtual nodes may share a host, which only the file tells.
+    row(
+        "pjm",
+        &[&[Set("PJM_JOBID")], &[Set("PJM_NODE")], &[Set("PJM_O_NODEINF")]],
+        &[
+            several("PJM_NODE", Count),
+            several("PJM_O_NODEINF", HostFile),
+            only(several("PJM_VNODES", Count), |host| host.variable("PJM_O_NODEINF").is_none()),
+        ],
+    ),
+    // A list has one host per task.
+    row(
+        "loadleveler",
+        &[&[Set("LOADL_STEP_ID")], &[Set("LOADL_PROCESSOR_LIST")], &[Set("LOADL_HOSTFILE")]],
+        &[several("LOADL_PROCESSOR_LIST", Hosts), several("LOADL_HOSTFILE", HostFile)],
+    ),
+    row(
+        "moab",
+        &[&[Set("MOAB_JOBID")], &[Set("MOAB_NODECOUNT")], &[Set("MOAB_NODELIST")]],
+        &[several("MOAB_NODECOUNT", Count), several("MOAB_NODELIST", Hosts)],
+    ),
+    row(
+        "cobalt",
+        &[&[Set("COBALT_JOBID")], &[Set("COBALT_NODEFILE")]],
+        &[
+            several("COBALT_JOBSIZE", Count),
+            several("COBALT_PARTNAME", Hosts),
+            several("COBALT_NODEFILE", HostFile),
+        ],
+    ),
+    // Cray's aprun and mpiexec, which give no count.
+    row("alps", &[&[Set("ALPS_APP_PE")]], &[several("ALPS_APP_PE", Index)]),
+    row("pals", &[&[Set("PALS_RANKID")]], &[several("PALS_RANKID", Index)]),
+    // Pods that start together or not at all.
+    row(
+        "armada",
+        &[&[Set("ARMADA_GANG_CARDINALITY")]],
+        &[several("ARMADA_GANG_CARDINALITY", Count)],
+    ),
+    // MindSpore's names on Ascend, which number devices.
+    row(
+        "ascend",
+        &[&[Set("RANK_TABLE_FILE")]],
+        &[several("RANK_SIZE", Count), several("RANK_ID", Index)],
     ),
     // Multi-instance tasks, whose first instance runs the application's command.
     row(
@@ -107,6 +154,11 @@ const fn row(
     claims: &'static [PlatformRow],
 ) -> Platform {
     Platform { id, strength: Strength::Hint, proofs, claims, default_port: None }
+}
+
+/// Slots of the allocation say nothing of the hosts on which jsrun has started something.
+fn is_uncounted_by_jsrun(host: &Host) -> bool {
+    host.variable("JSM_NAMESPACE_SIZE").is_none()
 }
 
 const fn several(variable: &'static str, reading: Reading) -> PlatformRow {

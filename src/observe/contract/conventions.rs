@@ -80,6 +80,24 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         default_port: None,
     },
     Platform {
+        // JAXJob of Kubeflow, one process per pod.
+        id: "kubeflow-jaxjob",
+        strength: Strength::Conventional,
+        proofs: &[
+            &[Set("COORDINATOR_ADDRESS"), Set("NUM_PROCESSES")],
+            &[Set("COORDINATOR_ADDRESS"), Set("PROCESS_ID")],
+        ],
+        claims: &[
+            is(Nnodes, "NUM_PROCESSES"),
+            is(NodeRank, "PROCESS_ID"),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "COORDINATOR_ADDRESS"), HostPart),
+            is(MasterPort, "MASTER_PORT"),
+            or(MasterPort, "COORDINATOR_PORT"),
+        ],
+        default_port: None,
+    },
+    Platform {
         // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
         id: "generic",
         strength: Strength::Generic,

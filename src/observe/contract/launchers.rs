@@ -14,11 +14,11 @@ use super::open_mpi::{
 use super::row::Test::{Holds, Set, Unset};
 use super::row::{Platform, PlatformRow, as_, beside, is, only, or};
 use Field::{
-    Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, TaskLocal, TaskRank, Tasks,
-    TasksPerNode,
+    Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Several, TaskLocal, TaskRank,
+    Tasks, TasksPerNode,
 };
 use Reading::{
-    DaemonHost, HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist,
+    Count, DaemonHost, HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist,
     Processes, PrterunHost, SecondDaemon, TaskList,
 };
 
@@ -137,7 +137,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         // list is the rank that matches the first of the list as master.
         id: "slurm",
         strength: Strength::Specific,
-        proofs: &[&[Set("SLURM_JOB_ID"), Set("SLURM_STEP_NUM_NODES")]],
+        proofs: &[&[Set("SLURM_JOB_ID"), Holds("SLURM_STEP_NUM_NODES", is_step)]],
         claims: &[
             is(Nnodes, "SLURM_STEP_NUM_NODES"),
             beside(as_(is(NodeRank, "SLURMD_NODENAME"), PositionInHostlist), "SLURM_STEP_NODELIST"),
@@ -170,16 +170,20 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
     Platform {
         // The batch script itself, or a shell of salloc. It runs on one node, whatever
-        // SLURM_NODEID is; only srun starts a command on all nodes.
+        // SLURM_NODEID is; only srun starts a command on all nodes. Of a heterogeneous job the script
+        // has the numbers of its own component, and each of the others has a node at least.
         id: "slurm-allocation",
         strength: Strength::Specific,
         proofs: &[
             &[Set("SLURM_JOB_ID"), Set("SLURM_JOB_NUM_NODES"), Unset("SLURM_STEP_NUM_NODES")],
             &[Set("SLURM_JOB_ID"), Set("SLURM_NNODES"), Unset("SLURM_STEP_NUM_NODES")],
+            &[Set("SLURM_JOB_ID"), Holds("SLURM_STEP_ID", is_step_of_script)],
         ],
         claims: &[
-            is(Nnodes, "SLURM_JOB_NUM_NODES"),
-            or(Nnodes, "SLURM_NNODES"),
+            only(is(Nnodes, "SLURM_JOB_NUM_NODES"), is_of_one_component),
+            only(or(Nnodes, "SLURM_NNODES"), is_of_one_component),
+            as_(is(Several, "SLURM_HET_SIZE"), Count),
+            as_(is(Several, "SLURM_PACK_SIZE"), Count),
             is(MasterAddr, "MASTER_ADDR"),
             MASTER_OF_ALLOCATION,
             MASTER_OF_OLD_ALLOCATION,
@@ -255,7 +259,21 @@ fn is_flux_by_node(host: &Host) -> bool {
 }
 
 fn is_of_one_component(host: &Host) -> bool {
-    ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].iter().all(|name| host.variable(name).is_none())
+    let size = |name: &&str| host.variable(name);
+    ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].iter().filter_map(size).all(|size| size.trim() == "1")
+}
+
+/// A step that srun has started for a command.
+fn is_step(host: &Host) -> bool {
+    host.variable("SLURM_STEP_NUM_NODES").is_some() && !is_step_of_script(host)
+}
+
+/// The step of a shell of salloc, of a batch script or of a login to the node, which has one node
+/// whatever the job has (slurm.h: SLURM_INTERACTIVE_STEP, -6, and those above it).
+fn is_step_of_script(host: &Host) -> bool {
+    const FIRST_SPECIAL: u32 = 0xffff_fff0;
+    let is_plain = |id: String| id.trim().parse().is_ok_and(|id: u32| id < FIRST_SPECIAL);
+    host.variable("SLURM_STEP_ID").is_some_and(|id| !is_plain(id))
 }
 
 /// Several jobs may share a node's network, and no variable gives a port.

@@ -21,7 +21,7 @@ mod tests;
 mod vocabulary;
 mod volcano;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::host::Host;
 use crate::hostlist;
@@ -63,13 +63,14 @@ pub(crate) fn contract(
         found
     };
     let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
-    // A variable that a row reads is no sign of a scheduler without one. Those of the profile's
-    // platform mean what the profile says, so nothing where it is not proven.
+    // A variable of a row is no sign of a scheduler without one. Those of the profile's platform mean
+    // what the profile says, so nothing where it is not proven.
     let mut signs = shapes::evidence(host);
+    let rows = proven.iter().copied().chain(own).flat_map(|platform| platform.claims);
+    let known: BTreeSet<&str> = rows.map(|row| row.variable).collect();
     signs.retain(|sign| {
         let variable = sign.claim.variable.as_str();
-        evidence.iter().all(|one| one.claim.variable != variable)
-            && own.is_none_or(|own| own.claims.iter().all(|row| row.variable != variable))
+        !known.contains(variable) && evidence.iter().all(|one| one.claim.variable != variable)
     });
     evidence.extend(signs);
     let inside_torchrun = above;
@@ -180,6 +181,7 @@ pub fn known_variables() -> Vec<&'static str> {
                 .flat_map(|platform| platform.claims)
                 .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
         )
+        .filter(|name| !name.contains('{'))
         .collect();
     names.sort_unstable();
     names.dedup();
@@ -199,7 +201,8 @@ pub(crate) fn variables_of(
 fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = Vec::new();
     for row in platform.claims {
-        let Some(value) = host.variable(row.variable) else { continue };
+        let Some(variable) = row.name(host) else { continue };
+        let Some(value) = host.variable(&variable) else { continue };
         let answered =
             found.iter().any(|other| other.field == row.field && !other.claim.is_blank());
         if (row.fallback && answered) || row.only.is_some_and(|test| !test(host)) {
@@ -219,7 +222,7 @@ fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {
         found.push(Evidence {
             platform: platform.id.to_owned(),
             field: row.field,
-            claim: Claim { variable: row.variable.to_owned(), value },
+            claim: Claim { variable: variable.into_owned(), value },
             reading: row.reading,
             beside,
             strength: platform.strength,

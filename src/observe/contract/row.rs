@@ -3,6 +3,7 @@
 //! The program's own rows are in [`super::table`], [`super::launchers`] and
 //! [`super::conventions`]; a profile may add one (`[platform]`). All are read by the same code.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::host::Host;
@@ -35,6 +36,7 @@ pub(crate) enum Test {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlatformRow {
     pub(crate) field: Field,
+    /// `{OTHER}` in it stands for the value of another variable.
     pub(crate) variable: &'static str,
     pub(crate) reading: Reading,
     pub(crate) beside: Option<&'static str>,
@@ -73,6 +75,17 @@ pub(super) const fn only(row: PlatformRow, test: fn(&Host) -> bool) -> PlatformR
 
 pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> PlatformRow {
     PlatformRow { beside: Some(variable), ..row }
+}
+
+impl PlatformRow {
+    /// The name of its variable; None if it has a part that is not known.
+    pub(super) fn name(&self, host: &Host) -> Option<Cow<'static, str>> {
+        let Some((before, rest)) = self.variable.split_once('{') else {
+            return Some(Cow::Borrowed(self.variable));
+        };
+        let (other, after) = rest.split_once('}')?;
+        Some(Cow::Owned(format!("{before}{}{after}", host.variable(other)?.trim())))
+    }
 }
 
 impl Test {

@@ -8,6 +8,7 @@
 //! in a row and all that follow by [`also`] have the same strength and must agree; [`or`] is
 //! read only if those before it are absent or blank.
 
+use crate::host::Host;
 use crate::observe::{Field, Reading, Strength};
 
 use super::row::Test::{Ends, Holds, Is, Set, Unset};
@@ -15,10 +16,10 @@ use super::row::{Platform, PlatformRow, also, as_, beside, is, only, or};
 use super::volcano;
 use Field::{
     GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
-    RdzvEndpoint, Standalone,
+    RdzvEndpoint, Several, Standalone,
 };
 use Reading::{
-    Cluster, FirstOfList, FirstReplica, HostPart, ListLength, Loopback, MainFirst, PortPart,
+    Cluster, Count, FirstOfList, FirstReplica, HostPart, ListLength, Loopback, MainFirst, PortPart,
     PositionInList, Range,
 };
 
@@ -338,7 +339,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "vertex-ai",
         strength: Strength::Specific,
-        proofs: &[&[Set("CLUSTER_SPEC")]],
+        proofs: &[&[Holds("CLUSTER_SPEC", |host| has_key(host, "CLUSTER_SPEC", "cluster"))]],
         claims: &[
             as_(is(Nnodes, "CLUSTER_SPEC"), Cluster),
             as_(is(NodeRank, "CLUSTER_SPEC"), Cluster),
@@ -346,6 +347,55 @@ pub(super) const PLATFORMS: &[Platform] = &[
             as_(or(MasterAddr, "CLUSTER_SPEC"), Cluster),
             is(MasterPort, "MASTER_PORT"),
             as_(or(MasterPort, "CLUSTER_SPEC"), Cluster),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // TonY on YARN. An index counts within its kind of task.
+        id: "tony",
+        strength: Strength::Specific,
+        proofs: &[&[Holds("CLUSTER_SPEC", is_spec_of_tony)]],
+        claims: &[
+            as_(is(Nnodes, "CLUSTER_SPEC"), Cluster),
+            only(is(NodeRank, "TASK_INDEX"), is_worker_of_tony),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "CLUSTER_SPEC"), Cluster),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "CLUSTER_SPEC"), Cluster),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // Meituan's platform, as public training scripts read it.
+        id: "afo",
+        strength: Strength::Specific,
+        proofs: &[&[Holds("AFO_ENV_CLUSTER_SPEC", |host| {
+            has_key(host, "AFO_ENV_CLUSTER_SPEC", "worker")
+        })]],
+        claims: &[
+            as_(is(Nnodes, "AFO_ENV_CLUSTER_SPEC"), Cluster),
+            as_(is(NodeRank, "AFO_ENV_CLUSTER_SPEC"), Cluster),
+            is(MasterAddr, "MASTER_ADDR"),
+            as_(or(MasterAddr, "AFO_ENV_CLUSTER_SPEC"), Cluster),
+            is(MasterPort, "MASTER_PORT"),
+            as_(or(MasterPort, "AFO_ENV_CLUSTER_SPEC"), Cluster),
+        ],
+        default_port: None,
+    },
+    Platform {
+        // The index counts within a task role, so of several roles it is no node rank. The second
+        // name of the count is that of versions before 1.0.
+        id: "openpai",
+        strength: Strength::Specific,
+        proofs: &[&[Set(PAI_INDEX)], &[Set("PAI_CURRENT_TASK_ROLE_NAME")]],
+        claims: &[
+            only(is(Nnodes, "PAI_TASK_ROLE_TASK_COUNT_{PAI_CURRENT_TASK_ROLE_NAME}"), has_one_role),
+            only(or(Nnodes, "PAI_CURRENT_TASK_ROLE_TASK_COUNT"), has_one_role),
+            only(is(NodeRank, PAI_INDEX), has_one_role),
+            as_(is(Several, "PAI_TASK_ROLE_COUNT"), Count),
+            is(MasterAddr, "MASTER_ADDR"),
+            or(MasterAddr, "PAI_HOST_IP_{PAI_CURRENT_TASK_ROLE_NAME}_0"),
+            is(MasterPort, "MASTER_PORT"),
         ],
         default_port: None,
     },
@@ -406,3 +456,24 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: Some(23456),
     },
 ];
+
+const PAI_INDEX: &str = "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX";
+
+fn has_one_role(host: &Host) -> bool {
+    host.variable("PAI_TASK_ROLE_COUNT").is_none_or(|count| count.trim() == "1")
+}
+
+/// Whether a description in JSON has this key.
+fn has_key(host: &Host, variable: &str, key: &str) -> bool {
+    host.variable(variable).is_some_and(|text| text.contains(&format!("\"{key}\"")))
+}
+
+fn is_spec_of_tony(host: &Host) -> bool {
+    has_key(host, "CLUSTER_SPEC", "worker") && !has_key(host, "CLUSTER_SPEC", "cluster")
+}
+
+/// Of a job whose other tasks do not train.
+fn is_worker_of_tony(host: &Host) -> bool {
+    host.variable("JOB_NAME").is_some_and(|kind| kind == "worker")
+        && !["chief", "master"].iter().any(|kind| has_key(host, "CLUSTER_SPEC", kind))
+}

@@ -1,4 +1,4 @@
-//! Cluster descriptions in JSON: CLUSTER_SPEC of Vertex AI, TF_CONFIG.
+//! Cluster descriptions in JSON: CLUSTER_SPEC of Vertex AI and of TonY, TF_CONFIG, AFO_ENV_CLUSTER_SPEC.
 //!
 //! Takes the text; gives the training hosts in the order of ranks, and the position of this
 //! task. Parameter servers and evaluators are no nodes of a PyTorch job.
@@ -17,8 +17,8 @@ pub(super) fn hosts(text: &str) -> Vec<String> {
 /// The position of this task among them.
 pub(super) fn position(text: &str) -> Option<usize> {
     let spec = parsed(text)?;
-    let task = spec.get("task")?;
-    let own = task.get("type")?.as_str()?;
+    let task = spec.get("task").unwrap_or(&spec);
+    let own = task.get("type").or_else(|| task.get("role"))?.as_str()?;
     let index = match task.get("index")? {
         Value::String(index) => index.parse().ok()?,
         index => usize::try_from(index.as_u64()?).ok()?,
@@ -33,9 +33,13 @@ fn parsed(text: &str) -> Option<Value> {
 }
 
 fn of(spec: &Value, kind: &str) -> Vec<String> {
-    let list = spec.get("cluster").and_then(|cluster| cluster.get(kind)?.as_array());
-    let names = list.into_iter().flatten().filter_map(Value::as_str);
-    names.map(str::to_owned).collect()
+    match spec.get("cluster").unwrap_or(spec).get(kind) {
+        Some(Value::Array(list)) => {
+            list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
+        Some(Value::String(list)) => list.split(',').map(|host| host.trim().to_owned()).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -60,6 +64,8 @@ mod tests {
         ] {
             assert_eq!(position(&spec(kind, index)), place, "{kind} {index}");
         }
+        let flat = r#"{"role":"worker","index":"1","worker":"w0:2, w1:2"}"#;
+        assert_eq!((hosts(flat).join(" "), position(flat)), ("w0:2 w1:2".to_owned(), Some(1)));
         for broken in ["", "{", "[]", "{\"cluster\": 3}"] {
             assert_eq!((hosts(broken).len(), position(broken)), (0, None), "{broken}");
         }

@@ -80,9 +80,15 @@ fn shown(contract: &Contract, found: &Evidence) -> Option<Text> {
             .then(|| text!("names {count} hosts ({names})", "列出了 {count} 台主机（{names}）"))
     };
     match found.reading {
-        Reading::Count => number().filter(|count| *count > 1).map(|count| {
-            text!("counts {count} nodes or processes", "表示共有 {count} 个节点或进程")
-        }),
+        Reading::Count => {
+            // `2x3`, the nodes of a torus.
+            let mut sides = found.claim.value.split('x').map(|side| side.trim().parse::<u32>());
+            let count =
+                sides.try_fold(1, |all: u32, side| side.map(|side| all.saturating_mul(side)));
+            count.ok().filter(|count| *count > 1).map(|count| {
+                text!("counts {count} nodes or processes", "表示共有 {count} 个节点或进程")
+            })
+        }
         Reading::Index => number().filter(|index| *index > 0).map(|_| {
             text!(
                 "numbers this one of several nodes or processes",

@@ -527,6 +527,33 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
     ("SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\"]", "sagemaker-group 1 0 127.0.0.1:29500 free"),
     ("ARNOLD_WORKER_NUM=1 ARNOLD_ID=0", "arnold 1 0 127.0.0.1:29500 free"),
     ("LT_NUM_NODES=1 LT_DEVICES=8", "lightning 1 0 127.0.0.1:29500 free"),
+    ("PJM_JOBID=7 PJM_NODE=1 PJM_MPI_PROC=8", "pjm 1 0 127.0.0.1:29500 free"),
+    ("LOADL_STEP_ID=x.7.0 LOADL_PROCESSOR_LIST=n1~n1", "loadleveler 1 0 127.0.0.1:29500 free"),
+    (
+        "MOAB_JOBID=7 MOAB_NODECOUNT=1 MOAB_NODELIST=n1 MOAB_TASKMAP=n1:8",
+        "moab 1 0 127.0.0.1:29500 free",
+    ),
+    ("COBALT_JOBID=7 COBALT_JOBSIZE=1 COBALT_PARTNAME=n1", "cobalt 1 0 127.0.0.1:29500 free"),
+    ("ARMADA_GANG_CARDINALITY=1 ARMADA_GANG_ID=g", "armada 1 0 127.0.0.1:29500 free"),
+    ("ALPS_APP_PE=0", "alps 1 0 127.0.0.1:29500 free"),
+    ("PALS_RANKID=0", "pals 1 0 127.0.0.1:29500 free"),
+    ("RANK_TABLE_FILE=/hccl.json RANK_SIZE=1 RANK_ID=0", "ascend 1 0 127.0.0.1:29500 free"),
+    (
+        "PAI_CURRENT_TASK_ROLE_NAME=w PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX=1 PAI_TASK_ROLE_COUNT=1 PAI_TASK_ROLE_TASK_COUNT_w=2 PAI_HOST_IP_w_0=10.0.0.1",
+        "openpai 2 1 10.0.0.1:29500",
+    ),
+    (
+        "COORDINATOR_ADDRESS=j-worker-0 COORDINATOR_PORT=1234 NUM_PROCESSES=2 PROCESS_ID=1",
+        "kubeflow-jaxjob 2 1 j-worker-0:1234",
+    ),
+    (
+        "JOB_NAME=worker TASK_INDEX=1 TASK_NUM=2 CLUSTER_SPEC={\"worker\":[\"h1:1\",\"h2:2\"]}",
+        "tony 2 1 h1:1",
+    ),
+    (
+        "AFO_ENV_CLUSTER_SPEC={\"role\":\"worker\",\"index\":1,\"worker\":\"h1:1,h2:2\"}",
+        "afo 2 1 h1:1",
+    ),
     // dlrover with a master that its image sets
     (
         "NODE_NUM=2 NODE_RANK=1 DLROVER_MASTER_ADDR=m:50001 MASTER_ADDR=e-worker-0",

@@ -2,6 +2,7 @@
 
 mod any_environment;
 mod environments;
+mod every_node;
 mod flags;
 mod half_given;
 mod once_per_rank;

@@ -63,9 +63,52 @@ const MEMBERS: &[(&str, &str)] = &[
     ("PADDLE_TRAINER_ID=1 PADDLE_TRAINERS_NUM=2", "--nodes"),
     ("DMLC_NUM_WORKER=2 DMLC_WORKER_ID=1 DMLC_ROLE=worker", "--nodes"),
     ("TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=t0,t1", "--nodes"),
+    // A shell of salloc with an interactive step, that of a batch script, a login to the node; the
+    // script of a heterogeneous job, whose own component has one node
+    (SALLOC_6, "srun"),
+    (SALLOC_5, "srun"),
+    (SALLOC_NAMED, "srun"),
+    ("SLURM_JOB_ID=7 SLURM_STEP_ID=-4 SLURM_STEP_NUM_NODES=1 SLURM_NNODES=2", "srun"),
+    (
+        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_HET_SIZE=2 SLURM_JOB_NUM_NODES_HET_GROUP_1=4",
+        "srun",
+    ),
+    ("SLURM_JOB_ID=7 SLURM_NNODES=1 SLURM_PACK_SIZE=3", "srun"),
+    // Fujitsu's PJM, LoadLeveler, Moab, Cobalt without files; Cray's aprun and mpiexec
+    ("PJM_JOBID=7 PJM_NODE=2 PJM_MPI_PROC=2", "--nodes"),
+    ("PJM_JOBID=7 PJM_NODE=2x3x1", "--nodes"),
+    ("PJM_JOBID=7 PJM_VNODES=2", "--nodes"),
+    ("LOADL_STEP_ID=x.7.0 LOADL_PROCESSOR_LIST=n1~n2 LOADL_TOTAL_TASKS=2", "--nodes"),
+    ("MOAB_JOBID=7 MOAB_NODECOUNT=2", "--nodes"),
+    ("MOAB_JOBID=7 MOAB_NODELIST=n1:n2", "--nodes"),
+    ("MOAB_JOBID=7 MOAB_NODELIST=n1&n2", "--nodes"),
+    ("COBALT_JOBID=7 COBALT_JOBSIZE=2", "--nodes"),
+    ("COBALT_JOBID=7 COBALT_PARTNAME=n1,n2", "--nodes"),
+    ("ALPS_APP_PE=1 ALPS_APP_DEPTH=1", "--nodes"),
+    ("ARMADA_GANG_CARDINALITY=2 ARMADA_GANG_ID=g", "--nodes"),
+    ("PALS_RANKID=1 PALS_NODEID=1", "--nodes"),
+    // Ascend; OpenPAI with two task roles; TonY's chief; JAX's names without the index
+    ("RANK_TABLE_FILE=/hccl.json RANK_SIZE=16 RANK_ID=0 DEVICE_ID=0", "--nodes"),
+    (
+        "PAI_CURRENT_TASK_ROLE_NAME=w PAI_TASK_ROLE_COUNT=2 PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX=0 PAI_TASK_ROLE_TASK_COUNT_w=1",
+        "--nodes",
+    ),
+    (
+        "CLUSTER_SPEC={\"chief\":[\"h0:1\"],\"worker\":[\"h1:1\"]} JOB_NAME=chief TASK_INDEX=0",
+        "--node-rank",
+    ),
+    ("COORDINATOR_ADDRESS=h NUM_PROCESSES=2", "--node-rank"),
+    ("COORDINATOR_ADDRESS=h PROCESS_ID=0", "--nnodes"),
+    ("COORDINATOR_HOST=h NUM_TASKS=2 TASK_ID=1", "--nodes"),
     // the svc plugin of Volcano alone
     ("VC_TRAINER_HOSTS=j-trainer-0.j,j-trainer-1.j VC_TRAINER_NUM=2", "--nodes"),
 ];
+
+const SALLOC_6: &str = "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_NNODES=2 SLURM_JOB_NODELIST=n[1-2] SLURM_STEP_ID=4294967290 SLURM_STEPID=4294967290 SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=1(x2)";
+const SALLOC_5: &str =
+    "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_NODES=1";
+const SALLOC_NAMED: &str =
+    "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_STEP_ID=interactive SLURM_STEP_NUM_NODES=1";
 
 #[test]
 fn a_member_without_its_place_is_refused() {
@@ -112,7 +155,7 @@ fn what_is_said_of_the_nodes_wins() {
 }
 
 /// Names of schedulers that do not exist.
-const SCHEDULERS: &[&str] = &["ACME", "_XQ", "MY_CLOUD", "HPC2", "AB_C_D"];
+const SCHEDULERS: &[&str] = &["ACME", "_XQ", "MY_CLOUD", "HPC2", "AB_C_D", "acme"];
 const INDICES: &[&str] = &[
     "RANK",
     "NODE_RANK",
@@ -135,6 +178,8 @@ const INDICES: &[&str] = &[
     "JOB_NODE_INDEX",
     "JOB_WORKER_INDEX",
     "MACHINE_RANK",
+    "CURRENT_TASK_INDEX",
+    "TASK_ROLE_INDEX",
 ];
 const COUNTS: &[&str] = &[
     "NNODES",
@@ -160,6 +205,8 @@ const COUNTS: &[&str] = &[
     "JOB_NUM_NODES",
     "JOB_SIZE",
     "WORLD_SIZE",
+    "CURRENT_TASK_COUNT",
+    "TASK_COUNT_worker",
 ];
 
 #[test]
@@ -168,6 +215,11 @@ fn the_shapes_of_unknown_schedulers_are_refused() {
     for name in SCHEDULERS {
         for index in INDICES {
             for count in COUNTS {
+                let small = |name: &str, of: &str| match name == name.to_ascii_lowercase() {
+                    true => of.to_ascii_lowercase(),
+                    false => of.to_owned(),
+                };
+                let (index, count) = (small(name, index), small(name, count));
                 for (place, size) in [(0, 2), (1, 2), (7, 8)] {
                     let pairs = format!("{name}_{index}={place} {name}_{count}={size}");
                     let line = of(&pairs).line();
@@ -200,6 +252,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
     write("empty", "\n# none\n");
     write("itself", "localhost\nlocalhost\n");
     write("large", &"n1\n".repeat(2 << 20));
+    write("domain", "n1\nn1.example.org\n");
     let line = |pairs: &str| {
         let environment = host(pairs).environment().clone();
         tell(&undecided(), &Host::replayed(folder.path(), environment), &gpus(8)).line()
@@ -214,6 +267,15 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("ACME_MACHINEFILE=/two", refused),
         ("ACME_NODELIST=n[01-04]", refused),
         ("MOAB_NODELIST=n1,n2", refused),
+        ("ACME_NODELIST=n1:n2", refused),
+        ("ACME_NODELIST=n1&n2", refused),
+        ("ACME_NODELIST=n1+n1", alone),
+        ("acme_nodelist=n1 acme_nodefile=/two", refused),
+        ("ACME_JOBID=12 ACME_HOSTS=n1:n2", refused),
+        ("PJM_JOBID=7 PJM_O_NODEINF=/two", refused),
+        ("PJM_JOBID=7 PJM_O_NODEINF=/slots PJM_VNODES=2", "pjm 1 0 127.0.0.1:29500 free"),
+        ("LOADL_STEP_ID=x LOADL_HOSTFILE=/two", refused),
+        ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/domain", "pbs 1 0 127.0.0.1:29500 free"),
         ("ACME_HOST_LIST=10.0.0.1;10.0.0.2", refused),
         ("ACME_JOBID=12 ACME_HOSTS=n1~n2", refused),
         ("ACME_WORKER_HOSTS=n1,n2", refused),
@@ -224,6 +286,9 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("ACME_JOBID=12 ACME_HOSTS=n1~n1:8", alone),
         // Nothing shows that these are of a job.
         ("ACME_HOSTS=n1,n2", alone),
+        ("ACME_HOSTS=n1,n2 ACME_CLUSTER_NAME=c ACME_MASTER_NAME=m ACME_LEADER=n1", alone),
+        ("ACME_REPLICA_HOSTS=n1,n2", alone),
+        ("ACME_HOSTS=n1,n2 ACME_JOB_SERVICE_HOST=10.0.0.1 ACME_JOB_PORT=tcp://10.0.0.1:80", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1:9092,n2:9092", alone),
         ("HOSTFILE=/two", alone),
         // Of a job whose size nothing else tells: no file, no host in it, no text, not to be read.
