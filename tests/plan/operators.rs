@@ -100,6 +100,19 @@ const PODS: &[Pod] = &[
         "kubeflow-pytorchjob 1 0 127.0.0.1:23456 4",
         "PET_STANDALONE PET_STANDALONE - -",
     ),
+    // torchrun takes each of its options from a variable, also alone.
+    pod(
+        "torchrun's number of processes alone",
+        "PET_NPROC_PER_NODE=2",
+        "torchrun-variables 1 0 127.0.0.1:29500 2",
+        "- - - -",
+    ),
+    pod(
+        "torchrun's address alone",
+        "PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=test-job-master-0",
+        "65 membership.half-given",
+        REFUSED,
+    ),
     // v1.7 to v1.9, envvar.go: nprocPerNode. `auto` is injected even if the user set nothing.
     pod(
         "PyTorchJob 1.7, worker 0, auto",

@@ -13,7 +13,12 @@ pub(super) const CONVENTIONS: &[Platform] = &[
     Platform {
         id: "torchrun-variables",
         strength: Strength::Conventional,
-        proofs: &[&[Set("PET_NNODES")], &[Set("PET_NODE_RANK")]],
+        proofs: &[
+            &[Set("PET_NNODES")],
+            &[Set("PET_NODE_RANK")],
+            &[Set("PET_NPROC_PER_NODE")],
+            &[Set("PET_STANDALONE")],
+        ],
         claims: PET,
         default_port: None,
     },
