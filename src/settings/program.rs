@@ -355,6 +355,20 @@ fn refuse_shell_script(path: &OsStr, args: &[OsString], host: &Host) -> Result<(
     let Some(shell) = shell_of(path, host) else { return Ok(()) };
     let name = quoted(path);
     let line = shown(&[&[path.to_owned()][..], args].concat());
+    // Commands without a folder are looked for in PATH, as a shell does.
+    if is_executable(Path::new(".").join(path).as_os_str(), host) {
+        return Err(usage(
+            Id::SettingsShellScript,
+            text!(
+                "{name} is a shell script that is in no folder of PATH, so it would be run with python",
+                "{name} 是 shell 脚本且不在 PATH 中，会被交给 python 运行"
+            ),
+            text!(
+                "write -- ./{line}, or -- {shell} {line}",
+                "请写 -- ./{line} 或 -- {shell} {line}"
+            ),
+        ));
+    }
     Err(usage(
         Id::SettingsShellScript,
         text!(

@@ -141,6 +141,11 @@ fn a_shell_script_is_not_for_python() {
         let way = format!("-- bash {name} --lr 1");
         assert!(refusal.hint.en.contains(&way) && refusal.hint.zh.contains(&way), "{refusal:?}");
     }
+    let here = Host::live().working_in(root.path());
+    let refusal = read(&options(&["--", "ready.sh", "--lr", "1"]), &here).expect_err("a script");
+    assert!(refusal.text.en.contains("no folder of PATH"), "{refusal:?}");
+    assert!(refusal.hint.en.contains("-- ./ready.sh --lr 1"), "{refusal:?}");
+    assert!(read(&options(&["--", "./ready.sh"]), &here).is_ok());
     for name in ["/ready.sh", "/train", "/old", "/gone"] {
         assert!(read(&options(&["--", name]), &node).is_ok(), "{name}");
     }
