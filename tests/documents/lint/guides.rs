@@ -99,6 +99,7 @@ spec:
         ids(&report),
         [
             ("job.index", 6),
+            ("object.rejected", 9),
             ("shm.missing", 10),
             ("memory.missing", 10),
             ("cpu.missing", 10),
