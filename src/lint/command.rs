@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::launchers::{FlagField, Launcher};
 use super::shell;
-use super::word::{self, Word};
+use super::word::{self, EXPANDED, Word};
 use super::yaml::Node;
 use crate::arguments::{self, OptionPosition};
 use crate::cli;
@@ -99,6 +99,15 @@ pub(super) struct StartedPrograms {
     /// Lines of ranklaunch commands that do not receive the container's signals because of a
     /// shell.
     pub(super) behind_shell: Vec<usize>,
+    /// Words behind the script of `sh -c`, which it does not read.
+    pub(super) lost: Vec<LostWord>,
+}
+
+/// The first word behind the one item that `sh -c` runs.
+#[derive(Debug)]
+pub(super) struct LostWord {
+    pub(super) script: String,
+    pub(super) word: Word,
 }
 
 /// The command line of a container: its `command` and `args`, and its literal variables.
@@ -300,6 +309,10 @@ impl Reader {
                 if depth >= DEEPEST {
                     self.unread(script.line, text!("shells nested too deeply", "shell 嵌套过深"));
                     return;
+                }
+                if let Some(word) = unread_by(script, words.as_slice()) {
+                    let (script, word) = (script.shown(), word.clone());
+                    self.started.lost.push(LostWord { script, word });
                 }
                 let (from, raw) = (script.line, script.text().to_owned());
                 let marked = !script.is_plain() && depth > 0;
@@ -575,6 +588,28 @@ fn serves(words: &[Word]) -> bool {
         }
         None => false,
     }
+}
+
+/// The first word behind the script of `sh -c` if the script reads none of them. They are `$0`,
+/// `$1`, …; a `$0` alone is often the name for messages.
+fn unread_by<'a>(script: &Word, behind: &'a [Word]) -> Option<&'a Word> {
+    // What reads them without naming them.
+    const READERS: &[&str] = &["source", ".", "shift", "getopts", "for", "set", "eval"];
+    const NAMES: &[&str] = &["--", "-", "_", "bash", "sh", "dash", "ash", "zsh"];
+    let text = script.text();
+    let names_one = |after: &str| {
+        let after = after.strip_prefix('{').unwrap_or(after);
+        after.starts_with(|c: char| c.is_ascii_digit() || "@*#".contains(c))
+    };
+    let reads = text.split(['$', EXPANDED]).skip(1).any(names_one)
+        || text
+            .split(|c: char| c.is_whitespace() || ";&|(".contains(c))
+            .any(|w| READERS.contains(&w));
+    let (first, others) = behind.split_first()?;
+    let several = text.trim().contains(char::is_whitespace);
+    let is_name = others.is_empty()
+        && (NAMES.contains(&base(first.text())) || (several && !first.text().starts_with('-')));
+    (!reads && !is_name).then_some(first)
 }
 
 fn dashed(flag: &str) -> String {

@@ -7,6 +7,7 @@ mod launchers;
 mod layout;
 mod nodes;
 mod pods;
+mod rejected;
 mod sizes;
 
 pub(super) use pods::host_port_of;
@@ -58,7 +59,11 @@ pub const RULES: &[Rule] = &[
         "an Indexed Job whose pods do not run together",
         kinds::job_completions,
     ),
-    rule(Id::JobSubdomain, "an Indexed Job whose pods have no names", kinds::job_subdomain),
+    rule(
+        Id::JobSubdomain,
+        "an Indexed Job whose pods cannot be found by name",
+        kinds::job_subdomain,
+    ),
     rule(Id::PytorchjobMaster, "a PyTorchJob with other than one master", kinds::master_replicas),
     rule(
         Id::PytorchjobContainer,
@@ -79,6 +84,11 @@ pub const RULES: &[Rule] = &[
     ),
     rule(Id::VolumeOnce, "a volume for one node in several pods", invalid::once),
     rule(Id::QuantityInvalid, "a quantity that Kubernetes cannot read", invalid::quantities),
+    rule(
+        Id::ObjectRejected,
+        "a value of a wrong type or range, or without what it names",
+        rejected::rejected,
+    ),
     rule(Id::PodContainers, "a pod without containers", invalid::containers),
     rule(Id::ImageName, "an image name that was never filled in", invalid::image),
     rule(Id::MemoryMissing, "no memory stated", pods::memory_missing),

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{self, Profiles, StartedPrograms};
+use super::command::{self, LaunchCommand, Profiles, StartedPrograms};
+use super::launchers::{FlagField, Launcher};
 use super::objects::{Layers, Objects, name_of, namespace_of};
 use super::pods::{Container, ContainerVariable, Group, Reference, ShellReference};
-use super::word::{is_name, shell_names};
+use super::word::{Word, is_name, shell_names};
 use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
 use super::yaml::Node;
 
@@ -35,9 +36,24 @@ impl Workload<'_> {
     pub(super) fn is_one_job(&self) -> bool {
         match self.kind.together {
             Together::Job => true,
-            Together::Perhaps => self.groups.iter().any(Group::works),
+            Together::Perhaps => self.groups.iter().any(Group::works) && !self.is_array(),
             Together::No => false,
         }
+    }
+
+    /// Whether each pod is a job of its own, as those of an array are: every launcher says that
+    /// it is alone.
+    pub(super) fn is_array(&self) -> bool {
+        let containers = self.groups.iter().flat_map(|group| &group.containers);
+        let mut launches = containers
+            .flat_map(|container| {
+                container.started.launches.iter().map(move |one| (container, one))
+            })
+            .filter(|(_, launch)| launch.launcher != Launcher::Python)
+            .peekable();
+        matches!(self.kind.together, Together::Perhaps)
+            && launches.peek().is_some()
+            && launches.all(|(container, launch)| is_alone(container, launch))
     }
 
     /// Nodes of the job; None if a number of replicas cannot be read.
@@ -75,6 +91,30 @@ impl Workload<'_> {
         .into_iter()
         .find_map(|path| self.object.at(path))
     }
+}
+
+/// ranklaunch by its own --nnodes 1; other launchers, for which one node is the default, if they
+/// pass the pod's index to the script.
+fn is_alone(container: &Container<'_>, launch: &LaunchCommand) -> bool {
+    let nodes = launch.get(FlagField::Nnodes);
+    let one = nodes.is_some_and(|nodes| nodes.text() == "1");
+    if launch.launcher == Launcher::Ranklaunch {
+        return one && launch.source(FlagField::Nnodes).is_empty();
+    }
+    let gathers = [FlagField::NodeRank, FlagField::Endpoint, FlagField::MasterAddr];
+    (one || nodes.is_none())
+        && !gathers.into_iter().any(|field| launch.get(field).is_some())
+        && passes_index(container, launch)
+}
+
+/// Whether the script's own arguments have the completion index.
+pub(super) fn passes_index(container: &Container<'_>, launch: &LaunchCommand) -> bool {
+    let fields = container.env.iter().filter(|(_, variable)| {
+        variable.field.as_deref().is_some_and(|field| field.contains("job-completion-index"))
+    });
+    let names: Vec<&str> =
+        fields.map(|(name, _)| name.as_str()).chain(["JOB_COMPLETION_INDEX"]).collect();
+    launch.args.iter().map(Word::shown).any(|word| names.iter().any(|name| word.contains(name)))
 }
 
 /// The role of an object.
@@ -194,9 +234,11 @@ fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<
 
 /// Whether the command is a shell, which reads its script.
 fn is_script(words: &[(&str, &Node)]) -> bool {
-    words.first().is_some_and(|(text, _)| {
-        ["sh", "bash", "dash", "zsh"].contains(&text.rsplit('/').next().unwrap_or(text))
-    })
+    words.first().is_some_and(|(text, _)| is_shell(text))
+}
+
+pub(super) fn is_shell(program: &str) -> bool {
+    ["sh", "bash", "dash", "ash", "zsh"].contains(&program.rsplit('/').next().unwrap_or(program))
 }
 
 /// Every `$NAME` and `${NAME}` of a script, once.
@@ -215,7 +257,7 @@ fn shell_references(words: &[(&str, &Node)]) -> Vec<ShellReference> {
 }
 
 /// Every `$(NAME)` of a command; `$$(NAME)` is an escaped one.
-fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
+pub(super) fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
     let in_script = is_script(words);
     let mut found = Vec::new();
     for (text, node) in words {

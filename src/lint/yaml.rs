@@ -48,6 +48,13 @@ pub(super) enum NodeKind {
     Map(Vec<(Rc<Node>, Rc<Node>)>),
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Text,
+    Number,
+    Truth,
+}
+
 /// Text that is not YAML, or beyond a limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
@@ -102,6 +109,31 @@ impl Node {
             }
             _ => None,
         }
+    }
+
+    /// What a scalar is; None for null. Kubernetes reads YAML 1.1 (go-yaml 2, resolve.go).
+    pub(super) fn scalar(&self) -> Option<Scalar> {
+        const TRUTHS: &[&str] = &["y", "yes", "true", "on", "n", "no", "false", "off"];
+        let text = self.text()?;
+        if matches!(self.kind, NodeKind::Scalar { quoted: true, .. }) {
+            return Some(Scalar::Text);
+        }
+        let small = text.to_ascii_lowercase();
+        // `tRUE` is text.
+        let tail = text.get(1..).unwrap_or_default();
+        let one_case = tail == tail.to_ascii_lowercase() || text == text.to_ascii_uppercase();
+        if TRUTHS.contains(&small.as_str()) && one_case {
+            return Some(Scalar::Truth);
+        }
+        let number = small.replace('_', "");
+        let number = number.strip_prefix(['+', '-']).unwrap_or(&number);
+        let based = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().any(|(prefix, base)| {
+            number.strip_prefix(prefix).is_some_and(|rest| u64::from_str_radix(rest, base).is_ok())
+        });
+        let is_number = based
+            || number.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+                && number.parse::<f64>().is_ok();
+        Some(if is_number { Scalar::Number } else { Scalar::Text })
     }
 
     pub(super) fn list(&self) -> &[Rc<Node>] {
@@ -290,9 +322,9 @@ fn stream(text: &str, before: usize, documents: &mut Documents) -> Result<(), Lo
                 cost = named.weight;
                 (0, Rc::clone(named))
             }
-            Event::Scalar(value, style, anchor, _) => {
+            Event::Scalar(value, style, anchor, tag) => {
                 let block = style == ScalarStyle::Literal;
-                let quoted = style != ScalarStyle::Plain;
+                let quoted = style != ScalarStyle::Plain || tag.is_some();
                 cost = 1 + value.len() / PIECE;
                 let kind = NodeKind::Scalar { text: value.into_owned(), quoted, block };
                 (anchor, Rc::new(Node { line, kind, weight: cost }))
@@ -397,6 +429,34 @@ mod tests {
         let root = one("a:\nb: null\nc: \"\"\nd: 'null'\ne: ~\n");
         let text = |key| root.get(key).and_then(Node::text);
         assert_eq!(["a", "b", "c", "d", "e"].map(text), [None, None, Some(""), Some("null"), None]);
+    }
+
+    #[test]
+    fn scalars_have_the_types_of_yaml_1_1() {
+        for (text, expected) in [
+            ("8", Some(Scalar::Number)),
+            ("-0.5", Some(Scalar::Number)),
+            ("1e5", Some(Scalar::Number)),
+            ("0x1F", Some(Scalar::Number)),
+            ("1_000", Some(Scalar::Number)),
+            ("true", Some(Scalar::Truth)),
+            ("No", Some(Scalar::Truth)),
+            ("ON", Some(Scalar::Truth)),
+            ("tRUE", Some(Scalar::Text)),
+            ("'8'", Some(Scalar::Text)),
+            ("!!str 8", Some(Scalar::Text)),
+            ("1Gi", Some(Scalar::Text)),
+            ("1.2.3", Some(Scalar::Text)),
+            (".", Some(Scalar::Text)),
+            ("inf", Some(Scalar::Text)),
+            ("~", None),
+        ] {
+            assert_eq!(
+                one(&format!("a: {text}\n")).get("a").expect("a").scalar(),
+                expected,
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -454,6 +454,7 @@ ids! {
         EnvLiteral = "env.literal": [Lints],
         VolumeOnce = "volume.once": [Lints],
         QuantityInvalid = "quantity.invalid": [Lints],
+        ObjectRejected = "object.rejected": [Lints],
         PodContainers = "pod.containers": [Lints],
         ImageName = "image.name": [Lints],
         CommandString = "command.string": [Lints],

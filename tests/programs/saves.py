@@ -16,6 +16,7 @@ import time
 FOLDER, HELPERS, KIND, SECONDS = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 END, HANDLERS = sys.argv[5:]
 RANK = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
+MAIN = os.getpid() if __name__ == "__main__" else 0
 stopped = []
 
 
@@ -27,7 +28,9 @@ def written(name, text):
 
 def on_signal(number, frame):
     stopped.append(number)
-    written("signal-%s" % RANK, str(number))
+    # Helpers that inherit the handler are told by TERM, when the rank has ended.
+    if os.getpid() == MAIN:
+        written("signal-%s" % RANK, str(number))
 
 
 def set_handlers():

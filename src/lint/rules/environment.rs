@@ -1,13 +1,16 @@
 //! Rules about variables that a container or a script sets.
 
+use std::collections::BTreeMap;
+
 use super::super::findings::Findings;
 use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::{Container, Reference, ShellReference};
 use super::super::scene::{Scene, containers, launch_sites};
 use super::super::word::shell_names;
-use super::super::workload::Workload;
-use super::super::yaml::Node;
+use super::super::workload::{Workload, is_shell, references};
+use super::super::yaml::{Node, NodeKind};
+use super::sizes::nodes;
 use crate::lang::Text;
 use crate::text;
 use crate::verdict::Id;
@@ -133,6 +136,7 @@ pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         undefined_in_shell(scene, container, findings);
+        defined_below(container, findings);
         for Reference { name, line, in_script } in &container.references {
             // A Service of the namespace sets NAME_SERVICE_HOST, NAME_PORT and NAME_PORT_80_TCP.
             let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
@@ -156,6 +160,39 @@ pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
                         "请在 env 中定义 {name}，或直接写出其值"
                     )
                 }),
+            );
+        }
+    }
+}
+
+/// `$(NAME)` in a value is replaced by a variable that stands above it in the list.
+fn defined_below(container: &Container<'_>, findings: &mut Findings) {
+    let variables = || container.node.items("env").enumerate();
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, variable) in variables() {
+        if let Some(name) = variable.get("name").and_then(Node::text) {
+            first.entry(name).or_insert(at);
+        }
+    }
+    for (at, variable) in variables() {
+        let Some(value) = variable.get("value") else { continue };
+        let Some(text) = value.text() else { continue };
+        for Reference { name, line, .. } in references(&[(text, value)]) {
+            let Some(below) = first.get(name.as_str()).filter(|place| **place >= at) else {
+                continue;
+            };
+            let (where_en, where_zh) = if *below == at {
+                ("only here", "仅在此处定义")
+            } else {
+                ("below it", "定义在其下方")
+            };
+            findings.error(
+                line,
+                text!(
+                    "$({name}) stays as it is: {name} is defined {where_en}, and Kubernetes replaces only variables above",
+                    "$({name}) 会原样保留：{name} {where_zh}，而 Kubernetes 只替换位于上方的变量"
+                ),
+                text!("define {name} above it", "请将 {name} 的定义移到它的上方"),
             );
         }
     }
@@ -189,6 +226,59 @@ fn undefined_in_shell(scene: &Scene<'_, '_>, container: &Container<'_>, findings
     }
 }
 
+/// `$NAME` in the arguments of a known program, which no shell reads. Names in small letters are
+/// left alone: Hydra, OmegaConf and templates of programs write them in the same form.
+fn literal_in_command(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let mut found = Vec::new();
+    for (_, container) in containers(scene).filter(|(group, _)| group.whole) {
+        let words = ["command", "args"].into_iter().flat_map(|key| container.node.items(key));
+        let words = words.filter_map(|node| Some((node.text()?, node)));
+        let started = !container.started.launches.is_empty();
+        for (text, node) in words.take_while(|(text, _)| started && !is_shell(text)) {
+            if text.contains(char::is_whitespace) || text.contains("$$") {
+                continue;
+            }
+            let names = shell_names(text).into_iter();
+            let mut names = names.filter(|name| !name.contains(char::is_lowercase));
+            found.extend(names.next().map(|name| (name, container.env.contains_key(name), node)));
+        }
+    }
+    if found.is_empty() || is_template(scene.job.object) {
+        return;
+    }
+    for (name, has, node) in found {
+        let hint = if has {
+            text!("write $({name})", "请写 $({name})")
+        } else {
+            text!(
+                "write its value, or $({name}) with {name} under env, or let a shell start it: [sh, -c, \"exec …\"]",
+                "请写出其值；或在 env 中定义 {name} 并写 $({name})；或用 shell 启动：[sh, -c, \"exec …\"]"
+            )
+        };
+        findings.error(
+            node.line,
+            text!(
+                "the program gets the text ${name} as it stands: Kubernetes expands $(NAME) only, and no shell reads this",
+                "程序会原样收到文本 ${name}：Kubernetes 只展开 $(NAME)，这里也没有 shell"
+            ),
+            hint,
+        );
+    }
+}
+
+/// Whether a tool fills the object in before it is applied: `$NAME` or `{{` stands where nothing
+/// else could read it.
+fn is_template(node: &Node) -> bool {
+    const READ_LATER: &[&str] = &["command", "args", "env", "entrypoint", "annotations"];
+    match &node.kind {
+        NodeKind::Scalar { text, .. } => text.contains("{{") || !shell_names(text).is_empty(),
+        NodeKind::List(items) => items.iter().any(|item| is_template(item)),
+        NodeKind::Map(entries) => entries.iter().any(|(key, value)| {
+            !key.text().is_some_and(|key| READ_LATER.contains(&key)) && is_template(value)
+        }),
+    }
+}
+
 /// Variables of images and shells to which a value often adds a folder.
 const OF_IMAGES: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "HOME"];
@@ -196,6 +286,7 @@ const OF_IMAGES: &[&str] =
 /// Kubernetes replaces `$(NAME)` in a value; `$NAME` and `${NAME}` stay as they are. Of other names
 /// a template tool may fill them in before the manifest is applied.
 pub(super) fn literal(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    literal_in_command(scene, findings);
     for (group, container) in containers(scene) {
         for (variable, held) in container.env.iter().filter(|_| group.whole) {
             let Some(value) = &held.value else { continue };
@@ -273,7 +364,7 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
         // localhost is correct for a single torchrun.
         if let Some(word) = place.launch.get(FlagField::MasterAddr)
             && own(&word.shown())
-            && place.launch.get(FlagField::Nnodes).is_some_and(|nodes| nodes.text() != "1")
+            && nodes(scene, &place).known() != Some(1)
         {
             say(word.line, text!("the master's address", "Master"), &word.shown());
         }

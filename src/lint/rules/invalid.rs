@@ -1,5 +1,6 @@
 //! Rules about values that the API server, the kubelet or the kernel cannot use.
 
+use super::super::command::LostWord;
 use super::super::findings::Findings;
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::{Container, Group};
@@ -41,7 +42,23 @@ pub(super) fn containers(scene: &Scene<'_, '_>, findings: &mut Findings) {
 pub(super) fn quantities(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let mut judge = |name: &str, value: &Node| {
         let Some(text) = value.text().filter(|text| !is_template(text)) else { return };
-        if quantity::milli(text).is_some() || text.starts_with('-') {
+        let amount = quantity::milli(text);
+        // Devices have a vendor in their name.
+        if name.contains('/') && amount.is_some_and(|amount| amount % 1000 != 0) {
+            findings.error(
+                value.line,
+                text!(
+                    "{name}: {text} is no whole number, so the object is rejected",
+                    "{name}: {text} 不是整数，该对象会被拒绝"
+                ),
+                text!(
+                    "devices are given whole: write 1 or more",
+                    "设备只能整个申请：请写 1 或更大的整数"
+                ),
+            );
+            return;
+        }
+        if amount.is_some() || text.starts_with('-') {
             return;
         }
         let like = similar(text).map_or_else(
@@ -135,7 +152,29 @@ fn flaw(name: &str) -> Option<Text> {
         .then(|| text!("a repository has no capital letters", "仓库名不能有大写字母"))
 }
 
+/// `sh -c` runs the one item behind it.
+fn lost_words(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let starts = scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
+    for LostWord { script, word } in
+        starts.chain([&scene.job.entrypoint]).flat_map(|started| &started.lost)
+    {
+        let (script, shown) = (script.lines().next().unwrap_or_default(), word.shown());
+        findings.error(
+            word.line,
+            text!(
+                "sh -c runs only \"{script}\": {shown} and what follows become $0, $1, …, which it does not read",
+                "sh -c 只执行 \"{script}\"：{shown} 及其后的词成为 $0、$1……，而它并不读取"
+            ),
+            text!(
+                "make the whole line one item behind -c, or leave out the shell",
+                "请将整行命令写成 -c 之后的一项，或去掉 shell"
+            ),
+        );
+    }
+}
+
 pub(super) fn command(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    lost_words(scene, findings);
     for (_, container) in whole(scene) {
         let items: Vec<&Node> = ["command", "args"]
             .into_iter()

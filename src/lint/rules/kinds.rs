@@ -4,12 +4,14 @@ use super::super::findings::{Findings, LintSeverity};
 use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::Group;
-use super::super::scene::{Scene, launch_sites};
+use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
 use super::super::yaml::Node;
 use super::nodes::is_dynamic;
 use super::sizes::{StatedSize, stated_nodes};
+use crate::lang::Text;
 use crate::text;
+use crate::verdict::Id;
 
 /// The JobSpec of a plain or a cron Job.
 fn job_spec<'a>(scene: &Scene<'a, '_>) -> Option<&'a Node> {
@@ -26,7 +28,38 @@ fn is_indexed(spec: &Node) -> bool {
     spec.get("completionMode").and_then(Node::text) == Some("Indexed")
 }
 
+/// The pods of these kinds are replicas: none of them is told which it is.
+fn replicas_without_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    let kind = scene.job.kind.kind;
+    if scene.job.kind.group != "apps/" {
+        return;
+    }
+    for LaunchSite { group, container, launch } in launch_sites(scene) {
+        let pods = group.replicas.unwrap_or(1);
+        let ranked = [FlagField::Nnodes, FlagField::NodeRank, FlagField::MasterAddr];
+        if launch.launcher != Launcher::Ranklaunch
+            || pods < 2
+            || container.started.serves
+            || ranked.into_iter().any(|field| launch.get(field).is_some())
+        {
+            continue;
+        }
+        findings.warning(
+            launch.line,
+            text!(
+                "the {pods} pods of a {kind} get no rank: each starts a job of its own, with rank 0",
+                "{kind} 的 {pods} 个 Pod 得不到编号：每个都会启动各自独立的任务，都有 rank 0"
+            ),
+            text!(
+                "use an Indexed Job or a PyTorchJob; if each is alone on purpose, say so with --nnodes 1",
+                "请使用 Indexed Job 或 PyTorchJob；若确实各自独立，请写明 --nnodes 1"
+            ),
+        );
+    }
+}
+
 pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    replicas_without_index(scene, findings);
     let Some(spec) = job_spec(scene) else { return };
     let pods = scene.job.nodes().unwrap_or(1);
     let starts = || scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
@@ -85,8 +118,10 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
         return;
     }
     for group in scene.job.groups.iter().filter(|group| group.works()) {
-        if group.pod.get("subdomain").is_none()
-            && !group.pod.get("hostNetwork").is_some_and(Node::is_true)
+        let subdomain = group.pod.get("subdomain").filter(|node| node.text().is_some());
+        if let Some(subdomain) = subdomain {
+            names_by_service(scene, group, subdomain, findings);
+        } else if !group.pod.get("hostNetwork").is_some_and(Node::is_true)
             && !found_through_service(scene, group)
         {
             findings.warning(
@@ -102,34 +137,149 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
             );
         }
     }
+    for place in launch_sites(scene) {
+        master_name(scene, &place, findings);
+    }
 }
 
-/// Whether a headless Service in the input gives the addresses of the group's pods, and no pod
-/// is addressed by its name, which needs a subdomain.
-fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
-    let job = scene.job;
+/// Pods have names below a headless Service of their subdomain that selects them.
+fn names_by_service(
+    scene: &Scene<'_, '_>,
+    group: &Group<'_>,
+    subdomain: &Node,
+    findings: &mut Findings,
+) {
+    let name = subdomain.text().unwrap_or_default();
+    if !asks_by_name(scene, group, name) {
+        return;
+    }
+    let near = || {
+        let services = scene.services.iter();
+        services.filter(|(_, service)| namespace_of(service) == scene.job.namespace)
+    };
+    let mut say = |file: usize, line: usize, what: Text, hint: Text| {
+        let Text { en, zh } = what;
+        findings.at(file, Id::JobSubdomain);
+        findings.error(
+            line,
+            text!(
+                "{en}: the pods get no DNS names, and the master cannot be found",
+                "{zh}：Pod 没有 DNS 名称，无法找到 Master"
+            ),
+            hint,
+        );
+        findings.at(scene.job.file, Id::JobSubdomain);
+    };
+    let line = |service: &Node, path: &[&str]| {
+        let node = service.at(path).or_else(|| service.get("spec"));
+        node.map_or(service.line, |node| node.line)
+    };
+    if let Some((file, service)) = near().find(|(_, service)| name_of(service) == name) {
+        if !is_headless(service) {
+            say(
+                *file,
+                line(service, &["spec", "clusterIP"]),
+                text!("the Service {name} is not headless", "Service {name} 不是 headless"),
+                text!("add clusterIP: None", "请加上 clusterIP: None"),
+            );
+        } else if !selects(scene, group, service) {
+            let job = name_of(scene.job.object);
+            say(
+                *file,
+                line(service, &["spec", "selector"]),
+                text!("the Service {name} selects other pods", "Service {name} 选中的不是这些 Pod"),
+                text!("set selector: {{job-name: {job}}}", "请设置 selector: {{job-name: {job}}}"),
+            );
+        }
+        return;
+    }
+    let other = near().find(|(_, service)| is_headless(service) && selects(scene, group, service));
+    if let Some((_, service)) = other {
+        let other = name_of(service);
+        say(
+            scene.job.file,
+            subdomain.line,
+            text!(
+                "subdomain is {name}, but the Service of these pods is {other}",
+                "subdomain 为 {name}，而这些 Pod 的 Service 名为 {other}"
+            ),
+            text!("give both the same name", "请使两者同名"),
+        );
+    }
+}
+
+/// The Job controller names the pods JOB-INDEX, and index 0 is node 0.
+fn master_name(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>, findings: &mut Findings) {
+    let pod = &place.group.pod;
+    let (Some(word), Some(subdomain), Some(job)) = (
+        place.launch.get(FlagField::MasterAddr).filter(|word| word.is_plain()),
+        pod.get("subdomain").and_then(Node::text),
+        scene.job.object.at(&["metadata", "name"]).and_then(Node::text),
+    ) else {
+        return;
+    };
+    let ranked = place.launch.get(FlagField::NodeRank);
+    let by_index = ranked.is_none_or(|rank| {
+        let shown = rank.shown();
+        ["$JOB_COMPLETION_INDEX", "${JOB_COMPLETION_INDEX}"].contains(&shown.as_str())
+    });
+    let mut parts = word.text().split('.');
+    let (first, below, namespace) = (parts.next(), parts.next(), parts.next());
+    let own = &scene.job.namespace;
+    let elsewhere = namespace.filter(|name| !own.is_empty() && name != own);
+    let expected = format!("{job}-0");
+    if below != Some(subdomain)
+        || pod.get("hostname").is_some()
+        || !by_index
+        || (first == Some(expected.as_str()) && elsewhere.is_none())
+    {
+        return;
+    }
+    let shown = word.text();
+    findings.error(
+        word.line,
+        text!(
+            "the master's address is {shown}, but node 0 of this Job is {expected}.{subdomain}",
+            "Master 的地址为 {shown}，而此 Job 的节点 0 是 {expected}.{subdomain}"
+        ),
+        text!("write {expected}.{subdomain}", "请写 {expected}.{subdomain}"),
+    );
+}
+
+fn is_headless(service: &Node) -> bool {
+    service.at(&["spec", "clusterIP"]).and_then(Node::text) == Some("None")
+}
+
+/// Whether the Service selects the group's pods.
+fn selects(scene: &Scene<'_, '_>, group: &Group<'_>, service: &Node) -> bool {
     let labels = group.metadata.and_then(|metadata| metadata.get("labels"));
     let own = |name: &str| {
         let label = labels.and_then(|labels| labels.get(name)).and_then(Node::text);
         // The Job controller adds these two.
         let named = ["job-name", "batch.kubernetes.io/job-name"].contains(&name);
-        label.map(str::to_owned).or_else(|| named.then(|| name_of(job.object)))
+        label.map(str::to_owned).or_else(|| named.then(|| name_of(scene.job.object)))
     };
-    let selects = |service: &Node| {
-        let selector = service.at(&["spec", "selector"]);
-        selector.is_some_and(|selector| {
-            let mut wanted = selector.entries().peekable();
-            wanted.peek().is_some()
-                && wanted.all(|(name, _, value)| own(name).as_deref() == value.text())
-        })
-    };
+    service.at(&["spec", "selector"]).is_some_and(|selector| {
+        let mut wanted = selector.entries().peekable();
+        wanted.peek().is_some()
+            && wanted.all(|(name, _, value)| own(name).as_deref() == value.text())
+    })
+}
+
+/// Whether a headless Service in the input gives the addresses of the group's pods, and no pod
+/// is addressed by its name, which needs a subdomain.
+fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
     let headless = scene.services.iter().map(|(_, service)| *service).find(|service| {
-        namespace_of(service) == job.namespace
-            && service.at(&["spec", "clusterIP"]).and_then(Node::text) == Some("None")
-            && selects(service)
+        namespace_of(service) == scene.job.namespace
+            && is_headless(service)
+            && selects(scene, group, service)
     });
-    let Some(service) = headless else { return false };
-    let below = format!(".{}", name_of(service));
+    headless.is_some_and(|service| !asks_by_name(scene, group, &name_of(service)))
+}
+
+/// Whether a pod of the group is addressed by its name below this one.
+fn asks_by_name(scene: &Scene<'_, '_>, group: &Group<'_>, service: &str) -> bool {
+    let below = format!(".{service}");
     let asks_for_one = |text: &str| {
         text.match_indices(&below).any(|(at, _)| {
             let before = text.get(..at).and_then(|before| before.chars().next_back());
@@ -143,13 +293,12 @@ fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
         let literals = container.env.values().filter_map(|variable| variable.value.as_deref());
         words.filter_map(Node::text).chain(literals).any(asks_for_one)
     });
-    let launch_sites = launch_sites(scene);
     // By default ranklaunch uses the pod's own name and subdomain.
-    let derives = launch_sites.iter().any(|place| {
+    let derives = launch_sites(scene).iter().any(|place| {
         place.launch.launcher == Launcher::Ranklaunch
             && place.launch.get(FlagField::MasterAddr).is_none()
     });
-    !derives && !by_name
+    derives || by_name
 }
 
 fn is_pytorchjob(scene: &Scene<'_, '_>) -> bool {

@@ -4,12 +4,14 @@ use super::super::findings::Findings;
 use super::super::launchers::{FlagField, Launcher};
 use super::super::pods::{Container, Group};
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites};
+use super::super::workload::passes_index;
 use super::super::yaml::Node;
-use super::sizes::{StatedSize, per_node, stated_nodes};
+use super::sizes::{StatedSize, nodes, per_node, stated_nodes};
 use crate::lang::Text;
 use crate::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    array(scene, findings);
     let Some(pods) = scene.job.nodes().filter(|pods| *pods > 1) else { return };
     for place in launch_sites(scene) {
         if place.launch.launcher == Launcher::Python {
@@ -26,6 +28,30 @@ pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
                 text!(
                     "set --nnodes={pods} and each pod's rank, or keep one pod",
                     "请设置 --nnodes={pods} 及各 Pod 的 rank，或只保留一个 Pod"
+                ),
+            );
+        }
+    }
+}
+
+/// Pods that are alone by ranklaunch's own flag, and do not tell their script which of them it is.
+fn array(scene: &Scene<'_, '_>, findings: &mut Findings) {
+    if !scene.job.is_array() {
+        return;
+    }
+    for place in launch_sites(scene) {
+        let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
+        let Some(word) = place.launch.get(FlagField::Nnodes) else { continue };
+        if !passes_index(place.container, place.launch) {
+            findings.info(
+                word.line,
+                text!(
+                    "{pods} pods, each a job of its own, as --nnodes 1 says; what tells them apart is not checked",
+                    "共 {pods} 个 Pod，按 --nnodes 1 各为一个独立任务；未检查它们如何区分"
+                ),
+                text!(
+                    "for one job set --nnodes {pods}; for separate ones pass $(JOB_COMPLETION_INDEX) to the script",
+                    "若是同一任务，请设置 --nnodes {pods}；若各自独立，请把 $(JOB_COMPLETION_INDEX) 传给脚本"
                 ),
             );
         }
@@ -182,37 +208,58 @@ fn repeated_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Volcano's index counts the pods within one task: with several tasks it is no node rank.
-fn index_of_task(scene: &Scene<'_, '_>, findings: &mut Findings) {
+/// Volcano's index counts the pods within one task, and a literal rank is that of every pod: in two
+/// tasks or templates neither is a node rank.
+fn same_rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     const INDEX: [&str; 4] =
         ["${VC_TASK_INDEX}", "$VC_TASK_INDEX", "${VK_TASK_INDEX}", "$VK_TASK_INDEX"];
-    if !(scene.job.kind.owns)("VC_TASK_INDEX") || !scene.job.is_one_job() {
+    if !scene.job.is_one_job() {
         return;
     }
-    let mut taken: Vec<(std::ops::Range<u64>, &Group<'_>)> = Vec::new();
+    let counts_tasks = (scene.job.kind.owns)("VC_TASK_INDEX");
+    let mut taken: Vec<(std::ops::Range<u64>, &Group<'_>, usize)> = Vec::new();
     let mut index = None;
     for place in launch_sites(scene) {
         let Some(word) = place.launch.get(FlagField::NodeRank) else { continue };
-        let ranks = if INDEX.contains(&word.shown().as_str()) {
+        if is_dynamic(scene, &place) || nodes(scene, &place).known() == Some(1) {
+            continue;
+        }
+        let ranks = if counts_tasks && INDEX.contains(&word.shown().as_str()) {
             index.get_or_insert(word.line);
             place.group.replicas.map(|pods| 0..pods)
-        } else {
+        } else if place.group.replicas == Some(1) {
             word.text().parse::<u64>().ok().map(|rank| rank..rank.saturating_add(1))
+        } else {
+            // Several pods of one template have it: that is a finding of its own.
+            None
         };
-        taken.extend(ranks.map(|ranks| (ranks, place.group)));
+        taken.extend(ranks.map(|ranks| (ranks, place.group, word.line)));
     }
-    let Some(line) = index else { return };
     let pairs = taken
         .iter()
         .enumerate()
         .flat_map(|(at, one)| taken.iter().skip(at + 1).map(move |other| (one, other)));
-    let same = pairs.into_iter().find(|((one, of), (other, task))| {
+    let same = pairs.into_iter().find(|((one, of, _), (other, task, _))| {
         !std::ptr::eq(*of, *task) && one.start.max(other.start) < one.end.min(other.end)
     });
-    let Some(((one, of), (other, task))) = same else { return };
+    let Some(((one, of, _), (other, task, line))) = same else { return };
     let (rank, first, second) = (one.start.max(other.start), &of.role, &task.role);
+    let Some(index) = index else {
+        findings.error(
+            *line,
+            text!(
+                "{first} and {second} both have node rank {rank}",
+                "{first} 与 {second} 都有 node rank {rank}"
+            ),
+            text!(
+                "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
+                "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
+            ),
+        );
+        return;
+    };
     findings.error(
-        line,
+        index,
         text!(
             "VC_TASK_INDEX counts the pods of one task from 0: {first} and {second} both have node rank {rank}",
             "VC_TASK_INDEX 在每个任务（task）内都从 0 开始：{first} 与 {second} 都有 node rank {rank}"
@@ -226,7 +273,7 @@ fn index_of_task(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
     repeated_index(scene, findings);
-    index_of_task(scene, findings);
+    same_rank(scene, findings);
     let mut say = |line: usize, name: Text, value: &str, pods: u64| {
         let Text { en, zh } = name;
         findings.error(

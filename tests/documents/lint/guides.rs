@@ -99,6 +99,7 @@ spec:
         ids(&report),
         [
             ("job.index", 6),
+            ("object.rejected", 9),
             ("shm.missing", 10),
             ("memory.missing", 10),
             ("cpu.missing", 10),
@@ -131,7 +132,11 @@ fn the_manifests_of_the_guides_are_read_as_they_are() {
     }
     let of = |name: &str| found.get(name).map(String::as_str);
     let room = "shm.missing memory.missing cpu.missing command.unread";
-    assert_eq!(of("taehv-training-16gpu"), Some(format!("job.index {room}").as_str()), "{found:?}");
+    assert_eq!(
+        of("taehv-training-16gpu"),
+        Some(format!("job.index object.rejected {room}").as_str()),
+        "{found:?}"
+    );
     // Its image is your-registry/….
     let placeholder = room.replace("command.unread", "image.name command.unread");
     assert_eq!(of("taehv-16gpu-training"), Some(placeholder.as_str()), "{found:?}");

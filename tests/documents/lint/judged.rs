@@ -157,7 +157,7 @@ fn kinds_keep_their_pods_where_we_look() {
     let pod = "{containers: [{name: pytorch, image: i, command: [torchrun, --nproc_per_node=2, --nnodes=1, t.py], resources: {limits: {nvidia.com/gpu: 2, memory: 8Gi, cpu: 4}}}]}";
     for head in [
         "apiVersion: v1\nkind: Pod\nspec: POD",
-        "apiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: {template: {spec: POD}}}}",
+        "apiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: {template: {spec: OF_JOB}}}}",
         "apiVersion: sagemaker.amazonaws.com/v1\nkind: HyperPodPyTorchJob\nspec: {replicaSpecs: [{name: pods, replicas: 1, template: {spec: POD}}]}",
         "apiVersion: kubeflow.org/v1\nkind: MPIJob\nspec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i, command: [deepspeed, t.py]}]}}}, Worker: {template: {spec: POD}}}}",
         "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nspec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i, command: [mpirun, -np, '4', python, t.py]}]}}}, Worker: {template: {spec: POD}}}}",
@@ -171,7 +171,8 @@ fn kinds_keep_their_pods_where_we_look() {
         "apiVersion: apps/v1\nkind: StatefulSet\nspec: {replicas: 1, template: {spec: POD}}",
         "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 3, template: {spec: POD}}",
     ] {
-        let report = check(&head.replace("POD", pod), None);
+        let of_job = pod.replacen('{', "{restartPolicy: Never, ", 1);
+        let report = check(&head.replace("OF_JOB", &of_job).replace("POD", pod), None);
         assert_eq!(ids(&report), [("shm.missing", 3)], "{head}\n{}", lint::text(&report, Lang::En));
     }
     let report = check("apiVersion: a/v1\nkind: Stranger\nspec: {}", None);

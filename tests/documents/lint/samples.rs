@@ -154,8 +154,13 @@ pub(super) fn pytorchjob(above: &str, replicas: &[(&str, u32)], rest: &str) -> S
     text
 }
 
+/// The same pod with what a Job asks for.
+pub(super) fn pod_of_job(rest: &str) -> String {
+    pod(rest, 8).replacen('{', "{restartPolicy: Never, ", 1)
+}
+
 pub(super) fn indexed(head: &str, rest: &str) -> String {
-    let pod = pod(rest, 8);
+    let pod = pod_of_job(rest);
     let spec = format!(
         "{{parallelism: 2, completions: 2, completionMode: Indexed, template: {{metadata: {{labels: {{app: a}}}}, spec: {pod}}}}}"
     );

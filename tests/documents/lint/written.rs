@@ -37,7 +37,7 @@ fn what_people_write_is_understood() {
         single(&format!("command: [torchrun, --nproc_per_node={gpus}, generate.py, {words}]"), gpus)
     };
     let plain_job = |rest: &str| {
-        let pod = pod(rest, 8);
+        let pod = pod_of_job(rest);
         format!(
             "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{parallelism: 2, template: {{spec: {pod}}}}}\n"
         )
@@ -221,6 +221,45 @@ fn what_people_write_is_understood() {
         ),
         (single("command: [python, t.py]", 1), &[]),
         (single("command: [python, -m, vllm.entrypoints.openai.api_server]", 8), &[]),
+        // The pods of an array are jobs of their own.
+        (
+            indexed(
+                "",
+                "command: [ranklaunch, --nnodes, '1', --, t.py, --shard, '$(JOB_COMPLETION_INDEX)']",
+            ),
+            &[],
+        ),
+        (indexed("", "command: [ranklaunch, --nnodes, '1', --, t.py]"), &["nodes.single"]),
+        (
+            indexed(
+                "",
+                "command: [torchrun, --nproc_per_node=8, t.py, '--shard=$(JOB_COMPLETION_INDEX)']",
+            ),
+            &[],
+        ),
+        (
+            indexed("", "command: [torchrun, --nproc_per_node=8, t.py]"),
+            &["nodes.single", "job.subdomain"],
+        ),
+        (
+            pytorchjob("", &two, "command: [ranklaunch, --nnodes, '1', --, t.py]"),
+            &["nodes.single", "nodes.single"],
+        ),
+        // ranklaunch reads what the operator says.
+        (
+            pytorchjob("  nprocPerNode: '16'\n", &two, "command: [ranklaunch, --, t.py]"),
+            &["gpu.nproc"],
+        ),
+        (pytorchjob("  nprocPerNode: '8'\n", &two, "command: [ranklaunch, --, t.py]"), &[]),
+        // Replicas are told no rank.
+        (
+            deployment("command: [ranklaunch, --, t.py]", 1),
+            &["job.index", "shm.missing", "memory.missing", "cpu.missing"],
+        ),
+        (
+            deployment("command: [ranklaunch, --nnodes, '1', --, t.py]", 1),
+            &["shm.missing", "memory.missing", "cpu.missing"],
+        ),
         // Variables that are never set.
         (
             indexed(

@@ -2,6 +2,7 @@
 
 mod commands;
 mod jobs;
+mod rejected;
 mod resources;
 mod sizes;
 mod volcano;
@@ -45,10 +46,15 @@ const fn tells(case: Case) -> Case {
 
 /// The mistakes of all families.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [sizes::CASES, jobs::CASES, resources::CASES, commands::CASES, volcano::CASES]
-        .into_iter()
-        .flatten()
-        .chain(&*volcano::BUILT)
+    let families = [
+        sizes::CASES,
+        jobs::CASES,
+        resources::CASES,
+        commands::CASES,
+        rejected::CASES,
+        volcano::CASES,
+    ];
+    families.into_iter().flatten().chain(&*volcano::BUILT)
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(super) const CASES: &[Case] = &[
         RANKLAUNCH,
         "[--profile, wan22]",
         "[--profile, wan22, --node-rank, \"0\"]",
-        "",
+        "args:",
     ),
     case("nodes.single", RANKLAUNCH, "[--profile, wan22]", "[--profile, zimdb]", "args:"),
     case(
