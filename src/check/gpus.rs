@@ -61,19 +61,6 @@ fn count(input: &CheckInput<'_>) -> Vec<CheckFinding> {
             ),
         ));
     }
-    if let Some(element) = &gpus.unreadable_device {
-        let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
-        found.push(CheckFinding::doubtful(
-            text!(
-                "CUDA_VISIBLE_DEVICES={value}: CUDA ends the list before {element:?}, which torch cannot parse or reads as a different number",
-                "CUDA_VISIBLE_DEVICES={value}：CUDA 在 {element:?} 之前结束列表，而 torch 无法解析它，或解析成其他数字"
-            ),
-            text!(
-                "write plain numbers or UUIDs (GPU-…), separated by commas",
-                "请写成以逗号分隔的普通数字或 UUID（GPU-…）"
-            ),
-        ));
-    }
     found
 }
 

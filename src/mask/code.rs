@@ -2,7 +2,7 @@
 //!
 //! `login(key="…")`, `os.environ["HF_TOKEN"] = "…"`, `"api_key": "…"`, whatever the language.
 
-use super::names::{hides, is_secret_name};
+use super::names::{hides, is_secret_name, is_variable};
 use super::spans::Spans;
 
 /// Marks quoted strings after a secret name and `=`, `:` or `,`.
@@ -20,10 +20,11 @@ pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
         };
         let inside = rest.get(..length).unwrap_or_default();
         let name = name_before(unescaped);
+        let is_argument = || takes_secret(unescaped) && !inside.contains("://");
         // `("HF_TOKEN", "API_KEY")` is a list of names.
-        let is_variable = inside.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-        let hidden =
-            !is_variable && name.is_some_and(|name| is_secret_name(name) && hides(name, inside));
+        let hidden = !is_variable(inside)
+            && (name.is_some_and(|name| is_secret_name(name) && hides(name, inside))
+                || is_argument());
         if hidden {
             spans.hide(at + open + 1, length);
         }
@@ -31,6 +32,23 @@ pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
         from = if hidden { open + 1 + length + 1 } else { open + 1 };
     }
 }
+
+/// Whether the text ends in a call that takes a secret: `login(`, `login(u, `, `set_api_key(`.
+fn takes_secret(text: &str) -> bool {
+    let near = text.len().saturating_sub(LONGEST_CALL);
+    let near = (near..text.len()).find_map(|at| text.get(at..)).unwrap_or_default();
+    let Some((called, arguments)) = near.rsplit_once('(') else { return false };
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let function = called.get(called.trim_end_matches(is_part).len()..).unwrap_or_default();
+    let sets = ["set_", "save_"].iter().find_map(|verb| function.strip_prefix(verb));
+    let is_positional = arguments.is_empty() || arguments.trim_end().ends_with(',');
+    is_positional
+        && !arguments.contains(')')
+        && (function.ends_with("login") || sets.is_some_and(is_secret_name))
+}
+
+/// The length of a call before its secret.
+const LONGEST_CALL: usize = 100;
 
 /// Longer than any secret in a program; bounds the search for an unclosed quote.
 const LONGEST: usize = 16 << 10;

@@ -1,13 +1,15 @@
 //! Finds secrets in the words of a command.
 //!
 //! Takes words as a program gets them or as a script has them. Gives the parts of each: secrets
-//! after `--token`, in `--token=…` and `HF_TOKEN=…`, and command lines inside words (`bash -c
-//! "…"`, `ssh host "…"`), which [`super::mark`] reads further.
+//! after `--token` and `HF_TOKEN`, in `--token=…` and `HF_TOKEN=…`, and command lines inside words
+//! (`bash -c "…"`, `ssh host "…"`), which [`super::mark`] reads further.
 
-use super::names::{self, Secrecy, hides, is_name};
+use super::names::{
+    self, Secrecy, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
+};
 use super::parts::{Parts, ReadAs};
 use super::shell::{self, WordPart};
-use super::words::{Language, is_clearly_option, is_option, language, program};
+use super::words::{Language, is_clearly_option, is_command, is_option, language, program};
 
 /// Meaning of the next word.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,7 +21,9 @@ enum NextWord {
         name: String,
         several: bool,
     },
-    /// Always a secret (`wandb login …`).
+    /// The value of a secret of this name, which stands alone; `=` may be between.
+    Pair(String),
+    /// Always a secret (`sshpass -p …`).
     Hidden,
     /// `user:password`
     User,
@@ -36,7 +40,44 @@ pub(super) struct CommandReader {
     runs_words: bool,
     /// The last two words that are no options.
     said: [String; 2],
+    login: Option<&'static Login>,
+    /// The word before this one.
+    before: Before,
 }
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// The command begins.
+    #[default]
+    Nothing,
+    Word,
+    Option,
+    /// Names and values follow (`--opts NAME x NAME x`).
+    Pairs,
+}
+
+/// Commands that log in, and whether the secret may be a word of its own.
+#[derive(Debug)]
+struct Login {
+    program: &'static str,
+    takes_word: bool,
+}
+
+const LOGINS: &[Login] = &[
+    Login { program: "wandb", takes_word: true },
+    Login { program: "swanlab", takes_word: true },
+    Login { program: "docker", takes_word: false },
+    Login { program: "podman", takes_word: false },
+    Login { program: "nerdctl", takes_word: false },
+    Login { program: "skopeo", takes_word: false },
+    Login { program: "oras", takes_word: false },
+    Login { program: "oc", takes_word: false },
+    Login { program: "az", takes_word: false },
+    // `helm registry login`, `apptainer remote login`, `hf auth login`
+    Login { program: "registry", takes_word: false },
+    Login { program: "remote", takes_word: false },
+    Login { program: "auth", takes_word: false },
+];
 
 impl CommandReader {
     /// A new command begins.
@@ -51,6 +92,7 @@ impl CommandReader {
         }
         let split = word.split_once('=').filter(|(name, _)| is_name(name));
         if let Some((name, rest)) = split {
+            self.note_assignment(name, rest);
             let start = at + name.len() + 1;
             if hides_argument(name, rest) {
                 parts.push(start, rest.len(), ReadAs::Secret);
@@ -89,6 +131,7 @@ impl CommandReader {
         }
         let split = word.split_once('=').map(|(name, rest)| (shell::unquoted(name), rest));
         if let Some((name, rest)) = split.filter(|(name, _)| is_name(name)) {
+            self.note_assignment(&name, rest);
             let start = at + word.len() - rest.len();
             if hides_argument(&name, rest) && hides_argument(&name, &shell::unquoted(rest)) {
                 parts.push(start, rest.len(), ReadAs::Secret);
@@ -103,12 +146,34 @@ impl CommandReader {
         parts.push(at, word.len(), ReadAs::Pairs);
     }
 
+    /// `--token= x`
+    fn note_assignment(&mut self, name: &str, value: &str) {
+        if value.is_empty() && is_option(name) && is_secret_name(name) {
+            self.next = NextWord::Pair(name.to_owned());
+        }
+    }
+
     fn takes_secret(&self, word: &str) -> bool {
+        // `wandb login --relogin x`; the host may be there too.
+        if self.login.is_some_and(|login| login.takes_word)
+            && self.next == NextWord::Plain
+            && !is_option(word)
+            && !word.contains("://")
+            && !names::holds_nothing(word)
+        {
+            return true;
+        }
         match &self.next {
             // A password may also begin with one dash.
             NextWord::Secret { name, several } => {
                 hides(name, word)
                     && !(is_clearly_option(word) && (*several || word.starts_with("--")))
+            }
+            NextWord::Pair(name) => {
+                hides(name, word) && !is_option(word) && word.contains(char::is_alphanumeric)
+                    // Another name, or a command: `unset A_KEY B_KEY`, `-u A_KEY python`.
+                    && !is_variable(word)
+                    && !is_command(word)
             }
             NextWord::Hidden => !is_clearly_option(word),
             _ => false,
@@ -117,6 +182,16 @@ impl CommandReader {
 
     /// Reads the word as the previous words require; false if they require nothing.
     fn expected(&mut self, parts: &mut Parts, at: usize, word: &str, bare: &str) -> bool {
+        // `hf_token = x`, `hf_token =x`
+        if let NextWord::Pair(name) | NextWord::Secret { name, .. } = &self.next
+            && let Some(value) = word.strip_prefix('=').filter(|_| !bare.starts_with("=="))
+        {
+            if hides(name, value) {
+                parts.push(at + 1, value.len(), ReadAs::Secret);
+                self.next = NextWord::Plain;
+            }
+            return true;
+        }
         if self.takes_secret(bare) {
             parts.push(at, word.len(), ReadAs::Secret);
             // It may be an option as well: `--PASS --PASSWORD X`.
@@ -143,24 +218,39 @@ impl CommandReader {
                 true
             }
             // A flag after a flag: the first one was a switch (`--use-token --lr 3`).
-            NextWord::Secret { .. } | NextWord::Hidden | NextWord::Plain => false,
+            NextWord::Secret { .. } | NextWord::Pair(_) | NextWord::Hidden | NextWord::Plain => {
+                false
+            }
         }
     }
 
     /// Records what this word means for the next ones.
     fn note(&mut self, word: &str) {
+        let before = self.before;
         if is_option(word) {
             self.next = self.after_option(word);
+            self.before = if takes_pairs(word) { Before::Pairs } else { Before::Option };
             return;
+        }
+        let expected = before == Before::Pairs;
+        self.before = if expected { Before::Pairs } else { Before::Word };
+        // The first word is a program, and one after an option its value, unless it is dotted.
+        let may_be_name = match before {
+            Before::Nothing => false,
+            Before::Option => word.contains('.'),
+            Before::Word | Before::Pairs => true,
+        };
+        if may_be_name && is_secret_in_pair(word, expected) {
+            self.next = NextWord::Pair(word.to_owned());
         }
         let program = program(word);
         self.takes = language(program).or(self.takes);
         self.runs_words |= matches!(program, "ssh" | "pdsh" | "clush" | "eval" | "watch" | "xargs");
         let [_, last] = std::mem::take(&mut self.said);
         self.said = [last, program.to_owned()];
-        let login = self.said == ["wandb".to_owned(), "login".to_owned()];
-        if login {
-            self.next = NextWord::Hidden;
+        let [before, last] = &self.said;
+        if last == "login" {
+            self.login = LOGINS.iter().find(|login| login.program == before);
         }
     }
 
@@ -168,7 +258,8 @@ impl CommandReader {
         let says = |program: &str| self.said.iter().any(|said| said == program);
         match word {
             "-u" | "--user" | "--proxy-user" if says("curl") => return NextWord::User,
-            "-p" if says("sshpass") || says("docker") && says("login") => return NextWord::Hidden,
+            "-p" if says("sshpass") => return NextWord::Hidden,
+            "-p" | "-k" | "-t" if self.login.is_some() => return NextWord::Hidden,
             "-S" | "--split-string" if says("env") => return NextWord::Command(Language::Shell),
             "--command" if self.takes.is_some() => return NextWord::Command(Language::Shell),
             "--netrc" | "--netrc-optional" if says("curl") => return NextWord::Plain,

@@ -43,6 +43,68 @@ pub(super) const SECRET_AT_END: &[&str] = &[
     "wandbkey",
     "openaikey",
     "hfkey",
+    "masterkey",
+    "passkey",
+    "blobkey",
+    "sshpass",
+    "dbpass",
+    "userpass",
+    "s3sk",
+    "connectionstring",
+];
+
+/// Last words of names that are secret behind one of these words; without any, behind all.
+pub(super) const SECRET_BEHIND: &[(&str, &[&str])] = &[
+    // Of a pair of access key and secret key: `oss_sk`.
+    ("sk", &[]),
+    ("hmac", &[]),
+    // Azure's signature for shared access.
+    ("sas", &[]),
+    // A personal access token.
+    (
+        "pat",
+        &[
+            "",
+            "github",
+            "gitlab",
+            "gh",
+            "git",
+            "azure",
+            "ado",
+            "devops",
+            "databricks",
+            "user",
+            "ext",
+        ],
+    ),
+    ("string", &["connection", "conn"]),
+    ("str", &["connection", "conn"]),
+    ("dsn", &["sentry"]),
+    ("webhook", &["slack", "discord", "feishu", "lark", "dingtalk", "wecom", "wechat", "teams"]),
+];
+
+/// Last words of options behind which names and values are words of their own.
+pub(super) const PAIRS_FOLLOW: &[&str] = &[
+    "set",
+    "env",
+    "opt",
+    "opts",
+    "option",
+    "options",
+    "override",
+    "overrides",
+    "cfg",
+    "config",
+    "conf",
+    "var",
+    "vars",
+    "variable",
+    "define",
+    "kv",
+    "kwargs",
+    "param",
+    "params",
+    "string",
 ];
 
 /// Last words of names whose value is the place or a property of a secret, not the secret.
@@ -77,6 +139,7 @@ pub(super) const ABOUT: &[&str] = &[
     "backend",
     "volume",
     "mount",
+    "stdin",
     "less",
 ];
 
@@ -420,9 +483,6 @@ pub(super) const PASS_BEFORE: &[&str] = &[
     "forward", "backward", "single", "one", "two", "three", "multi", "first", "second", "third",
     "num", "all", "by", "per", "eval", "warmup", "low", "high", "band", "must", "did",
 ];
-/// Words before `pat` that mean a personal access token (`GITHUB_PAT`).
-pub(super) const PAT_BEFORE: &[&str] =
-    &["github", "gitlab", "gh", "git", "azure", "ado", "devops", "ext", "databricks", "user"];
 /// Before `token` in one word: `padtoken`, `numtokens`.
 pub(super) const TOKEN_GLUED: &[&str] = &[
     "pad", "eos", "bos", "mask", "cls", "sep", "unk", "sub", "non", "un", "de", "multi", "img",

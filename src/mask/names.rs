@@ -5,9 +5,9 @@
 //! `name_words.rs` decide by these words.
 
 use super::name_words::{
-    ABOUT, COUNTED, CREDENTIAL, KEY_AFTER, KEY_BEFORE, KEY_VALUE_OF, KNOWN_OPEN, PASS_BEFORE,
-    PAT_BEFORE, SECRET, SECRET_AT_END, SECRET_INSIDE, SWITCH, TOKEN_AFTER, TOKEN_BEFORE,
-    TOKEN_GLUED,
+    ABOUT, COUNTED, CREDENTIAL, KEY_AFTER, KEY_BEFORE, KEY_VALUE_OF, KNOWN_OPEN, PAIRS_FOLLOW,
+    PASS_BEFORE, SECRET, SECRET_AT_END, SECRET_BEHIND, SECRET_INSIDE, SWITCH, TOKEN_AFTER,
+    TOKEN_BEFORE, TOKEN_GLUED,
 };
 
 /// Secrecy of a value, by its name.
@@ -77,8 +77,14 @@ fn of_word(words: &[String], at: usize) -> Secrecy {
         "pass" if is_last && !PASS_BEFORE.contains(&before) => Secrecy::UnlessNumber,
         "pwd" => Secrecy::Secret,
         "auth" if is_last => Secrecy::UnlessNumber,
-        "pat" if is_last => secret_if(PAT_BEFORE.contains(&before)),
-        word => secret_if(is_secret_word(word)),
+        word => {
+            let is_behind = |(last, behind): &(&str, &[&str])| {
+                *last == word && (behind.is_empty() || behind.contains(&before))
+            };
+            let is_last = is_last || ["url", "uri"].contains(&after);
+            let is_secret = is_last && SECRET_BEHIND.iter().any(is_behind);
+            secret_if(is_secret || is_secret_word(word))
+        }
     }
 }
 
@@ -90,7 +96,7 @@ fn is_secret_word(word: &str) -> bool {
     }
     let one = word.strip_suffix('s').unwrap_or(word);
     if SECRET_INSIDE.iter().any(|part| word.contains(part))
-        || SECRET_AT_END.iter().any(|end| one.ends_with(end))
+        || SECRET_AT_END.iter().any(|end| one.ends_with(end) || word.ends_with(end))
     {
         return true;
     }
@@ -126,9 +132,35 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
+/// Whether a bare word is the name of a secret whose value is the next word: `WANDB.API_KEY x`,
+/// `--set hf_token x`. A word with a dash or a folder is something else, and one such as `key` is a
+/// name only where names are `expected`.
+pub(super) fn is_secret_in_pair(word: &str, expected: bool) -> bool {
+    let words = words(word);
+    // `train_token.py` is a file.
+    let last = words.iter().rposition(|one| !["url", "uri"].contains(&one.as_str()));
+    let is_bare = |c: char| c.is_alphanumeric() || "_.".contains(c) || (expected && c == '-');
+    let is_clear = || words.len() > 1 || !word.contains(char::is_lowercase);
+    word.chars().all(is_bare)
+        && word.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && is_secret_name(word)
+        && last.is_some_and(|last| of_word(&words, last) != Secrecy::Open)
+        && (expected || is_clear())
+}
+
+/// Whether options of this name are followed by names and values: `--opts NAME x NAME x`.
+pub(super) fn takes_pairs(option: &str) -> bool {
+    words(option).last().is_some_and(|last| PAIRS_FOLLOW.contains(&last.as_str()))
+}
+
 /// Whether this is a valid name of an option, a variable or a configuration key.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.+/:@~".contains(c))
+}
+
+/// Whether a word is the name of a variable: `HF_TOKEN`.
+pub(super) fn is_variable(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
 }
 
 /// Whether the value cannot be a secret: empty, a truth value, or the name of a variable.

@@ -97,14 +97,21 @@ fn bearers(spans: &mut Spans, at: usize, text: &str) {
     }
 }
 
-/// `Authorization: Bearer …`, `api_key: …` as a whole line. False if it is no such line.
+/// `Authorization: Bearer …`, `api_key: …`, `api_key = …` as a whole line. False if it is no such
+/// line.
 pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     let trimmed = line.trim_start().trim_start_matches("- ");
-    let Some((name, rest)) = trimmed.split_once(':') else { return false };
+    let Some((before, rest)) = trimmed.split_once([':', '=']) else { return false };
+    let name = before.trim_end();
     let value = rest.trim_start();
-    // `https://…`, `host:port` and `user:password@host` are none.
-    let is_apart =
-        value.len() < rest.len() || HEADERS.contains(&name.to_ascii_lowercase().as_str());
+    let is_apart = if trimmed.get(before.len()..).is_some_and(|rest| rest.starts_with('=')) {
+        // `A= command` is none.
+        name.len() < before.len() && is_literal(value)
+    } else {
+        // `https://…`, `host:port` and `user:password@host` are none.
+        name == before
+            && (value.len() < rest.len() || HEADERS.contains(&name.to_ascii_lowercase().as_str()))
+    };
     if !is_apart || !is_name(name) || name.contains([':', '/', '@']) || !is_secret_name(name) {
         return false;
     }
@@ -121,11 +128,22 @@ pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     true
 }
 
+/// `"a b"`, `a`; not the code in `token = f()`.
+fn is_literal(value: &str) -> bool {
+    let value = value.trim_end();
+    let is_quoted =
+        |quote: char| value.len() > 1 && value.starts_with(quote) && value.ends_with(quote);
+    is_quoted('"')
+        || is_quoted('\'')
+        || !value.contains(|c: char| c.is_whitespace() || "([{".contains(c))
+}
+
 /// Marks `NAME=value` and `--name value` in a sentence, if the name has several parts or is in
 /// capitals; "the key=is here" is unchanged.
 pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
     let mut offset = 0;
     let mut option: Option<&str> = None;
+    let mut last = "";
     for word in text.split_inclusive(char::is_whitespace) {
         let bare = word.trim_end();
         if bare.is_empty() {
@@ -135,15 +153,19 @@ pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
         if let Some(name) = option.take()
             && hides(name, bare)
             && !is_clearly_option(bare)
+            && (last != "=" || is_literal(bare))
         {
             spans.hide(at + offset, bare.len());
+        } else if bare == "=" && is_clear(last) && is_secret_name(last) {
+            option = Some(last);
         } else if let Some((name, _)) = bare.split_once('=') {
-            if is_clear(name) || name.starts_with('-') {
+            if is_clear(name) || name.starts_with(['-', '?']) || bare.contains('&') {
                 pairs::mark(spans, at + offset, bare);
             }
         } else if is_option(bare) && is_clear(bare) && is_secret_name(bare) {
             option = Some(bare);
         }
+        last = bare;
         offset += word.len();
     }
 }

@@ -109,8 +109,12 @@ fn parameters(spans: &mut Spans, at: usize, query: &str) {
 
 fn hides_parameter(name: &str, value: &str) -> bool {
     let name = name.replace("%5F", "_").replace("%5f", "_").replace("%2D", "-").replace("%2d", "-");
-    let known = PARAMETERS.contains(&name.to_ascii_lowercase().as_str());
-    known || (is_secret_name(&name) && hides(&name, value))
+    is_parameter(&name) || (is_secret_name(&name) && hides(&name, value))
+}
+
+/// Whether a parameter of this name is one of a signature or of OAuth.
+pub(super) fn is_parameter(name: &str) -> bool {
+    PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
 }
 
 /// `user:password@host` without a scheme: the whole word, or nothing.

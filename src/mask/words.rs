@@ -40,47 +40,56 @@ pub(super) fn language(program: &str) -> Option<Language> {
     }
 }
 
+const PROGRAMS: &[&str] = &[
+    "env",
+    "export",
+    "cd",
+    "source",
+    "set",
+    "sudo",
+    "exec",
+    "curl",
+    "wget",
+    "git",
+    "pip",
+    "wandb",
+    "huggingface-cli",
+    "hf",
+    "aws",
+    "gsutil",
+    "ssh",
+    "srun",
+    "sbatch",
+    "mpirun",
+    "docker",
+    "kubectl",
+    "nohup",
+    "timeout",
+    "time",
+    "echo",
+    "cat",
+    "ray",
+    "conda",
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "ranklaunch",
+    "uv",
+    "numactl",
+    "nice",
+    "test",
+];
+
+/// Whether a word is a program or a script.
+pub(super) fn is_command(word: &str) -> bool {
+    let name = program(word);
+    PROGRAMS.contains(&name)
+        || language(name).is_some()
+        || [".py", ".sh"].iter().any(|end| word.ends_with(end))
+}
+
 /// Whether a text with spaces is a command line rather than a sentence, by its first word.
 pub(super) fn is_command_line(text: &str) -> bool {
-    const PROGRAMS: &[&str] = &[
-        "env",
-        "export",
-        "cd",
-        "source",
-        "set",
-        "sudo",
-        "exec",
-        "curl",
-        "wget",
-        "git",
-        "pip",
-        "wandb",
-        "huggingface-cli",
-        "hf",
-        "aws",
-        "gsutil",
-        "ssh",
-        "srun",
-        "sbatch",
-        "mpirun",
-        "docker",
-        "kubectl",
-        "nohup",
-        "timeout",
-        "time",
-        "echo",
-        "cat",
-        "ray",
-        "conda",
-        "torchrun",
-        "accelerate",
-        "deepspeed",
-        "ranklaunch",
-        "uv",
-        "numactl",
-        "nice",
-        "test",
-    ];
     let first = text.split_whitespace().next().unwrap_or_default();
     let assigns = first.split_once('=').is_some_and(|(name, _)| {
         !name.is_empty()

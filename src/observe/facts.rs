@@ -255,7 +255,7 @@ pub struct GpuFacts {
     pub visible: Vec<VisibleGpu>,
     /// Value of CUDA_VISIBLE_DEVICES, when set.
     pub cuda_visible_devices: Option<String>,
-    /// An element of it that torch cannot parse, or parses differently from CUDA.
+    /// An element of it that names no device in a form that CUDA documents (`0-3`).
     #[serde(default)]
     pub unreadable_device: Option<String>,
     /// Minors N of existing /dev/nvidiaN that NVML does not count.

@@ -10,6 +10,7 @@ mod fallback;
 mod faults;
 mod hidden;
 mod label;
+mod requests;
 mod state;
 mod vendors;
 mod visible;
@@ -18,8 +19,10 @@ use std::time::Duration;
 
 pub(crate) use hidden::{means_cpu, why_none};
 pub(crate) use label::label;
+pub(crate) use requests::counts;
 pub use state::FabricState;
 pub(crate) use state::{ComputeMode, RecoveryAction, THROTTLED};
+pub(crate) use visible::unreadable;
 pub use visible::visible;
 
 use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
@@ -53,9 +56,10 @@ pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
 
 /// [`gpus`] with another deadline for the driver.
 pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
+    let of_nvidia = requests::of_nvidia(host);
     let mut facts = GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
-        requested_by: requested_by(host),
+        requested_by: [&*of_nvidia, &*requests::of_platforms(host)].concat(),
         driver_version: faults::kernel_driver_version(host),
         ..GpuFacts::default()
     };
@@ -69,15 +73,17 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     }
     let chosen = facts.cuda_visible_devices.as_deref();
     facts.visible = visible(chosen, &facts.gpus);
-    // With an NVIDIA GPU, an accelerator or a variable beside it says nothing about this job.
-    if facts.gpus.is_empty() {
+    // With an NVIDIA GPU, or a sign of one, an accelerator or a variable beside it says nothing
+    // about this job.
+    if facts.gpus.is_empty() && of_nvidia.is_empty() {
         facts.others = vendors::others(host);
     }
     // The state of a GPU that the job does not see is irrelevant.
     let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
     let faults: Vec<_> = used.flat_map(faults::of_use).collect();
     facts.faults.extend(faults);
-    facts.unreadable_device = chosen.and_then(visible::unreadable).map(str::to_owned);
+    let unreadable = chosen.filter(|_| !facts.visible.is_empty()).and_then(unreadable);
+    facts.unreadable_device = unreadable.map(str::to_owned);
     facts
 }
 
@@ -94,6 +100,7 @@ pub(crate) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
+        requested_by: requests::of_platforms(host),
         faults: faults::of_probe(&error).into_iter().collect(),
         attempts: vec![(GpuSource::Nvml, error.text())],
         ..GpuFacts::default()
@@ -298,47 +305,4 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         bridges: Vec::new(),
         health: gpu.health,
     }
-}
-
-/// All evidence that this node should have GPUs.
-fn requested_by(host: &Host) -> Vec<String> {
-    let mut reasons = Vec::new();
-    if let Some(value) = host.variable("GPU_COUNT")
-        && value.trim().parse::<u32>().is_ok_and(|count| count > 0)
-    {
-        reasons.push(format!("GPU_COUNT={}", value.trim()));
-    }
-    // `all` and `void` come from images and prove nothing; a UUID was allocated.
-    if let Some(value) = host.variable("NVIDIA_VISIBLE_DEVICES")
-        && value.split(',').any(|item| item.starts_with("GPU-") || item.starts_with("MIG-"))
-    {
-        reasons.push(format!("NVIDIA_VISIBLE_DEVICES={value}"));
-    }
-    if host.variable("PET_NPROC_PER_NODE").is_some_and(|value| value.trim() == "gpu") {
-        reasons.push("PET_NPROC_PER_NODE=gpu".to_owned());
-    }
-    if let Some(value) = host.variable("CUDA_VISIBLE_DEVICES")
-        && hidden::names_a_gpu(&value)
-    {
-        reasons.push(format!("CUDA_VISIBLE_DEVICES={value}"));
-    }
-    if host.exists("/dev/nvidiactl") {
-        reasons.push("/dev/nvidiactl".to_owned());
-    }
-    if let Some(address) = nvidia_pci_gpu(host) {
-        reasons.push(format!("/sys/bus/pci/devices/{address}"));
-    }
-    reasons
-}
-
-/// A PCI function of vendor NVIDIA and class 3D or VGA controller (NVSwitches
-/// are bridges, class 0x0680).
-fn nvidia_pci_gpu(host: &Host) -> Option<String> {
-    let is = |address: &str, file: &str, start: &[&str]| {
-        host.read(format!("/sys/bus/pci/devices/{address}/{file}"))
-            .is_ok_and(|text| start.iter().any(|start| text.starts_with(start)))
-    };
-    host.list("/sys/bus/pci/devices").into_iter().find(|address| {
-        is(address, "class", &["0x0302", "0x0300"]) && is(address, "vendor", &["0x10de"])
-    })
 }

@@ -11,7 +11,9 @@ pub(crate) use choose::{Chosen, IDLE, Wish, choose};
 use serde::{Deserialize, Serialize};
 
 use crate::lang::Text;
-use crate::observe::{Facts, Field, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
+use crate::observe::{
+    Evidence, Facts, Field, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu,
+};
 use crate::plan::notes::Notes;
 use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};
@@ -77,6 +79,9 @@ pub(crate) fn capacity(
     if facts.gpus.visible.is_empty() {
         none_visible(settings, facts, asked, notes);
         return Ok(cpus(facts, asked));
+    }
+    if let Some(element) = &facts.gpus.unreadable_device {
+        notes.raise(settings, no_device(element, &facts.gpus));
     }
     if let Some(task) = task.filter(|task| has_own_gpus(facts, task)) {
         let (of, exact) = (task.of, Some((task.of, task.source.clone())));
@@ -187,7 +192,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
         asked_by.push("nproc-per-node gpu".to_owned());
     }
     let value = gpus.cuda_visible_devices.as_deref();
-    let other = gpus.others.first().filter(|_| gpus.requested_by.is_empty());
+    let other = gpus.others.first();
     let refusal = match value {
         // Hardware that is there is no request to use it.
         Some(value) if gpu::means_cpu(value) && asked_by.is_empty() && other.is_none() => {
@@ -195,7 +200,13 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
         }
         Some(value) if !gpus.gpus.is_empty() => hidden(value, gpus, &asked_by),
         _ => {
-            asked_by.splice(0..0, gpus.requested_by.iter().cloned());
+            let is_count =
+                |one: &&Evidence| one.field == Field::GpuCount && gpu::counts(&one.claim.value);
+            let counted = facts.contract.evidence.iter().filter(is_count);
+            let counted = counted.map(|one| one.claim.to_string());
+            let mut requested = gpus.requested_by.clone();
+            requested.extend(counted.filter(|one| !gpus.requested_by.contains(one)));
+            asked_by.splice(0..0, requested);
             match other {
                 Some(other) => of_another_vendor(other),
                 None if asked_by.is_empty() => return none_requested(gpus, notes),
@@ -216,16 +227,19 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
 fn chosen_by_variable(value: &str, gpus: &GpuFacts, notes: &mut Notes) {
     let because = text!("an empty list or -1 means the CPU", "列表为空或为 -1 表示使用 CPU");
     notes.decide("device", "cpu", because, format!("CUDA_VISIBLE_DEVICES={value:?}"));
-    let all = gpus.gpus.len();
-    if all == 0 {
-        return none_requested(gpus, notes);
-    }
-    notes.warn(
-        Id::GpuNone,
-        text!(
+    let said = match gpus.gpus.len() {
+        0 => text!(
+            "no GPU found, and CUDA_VISIBLE_DEVICES={value:?} asks for none, so the ranks run on the CPU",
+            "未发现 GPU，且 CUDA_VISIBLE_DEVICES={value:?} 表示不使用 GPU，各进程将在 CPU 上运行"
+        ),
+        all => text!(
             "CUDA_VISIBLE_DEVICES={value:?} hides all {all} GPUs of this node, so the ranks run on the CPU",
             "CUDA_VISIBLE_DEVICES={value:?} 屏蔽了本节点全部 {all} 个 GPU，各进程将在 CPU 上运行"
         ),
+    };
+    notes.warn(
+        Id::GpuNone,
+        said,
         text!(
             "remove the variable to use the GPUs, pass --device cpu if the CPU is intended",
             "若要使用 GPU，请删除该变量；若本意是用 CPU，请加 --device cpu"
@@ -236,10 +250,8 @@ fn chosen_by_variable(value: &str, gpus: &GpuFacts, notes: &mut Notes) {
 /// No GPU, and nothing that requests one.
 fn none_requested(gpus: &GpuFacts, notes: &mut Notes) {
     let Text { en, zh } = what_sources_said(gpus);
-    if notes.decisions.iter().all(|decision| decision.what != "device") {
-        let because = text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象");
-        notes.decide("device", "cpu", because, "detected");
-    }
+    let because = text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象");
+    notes.decide("device", "cpu", because, "detected");
     notes.warn(
         Id::GpuNone,
         text!(
@@ -270,6 +282,23 @@ fn hidden(value: &str, gpus: &GpuFacts, asked_by: &[String]) -> Warning {
         text!(
             "correct CUDA_VISIBLE_DEVICES or remove it; --device cpu if the CPU is intended",
             "请更正或删除 CUDA_VISIBLE_DEVICES；若本意是用 CPU，请加 --device cpu"
+        ),
+    )
+}
+
+/// A CUDA_VISIBLE_DEVICES of which CUDA reads only a part.
+fn no_device(element: &str, gpus: &GpuFacts) -> Warning {
+    let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
+    let (visible, all) = (gpus.visible.len(), gpus.gpus.len());
+    Warning::new(
+        Id::GpuCount,
+        text!(
+            "CUDA_VISIBLE_DEVICES={value:?}: {element:?} is no number of a device and no UUID, so only {visible} of {all} GPUs would be used",
+            "CUDA_VISIBLE_DEVICES={value:?}：{element:?} 既不是设备编号也不是 UUID，{all} 个 GPU 中只会使用 {visible} 个"
+        ),
+        text!(
+            "write numbers or UUIDs (GPU-…) with commas between them: 0,1,2,3; --severity gpu.count=warn starts anyway",
+            "请写成以逗号分隔的编号或 UUID（GPU-…），如 0,1,2,3；--severity gpu.count=warn 可强制启动"
         ),
     )
 }

@@ -35,6 +35,65 @@ fn hidden_gpus_refuse_everywhere_with_their_variable() {
     }
 }
 
+#[test]
+fn lists_that_cuda_reads_in_part_refuse() {
+    for (value, element) in [
+        ("0-3", "0-3"),
+        ("0:1", "0:1"),
+        ("0..3", "0..3"),
+        ("0,1,x,3", "x"),
+        ("1gpu2,2ampere", "1gpu2"),
+        ("0,GPU-fa4e0001", "GPU-fa4e0001"),
+    ] {
+        let node = Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", value);
+        let start = format!("CUDA_VISIBLE_DEVICES=\"{value}\": \"{element}\" is no number");
+        for (code, words) in tried(&node, &["--", "true"]) {
+            assert_eq!(code, 80, "{value}: {words}");
+            assert!(words.contains(&start), "{value}: {words}");
+        }
+        let warned = node.json(&["--severity", "gpu.count=warn", "--", "x.py"]);
+        let ranks: u32 = warned.at("/nproc_per_node").parse().expect("a number");
+        assert!(warned.code == 0 && ranks < 4, "{value}");
+    }
+    // The forms that CUDA documents.
+    for (value, ranks) in [("0, 1,2", "3"), ("0,1,", "2"), ("2,-1,3", "1"), ("0,9", "1")] {
+        let planned = Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", value).json(&["--", "x.py"]);
+        assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, ranks.to_owned()), "{value}");
+    }
+}
+
+const STEP: &str = "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_STEP_ID=0 \
+    SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 \
+    SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1";
+
+#[test]
+fn allocated_gpus_that_are_missing_refuse_by_name() {
+    let sagemaker = "SM_HOSTS=[\"algo-1\"] SM_CURRENT_HOST=algo-1";
+    for (platform, asked) in [
+        (STEP, "SLURM_GPUS_ON_NODE=4"),
+        (STEP, "SLURM_STEP_GPUS=0,1,2,3"),
+        (sagemaker, "SM_NUM_GPUS=8"),
+        ("", "MLP_WORKER_GPU=8"),
+        ("", "DET_SLOT_IDS=[0,1]"),
+    ] {
+        let of = |pairs: &str| Node::without_gpus().platform(platform).platform(pairs);
+        let planned = of(asked).json(&["--", "x.py"]);
+        assert_eq!(planned.refusal(), "80 gpu.count", "{asked}: {:#}", planned.json);
+        let text = planned.at("/refused/text");
+        assert!(text.starts_with(&format!("GPUs are requested by {asked}, but none")), "{text}");
+        assert_eq!(of(asked).json(&["--device", "cpu", "--", "x.py"]).code, 0, "{asked}");
+        // A job without GPUs.
+        let (name, _) = asked.split_once('=').expect("a pair");
+        let none = of(&format!("{name}=")).json(&["--", "x.py"]);
+        assert_eq!(none.code, 0, "{name}: {:#}", none.json);
+        assert!(none.json["warnings"].to_string().contains("nothing requests one"), "{name}");
+        // The user's word for the CPU.
+        let by_user = of(asked).env("CUDA_VISIBLE_DEVICES", "").json(&["--", "x.py"]);
+        let warned = by_user.json["warnings"].to_string();
+        assert!(by_user.code == 0 && !warned.contains("nothing requests one"), "{warned}");
+    }
+}
+
 /// The control: a part of the GPUs, and the two values that mean the CPU.
 #[test]
 fn visible_gpus_are_used_and_the_cpu_is_said() {
@@ -124,6 +183,29 @@ const OTHERS: &[(Change, &str)] = &[
     (|node| node.file("/dev/hl0", ""), "Intel Gaudi accelerators (/dev/hl0)"),
     (|node| accel(node, "0x1da3\n"), "Intel Gaudi accelerators (/dev/accel/accel0)"),
     (|node| node.env("HABANA_VISIBLE_MODULES", "0,1"), "HABANA_VISIBLE_MODULES=0,1"),
+    (|node| node.env("AMD_VISIBLE_DEVICES", "0"), "AMD or Hygon GPUs (AMD_VISIBLE_DEVICES=0)"),
+    (|node| node.env("NEURON_RT_NUM_CORES", "2"), "Neuron devices (NEURON_RT_NUM_CORES=2)"),
+    (|node| node.env("PJRT_DEVICE", "TPU"), "TPUs (PJRT_DEVICE=TPU)"),
+    (|node| node.env("PJRT_DEVICE", "NEURON"), "PJRT_DEVICE=NEURON"),
+    (|node| node.env("TPU_ACCELERATOR_TYPE", "v5litepod-8"), "TPU_ACCELERATOR_TYPE=v5litepod-8"),
+    (
+        |node| node.env("ONEAPI_DEVICE_SELECTOR", "level_zero:0"),
+        "ONEAPI_DEVICE_SELECTOR=level_zero:0",
+    ),
+    (|node| node.env("SDAA_VISIBLE_DEVICES", "0"), "SDAA_VISIBLE_DEVICES=0"),
+    (|node| node.env("MACA_VISIBLE_DEVICES", "0"), "MetaX GPUs (MACA_VISIBLE_DEVICES=0)"),
+    (|node| node.env("RBLN_DEVICES", "0"), "Rebellions NPUs (RBLN_DEVICES=0)"),
+    (|node| node.env("GCU_VISIBLE_DEVICES", "0"), "Enflame GCUs (GCU_VISIBLE_DEVICES=0)"),
+    // A vendor that no table has.
+    (
+        |node| node.env("PPU_VISIBLE_DEVICES", "0,1").env("BIREN_VISIBLE_DEVICES", "2"),
+        "of another vendor (BIREN_VISIBLE_DEVICES=2, PPU_VISIBLE_DEVICES=0,1)",
+    ),
+    // The platform's count is of these.
+    (
+        |node| node.env("ROCR_VISIBLE_DEVICES", "0,1").env("SLURM_GPUS_ON_NODE", "2"),
+        "ROCR_VISIBLE_DEVICES=0,1",
+    ),
     (|node| node.file("/dev/neuron0", ""), "AWS Neuron devices (/dev/neuron0)"),
     (|node| google(node.file("/dev/accel0", ""), "0x005e\n"), "TPUs (/dev/accel0)"),
     (|node| google(node.file("/dev/vfio/0", ""), "0x0063\n"), "TPUs (/dev/vfio/0)"),
@@ -147,6 +229,13 @@ const NONE: &[Change] = &[
     |node| node.env("HABANA_VISIBLE_DEVICES", "all"),
     |node| node.env("MTHREADS_VISIBLE_DEVICES", "all"),
     |node| node.env("HIP_VISIBLE_DEVICES", "").env("ROCR_VISIBLE_DEVICES", "-1"),
+    |node| node.env("QAIC_VISIBLE_DEVICES", "all").env("PPU_VISIBLE_DEVICES", ""),
+    |node| {
+        node.env("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
+            .env("RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES", "1")
+            .env("NVIDIA_VISIBLE_DEVICES", "void")
+    },
+    |node| node.env("PJRT_DEVICE", "CPU").env("ONEAPI_DEVICE_SELECTOR", "opencl:cpu"),
     |node| node.file("/dev/hlx", "").file("/dev/xpuctrl", "").file("/dev/neuron", ""),
 ];
 

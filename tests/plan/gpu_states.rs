@@ -429,11 +429,13 @@ fn the_numbers_of_device_nodes_are_the_hosts() {
 }
 
 #[test]
-fn a_number_that_torch_cannot_read_is_named() {
+fn an_element_that_names_no_device_fails() {
     let node = playing(&[]).env("CUDA_VISIBLE_DEVICES", "0,1,+,3");
     let counted = of(&check(&node, &[]).1, "gpu.count");
-    assert!(counted[0][1].contains("2 of 8 GPUs"), "{counted:?}");
-    assert!(counted[1][0] == "warn" && counted[1][1].contains("before \"+\""), "{counted:?}");
+    assert!(counted[0][0] == "fail" && counted[0][1].contains("\"+\" is no number"), "{counted:?}");
+    assert!(counted[0][1].contains("only 2 of 8 GPUs"), "{counted:?}");
+    let warned = of(&check(&node, &["--severity", "gpu.count=warn"]).1, "gpu.count");
+    assert_eq!((warned.len(), warned[0][0].as_str()), (1, "warn"), "{warned:?}");
 }
 
 #[test]

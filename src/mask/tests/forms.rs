@@ -26,6 +26,20 @@ const SECRETS: &[&[&str]] = &[
     &["my", "netrc"],
     &["proxy", "authorization"],
     &["registry", "auth"],
+    &["oss", "sk"],
+    &["git", "pat"],
+    &["blob", "sas"],
+    &["payload", "hmac"],
+    &["azure", "connection", "string"],
+    &["sentry", "dsn"],
+    &["slack", "webhook"],
+    &["discord", "webhook", "url"],
+    &["sk"],
+    &["sas"],
+    &["hmac"],
+    &["sshpass"],
+    &["passkey"],
+    &["blobkey"],
     &["token"],
     &["secret"],
     &["password"],
@@ -64,6 +78,28 @@ const OPEN: &[&[&str]] = &[
     &["secret", "file"],
     &["password", "length"],
     &["bypass"],
+    &["pattern"],
+    &["patience"],
+    &["path"],
+    &["patch"],
+    &["task"],
+    &["mask"],
+    &["disk"],
+    &["risk"],
+    &["desk"],
+    &["sketch"],
+    &["sk", "learn"],
+    &["skip"],
+    &["sasrec"],
+    &["sas", "rec", "layers"],
+    &["hmac", "algorithm"],
+    &["compat"],
+    &["model", "name"],
+    &["query", "string"],
+    &["dsn"],
+    &["webhook", "port"],
+    &["connection", "timeout"],
+    &["compass"],
 ];
 
 fn capitalized(part: &str) -> String {
@@ -151,7 +187,39 @@ const ARGUMENTS: &[&[&str]] = &[
     &["curl", "--header={n}: {v}"],
     &["curl", "-H{n}: {v}"],
     &["x", "--conn", "Server=x;{n}={v};"],
+    &["x", "?a=1&{n}={v}"],
+    &["x", "a=1&{n}={v}&b=2"],
+    // Blanks around `=`.
+    &["x", "--cfg", "{n} = \"{v}\""],
+    &["x", "--cfg", "{n} = {v}"],
+    &["x", "--cfg={n} = '{v}'"],
+    &["x", "--{n}", "=", "{v}"],
+    &["x", "--{n}=", "{v}"],
+    &["sh", "-c", "echo '{n} = {v}' > c.toml"],
+    &["python", "-c", "{n} = '{v}'"],
+    // Names and values as words of their own.
+    &["x", "--opts", "{n}", "{v}", "LR", "1"],
+    &["x", "--opts", "LR", "1", "{n}", "{v}"],
+    &["x", "--env", "{n}", "{v}"],
+    &["x", "--set", "{n}", "{v}"],
+    &["x", "--set", "{n}", "=", "{v}"],
+    &["bash", "-c", "x --cfg-options {n} '{v}'"],
+    &["x", "[\"--opts\", \"{n}\", \"{v}\"]"],
 ];
+
+/// The same where only a name that can be no ordinary word is one.
+const PAIRS: &[&[&str]] = &[
+    &["x", "{n}", "{v}"],
+    &["x", "LR", "1", "{n}", "{v}", "B", "2"],
+    &["x", "{n}", "=", "{v}"],
+    &["bash", "-c", "aws configure set {n} {v}"],
+];
+
+/// Whether a bare word may be the name in [`PAIRS`]; one with a dash is a branch or an object.
+fn is_for_pairs(name: &str) -> bool {
+    let is_long = name.contains(['_', '.']) || name.chars().skip(1).any(char::is_uppercase);
+    is_long && !name.contains('-')
+}
 
 /// Files.
 const FILES: &[&str] = &[
@@ -177,7 +245,8 @@ fn filled(form: &str, name: &str) -> String {
 fn shown(names: &[&[&str]]) -> Vec<(String, String)> {
     let mut shown = Vec::new();
     for name in names.iter().flat_map(|parts| spellings(parts)) {
-        for form in ARGUMENTS {
+        let pairs = PAIRS.iter().filter(|_| is_for_pairs(&name));
+        for form in ARGUMENTS.iter().chain(pairs) {
             let args: Vec<OsString> = form.iter().map(|arg| filled(arg, &name).into()).collect();
             let text = |args: &[OsString]| args.join(" ".as_ref()).to_string_lossy().into_owned();
             shown.push((text(&args), text(&mask_args(&args))));

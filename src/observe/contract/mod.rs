@@ -188,6 +188,14 @@ pub fn known_variables() -> Vec<&'static str> {
     names
 }
 
+/// The variables in which any platform of the program gives a field, once each.
+pub(crate) fn variables_of_field(field: Field) -> impl Iterator<Item = &'static str> {
+    let rows = platforms(None).flat_map(|platform| platform.claims);
+    let names: BTreeSet<_> =
+        rows.filter(|row| row.field == field).map(|row| row.variable).collect();
+    names.into_iter()
+}
+
 /// The variables in which a platform gives a field, whether or not they are set.
 pub(crate) fn variables_of(
     platform: &str,

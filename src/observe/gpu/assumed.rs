@@ -1,6 +1,6 @@
 //! The GPUs of an assumed node (`plan --assume`).
 
-use super::visible::visible;
+use super::visible::{unreadable, visible};
 use crate::host::Host;
 use crate::observe::{Gpu, GpuFacts, GpuSource};
 use crate::settings::Assumed;
@@ -18,6 +18,7 @@ pub(crate) fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
     let devices = host.variable("CUDA_VISIBLE_DEVICES");
     GpuFacts {
         visible: visible(devices.as_deref(), &gpus),
+        unreadable_device: devices.as_deref().and_then(unreadable).map(str::to_owned),
         cuda_visible_devices: devices,
         gpus,
         source: GpuSource::Assumed,

@@ -71,7 +71,7 @@ pub(crate) fn why_none(value: &str, gpus: &[Gpu]) -> Text {
             "there is no device {first}: the numbers here are 0 to {last}",
             "没有设备 {first}：此处的编号为 0 到 {last}"
         ),
-        Element::End | Element::Unreadable => text!(
+        Element::End => text!(
             "{first:?} is no number of a device and no UUID, and the list ends there (Slurm writes NoDevFiles for a step without GPUs)",
             "{first:?} 既不是设备编号也不是 UUID，列表到此为止（Slurm 用 NoDevFiles 表示未分配 GPU 的步骤）"
         ),

@@ -13,7 +13,8 @@ struct Vendor {
     /// In English and Chinese.
     name: (&'static str, &'static str),
     files: &'static [Files],
-    /// Variables that select devices. `all`, `void` and the like come from images.
+    /// Variables that select devices, or a variable with its only value. `all`, `void` and the like
+    /// come from images.
     variables: &'static [&'static str],
 }
 
@@ -55,7 +56,7 @@ const VENDORS: &[Vendor] = &[
     Vendor {
         name: ("AMD or Hygon GPUs", "AMD 或海光 GPU"),
         files: &[Files::Kfd],
-        variables: &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"],
+        variables: &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"],
     },
     Vendor {
         name: ("Cambricon MLUs", "寒武纪 MLU"),
@@ -67,7 +68,11 @@ const VENDORS: &[Vendor] = &[
         files: &[Files::Numbered("mtgpu")],
         variables: &["MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES"],
     },
-    Vendor { name: ("MetaX GPUs", "沐曦 GPU"), files: &[Files::One("mxcd")], variables: &[] },
+    Vendor {
+        name: ("MetaX GPUs", "沐曦 GPU"),
+        files: &[Files::One("mxcd")],
+        variables: &["MACA_VISIBLE_DEVICES"],
+    },
     Vendor {
         name: ("Iluvatar GPUs", "天数智芯 GPU"),
         files: &[Files::Numbered("iluvatar")],
@@ -81,7 +86,7 @@ const VENDORS: &[Vendor] = &[
     Vendor {
         name: ("Enflame GCUs", "燧原 GCU"),
         files: &[Files::Numbered("gcu")],
-        variables: &["TOPS_VISIBLE_DEVICES"],
+        variables: &["TOPS_VISIBLE_DEVICES", "GCU_VISIBLE_DEVICES"],
     },
     Vendor {
         name: ("Intel Gaudi accelerators", "Intel Gaudi 加速器"),
@@ -89,16 +94,35 @@ const VENDORS: &[Vendor] = &[
         variables: &["HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES"],
     },
     // Their device files are those of any Intel display.
-    Vendor { name: ("Intel GPUs", "Intel GPU"), files: &[], variables: &["ZE_AFFINITY_MASK"] },
+    Vendor {
+        name: ("Intel GPUs", "Intel GPU"),
+        files: &[],
+        variables: &["ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "PJRT_DEVICE=XPU"],
+    },
     Vendor {
         name: ("AWS Neuron devices", "AWS Neuron 加速器"),
         files: &[Files::Numbered("neuron")],
-        variables: &["NEURON_RT_VISIBLE_CORES"],
+        variables: &["NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "PJRT_DEVICE=NEURON"],
     },
     Vendor {
         name: ("TPUs", "TPU"),
         files: &[tpu("/dev", "accel"), tpu("/dev/vfio", "")],
-        variables: &["TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"],
+        variables: &[
+            "TPU_VISIBLE_CHIPS",
+            "TPU_VISIBLE_DEVICES",
+            "TPU_ACCELERATOR_TYPE",
+            "PJRT_DEVICE=TPU",
+        ],
+    },
+    Vendor {
+        name: ("Tecorigin SDAA cards", "太初元碁 SDAA 加速卡"),
+        files: &[],
+        variables: &["SDAA_VISIBLE_DEVICES"],
+    },
+    Vendor {
+        name: ("Rebellions NPUs", "Rebellions NPU"),
+        files: &[],
+        variables: &["RBLN_DEVICES", "RBLN_VISIBLE_DEVICES"],
     },
 ];
 
@@ -107,15 +131,39 @@ pub(super) fn others(host: &Host) -> Vec<OtherAccelerator> {
     let dev = host.list("/dev");
     let of = |vendor: &Vendor| {
         let files = vendor.files.iter().filter_map(|files| files.found(host, &dev));
-        let variables = vendor.variables.iter().filter_map(|name| {
-            let value = host.variable(name).filter(|value| lists_devices(value))?;
-            Some(format!("{name}={value}"))
+        let variables = vendor.variables.iter().filter_map(|variable| {
+            let (name, only) = variable
+                .split_once('=')
+                .map_or((*variable, None), |(name, value)| (name, Some(value)));
+            let asks =
+                |value: &String| only.map_or_else(|| lists_devices(value), |only| value == only);
+            host.variable(name).filter(asks).map(|value| format!("{name}={value}"))
         });
         let evidence: Vec<String> = files.chain(variables).collect();
         let (en, zh) = vendor.name;
         (!evidence.is_empty()).then(|| OtherAccelerator { vendor: Text::new(en, zh), evidence })
     };
-    VENDORS.iter().filter_map(of).collect()
+    let mut found: Vec<OtherAccelerator> = VENDORS.iter().filter_map(of).collect();
+    found.extend(of_unknown(host));
+    found
+}
+
+/// A list of devices for a vendor that the table lacks, by the name that they all give it:
+/// `PPU_VISIBLE_DEVICES=0,1`. A longer name only has such a name in it
+/// (`RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1`).
+fn of_unknown(host: &Host) -> Option<OtherAccelerator> {
+    let is_list = |name: &str| {
+        let vendor = name.strip_suffix("_VISIBLE_DEVICES");
+        vendor.is_some_and(|vendor| !vendor.contains('_') && !["CUDA", "NVIDIA"].contains(&vendor))
+            && VENDORS.iter().all(|vendor| !vendor.variables.contains(&name))
+    };
+    let names = host.environment().keys().filter_map(|name| name.to_str());
+    let of = |name| {
+        Some(format!("{name}={}", host.variable(name).filter(|value| lists_devices(value))?))
+    };
+    let evidence: Vec<String> = names.filter(|name| is_list(name)).filter_map(of).collect();
+    let vendor = Text::new("accelerators of another vendor", "其他厂商的加速器");
+    (!evidence.is_empty()).then_some(OtherAccelerator { vendor, evidence })
 }
 
 /// `0,1`, `0-3`, `Ascend910-0`, `GPU-8f3a…`: an element has a number that is not negative.

@@ -119,14 +119,25 @@ fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
         .collect()
 }
 
-/// The first element of a list of numbers on which torch fails (ValueError), or which it parses
-/// differently from CUDA. CUDA ends the list there, and so do we.
-pub(super) fn unreadable(value: &str) -> Option<&str> {
-    if value.starts_with("GPU-") || value.starts_with("MIG-") {
-        return None;
+/// The first element that names no device in a form that CUDA documents: a number, a negative one
+/// that ends the list, a UUID in a list of UUIDs. CUDA reads of `0-3` the 0 and stops at `x`, and
+/// torch fails on some, so the rest of such a list would be idle.
+pub(crate) fn unreadable(value: &str) -> Option<&str> {
+    let of_kind = ["GPU-", "MIG-"].into_iter().find(|kind| value.starts_with(kind));
+    let is_device = |one: &&str| match of_kind {
+        Some(kind) => one.starts_with(kind),
+        None => {
+            let digits = one.strip_prefix(['+', '-']).unwrap_or(one);
+            let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+            all && (1..=MOST_DIGITS).contains(&digits.len())
+        }
+    };
+    // Nothing follows a comma at the end.
+    let list = value.strip_suffix(',').unwrap_or(value);
+    match of_kind {
+        Some(_) => list.split(',').find(|one| !is_device(one)),
+        None => elements(list).find(|one| !is_device(one)),
     }
-    let stop = elements(value).find(|token| !matches!(element(token), Element::Number(_)))?;
-    (element(stop) == Element::Unreadable).then_some(stop)
 }
 
 /// The elements without the white space that Python's `str.strip` removes: Unicode's and the
@@ -142,7 +153,6 @@ pub(super) enum Element<'a> {
     Number(&'a str),
     /// Negative, or not a number.
     End,
-    Unreadable,
 }
 
 /// The most digits that Python converts to a number since 3.11 (sys.set_int_max_str_digits).
@@ -156,12 +166,9 @@ pub(super) fn element(token: &str) -> Element<'_> {
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unsigned.len());
     let (digits, rest) = unsigned.split_at(end);
     let foreign = rest.chars().next().is_some_and(|next| !next.is_ascii() && next.is_numeric());
-    let signed = unsigned.len() < token.len();
-    if foreign || digits.len() > MOST_DIGITS || (signed && digits.is_empty()) {
-        return Element::Unreadable;
-    }
     let number = digits.trim_start_matches('0');
-    if digits.is_empty() || (token.starts_with('-') && !number.is_empty()) {
+    let is_negative = token.starts_with('-') && !number.is_empty();
+    if foreign || digits.is_empty() || digits.len() > MOST_DIGITS || is_negative {
         return Element::End;
     }
     Element::Number(number)
@@ -238,16 +245,30 @@ mod tests {
     }
 
     #[test]
-    fn what_torch_cannot_read_is_named() {
+    fn elements_that_name_no_device_are_found() {
         for (value, named) in [
-            ("0,+", Some("+")),
-            ("-", Some("-")),
-            ("0,1\u{b2}", Some("1\u{b2}")),
-            ("x,+", None),
-            ("GPU-1,+", None),
-            ("", None),
+            ("0-3", "0-3"),
+            ("0:1", "0:1"),
+            ("0..3", "0..3"),
+            ("0;1", "0;1"),
+            ("0 1", "0 1"),
+            ("0x1", "0x1"),
+            ("1gpu2,2", "1gpu2"),
+            ("0,x,1", "x"),
+            ("0,,1", ""),
+            ("0,+", "+"),
+            ("0,1\u{b2}", "1\u{b2}"),
+            ("0,GPU-aa11", "GPU-aa11"),
+            ("GPU-cc44,0", "0"),
+            ("GPU-cc44, GPU-aa11", " GPU-aa11"),
+            ("MIG-1,GPU-aa11", "GPU-aa11"),
         ] {
-            assert_eq!(unreadable(value), named, "{value:?}");
+            assert_eq!(unreadable(value), Some(named), "{value:?}");
+        }
+        for value in
+            ["0", "0, 1 ,2", "0,1,", "+1,-0,007", "0,-1,1", "0,9", "GPU-a,GPU-b,", "MIG-1,MIG-2"]
+        {
+            assert_eq!(unreadable(value), None, "{value:?}");
         }
         assert!(unreadable(&"9".repeat(4301)).is_some() && unreadable(&"9".repeat(4300)).is_none());
     }
