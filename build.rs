@@ -74,7 +74,7 @@ fn main() -> Result<(), Failure> {
     };
     let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
     let needs = needs_of(&bytes)?;
-    fs::write(folder.join("node-probe"), &bytes)?;
+    fs::write(folder.join("node-probe.zz"), deflated(&bytes)?)?;
     println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={}", needs.interpreter);
     println!(
         "cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=asks NVML where the node has glibc {} or newer, else counts device nodes",
@@ -83,9 +83,9 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn deflated(text: &[u8]) -> Result<Vec<u8>, Failure> {
+fn deflated(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
-    out.write_all(text)?;
+    out.write_all(bytes)?;
     Ok(out.finish()?)
 }
 

@@ -1,8 +1,16 @@
-//! Texts that build.rs has deflated: a quarter of their size, and read only where a person asks or a job has failed.
+//! Files that build.rs has deflated: texts to a quarter of their size, read only where a person asks or a job has failed,
+//! and the node-probe to less than a half, read once where there may be a driver to ask.
 
 use std::io::{self, Read};
 
 use flate2::read::ZlibDecoder;
+
+/// A deflated file. Fails if it is none.
+pub(crate) fn bytes(deflated: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(3 * deflated.len());
+    ZlibDecoder::new(deflated).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// The text of a deflated file. Fails if it is none, or no UTF-8.
 pub(crate) fn inflated(bytes: &[u8]) -> io::Result<String> {

@@ -18,10 +18,11 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::embedded;
 use crate::settings::ProbeMode;
 use crate::sys::execute::execute_descriptor;
 
-static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe.zz"));
 
 /// argv\[0\] and the name of file and memfd, as `ps` shows it.
 const NAME: &str = "ranklaunch-node-probe";
@@ -206,7 +207,7 @@ impl Temporary {
         // create_new neither follows a link nor opens an existing file.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
         let temporary = Temporary(path);
-        file.write_all(PROBE)?;
+        file.write_all(&embedded::bytes(DEFLATED)?)?;
         Ok(temporary)
     }
 }
@@ -227,7 +228,7 @@ fn memory() -> io::Result<OwnedFd> {
         other => other?,
     };
     let mut file = File::from(memory);
-    file.write_all(PROBE)?;
+    file.write_all(&embedded::bytes(DEFLATED)?)?;
     Ok(file.into())
 }
 

@@ -112,11 +112,15 @@ fn a_program_that_is_not_there_is_named() {
     let ended = Launcher::new(args).run().expect_code(64).expect_id("script.file");
     assert!(ended.err.contains(" /no/such/program "), "{}", ended.err);
 
-    // What only the kernel finds out has a shell's code: 127 for a missing interpreter.
-    let launcher = Launcher::new(run_args("direct", 1)).args(["--", "./broken"]);
-    harness::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
-    let ended = launcher.run().expect_code(127).expect_nothing_left().expect_id("rank.exec");
-    assert!(ended.err.contains(" ./broken "), "{}", ended.err);
+    // So is the interpreter that a script names. What only the kernel finds out has a shell's code.
+    for (severity, code, id) in [("refuse", 64, "script.file"), ("warn", 127, "rank.exec")] {
+        let severity = format!("script.file={severity}");
+        let launcher =
+            Launcher::new(run_args("direct", 1)).args(["--severity", &severity, "--", "./broken"]);
+        harness::write_program(&launcher.folder().join("broken"), "#!/no/such/interpreter\n");
+        let ended = launcher.run().expect_code(code).expect_nothing_left().expect_id(id);
+        assert!(ended.err.contains(" ./broken "), "{}", ended.err);
+    }
 }
 
 #[test]
