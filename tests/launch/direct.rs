@@ -113,7 +113,7 @@ fn a_program_that_is_not_there_is_named() {
     assert!(ended.err.contains(" /no/such/program "), "{}", ended.err);
 
     // So is the interpreter that a script names. What only the kernel finds out has a shell's code.
-    for (severity, code, id) in [("refuse", 64, "script.file"), ("warn", 127, "rank.exec")] {
+    for (severity, code, id) in [("fail", 64, "script.file"), ("warn", 127, "rank.exec")] {
         let severity = format!("script.file={severity}");
         let launcher =
             Launcher::new(run_args("direct", 1)).args(["--severity", &severity, "--", "./broken"]);
