@@ -110,7 +110,7 @@ fn no_plan_shows_a_secret() {
         for (name, value) in variables() {
             args.extend(["--env".to_owned(), format!("{name}={value}")]);
         }
-        args.extend(["--nproc-per-node", "1", "--", "sh", "x.sh"].map(str::to_owned));
+        args.extend(["--nproc-per-node", "1", "--", "bash", "-c", "true", "x"].map(str::to_owned));
         args.extend(arguments());
         let ended = with_variables(Launcher::new(args)).run().expect_code(0);
         assert!(ended.out.contains("--lr 1") && ended.out.contains("***"), "{}", ended.out);
