@@ -133,7 +133,7 @@ pub(crate) fn refusal<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Option
     let failed = checks.into_iter().find(|check| check.severity == CheckStatus::Fail)?;
     let Check { verdict, id, text, hint, .. } = failed;
     // A failure of another node keeps the verdict of that node.
-    Some(Refusal::with(*verdict, *id, text.clone(), hint.clone()))
+    Some(Refusal { verdict: *verdict, id: *id, text: text.clone(), hint: hint.clone() })
 }
 
 /// The warnings that a launch prints beside those of the planner.
