@@ -13,10 +13,8 @@ pub(crate) fn bytes(deflated: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a deflated file. Fails if it is none, or no UTF-8.
-pub(crate) fn inflated(bytes: &[u8]) -> io::Result<String> {
-    let mut text = String::new();
-    ZlibDecoder::new(bytes).read_to_string(&mut text)?;
-    Ok(text)
+pub(crate) fn inflated(deflated: &[u8]) -> io::Result<String> {
+    String::from_utf8(bytes(deflated)?).map_err(io::Error::other)
 }
 
 /// The files of a deflated folder, each a name and a text.

@@ -113,6 +113,11 @@ fn name_before(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
+/// Whether a template tool has something to fill in: `{{` or a `$NAME` that only it can read.
+pub(super) fn is_template(text: &str) -> bool {
+    text.contains("{{") || !shell_names(text).is_empty()
+}
+
 /// The names in `$NAME` and `${NAME}` that a shell would expand; not `$(NAME)` and `$$`, nor `${NAME:-…}`,
 /// which has a default of its own.
 pub(super) fn shell_names(text: &str) -> Vec<&str> {

@@ -176,6 +176,7 @@ mod tests {
         assert_eq!(of(script.join("below-a-file.py")), (false, None));
         assert_eq!(of(folder.path().join("x".repeat(300))), (true, None));
     }
+
     #[test]
     fn a_command_names_the_file_that_it_runs() {
         for (line, expected) in [

@@ -92,7 +92,8 @@ impl Asked {
 
     fn among(all: &BTreeMap<i32, Process>, main: i32, first: i32) -> Asked {
         let before = tree::descendants(all, own_pid());
-        let before = before.into_iter().map(|one| (key(one), one.pid != main && is_helper(one)));
+        let before =
+            before.into_iter().map(|one| (key(one), one.pid != main && was_started_as_helper(one)));
         let before = before.collect();
         let (processes, lines) = (HashMap::new(), HashSet::new());
         let mut asked = Asked { first, processes, lines, before };
@@ -198,7 +199,8 @@ fn key(process: &Process) -> Key {
     (process.pid, process.start_ticks)
 }
 
-fn is_helper(process: &Process) -> bool {
+/// While its parent lives.
+fn was_started_as_helper(process: &Process) -> bool {
     let line = tree::line(process.pid);
     let is_fork = || line == tree::line(process.ppid) && tree::is_shell(process.ppid) != Some(true);
     !line.is_empty() && (has_word(&line) || is_fork())

@@ -7,7 +7,7 @@ use super::super::launchers::{FlagField, Launcher};
 use super::super::objects::{name_of, namespace_of};
 use super::super::pods::{Container, Reference, ShellReference};
 use super::super::scene::{Scene, containers, launch_sites};
-use super::super::word::shell_names;
+use super::super::word::{is_template, shell_names};
 use super::super::workload::{Workload, is_shell, references};
 use super::super::yaml::{Node, NodeKind};
 use super::sizes::nodes;
@@ -230,11 +230,13 @@ fn undefined_in_shell(scene: &Scene<'_, '_>, container: &Container<'_>, findings
 /// left alone: Hydra, OmegaConf and templates of programs write them in the same form.
 fn literal_in_command(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let mut found = Vec::new();
-    for (_, container) in containers(scene).filter(|(group, _)| group.whole) {
+    for (group, container) in containers(scene) {
+        if !group.whole || container.started.launches.is_empty() {
+            continue;
+        }
         let words = ["command", "args"].into_iter().flat_map(|key| container.node.items(key));
         let words = words.filter_map(|node| Some((node.text()?, node)));
-        let started = !container.started.launches.is_empty();
-        for (text, node) in words.take_while(|(text, _)| started && !is_shell(text)) {
+        for (text, node) in words.take_while(|(text, _)| !is_shell(text)) {
             if text.contains(char::is_whitespace) || text.contains("$$") {
                 continue;
             }
@@ -243,7 +245,7 @@ fn literal_in_command(scene: &Scene<'_, '_>, findings: &mut Findings) {
             found.extend(names.next().map(|name| (name, container.env.contains_key(name), node)));
         }
     }
-    if found.is_empty() || is_template(scene.job.object) {
+    if found.is_empty() || is_filled_in(scene.job.object) {
         return;
     }
     for (name, has, node) in found {
@@ -268,13 +270,13 @@ fn literal_in_command(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 /// Whether a tool fills the object in before it is applied: `$NAME` or `{{` stands where nothing
 /// else could read it.
-fn is_template(node: &Node) -> bool {
+fn is_filled_in(node: &Node) -> bool {
     const READ_LATER: &[&str] = &["command", "args", "env", "entrypoint", "annotations"];
     match &node.kind {
-        NodeKind::Scalar { text, .. } => text.contains("{{") || !shell_names(text).is_empty(),
-        NodeKind::List(items) => items.iter().any(|item| is_template(item)),
+        NodeKind::Scalar { text, .. } => is_template(text),
+        NodeKind::List(items) => items.iter().any(|item| is_filled_in(item)),
         NodeKind::Map(entries) => entries.iter().any(|(key, value)| {
-            !key.text().is_some_and(|key| READ_LATER.contains(&key)) && is_template(value)
+            !key.text().is_some_and(|key| READ_LATER.contains(&key)) && is_filled_in(value)
         }),
     }
 }

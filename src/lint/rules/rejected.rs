@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::super::findings::Findings;
 use super::super::pods::Group;
 use super::super::scene::Scene;
-use super::super::word::shell_names;
+use super::super::word::is_template;
 use super::super::workload::Workload;
 use super::super::yaml::{Node, NodeKind, Scalar};
 use crate::lang::Text;
@@ -89,11 +89,6 @@ const RESTARTS: &[(&str, &str, &[&str], bool)] = &[
     ("apps/", "StatefulSet", &["Always"], false),
     ("v1", "Pod", &["Always", "OnFailure", "Never"], false),
 ];
-
-/// Whether a template tool will replace the text.
-fn is_template(text: &str) -> bool {
-    text.contains("{{") || !shell_names(text).is_empty()
-}
 
 pub(super) fn rejected(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;
