@@ -58,6 +58,13 @@ pub(super) const SECRET_BEHIND: &[(&str, &[&str])] = &[
     // Of a pair of access key and secret key: `oss_sk`.
     ("sk", &[]),
     ("hmac", &[]),
+    // One-time passwords, pre-shared keys, the words of a wallet.
+    ("otp", &[]),
+    ("totp", &[]),
+    ("psk", &[]),
+    ("mnemonic", &[]),
+    ("phrase", &["seed", "recovery"]),
+    ("code", &["mfa", "otp", "totp", "2fa"]),
     // Azure's signature for shared access.
     ("sas", &[]),
     // A personal access token.
@@ -80,7 +87,8 @@ pub(super) const SECRET_BEHIND: &[(&str, &[&str])] = &[
     ("string", &["connection", "conn"]),
     ("str", &["connection", "conn"]),
     ("dsn", &["sentry"]),
-    ("webhook", &["slack", "discord", "feishu", "lark", "dingtalk", "wecom", "wechat", "teams"]),
+    // Who knows the address may post.
+    ("webhook", &[]),
 ];
 
 /// Last words of options behind which names and values are words of their own.

@@ -8,6 +8,14 @@ mod forms;
 
 /// Names that hide their values.
 const SECRET_NAMES: &[&str] = &[
+    "--otp",
+    "VPN_TOTP",
+    "wifi-psk",
+    "--mfa-code",
+    "seedPhrase",
+    "wallet_mnemonic",
+    "--webhook",
+    "ALERT_WEBHOOK_URL",
     "HF_TOKEN",
     "--token",
     "--api-key",
@@ -61,6 +69,10 @@ const SECRET_NAMES: &[&str] = &[
 
 /// Names that hide nothing.
 const OPEN_NAMES: &[&str] = &[
+    "--code",
+    "exit_code",
+    "trigger_phrase",
+    "--dropout",
     "--tokenizer",
     "tokenizer_path",
     "--max_tokens",

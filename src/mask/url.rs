@@ -8,6 +8,7 @@ use super::spans::Spans;
 const PARAMETERS: &[&str] = &[
     "sig",
     "signature",
+    "q-signature",
     "x-amz-signature",
     "x-amz-credential",
     "x-amz-security-token",
