@@ -143,6 +143,7 @@ fn options_of_other_launchers_mean_the_same_here() {
         ),
         ("--rdzv-endpoint=[fd00::1]:80", "--master-addr=[fd00::1] --master-port=80"),
         ("--rdzv-endpoint a", "--master-addr=a"),
+        ("--rdzv-endpoint=localhost:0", "--master-addr=localhost"),
         ("--standalone", "--nnodes=1 --node-rank=0"),
         ("--num_machines 2 --machine_rank 1", "--nnodes 2 --node-rank 1"),
         ("--main_process_ip a --main_process_port 1234", "--master-addr a --master-port 1234"),

@@ -188,12 +188,16 @@ fn option<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
         .find(|one| one.get_long() == Some(name) || (short.is_some() && one.get_short() == short))
 }
 
-/// `HOST:PORT` as our two options; a host without port leaves our port unchanged.
+/// `HOST:PORT` as our two options; a host without port leaves our port unchanged, as does torchrun's `localhost:0`
+/// for a port that is free.
 fn endpoint(value: &OsStr) -> Vec<OsString> {
     let text = value.to_string_lossy();
     let split =
         text.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
     match split {
+        Some((host @ ("localhost" | "127.0.0.1" | "[::1]"), "0")) => {
+            vec![format!("--master-addr={host}").into()]
+        }
         Some((host, port)) => {
             vec![format!("--master-addr={host}").into(), format!("--master-port={port}").into()]
         }

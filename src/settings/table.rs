@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{
-    boolean, duration, host, hosts, listens, log_keep, port, positive, progress, size, whole, words,
+    boolean, duration, host, hosts, listens, log_keep, nodes, port, positive, progress, size,
+    whole, words,
 };
 use super::{
     Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
@@ -331,7 +332,7 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("env", env, -, Text, ASSIGNMENT, "OMP_NUM_THREADS=8", entries &['\n']),
     row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", plain interactive = boolean),
 
-    row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = positive),
+    row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = nodes),
     row!("nodes", nodes, "job", Text, HOSTS, "host0,host1", some nodes = hosts),
     row!("node-rank", node_rank, "job", Number, WHOLE, "0", some node_rank = whole),
     row!("master-addr", master_addr, "job", Text, HOST, "172.31.0.80", some master_addr = host),

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use super::rule::tells_progress;
 use super::{LogKeep, TellsProgress};
 use crate::endpoint;
 use crate::hostlist;
 use crate::pattern;
-use crate::watch::tells_progress;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
 pub(super) fn boolean(text: &str) -> Option<bool> {
@@ -26,6 +26,12 @@ pub(super) fn whole(text: &str) -> Option<u32> {
 
 pub(super) fn positive(text: &str) -> Option<u32> {
     whole(text).filter(|n| *n > 0)
+}
+
+/// A number of nodes; torchrun's `2:2` is one too.
+pub(super) fn nodes(text: &str) -> Option<u32> {
+    let number = text.split_once(':').filter(|(least, most)| least == most);
+    positive(number.map_or(text, |(least, _)| least))
 }
 
 pub(super) fn port(text: &str) -> Option<u16> {
