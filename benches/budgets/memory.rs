@@ -1,28 +1,33 @@
 //! What watching eight ranks costs in memory: proportional set size, so that
-//! pages which guard, agent and shims share count once.
+//! pages which guard, agent and shims share count once. The ranks have imported torch, whose
+//! libraries torchrun shares with them.
 
 use std::path::Path;
 use std::process::Command;
 
 use harness::alive::descendants;
-use harness::{executable, wait_until};
+use harness::{executable, python, wait_until};
 
 use crate::measure::{Budget, Running, Table, before, direct_of, torchrun};
 
 const RANKS: u32 = 8;
+/// What a rank runs; its file says that it has imported torch.
+const RANK: &str =
+    "import torch, os, time\nopen('rank-' + os.environ['RANK'], 'w').close()\ntime.sleep(600)";
 const MIB: f64 = 1024.0 * 1024.0;
 
 pub(crate) fn measure(table: &mut Table) {
-    let folder = tempfile::tempdir().expect("a folder");
     let launcher = |executable: &Path| {
+        let folder = tempfile::tempdir().expect("a folder");
         let mut command = direct_of(executable, RANKS, folder.path());
-        command.args(["--grace", "2s", "--", "sleep", "600"]);
-        supervising(command)
+        command.args(["--grace", "2s", "--"]).arg(python());
+        supervising(command, folder.path())
     };
     let (ours, processes) = launcher(&executable());
+    let folder = tempfile::tempdir().expect("a folder");
     let mut command = torchrun(RANKS, folder.path());
-    command.args(["--no-python", "sleep", "600"]);
-    let (theirs, _) = supervising(command);
+    command.arg("--no-python").arg(python());
+    let (theirs, _) = supervising(command, folder.path());
     table.row(
         &format!("memory of {processes} processes for {RANKS} ranks, PSS"),
         &format!("{:.1} MiB", ours / MIB),
@@ -38,18 +43,20 @@ pub(crate) fn measure(table: &mut Table) {
     }
 }
 
-/// Bytes of everything but the ranks, and how many processes that is, once all
-/// ranks run.
-fn supervising(mut command: Command) -> (f64, usize) {
+/// Bytes of everything but the ranks, which run in a folder, and how many processes that is, once
+/// all ranks have imported torch.
+fn supervising(mut command: Command, folder: &Path) -> (f64, usize) {
+    command.args(["-c", RANK]).current_dir(folder);
     let running = Running(command.spawn().expect("it starts"));
-    let root = running.pid();
-    let below = wait_until("all ranks", || {
-        let below = descendants(root);
-        let ranks = below.iter().filter(|(_, name)| name == "sleep").count();
-        (ranks == RANKS as usize).then_some(below)
+    wait_until("all ranks", || {
+        (0..RANKS).all(|rank| folder.join(format!("rank-{rank}")).exists()).then_some(())
     });
-    let watchers = below.iter().filter(|(_, name)| name != "sleep").map(|(pid, _)| *pid);
-    let watchers: Vec<i32> = watchers.chain([root]).collect();
+    let is_rank = |pid: i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(2) == Some(RANK.as_bytes())
+    };
+    let below = descendants(running.pid()).into_iter().map(|(pid, _)| pid);
+    let watchers: Vec<i32> = below.filter(|pid| !is_rank(*pid)).chain([running.pid()]).collect();
     (watchers.iter().map(|pid| pss(*pid)).sum(), watchers.len())
 }
 
