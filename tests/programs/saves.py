@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 
 FOLDER, HELPERS, KIND, SECONDS = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
@@ -21,9 +22,11 @@ stopped = []
 
 
 def written(name, text):
-    with open(os.path.join(FOLDER, name + ".new"), "w") as file:
+    # A second signal may interrupt the handler of the first: the name is this call's own.
+    new, path = tempfile.mkstemp(dir=FOLDER)
+    with os.fdopen(new, "w") as file:
         file.write(text)
-    os.rename(os.path.join(FOLDER, name + ".new"), os.path.join(FOLDER, name))
+    os.rename(path, os.path.join(FOLDER, name))
 
 
 def on_signal(number, frame):
