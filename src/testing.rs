@@ -41,7 +41,8 @@ pub mod muster {
     };
 }
 pub mod observe {
-    pub use crate::observe::{Gpu, GpuFacts, GpuSource, known_variables};
+    pub use crate::contract::known_variables;
+    pub use crate::observe::{Gpu, GpuFacts, GpuSource};
     pub mod gpu {
         pub use crate::observe::gpu::{FabricState, gpus, gpus_within, visible};
     }

@@ -2,8 +2,8 @@
 
 use super::finding::{CheckFinding, Judge};
 use super::input::CheckInput;
+use crate::contract::Strength;
 use crate::lang::bytes;
-use crate::observe::Strength;
 use crate::text;
 use crate::verdict::Id;
 

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use super::*;
+use crate::contract::{Contract, contract};
 use crate::cpus::CpuList;
 use crate::host::Host;
 use crate::lang::bytes;
 use crate::observe::gpu::FabricState;
 use crate::observe::{
-    ClockState, Compat, Contract, Folder, Hami, Leftover, MasterRoute, NonForwardingInit, TimedOut,
-    UsedFolder, contract,
+    ClockState, Compat, Folder, Hami, Leftover, MasterRoute, NonForwardingInit, TimedOut,
+    UsedFolder,
 };
 use crate::plan::fixtures::{facts, flag, rail, settings};
 use crate::plan::{Scope, survey};

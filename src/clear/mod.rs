@@ -38,8 +38,8 @@ pub(crate) use find::find;
 pub(crate) use kill::clear;
 pub(crate) use tell::shown_age;
 
+use crate::contract::Claim;
 use crate::lang::Text;
-use crate::observe::Claim;
 use crate::settings::StaleMode;
 
 pub(crate) use crate::procfs::JOB_MARK as MARKER;

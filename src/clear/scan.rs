@@ -8,10 +8,10 @@ use rustix::process::test_kill_process;
 
 use super::identity::{ProgramKind, Wanted, kind};
 use super::{MARKER, Request};
+use crate::contract::Claim;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::launchers::{self, LauncherKind};
-use crate::observe::Claim;
 use crate::own_executable;
 use crate::procfs::{self, Process};
 use crate::sys::Pid;

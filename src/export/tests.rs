@@ -11,12 +11,12 @@ use super::post::{HttpUrl, PostError, post};
 use super::request::{Bad, is_loopback, parse};
 use super::server::HttpServer;
 use crate::lang::Text;
+use crate::outcome::Notice;
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::status::{
     EndStatus, GpuStatus, NodeStatus, Phase, PhaseTime, RankState, RunStatus, SlowStatus,
     StatusBoard,
 };
-use crate::supervise::Notice;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -39,6 +39,7 @@ use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
 use crate::observe::counters::{self, Counters, Growth};
 use crate::observe::{AccelerateConfig, OomWatch};
+use crate::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use crate::plan::{Membership, Plan, RunIdentity};
 use crate::prepare;
 use crate::report::closing::{self, Closing};
@@ -49,7 +50,7 @@ use crate::report::{self, Ending, engine_log};
 use crate::run_id::RunId;
 use crate::stacks::{Job, RunningRanks};
 use crate::status::Phase;
-use crate::supervise::{self, EndStep, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
+use crate::supervise::{self, EndStep};
 use crate::sys::Dispositions;
 use crate::verdict::{Id, Refusal};
 use crate::watch::{Sampling, Surroundings};
@@ -395,10 +396,13 @@ impl Attempt {
                 .await;
         recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
         let engine = plan.engine.row().name;
+        // The stop that a failure begins, and what is written after it, may take the whole grace period.
+        let ended =
+            outcome.as_ref().and_then(|outcome| outcome.stopped_at).unwrap_or_else(Instant::now);
         context.console.say(&closing::block(&Closing {
             ending,
             exit_code,
-            elapsed: context.started.elapsed(),
+            elapsed: ended.saturating_duration_since(context.started),
             world_size: plan.world_size,
             node_rank: plan.membership.node_rank,
             last_lines: last_lines.clone(),

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::supervise::{EndBudget, EndStep, Outcome};
+use crate::outcome::Outcome;
+use crate::supervise::{EndBudget, EndStep};
 
 /// Time limit for writing one small file.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);

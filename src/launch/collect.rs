@@ -11,13 +11,14 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::contract::{Contract, Field};
 use crate::host::{Host, LastPath};
 use crate::lang::Text;
 use crate::logs;
 use crate::names::{self, LastResort};
 use crate::observe::{
-    self, Contract, Facts, Field, Folder, GpuFacts, HostFacts, Limits, NetworkFacts, PythonFacts,
-    TimedOut, UsedFolder,
+    self, Facts, Folder, GpuFacts, HostFacts, Limits, NetworkFacts, PythonFacts, TimedOut,
+    UsedFolder,
 };
 use crate::plan::{self, Notes};
 use crate::probe::{self, Answer};
@@ -120,9 +121,10 @@ pub async fn observe_within(
         observe::python(host, &its)
     });
     let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        (observe::torchrun_above(host), observe::mpiexec_above(host))
+        (crate::contract::torchrun_above(host), crate::contract::mpiexec_above(host))
     });
-    let lists = read(host, text!("files of hosts", "主机列表文件"), files, observe::host_files);
+    let lists =
+        read(host, text!("files of hosts", "主机列表文件"), files, crate::contract::host_files);
     let its = ours();
     let heads = read(
         host,
@@ -186,9 +188,12 @@ pub async fn observe_within(
 
     let mut late = Vec::new();
     let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
-    let mut contract = observe::contract(host, torchrun, settings.own_platform());
-    observe::add_mpiexec(&mut contract, host, mpiexec);
-    observe::add_host_files(&mut contract, &lists.answer(&mut late).await.unwrap_or_default());
+    let mut contract = crate::contract::contract(host, torchrun, settings.own_platform());
+    crate::contract::add_mpiexec(&mut contract, host, mpiexec);
+    crate::contract::add_host_files(
+        &mut contract,
+        &lists.answer(&mut late).await.unwrap_or_default(),
+    );
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),
@@ -382,7 +387,8 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
         Err(_) => {
             // Only plain host names; a node list cannot be resolved.
             let plain = contract.evidence.iter().find(|found| {
-                let is_name = found.reading == observe::Reading::Plain && !found.claim.is_blank();
+                let is_name =
+                    found.reading == crate::contract::Reading::Plain && !found.claim.is_blank();
                 found.field == Field::MasterAddr && is_name
             });
             let claimed = plain.map(|found| &found.claim.value);

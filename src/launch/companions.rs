@@ -17,10 +17,10 @@ use crate::inject::Injection;
 use crate::logs::LogFolder;
 use crate::muster::{MemberKind, Questions};
 use crate::observe::{GpuSource, counters, gpu, limits};
+use crate::outcome::{End, Notice};
 use crate::plan::Plan;
 use crate::rank::RankId;
 use crate::stacks::RunningRanks;
-use crate::supervise::{End, Notice};
 use crate::watch::{self, NodeSources, RasSource, Sampler, SamplingPace, SlowWatch};
 
 /// What wants to know which ranks run. What it does not need is left out.

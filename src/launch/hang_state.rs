@@ -12,12 +12,12 @@ use crate::hang::{FirstCulprit, NodeEvidence, RankEvidence};
 use crate::lang::Lang;
 use crate::logs::{Console, Logs};
 use crate::mask;
+use crate::outcome::Planned;
 use crate::rank::{GlobalRank, RankId};
 use crate::report::closing;
 use crate::settings::OnHang;
 use crate::stacks::RunningRank;
 use crate::status::StatusBoard;
-use crate::supervise::Planned;
 use crate::text;
 use crate::watch::{self, Awake, Progress, Standing, Surroundings};
 

@@ -12,8 +12,8 @@ use super::end_request::{self, Asked};
 use super::hang_judge::Watching;
 use super::hang_state::{HangQuestion, Shared, Watched};
 use crate::hang::FirstCulprit;
+use crate::outcome::End;
 use crate::rank::RankId;
-use crate::supervise::End;
 
 /// The handle of the thread. It ends when this is dropped.
 #[derive(Debug)]
@@ -109,10 +109,10 @@ mod tests {
     use crate::lang::{Lang, Text};
     use crate::logs::{Console, Logs, LogsConfig};
     use crate::observe::counters::Counters;
+    use crate::outcome::{Planned, RankUnit};
     use crate::rank::{GlobalRank, LocalRank};
     use crate::settings::{Color, ConsoleMode, ConsolePrefix, OnHang};
     use crate::status::StatusBoard;
-    use crate::supervise::{Planned, RankUnit};
     use crate::verdict::Confidence;
     use crate::watch::{NodeSources, RasSource, Surroundings};
 

@@ -15,10 +15,9 @@ use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
 use super::pipes::last_lines;
 use crate::logs::Logs;
 use crate::muster::{self, Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
+use crate::outcome::{Notice, Outcome, RankEnd, StopReason};
 use crate::report::{self, Ending};
-use crate::supervise::{
-    self, GuardCommands, Launch, Notice, Outcome, RankEnd, StopReason, Streams,
-};
+use crate::supervise::{self, GuardCommands, Launch, Streams};
 use crate::text;
 use crate::verdict::{Class, Id};
 

@@ -17,9 +17,9 @@ use crate::diagnose::{
     self, Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose_whole, recorded_exception,
 };
 use crate::logs::{Backlog, ErrorFile, Piece, log_name};
+use crate::outcome::{End, Outcome, Owner, Stream};
 use crate::rank::GlobalRank;
 use crate::report::{Ending, ending};
-use crate::supervise::{End, Outcome, Owner, Stream};
 use crate::verdict::{Id, Why};
 use crate::watch::{Breach, JobProgress, ProgressLines, Rules};
 

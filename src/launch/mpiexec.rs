@@ -32,7 +32,7 @@ pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
     }
     let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
     let proxy = sys::peer(&socket).ok()?.pid;
-    crate::observe::mpiexec_above(host)?;
+    crate::contract::mpiexec_above(host)?;
     procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
 }
 

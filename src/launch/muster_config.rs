@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use crate::contract::{Contract, Field};
 use crate::host::Host;
 use crate::muster::{self, Config, MemberKind, Memory, Purpose, Secret, Without};
-use crate::observe::{self, Contract, Field};
+use crate::observe;
 use crate::pace::Pace;
 use crate::plan::{self, Membership};
 use crate::settings::{MusterMode, Settings};

@@ -16,11 +16,11 @@ use crate::deadline::{io_with_deadline, spawn_detached};
 use crate::lang::{Text, cause};
 use crate::logs::{JOURNAL, Logs, RUN_JSON};
 use crate::mask::{mask_file, mask_json};
+use crate::outcome::Owner;
 use crate::rank::GlobalRank;
 use crate::recorder;
 use crate::regular_file;
 use crate::stacks::{DumpFile, Missing, NodeDump, READING, RunningRanks};
-use crate::supervise::Owner;
 use crate::text;
 use crate::watch::{ControlSocket, NodeSources, RasSource, node_document, ras_report};
 

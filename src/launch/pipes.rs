@@ -7,8 +7,9 @@ use tokio::io::unix::AsyncFd;
 use super::live_diagnosis::LiveDiagnosis;
 use crate::lang::{Text, cause};
 use crate::logs::Logs;
+use crate::outcome::{Owner, Planned, Stream};
 use crate::report::{Ending, ending::Speaker};
-use crate::supervise::{Owner, Planned, Stream, Streams};
+use crate::supervise::Streams;
 use crate::sys;
 use crate::text;
 

@@ -16,7 +16,8 @@ use crate::plan::Plan;
 use crate::rank::GlobalRank;
 use crate::report::closing;
 use crate::settings::OnHang;
-use crate::watch::{Awake, Breach, NodeSources, OnBreach, Rule, Rules};
+use crate::settings::{OnBreach, Rule};
+use crate::watch::{Awake, Breach, NodeSources, Rules};
 
 /// How late a breach is told at most, besides what the priority costs.
 const TICK: Duration = Duration::from_millis(500);

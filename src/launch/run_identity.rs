@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::observe::{Contract, Field};
+use crate::contract::{Contract, Field};
 use crate::plan::{Plan, RunIdentity};
 use crate::random;
 use crate::verdict::Refusal;

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 
 use crate::clear::Request;
+use crate::contract::{Claim, Field};
 use crate::launchers::{self, ProgramPosition, PythonProgram};
-use crate::observe::{Claim, Facts, Field};
+use crate::observe::Facts;
 use crate::plan::Plan;
 use crate::settings::{Program, Settings};
 

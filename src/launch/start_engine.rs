@@ -15,12 +15,11 @@ use crate::host::Host;
 use crate::inject::{self, Injection};
 use crate::lang::{self, Text};
 use crate::logs::ErrorFile;
+use crate::outcome::{Owner, Planned, RankUnit};
 use crate::plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};
 use crate::report::ending;
-use crate::supervise::{
-    ERROR_FILE, EndBudget, EndStep, Launch, Owner, Planned, RankStart, RankUnit, Start,
-};
+use crate::supervise::{ERROR_FILE, EndBudget, EndStep, Launch, RankStart, Start};
 use crate::sys::Dispositions;
 use crate::text;
 use crate::verdict::{Id, Refusal};

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::outcome::{Planned, RankUnit};
 use crate::plan::Plan;
 use crate::rank::{GlobalRank, LocalRank};
-use crate::supervise::{Planned, RankUnit};
 
 /// One line of somebody who is no process of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use super::start_engine::{planned_ranks, shown_world};
 use crate::letters::is_hidden;
 use crate::logs::{LogFolder, Logs, OwnerNow};
 use crate::mask;
+use crate::outcome::RankUnit;
 use crate::plan::{Plan, RunIdentity};
 use crate::rank::LocalRank;
 use crate::report::Ending;
 use crate::settings::Program;
 use crate::status::{EndStatus, GpuStatus, OwnerLog, Phase, RunStatus, StatusBoard};
-use crate::supervise::RankUnit;
 use crate::watch::{SampleSinks, Sampler};
 
 /// Characters of a line that are shown.

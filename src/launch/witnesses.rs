@@ -11,10 +11,10 @@ use super::statements::{Statement, watched_gpus};
 use crate::host::Host;
 use crate::observe::GpuSource;
 use crate::observe::kernel_log::OomConstraint;
+use crate::outcome::Planned;
 use crate::plan::Plan;
 use crate::rank::GlobalRank;
 use crate::settings::ProbeMode;
-use crate::supervise::Planned;
 
 /// All of them, of one attempt.
 #[derive(Debug, Default)]

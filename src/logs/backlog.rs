@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use memchr::memchr_iter;
 
-use crate::supervise::{Owner, Stream};
+use crate::outcome::{Owner, Stream};
 
 /// Bytes of one half of what is kept of a stream.
 const HALF: usize = 128 * 1024;

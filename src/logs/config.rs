@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::backlog::Backlog;
 use super::folder::LogFolder;
+use crate::outcome::{Owner, Stream};
 use crate::rank::GlobalRank;
 use crate::settings::{ConsoleMode, ConsolePrefix};
 use crate::style::{self, END, Style};
-use crate::supervise::{Owner, Stream};
 
 /// What a line of a stream has before and after it on the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

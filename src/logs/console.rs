@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use super::escape::printable;
 use super::sink::{Lane, Sink};
 use crate::lang::{Lang, Text};
+use crate::outcome::Stream;
 use crate::style::{Color, Style, paint};
-use crate::supervise::Stream;
 use crate::terminal::{Look, Screen, can_draw};
 
 /// A handle to the one console writer; cheap to clone.

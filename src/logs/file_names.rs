@@ -6,8 +6,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::outcome::{Owner, Stream};
 use crate::rank::{GlobalRank, LocalRank};
-use crate::supervise::{Owner, Stream};
 
 /// The output of the engine, in the folder of an attempt.
 pub(super) const ENGINE_LOG: &str = "engine.log";

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::folder::{FolderLevel, LogFolder};
-use crate::supervise::Owner;
+use crate::outcome::Owner;
 
 /// The file's name, in the folder of an attempt.
 pub(crate) const INDEX: &str = "output.index";

@@ -22,7 +22,7 @@ use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
 use super::tail::{Tail, TailLine};
 use super::thread;
 use crate::lang::{Text, cause};
-use crate::supervise::{Owner, Stream};
+use crate::outcome::{Owner, Stream};
 use crate::text;
 
 /// The most that an unprivileged process may set (pipe-max-size). Beyond 64 MiB of pipes per

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::escape::push_escaped;
 use super::file_names::{AttemptFolder, RankLog, continued, segment};
 use super::index::{Entry, INDEX, Writer};
+use crate::outcome::Stream;
 use crate::regular_file;
-use crate::supervise::Stream;
 
 /// Bytes of a file that are read at once; a line has at most so many.
 const WINDOW: u64 = 64 * 1024;

@@ -19,7 +19,7 @@ use super::lines::LineFormatter;
 use super::queue::LAST_BYTES;
 use super::sink::Lane;
 use super::tail::Tail;
-use crate::supervise::{Owner, Stream};
+use crate::outcome::{Owner, Stream};
 use crate::sys::{PollFd, PollFlags, poll};
 
 /// Buffer of a quiet stream…

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::tail::TailLine;
 use crate::lang::Text;
-use crate::supervise::Owner;
+use crate::outcome::Owner;
 
 /// What was written and what was lost in an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

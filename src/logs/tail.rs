@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
 
-use crate::supervise::Stream;
+use crate::outcome::Stream;
 
 pub(super) const LINES: usize = 200;
 const BYTES: usize = 256 * 1024;

@@ -19,9 +19,9 @@ use proptest::prelude::*;
 use super::output::OPEN;
 use super::*;
 use crate::lang::Lang;
+use crate::outcome::{Owner, Stream};
 use crate::rank::GlobalRank;
 use crate::settings::{Color, ConsoleMode, ConsolePrefix};
-use crate::supervise::{Owner, Stream};
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,6 @@
 //! Takes a [`Host`](crate::host::Host) and the few settings that say what to read; gives
 //! [`Facts`]. Only reads, never decides: a missing or unusual fact is a value, not an error.
 
-mod contract;
 pub(crate) mod counters;
 pub(crate) mod cuda;
 mod facts;
@@ -13,7 +12,6 @@ pub(crate) mod gpu;
 pub(crate) mod kernel_log;
 pub(crate) mod leftovers;
 pub(crate) mod limits;
-mod nested;
 pub(crate) mod network;
 mod oom;
 mod pci;
@@ -23,14 +21,7 @@ pub(crate) mod rdma;
 mod script;
 pub(crate) mod state;
 
-pub(crate) use contract::ids as platform_ids;
-pub use contract::known_variables;
-pub(crate) use contract::{
-    Beside, Platform, PlatformRow, Test, UNKNOWN, add_host_files, add_mpiexec, beside_of, contract,
-    fields, host_files, mpiexec_above, readings_of, variables_of,
-};
 pub use facts::*;
-pub(crate) use nested::torchrun_above;
 pub(crate) use oom::{OomKills, OomPlace, OomWatch};
 pub(crate) use pid_1::non_forwarding_init;
 pub(crate) use python::{checkpoint_heads, python};

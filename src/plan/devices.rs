@@ -10,10 +10,9 @@ pub(crate) use choose::{Chosen, IDLE, Wish, choose};
 
 use serde::{Deserialize, Serialize};
 
+use crate::contract::{Evidence, Field};
 use crate::lang::Text;
-use crate::observe::{
-    Evidence, Facts, Field, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu,
-};
+use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
 use crate::plan::notes::Notes;
 use crate::plan::{AskedNproc, Task};
 use crate::settings::{Device, Settings};

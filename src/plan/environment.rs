@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::observe::{Facts, Field, Reading};
+use crate::contract::{Field, Reading};
+use crate::observe::Facts;
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
 use crate::plan::variables::{Variables, overrides};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::contract::Contract;
 use crate::observe::{
-    Contract, Facts, Gpu, GpuFacts, GpuSource, Hca, HcaPort, HostFacts, Limits, NetworkFacts,
-    PythonFacts, Torch, VisibleGpu,
+    Facts, Gpu, GpuFacts, GpuSource, Hca, HcaPort, HostFacts, Limits, NetworkFacts, PythonFacts,
+    Torch, VisibleGpu,
 };
 use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey, survey};

@@ -21,7 +21,8 @@ mod tasks;
 mod tests;
 mod weighed;
 
-use crate::observe::{Contract, GpuFacts};
+use crate::contract::Contract;
+use crate::observe::GpuFacts;
 use crate::plan::{Membership, Notes};
 use crate::settings::Settings;
 use crate::text;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::arguments;
-use crate::observe::{Contract, Facts, Field, Gpu};
+use crate::contract::{Contract, Field};
+use crate::observe::{Facts, Gpu};
 use crate::plan::devices::{Capacity, Chosen, Hardware};
 use crate::plan::engine::accelerate;
 use crate::plan::environment::PlannedValues;

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::{Claim, Contract};
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Facts};
+use crate::observe::Facts;
 use crate::plan::notes::Notes;
 use crate::plan::{Plan, WeighedEvidence};
 use crate::settings::{Settings, Source};

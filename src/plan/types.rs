@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::contract::{Claim, Field, Reading};
 use crate::cpus::CpuList;
 use crate::lang::Text;
-use crate::observe::{AccelerateConfig, Claim, EngineCli, Field, GpuSource, Reading};
+use crate::observe::{AccelerateConfig, EngineCli, GpuSource};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
 use crate::verdict::Warning;

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::host::Host;
 use crate::lang::{self, Text};
-use crate::observe::{self, PythonFacts};
+use crate::observe::PythonFacts;
+use crate::outcome::End;
 use crate::own_executable;
 use crate::plan::Plan;
 use crate::signal;
-use crate::supervise::End;
 use crate::sys::{self, Pid, Signal};
 use crate::text;
 
@@ -69,7 +69,7 @@ pub(crate) fn all_reduce(
         .stdout(File::create(at("out")).map_err(problem)?)
         .stderr(File::create(at("err")).map_err(problem)?);
     // The trial is a single-node job.
-    for name in observe::known_variables() {
+    for name in crate::contract::known_variables() {
         command.env_remove(name);
     }
     for name in host.environment().keys().filter_map(|name| name.to_str()) {

@@ -17,6 +17,7 @@ use crate::verdict::{Class, Id, Refusal, Warning, by_importance};
 pub struct Closing<'a> {
     pub ending: &'a Ending,
     pub exit_code: i32,
+    /// From the start of the launcher to the end of the job, or to the beginning of its stop.
     pub elapsed: Duration,
     pub world_size: u32,
     pub node_rank: u32,

@@ -27,8 +27,9 @@ pub(crate) use types::{Ending, Speaker};
 pub(crate) use words::describe;
 
 use crate::lang::Text;
+use crate::outcome::{End, Outcome, RankUnit, StopReason};
 use crate::rank::GlobalRank;
-use crate::supervise::{End, Halt, Outcome, RankUnit, StopReason};
+use crate::supervise::Halt;
 use crate::text;
 use crate::verdict::{Class, Id, Refusal};
 

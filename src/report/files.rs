@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::lang::Lang;
 use crate::observe::counters::Growth;
 use crate::observe::{OomKills, OomPlace};
-use crate::supervise::{End, Outcome};
+use crate::outcome::{End, Outcome};
 
 /// Time limit for writing one small file.
 const ANSWER: Duration = Duration::from_secs(3);

@@ -25,6 +25,7 @@ mod platform;
 mod profile;
 mod program;
 mod refuse;
+mod rule;
 mod size_tables;
 mod table;
 #[cfg(test)]
@@ -54,6 +55,9 @@ pub use places::EMBEDDED;
 pub(crate) use places::{KnownProfile, known, text_of};
 use profile::Profile;
 use refuse::quoted;
+#[cfg(test)]
+pub(crate) use rule::Ranks;
+pub(crate) use rule::{Expects, Lines, OnBreach, PERCENT, Rule, STEPS, TOTAL, Time, VALUE};
 pub(crate) use size_tables::Placeholder;
 pub(crate) use table::choices;
 use table::{SettingRow, TABLE, Take, row};

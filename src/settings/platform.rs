@@ -1,5 +1,5 @@
 //! Parses `[platform]`: a platform that the program does not know, as one more row of the table of
-//! contracts (`observe::contract`).
+//! contracts ([`crate::contract`]).
 //!
 //! Checks keys, names and readings. Whether the variables are set, and what their values mean, is
 //! decided where all rows are read.
@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use super::Sourced;
 use super::document::{Document, Entry};
 use super::entries::is_variable_name;
-use crate::observe::{
+use crate::contract::{
     Beside, Field, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields, platform_ids,
     readings_of,
 };

@@ -13,15 +13,15 @@ use super::diagnose;
 use super::document::{Document, Entry};
 use super::entries::{is_variable_name, severity_of};
 use super::platform;
+use super::rule::Rule;
 use super::size_tables::{args_if, heads_table, select, unshared};
 use super::table::{SettingRow, TABLE, Toml};
 use super::watch;
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
+use crate::contract::Platform;
 use crate::diagnose::Row;
-use crate::observe::Platform;
 use crate::text;
 use crate::verdict::{Id, Refusal, Severity, Verdict};
-use crate::watch::Rule;
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";

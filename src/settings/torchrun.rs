@@ -5,8 +5,8 @@
 //! they count nothing here.
 
 use super::refuse::{quoted, usage};
+use crate::contract::Claim;
 use crate::host::Host;
-use crate::observe::Claim;
 use crate::text;
 use crate::torchrun_options::{Becomes, OPTIONS, TorchrunOption};
 use crate::verdict::{Id, Refusal};

@@ -10,13 +10,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
+use super::rule::Rule;
+use crate::contract::Platform;
 use crate::diagnose::Row;
 use crate::engine::Engine;
 use crate::lang::Lang;
-use crate::observe::Platform;
 pub(crate) use crate::style::Color;
 use crate::verdict::{Id, Severity, Warning};
-use crate::watch::Rule;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

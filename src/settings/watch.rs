@@ -7,13 +7,13 @@ use regex::bytes::Regex;
 use super::Sourced;
 use super::diagnose::{both, id, one_of, truth};
 use super::document::{Document, Entry};
+use super::rule::{Expects, Lines, OnBreach, Ranks, Rule, Time, VALUE};
 use super::value::{duration, whole};
 use crate::lang::Text;
+use crate::outcome::Stream;
 use crate::pattern;
-use crate::supervise::Stream;
 use crate::text;
 use crate::verdict::Refusal;
-use crate::watch::{Expects, Lines, OnBreach, Ranks, Rule, Time, VALUE};
 
 /// The keys of a row.
 pub(super) const KEYS: &[&str] = &[

@@ -11,8 +11,8 @@ use super::node::{
 };
 use super::phase::{Phase, PhaseSpan, PhaseTime, Phases, ms};
 use crate::lang::Text;
+use crate::outcome::{End, Notice, Owner};
 use crate::rank::{GlobalRank, RankId};
-use crate::supervise::{End, Notice, Owner};
 use crate::watch::{Reason, Sample, SlowNews};
 
 /// Who looked within this time looks.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::supervise::Owner;
+use crate::outcome::Owner;
 
 /// What one owner has written so far.
 #[derive(Debug, Clone, PartialEq, Eq)]

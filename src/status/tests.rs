@@ -6,8 +6,8 @@ use super::logs::Rates;
 use super::phase::Phases;
 use super::*;
 use crate::lang::Text;
+use crate::outcome::{End, Notice, Owner, StopReason};
 use crate::rank::{GlobalRank, LocalRank, RankId};
-use crate::supervise::{End, Notice, Owner, StopReason};
 use crate::text;
 use crate::watch::{InterfaceSample, RankSample, Sample, Slow, SlowNews};
 

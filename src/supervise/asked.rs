@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::outcome::StopReason;
 use super::tree::{self, Process};
+use crate::outcome::StopReason;
 use crate::sys::{Signal, own_pid};
 
 /// The signals that begin a stop and that ranks get as they are.

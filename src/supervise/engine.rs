@@ -12,11 +12,11 @@ use super::forwarded::TWICE;
 use super::message::{
     AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, JOB_MARK, RANK_SLOT, RESTARTS, TERMINAL,
 };
-use super::outcome::{Planned, RankUnit};
 use super::warmed::{EngineRequest, WARM};
 use super::{attempts, stdin, tree};
 use crate::cpus::CpuList;
 use crate::host::Host;
+use crate::outcome::{Planned, RankUnit};
 use crate::procfs;
 use crate::rank::RankId;
 use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};

@@ -14,11 +14,11 @@ use super::budget::{EndBudget, EndStep, UNKILLABLE};
 use super::isolate;
 use super::link::{self, AgentLink, AgentReport, GuardCommand};
 use super::message::JOB_MARK;
-use super::outcome::End;
 use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
+use crate::outcome::End;
 use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
 use crate::terminal;
 

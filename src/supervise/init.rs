@@ -13,11 +13,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::budget::UNKILLABLE;
-use super::outcome::End;
 use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
+use crate::outcome::End;
 use crate::sys::{self, Signal, SignalSet, Taken, own_pid};
 
 /// Marks the command and its descendants: `<our pid>:<our start ticks>`. Set only if we also

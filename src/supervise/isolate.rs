@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{WaitOptions, WaitStatus};
 
-use super::outcome::End;
+use crate::outcome::End;
 use crate::signal;
 use crate::sys::{self, Fork, Pid, Signal};
 use crate::verdict::Verdict;

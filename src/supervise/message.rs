@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::outcome::End;
+use crate::outcome::End;
 use crate::rank::{GlobalRank, LocalRank};
 
 /// The variable that tells a shim its agent's socket: `<abstract name> <token> <grace in ms>`,

@@ -18,7 +18,6 @@ pub(crate) mod isolate;
 mod link;
 mod manager;
 mod message;
-mod outcome;
 mod reaper;
 mod record;
 mod relay;
@@ -35,12 +34,6 @@ pub(crate) use budget::{EndBudget, EndStep};
 pub(crate) use engine::{Launch, RankStart, Start, mark_of};
 pub(crate) use link::{AgentLink, GuardCommands, Halt};
 pub(crate) use message::{ERROR_FILE, LARGEST_RECORD};
-#[cfg(test)]
-pub(crate) use outcome::Survivor;
-pub(crate) use outcome::{
-    End, KillReason, Notice, OtherWorld, Outcome, Owner, Planned, RankEnd, RankUnit, StopReason,
-    Stream, exec_code,
-};
 pub(crate) use run::{Streams, run};
 pub(crate) use socket::have_ranks;
 pub(crate) use terminal::at_terminal;

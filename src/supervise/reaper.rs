@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 
 use super::bind;
-use super::outcome::{End, Survivor};
 use super::sweep::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
 use crate::lang::Text;
+use crate::outcome::{End, Survivor};
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::MemfdFlags;
 
 use super::message::{ERROR_FILE, FromRank, LARGEST_RECORD};
-use super::outcome::End;
 use crate::deadline::with_deadline;
+use crate::outcome::End;
 use crate::regular_file;
 
 /// Time limit for reading what a rank wrote of its exception.

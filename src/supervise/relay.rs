@@ -10,8 +10,8 @@ use std::io;
 
 use rustix::process::WaitOptions;
 
-use super::outcome::End;
 use super::reaper::children_of_self;
+use crate::outcome::End;
 use crate::sys::{
     self, Fork, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use super::engine::{self, Launch, Start};
 use super::link::{GuardCommand, GuardCommands};
-use super::outcome::{Notice, Outcome, Owner, StopReason, Stream};
 use super::socket::ShimListener;
 use super::tree;
+use crate::outcome::{Notice, Outcome, Owner, StopReason, Stream};
 use launching::Launching;
 use stop::kill_all_descendants;
 pub(crate) use supervisor::Streams;

@@ -31,7 +31,6 @@ use super::manager;
 use super::message::{
     AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, FromRank, RANK_SLOT, TERMINAL, ToRank,
 };
-use super::outcome::{End, Notice, exec_code};
 use super::record::recorded;
 use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
@@ -39,6 +38,7 @@ use super::warmed::{self, Adoption, RelaySocket};
 use super::{attempts, socket, stdin, tree};
 use crate::inject;
 use crate::lang::{Text, cause};
+use crate::outcome::{End, Notice, exec_code};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,

@@ -13,8 +13,8 @@ use rustix::process::{
     WaitId, WaitIdOptions, WaitOptions, kill_process, test_kill_process, waitid, waitpid,
 };
 
-use super::outcome::Survivor;
 use crate::arguments::SHELLS;
+use crate::outcome::Survivor;
 use crate::procfs;
 pub(super) use crate::procfs::Process;
 use crate::signal;

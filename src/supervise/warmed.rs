@@ -19,10 +19,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 
 use super::forwarded::WATCHED;
-use super::outcome::End;
 use super::socket;
 use crate::deadline::in_thread;
 use crate::lang::Text;
+use crate::outcome::End;
 use crate::own_executable;
 use crate::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
 use crate::text;

@@ -10,8 +10,9 @@ use regex::bytes::{Captures, Regex};
 
 use super::rules::Partial;
 use crate::letters::is_hidden;
+use crate::outcome::Stream;
 use crate::pattern;
-use crate::supervise::Stream;
+use crate::settings::{PERCENT, STEPS, TOTAL};
 
 /// A progress bar of tqdm without a title: one with a title counts files, shards or the batches of an epoch.
 const BAR: &str =
@@ -26,10 +27,7 @@ const MOST: usize = 32;
 /// Letters of their names and values.
 const LONGEST: usize = 64;
 
-/// The groups of a pattern that are no metrics.
-const PERCENT: &str = "percent";
-const STEPS: &str = "step";
-const TOTAL: &str = "total";
+/// The group of the time that is left.
 const LEFT: &str = "left";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -39,12 +37,6 @@ pub(crate) struct JobProgress {
     pub remaining: Option<Duration>,
     /// As they were printed: at most 32, of 64 letters.
     pub metrics: Vec<(String, String)>,
-}
-
-/// Whether a pattern tells how far a job is: it has the group `percent`, or `step` and `total`.
-pub(crate) fn tells_progress(pattern: &Regex) -> bool {
-    let has = |wanted: &str| pattern.capture_names().flatten().any(|name| name == wanted);
-    has(PERCENT) || (has(STEPS) && has(TOTAL))
 }
 
 /// Reads the lines of one rank.
@@ -247,8 +239,5 @@ mod tests {
         let steps = r"it (?P<step>\d+) of (?P<total>\d+), (?P<left>\d+) s left";
         let again = ["it 9 of 10, 1 s left\n", "it 1 of 10, 9 s left\n"];
         assert_eq!(shown(after(Some(steps), &again)), "10 % 9 s", "it was set back");
-        for (pattern, tells) in [(share, true), (steps, true), (r"(?P<step>\d+)", false)] {
-            assert_eq!(tells_progress(&pattern::compile(pattern).expect("a pattern")), tells);
-        }
     }
 }

@@ -28,7 +28,7 @@ mod surroundings;
 pub(crate) use awake::Awake;
 pub(crate) use control::ControlSocket;
 pub(crate) use gather::{evidence, gives_up_ns};
-pub(crate) use job_progress::{JobProgress, ProgressLines, tells_progress};
+pub(crate) use job_progress::{JobProgress, ProgressLines};
 pub(crate) use node::{GpuUse, NodeSources};
 pub(crate) use node::{Reason, ReasonKind};
 pub(crate) use progress::{Progress, Standing};
@@ -36,7 +36,7 @@ pub(crate) use pulse::pulse;
 pub(crate) use ras::{Behind, RasSource, RasVerdict};
 pub(crate) use readings::WatchedNode;
 pub(crate) use records::{Cut, now_ns};
-pub(crate) use rules::{Breach, Expects, Lines, OnBreach, Ranks, Rule, Rules, Time, VALUE};
+pub(crate) use rules::{Breach, Rules};
 #[cfg(test)]
 pub(crate) use sample::RankSample;
 pub(crate) use sample::Sample;

@@ -418,8 +418,8 @@ const NO_PLATFORM: &str = "process-per-gpu";
 #[test]
 fn every_platform_that_is_understood_is_named() {
     let tables = [
-        include_str!("../../src/observe/contract/table.rs"),
-        include_str!("../../src/observe/contract/launchers.rs"),
+        include_str!("../../src/contract/table.rs"),
+        include_str!("../../src/contract/launchers.rs"),
     ];
     let rows = tables.iter().flat_map(|table| table.split("id: \"").skip(1));
     let ids: BTreeSet<&str> = rows.filter_map(|row| row.split('"').next()).collect();

@@ -10,6 +10,7 @@
 
 mod modules;
 mod openers;
+mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

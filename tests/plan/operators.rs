@@ -194,7 +194,7 @@ const PODS: &[Pod] = &[
         "MPIJob v2beta1, launcher",
         "K_MPI_JOB_ROLE=launcher OMPI_MCA_orte_keep_fqdn_hostnames=true \
          OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile OMPI_MCA_plm_rsh_args=-oConnectionAttempts=10",
-        "none 1 0 127.0.0.1:29500 4",
+        "mpi-operator 1 0 127.0.0.1:29500 4",
         "- - - -",
     ),
     pod(

@@ -25,7 +25,7 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
             let program = asked.command.first().map(|name| name.display().to_string());
             let (program, Text { en, zh }) = (program.unwrap_or_default(), cause(&error));
             let ending = Ending {
-                code: supervise::exec_code(&error),
+                code: crate::outcome::exec_code(&error),
                 class: Class::Script,
                 id: Id::InitExec,
                 rank: None,

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::diagnose::{Origin, Recorded, Survived};
 use crate::lang::Text;
+use crate::outcome::End;
 use crate::rank::GlobalRank;
-use crate::supervise::End;
 
 /// A statement that counts as a log of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use crate::diagnose::{Known, Node, Origin, Recorded};
 use crate::lang::{Text, cause};
 use crate::launch::live_diagnosis::{KnownEnd, statement};
 use crate::logs::{JOURNAL, RUN_JSON};
+use crate::outcome::End;
 use crate::rank::GlobalRank;
 use crate::regular_file;
 use crate::report::diagnosis_view::Unread;
-use crate::supervise::End;
 use crate::text;
 use crate::verdict::Id;
 

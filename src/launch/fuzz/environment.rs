@@ -60,7 +60,7 @@ fn planned(host: &Host, gpus: u32) -> Result<Plan, Refusal> {
     let options = Options { program, ..Options::default() };
     let settings = settings::read(&options, host)?;
     let mut facts = plan::fixtures::facts(gpus);
-    facts.contract = observe::contract(host, None, settings.own_platform());
+    facts.contract = crate::contract::contract(host, None, settings.own_platform());
     facts.environment = observe::environment(host);
     facts.network.nccl = observe::network::nccl_settings(host);
     if let Some(value) = host.variable("CUDA_VISIBLE_DEVICES") {

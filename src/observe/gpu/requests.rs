@@ -5,8 +5,8 @@
 //! vendor's.
 
 use super::hidden;
+use crate::contract::{self, Field};
 use crate::host::Host;
-use crate::observe::{Field, contract};
 
 /// Whether a variable's value asks for GPUs.
 type Asks = fn(&Host, &str) -> bool;

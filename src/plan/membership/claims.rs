@@ -5,10 +5,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::endpoint;
 use crate::hostlist;
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::text;
 use crate::verdict::{Id, Refusal, Verdict};
 

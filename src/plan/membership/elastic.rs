@@ -3,7 +3,7 @@
 //! Takes settings and contract; gives a membership that is passed to c10d, or None for an
 //! ordinary job with fixed ranks.
 
-use crate::observe::{Contract, Evidence, Field, Reading, Strength};
+use crate::contract::{Contract, Evidence, Field, Reading, Strength};
 use crate::plan::{Membership, Notes};
 use crate::settings::{Rendezvous, Settings, Source};
 use crate::text;

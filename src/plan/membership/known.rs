@@ -1,6 +1,6 @@
 //! Known values of a job: its numbers with their sources, whether it is nested, its platform.
 
-use crate::observe::Contract;
+use crate::contract::Contract;
 use crate::settings::Settings;
 
 /// A number and its source.

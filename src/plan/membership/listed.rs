@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use crate::contract::Contract;
 use crate::lang::Text;
-use crate::observe::Contract;
 use crate::plan::Notes;
 use crate::settings::{Settings, Sourced};
 use crate::text;

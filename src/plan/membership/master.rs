@@ -3,9 +3,9 @@
 //! Takes settings, contract and the node count; gives a checked host and port. Does not test
 //! whether the host resolves or answers.
 
+use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::endpoint;
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;
@@ -333,7 +333,7 @@ fn bare(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Strength;
+    use crate::contract::Strength;
 
     #[test]
     fn jobs_that_may_share_a_node_have_ports_of_their_own() {

@@ -3,8 +3,8 @@
 //! Takes settings, contract and, if WORLD_SIZE counts processes, the processes per node; gives
 //! the count and its source.
 
+use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::plan::Notes;
 use crate::settings::{Settings, Source, WorldSizeCounts};
 use crate::text;

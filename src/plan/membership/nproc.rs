@@ -4,7 +4,8 @@
 //! number that a platform sets by itself (PROC_PER_NODE of KubeBrain) is the capacity of a node,
 //! not a request of the user, so it is only an upper bound.
 
-use crate::observe::{Contract, Evidence, Field, GpuFacts};
+use crate::contract::{Contract, Evidence, Field};
+use crate::observe::GpuFacts;
 use crate::settings::{Device, Nproc, Settings, Source};
 use crate::text;
 use crate::verdict::{Id, Refusal};

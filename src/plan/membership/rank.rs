@@ -3,8 +3,8 @@
 //! Takes settings, contract and the node count; gives a node rank below the count, or a refusal
 //! that names both.
 
+use crate::contract::{Claim, Contract, Evidence, Field, Strength};
 use crate::lang::Text;
-use crate::observe::{Claim, Contract, Evidence, Field, Strength};
 use crate::plan::Notes;
 use crate::settings::Settings;
 use crate::text;

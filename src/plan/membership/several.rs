@@ -3,9 +3,9 @@
 //! Takes the contract of a job of which no setting and no variable says how many nodes it has; gives
 //! a refusal that says what was read and how to start it.
 
+use crate::contract::{Contract, Evidence, Field, Reading, UNKNOWN};
 use crate::hostlist;
 use crate::lang::Text;
-use crate::observe::{Contract, Evidence, Field, Reading, UNKNOWN};
 use crate::text;
 use crate::verdict::{Id, Refusal};
 

@@ -3,8 +3,8 @@
 //! Takes the claims and the decisions; gives one line per claim, for `plan`. Decides nothing: a
 //! claim is used if a decision names it as its source.
 
+use crate::contract::{Contract, Evidence, Field, Strength};
 use crate::lang::Text;
-use crate::observe::{Contract, Evidence, Field, Strength};
 use crate::plan::{Decision, WeighedEvidence};
 use crate::text;
 

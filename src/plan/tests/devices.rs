@@ -1,6 +1,7 @@
 //! The GPUs that a plan uses, and the number of processes.
 
-use crate::observe::{Claim, Evidence, Field, Reading, Strength, gpu};
+use crate::contract::{Claim, Evidence, Field, Reading, Strength};
+use crate::observe::gpu;
 use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
 use crate::plan::solve::plan_for;
 use crate::plan::{AskedNproc, Notes, Scope};

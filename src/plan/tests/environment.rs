@@ -1,7 +1,7 @@
 //! Variables that a plan sets, keeps and removes.
 
+use crate::contract::Claim;
 use crate::host::Host;
-use crate::observe::Claim;
 use crate::plan::AskedNproc;
 use crate::plan::fixtures::{facts, flag, planned, profile, settings};
 use crate::settings::{Engine, Source};
@@ -63,7 +63,7 @@ fn threads_keep_to_the_cpus_that_slurm_gave() {
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let mut node = facts(2);
         node.contract =
-            crate::observe::contract(&Host::replayed("/nonexistent", environment), None, None);
+            crate::contract::contract(&Host::replayed("/nonexistent", environment), None, None);
         let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
         let plan = plan.expect("a plan");
         let decision = plan.decision("OMP_NUM_THREADS").expect("a decision");

@@ -1,8 +1,9 @@
 //! Plans of one task, where the platform starts its command once per rank.
 
+use crate::contract::contract;
 use crate::host::Host;
 use crate::lang::Text;
-use crate::observe::{Facts, VisibleGpu, contract};
+use crate::observe::{Facts, VisibleGpu};
 use crate::plan::fixtures::{facts, flag, plan, settings, wan, warned};
 use crate::plan::{Plan, rank_env};
 use crate::rank::{GlobalRank, LocalRank, RankId};

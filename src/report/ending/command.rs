@@ -2,8 +2,8 @@
 
 use super::rank::rank_end;
 use super::types::Ending;
+use crate::outcome::{End, Outcome};
 use crate::rank::GlobalRank;
-use crate::supervise::{End, Outcome};
 use crate::sys::signal_name;
 use crate::text;
 
@@ -44,8 +44,8 @@ pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> E
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
+    use crate::outcome::{Planned, RankUnit, StopReason};
     use crate::report::ending::ending;
-    use crate::supervise::{Planned, RankUnit, StopReason};
 
     #[test]
     fn the_command_of_a_node_is_no_rank() {

@@ -4,7 +4,7 @@
 use super::types::Ending;
 use super::words::describe;
 use crate::lang::Text;
-use crate::supervise::End;
+use crate::outcome::End;
 use crate::text;
 use crate::verdict::{Class, Id, Verdict};
 

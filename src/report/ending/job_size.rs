@@ -2,7 +2,7 @@
 
 use super::types::Ending;
 use crate::lang::Text;
-use crate::supervise::{OtherWorld, Outcome};
+use crate::outcome::{OtherWorld, Outcome};
 use crate::text;
 use crate::verdict::{Class, Id, Verdict};
 
@@ -71,9 +71,9 @@ pub(super) fn began(outcome: &Outcome) -> u32 {
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
+    use crate::outcome::{End, Planned, StopReason};
     use crate::rank::GlobalRank;
     use crate::report::ending::ending;
-    use crate::supervise::{End, Planned, StopReason};
 
     fn planned(local: u32, world: u32) -> Planned {
         Planned { local, world: Some(world), ..Planned::default() }

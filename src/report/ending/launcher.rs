@@ -1,7 +1,7 @@
 //! Endings because a process of ranklaunch was killed or hung: the guard or the agent.
 
 use super::types::Ending;
-use crate::supervise::End;
+use crate::outcome::End;
 use crate::sys::{Signal, signal_name};
 use crate::text;
 use crate::verdict::{Class, Id};

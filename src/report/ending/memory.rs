@@ -3,7 +3,7 @@
 use super::types::Ending;
 use crate::lang::{Text, bytes, leading};
 use crate::observe::{OomKills, OomPlace};
-use crate::supervise::{End, Outcome, RankUnit, StopReason};
+use crate::outcome::{End, Outcome, RankUnit, StopReason};
 use crate::text;
 use crate::verdict::{Class, Id};
 
@@ -154,9 +154,9 @@ fn advice(kills: &OomKills) -> Text {
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
+    use crate::outcome::Planned;
     use crate::rank::GlobalRank;
     use crate::report::ending::ending;
-    use crate::supervise::Planned;
 
     fn outcome(end: Option<End>, stop: Option<StopReason>) -> Outcome {
         Outcome { ranks: vec![rank(3, end)], stop, ..Outcome::default() }

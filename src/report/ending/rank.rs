@@ -3,8 +3,8 @@
 use super::job_size::{other_world, own_mode};
 use super::types::Ending;
 use crate::lang::{Text, cause};
+use crate::outcome::{End, Outcome};
 use crate::rank::GlobalRank;
-use crate::supervise::{End, Outcome};
 use crate::sys::signal_name;
 use crate::text;
 use crate::verdict::{Class, Id};

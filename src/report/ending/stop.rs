@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use super::types::Ending;
 use crate::lang::Text;
-use crate::supervise::End;
+use crate::outcome::End;
 use crate::sys::{Signal, signal_name};
 use crate::text;
 use crate::verdict::{Class, Id, Verdict};

@@ -1,7 +1,7 @@
 //! The text about processes of the job that outlived SIGKILL.
 
 use super::types::Ending;
-use crate::supervise::Outcome;
+use crate::outcome::Outcome;
 use crate::text;
 use crate::verdict::{Class, Id, Verdict};
 
@@ -57,7 +57,7 @@ pub(super) fn unkillable(outcome: &Outcome) -> Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::Survivor;
+    use crate::outcome::Survivor;
 
     #[test]
     fn only_what_sleeps_in_the_kernel_needs_a_new_start_of_the_node() {

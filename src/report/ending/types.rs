@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::diagnose::GIVEN_UP;
 use crate::hang::FirstCulprit;
 use crate::lang::Text;
+use crate::outcome::{Planned, RankUnit};
 use crate::rank::GlobalRank;
-use crate::supervise::{Planned, RankUnit};
+use crate::settings::OnBreach;
 use crate::sys::Signal;
 use crate::text;
 use crate::verdict::{Class, Confidence, Id, Retry, Victims, Why};
-use crate::watch::{Breach, OnBreach};
+use crate::watch::Breach;
 
 /// How the program ends and why, for the console, run.json and the termination message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

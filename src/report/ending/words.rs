@@ -1,7 +1,7 @@
 //! Words for how a process ended.
 
 use crate::lang::Text;
-use crate::supervise::End;
+use crate::outcome::End;
 use crate::sys::signal_name;
 use crate::text;
 

@@ -288,6 +288,20 @@ fn wait_reads_its_target_and_its_time() {
 }
 
 #[test]
+fn a_range_of_one_number_is_that_number() {
+    for (range, nodes) in
+        [("2:2", Some(2)), ("2", Some(2)), ("1:2", None), ("0:0", None), (":", None)]
+    {
+        let read = read(&options(&["--nnodes", range]), &host(&[]));
+        assert_eq!(
+            read.ok().and_then(|settings| settings.nnodes).map(|n| n.value),
+            nodes,
+            "{range}"
+        );
+    }
+}
+
+#[test]
 fn what_is_probably_meant_is_said() {
     for (line, hint) in [
         (&["--severity", "shm.sise=fail"][..], "did you mean --severity shm.size=fail?"),

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use super::super::outcome::Notice;
 use crate::lang::failure;
+use crate::outcome::Notice;
 use crate::rank::{GlobalRank, RankId};
 use crate::{sys, text};
 

@@ -13,12 +13,12 @@ use tokio::signal::unix::Signal as Signals;
 use super::super::asked;
 use super::super::budget::{EndBudget, EndStep, UNKILLABLE};
 use super::super::message::ToRank;
-use super::super::outcome::{End, KillReason, Notice, StopReason};
 use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::super::tree;
 use super::supervisor::{
     Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
 };
+use crate::outcome::{End, KillReason, Notice, StopReason};
 use crate::sys::{Signal, own_pid};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits

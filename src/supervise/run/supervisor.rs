@@ -14,13 +14,13 @@ use tokio::sync::mpsc;
 use super::super::asked;
 use super::super::link::GuardCommand;
 use super::super::message::{FromRank, LARGEST_RECORD, ToRank};
-use super::super::outcome::{
-    End, KillReason, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream,
-};
 use super::super::socket::ShimSocket;
 use super::super::sweep::Sweep;
 use super::super::{terminal, tree};
 use super::launching::Launching;
+use crate::outcome::{
+    End, KillReason, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream,
+};
 use crate::rank::{GlobalRank, RankId};
 use crate::sys::{self, Signal, own_pid};
 use crate::verdict::Verdict;

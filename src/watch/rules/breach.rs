@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Expects, OnBreach, Rule, Time};
 use crate::lang::{Lang, Text};
 use crate::letters::is_hidden;
 use crate::mask::mask_file;
 use crate::pace::spell;
 use crate::rank::GlobalRank;
+use crate::settings::{Expects, OnBreach, Rule, Time};
 use crate::text;
 
 /// Letters of a line that are shown.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::breach::{Breach, Seen};
 use super::lines::Partial;
-use super::{Expects, Lines, Rule, Time, VALUE};
+use crate::outcome::Stream;
 use crate::rank::GlobalRank;
-use crate::supervise::Stream;
+use crate::settings::{Expects, Lines, Rule, Time, VALUE};
 
 /// Per cent. An idle GPU has a few of them now and then for who draws its console or reads it.
 const IDLE: u32 = 1;

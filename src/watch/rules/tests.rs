@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Breach, Expects, Lines, OnBreach, Ranks, Rule, Rules, Time};
+use super::{Breach, Rules};
 use crate::lang::{Lang, Text};
+use crate::outcome::Stream;
 use crate::pattern;
 use crate::rank::GlobalRank;
-use crate::supervise::Stream;
+use crate::settings::{Expects, Lines, OnBreach, Ranks, Rule, Time};
 
 const OUT: Stream = Stream::Out;
 

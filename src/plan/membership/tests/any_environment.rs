@@ -11,7 +11,7 @@ use super::*;
 
 /// Every variable that any contract reads, so that new rows are covered automatically.
 fn names() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(crate::observe::known_variables())
+    prop::sample::select(crate::contract::known_variables())
 }
 
 fn values() -> impl Strategy<Value = Vec<u8>> {

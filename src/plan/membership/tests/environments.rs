@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{check, host};
-use crate::observe::{contract, platform_ids};
+use crate::contract::{contract, platform_ids};
 
 /// The environment of one container, and the result of `plan` on a node of eight GPUs.
 const ENVIRONMENTS: &[(&str, &str)] = &[
@@ -522,6 +522,17 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
     (
         "AZ_BATCH_HOST_LIST=10.0.0.4 AZ_BATCH_NODE_LIST=10.0.0.4",
         "azure-batch 1 0 127.0.0.1:29500 free",
+    ),
+    ("AZUREML_NODE_COUNT=1 AZ_BATCHAI_TASK_INDEX=0", "azure-ml-count 1 0 127.0.0.1:29500 free"),
+    ("PHILLY_CONTAINER_COUNT=1 PHILLY_CONTAINER_INDEX=0", "philly 1 0 127.0.0.1:29500 free"),
+    (
+        "GROVE_PCSG_NAME=s-0-m GROVE_PCSG_POD_INDEX=0 GROVE_PCSG_TEMPLATE_NUM_PODS=1",
+        "grove 1 0 127.0.0.1:29500 free",
+    ),
+    ("K_MPI_JOB_ROLE=launcher", "mpi-operator 1 0 127.0.0.1:29500 free"),
+    (
+        "SKY_NODE_RANK=1 SKY_NODE_IPS=10.0.0.1~10.0.0.2 SKY_NUM_GPUS_PER_NODE=8",
+        "skypilot 2 1 10.0.0.1:8008",
     ),
     ("VC_TASK_INDEX=0 VK_TASK_INDEX=0", "volcano-index 1 0 127.0.0.1:29500 free"),
     ("SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\"]", "sagemaker-group 1 0 127.0.0.1:29500 free"),

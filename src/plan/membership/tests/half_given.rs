@@ -2,7 +2,7 @@
 //! node runs alone by mistake.
 
 use super::*;
-use crate::observe::{Field, contract};
+use crate::contract::{Field, contract};
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced, WorldSizeCounts};
 use crate::verdict::Id;

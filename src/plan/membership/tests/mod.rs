@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::*;
+use crate::contract::{add_host_files, contract, host_files};
 use crate::host::Host;
-use crate::observe::{GpuFacts, VisibleGpu, add_host_files, contract, host_files};
+use crate::observe::{GpuFacts, VisibleGpu};
 use crate::plan::Task;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced};

@@ -2,7 +2,7 @@
 //! refusal of every other engine.
 
 use super::*;
-use crate::observe::contract;
+use crate::contract::contract;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Engine, Source, Sourced};
 

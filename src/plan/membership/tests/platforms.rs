@@ -1,6 +1,6 @@
 //! The variables of each platform.
 
-use crate::observe::Field;
+use crate::contract::Field;
 use crate::settings::Rendezvous;
 
 use super::*;

@@ -17,9 +17,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::{Claim, Evidence, Field, Reading, Strength};
 use crate::host::Host;
 use crate::hostlist;
-use crate::observe::{Claim, Evidence, Field, Reading, Strength};
 
 /// The platform of this evidence in messages.
 pub(crate) const UNKNOWN: &str = "unknown";
@@ -106,7 +106,7 @@ const APART: &[&str] = &[
     "SHARD", "SHARDS", "SPLIT", "FOLD", "CHUNK", "PARTITION", "TRIAL", "SWEEP", "RETRY", "ATTEMPT", "RESTART",
     "TEST", "TESTS", "PYTEST", "BUILD", "LAYER", "DATA", "DATALOADER", "LOADER",
     // Ranks of matrices.
-    "LORA", "QLORA", "DORA", "ADALORA", "RSLORA", "LOHA", "LOKR", "ADAPTER", "PEFT", "GALORE", "SVD", "TENSOR",
+    "LORA", "QLORA", "DORA", "ADALORA", "RSLORA", "LOHA", "LOKR", "ADAPTER", "PEFT", "GALORE", "SVD", "TENSOR", "MODEL",
     // Parts of one host.
     "LOCAL", "NUMA", "GPU", "GPUS", "CPU", "CPUS", "CORE", "CORES", "SOCKET", "THREAD", "THREADS", "DEVICE", "MIG",
     // Workers of a server or a framework that gives them work one by one.

@@ -8,8 +8,8 @@
 //! in a row and all that follow by [`also`] have the same strength and must agree; [`or`] is
 //! read only if those before it are absent or blank.
 
+use crate::contract::{Field, Reading, Strength};
 use crate::host::Host;
-use crate::observe::{Field, Reading, Strength};
 
 use super::row::Test::{Ends, Holds, Is, Set, Unset};
 use super::row::{Platform, PlatformRow, also, as_, beside, is, only, or};
@@ -175,12 +175,20 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "skypilot",
         strength: Strength::Specific,
-        proofs: &[&[Set("SKYPILOT_NUM_NODES")], &[Set("SKYPILOT_NODE_RANK")]],
+        // Until 0.2 with the short names, and no count.
+        proofs: &[
+            &[Set("SKYPILOT_NUM_NODES")],
+            &[Set("SKYPILOT_NODE_RANK")],
+            &[Set("SKY_NODE_RANK"), Set("SKY_NODE_IPS")],
+        ],
         claims: &[
             is(Nnodes, "SKYPILOT_NUM_NODES"),
+            as_(or(Nnodes, "SKY_NODE_IPS"), ListLength),
             is(NodeRank, "SKYPILOT_NODE_RANK"),
+            or(NodeRank, "SKY_NODE_RANK"),
             is(MasterAddr, "MASTER_ADDR"),
             as_(or(MasterAddr, "SKYPILOT_NODE_IPS"), FirstOfList),
+            as_(or(MasterAddr, "SKY_NODE_IPS"), FirstOfList),
             is(MasterPort, "MASTER_PORT"),
             is(GpuCount, "SKYPILOT_NUM_GPUS_PER_NODE"),
             is(JobId, "SKYPILOT_TASK_ID"),

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::contract::{Field, Reading, Strength};
 use crate::host::Host;
-use crate::observe::{Field, Reading, Strength};
 
 /// One contract.
 #[derive(Debug)]

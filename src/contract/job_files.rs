@@ -9,8 +9,8 @@
 
 use serde::Deserialize;
 
+use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::host::Host;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 
 use super::shapes;
 

@@ -13,7 +13,7 @@ use Reading::{
     Processes, PrterunHost, Range, SecondDaemon, Sum, TaskList,
 };
 
-use crate::observe::{Field, Reading};
+use crate::contract::{Field, Reading};
 
 /// Whether a reading has a second variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,14 +4,14 @@
 //! None decides anything where another source counts nodes, since an allocation may be used in
 //! parts. A batch system that gives count and index belongs in [`super::table`].
 //!
-//! [`Several`]: crate::observe::Field::Several
+//! [`Several`]: crate::contract::Field::Several
 
+use crate::contract::{Reading, Strength};
 use crate::host::Host;
-use crate::observe::{Reading, Strength};
 
-use super::row::Test::{self, Set, Unset};
+use super::row::Test::{self, Is, Set, Unset};
 use super::row::{Platform, PlatformRow, as_, is, only};
-use crate::observe::Field::Several;
+use crate::contract::Field::Several;
 use Reading::{Count, HostFile, Hosts, Index};
 
 pub(super) const ALLOCATIONS: &[Platform] = &[
@@ -111,6 +111,32 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         "azure-batch",
         &[&[Set("AZ_BATCH_HOST_LIST")], &[Set("AZ_BATCH_NODE_LIST")]],
         &[several("AZ_BATCH_HOST_LIST", Hosts), several("AZ_BATCH_NODE_LIST", Hosts)],
+    ),
+    // Azure ML beside its PyTorch jobs, and the service it grew from, as public start-up scripts read them.
+    row(
+        "azure-ml-count",
+        &[
+            &[Set("AZUREML_NODE_COUNT"), Unset("NODE_RANK")],
+            &[Set("AZ_BATCHAI_TASK_INDEX"), Unset("NODE_RANK")],
+        ],
+        &[several("AZUREML_NODE_COUNT", Count), several("AZ_BATCHAI_TASK_INDEX", Index)],
+    ),
+    row(
+        "philly",
+        &[&[Set("PHILLY_CONTAINER_INDEX")], &[Set("PHILLY_CONTAINER_COUNT")]],
+        &[several("PHILLY_CONTAINER_COUNT", Count), several("PHILLY_CONTAINER_INDEX", Index)],
+    ),
+    // Pods of a scaling group of NVIDIA Grove, which gives no address of the first.
+    row(
+        "grove",
+        &[&[Set("GROVE_PCSG_TEMPLATE_NUM_PODS")], &[Set("GROVE_PCSG_POD_INDEX")]],
+        &[several("GROVE_PCSG_TEMPLATE_NUM_PODS", Count), several("GROVE_PCSG_POD_INDEX", Index)],
+    ),
+    // The launcher of an MPIJob with Intel MPI or MPICH, whose mpirun reads the file.
+    row(
+        "mpi-operator",
+        &[&[Is("K_MPI_JOB_ROLE", "launcher")]],
+        &[several("I_MPI_HYDRA_HOST_FILE", HostFile), several("HYDRA_HOST_FILE", HostFile)],
     ),
     // The number of a pod within its task, which without the plugin svc nothing counts.
     row(

@@ -8,9 +8,11 @@
 mod allocations;
 mod conventions;
 mod determined;
+mod evidence;
 mod hydra;
 mod job_files;
 mod launchers;
+mod nested;
 mod open_mpi;
 mod remarks;
 mod row;
@@ -25,13 +27,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::host::Host;
 use crate::hostlist;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength, Unread, nested};
 use crate::verdict::Warning;
 
 use allocations::ALLOCATIONS;
 use conventions::CONVENTIONS;
+pub(crate) use evidence::{Claim, Contract, Evidence, Field, Reading, Strength, Unread};
 pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
+pub(crate) use nested::torchrun_above;
 use remarks::{ADVICE, REMARKS};
 pub(crate) use row::{Platform, PlatformRow, Test};
 pub(crate) use shapes::UNKNOWN;
@@ -167,7 +170,7 @@ fn unread(host: &Host, own: Option<&'static Platform>, evidence: &[Evidence]) ->
 }
 
 /// The id of every contract of the program.
-pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
+pub(crate) fn platform_ids() -> impl Iterator<Item = &'static str> {
     platforms(None).map(|platform| platform.id)
 }
 

@@ -5,10 +5,10 @@
 
 use std::ffi::{OsStr, OsString};
 
+use crate::contract::Claim;
 use crate::host::Host;
 use crate::launchers::{self, LauncherKind};
 use crate::mask::mask_args;
-use crate::observe::Claim;
 use crate::own_executable;
 use crate::procfs::{self, Process};
 

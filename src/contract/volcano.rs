@@ -4,8 +4,8 @@
 //! Takes the environment; tells rows of [`super::table`] whether the job has one kind of task or
 //! several, and gives the evidence that no fixed name of a row can.
 
+use crate::contract::{Claim, Evidence, Field, Reading};
 use crate::host::Host;
-use crate::observe::{Claim, Evidence, Field, Reading};
 
 use super::row::Platform;
 

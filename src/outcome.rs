@@ -37,7 +37,7 @@ impl End {
     }
 
     /// Ends this process in the same way if that was by a signal; else gives the code to end with.
-    pub(super) fn take_over(self) -> i32 {
+    pub(crate) fn take_over(self) -> i32 {
         if let End::Signal(signal) = self {
             sys::die_by(signal);
         }
@@ -196,7 +196,7 @@ impl Planned {
 
     /// Whether a rank with this WORLD_SIZE is in another world. Without the variable torch's
     /// frameworks assume a single process.
-    pub(super) fn is_other(&self, world_size: Option<u32>) -> bool {
+    pub(crate) fn is_other(&self, world_size: Option<u32>) -> bool {
         self.world.is_some_and(|world| world_size.unwrap_or(1) != world)
     }
 }
@@ -279,7 +279,7 @@ pub(crate) struct Outcome {
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
-    /// When the stop began, from which an [`EndBudget`](super::EndBudget) counts. None if the
+    /// When the stop began, from which an [`EndBudget`](crate::supervise::EndBudget) counts. None if the
     /// ranks ended by themselves.
     pub stopped_at: Option<Instant>,
     /// A stop was requested from outside or the guard is lost, so no attempt may follow.

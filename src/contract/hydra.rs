@@ -5,9 +5,9 @@
 //! anywhere; but it knows whether it is where mpiexec is, and refuses if not. Other nodes can only
 //! know that they are not.
 
+use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::endpoint;
 use crate::host::Host;
-use crate::observe::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::procfs;
 
 const PLATFORM: &str = "pmi";

@@ -1,7 +1,7 @@
 //! The contract rows of names that belong to no single platform: torchrun's own, those of many
 //! start-up scripts, and variables of containers that need not mean a job of several nodes.
 
-use crate::observe::{Field, Reading, Strength};
+use crate::contract::{Field, Reading, Strength};
 
 use super::row::Test::{Port, Set, Unset};
 use super::row::{Platform, as_, beside, is, or};

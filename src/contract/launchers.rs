@@ -4,8 +4,8 @@
 //! its own daemons by srun, whose variables then describe a daemon. So MPI launchers are
 //! stronger than every platform around them.
 
+use crate::contract::{Field, Reading, Strength};
 use crate::host::Host;
-use crate::observe::{Field, Reading, Strength};
 
 use super::open_mpi::{
     DAEMON, DAEMON_OF_5, first_is_second_daemon, first_is_with_mpirun, first_is_with_prterun,

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
+use crate::contract::{Claim, Evidence, Field, Reading};
 use crate::host::Host;
-use crate::observe::{Claim, Evidence, Field, Reading};
 
 use super::row::Platform;
 

@@ -1,0 +1,119 @@
+//! What a profile says of a job that works: the rules of `[[watch]]`, and the groups of patterns that give numbers.
+
+use std::time::Duration;
+
+use regex::bytes::Regex;
+
+use crate::lang::Text;
+use crate::outcome::Stream;
+use crate::rank::GlobalRank;
+
+/// The groups of a pattern that tell how far a job is.
+pub(crate) const PERCENT: &str = "percent";
+pub(crate) const STEPS: &str = "step";
+pub(crate) const TOTAL: &str = "total";
+
+/// Whether a pattern tells how far a job is: it has the group `percent`, or `step` and `total`.
+pub(crate) fn tells_progress(pattern: &Regex) -> bool {
+    let has = |wanted: &str| pattern.capture_names().flatten().any(|name| name == wanted);
+    has(PERCENT) || (has(STEPS) && has(TOTAL))
+}
+
+/// The group of a pattern whose text is the number.
+pub(crate) const VALUE: &str = "value";
+
+/// One row of `[[watch]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    pub id: String,
+    pub expects: Expects,
+    /// None: what `--on-hang` says, which whoever starts the rules fills in.
+    pub on: Option<OnBreach>,
+    /// What a breach means, in place of what was expected.
+    pub text: Option<Text>,
+    pub hint: Option<Text>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Expects {
+    Line(Lines, Time),
+    /// A finite number from `min` to `max` in each line.
+    Number {
+        lines: Lines,
+        min: Option<f64>,
+        max: Option<f64>,
+    },
+    /// Not all GPUs of the job on this node are idle for so long.
+    BusyGpus(Duration),
+}
+
+/// When a line is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// Once, so long after the start of the rank at the latest.
+    Within(Duration),
+    /// Again and again from the first one on, never so long apart.
+    Every(Duration),
+}
+
+/// The lines that a rule is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Lines {
+    pub pattern: Regex,
+    /// None: both.
+    pub stream: Option<Stream>,
+    pub ranks: Ranks,
+}
+
+/// Each of these ranks keeps the rule by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ranks {
+    All,
+    /// First and last of each range.
+    Of(Vec<(u32, u32)>),
+}
+
+impl Ranks {
+    pub(crate) fn has(&self, GlobalRank(rank): GlobalRank) -> bool {
+        match self {
+            Ranks::All => true,
+            Ranks::Of(ranges) => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&rank))
+            }
+        }
+    }
+}
+
+/// What a breach does to the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnBreach {
+    Report,
+    End,
+    Restart,
+}
+
+impl OnBreach {
+    pub(crate) const NAMES: &[(&str, OnBreach)] =
+        &[("report", OnBreach::Report), ("end", OnBreach::End), ("restart", OnBreach::Restart)];
+
+    pub(crate) fn name(self) -> &'static str {
+        let row = OnBreach::NAMES.iter().find(|(_, on)| *on == self);
+        row.map_or("", |(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_or_steps_of_a_total_tell_progress() {
+        for (pattern, tells) in [
+            (r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)", true),
+            (r"it (?P<step>\d+) of (?P<total>\d+)", true),
+            (r"(?P<step>\d+)", false),
+        ] {
+            assert_eq!(tells_progress(&Regex::new(pattern).expect("a pattern")), tells);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The order of the rooms: a room needs only rooms of its own floor and of those below.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::modules::Crate;
+use crate::{root, shown};
+
+/// The floors, lowest first, each with its rooms.
+const FLOORS: &[(&str, &str)] = &[
+    (
+        "text",
+        "annotations columns embedded lang letters mask nearest pattern ranges rank run_id style version",
+    ),
+    (
+        "linux",
+        "cgroups cpus deadline host own_executable pace procfs random regular_file signal sys terminal users",
+    ),
+    ("verdict", "outcome verdict"),
+    ("diagnose", "diagnose recorder stacks"),
+    (
+        "settings",
+        "arguments cli contract endpoint engine hostlist launchers settings torchrun_options",
+    ),
+    ("node", "observe probe"),
+    ("plan", "plan"),
+    ("lint", "lint"),
+    ("muster", "muster names net"),
+    ("logs", "logs"),
+    ("supervise", "inject supervise warm"),
+    ("preflight", "check clear decide prepare"),
+    ("monitor", "export hang history status watch"),
+    ("report", "findings report top"),
+    ("ranklaunch", "launch"),
+];
+
+/// The place of a room's floor in [`FLOORS`].
+fn floor(room: &str) -> Option<usize> {
+    FLOORS.iter().position(|(_, rooms)| rooms.split(' ').any(|known| known == room))
+}
+
+/// `FROM:LINE → TO (NAME)` of each import that leads up, by the crate with this root file.
+fn ups(root: &Path) -> BTreeSet<String> {
+    let read = Crate::read(root);
+    let rooms = read.files();
+    let floor = |file: &Path| floor(rooms.get(file)?);
+    let edges = read.edges().into_values();
+    let up = edges.filter(|edge| match (floor(&edge.from), floor(&edge.to)) {
+        (Some(from), Some(to)) => from < to,
+        _ => false,
+    });
+    let line = |edge: crate::Edge| {
+        format!("{}:{} → {} ({})", shown(&edge.from), edge.line, shown(&edge.to), edge.name)
+    };
+    up.map(line).collect()
+}
+
+#[test]
+fn no_room_needs_a_higher_one() {
+    let ups: Vec<String> = ups(&root().join("src/lib.rs")).into_iter().collect();
+    assert!(ups.is_empty(), "{} imports lead up:\n{}", ups.len(), ups.join("\n"));
+}
+
+#[test]
+fn every_room_has_one_floor() {
+    let read = Crate::read(&root().join("src/lib.rs"));
+    let files = read.files();
+    let rooms: BTreeSet<&str> = files.values().map(String::as_str).collect();
+    let named: Vec<&str> = FLOORS.iter().flat_map(|(_, rooms)| rooms.split(' ')).collect();
+    let once: BTreeSet<&str> = named.iter().copied().collect();
+    assert_eq!(named.len(), once.len(), "a room stands twice");
+    // The façade for tests opens every room.
+    let rooms = rooms.difference(&BTreeSet::from(["testing"])).copied().collect();
+    assert_eq!(once, rooms);
+}
