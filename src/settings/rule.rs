@@ -113,7 +113,10 @@ mod tests {
             (r"it (?P<step>\d+) of (?P<total>\d+)", true),
             (r"(?P<step>\d+)", false),
         ] {
-            assert_eq!(tells_progress(&crate::pattern::compile(pattern).expect("a pattern")), tells);
+            assert_eq!(
+                tells_progress(&crate::pattern::compile(pattern).expect("a pattern")),
+                tells
+            );
         }
     }
 }
