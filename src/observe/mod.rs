@@ -31,7 +31,7 @@ pub(crate) use contract::{
 };
 pub use facts::*;
 pub(crate) use nested::torchrun_above;
-pub(crate) use oom::{OomKills, OomPlace, OomWatch};
+pub(crate) use oom::{OomAccount, OomKills, OomPlace, OomWatch, Suspect};
 pub(crate) use pid_1::non_forwarding_init;
 pub(crate) use python::{checkpoint_heads, python};
 pub(crate) use script::{digest, engine_files, script};
