@@ -66,6 +66,19 @@ impl Groups {
     }
 }
 
+/// The group of a process in version 2, as /proc names it. Of a zombie that is the group in which it
+/// ended; version 1 forgets that (proc_cgroup_show).
+pub(crate) fn unified_path(host: &Host, pid: i32) -> Option<String> {
+    let text = host.read(format!("/proc/{pid}/cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+/// The folder of a group of version 2 that /proc names so. None: outside of our cgroup namespace.
+pub(crate) fn unified_folder(path: &str) -> Option<String> {
+    let inside = !Path::new(path).components().any(|part| part == Component::ParentDir);
+    folders(CGROUP, path).into_iter().next().filter(|_| inside)
+}
+
 /// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` is outside of our cgroup
 /// namespace and cannot be read.
 fn folders(mount: &str, path: &str) -> Vec<String> {

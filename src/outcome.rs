@@ -230,6 +230,12 @@ pub(crate) enum Notice {
     },
     /// A rank started with another world size than the planned one.
     OtherWorld(OtherWorld),
+    /// A process was killed by SIGKILL in a control group that is not ours; before its end.
+    KilledIn {
+        pid: i32,
+        /// Its group of version 2, as /proc names it.
+        group: String,
+    },
     RankEnded {
         rank: RankId,
         end: Option<End>,

@@ -119,6 +119,23 @@ pub(crate) fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
     stat(host, pid).is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
 }
 
+/// Whether a process runs, and no SIGKILL has reached it: none is pending, and it is not on its way
+/// out, which takes long where much memory is given back.
+pub(crate) fn lives_on(host: &Host, pid: i32) -> bool {
+    /// PF_EXITING and PF_SIGNALED (linux/sched.h).
+    const ENDS: u32 = 0x0000_0404;
+    const KILL: u64 = 1 << 8;
+    // The signal goes from pending to the flag, so the flag is read last.
+    let status = host.read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let (Some(own), Some(shared)) = (pending("SigPnd:"), pending("ShdPnd:")) else { return false };
+    let lives = |now: Process| !now.is_dead() && now.flags & ENDS == 0;
+    (own | shared) & KILL == 0 && stat(host, pid).is_some_and(lives)
+}
+
 /// Every process, by pid.
 pub(crate) fn processes(host: &Host) -> BTreeMap<i32, Process> {
     scan(&host.path("/proc"))

@@ -31,8 +31,10 @@ use crate::lang::{self, Lang, Text};
 use crate::logs::Console;
 use crate::muster;
 use crate::observe::OomWatch;
+use crate::observe::kernel_log::LoggedKills;
 use crate::report;
 use crate::report::closing;
+use crate::report::ending::memory;
 use crate::report::journal::Journal;
 use crate::settings::{self, Color};
 use crate::status::StatusBoard;
@@ -106,9 +108,16 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
         HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
         HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
     };
-    if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, oom.kills(&host)) {
+    let account = oom.account(&host, LoggedKills::default());
+    if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, account.kills(None)) {
         let agent = text!("the agent of ranklaunch", "ranklaunch 的 agent 进程");
-        ending = report::ending::memory::of_victim(ending, &agent, &kills);
+        ending = match lost.outlived.filter(|outlived| account.is_outlived_by(outlived.count)) {
+            Some(outlived) => {
+                let ago = outlived.rose.and_then(|rose| lost.at.checked_duration_since(rose));
+                memory::of_another(ending, &kills, ago)
+            }
+            None => memory::of_victim(ending, &agent, &kills),
+        };
     }
     let code = remap(&report_settings.exit_codes, ending.code);
     let words = closing::ended_early(&ending, code, lang);

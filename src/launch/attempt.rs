@@ -2,6 +2,7 @@
 //!
 //! Takes a [`Ready`] node. Gives how the attempt ended, and the files that remain to be written.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -34,6 +35,7 @@ use super::trainjob;
 use super::warm;
 use super::witnesses::Witnesses;
 use crate::deadline::{in_thread, with_deadline_async};
+use crate::host::Host;
 use crate::inject::Injection;
 use crate::lang::Text;
 use crate::logs::{self, FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
@@ -258,8 +260,12 @@ impl Attempt {
         let companions: [&dyn Companion; 7] =
             [&rules, &sampler, &slow, &running, &hang, witnesses, &*self.diagnosis];
         let mut notice = |notice: Notice| {
-            if matches!(notice, Notice::Stopping { .. }) {
-                oom.note(&context.host);
+            match &notice {
+                Notice::RankStarted { pid, .. } => oom.began(*pid),
+                Notice::EngineStarted { pid } => oom.began_engine(*pid),
+                Notice::KilledIn { pid, group } => oom.killed_in(*pid, group),
+                Notice::Stopping { .. } => oom.note(&context.host),
+                _ => {}
             }
             companions.iter().for_each(|companion| companion.hear(&notice));
             if let Some(phase) = context.board.notice(&notice) {
@@ -271,9 +277,7 @@ impl Attempt {
         let judge = |seen: &Outcome| {
             let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
             let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
-            let kills =
-                oom.kills(&context.host).map(|kills| kills.told(witnesses.oom_constraint()));
-            memory::attributed(ending, seen, kills, oom.counts())
+            memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
             guard.link.announce_interactive();
@@ -290,6 +294,7 @@ impl Attempt {
             tokio::select! {
                 () = stands_still => StopReason::StoodStill,
                 () = breaks_rule => StopReason::RuleBroken,
+                never = watch_kills(oom, &context.host, guard) => match never {},
             }
         };
         let outcome = match &mut ready.session {
@@ -388,7 +393,8 @@ impl Attempt {
             scratch,
         } = self;
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
-        let constraint = diagnosis.witnesses().oom_constraint();
+        let account = oom.account(&context.host, diagnosis.witnesses().oom_kills());
+        let oom = memory::recorded(ending, outcome.as_ref(), &account);
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
         let recorded =
@@ -422,7 +428,7 @@ impl Attempt {
             plan: report::plan_json::json(&plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
-            oom: oom.kills(&context.host).map(|kills| kills.told(constraint)),
+            oom,
             exit_code,
             logs: Value::Null,
             link_errors,
@@ -436,6 +442,20 @@ impl Attempt {
         let evidence = error_files.chain(recorded.files).collect();
         Rest { clock, logs, folder, record, evidence, sampling }
     }
+}
+
+/// Looks at the kernel's count of kills for memory while the ranks run. The guard is told what this
+/// process has outlived, in case it is killed itself.
+async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> Infallible {
+    let mut told = None;
+    while let Some(look) = oom.look(host) {
+        if told != Some(look.outlived) {
+            guard.link.announce_outlived(look.outlived);
+            told = Some(look.outlived);
+        }
+        tokio::time::sleep(look.next).await;
+    }
+    std::future::pending().await
 }
 
 /// The records of torch after a failure.

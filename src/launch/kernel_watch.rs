@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use super::statements::{Statement, WatchedGpu};
 use crate::host::Host;
 use crate::observe::kernel_log::{
-    About, JobIdentity, KernelLine, KernelLog, OomConstraint, has_pids_of_the_machine,
-    oom_constraint, own_groups,
+    About, JobIdentity, KernelLine, KernelLog, LoggedKills, has_pids_of_the_machine, own_groups,
 };
 use crate::rank::GlobalRank;
 
@@ -40,8 +39,7 @@ struct Watched {
     ranks: Vec<(i32, GlobalRank)>,
     statements: Vec<Statement>,
     noted: usize,
-    /// Of the first kill of the job.
-    constraint: Option<OomConstraint>,
+    kills: LoggedKills,
 }
 
 impl KernelWatch {
@@ -56,16 +54,17 @@ impl KernelWatch {
         };
         let addresses = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
         let job = JobIdentity { gpus: addresses, pids: Vec::new(), groups: own_groups(host) };
+        let pids_are_ours = has_pids_of_the_machine(host);
         Some(KernelWatch(Mutex::new(Watched {
             host: Arc::clone(host),
             log,
             job,
-            pids_are_ours: has_pids_of_the_machine(host),
+            pids_are_ours,
             gpus,
             ranks: Vec::new(),
             statements: Vec::new(),
             noted: 0,
-            constraint: None,
+            kills: LoggedKills::new(pids_are_ours),
         })))
     }
 
@@ -85,11 +84,11 @@ impl KernelWatch {
         watched.statements.iter().filter(recent).cloned().collect()
     }
 
-    /// Whose memory was exhausted when the kernel killed a process of the job.
-    pub(super) fn oom_constraint(&self) -> Option<OomConstraint> {
+    /// Which processes of the job the kernel killed for memory, and whose memory was exhausted.
+    pub(super) fn oom_kills(&self) -> LoggedKills {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.read();
-        watched.constraint
+        watched.kills.clone()
     }
 }
 
@@ -102,7 +101,7 @@ impl Watched {
     }
 
     fn note(&mut self, arrived: Instant, KernelLine { about, text, .. }: KernelLine) {
-        self.constraint = self.constraint.or_else(|| oom_constraint(&text));
+        self.kills.read(&text, &self.job.groups);
         let rank = match about {
             About::Gpu(at) => self.gpus.get(at).and_then(|gpu| gpu.rank),
             About::Process(pid) => {

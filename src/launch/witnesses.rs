@@ -10,7 +10,7 @@ use super::kernel_watch::KernelWatch;
 use super::statements::{Statement, watched_gpus};
 use crate::host::Host;
 use crate::observe::GpuSource;
-use crate::observe::kernel_log::OomConstraint;
+use crate::observe::kernel_log::LoggedKills;
 use crate::outcome::Planned;
 use crate::plan::Plan;
 use crate::rank::GlobalRank;
@@ -61,9 +61,9 @@ impl Witnesses {
         driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
     }
 
-    /// Whose memory was exhausted when the kernel killed a process of the job.
-    pub(super) fn oom_constraint(&self) -> Option<OomConstraint> {
-        self.kernel.as_ref().and_then(KernelWatch::oom_constraint)
+    /// What the kernel logged of its kills for memory; nothing where the log is not readable.
+    pub(super) fn oom_kills(&self) -> LoggedKills {
+        self.kernel.as_ref().map(KernelWatch::oom_kills).unwrap_or_default()
     }
 
     /// When the driver first said something while the ranks ran.

@@ -22,7 +22,7 @@ mod script;
 pub(crate) mod state;
 
 pub use facts::*;
-pub(crate) use oom::{OomKills, OomPlace, OomWatch};
+pub(crate) use oom::{OomAccount, OomKills, OomPlace, OomWatch, Suspect};
 pub(crate) use pid_1::non_forwarding_init;
 pub(crate) use python::{checkpoint_heads, python};
 pub(crate) use script::{digest, engine_files, script};

@@ -1,354 +1,286 @@
-//! Counts the kills of the kernel's out-of-memory killer in this container.
+//! Counts the kills of the kernel's out-of-memory killer in this container, and tells who outlived
+//! them.
 //!
-//! Takes the [`Host`]; gives the counters of our memory cgroups, and later their growth. A kill
-//! is counted in the group of the victim before the victim gets its SIGKILL (mm/oom_kill.c,
-//! `__oom_kill_process`), so the count is there when the process ends.
+//! Takes the [`Host`], the processes that can be its victims, and looks from time to time; gives an
+//! [`OomAccount`] of a failure. A kill is counted in the group of the victim, in version 2 also in
+//! all groups around it, before the victim gets its SIGKILL (mm/oom_kill.c, `__oom_kill_process`).
+//! So only our own group shows kills of ours, and a process that runs after a count was not meant.
+//! Never says who sent a SIGKILL: that is the report's.
 
-use std::sync::OnceLock;
+mod groups;
 
-use crate::cgroups::{Groups, NO_LIMIT};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
 use crate::host::Host;
-use crate::observe::kernel_log::OomConstraint;
+use crate::observe::kernel_log::{GroupPlace, LoggedKills, OomConstraint};
+use crate::procfs;
+use groups::{Counters, Group, groups};
+pub(crate) use groups::{OomKills, OomPlace};
 
-/// Kills by the kernel since a point in time.
+/// Between two looks. A look reads one file of the kernel.
+const PACE: Duration = Duration::from_millis(500);
+/// After a kill, until who lives is looked at: longer than the kernel needs between count and
+/// signal, both within one spinlock.
+const SOON: Duration = Duration::from_millis(100);
+
+/// Who ended by a SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OomKills {
-    /// Processes of this container that were killed, at least 1.
-    pub processes: u64,
-    pub place: OomPlace,
-}
-
-/// Whose memory was exhausted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OomPlace {
-    /// A limit of this container, in bytes, and the peak use of its group (memory.peak since Linux
-    /// 5.19, memory.max_usage_in_bytes).
-    Limit { limit: u64, peak: Option<u64> },
-    /// The kernel's log says that it was the limit of a control group, none of those seen here.
-    OuterLimit,
-    /// The kernel's log says that it was the node itself.
-    Node,
-    /// Neither the counters nor the log show it: the node, or an outer group such as the pod's.
-    Open,
-}
-
-impl OomKills {
-    /// Completed by the kernel's log, which knows it for certain. The counters of version 1 also
-    /// rise when a cache fills the limit, and none shows the groups outside of a container.
-    pub(crate) fn told(self, constraint: Option<OomConstraint>) -> OomKills {
-        let place = match (constraint, self.place) {
-            (Some(OomConstraint::Node), _) => OomPlace::Node,
-            (Some(OomConstraint::Group), OomPlace::Open) => OomPlace::OuterLimit,
-            (_, place) => place,
-        };
-        OomKills { place, ..self }
-    }
+pub(crate) enum Suspect {
+    /// A rank or a command, by its pid, where that is known.
+    Process(Option<i32>),
+    /// The shim of a process with this pid.
+    ShimOf(Option<i32>),
+    Engine,
 }
 
 /// The counters at the start, and their growth at the first failure.
 #[derive(Debug)]
 pub(crate) struct OomWatch {
-    before: Vec<Counters>,
-    first: OnceLock<Option<OomKills>>,
+    /// Innermost first.
+    groups: Vec<(Group, Counters)>,
+    looked: Mutex<Looked>,
+    first: OnceLock<Noted>,
 }
 
-/// Of one group, innermost first.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counters {
-    kills: u64,
-    /// How often the group's own limit was hit; in version 1 only whether it grew means something.
-    hits: u64,
+/// What the looks found. Counts are the kernel's own, which began with the group.
+#[derive(Debug, Clone, Default)]
+struct Looked {
+    count: u64,
+    /// When a look first found the last kill.
+    rose: Option<Instant>,
+    /// Processes with the count that each has outlived.
+    living: BTreeMap<i32, u64>,
+    engine: Option<i32>,
+    /// Processes that were killed in another group than ours, with its path.
+    killed_in: BTreeMap<i32, String>,
+}
+
+/// The growth up to a moment.
+#[derive(Debug, Clone)]
+struct Noted {
+    at: Instant,
+    count: u64,
+    /// When a look found the last kill; None: none did.
+    rose: Option<Instant>,
+    kills: Option<OomKills>,
+    /// Of processes that had left our group.
+    elsewhere: BTreeMap<i32, OomKills>,
+    /// Of each group, innermost first.
+    limits: Vec<Option<OomPlace>>,
+}
+
+/// What a look gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The count that whoever looks has outlived.
+    pub outlived: u64,
+    /// When to look again.
+    pub next: Duration,
+}
+
+/// What the kernel counted and logged up to the first failure, and who outlived it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OomAccount {
+    /// The kernel counts kills on this node, so that a count of 0 is proof.
+    pub counts: bool,
+    noted: Option<Noted>,
+    looked: Looked,
+    logged: LoggedKills,
 }
 
 impl OomWatch {
     pub(crate) fn begin(host: &Host) -> OomWatch {
-        let before = groups(host).iter().map(|group| group.counters(host)).collect();
-        OomWatch { before, first: OnceLock::new() }
+        let groups: Vec<_> = groups(host)
+            .into_iter()
+            .map(|group| {
+                let counters = group.counters(host);
+                (group, counters)
+            })
+            .collect();
+        let count = groups.first().map_or(0, |(_, own)| own.kills);
+        let looked = Mutex::new(Looked { count, ..Looked::default() });
+        OomWatch { groups, looked, first: OnceLock::new() }
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A rank or a command has started.
+    pub(crate) fn began(&self, pid: i32) {
+        let mut looked = self.looked();
+        let count = looked.count;
+        looked.living.insert(pid, count);
+    }
+
+    pub(crate) fn began_engine(&self, pid: i32) {
+        self.began(pid);
+        self.looked().engine = Some(pid);
+    }
+
+    /// A process was killed in this group, which is not ours, and has not ended yet.
+    pub(crate) fn killed_in(&self, pid: i32, group: &str) {
+        self.looked().killed_in.insert(pid, group.to_owned());
+    }
+
+    /// Looks at the count, and after a kill at who lives. None: the kernel counts nothing here.
+    pub(crate) fn look(&self, host: &Host) -> Option<Look> {
+        let (own, _) = self.groups.first()?;
+        let now = own.kills(host);
+        let mut looked = self.looked();
+        // What was counted at the look before has reached its victim by now.
+        let outlived = std::mem::replace(&mut looked.count, now);
+        if now > outlived {
+            looked.rose = Some(Instant::now());
+        }
+        // The pid of a rank that has failed may be another process's by now.
+        if self.first.get().is_none() {
+            let behind = looked.living.iter_mut().filter(|(_, count)| **count < outlived);
+            for (pid, count) in behind {
+                if procfs::lives_on(host, *pid) {
+                    *count = outlived;
+                }
+            }
+        }
+        Some(Look { outlived, next: if now > outlived { SOON } else { PACE } })
     }
 
     /// Keeps the current growth on the first call. Kills after the first failure are not its
     /// cause.
     pub(crate) fn note(&self, host: &Host) {
-        self.first.get_or_init(|| self.since(host));
+        self.first.get_or_init(|| self.noted(host));
     }
 
-    /// Whether the kernel would count a kill.
-    pub(crate) fn counts(&self) -> bool {
-        !self.before.is_empty()
+    /// The kept growth, or else the current one, with what the kernel logged.
+    pub(crate) fn account(&self, host: &Host, logged: LoggedKills) -> OomAccount {
+        let noted = self.first.get().cloned().unwrap_or_else(|| self.noted(host));
+        OomAccount {
+            counts: !self.groups.is_empty(),
+            noted: Some(noted),
+            looked: self.looked().clone(),
+            logged,
+        }
     }
 
-    /// The kept growth, or else the current one.
-    pub(crate) fn kills(&self, host: &Host) -> Option<OomKills> {
-        self.first.get().copied().unwrap_or_else(|| self.since(host))
-    }
-
-    fn since(&self, host: &Host) -> Option<OomKills> {
-        let groups = groups(host);
-        let rose: Vec<Counters> = groups
-            .iter()
-            .zip(&self.before)
-            .map(|(group, before)| {
-                let now = group.counters(host);
-                Counters {
-                    kills: now.kills.saturating_sub(before.kills),
-                    hits: now.hits.saturating_sub(before.hits),
-                }
-            })
-            .collect();
-        // Outer groups also count the kills of inner ones (version 2), and without a namespace
-        // those of other containers.
-        let processes = rose.iter().map(|counters| counters.kills).find(|kills| *kills > 0)?;
-        let hit = groups.iter().zip(&rose).find(|(_, counters)| counters.hits > 0);
-        let place = hit.and_then(|(group, _)| group.limit(host)).unwrap_or(OomPlace::Open);
-        Some(OomKills { processes, place })
+    fn noted(&self, host: &Host) -> Noted {
+        let now: Vec<Counters> =
+            self.groups.iter().map(|(group, _)| group.counters(host)).collect();
+        let rose =
+            self.groups.iter().zip(&now).map(|((group, before), now)| (group, now.since(before)));
+        let rose: Vec<(&Group, Counters)> = rose.collect();
+        let processes = rose.first().map_or(0, |(_, own)| own.kills);
+        let count = now.first().map_or(0, |own| own.kills);
+        let looked = self.looked();
+        Noted {
+            at: Instant::now(),
+            count,
+            rose: looked.rose.filter(|_| looked.count == count),
+            kills: (processes > 0)
+                .then(|| OomKills { processes, place: groups::reached(host, &rose) }),
+            elsewhere: looked
+                .killed_in
+                .iter()
+                .filter_map(|(pid, path)| Some((*pid, groups::elsewhere(host, path, &rose)?)))
+                .collect(),
+            limits: rose.iter().map(|(group, _)| group.limit(host)).collect(),
+        }
     }
 }
 
-/// A folder of the memory controller, with the file names of its version.
-struct Group {
-    folder: String,
-    unified: bool,
-}
-
-fn groups(host: &Host) -> Vec<Group> {
-    let found = Groups::of_this_process(host);
-    let of = |folders: &[String], unified: bool, file: &str| -> Vec<Group> {
-        folders
-            .iter()
-            // Kernels before 4.13 do not count kills in version 1.
-            .filter(|folder| {
-                let text = host.read(format!("{folder}/{file}")).unwrap_or_default();
-                text.lines().any(|line| line.starts_with("oom_kill "))
-            })
-            .map(|folder| Group { folder: folder.clone(), unified })
-            .collect()
-    };
-    let unified = of(&found.unified, true, "memory.events");
-    if unified.is_empty() { of(&found.memory, false, "memory.oom_control") } else { unified }
-}
-
-impl Group {
-    fn read(&self, host: &Host, file: &str) -> String {
-        host.read(format!("{}/{file}", self.folder)).unwrap_or_default()
-    }
-
-    fn number(&self, host: &Host, file: &str) -> Option<u64> {
-        self.read(host, file).trim().parse().ok()
-    }
-
-    fn counters(&self, host: &Host) -> Counters {
-        let file = if self.unified { "memory.events" } else { "memory.oom_control" };
-        let text = self.read(host, file);
-        let counter = |name: &str| -> u64 {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+impl OomAccount {
+    /// The kills, none of which anybody is known to have outlived.
+    #[cfg(test)]
+    pub(crate) fn of(kills: Option<OomKills>, counts: bool) -> OomAccount {
+        let count = kills.map_or(0, |kills| kills.processes);
+        let noted = Noted {
+            at: Instant::now(),
+            count,
+            rose: None,
+            kills,
+            elsewhere: BTreeMap::new(),
+            limits: Vec::new(),
         };
-        let hits = if self.unified {
-            counter("oom ")
-        } else {
-            // Where the limit of memory and swap is the same, that one fails, and newer kernels
-            // (seen with 6.18) count neither failure: then the peak is what reaches the limit.
-            let failures = ["memory.failcnt", "memory.memsw.failcnt"].into_iter();
-            let failures = failures.filter_map(|file| self.number(host, file)).sum::<u64>();
-            failures + u64::from(self.limits(host).any(|(limit, peak)| is_at(limit, peak)))
+        OomAccount { counts, noted: Some(noted), ..OomAccount::default() }
+    }
+
+    /// The same where these processes outlived all, the engine among them.
+    #[cfg(test)]
+    pub(crate) fn outlived_by(mut self, pids: &[i32], ago: Option<Duration>) -> OomAccount {
+        if let Some(noted) = &mut self.noted {
+            noted.rose = ago.and_then(|ago| noted.at.checked_sub(ago));
+            self.looked.living = pids.iter().map(|pid| (*pid, noted.count)).collect();
+        }
+        self.looked.engine = pids.first().copied();
+        self
+    }
+
+    /// The kills; the place is that of the one of this process, else of the last one.
+    ///
+    /// The kernel's log knows the place for certain. The counters of version 1 also rise when a
+    /// cache fills the limit, and none shows the groups outside of a container.
+    pub(crate) fn kills(&self, pid: Option<i32>) -> Option<OomKills> {
+        let Noted { kills, limits, .. } = self.noted.as_ref()?;
+        let constraint = self.logged.constraint(pid);
+        if let Some(kills) = self.elsewhere(pid) {
+            let of_node = constraint == Some(OomConstraint::Node);
+            return Some(if of_node { OomKills { place: OomPlace::Node, ..kills } } else { kills });
+        }
+        let kills = (*kills)?;
+        let seen = |level: usize| limits.get(level).copied().flatten();
+        let place = match (constraint, kills.place) {
+            (Some(OomConstraint::Node), _) => OomPlace::Node,
+            (Some(OomConstraint::Group(GroupPlace::Around(level))), _) => {
+                seen(level).unwrap_or(OomPlace::OuterLimit)
+            }
+            (Some(OomConstraint::Group(GroupPlace::Inside)), _) => OomPlace::InnerLimit,
+            (Some(OomConstraint::Group(GroupPlace::Unknown)), OomPlace::Open) => {
+                OomPlace::OuterLimit
+            }
+            (_, place) => place,
         };
-        Counters { kills: counter("oom_kill "), hits }
+        Some(OomKills { place, ..kills })
     }
 
-    /// The limits, each with the peak of its use, that of memory first.
-    fn limits(&self, host: &Host) -> impl Iterator<Item = (u64, Option<u64>)> {
-        let files: &[_] = match self.unified {
-            true => &[("memory.max", "memory.peak")],
-            false => &[
-                ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
-                ("memory.memsw.limit_in_bytes", "memory.memsw.max_usage_in_bytes"),
-            ],
+    /// Whether the kernel killed it, as far as that is known: the log names its pid; or a kill was
+    /// counted that it is not known to have outlived, and that no other process is named for.
+    pub(crate) fn was_killed(&self, suspect: Suspect) -> bool {
+        if let Suspect::Process(pid) = suspect
+            && self.elsewhere(pid).is_some()
+        {
+            return true;
+        }
+        let Some(Noted { count, kills: Some(kills), .. }) = &self.noted else { return false };
+        let pid = match suspect {
+            Suspect::Process(pid) | Suspect::ShimOf(pid) => pid,
+            Suspect::Engine => self.looked.engine,
         };
-        files.iter().filter_map(|(limit, peak)| {
-            let limit = self.number(host, limit).filter(|bytes| *bytes < NO_LIMIT)?;
-            Some((limit, self.number(host, peak)))
-        })
+        // A shim ends its rank when it ends, so the rank's life is the shim's; only its pid is another.
+        let named = pid.filter(|_| !matches!(suspect, Suspect::ShimOf(_)));
+        let outlived = pid.and_then(|pid| self.looked.living.get(&pid));
+        match named.and_then(|pid| self.logged.names(pid, kills.processes)) {
+            Some(named) => named,
+            None => outlived.is_none_or(|outlived| count > outlived),
+        }
     }
 
-    /// The limit that was reached; where no peak shows which, the first.
-    fn limit(&self, host: &Host) -> Option<OomPlace> {
-        let reached = self.limits(host).find(|(limit, peak)| is_at(*limit, *peak));
-        let (limit, peak) = reached.or_else(|| self.limits(host).next())?;
-        Some(OomPlace::Limit { limit, peak })
+    /// The kills of the group in which this process was killed, if that was not ours.
+    fn elsewhere(&self, pid: Option<i32>) -> Option<OomKills> {
+        self.noted.as_ref()?.elsewhere.get(&pid?).copied()
     }
-}
 
-/// Whether a use reached its limit. The charge that fails is not in the peak: up to eight pages
-/// (PAGE_ALLOC_COSTLY_ORDER), of up to 64 KiB.
-fn is_at(limit: u64, peak: Option<u64>) -> bool {
-    const NEAR: u64 = 1 << 20;
-    peak.is_some_and(|peak| peak.saturating_add(NEAR) > limit)
+    /// Time between the last kill and the failure, where a look came between them.
+    pub(crate) fn since_last(&self) -> Option<Duration> {
+        let Noted { at, rose, .. } = self.noted.as_ref()?;
+        at.checked_duration_since((*rose)?)
+    }
+
+    /// Whether nothing was counted after this count.
+    pub(crate) fn is_outlived_by(&self, outlived: u64) -> bool {
+        self.noted.as_ref().is_some_and(|noted| noted.count <= outlived)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::path::Path;
-
-    use super::*;
-
-    /// Path and text.
-    type Files = &'static [(&'static str, &'static str)];
-
-    fn limit(processes: u64, limit: u64, peak: u64) -> OomKills {
-        OomKills { processes, place: OomPlace::Limit { limit, peak: Some(peak) } }
-    }
-
-    fn write(root: &Path, files: &[(&str, &str)]) {
-        for (file, text) in files {
-            let path = root.join(file);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
-            std::fs::write(path, text).expect("a file");
-        }
-    }
-
-    fn after(before: &[(&str, &str)], then: &[(&str, &str)]) -> Option<OomKills> {
-        let root = tempfile::tempdir().expect("a folder");
-        write(root.path(), before);
-        let host = Host::replayed(root.path(), BTreeMap::new());
-        let watch = OomWatch::begin(&host);
-        assert!(watch.counts());
-        assert_eq!(watch.kills(&host), None, "nothing has happened yet");
-        write(root.path(), then);
-        watch.kills(&host)
-    }
-
-    const UNIFIED: Files = &[
-        ("proc/self/cgroup", "0::/pod/box\n"),
-        (
-            "sys/fs/cgroup/pod/box/memory.events",
-            "low 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 0\n",
-        ),
-        ("sys/fs/cgroup/pod/box/memory.max", "67108864\n"),
-        ("sys/fs/cgroup/pod/box/memory.peak", "67100672\n"),
-        ("sys/fs/cgroup/pod/memory.events", "oom 1\noom_kill 4\n"),
-        ("sys/fs/cgroup/pod/memory.max", "134217728\n"),
-        ("sys/fs/cgroup/pod/memory.peak", "134217728\n"),
-    ];
-
-    #[test]
-    fn the_limit_that_was_hit_is_named() {
-        let rows: [(Files, Option<OomKills>); 4] = [
-            (
-                &[
-                    ("sys/fs/cgroup/pod/box/memory.events", "oom 2\noom_kill 3\n"),
-                    ("sys/fs/cgroup/pod/memory.events", "oom 2\noom_kill 6\n"),
-                ],
-                Some(limit(2, 64 << 20, 67100672)),
-            ),
-            // The limit of the pod of this container.
-            (
-                &[
-                    ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
-                    ("sys/fs/cgroup/pod/memory.events", "oom 2\noom_kill 5\n"),
-                ],
-                Some(limit(1, 128 << 20, 128 << 20)),
-            ),
-            // Of the node or of an outer group, since none of ours was at its limit.
-            (
-                &[
-                    ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
-                    ("sys/fs/cgroup/pod/memory.events", "oom 1\noom_kill 5\n"),
-                ],
-                Some(OomKills { processes: 1, place: OomPlace::Open }),
-            ),
-            // At the limit, but enough memory could be reclaimed.
-            (&[("sys/fs/cgroup/pod/box/memory.events", "oom 9\noom_kill 1\n")], None),
-        ];
-        for (then, expected) in rows {
-            assert_eq!(after(UNIFIED, then), expected, "{then:?}");
-        }
-    }
-
-    #[test]
-    fn the_first_version_says_it_in_other_words() {
-        let before = [
-            ("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n"),
-            // Below the container's mount the top is its own group.
-            (
-                "sys/fs/cgroup/memory/memory.oom_control",
-                "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
-            ),
-            ("sys/fs/cgroup/memory/memory.failcnt", "0\n"),
-            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
-            ("sys/fs/cgroup/memory/memory.max_usage_in_bytes", "67108864\n"),
-        ];
-        let then = [
-            (
-                "sys/fs/cgroup/memory/memory.oom_control",
-                "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-            ),
-            ("sys/fs/cgroup/memory/memory.failcnt", "12\n"),
-        ];
-        assert_eq!(after(&before, &then), Some(limit(1, 64 << 20, 64 << 20)));
-    }
-
-    /// One group of version 1: (peak before, peak after, what else changed) with a limit of 64 MiB of
-    /// memory and of memory and swap.
-    #[test]
-    fn a_peak_at_the_limit_shows_it_in_version_1() {
-        const TOP: &str = "sys/fs/cgroup/memory";
-        let of = |before: u64, then: u64, memsw: u64, failures: &str| {
-            let files = |kills: u32, peak: u64, failures: &str| {
-                let limit = (64_u64 << 20).to_string();
-                vec![
-                    ("memory.oom_control", format!("under_oom 0\noom_kill {kills}\n")),
-                    ("memory.failcnt", "0".to_owned()),
-                    ("memory.limit_in_bytes", limit),
-                    ("memory.max_usage_in_bytes", (peak << 20).to_string()),
-                    ("memory.memsw.failcnt", failures.to_owned()),
-                    ("memory.memsw.limit_in_bytes", (memsw << 20).to_string()),
-                    ("memory.memsw.max_usage_in_bytes", (peak << 20).to_string()),
-                ]
-            };
-            let root = tempfile::tempdir().expect("a folder");
-            let put = |files: Vec<(&str, String)>| {
-                for (name, text) in files {
-                    write(root.path(), &[(&format!("{TOP}/{name}"), &text)]);
-                }
-            };
-            write(root.path(), &[("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")]);
-            put(files(0, before, "0"));
-            let host = Host::replayed(root.path(), BTreeMap::new());
-            let watch = OomWatch::begin(&host);
-            put(files(1, then, failures));
-            watch.kills(&host).map(|kills| kills.place)
-        };
-        let at_limit =
-            |peak: u64| Some(OomPlace::Limit { limit: 64 << 20, peak: Some(peak << 20) });
-        // As docker run --memory 64m --memory-swap 64m leaves it with Linux 6.18.
-        assert_eq!(of(20, 64, 64, "0"), at_limit(64));
-        // Older kernels count the failures of memory and swap.
-        assert_eq!(of(20, 40, 64, "3"), at_limit(40));
-        // The peak was there before: a cache filled it, or an earlier job.
-        assert_eq!(of(64, 64, 128, "0"), Some(OomPlace::Open));
-        assert_eq!(of(20, 40, 128, "0"), Some(OomPlace::Open));
-    }
-
-    #[test]
-    fn the_log_of_the_kernel_decides_what_counters_leave_open() {
-        let (at_limit, open) = (limit(1, 1, 1), OomKills { processes: 1, place: OomPlace::Open });
-        let place = |kills: OomKills, said| kills.told(said).place;
-        assert_eq!(place(at_limit, Some(OomConstraint::Node)), OomPlace::Node);
-        assert_eq!(place(at_limit, Some(OomConstraint::Group)), at_limit.place);
-        assert_eq!(place(open, Some(OomConstraint::Group)), OomPlace::OuterLimit);
-        assert_eq!(place(open, None), OomPlace::Open);
-    }
-
-    #[test]
-    fn what_the_stop_itself_causes_is_no_cause() {
-        let root = tempfile::tempdir().expect("a folder");
-        write(root.path(), UNIFIED);
-        let host = Host::replayed(root.path(), BTreeMap::new());
-        let watch = OomWatch::begin(&host);
-        watch.note(&host);
-        write(root.path(), &[("sys/fs/cgroup/pod/box/memory.events", "oom 2\noom_kill 2\n")]);
-        watch.note(&host);
-        assert_eq!(watch.kills(&host), None);
-    }
-}
+mod tests;

@@ -142,7 +142,9 @@ fn outcome_json(outcome: &Outcome) -> Value {
 fn oom_json(kills: OomKills) -> Value {
     let (limit, peak) = match kills.place {
         OomPlace::Limit { limit, peak } => (Some(limit), peak),
-        OomPlace::OuterLimit | OomPlace::Node | OomPlace::Open => (None, None),
+        OomPlace::InnerLimit | OomPlace::OuterLimit | OomPlace::Node | OomPlace::Open => {
+            (None, None)
+        }
     };
     json!({
         "processes": kills.processes,

@@ -54,8 +54,30 @@ const WATCHED: [Signal; 14] = [
 #[derive(Debug)]
 pub(crate) struct LostAgent {
     pub how: HowLost,
+    pub at: Instant,
     /// What it sent with [`AgentLink::send_report_settings`].
     pub report_settings: Option<Vec<u8>>,
+    /// What it sent last with [`AgentLink::announce_outlived`].
+    pub outlived: Option<Outlived>,
+}
+
+/// The kernel's count of kills for memory that the agent has outlived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outlived {
+    pub count: u64,
+    /// When it was told that the count had risen; None: it never rose.
+    pub rose: Option<Instant>,
+}
+
+impl Outlived {
+    fn then(before: Option<Outlived>, count: u64) -> Outlived {
+        let rose = match before {
+            Some(before) if count > before.count => Some(Instant::now()),
+            Some(before) => before.rose,
+            None => None,
+        };
+        Outlived { count, rose }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +148,7 @@ pub(crate) fn guarded(
         interactive: false,
         status_line: false,
         report_settings: None,
+        outlived: None,
     };
     let over = guard.watch();
     Ok(guard.after_agent(over, lost))
@@ -157,6 +180,7 @@ struct Guard {
     /// The agent draws a line at the end of the terminal.
     status_line: bool,
     report_settings: Option<Vec<u8>>,
+    outlived: Option<Outlived>,
 }
 
 impl Guard {
@@ -209,6 +233,9 @@ impl Guard {
                 Some(AgentReport::Left(pids)) => self.reaper.leave_behind(&pids),
                 Some(AgentReport::ReportSettings(report_settings)) => {
                     self.report_settings = Some(report_settings)
+                }
+                Some(AgentReport::Outlived(count)) => {
+                    self.outlived = Some(Outlived::then(self.outlived, count));
                 }
                 Some(AgentReport::Verdict(code)) => {
                     self.verdict = Some((code, Instant::now() + LEAVE));
@@ -271,7 +298,9 @@ impl Guard {
             terminal::erase_for_agent();
         }
         let (said, report_settings) = (self.said, self.report_settings.take());
-        let speak = |how| said.unwrap_or_else(|| lost(&LostAgent { how, report_settings }));
+        let (at, outlived) = (Instant::now(), self.outlived);
+        let speak =
+            |how| said.unwrap_or_else(|| lost(&LostAgent { how, at, report_settings, outlived }));
         let code = match over {
             // The time is used up, so the report comes before the sweep, which may take long.
             AgentEnd::Lost(how @ HowLost::Hung { .. }) => {

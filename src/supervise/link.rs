@@ -63,6 +63,8 @@ pub(super) enum AgentReport {
     Left(Vec<i32>),
     /// What a report for a lost agent needs; opaque to the guard.
     ReportSettings(Vec<u8>),
+    /// The kernel's count of kills for memory that the agent has outlived.
+    Outlived(u64),
 }
 
 /// The longest packet of the agent, in bytes.
@@ -85,6 +87,7 @@ impl AgentReport {
                 word(b'l', &bytes)
             }
             AgentReport::ReportSettings(report_settings) => word(b'w', report_settings),
+            AgentReport::Outlived(count) => word(b'o', &count.to_le_bytes()),
         }
     }
 
@@ -103,6 +106,7 @@ impl AgentReport {
                 rest.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect(),
             ),
             b'w' => AgentReport::ReportSettings(rest.to_vec()),
+            b'o' => AgentReport::Outlived(u64::from_le_bytes(rest.try_into().ok()?)),
             _ => return None,
         })
     }
@@ -177,6 +181,12 @@ impl AgentLink {
         if report_settings.len() < LONGEST {
             self.say(AgentReport::ReportSettings(report_settings.to_vec()));
         }
+    }
+
+    /// Tells the guard that this process runs although the kernel has counted so many kills for
+    /// memory, so that none of them was its own.
+    pub(crate) fn announce_outlived(&self, count: u64) {
+        self.say(AgentReport::Outlived(count));
     }
 
     /// Tells the guard of processes that outlived SIGKILL, so that it does not wait for them.
@@ -259,6 +269,7 @@ mod tests {
             AgentReport::Left(vec![7, 1 << 20]),
             AgentReport::Left(vec![]),
             AgentReport::ReportSettings(b"{}".to_vec()),
+            AgentReport::Outlived(u64::MAX),
         ] {
             assert_eq!(AgentReport::decode(&word.encode()), Some(word));
         }

@@ -59,6 +59,11 @@ pub(super) enum FromRank {
         device: u64,
         inode: u64,
     },
+    /// Before the end by SIGKILL of a rank that had left the control group of its shim: its own one,
+    /// as /proc names it.
+    KilledIn {
+        group: String,
+    },
     Ended {
         end: End,
     },

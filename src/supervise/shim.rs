@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
-use rustix::process::WaitOptions;
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid};
 
 use super::asked::{self, Asked};
 use super::bind::{self, Placement};
@@ -36,6 +36,8 @@ use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::warmed::{self, Adoption, RelaySocket};
 use super::{attempts, socket, stdin, tree};
+use crate::cgroups;
+use crate::host::Host;
 use crate::inject;
 use crate::lang::{Text, cause};
 use crate::outcome::{End, Notice, exec_code};
@@ -241,6 +243,8 @@ struct Shim {
     child: i32,
     /// The user's process was reaped, so its pid may be reused.
     reaped: bool,
+    /// The control group in which SIGKILL met it, if that is not ours.
+    killed_in: Option<String>,
     grace: Duration,
     /// We have no descendant any more.
     childless: bool,
@@ -258,6 +262,20 @@ struct Shim {
     may_leave: bool,
     /// The engine's child, if that is another process.
     relay: Option<RelaySocket>,
+}
+
+/// The control group of a child that SIGKILL has ended and that is not reaped yet, if it is another
+/// than ours: a rank may have entered one, and the kernel counts kills for memory there.
+fn killed_elsewhere(child: i32) -> Option<String> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = waitid(WaitId::Pid(Pid::from_raw(child)?), options).ok()??;
+    if ended.terminating_signal() != Some(Signal::KILL.as_raw()) {
+        return None;
+    }
+    let host = Host::live();
+    let group = cgroups::unified_path(&host, child)?;
+    let is_own = cgroups::unified_path(&host, own_pid()).is_some_and(|own| own == group);
+    (!is_own && group.len() <= NAMED).then_some(group)
 }
 
 struct Lent {
@@ -358,6 +376,7 @@ impl Shim {
                     reaped: false,
                     grace,
                     childless: false,
+                    killed_in: None,
                     terminal,
                     waits,
                     below_engine,
@@ -408,6 +427,9 @@ impl Shim {
             if let Some((said, record)) = recorded(end, self.began) {
                 let _ = socket::send(agent, &said, &[record.as_fd()]);
             }
+            if let Some(group) = self.killed_in.take() {
+                let _ = socket::send(agent, &FromRank::KilledIn { group }, &[]);
+            }
             let _ = socket::send(agent, &FromRank::Ended { end }, &[]);
         }
         self.end_leftovers(end);
@@ -434,6 +456,9 @@ impl Shim {
     fn reap(&mut self) -> Option<End> {
         let mut found = None;
         loop {
+            if !self.reaped && self.killed_in.is_none() {
+                self.killed_in = killed_elsewhere(self.child);
+            }
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
                     if pid.as_raw_pid() == self.child {

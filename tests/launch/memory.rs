@@ -122,3 +122,149 @@ fn the_node_is_blamed_by_the_words_of_the_kernel() {
         "check what else runs on the node",
     ]);
 }
+
+/// One rank that does this.
+fn alone(options: &[&str], script: &str) -> Vec<OsString> {
+    let words = [&["--lang", "en"], options, &["--", "sh", "-c", script]].concat();
+    run_args("direct", 1).into_iter().chain(words.into_iter().map(OsString::from)).collect()
+}
+
+/// The same launcher where the kernel's log cannot be read, as in most containers. None: no namespace here.
+fn without_log(limited: &MemoryLimit, words: Vec<OsString>) -> Option<Launcher> {
+    let unshare = ["unshare", "--mount", "sh", "-c"];
+    let hide = "mount --bind /dev/null /dev/kmsg";
+    let can = Command::new(unshare[0]).args(&unshare[1..]).arg(hide).output();
+    if !can.is_ok_and(|can| can.status.success()) {
+        skipped("this machine allows no mount of ours");
+        return None;
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&limited.0);
+    shell.args(unshare).args([&format!("{hide} && exec \"$@\""), "sh"]);
+    Some(Launcher::of(shell, [executable()]).args(words))
+}
+
+/// The peak is that of an earlier program, so only the kernel's words or the peak itself show the limit.
+#[test]
+fn a_full_container_is_blamed_at_its_next_job_too() {
+    let Some(limited) = MemoryLimit::new("next", LIMIT) else { return };
+    limited.also_limits_swap(LIMIT);
+    let fill = "echo $$ > \"$0/cgroup.procs\" && tail /dev/zero";
+    let filled = Command::new("sh").args(["-c", fill]).arg(&limited.0).status().expect("sh");
+    assert!(!filled.success());
+    let with_log = limited.launcher(alone(&[], EAT));
+    for launcher in [Some(with_log), without_log(&limited, alone(&[], EAT))].into_iter().flatten() {
+        let ended = launcher.run().expect_nothing_left().expect_code(137).expect_words(&[
+            "the container's limit is 128 MiB, and its use peaked at 12",
+            "(memory.oom)",
+        ]);
+        assert_eq!(ended.run_json(0)["oom"]["limit_bytes"], LIMIT);
+    }
+}
+
+/// The rank goes on after the loss of a helper, and is killed by hand when the launcher has looked
+/// (twice a second) at who runs on: a cause that a restart can help.
+#[test]
+fn a_kill_from_outside_is_not_laid_to_that_of_a_helper() {
+    let Some(limited) = MemoryLimit::new("helper", LIMIT) else { return };
+    let script = "[ $RANKLAUNCH_ATTEMPT = 0 ] || exit 0
+        tail /dev/zero; echo \"helper ended with $?\"; sleep 3; kill -9 $$";
+    let job = || alone(&["--max-restarts", "1"], script);
+    let launchers = [Some(limited.launcher(job())), without_log(&limited, job())];
+    for launcher in launchers.into_iter().flatten() {
+        let ended = launcher.run().expect_nothing_left().expect_code(0);
+        let ended = ended.expect_words(&["helper ended with 137"]);
+        assert!(!ended.err.contains("out-of-memory killer: "), "{}", ended.err);
+    }
+    let Some(once) = without_log(&limited, alone(&[], script)) else { return };
+    once.run().expect_nothing_left().expect_code(137).expect_words(&[
+        "SIGKILL was sent from outside",
+        "killer had ended 1 process of this container, not this one: the container's limit is 128 MiB",
+        "(rank.signal)",
+    ]);
+    // The control: the helper's end and the kill at once, which nothing tells apart without a log.
+    let at_once = "(tail /dev/zero); kill -9 $$";
+    let Some(control) = without_log(&limited, alone(&[], at_once)) else { return };
+    control.run().expect_nothing_left().expect_code(137).expect_id("memory.oom");
+}
+
+#[test]
+fn an_agent_killed_from_outside_is_not_laid_to_a_helper() {
+    let Some(limited) = MemoryLimit::new("agent", LIMIT) else { return };
+    let script = "tail /dev/zero; sleep 3; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 60";
+    let ended = limited.launcher(alone(&[], script)).run().expect_nothing_left();
+    ended.expect_code(137).expect_words(&[
+        "agent was killed by SIGKILL",
+        "killer had ended 1 process of this container, not this one",
+        "(agent.killed)",
+    ]);
+}
+
+/// Version 2 without a namespace, as under Slurm: two real groups, while files stand for their counters
+/// and for those of the slice around them. Removed at the end.
+struct Slice(PathBuf);
+
+impl Slice {
+    fn new(name: &str) -> Option<Slice> {
+        let name = format!("ranklaunch-test-{}-{name}", std::process::id());
+        let places = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let mounted = |place: &&Path| place.join("cgroup.controllers").exists();
+        let slice = Slice(places.into_iter().find(mounted).unwrap_or(places[1]).join(name));
+        let made = slice.jobs().iter().all(|job| std::fs::create_dir_all(job).is_ok());
+        let can = Command::new("unshare").args(["--mount", "true"]).output();
+        if made && can.is_ok_and(|can| can.status.success()) {
+            return Some(slice);
+        }
+        skipped("no control groups of version 2, or no mounts, can be made here");
+        None
+    }
+
+    fn jobs(&self) -> [PathBuf; 2] {
+        ["job_1", "job_2"].map(|job| self.0.join(job))
+    }
+
+    /// In job_1. A rank finds the counters in $SLICE, and the real job_2 in the folder `other`.
+    fn launcher(&self, words: Vec<OsString>) -> Launcher {
+        let script = r#"set -e
+            echo $$ > "$0/cgroup.procs"
+            mkdir other; mount --bind "$1" other; shift
+            mount --bind /dev/null /dev/kmsg; mount -t tmpfs none /sys/fs/cgroup
+            for group in . job_1 job_2; do
+                mkdir -p "$SLICE/$group"
+                printf 'oom 0\noom_kill 0\n' > "$SLICE/$group/memory.events"
+                echo 8589934592 > "$SLICE/$group/memory.max"
+                echo 999999999 > "$SLICE/$group/memory.peak"
+            done
+            exec "$@""#;
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", script]).args(self.jobs());
+        let shown = Path::new("/sys/fs/cgroup").join(self.0.file_name().expect("a name"));
+        let launcher = Launcher::of(shell, [executable()]).args(words);
+        launcher.env("SLICE", shown.to_str().expect("a plain path"))
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        for group in self.jobs().iter().chain([&self.0]) {
+            let _ = std::fs::remove_dir(group);
+        }
+    }
+}
+
+/// The kernel counts a kill of another job in the slice around both.
+#[test]
+fn a_kill_of_another_job_of_the_slice_is_none_of_ours() {
+    let Some(slice) = Slice::new("beside") else { return };
+    let beside = r#"for group in . job_2; do
+            printf 'oom 1\noom_kill 1\n' > "$SLICE/$group/memory.events"
+        done"#;
+    let by_hand = format!("[ $RANKLAUNCH_ATTEMPT = 0 ] || exit 0; {beside}; kill -9 $$");
+    let launcher = slice.launcher(alone(&["--max-restarts", "1"], &by_hand));
+    let ended = launcher.run().expect_nothing_left().expect_code(0);
+    assert!(!ended.err.contains("out-of-memory killer: "), "{}", ended.err);
+    // The control: a rank that has entered that group.
+    let inside = format!("echo $$ > other/cgroup.procs; {beside}; kill -9 $$");
+    let launcher = slice.launcher(alone(&[], &inside));
+    launcher.run().expect_nothing_left().expect_code(137).expect_id("memory.oom");
+}

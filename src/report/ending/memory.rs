@@ -1,33 +1,47 @@
 //! Attributes a SIGKILL to the out-of-memory killer, or rules it out.
 
+use std::time::Duration;
+
 use super::types::Ending;
 use crate::lang::{Text, bytes, leading};
-use crate::observe::{OomKills, OomPlace};
+use crate::observe::{OomAccount, OomKills, OomPlace, Suspect};
 use crate::outcome::{End, Outcome, RankUnit, StopReason};
+use crate::pace::spell;
 use crate::text;
 use crate::verdict::{Class, Id};
 
 /// SIGKILL, the signal of the out-of-memory killer, which others send as well.
 const KILL: i32 = 9;
 
-/// Completes the ending by the kernel's count of out-of-memory kills during the job. A SIGKILL
-/// without a count came from elsewhere.
-///
-/// `counts`: the kernel counts kills on this node, so that a count of 0 is proof.
-pub(crate) fn attributed(
-    ending: Ending,
-    outcome: &Outcome,
-    kills: Option<OomKills>,
-    counts: bool,
-) -> Ending {
-    let Some(kills) = kills else {
-        let killed = counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
+/// Completes the ending by what the kernel counted and logged of out-of-memory kills during the job.
+/// A SIGKILL without a count, or of a process that outlived what was counted, came from elsewhere.
+pub(crate) fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount) -> Ending {
+    let Some(kills) = account.kills(pid(outcome, &ending)) else {
+        let killed = account.counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
         return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
     };
     match victim(outcome, ending.rank) {
-        Some(victim) => of_victim(ending, &victim, &kills),
+        Some((victim, suspect)) if account.was_killed(suspect) => {
+            of_victim(ending, &victim, &kills)
+        }
+        Some(_) => of_another(ending, &kills, account.since_last()),
         None => beside(ending, outcome, &kills),
     }
+}
+
+/// The kills for the record of the run.
+pub(crate) fn recorded(
+    ending: &Ending,
+    outcome: Option<&Outcome>,
+    account: &OomAccount,
+) -> Option<OomKills> {
+    account.kills(outcome.and_then(|outcome| pid(outcome, ending)))
+}
+
+/// Of the rank that the ending names.
+fn pid(outcome: &Outcome, ending: &Ending) -> Option<i32> {
+    let rank = ending.rank?;
+    outcome.ranks.iter().find(|seen| seen.id.global.0 == rank)?.pid
 }
 
 /// The ending of a process that was killed while the kernel counted a kill.
@@ -45,10 +59,26 @@ pub(crate) fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Endi
     }
 }
 
+/// The ending of a process that was killed by SIGKILL after the kernel had killed others. `ago`: the
+/// time between the last of them and this end.
+pub(crate) fn of_another(ending: Ending, kills: &OomKills, ago: Option<Duration>) -> Ending {
+    let (Text { en: sent, zh: sent_zh }, Text { en, zh }) = (from_outside(), limit(kills));
+    let (ago, ago_zh) = match ago.map(spell) {
+        Some(ago) => (format!("{ago} before"), format!("在此 {ago} 之前")),
+        None => ("before".to_owned(), "在此之前".to_owned()),
+    };
+    let count = kills.processes;
+    let hint = text!(
+        "{sent}; {ago}, the kernel's out-of-memory killer had ended {count} processes of this container, not this one: {en}",
+        "{sent_zh}；{ago_zh}，内核 OOM killer 杀死过本容器中的另外 {count} 个进程：{zh}"
+    );
+    Ending { hint, ..ending }
+}
+
 /// The process that got a SIGKILL from elsewhere.
-fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
+fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<(Text, Suspect)> {
     if outcome.stop == Some(StopReason::EngineGone(End::Signal(KILL))) {
-        return Some(text!("the engine", "启动引擎"));
+        return Some((text!("the engine", "启动引擎"), Suspect::Engine));
     }
     // The ending of a node's command names no rank.
     let command = match outcome.stop {
@@ -57,17 +87,22 @@ fn victim(outcome: &Outcome, rank: Option<u32>) -> Option<Text> {
     };
     let failed = outcome.ranks.iter().find(|seen| Some(seen.id.global.0) == command.or(rank))?;
     let rank = failed.id.global;
-    match failed.end {
+    let name = match failed.end {
         Some(End::Signal(KILL)) if command.is_some() => {
-            Some(text!("the command on node {rank}", "节点 {rank} 上的命令"))
+            text!("the command on node {rank}", "节点 {rank} 上的命令")
         }
         None if command.is_some() => {
-            Some(text!("the shim of the command on node {rank}", "节点 {rank} 上命令的 shim"))
+            text!("the shim of the command on node {rank}", "节点 {rank} 上命令的 shim")
         }
-        Some(End::Signal(KILL)) => Some(text!("rank {rank}", "rank {rank}")),
-        None => Some(text!("the shim of rank {rank}", "rank {rank} 的 shim")),
-        Some(_) => None,
-    }
+        Some(End::Signal(KILL)) => text!("rank {rank}", "rank {rank}"),
+        None => text!("the shim of rank {rank}", "rank {rank} 的 shim"),
+        Some(_) => return None,
+    };
+    let suspect = match failed.end {
+        Some(_) => Suspect::Process(failed.pid),
+        None => Suspect::ShimOf(failed.pid),
+    };
+    Some((name, suspect))
 }
 
 /// Whether the node runs the user's own launcher, which starts the ranks.
@@ -99,9 +134,17 @@ fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
 }
 
 fn not_for_memory() -> Text {
+    let Text { en, zh } = from_outside();
     text!(
-        "the kernel recorded no out-of-memory kill here, so SIGKILL was sent from outside: by hand, by a watchdog, or by what manages the node",
-        "内核在此没有 OOM 终止记录，因此 SIGKILL 来自外部：手动发送、看门狗程序或节点管理组件"
+        "the kernel recorded no out-of-memory kill here, so {en}",
+        "内核在此没有 OOM 终止记录，因此 {zh}"
+    )
+}
+
+fn from_outside() -> Text {
+    text!(
+        "SIGKILL was sent from outside: by hand, by a watchdog, or by what manages the node",
+        "SIGKILL 来自外部：手动发送、看门狗程序或节点管理组件"
     )
 }
 
@@ -118,6 +161,10 @@ fn limit(kills: &OomKills) -> Text {
             let limit = bytes(limit);
             text!("the container's limit is {limit}", "容器内存限制为 {limit}")
         }
+        OomPlace::InnerLimit => text!(
+            "the limit of a control group inside this container was reached",
+            "本容器内部的一个控制组达到了内存限制"
+        ),
         OomPlace::OuterLimit => text!(
             "the kernel's log says that the limit of a control group around this container was reached, such as the pod's",
             "内核日志表明本容器外层的控制组（如 Pod）达到了内存限制"
@@ -135,6 +182,10 @@ fn limit(kills: &OomKills) -> Text {
 
 fn advice(kills: &OomKills) -> Text {
     match kills.place {
+        OomPlace::InnerLimit => text!(
+            "raise the limit of that group (memory.max), or load less at a time",
+            "请提高该控制组的限制（memory.max），或减少同时加载的数据"
+        ),
         OomPlace::Limit { .. } | OomPlace::OuterLimit => text!(
             "raise the limit (resources.limits.memory, docker run --memory), or load less at a time; files in /dev/shm count towards it",
             "请提高限制（resources.limits.memory、docker run --memory），或减少同时加载的数据；/dev/shm 中的文件也计入"
@@ -191,7 +242,7 @@ mod tests {
             let outcome = outcome(end, stop);
             let plain = ending(&outcome);
             let code = plain.code;
-            let ending = attributed(plain, &outcome, kills, true);
+            let ending = attributed(plain, &outcome, &OomAccount::of(kills, true));
             assert_eq!((ending.id, ending.code), (id, code), "{ending:?}");
             assert!(ending.text.en.contains(words), "{ending:?}");
             let says = ending.hint.en.contains("limits.memory");
@@ -200,12 +251,47 @@ mod tests {
         // Without a counting kernel, a count of 0 proves nothing.
         for counts in [false, true] {
             let outcome = outcome(Some(End::Signal(9)), failed);
-            let ending = attributed(ending(&outcome), &outcome, None, counts);
+            let ending = attributed(ending(&outcome), &outcome, &OomAccount::of(None, counts));
             assert_eq!(
                 ending.hint.en.contains("recorded no out-of-memory kill"),
                 counts,
                 "{ending:?}"
             );
+        }
+    }
+
+    /// Each kind of victim, after it has outlived the kill of a helper.
+    #[test]
+    fn who_outlived_the_kills_was_killed_from_outside() {
+        const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
+        let kills = OomKills { processes: 2, place: LIMIT };
+        let rank = Some(StopReason::RankFailed(GlobalRank(3)));
+        let engine = Some(StopReason::EngineGone(End::Signal(9)));
+        let of_command = Planned { what: RankUnit::Command, local: 1, ..Planned::default() };
+        for (end, stop, planned, id) in [
+            (Some(End::Signal(9)), rank, Planned::default(), Id::RankSignal),
+            (None, rank, Planned::default(), Id::ShimKilled),
+            (Some(End::Signal(9)), rank, of_command, Id::RankSignal),
+            (Some(End::Code(0)), engine, Planned::default(), Id::EngineGone),
+        ] {
+            let outcome = Outcome { planned, ..outcome(end, stop) };
+            for (ago, words) in [
+                (Some(Duration::from_secs(3)), "; 3s before, the kernel's"),
+                (None, "; before, the kernel's"),
+            ] {
+                let account = OomAccount::of(Some(kills), true).outlived_by(&[1], ago);
+                let found = attributed(ending(&outcome), &outcome, &account);
+                assert_eq!((found.id, found.code), (id, 137), "{found:?}");
+                let Text { en, zh } = &found.hint;
+                assert!(en.starts_with("SIGKILL was sent from outside"), "{en}");
+                assert!(en.contains(words) && en.contains("ended 2 processes"), "{en}");
+                assert!(en.ends_with("limit is 64 MiB, and its use peaked at 64 MiB"), "{en}");
+                assert!(zh.contains("OOM killer 杀死过本容器中的另外 2 个进程"), "{zh}");
+                // The control: one more was killed since.
+                let account = OomAccount::of(Some(kills), true);
+                let found = attributed(ending(&outcome), &outcome, &account);
+                assert_eq!(found.id, Id::MemoryOom, "{found:?}");
+            }
         }
     }
 
@@ -226,7 +312,8 @@ mod tests {
         ] {
             let stop = Some(StopReason::RankFailed(GlobalRank(3)));
             let outcome = Outcome { planned, ..outcome(end, stop) };
-            let ending = attributed(ending(&outcome), &outcome, Some(kills), true);
+            let account = OomAccount::of(Some(kills), true);
+            let ending = attributed(ending(&outcome), &outcome, &account);
             assert_eq!((ending.id, ending.rank), (id, None), "{ending:?}");
             let words = format!("{}; {}", ending.text.en, ending.hint.en);
             assert!(words.contains(said) && words.contains("limits.memory"), "{words}");

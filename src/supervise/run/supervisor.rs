@@ -241,6 +241,11 @@ impl Supervisor<'_> {
                     self.streams.recorded(self.outcome.planned.owner(rank.global), record);
                 }
             }
+            (FromRank::KilledIn { group }, ShimPhase::Rank(Identity { rank, .. })) => {
+                if let Some(pid) = self.ranks.get(&rank.global).and_then(|seen| seen.pid) {
+                    (self.notice)(Notice::KilledIn { pid, group });
+                }
+            }
             (FromRank::Ended { end }, ShimPhase::Rank(Identity { rank, .. })) => {
                 shim.phase = ShimPhase::Ended(rank);
                 self.rank_ended(rank, Some(end));
