@@ -195,6 +195,11 @@ pub(crate) fn exe(host: &Host, pid: i32) -> Option<PathBuf> {
     link(host, pid, "exe")
 }
 
+/// Whether a file whose path contains this is mapped; false also if the maps may not be read.
+pub(crate) fn has_mapped(host: &Host, pid: i32, part: &[u8]) -> bool {
+    bytes(host, pid, "maps").is_some_and(|maps| maps.find(part).is_some())
+}
+
 /// The kernel function in which the process sleeps, if readable.
 pub(crate) fn wchan(host: &Host, pid: i32) -> Option<String> {
     let text = bytes(host, pid, "wchan")?;

@@ -11,7 +11,7 @@ use super::identity::{ProgramKind, kind};
 use super::orphan::{self, Around};
 use super::scan::{ProcessScan, Seen};
 use super::spread::{DoomedTrees, Fates, Sessions, running};
-use super::{Fate, HeldResource, MARKER, Parent, Request, StaleProcess, StaleRule};
+use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
 use crate::host::Host;
 use crate::lang::Text;
 use crate::procfs::{self, Process};
@@ -217,7 +217,7 @@ impl<'a> ProcessScan<'a> {
                 _ => break,
             }
         }
-        self.around(top, |around| around.is_adopted(top, MARKER))
+        self.around(top, |around| around.is_adopted(top))
     }
 
     fn dead_launcher(&mut self, process: &Process) -> Result<(i32, Text), Text> {

@@ -10,8 +10,9 @@
 //! - it carries our marker ([`MARKER`]) of a run whose agent is dead; the agent is identified by
 //!   pid and start time, since pids are reused. A run that goes on may have inherited such a
 //!   marker, so it does not count for a living agent, nor for what is above or below that agent;
-//! - or it runs this job's script, as our user and in our container, has a rank's variables, and
-//!   its launcher is dead: PID 1 or a subreaper adopted it. [`orphan`] has the proof.
+//! - or it runs this job's script, as our user and in our container, has a variable that only a
+//!   launcher sets for its ranks, and that launcher is dead: PID 1 or a subreaper adopted it.
+//!   [`orphan`] has the proof. Variables that anyone sets (LOCAL_RANK) are none.
 //!
 //! Everything else that runs the script, has a GPU of the job open or holds the master port is
 //! only reported. `--stale force` ([`StaleMode::Force`]) ends everything that runs the script,

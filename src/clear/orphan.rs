@@ -1,20 +1,20 @@
 //! Proves that a rank is left over because its launcher is dead.
 //!
 //! Takes a process and the scan that contains it; gives the proof, or what is missing for it.
-//! Being an orphan proves nothing by itself: `nohup python train.py &` leaves a healthy orphan
-//! when its shell ends. The proof has two halves.
+//! Being an orphan proves nothing by itself: /proc shows the same of a rank that a person left
+//! running (`&` and the end of the shell, `nohup`, `setsid`, `disown`) as of one whose launcher
+//! was killed. The proof has two halves.
 //!
-//! The first is a variable that a launcher gives its ranks, which the process did not get from
-//! us, from its adopter or from the container. Its weight depends on what sets it ([`Setter`]):
-//! users set `LOCAL_RANK=0` to try a script, but never TORCHELASTIC_RUN_ID.
+//! The first is a variable that only a launcher sets, and only for processes that it starts
+//! itself and waits for ([`OF_LAUNCHERS`]). The process must not have it from us, from its parent
+//! or from the container. The variables that anyone sets ([`OF_ANYONE`]) prove nothing, whatever
+//! the parent, the session, the terminal and the signals of the process are.
 //!
-//! The second is that no living ancestor could have started it: its parent is PID 1 or a
-//! subreaper. Any other living parent counts as its launcher. So does PID 1 if it is a launcher
-//! or a python, which may have started ranks itself. PID 1 also counts if it is a shell in the
-//! session of the process and the variable is one that anyone sets.
-//!
-//! An init that starts one program (tini, dumb-init) is the parent of that program, not its
-//! adopter.
+//! The second is that its parent is not that launcher. A parent other than PID 1 and the known
+//! subreapers can only be the starter. PID 1 may be the starter as well as an adopter; but the
+//! launchers that set these variables are python programs, so a PID 1 that is neither a python nor
+//! a launcher has adopted the rank. Ranks that such a PID 1 (node, java, a shell) started itself do
+//! not have the variable.
 
 use std::collections::BTreeMap;
 
@@ -25,36 +25,36 @@ use crate::own_executable;
 use crate::procfs::{self, Process};
 use crate::text;
 
-/// What sets the variable of a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Setter {
-    /// A python launcher, for each process that it starts itself.
-    Launcher,
-    /// MPI or a scheduler, for a step. A shell of that step passes it to commands that a user
-    /// types.
-    Step,
-    /// Launchers, platforms, wrapper scripts and users.
-    Anyone,
-}
-
-/// Variables of ranks, strongest proof first.
-const RANK_VARIABLES: &[(&str, Setter)] = &[
-    // torchrun, and accelerate through it.
-    ("TORCHELASTIC_RUN_ID", Setter::Launcher),
+/// What python launchers set for each process that they start, and nobody else sets.
+const OF_LAUNCHERS: [&str; 2] = [
+    // torchrun, and accelerate through it (torch.distributed.elastic, local_elastic_agent.py).
+    "TORCHELASTIC_RUN_ID",
     // deepspeed.launcher.launch, beside LOCAL_RANK.
-    ("CROSS_RANK", Setter::Launcher),
-    ("OMPI_COMM_WORLD_RANK", Setter::Step),
-    ("PMIX_RANK", Setter::Step),
-    ("PMI_RANK", Setter::Step),
-    ("MV2_COMM_WORLD_RANK", Setter::Step),
-    ("MPI_LOCALRANKID", Setter::Step),
-    ("HOROVOD_RANK", Setter::Step),
-    ("SLURM_PROCID", Setter::Step),
-    ("LOCAL_RANK", Setter::Anyone),
+    "CROSS_RANK",
 ];
 
-/// Inits that start one program and end with it, as ranklaunch does.
+/// What a rank may have without such a launcher. Users, scripts and programs of any language set
+/// `LOCAL_RANK`. MPI and Slurm set theirs for a step, whose shells pass them on to what they leave
+/// behind: `srun --pty bash`, `mpirun --pernode start.sh` in place of pdsh. Sessions tell neither
+/// from a rank: Hydra starts each in a session of its own, as setsid does.
+const OF_ANYONE: [&str; 8] = [
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "MPI_LOCALRANKID",
+    "HOROVOD_RANK",
+    "SLURM_PROCID",
+];
+
+/// Inits that start one program and end with it, as ranklaunch does. Their oldest child is that
+/// program; all others are orphans.
 const INITS_OF_ONE: [&[u8]; 4] = [b"tini", b"docker-init", b"dumb-init", b"catatonit"];
+
+/// Daemons that start a job directly, with the environment of whoever submitted it: they may give
+/// any variable, the marker of a run included.
+const JOB_DAEMONS: [&[u8]; 2] = [b"atd", b"pbs_mom"];
 
 /// Known subreapers beside PID 1 that start no ranks. (/proc does not show which processes are
 /// subreapers.)
@@ -83,31 +83,20 @@ impl Around<'_> {
     /// The topmost process of the rank (a wrapper that torchrun started in place of the script),
     /// and why its launcher is known to be dead; else why it is not.
     pub(super) fn dead_launcher(&self, rank: &Process) -> Result<(i32, Text), Text> {
-        let Some((name, value, setter)) = self.evidence(rank) else {
-            return Err(text!(
-                "no variable of a launcher (LOCAL_RANK…) is in its environment: it may run by itself",
-                "其环境中没有启动器的变量（LOCAL_RANK 等）：可能是独立运行的任务"
-            ));
+        let environ = procfs::environ(self.host, rank.pid).unwrap_or_default();
+        let Some((name, value)) = self.of_launcher(&environ) else {
+            return Err(by_itself(&environ));
         };
-        let top = self.top(rank, name, &value);
+        let top = self.top(rank, name, value);
         let adopter = self.adopter(top)?;
         if let Some(adopter) = adopter
-            && self.variable(adopter.pid, name).as_deref() == Some(value.as_slice())
+            && self.variable(adopter.pid, name).as_deref() == Some(value)
         {
             let pid = adopter.pid;
             return Err(text!(
                 "pid {pid} above it has the same {name}: the container sets it, not a launcher",
                 "其上级 pid {pid} 的 {name} 相同：由容器设置，而非启动器"
             ));
-        }
-        if setter != Setter::Launcher {
-            self.not_detached(top, name)?;
-            self.can_be_asked(adopter, name)?;
-        }
-        if setter == Setter::Anyone
-            && let Some(adopter) = adopter
-        {
-            self.not_started_by(top, adopter, name)?;
         }
         let ppid = top.ppid;
         let by = adopter.map_or_else(String::new, |adopter| format!(" ({})", shown(adopter)));
@@ -120,15 +109,13 @@ impl Around<'_> {
         ))
     }
 
-    /// The strongest variable that shows that this is a rank. A variable that we have as well
-    /// comes from our surroundings and proves nothing.
-    fn evidence(&self, rank: &Process) -> Option<(&'static str, Vec<u8>, Setter)> {
-        let environ = procfs::environ(self.host, rank.pid)?;
-        RANK_VARIABLES.iter().find_map(|(name, setter)| {
-            let value = procfs::variable(&environ, name).filter(|value| !value.is_empty())?;
+    /// The variable that shows that a launcher started this rank. One that we have as well comes
+    /// from our surroundings and proves nothing.
+    fn of_launcher<'e>(&self, environ: &'e [Vec<u8>]) -> Option<(&'static str, &'e [u8])> {
+        OF_LAUNCHERS.into_iter().find_map(|name| {
+            let value = procfs::variable(environ, name).filter(|value| !value.is_empty())?;
             let ours = self.host.variable(name);
-            (ours.as_deref().map(str::as_bytes) != Some(value))
-                .then(|| (*name, value.to_vec(), *setter))
+            (ours.as_deref().map(str::as_bytes) != Some(value)).then_some((name, value))
         })
     }
 
@@ -161,13 +148,21 @@ impl Around<'_> {
         top
     }
 
-    /// Whether nobody who lives has started a process with this variable.
-    pub(super) fn is_adopted(&self, top: &Process, name: &str) -> bool {
+    /// Whether nobody who lives has given our marker to this process, whose parent does not carry
+    /// it. An adopter has it from nobody, being older than the agent; a shell in the same session
+    /// may have set it from what it was told.
+    pub(super) fn is_adopted(&self, top: &Process) -> bool {
         let by = self.adopter(top);
-        by.is_ok_and(|by| by.is_none_or(|by| self.not_started_by(top, by, name).is_ok()))
+        by.is_ok_and(|by| {
+            by.is_none_or(|by| {
+                let argv = procfs::cmdline(self.host, by.pid).unwrap_or_default();
+                !(is_shell(&argv, &by.comm) && by.session == top.session)
+            })
+        })
     }
 
-    /// The adopter: PID 1 or a known subreaper. None: PID 1, hidden from us.
+    /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None: PID 1, hidden
+    /// from us.
     fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {
@@ -175,76 +170,59 @@ impl Around<'_> {
             return if pid == 1 { Ok(None) } else { Err(still_running(pid, "?")) };
         };
         let name = shown(parent);
+        let comm = parent.comm.as_slice();
         let adopts = match (self.kind)(pid) {
             ProgramKind::Launcher { .. } | ProgramKind::Python { .. } => false,
             // Our own guard, or a `ranklaunch init` around the whole container.
             ProgramKind::Ranklaunch => (self.ours)(pid),
-            ProgramKind::Other => pid == 1 || SUBREAPERS.contains(&parent.comm.as_slice()),
+            ProgramKind::Other => {
+                (pid == 1 || SUBREAPERS.contains(&comm))
+                    && !JOB_DAEMONS.contains(&comm)
+                    && !self.is_python(pid)
+            }
         };
-        if !adopts || self.is_python(pid) {
+        if !adopts {
             return Err(still_running(pid, &name));
+        }
+        let of_one = INITS_OF_ONE.contains(&comm) || own_executable::is_comm(comm);
+        if of_one && self.first_child(pid) == Some(top.pid) {
+            return Err(text!(
+                "its parent {pid} ({name}) started it",
+                "由其父进程 {pid}（{name}）启动"
+            ));
         }
         Ok(Some(parent))
     }
 
-    /// setproctitle changes the arguments of an interpreter, not its executable.
+    fn first_child(&self, pid: i32) -> Option<i32> {
+        let children = self.all.values().filter(|one| one.ppid == pid);
+        children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid)
+    }
+
+    /// setproctitle changes the arguments of an interpreter, not its executable; a frozen program
+    /// (PyInstaller) and an embedded interpreter have mapped its library.
     fn is_python(&self, pid: i32) -> bool {
-        procfs::exe(self.host, pid)
-            .is_some_and(|exe| crate::launchers::is_python(exe.as_os_str().as_encoded_bytes()))
-    }
-
-    /// Refuses a process that was started to outlive its parent, or from a terminal.
-    fn not_detached(&self, top: &Process, name: &str) -> Result<(), Text> {
-        if top.terminal != 0 {
-            return Err(text!(
-                "it has a terminal, so {name} may have been set by hand",
-                "它带有终端，{name} 可能是手工设置的"
-            ));
-        }
-        if ignores_hangup(self.host, top.pid) {
-            return Err(text!(
-                "it ignores SIGHUP as after nohup: it may be intended to go on by itself",
-                "它像 nohup 启动的进程那样忽略 SIGHUP：可能本来就要独立运行"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Only an adopter whose environment can be read is known not to have passed the variable
-    /// on. A host's init, which belongs to root, never has one.
-    fn can_be_asked(&self, adopter: Option<&Process>, name: &str) -> Result<(), Text> {
-        const OF_HOSTS: [&[u8]; 2] = [b"systemd", b"init"];
-        let known = adopter.is_some_and(|adopter| {
-            OF_HOSTS.contains(&adopter.comm.as_slice())
-                || procfs::environ(self.host, adopter.pid).is_some()
+        let exe = procfs::exe(self.host, pid).is_some_and(|exe| {
+            let path = exe.as_os_str().as_encoded_bytes();
+            // The kernel's words for a file that an update replaced.
+            crate::launchers::is_python(path.strip_suffix(b" (deleted)").unwrap_or(path))
         });
-        if known {
-            return Ok(());
-        }
-        Err(text!(
-            "pid 1 cannot be read, so {name} may be the container's",
-            "无法读取 pid 1，{name} 可能由容器设置"
-        ))
+        exe || procfs::has_mapped(self.host, pid, b"/libpython")
     }
+}
 
-    /// Whether this adopter may have started it, with a variable that anyone sets.
-    fn not_started_by(&self, top: &Process, adopter: &Process, name: &str) -> Result<(), Text> {
-        let argv = procfs::cmdline(self.host, adopter.pid).unwrap_or_default();
-        let shell = is_shell(&argv, &adopter.comm);
-        let comm = adopter.comm.as_slice();
-        let of_one = INITS_OF_ONE.contains(&comm) || own_executable::is_comm(comm);
-        let first_of = || {
-            let children = self.all.values().filter(|one| one.ppid == adopter.pid);
-            children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid)
-        };
-        if (shell && adopter.session == top.session) || (of_one && first_of() == Some(top.pid)) {
-            let (pid, by) = (adopter.pid, shown(adopter));
-            return Err(text!(
-                "its parent {pid} ({by}) may have started it with {name}",
-                "可能由其父进程 {pid}（{by}）带着 {name} 启动"
-            ));
-        }
-        Ok(())
+/// Why a process without a launcher's variable may be a healthy job.
+fn by_itself(environ: &[Vec<u8>]) -> Text {
+    let set = |name: &&str| procfs::variable(environ, name).is_some_and(|value| !value.is_empty());
+    match OF_ANYONE.into_iter().find(set) {
+        Some(name) => text!(
+            "{name} proves no launcher, since anyone may set it: it may run by itself, left on purpose (nohup, setsid, &)",
+            "{name} 任何人都可以设置，不能证明它有启动器：可能是独立运行、有意留下的任务（nohup、setsid、&）"
+        ),
+        None => text!(
+            "no variable of a launcher (TORCHELASTIC_RUN_ID…) is in its environment: it may run by itself",
+            "其环境中没有启动器的变量（TORCHELASTIC_RUN_ID 等）：可能是独立运行的任务"
+        ),
     }
 }
 
@@ -261,13 +239,4 @@ fn still_running(pid: i32, name: &str) -> Text {
 /// The short name with control characters escaped.
 pub(super) fn shown(process: &Process) -> String {
     String::from_utf8_lossy(&process.comm).escape_debug().to_string()
-}
-
-/// SIGHUP is ignored, as nohup(1) sets it. The children of a launcher that catches it have the
-/// default again.
-fn ignores_hangup(host: &Host, pid: i32) -> bool {
-    let Ok(status) = host.read(format!("/proc/{pid}/status")) else { return true };
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    ignored.is_some_and(|mask| mask & 1 != 0)
 }

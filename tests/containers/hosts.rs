@@ -104,7 +104,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
         // Leftovers of an earlier run, and an editor that only has the file open.
         inside(
             host,
-            "LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
+            "TORCHELASTIC_RUN_ID=none LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
         );
         wait_until("the leftover", || {
             let line = inside(host, "tr '\\0' ' ' </proc/$(cat /tmp/stale)/cmdline");

@@ -1,5 +1,6 @@
 //! Fake /proc folders, and the tests on them and on real processes.
 
+mod adopters;
 mod fates;
 mod real_processes;
 
@@ -32,6 +33,9 @@ struct Planted {
     comm: &'static str,
     /// Ignores SIGHUP, as after nohup.
     nohup: bool,
+    /// The executable, if it is not that of the first argument.
+    exe: &'static str,
+    maps: &'static str,
 }
 
 fn planted(pid: i32, argv: &'static str) -> Planted {
@@ -50,6 +54,8 @@ fn planted(pid: i32, argv: &'static str) -> Planted {
         open: "/dev/null",
         comm: "",
         nohup: false,
+        exe: "",
+        maps: "",
     }
 }
 
@@ -83,6 +89,9 @@ fn host(folder: &Path, processes: &[Planted]) -> Host {
         // Fields 8 to 21 are fourteen; removes the extra zero above.
         let stat = stat.replacen(&format!("{zeros}0 "), &zeros, 1);
         std::fs::write(proc.join("stat"), stat).expect("stat");
+        let exe = if one.exe.is_empty() { first } else { one.exe };
+        symlink(Path::new("/bin").join(exe), proc.join("exe")).expect("exe");
+        std::fs::write(proc.join("maps"), one.maps).expect("maps");
         let nul = |text: &str| format!("{}\0", text.replace(' ', "\0"));
         std::fs::write(proc.join("cmdline"), nul(one.argv)).expect("cmdline");
         let environ = one.environ.replace("HERE", "BOOT:1").replace("BOOT", BOOT);

@@ -114,11 +114,20 @@ fn plant() {
         }),
         ("a living torchrun's", spawn(start(&folder, "torchrun", &["torchrun", "train.py"]))),
         ("a script that runs by itself", spawn(rank())),
+        ("a rank that pid 1 itself started", {
+            let mut command = rank();
+            command.env("LOCAL_RANK", "0").env("RANK", "0").env("WORLD_SIZE", "2");
+            spawn(command)
+        }),
     ];
     let mut stale: Vec<(&str, Child)> = vec![
         ("orphan rank", {
             let mut command = rank();
-            command.env("LOCAL_RANK", "0").env("RANK", "0").env("WORLD_SIZE", "2");
+            command
+                .env("TORCHELASTIC_RUN_ID", "x")
+                .env("LOCAL_RANK", "0")
+                .env("RANK", "0")
+                .env("WORLD_SIZE", "2");
             spawn(command)
         }),
         ("dead agent's", {
@@ -161,7 +170,7 @@ fn plant() {
 
     let mut deaf = {
         let mut command = start(&folder, "python3", &["deaf.py"]);
-        command.env("LOCAL_RANK", "0");
+        command.env("TORCHELASTIC_RUN_ID", "x");
         spawn(command)
     };
     until("it ignores TERM", || folder.join("deaf").exists());
@@ -173,7 +182,12 @@ fn plant() {
     // script.
     run_stage(&folder, "force", &mut decoys);
     for (what, child) in &mut decoys {
-        let runs_it = ["a living agent's", "a living torchrun's", "a script that runs by itself"];
+        let runs_it = [
+            "a living agent's",
+            "a living torchrun's",
+            "a script that runs by itself",
+            "a rank that pid 1 itself started",
+        ];
         assert_eq!(alive(child), !runs_it.contains(what), "{what} under force");
     }
     std::fs::write(folder.join("planted"), "done").expect("proof");

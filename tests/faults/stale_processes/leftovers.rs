@@ -35,7 +35,7 @@ fn inside_leftovers() {
 
     let ended = scene.run("kill");
     for (name, rule) in [
-        ("a-rank-with-children0", "a rank (LOCAL_RANK) whose launcher is dead: pid 1 "),
+        ("a-rank-with-children0", "a rank (TORCHELASTIC_RUN_ID) whose launcher is dead: pid 1 "),
         ("a-rank-with-children0-child", "belongs to the process tree of"),
         ("a-rank-with-children0-escaped", "belongs to the process tree of"),
         ("torchrun0", "a rank (TORCHELASTIC_RUN_ID) whose launcher is dead"),
@@ -47,7 +47,11 @@ fn inside_leftovers() {
     }
     for (name, why) in [
         ("nohup", "it may run by itself"),
-        ("nohup-rank0", "ignores SIGHUP as after nohup"),
+        ("nohup-rank0", "LOCAL_RANK proves no launcher"),
+        ("ampersand-rank0", "LOCAL_RANK proves no launcher"),
+        ("setsid-rank0", "LOCAL_RANK proves no launcher"),
+        ("disown-rank0", "LOCAL_RANK proves no launcher"),
+        ("first-rank0", "LOCAL_RANK proves no launcher"),
         ("sweep", "parent"),
         ("mpirun", "it is a running launcher"),
         ("a-nobody", "it belongs to user 65534"),
@@ -79,7 +83,18 @@ fn inside_leftovers() {
     let ended = scene.run("force");
     let by_force: Vec<&str> =
         scene.gone().into_iter().filter(|name| !before.iter().any(|gone| gone == name)).collect();
-    let expected = ["another-live-until", "mpirun", "mpi0", "nohup", "nohup-rank0", "sweep"];
+    let expected = [
+        "another-live-until",
+        "mpirun",
+        "mpi0",
+        "nohup",
+        "nohup-rank0",
+        "ampersand-rank0",
+        "setsid-rank0",
+        "disown-rank0",
+        "first-rank0",
+        "sweep",
+    ];
     let mut by_force = by_force;
     by_force.sort_unstable();
     let mut expected = expected.to_vec();
@@ -177,11 +192,25 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
 /// Healthy processes of the same script without a torchrun.
 fn plant_innocents(scene: &mut Scene) {
     scene.plant_orphan("nohup", "nohup", "train.py");
-    // A user tries the script on one GPU; its name in the folder has the local rank.
-    let line = "LOCAL_RANK=0 RANK=0 WORLD_SIZE=1 nohup \"$0\" train.py nohup-rank & exit 0";
-    let mut by_hand = scene.command("sh");
-    by_hand.args(["-c", line]).arg(python());
-    scene.plant(by_hand, &["nohup-rank0"]);
+    // Users leave the script running on one GPU, each in another way; its name in the folder has
+    // the local rank.
+    for (name, before, after) in [
+        ("nohup-rank", "nohup", ""),
+        ("ampersand-rank", "", ""),
+        ("setsid-rank", "setsid", ""),
+        ("disown-rank", "", "disown;"),
+    ] {
+        let line = format!(
+            "LOCAL_RANK=0 RANK=0 WORLD_SIZE=1 {before} \"$0\" train.py {name} & {after} exit 0"
+        );
+        let mut by_hand = scene.command("bash");
+        by_hand.args(["-c", &line]).arg(python());
+        scene.plant(by_hand, &[&format!("{name}0")]);
+    }
+    // PID 1, which is no python, started this one and lives.
+    let mut own = scene.python(&["train.py", "first-rank"]);
+    own.env("LOCAL_RANK", "0");
+    scene.plant(own, &["first-rank0"]);
     let mut sweep = scene.command("sh");
     sweep.args(["-c", "TORCHELASTIC_RUN_ID=x \"$0\" train.py sweep; sleep 600; :"]).arg(python());
     scene.plant(sweep, &["sweep"]);
@@ -204,7 +233,8 @@ fn plant_innocents(scene: &mut Scene) {
 /// marker of a dead agent.
 fn plant_leftovers(scene: &mut Scene) {
     let mut rank = scene.command("sh");
-    let line = "LOCAL_RANK=0 RANK=0 WORLD_SIZE=2 \"$0\" train.py a-rank-with-children & exit 0";
+    let line = "TORCHELASTIC_RUN_ID=x LOCAL_RANK=0 RANK=0 WORLD_SIZE=2 \
+                \"$0\" train.py a-rank-with-children & exit 0";
     rank.args(["-c", line]).arg(python());
     let names =
         ["a-rank-with-children0", "a-rank-with-children0-child", "a-rank-with-children0-escaped"];

@@ -5,6 +5,7 @@
 //! namespace's init. If the machine does not allow such a namespace, the test is skipped.
 
 mod clean;
+mod first_process;
 mod leftovers;
 mod nodes;
 
