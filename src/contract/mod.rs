@@ -48,7 +48,7 @@ fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Pl
 }
 
 /// The platform contract of this container. Reads no file, see [`host_files`]; `above` is the result of
-/// [`torchrun_above`](nested::torchrun_above), `own` the platform of the profile.
+/// [`torchrun_above`], `own` the platform of the profile.
 pub(crate) fn contract(
     host: &Host,
     above: Option<(i32, String)>,

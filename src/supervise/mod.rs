@@ -2,7 +2,7 @@
 //!
 //! Owns the guard, its use without a job (`init`), the rank shim, the process tree, the
 //! terminal, termination and its [`EndBudget`]. Takes a [`Launch`] (command lines, environments,
-//! stop budget) and a receiver of pipes. Gives an [`Outcome`]: how each rank and the engine
+//! stop budget) and a receiver of pipes. Gives an [`Outcome`](crate::outcome::Outcome): how each rank and the engine
 //! ended, and which processes could not be ended. Decides nothing about the job: the plan fixed
 //! what runs, and [`crate::report`] turns the outcome into a verdict.
 
