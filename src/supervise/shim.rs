@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid};
 
 use super::asked::{self, Asked};
 use super::bind::{self, Placement};
@@ -43,7 +43,7 @@ use crate::lang::{Text, cause};
 use crate::outcome::{End, Notice, exec_code};
 use crate::rank::{GlobalRank, LocalRank};
 use crate::sys::{
-    self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
+    self, Dispositions, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
 };
 use crate::text;
 use crate::verdict::Verdict;
