@@ -35,8 +35,12 @@ impl Drop for Resets<'_> {
     }
 }
 
-/// Three nodes that run until `go` is there, while node 1's packets are reset.
-fn with_resets(rule: &str, lasting: Duration, check: impl FnOnce(Vec<Running>, &dyn Fn())) {
+/// Three nodes that run until `go` is there; node 1's packets are reset until `lasts` returns.
+fn with_resets(
+    rule: &str,
+    lasts: impl FnOnce(&mut [Running]),
+    check: impl FnOnce(Vec<Running>, &dyn Fn()),
+) {
     let Some(cluster) = Cluster::new(3) else { return };
     let go = cluster.folder().join("go");
     let script = "echo READY; until [ -e \"$GO\" ]; do sleep 0.1; done";
@@ -51,10 +55,18 @@ fn with_resets(rule: &str, lasting: Duration, check: impl FnOnce(Vec<Running>, &
         skipped("no right to reset connections, or no `iptables`");
         return;
     };
-    thread::sleep(lasting);
+    lasts(&mut nodes);
     drop(resets);
     check(nodes, &|| std::fs::write(&go, "").expect("a file"));
     cluster.expect_nothing_left();
+}
+
+fn is_soon_over(node: &mut Running) {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !node.is_over() {
+        assert!(Instant::now() < deadline, "{}", node.err());
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Heartbeats are 3 s apart at most, so each connection is used and reset within this time.
@@ -62,7 +74,8 @@ const LONGER_THAN_A_HEARTBEAT: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_job_goes_on_after_its_port_was_reset() {
-    with_resets(&format!(" --dport {PORT}"), LONGER_THAN_A_HEARTBEAT, |nodes, end| {
+    let lasts = |_: &mut [Running]| thread::sleep(LONGER_THAN_A_HEARTBEAT);
+    with_resets(&format!(" --dport {PORT}"), lasts, |nodes, end| {
         end();
         for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
             let ended = ended.expect_code(0);
@@ -77,7 +90,9 @@ fn a_job_goes_on_after_its_port_was_reset() {
 /// The control: where nothing passes any more, the job ends, and the words leave open why.
 #[test]
 fn a_cut_that_cannot_be_told_from_a_death_is_no_death() {
-    with_resets("", LONGER_THAN_A_HEARTBEAT, |nodes, _| {
+    // Node 1 hears a refusal of each packet, and node 0 nothing until they end.
+    let lasts = |nodes: &mut [Running]| is_soon_over(&mut nodes[1]);
+    with_resets("", lasts, |nodes, _| {
         for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
             let run = ended.expect_code(143).run_json(rank);
             let text = run["verdict"]["text"].as_str().expect("text").to_owned();
@@ -101,13 +116,8 @@ fn frozen(victim: usize) -> Vec<Ended> {
     for role in [Role::Guard, Role::Agent] {
         nodes[victim].send(role, Signal::SIGSTOP);
     }
-    let deadline = Instant::now() + Duration::from_secs(90);
-    for node in (0..3).filter(|node| *node != victim) {
-        while !nodes[node].is_over() {
-            assert!(Instant::now() < deadline, "{}", nodes[node].err());
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
+    let others = nodes.iter_mut().enumerate().filter(|(node, _)| *node != victim);
+    others.for_each(|(_, node)| is_soon_over(node));
     for role in [Role::Agent, Role::Guard] {
         nodes[victim].send(role, Signal::SIGCONT);
     }
