@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::statements::{Statement, WatchedGpu};
 use crate::host::Host;
+use crate::observe::LoggedKills;
 use crate::observe::kernel_log::{
-    About, JobIdentity, KernelLine, KernelLog, LoggedKills, has_pids_of_the_machine, own_groups,
+    About, JobIdentity, KernelLine, KernelLog, has_pids_of_the_machine, own_groups,
 };
 use crate::rank::GlobalRank;
 

@@ -10,7 +10,7 @@ use super::kernel_watch::KernelWatch;
 use super::statements::{Statement, watched_gpus};
 use crate::host::Host;
 use crate::observe::GpuSource;
-use crate::observe::kernel_log::LoggedKills;
+use crate::observe::LoggedKills;
 use crate::outcome::Planned;
 use crate::plan::Plan;
 use crate::rank::GlobalRank;

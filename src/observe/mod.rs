@@ -1,4 +1,4 @@
-//! Reads the facts of the node: platform contract, GPUs, interfaces, HCAs, limits, python.
+//! Reads the facts of the node: GPUs, interfaces, HCAs, limits, python.
 //!
 //! Takes a [`Host`](crate::host::Host) and the few settings that say what to read; gives
 //! [`Facts`]. Only reads, never decides: a missing or unusual fact is a value, not an error.
@@ -22,7 +22,7 @@ mod script;
 pub(crate) mod state;
 
 pub use facts::*;
-pub(crate) use oom::{OomAccount, OomKills, OomPlace, OomWatch, Suspect};
+pub(crate) use oom::{LoggedKills, OomAccount, OomKills, OomPlace, OomWatch, Suspect};
 pub(crate) use pid_1::non_forwarding_init;
 pub(crate) use python::{checkpoint_heads, python};
 pub(crate) use script::{digest, engine_files, script};

@@ -8,16 +8,18 @@
 //! Never says who sent a SIGKILL: that is the report's.
 
 mod groups;
+pub(crate) mod log;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::host::Host;
-use crate::observe::kernel_log::{GroupPlace, LoggedKills, OomConstraint};
 use crate::procfs;
 use groups::{Counters, Group, groups};
 pub(crate) use groups::{OomKills, OomPlace};
+pub(crate) use log::LoggedKills;
+use log::{GroupPlace, OomConstraint};
 
 /// Between two looks. A look reads one file of the kernel.
 const PACE: Duration = Duration::from_millis(500);
@@ -81,11 +83,11 @@ pub(crate) struct Look {
 }
 
 /// What the kernel counted and logged up to the first failure, and who outlived it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct OomAccount {
     /// The kernel counts kills on this node, so that a count of 0 is proof.
     pub counts: bool,
-    noted: Option<Noted>,
+    noted: Noted,
     looked: Looked,
     logged: LoggedKills,
 }
@@ -156,12 +158,7 @@ impl OomWatch {
     /// The kept growth, or else the current one, with what the kernel logged.
     pub(crate) fn account(&self, host: &Host, logged: LoggedKills) -> OomAccount {
         let noted = self.first.get().cloned().unwrap_or_else(|| self.noted(host));
-        OomAccount {
-            counts: !self.groups.is_empty(),
-            noted: Some(noted),
-            looked: self.looked().clone(),
-            logged,
-        }
+        OomAccount { counts: !self.groups.is_empty(), noted, looked: self.looked().clone(), logged }
     }
 
     fn noted(&self, host: &Host) -> Noted {
@@ -202,16 +199,15 @@ impl OomAccount {
             elsewhere: BTreeMap::new(),
             limits: Vec::new(),
         };
-        OomAccount { counts, noted: Some(noted), ..OomAccount::default() }
+        let (looked, logged) = (Looked::default(), LoggedKills::default());
+        OomAccount { counts, noted, looked, logged }
     }
 
     /// The same where these processes outlived all, the engine among them.
     #[cfg(test)]
     pub(crate) fn outlived_by(mut self, pids: &[i32], ago: Option<Duration>) -> OomAccount {
-        if let Some(noted) = &mut self.noted {
-            noted.rose = ago.and_then(|ago| noted.at.checked_sub(ago));
-            self.looked.living = pids.iter().map(|pid| (*pid, noted.count)).collect();
-        }
+        self.noted.rose = ago.and_then(|ago| self.noted.at.checked_sub(ago));
+        self.looked.living = pids.iter().map(|pid| (*pid, self.noted.count)).collect();
         self.looked.engine = pids.first().copied();
         self
     }
@@ -221,7 +217,7 @@ impl OomAccount {
     /// The kernel's log knows the place for certain. The counters of version 1 also rise when a
     /// cache fills the limit, and none shows the groups outside of a container.
     pub(crate) fn kills(&self, pid: Option<i32>) -> Option<OomKills> {
-        let Noted { kills, limits, .. } = self.noted.as_ref()?;
+        let Noted { kills, limits, .. } = &self.noted;
         let constraint = self.logged.constraint(pid);
         if let Some(kills) = self.elsewhere(pid) {
             let of_node = constraint == Some(OomConstraint::Node);
@@ -251,7 +247,7 @@ impl OomAccount {
         {
             return true;
         }
-        let Some(Noted { count, kills: Some(kills), .. }) = &self.noted else { return false };
+        let Noted { count, kills: Some(kills), .. } = &self.noted else { return false };
         let pid = match suspect {
             Suspect::Process(pid) | Suspect::ShimOf(pid) => pid,
             Suspect::Engine => self.looked.engine,
@@ -267,18 +263,17 @@ impl OomAccount {
 
     /// The kills of the group in which this process was killed, if that was not ours.
     fn elsewhere(&self, pid: Option<i32>) -> Option<OomKills> {
-        self.noted.as_ref()?.elsewhere.get(&pid?).copied()
+        self.noted.elsewhere.get(&pid?).copied()
     }
 
     /// Time between the last kill and the failure, where a look came between them.
     pub(crate) fn since_last(&self) -> Option<Duration> {
-        let Noted { at, rose, .. } = self.noted.as_ref()?;
-        at.checked_duration_since((*rose)?)
+        self.noted.at.checked_duration_since(self.noted.rose?)
     }
 
     /// Whether nothing was counted after this count.
     pub(crate) fn is_outlived_by(&self, outlived: u64) -> bool {
-        self.noted.as_ref().is_some_and(|noted| noted.count <= outlived)
+        self.noted.count <= outlived
     }
 }
 
