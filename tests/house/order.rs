@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::modules::Crate;
+use crate::modules::{Crate, Edge};
 use crate::{root, shown};
 
 /// The floors, lowest first, each with its rooms.
@@ -39,26 +39,42 @@ fn floor(room: &str) -> Option<usize> {
     FLOORS.iter().position(|(_, rooms)| rooms.split(' ').any(|known| known == room))
 }
 
-/// `FROM:LINE → TO (NAME)` of each import that leads up, by the crate with this root file.
-fn ups(root: &Path) -> BTreeSet<String> {
-    let read = Crate::read(root);
+/// The imports of a crate that lead up.
+fn ups(read: &Crate) -> impl Iterator<Item = Edge> {
     let rooms = read.files();
-    let floor = |file: &Path| floor(rooms.get(file)?);
-    let edges = read.edges().into_values();
-    let up = edges.filter(|edge| match (floor(&edge.from), floor(&edge.to)) {
+    let floor = move |file: &Path| floor(rooms.get(file)?);
+    let is_up = move |edge: &Edge| match (floor(&edge.from), floor(&edge.to)) {
         (Some(from), Some(to)) => from < to,
         _ => false,
-    });
-    let line = |edge: crate::Edge| {
-        format!("{}:{} → {} ({})", shown(&edge.from), edge.line, shown(&edge.to), edge.name)
     };
-    up.map(line).collect()
+    read.edges().into_values().filter(is_up)
 }
 
 #[test]
 fn no_room_needs_a_higher_one() {
-    let ups: Vec<String> = ups(&root().join("src/lib.rs")).into_iter().collect();
+    let read = Crate::read(&root().join("src/lib.rs"));
+    let line = |edge: Edge| {
+        format!("{}:{} → {} ({})", shown(&edge.from), edge.line, shown(&edge.to), edge.name)
+    };
+    let ups: Vec<String> = ups(&read).map(line).collect();
     assert!(ups.is_empty(), "{} imports lead up:\n{}", ups.len(), ups.join("\n"));
+}
+
+/// The control: an import that leads up, beside those that may be.
+#[test]
+fn an_import_that_leads_up_is_seen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (file, text) in [
+        ("lib.rs", "mod lang;\nmod launch;\nmod verdict;"),
+        ("lang.rs", "pub struct Lang;\n#[cfg(test)] mod tests { use crate::launch::main; }"),
+        ("verdict.rs", "pub fn code() { crate::launch::main() }"),
+        ("launch.rs", "use crate::verdict::code;\npub fn main() { let _ = crate::lang::Lang; }"),
+    ] {
+        std::fs::write(folder.path().join(file), text).expect("a file");
+    }
+    let read = Crate::read(&folder.path().join("lib.rs"));
+    let ups: Vec<String> = ups(&read).map(|edge| edge.name).collect();
+    assert_eq!(ups, ["crate::launch::main"]);
 }
 
 #[test]
