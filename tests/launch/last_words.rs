@@ -185,3 +185,19 @@ fn the_engines_last_lines_stand_where_it_is_the_cause() {
         ended.expect_id("engine.start");
     }
 }
+
+/// The block counts the seconds up to the failure, not those in which the others are ended.
+#[test]
+fn the_seconds_of_a_failure_are_those_until_it() {
+    const ENDING: f64 = 3.0;
+    let script = "trap 'sleep 3; exit 1' TERM; [ $RANK = 0 ] && { touch ready; while :; do :; done; }; \
+        until [ -e ready ]; do sleep 0.02; done; exit 3";
+    let mut args = run_args("direct", 2);
+    args.extend(["--", "sh", "-c", script].map(OsString::from));
+    let began = std::time::Instant::now();
+    let over = Launcher::new(args).run().expect_code(3);
+    let all = began.elapsed().as_secs_f64();
+    let (_, rest) = over.err.split_once("rank 1 exited with code 3 after ").expect("the verdict");
+    let said: f64 = rest.split(' ').next().expect("a number").parse().expect("seconds");
+    assert!(said <= all - ENDING, "{said} s of {all} s\n{}", over.err);
+}
