@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::*;
-use crate::contract::{Contract, contract};
+use crate::contract::{self, Contract};
 use crate::cpus::CpuList;
 use crate::host::Host;
 use crate::lang::bytes;
@@ -73,7 +73,7 @@ fn one_of_mpirun() -> Contract {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
     ];
     let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
-    contract(&Host::replayed("/nonexistent", environment), None, None)
+    contract::read(&Host::replayed("/nonexistent", environment), None, None)
 }
 
 fn warning(id: Id) -> Warning {

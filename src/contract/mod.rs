@@ -34,7 +34,7 @@ use conventions::CONVENTIONS;
 pub(crate) use evidence::{Claim, Contract, Evidence, Field, Reading, Strength, Unread};
 pub(crate) use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
-pub(crate) use nested::torchrun_above;
+pub(crate) use nested::{RANK_VARIABLES, torchrun_above};
 use remarks::{ADVICE, REMARKS};
 pub(crate) use row::{Platform, PlatformRow, Test};
 pub(crate) use shapes::UNKNOWN;
@@ -49,7 +49,7 @@ fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Pl
 
 /// The platform contract of this container. Reads no file, see [`host_files`]; `above` is the result of
 /// [`torchrun_above`], `own` the platform of the profile.
-pub(crate) fn contract(
+pub(crate) fn read(
     host: &Host,
     above: Option<(i32, String)>,
     own: Option<&'static Platform>,

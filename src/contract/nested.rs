@@ -15,7 +15,7 @@ use crate::procfs::{self, Process};
 /// Variables that torchrun sets for each worker, which are wrong in any other process. Its
 /// tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) belong to the
 /// user, RANK and WORLD_SIZE to the contracts.
-const RANK_VARIABLES: [&str; 11] = [
+pub(crate) const RANK_VARIABLES: [&str; 11] = [
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",

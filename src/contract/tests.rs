@@ -14,7 +14,7 @@ fn host(root: &Path, pairs: &[(&str, &str)]) -> Host {
 }
 
 fn contract(host: &Host) -> Contract {
-    super::contract(host, torchrun_above(host), None)
+    read(host, torchrun_above(host), None)
 }
 
 fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::contract::{Contract, Field};
+use crate::contract::{self, Contract, Field};
 use crate::host::{Host, LastPath};
 use crate::lang::Text;
 use crate::logs;
@@ -121,10 +121,9 @@ pub async fn observe_within(
         observe::python(host, &its)
     });
     let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        (crate::contract::torchrun_above(host), crate::contract::mpiexec_above(host))
+        (contract::torchrun_above(host), contract::mpiexec_above(host))
     });
-    let lists =
-        read(host, text!("files of hosts", "主机列表文件"), files, crate::contract::host_files);
+    let lists = read(host, text!("files of hosts", "主机列表文件"), files, contract::host_files);
     let its = ours();
     let heads = read(
         host,
@@ -188,12 +187,9 @@ pub async fn observe_within(
 
     let mut late = Vec::new();
     let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
-    let mut contract = crate::contract::contract(host, torchrun, settings.own_platform());
-    crate::contract::add_mpiexec(&mut contract, host, mpiexec);
-    crate::contract::add_host_files(
-        &mut contract,
-        &lists.answer(&mut late).await.unwrap_or_default(),
-    );
+    let mut contract = contract::read(host, torchrun, settings.own_platform());
+    contract::add_mpiexec(&mut contract, host, mpiexec);
+    contract::add_host_files(&mut contract, &lists.answer(&mut late).await.unwrap_or_default());
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),
@@ -387,8 +383,7 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
         Err(_) => {
             // Only plain host names; a node list cannot be resolved.
             let plain = contract.evidence.iter().find(|found| {
-                let is_name =
-                    found.reading == crate::contract::Reading::Plain && !found.claim.is_blank();
+                let is_name = found.reading == contract::Reading::Plain && !found.claim.is_blank();
                 found.field == Field::MasterAddr && is_name
             });
             let claimed = plain.map(|found| &found.claim.value);

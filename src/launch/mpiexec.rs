@@ -13,6 +13,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::ioctl_fionread;
 use rustix::net::{SendFlags, send};
 
+use crate::contract;
 use crate::host::Host;
 use crate::procfs;
 use crate::sys;
@@ -32,7 +33,7 @@ pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
     }
     let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
     let proxy = sys::peer(&socket).ok()?.pid;
-    crate::contract::mpiexec_above(host)?;
+    contract::mpiexec_above(host)?;
     procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
 }
 

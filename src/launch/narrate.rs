@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use crate::lang::{Text, leading};
-use crate::outcome::{End, KillReason, Notice, Planned, RankUnit};
+use crate::outcome::{End, KillReason, Notice, Planned, RankUnit, StopReason};
 use crate::ranges;
 use crate::rank::{GlobalRank, RankId};
 use crate::report::ending::{self, describe};
@@ -170,7 +170,7 @@ fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
                 "{zh}：这不是计划的任务，结束后不会视为完成"
             )
         }
-        Notice::Stopping { reason: crate::outcome::StopReason::Signal(signal) } => {
+        Notice::Stopping { reason: StopReason::Signal(signal) } => {
             let name = signal_name(*signal);
             let grace = context.settings.grace.value.as_secs_f64();
             let (again, again_zh) = match Signal::from_named_raw(*signal) {
@@ -274,7 +274,6 @@ fn named(planned: Planned, rank: GlobalRank) -> Text {
 mod tests {
     use super::*;
     use crate::lang::Lang;
-    use crate::outcome::StopReason;
     use crate::rank::LocalRank;
 
     fn rank(number: u32) -> RankId {

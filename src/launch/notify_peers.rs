@@ -8,7 +8,7 @@ use super::context::Context;
 use super::mpiexec;
 use super::muster_config::{config, is_wanted};
 use crate::cli::Options;
-use crate::contract::{Contract, Field};
+use crate::contract::{self, Contract, Field};
 use crate::deadline::with_deadline;
 use crate::host::Host;
 use crate::lang::Text;
@@ -83,11 +83,11 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
     let read = with_deadline(FILES, move || {
-        let above = crate::contract::torchrun_above(&reader);
+        let above = contract::torchrun_above(&reader);
         let settings = settings::read_meeting(&asked, &reader);
         let own = settings.as_ref().and_then(Settings::own_platform);
-        let mut contract = crate::contract::contract(&reader, above, own);
-        crate::contract::add_host_files(&mut contract, &crate::contract::host_files(&reader));
+        let mut contract = contract::read(&reader, above, own);
+        contract::add_host_files(&mut contract, &contract::host_files(&reader));
         // A list of hosts is of use only to a host that knows itself.
         contract.own_names =
             observe::network::links(&reader, None).own_names(&crate::sys::hostname());

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::contract::{Field, Reading};
+use crate::contract::{Field, RANK_VARIABLES, Reading};
 use crate::observe::Facts;
 use crate::plan::devices::Hardware;
 use crate::plan::notes::Notes;
@@ -31,24 +31,9 @@ pub(crate) struct PlannedValues<'a> {
     pub chosen: Vec<(String, OsString)>,
 }
 
-/// Leftovers of a torchrun that is not our ancestor; torch would use them.
-const RANK_VARIABLES: &[&str] = &[
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-];
+/// Leftovers of a torchrun that is not our ancestor beside [`RANK_VARIABLES`]; torch would use them.
+const LEFT_OVER: [&str; 4] =
+    ["RANK", "WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"];
 
 /// Variables to add.
 pub(crate) fn added(
@@ -208,8 +193,9 @@ pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
         return stale.cloned().collect();
     }
     let names: BTreeSet<String> = RANK_VARIABLES
-        .iter()
-        .map(|name| (*name).to_owned())
+        .into_iter()
+        .chain(LEFT_OVER)
+        .map(str::to_owned)
         .chain(facts.contract.pet_variables.iter().map(|claim| claim.variable.clone()))
         .chain(stale.cloned())
         .collect();

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::contract;
 use crate::host::Host;
 use crate::lang::{self, Text};
 use crate::observe::PythonFacts;
@@ -69,7 +70,7 @@ pub(crate) fn all_reduce(
         .stdout(File::create(at("out")).map_err(problem)?)
         .stderr(File::create(at("err")).map_err(problem)?);
     // The trial is a single-node job.
-    for name in crate::contract::known_variables() {
+    for name in contract::known_variables() {
         command.env_remove(name);
     }
     for name in host.environment().keys().filter_map(|name| name.to_str()) {

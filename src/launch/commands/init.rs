@@ -4,6 +4,7 @@ use super::output::{refuse, say};
 use crate::cli;
 use crate::host::Host;
 use crate::lang::{Text, cause};
+use crate::outcome;
 use crate::report::{Ending, closing};
 use crate::settings;
 use crate::supervise;
@@ -25,7 +26,7 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
             let program = asked.command.first().map(|name| name.display().to_string());
             let (program, Text { en, zh }) = (program.unwrap_or_default(), cause(&error));
             let ending = Ending {
-                code: crate::outcome::exec_code(&error),
+                code: outcome::exec_code(&error),
                 class: Class::Script,
                 id: Id::InitExec,
                 rank: None,

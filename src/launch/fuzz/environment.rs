@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use crate::cli::Options;
+use crate::contract;
 use crate::decide::{Stage, decide};
 use crate::fuzz::assert_printable;
 use crate::host::Host;
@@ -60,7 +61,7 @@ fn planned(host: &Host, gpus: u32) -> Result<Plan, Refusal> {
     let options = Options { program, ..Options::default() };
     let settings = settings::read(&options, host)?;
     let mut facts = plan::fixtures::facts(gpus);
-    facts.contract = crate::contract::contract(host, None, settings.own_platform());
+    facts.contract = contract::read(host, None, settings.own_platform());
     facts.environment = observe::environment(host);
     facts.network.nccl = observe::network::nccl_settings(host);
     if let Some(value) = host.variable("CUDA_VISIBLE_DEVICES") {

@@ -4,7 +4,7 @@
 //! starts ranks itself, or None if the command is started once per node. All numbers of a task
 //! come from one platform, since a launcher inside another one counts differently.
 
-use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
+use crate::contract::{self, Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::engine::Starts;
 use crate::lang::Text;
 use crate::plan::{Decision, Notes, Task};
@@ -111,7 +111,7 @@ fn unnumbered(contract: &Contract, found: &Evidence) -> Refusal {
 /// The numbers of this task, all from the platform of `found`.
 fn read(
     contract: &Contract,
-    own: Option<&'static crate::contract::Platform>,
+    own: Option<&'static contract::Platform>,
     found: &Evidence,
 ) -> Result<FoundTask, Refusal> {
     let platform = &found.platform;
@@ -141,7 +141,7 @@ fn read(
                 None if found.reading == Reading::TaskList && field == found.field => {
                     Some("SLURM_NODEID")
                 }
-                _ => crate::contract::variables_of(platform, own, field).first().copied(),
+                _ => contract::variables_of(platform, own, field).first().copied(),
             })
             .collect();
         return Err(half_given(

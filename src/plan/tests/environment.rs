@@ -1,6 +1,6 @@
 //! Variables that a plan sets, keeps and removes.
 
-use crate::contract::Claim;
+use crate::contract::{self, Claim};
 use crate::host::Host;
 use crate::plan::AskedNproc;
 use crate::plan::fixtures::{facts, flag, planned, profile, settings};
@@ -62,8 +62,7 @@ fn threads_keep_to_the_cpus_that_slurm_gave() {
         let environment =
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let mut node = facts(2);
-        node.contract =
-            crate::contract::contract(&Host::replayed("/nonexistent", environment), None, None);
+        node.contract = contract::read(&Host::replayed("/nonexistent", environment), None, None);
         let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
         let plan = plan.expect("a plan");
         let decision = plan.decision("OMP_NUM_THREADS").expect("a decision");

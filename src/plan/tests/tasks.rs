@@ -1,6 +1,6 @@
 //! Plans of one task, where the platform starts its command once per rank.
 
-use crate::contract::contract;
+use crate::contract;
 use crate::host::Host;
 use crate::lang::Text;
 use crate::observe::{Facts, VisibleGpu};
@@ -26,7 +26,7 @@ fn node(gpus: u32, pairs: &str) -> Facts {
     let environment = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let host = Host::replayed("/nonexistent", environment);
     let mut facts = facts(gpus);
-    facts.contract = contract(&host, None, None);
+    facts.contract = contract::read(&host, None, None);
     facts.environment =
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     facts

@@ -2,6 +2,7 @@
 
 use harness::reference::{self, REFERENCE};
 
+use crate::contract;
 use crate::diagnose::Catalogue;
 use crate::verdict::Id;
 
@@ -35,9 +36,9 @@ fn the_reference_shows_every_key_and_is_a_profile() {
         assert!(shown(key), "{key} is missing");
     }
     // Every key of [platform], and every reading by its name.
-    for field in crate::contract::fields() {
+    for field in contract::fields() {
         assert!(shown(&platform::key(field)), "{field:?} is missing");
-        for reading in crate::contract::readings_of(field) {
+        for reading in contract::readings_of(field) {
             let name = platform::spelled(reading);
             assert!(text.contains(&name), "{name} is missing");
         }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::table::{Allowed, Toml};
 use super::*;
+use crate::contract;
 use crate::settings::OnBreach;
 use crate::verdict::Id;
 
@@ -92,9 +93,9 @@ fn severities(ids: &[String]) -> Value {
     section(keys, &[])
 }
 
-fn claim(field: crate::contract::Field) -> (String, Value) {
+fn claim(field: contract::Field) -> (String, Value) {
     let readings: Vec<String> =
-        crate::contract::readings_of(field).iter().map(platform::spelled).collect();
+        contract::readings_of(field).iter().map(platform::spelled).collect();
     let parts = [
         ("variable".to_owned(), text()),
         ("reading".to_owned(), json!({ "enum": readings })),
@@ -168,7 +169,7 @@ fn of_section(name: &str) -> Value {
             let own = [("name", text()), ("proofs", proofs), ("default_port", port)];
             assert_eq!(own.clone().map(|(key, _)| key), platform::KEYS);
             let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
-            section(own.chain(crate::contract::fields().map(claim)), &["name", "proofs"])
+            section(own.chain(contract::fields().map(claim)), &["name", "proofs"])
         }
         "select" => {
             let gpus = json!({ "anyOf": [{ "type": "integer", "minimum": 1 }, { "const": "*" }] });

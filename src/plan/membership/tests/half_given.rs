@@ -2,7 +2,7 @@
 //! node runs alone by mistake.
 
 use super::*;
-use crate::contract::{Field, contract};
+use crate::contract::{self, Field};
 use crate::settings::fixtures::undecided;
 use crate::settings::{Source, Sourced, WorldSizeCounts};
 use crate::verdict::Id;
@@ -84,7 +84,7 @@ fn half_of_the_evidence_is_refused_with_what_it_says() {
 #[test]
 fn a_master_that_is_this_node_needs_no_count() {
     let alone = |names: &[&str], pairs: &str| {
-        let mut contract = contract(&host(pairs), None, None);
+        let mut contract = contract::read(&host(pairs), None, None);
         contract.own_names = names.iter().map(|name| (*name).to_owned()).collect();
         let mut notes = Notes::default();
         membership(&undecided(), &contract, &gpus(8), &mut notes).is_ok()
@@ -122,7 +122,7 @@ fn the_innermost_launcher_wins() {
         (&srun.replace("8(x2)", "1(x2)"), "slurm 2 1 n3:27446"),
     ]);
     // The remark on how mpirun ends a job appears until the setting is made.
-    let remarks = |pairs: &str| contract(&host(pairs), None, None).warnings.len();
+    let remarks = |pairs: &str| contract::read(&host(pairs), None, None).warnings.len();
     assert_eq!((remarks(ompi), remarks(hydra)), (1, 0));
     assert_eq!(remarks(&format!("{ompi} OMPI_MCA_odls_base_sigkill_timeout=30")), 0);
 }
@@ -138,7 +138,8 @@ fn a_heterogeneous_step_has_rank_0_on_its_master() {
         // A name that is not in the list proves nothing.
         (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:27446"),
     ]);
-    let job = contract(&host(step), None, None).first(Field::JobId).map(|claim| claim.to_string());
+    let job =
+        contract::read(&host(step), None, None).first(Field::JobId).map(|claim| claim.to_string());
     assert_eq!(job.as_deref(), Some("SLURM_HET_JOB_ID=7"), "one id on all components");
 }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::*;
-use crate::contract::{add_host_files, contract, host_files};
+use crate::contract::{self, add_host_files, host_files};
 use crate::host::Host;
 use crate::observe::{GpuFacts, VisibleGpu};
 use crate::plan::Task;
@@ -90,7 +90,7 @@ fn gpus(count: usize) -> GpuFacts {
 
 fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let mut notes = Notes::default();
-    let mut contract = contract(host, None, settings.own_platform());
+    let mut contract = contract::read(host, None, settings.own_platform());
     add_host_files(&mut contract, &host_files(host));
     let result = membership(settings, &contract, gpus, &mut notes);
     Told { result, notes }

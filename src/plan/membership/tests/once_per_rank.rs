@@ -2,7 +2,7 @@
 //! refusal of every other engine.
 
 use super::*;
-use crate::contract::contract;
+use crate::contract;
 use crate::settings::fixtures::undecided;
 use crate::settings::{Engine, Source, Sourced};
 
@@ -291,7 +291,7 @@ fn a_nested_job_is_one_of_its_own() {
     let line = |settings: &Settings, pairs: &str, above: bool| {
         let mut notes = Notes::default();
         let above = above.then(|| (41, "python -m torch.distributed.run a.py".to_owned()));
-        let contract = contract(&host(pairs), above, None);
+        let contract = contract::read(&host(pairs), above, None);
         let result = membership(settings, &contract, &gpus(8), &mut notes);
         Told { result, notes }
     };

@@ -181,8 +181,11 @@ fn kubebrain_in_all_spellings() {
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=2", "refused membership.master-addr"),
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=x", "refused membership.number"),
     ]);
-    let job =
-        contract(&host("KUBEBRAIN_REPLICA=0 JOB_ID=rj-1 GPU_COUNT=8 PROC_PER_NODE=8"), None, None);
+    let job = contract::read(
+        &host("KUBEBRAIN_REPLICA=0 JOB_ID=rj-1 GPU_COUNT=8 PROC_PER_NODE=8"),
+        None,
+        None,
+    );
     let first = |field| job.first(field).map(ToString::to_string);
     assert_eq!(first(Field::JobId).as_deref(), Some("JOB_ID=rj-1"));
     assert_eq!(first(Field::GpuCount).as_deref(), Some("GPU_COUNT=8"));

@@ -333,7 +333,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
 #[test]
 fn a_list_with_this_host_is_that_of_its_job() {
     let told = |own: &str, pairs: &str| {
-        let mut contract = contract(&host(pairs), None, None);
+        let mut contract = contract::read(&host(pairs), None, None);
         contract.own_names = vec![own.to_owned()];
         let mut notes = Notes::default();
         let result = membership(&undecided(), &contract, &gpus(8), &mut notes);
