@@ -118,6 +118,7 @@ WARM_LAUNCHES := $(or $(ONLY),stacks:: hangs:: causes:: flight_records:: torchru
 test-warm: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && export RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_TEST_WARM=auto && \
 	env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test faults -- $(WARM_FAULTS) && \
+	{ [ -n "$(ONLY)" ] || env -u RANKLAUNCH_TEST_WARM --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test launch -- --include-ignored warm::conformance::; } && \
 	{ [ -n "$(SHORT)" ] || env --default-signal=HUP,INT,QUIT,TERM $(CARGO) test --locked --test launch -- $(WARM_LAUNCHES); }
 
 lint: linker

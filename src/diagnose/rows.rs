@@ -13,6 +13,9 @@ pub(super) const USER_EXCEPTION: &str = "user_exception";
 /// The rows of ranks that gave up a wait for another one. Who that was is the cause, where it is known.
 pub(crate) const GIVEN_UP: &[&str] = &["watchdog_timeout", "store_timeout"];
 
+/// The rows of what a stop by the launcher makes ranks, shells and engines say.
+pub(super) const ENDED_BY_SIGNAL: &[&str] = &["term_external", "worker_sigkill"];
+
 /// What a line of a row says about the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -13,7 +13,7 @@ use super::joined::parts;
 use super::lines::{Line, Lines};
 use super::matcher::Found;
 use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
-use super::rows::{Role, Row, RowIndex, Stream};
+use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
 use crate::rank::GlobalRank;
 
@@ -50,6 +50,20 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
+    /// Leaves out what a stop of the job by its launcher made processes say of their end. `stop`: when it began, as
+    /// for [`LogScan::feed_live`].
+    pub(crate) fn leave_out_stop(&mut self, catalogue: &Catalogue, stop: Duration) {
+        let stop = time(stop);
+        let is_of_stop = |one: &Evidence| {
+            let row = catalogue.row(one.row);
+            let began = one.time.and_then(|time| stop.is_until(time));
+            began == Some(true) && row.is_some_and(|row| ENDED_BY_SIGNAL.contains(&&*row.id))
+        };
+        for run in &mut self.runs {
+            run.evidence.retain(|one| !is_of_stop(one));
+        }
+    }
+
     /// The last lines of the log, without empty ones.
     pub(crate) fn last_lines(&self, most: usize) -> Vec<String> {
         let mut tail = self.tail.as_slice();

@@ -209,7 +209,7 @@ impl LiveDiagnosis {
         // After the output, as the rank wrote it.
         let records = std::mem::take(&mut *held(&self.shared.records));
         records.iter().for_each(|record| search.take_record(record));
-        search.told(end, failed, &statements)
+        search.told(end, failed, &statements, stopped.get().copied())
     }
 
     /// Takes what torch's `@record` wrote of a rank's exception.
@@ -369,7 +369,14 @@ impl Search {
         })
     }
 
-    fn told(&mut self, end: Option<KnownEnd>, failed: bool, statements: &[Statement]) -> Told {
+    /// `stopped`: when the end of the attempt began.
+    fn told(
+        &mut self,
+        end: Option<KnownEnd>,
+        failed: bool,
+        statements: &[Statement],
+        stopped: Option<Instant>,
+    ) -> Told {
         // What the kernel did needs no other evidence, and of a signal the engine knows no more
         // than its rank's shim.
         let counts = |owner: &Owner| match end {
@@ -379,6 +386,11 @@ impl Search {
         };
         let scans = self.scans.iter().filter(|(owner, _)| counts(owner));
         let mut logs: Vec<Scanned> = scans.map(|(_, scan)| scan.clone().finish()).collect();
+        if let Some(stopped) = stopped {
+            let stop = stopped.saturating_duration_since(self.began);
+            let catalogue = self.catalogue();
+            logs.iter_mut().for_each(|log| log.leave_out_stop(catalogue, stop));
+        }
         let mut names: Vec<String> = self.logs.iter().map(name).collect();
         // The counters of the kernel are more precise than what anybody writes of a kill.
         if !matches!(end, Some(KnownEnd { oom: true, .. })) {

@@ -201,3 +201,16 @@ fn the_seconds_of_a_failure_are_those_until_it() {
     let said: f64 = rest.split(' ').next().expect("a number").parse().expect("seconds");
     assert!(said <= all - ENDING, "{said} s of {all} s\n{}", over.err);
 }
+
+/// A shell that the launcher ends after a failure calls what it ran "Terminated".
+#[test]
+fn the_stop_after_a_failure_is_not_its_cause() {
+    let script = "trap 'sh -c \"kill -TERM \\$\\$\"; exit 1' TERM; \
+        [ $RANK = 0 ] && { touch ready; while :; do sleep 0.02; done; }; \
+        until [ -e ready ]; do sleep 0.02; done; exit 3";
+    let mut args = run_args("direct", 2);
+    args.extend(["--", "sh", "-c", script].map(OsString::from));
+    let over = Launcher::new(args).run().expect_code(3);
+    assert!(over.err.contains("Terminated"), "{}", over.err);
+    assert!(!over.err.contains("stopped from outside"), "{}", over.err);
+}

@@ -7,14 +7,15 @@ const CLOSED: &str = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair
 
 /// What is said of pieces of (rank, stream, text), each a tenth of a second after the other.
 fn told(pieces: &[(u32, Stream, &str)], end: Option<KnownEnd>) -> Told {
-    told_beside(pieces, &[], end)
+    told_beside(pieces, &[], end, None)
 }
 
-/// The same beside statements of (tenths of a second, rank, line).
+/// The same beside statements of (tenths of a second, rank, line). `stopped`: the tenths after which the stop began.
 fn told_beside(
     pieces: &[(u32, Stream, &str)],
     statements: &[(u32, Option<u32>, &str)],
     end: Option<KnownEnd>,
+    stopped: Option<u32>,
 ) -> Told {
     let began = Instant::now();
     let mut search = Search {
@@ -49,7 +50,8 @@ fn told_beside(
     }
     let stated = statements.iter().map(|said| said.arrived).min();
     while search.step(stated) {}
-    search.told(end, end.is_some(), &statements)
+    let stopped = stopped.map(|tenths| began + Duration::from_millis(100) * tenths);
+    search.told(end, end.is_some(), &statements, stopped)
 }
 
 fn raised(what: &str) -> String {
@@ -108,7 +110,7 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
     for (tenths, certain) in
         [(0, Confidence::Certain), (1, Confidence::Likely), (5, Confidence::Likely)]
     {
-        let why = root(told_beside(&pieces, &[(tenths, Some(1), LOST)], None));
+        let why = root(told_beside(&pieces, &[(tenths, Some(1), LOST)], None, None));
         assert_eq!((&*why.id, why.rank, why.confidence), ("xid_79", Some(1), certain));
         assert_eq!((&*why.log, &*why.evidence), ("NVML event", LOST));
         let victims: Vec<u32> = why.victims.into_iter().flat_map(|of| of.ranks).collect();
@@ -116,10 +118,10 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
     }
     // Of a GPU whose rank is not known, and beside a cascade only.
     let two = [(0, None, "NVRM: Xid (PCI:?): 48"), (0, Some(0), "NVRM: Xid (PCI:0000:18:00): 45")];
-    let why = root(told_beside(&pieces[1..], &two, None));
+    let why = root(told_beside(&pieces[1..], &two, None, None));
     assert_eq!((&*why.id, why.rank, why.confidence), ("xid_48", None, Confidence::Certain));
     let oom = KnownEnd { rank: GlobalRank(1), end: End::Signal(9), oom: true, gone: None };
-    assert_eq!(root(told_beside(&[], &[(0, Some(1), LOST)], Some(oom))).id, "host_oom");
+    assert_eq!(root(told_beside(&[], &[(0, Some(1), LOST)], Some(oom), None)).id, "host_oom");
 }
 
 #[test]
@@ -132,10 +134,10 @@ fn an_xid_that_the_job_outlived_is_no_cause() {
     pieces.push((1, Stream::Err, &raised));
     // 70 s of progress, a step each tenth.
     for (tenths, id) in [(5, "user_exception"), (200, "xid_79"), (700, "xid_79")] {
-        assert_eq!(root(told_beside(&pieces, &[(tenths, Some(1), LOST)], None)).id, id);
+        assert_eq!(root(told_beside(&pieces, &[(tenths, Some(1), LOST)], None, None)).id, id);
     }
     let silent = [(1, Stream::Err, &*raised)];
-    assert_eq!(root(told_beside(&silent, &[(5, Some(1), LOST)], None)).id, "xid_79");
+    assert_eq!(root(told_beside(&silent, &[(5, Some(1), LOST)], None, None)).id, "xid_79");
 }
 
 #[test]
@@ -156,4 +158,25 @@ fn the_end_of_a_rank_explains_what_no_line_does() {
     }
     let exit = KnownEnd { rank: GlobalRank(1), end: End::Code(1), oom: false, gone: None };
     assert_eq!(told(&quiet, Some(exit)), Told::Nothing);
+}
+
+/// Control: the same words before the stop are a cause.
+#[test]
+fn words_of_the_launchers_own_stop_are_no_cause() {
+    let failed = KnownEnd { rank: GlobalRank(1), end: End::Code(3), oom: false, gone: None };
+    for (said, id) in [
+        ("Terminated\n", "term_external"),
+        ("run.sh: line 4: 4711 Terminated              python train.py\n", "term_external"),
+        ("received SIGTERM, saving\n", "term_external"),
+        ("run.sh: line 4: 4711 Killed                  python train.py\n", "worker_sigkill"),
+        ("Killed\n", "worker_sigkill"),
+    ] {
+        let pieces = [(0, Stream::Err, "step 1\n"), (0, Stream::Err, said)];
+        let heard = |stopped| told_beside(&pieces, &[], Some(failed), stopped);
+        assert_eq!(heard(Some(1)), Told::Nothing, "{said}");
+        assert_eq!(root(heard(Some(3))).id, id, "{said}");
+    }
+    let own = KnownEnd { end: End::Signal(15), ..failed };
+    let quiet = [(1, Stream::Out, "step 1\n")];
+    assert_eq!(root(told_beside(&quiet, &[], Some(own), Some(0))).id, "term_external");
 }

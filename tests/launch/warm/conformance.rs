@@ -143,18 +143,26 @@ const OF_WARM: [&str; 3] = ["process.start_variables", "sys.importer_cache", "sy
 
 #[test]
 fn a_forked_rank_is_what_it_would_be_without() {
-    for engine in ["direct", "torchrun"] {
-        let look = Look::default();
-        let alone = look.at(Ours { engine, warm: "off" });
-        let forked = look.at(Ours { engine, warm: "required" });
-        assert!(forked[0].len() >= 400 && forked[1].len() >= 350, "{}", forked[1].len());
-        for (alone, forked) in alone.iter().zip(&forked) {
-            expect_only(engine, &OF_WARM, alone, forked);
-            let found = different(alone, forked);
-            assert_eq!(found.len(), OF_WARM.len(), "one is gone: {found:?}");
-        }
-        assert_eq!(drawn_alike(&forked), BTreeSet::new(), "{engine}");
+    expect_alike_below("direct");
+}
+
+#[test]
+#[ignore = "minutes of a CPU: make test-warm"]
+fn a_forked_rank_of_torchrun_is_what_it_would_be_without() {
+    expect_alike_below("torchrun");
+}
+
+fn expect_alike_below(engine: &str) {
+    let look = Look::default();
+    let alone = look.at(Ours { engine, warm: "off" });
+    let forked = look.at(Ours { engine, warm: "required" });
+    assert!(forked[0].len() >= 400 && forked[1].len() >= 350, "{}", forked[1].len());
+    for (alone, forked) in alone.iter().zip(&forked) {
+        expect_only(engine, &OF_WARM, alone, forked);
+        let found = different(alone, forked);
+        assert_eq!(found.len(), OF_WARM.len(), "one is gone: {found:?}");
     }
+    assert_eq!(drawn_alike(&forked), BTreeSet::new(), "{engine}");
 }
 
 /// What ranklaunch itself makes different, with and without --warm: the ranks write to pipes and not into the files of
@@ -176,6 +184,7 @@ const OF_RANKLAUNCH: [&str; 11] = [
 const OF_A_JOB: [&str; 3] = ["environment.world", "job.*", "process.leads_group"];
 
 #[test]
+#[ignore = "minutes of a CPU: make test-warm"]
 fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
     let look = Look { settings: &["--inject", "off"], ..Look::default() };
     let by_torchrun = look.at(Torchrun);
@@ -199,6 +208,7 @@ fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
 
 /// A module, with variables that change the interpreter, the libraries and the locale.
 #[test]
+#[ignore = "minutes of a CPU: make test-warm"]
 fn a_forked_module_is_what_it_would_be_without() {
     let folder = program("properties.py").parent().expect("a folder").display().to_string();
     let environment = [
@@ -246,6 +256,7 @@ fn a_planted_difference_is_found() {
 
 /// torch.compile builds with a compiler of C++ in workers of its own.
 #[test]
+#[ignore = "minutes of a CPU: make test-warm"]
 fn torch_compiles_in_a_forked_rank() {
     let look = Look { arguments: &["--compile"], ..Look::default() };
     let (alone, forked) = (look.at(OFF), look.at(WARM));
@@ -257,6 +268,7 @@ fn torch_compiles_in_a_forked_rank() {
 
 /// Those of tests/python/older_torch.sh.
 #[test]
+#[ignore = "minutes of a CPU: make test-warm"]
 fn a_forked_rank_of_an_older_torch_is_what_it_would_be_without() {
     for version in ["2.6.0", "2.3.1"] {
         let Some(python) = cached_python(&format!("torch-{version}")) else {
