@@ -4,6 +4,9 @@
 //! `plan`, `check` and the muster call it, once for each [`Scope`] and each reading of the
 //! facts. Pure: no file, no socket, no clock.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use crate::check::{self, Check, CheckInput, CheckStatus, Tried};
 use crate::observe::Facts;
 use crate::plan::{self, Plan, Scope, Survey};

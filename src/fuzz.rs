@@ -1,12 +1,12 @@
-//! What all fuzz targets share: how bytes become choices, and the table of targets. Not part of the program.
+//! The table of fuzz targets. Not part of the program.
 //!
 //! The body of a target is in the room that it tests, in a file `fuzz.rs` there. Each takes any bytes, panics if a promise
 //! is broken, and returns whether the input was accepted, that is whether it got past the outermost check. `make fuzz`
 //! runs them under libFuzzer; the tests here run them over their seeds and over mutations of these.
 
 use crate::{
-    cli, diagnose, export, history, hostlist, launch, lint, logs, mask, muster, observe, recorder,
-    settings, stacks, status, top, warm, watch,
+    cli, decide, diagnose, export, hostlist, launch, lint, logs, mask, muster, recorder, report,
+    stacks, status, top, warm, watch,
 };
 
 /// A body of a target.
@@ -20,20 +20,20 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("console", logs::fuzz::console),
     ("dump", recorder::fuzz::dump),
     ("environment", launch::fuzz::environment::environment),
-    ("folders", diagnose::fuzz::folders::folders),
+    ("folders", report::fuzz::folders::folders),
     ("frames", muster::fuzz::frames),
     ("handshake", muster::fuzz::handshake),
     ("http", export::fuzz::http),
     ("index", logs::fuzz::index::index),
-    ("journal", history::fuzz::journal),
+    ("journal", report::fuzz::journal::journal),
     ("log", diagnose::fuzz::log),
     ("manifest", lint::fuzz::manifest),
     ("mask", mask::fuzz::mask),
     ("metrics", export::fuzz::metrics),
-    ("nccl_conf", observe::fuzz::nccl_conf),
+    ("nccl_conf", decide::fuzz::nccl_conf),
     ("nodelist", hostlist::fuzz::nodelist),
     ("pattern", diagnose::fuzz::rows::pattern),
-    ("profile", settings::fuzz::profile),
+    ("profile", report::fuzz::profile::profile),
     ("ras", watch::ras::fuzz::ras),
     ("scout", warm::fuzz::scout),
     ("stacks", stacks::fuzz::stacks),
@@ -46,53 +46,6 @@ pub const TARGETS: &[(&str, Target)] = &[
 pub fn run(name: &str, data: &[u8]) {
     let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target");
     target(data);
-}
-
-/// Yields bytes one after the other, then zeros.
-#[derive(Debug)]
-pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Choices<'a> {
-    pub(crate) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    pub(crate) fn number(&mut self) -> u32 {
-        u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-
-    /// A number below `most`, of at most 256.
-    pub(crate) fn below(&mut self, most: usize) -> usize {
-        usize::from(self.byte()) % most.max(1)
-    }
-
-    pub(crate) fn of<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())].clone()
-    }
-
-    /// Bytes up to a NUL byte, or all that are left.
-    pub(crate) fn until_nul(&mut self) -> &'a [u8] {
-        let end = self.0.iter().position(|byte| *byte == 0);
-        let (part, rest) = match end {
-            Some(end) => (&self.0[..end], &self.0[end + 1..]),
-            None => (self.0, &[][..]),
-        };
-        self.0 = rest;
-        part
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Panics where a text holds what a terminal would obey, beside line ends, tabs and colours of ours.
-pub(crate) fn assert_printable(text: &str) {
-    let plain = crate::style::plain(text);
-    let odd = plain.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t'));
-    assert!(odd.is_none(), "{odd:?} is printed: {text:?}");
 }
 
 #[cfg(test)]

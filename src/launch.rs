@@ -97,6 +97,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         // An engine starts this once per rank, so it skips the argument parser and the settings.
         return shim::rank(rest.to_vec());
     }
+    crate::sys::memory::share_arenas();
     // For commands that read no other setting.
     let lang = || {
         let flag = cli::language_of(&arguments);

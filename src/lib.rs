@@ -32,10 +32,13 @@ mod diagnose;
 mod embedded;
 mod endpoint;
 mod engine;
+mod escape;
 mod export;
 mod findings;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+#[cfg(any(test, fuzzing))]
+mod fuzzing;
 mod hang;
 mod history;
 mod host;

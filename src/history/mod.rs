@@ -7,8 +7,6 @@
 
 mod differ;
 mod energy;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 mod job;
 mod journal;
 mod ledger;

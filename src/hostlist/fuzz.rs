@@ -1,7 +1,7 @@
 //! The expansion of host lists as a function that a fuzzer feeds. Not part of the program.
 
 use super::{LONGEST_NAME, MOST, expand, is_whole, items, of_daemons, of_prterun, position};
-use crate::fuzz::Choices;
+use crate::fuzzing::Choices;
 
 /// Expands a list. The first byte chooses: any text, or a list that is made of the bytes and whose hosts are known.
 pub(crate) fn nodelist(data: &[u8]) -> bool {

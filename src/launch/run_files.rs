@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::escape::printable;
 use crate::history::{Attempt, Excerpt, JournalReader, NodeHistory};
 use crate::lang::{Text, cause, failure};
-use crate::logs::{AttemptFolder, JOURNAL, LauncherFolder, RUN_JSON, printable};
+use crate::logs::{AttemptFolder, JOURNAL, LauncherFolder, RUN_JSON};
 use crate::mask::mask_file;
 use crate::regular_file::{self, WithoutHoles};
 use crate::text;

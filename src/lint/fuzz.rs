@@ -1,7 +1,7 @@
 //! The reading and judging of manifests as a function that a fuzzer feeds. Not part of the program.
 
 use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, text};
-use crate::fuzz::assert_printable;
+use crate::fuzzing::assert_printable;
 use crate::lang::Lang;
 
 /// Values of a manifest that refer to each other are compared in pairs; a file of a page has no more findings than this.
@@ -46,7 +46,7 @@ pub(crate) fn manifest(data: &[u8]) -> bool {
     assert_eq!(report.exit_code(), code);
     for lang in [Lang::En, Lang::Zh] {
         // As `show` prints it.
-        assert_printable(&crate::logs::printable(&text(&report, lang)));
+        assert_printable(&crate::escape::printable(&text(&report, lang)));
         let json = json(&report, lang).to_string();
         let again = lint(&manifests, limits, knowledge);
         assert_eq!(super::json(&again, lang).to_string(), json);

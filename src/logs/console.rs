@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::escape::printable;
 use super::sink::{Lane, Sink};
+use crate::escape::printable;
 use crate::lang::{Lang, Text};
 use crate::outcome::Stream;
 use crate::style::{Color, Style, paint};

@@ -5,10 +5,10 @@ pub(crate) mod index;
 use std::time::{Duration, Instant};
 
 use super::config::Marks;
-use super::escape::printable;
 use super::lines::{LONGEST_LINE, LineFormatter};
 use crate::columns::{columns, end_within, shortened_path, start_within, wrapped};
-use crate::fuzz::assert_printable;
+use crate::escape::printable;
+use crate::fuzzing::assert_printable;
 
 /// Output of a rank. The first two bytes choose how it is cut and how wide the terminal is.
 ///

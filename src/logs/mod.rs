@@ -14,7 +14,6 @@ mod capped;
 mod choose_folder;
 mod config;
 mod console;
-mod escape;
 mod file_names;
 mod files;
 mod folder;
@@ -45,7 +44,6 @@ pub(crate) use candidate::{Candidate, default_candidates};
 pub(crate) use choose_folder::choose_folder;
 pub(crate) use config::LogsConfig;
 pub(crate) use console::Console;
-pub(crate) use escape::printable;
 pub(crate) use file_names::{
     AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, REPORT, RUN_JSON, RankLog,
     continued, log_name, numbered, run_of,

@@ -16,9 +16,9 @@ use memchr::{memchr_iter, memrchr};
 use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
-use super::escape::push_escaped;
 use super::file_names::{AttemptFolder, RankLog, continued, segment};
 use super::index::{Entry, INDEX, Writer};
+use crate::escape::push_escaped;
 use crate::outcome::Stream;
 use crate::regular_file;
 

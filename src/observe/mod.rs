@@ -6,8 +6,6 @@
 pub(crate) mod counters;
 pub(crate) mod cuda;
 mod facts;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 pub(crate) mod gpu;
 pub(crate) mod kernel_log;
 pub(crate) mod leftovers;

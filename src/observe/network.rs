@@ -336,7 +336,7 @@ fn of_user(host: &Host) -> Option<String> {
 /// NCCL's grammar: `#` only at the start of a line, the first `=` ends the name, nothing is
 /// trimmed. So `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or `export KEY=1` sets a
 /// variable that is never read (nccl src/misc/param.cc, setEnvFile).
-pub(super) fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split('\n')
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once('='))

@@ -6,7 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::logs::{LogLine, Writer, printable};
+use crate::escape::printable;
+use crate::logs::{LogLine, Writer};
 
 /// How lines begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,8 @@ pub(crate) mod engine_log;
 pub(crate) mod evidence_view;
 pub(crate) mod explain_view;
 pub(crate) mod files;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub(crate) mod hang_view;
 pub(crate) mod journal;
 pub(crate) mod line_view;

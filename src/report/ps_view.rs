@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::columns::table;
+use crate::escape::printable;
 use crate::lang::{Lang, Text, bytes};
-use crate::logs::printable;
 use crate::status::{NodeStatus, Phase, RankState};
 use crate::text;
 

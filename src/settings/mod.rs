@@ -15,8 +15,6 @@ mod extends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fixtures;
 mod forms;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 pub(crate) mod grace;
 mod meeting;
 mod owner;

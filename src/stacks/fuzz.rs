@@ -13,7 +13,7 @@ use super::memory::Memory;
 use super::process::ProcessStacks;
 use super::python::{Frame, Interpreter};
 use super::unread::Unread;
-use crate::fuzz::Choices;
+use crate::fuzzing::Choices;
 
 /// Where the memory begins.
 const START: u64 = 0x10_0000;

@@ -1,7 +1,7 @@
 //! The status of another node as a function that a fuzzer feeds. Not part of the program.
 
 use super::NodeStatus;
-use crate::fuzz::assert_printable;
+use crate::fuzzing::assert_printable;
 
 /// Bytes of a text, and what a character that is replaced may leave of it.
 const LONGEST: usize = 1024;

@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 
 use super::keys::{Key, Keys};
 use super::{Model, News, Request, Source, draw};
-use crate::fuzz::Choices;
+use crate::fuzzing::Choices;
 use crate::lang::{Lang, Text};
 use crate::logs::LogLine;
 use crate::logs::Writer;
@@ -47,7 +47,7 @@ pub(crate) fn terminal(data: &[u8]) -> bool {
             }
             Some(Request::Stacks(rank)) => {
                 // As stacks_view gives them.
-                let text = crate::logs::printable(&String::from_utf8_lossy(lines)).into_owned();
+                let text = crate::escape::printable(&String::from_utf8_lossy(lines)).into_owned();
                 model.hear(News::Stacks(rank, text));
             }
             Some(Request::Plan) => {
@@ -66,7 +66,7 @@ pub(crate) fn terminal(data: &[u8]) -> bool {
 
 /// As pages make it of the bytes of a rank.
 fn said(rank: GlobalRank, text: &str) -> LogLine {
-    let text = crate::logs::printable(text).into_owned();
+    let text = crate::escape::printable(text).into_owned();
     LogLine { at_ms: None, attempt: 0, writer: Writer::Rank, number: rank.0, is_err: false, text }
 }
 

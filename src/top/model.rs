@@ -358,5 +358,5 @@ fn plan_text(plan: &Value, lang: Lang) -> String {
     let argv = plan.get("argv").and_then(Value::as_array);
     let words: Vec<String> = argv.into_iter().flatten().map(word).collect();
     let _ = writeln!(out, "\n{}", words.join(" "));
-    crate::logs::printable(&out).into_owned()
+    crate::escape::printable(&out).into_owned()
 }

@@ -10,7 +10,7 @@ use crate::{root, shown};
 const FLOORS: &[(&str, &str)] = &[
     (
         "text",
-        "annotations columns embedded lang letters mask nearest pattern ranges rank run_id style version",
+        "annotations columns embedded escape lang letters mask nearest pattern ranges rank run_id style version",
     ),
     (
         "linux",

@@ -1,6 +1,5 @@
 //! Logs, and rows of a profile, as functions that a fuzzer feeds. Not part of the program.
 
-pub(crate) mod folders;
 mod log;
 pub(crate) mod rows;
 

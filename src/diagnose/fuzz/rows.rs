@@ -4,7 +4,7 @@ use crate::diagnose::catalogue::Catalogue;
 use crate::diagnose::fragments::{SHORTEST, fragments};
 use crate::diagnose::rows::{Domain, Role, Row, Stream};
 use crate::diagnose::{LogScan, Origin, diagnose};
-use crate::fuzz::Choices;
+use crate::fuzzing::Choices;
 use crate::lang::Text;
 use crate::pattern::compile;
 use crate::verdict::{Owner, Retry};

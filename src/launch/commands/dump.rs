@@ -195,7 +195,7 @@ impl Written {
             .flat_map(|node| node.ranks.iter().map(|rank| rank.rank.0))
             .collect();
         let document = stacks_view::json(&job, &stacks);
-        let text = crate::logs::printable(&stacks_view::text(&job, &stacks, lang)).into_owned();
+        let text = crate::escape::printable(&stacks_view::text(&job, &stacks, lang)).into_owned();
         self.write(Path::new("stacks.json"), &format!("{document:#}\n"), None)?;
         self.write(Path::new("stacks.txt"), &text, None)?;
         self.kinds.insert(Kind::Stacks, ("stacks.json, stacks.txt".to_owned(), ranks));

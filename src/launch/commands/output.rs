@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::escape::printable;
 use crate::lang::{Lang, Text, cause};
-use crate::logs::printable;
 use crate::prepare;
 use crate::report::{self, closing};
 use crate::settings::{Color, Settings};

@@ -1,7 +1,7 @@
 //! The agreement of nodes: the summary of a node, the plan for all nodes and the plan as agreed.
 
 use crate::decide::{Stage, decide};
-use crate::fuzz::Choices;
+use crate::fuzzing::Choices;
 use crate::muster::fuzz;
 use crate::muster::{Agreement, NodeSummary};
 use crate::observe::Facts;

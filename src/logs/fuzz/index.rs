@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use super::super::index::{Entry, INDEX};
 use super::super::pages::{Cursor, LogLine, Wanted, page};
-use crate::fuzz::{Choices, assert_printable};
+use crate::fuzzing::{Choices, assert_printable};
 
 /// Pages that a reader asks for at most: each moves the cursor.
 const MOST_PAGES: usize = 600;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::network::conf_lines;
-use super::{NcclSetting, NetworkFacts};
-use crate::decide::{Stage, decide};
+use super::{Stage, decide};
+use crate::observe::network::conf_lines;
+use crate::observe::{NcclSetting, NetworkFacts};
 use crate::plan::{self, Scope};
 
 /// A file as NCCL reads it, and a plan below it.

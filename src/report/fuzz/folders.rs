@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::diagnose::{
     Known, LogScan, Node, Origin, Recorded, Scanned, Survived, catalogue, diagnose_knowing,
 };
-use crate::fuzz::{Choices, assert_printable};
+use crate::fuzzing::{Choices, assert_printable};
 use crate::lang::Lang;
 use crate::rank::GlobalRank;
 use crate::report::diagnosis_view::{self, View};
@@ -67,7 +67,7 @@ pub(crate) fn folders(data: &[u8]) -> bool {
     for lang in [Lang::En, Lang::Zh] {
         let text = diagnosis_view::text(view, lang, Some(80));
         assert!(!text.trim().is_empty());
-        assert_printable(&crate::logs::printable(&text));
+        assert_printable(&crate::escape::printable(&text));
         let json = diagnosis_view::json(view, lang);
         assert!(json["schema"] == 1 && json["findings"].is_array(), "{json}");
         assert_eq!(json["cause"].is_null(), diagnosis.cause.is_none());

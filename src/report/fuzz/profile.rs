@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Settings, Source, read_with};
 use crate::cli::Options;
-use crate::fuzz::assert_printable;
+use crate::fuzzing::assert_printable;
 use crate::host::Host;
 use crate::lang::Lang;
 use crate::report::closing;
+use crate::settings::{Settings, Source, read_with};
 use crate::verdict::{Refusal, Verdict};
 
 /// A name that no file has.
@@ -63,7 +63,7 @@ fn refused(refusal: &Refusal, lines: usize) {
     }
     for lang in [Lang::En, Lang::Zh] {
         // As `say` prints it.
-        assert_printable(&crate::logs::printable(&closing::refusal(refusal, 64, lang)));
+        assert_printable(&crate::escape::printable(&closing::refusal(refusal, 64, lang)));
         let text = refusal.text.get(lang);
         let line = text.split_once(NAME).and_then(|(_, rest)| {
             let rest = rest.strip_prefix(".toml").unwrap_or(rest).strip_prefix(':')?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{JobHistory, JournalReader, NodeHistory, differences};
+use crate::history::{JobHistory, JournalReader, NodeHistory, differences};
 use crate::lang::Lang;
 use crate::report::{compare_view, page::page};
 
@@ -43,7 +43,7 @@ pub(crate) fn journal(data: &[u8]) -> bool {
     if let Some(other) = JobHistory::of(nodes) {
         let differs = differences(&job, &other, Lang::En);
         let text = compare_view::text((&job, &other), &differs, Lang::En);
-        crate::fuzz::assert_printable(&crate::logs::printable(&text));
+        crate::fuzzing::assert_printable(&crate::escape::printable(&text));
         let json = compare_view::json((&job, &other), &differs);
         assert!(json.is_object(), "{json}");
     }

@@ -15,7 +15,7 @@ const SPACES: u64 = LOW * 0x20;
 
 /// Whether every byte is printable ASCII (0x20–0x7e), eight bytes at a time: on
 /// the path of every line, and release builds for size do not vectorise loops.
-pub(super) fn is_plain(line: &[u8]) -> bool {
+pub(crate) fn is_plain(line: &[u8]) -> bool {
     let (words, rest) = line.as_chunks::<8>();
     words.iter().all(|word| {
         let word = u64::from_ne_bytes(*word);
@@ -46,7 +46,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Appends `line` with everything that a terminal would interpret escaped.
-pub(super) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     if is_plain(line) {
         out.extend_from_slice(line);
         return;
@@ -97,7 +97,7 @@ fn push_hex(byte: u8, out: &mut Vec<u8>) {
 }
 
 /// How many bytes at the end belong to an incomplete UTF-8 sequence (0–3).
-pub(super) fn unfinished_suffix(bytes: &[u8]) -> usize {
+pub(crate) fn unfinished_suffix(bytes: &[u8]) -> usize {
     (1..=bytes.len().min(3))
         .find(|back| {
             let lead = bytes.get(bytes.len() - back).copied().unwrap_or(0);
