@@ -132,7 +132,8 @@ rustdoc: linker
 
 docs: linker
 	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test documents pages
-	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --lib the_profile_schema_is_written
+	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --package ranklaunch-settings the_profile_schema_is_written
+	RANKLAUNCH_WRITE_DOCS=1 $(CARGO) test --locked --test house the_architecture_begins_with_the_graph
 
 bless: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \

@@ -12,22 +12,22 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linux::host::Host;
+use monitor::status::{
+    GpuStatus, InterfaceStatus, NodeStatus, RankState, RankStatus, StatusBoard, look_pace,
+};
+use muster::{
+    Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose, Secret,
+    Session, SessionEvent, Settled,
+};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use ranklaunch::testing::host::Host;
-use ranklaunch::testing::lang::Text;
-use ranklaunch::testing::muster::{
-    self, Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose,
-    Secret, Session, SessionEvent, Settled,
-};
-use ranklaunch::testing::rank::{GlobalRank, LocalRank};
-use ranklaunch::testing::settings::{Engine, LayoutRule};
-use ranklaunch::testing::status::{
-    self, GpuStatus, InterfaceStatus, NodeStatus, RankState, RankStatus, StatusBoard,
-};
-use ranklaunch::testing::verdict::Class;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use settings::{Engine, LayoutRule};
+use text::lang::Text;
+use text::rank::{GlobalRank, LocalRank};
 use tokio::task::LocalSet;
+use verdict::Class;
 
 const SIZES: [u32; 4] = [10, 100, 1_000, 10_000];
 /// Budget of the largest: agreement and node 0's peak memory.
@@ -177,7 +177,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
         wait_timeout: Duration::from_secs(120),
-        pace: ranklaunch::testing::pace::Pace::STANDARD,
+        pace: linux::pace::Pace::STANDARD,
         live: None,
         peer_timeout: muster::PEER_TIMEOUT,
         secret: secret.filter(|_| encrypted),
@@ -299,15 +299,15 @@ async fn node_0(config: Config) {
     let steady = (self::cpu() - steady) / since.elapsed().as_secs_f64();
     println!("seconds {seconds} cpu {cpu} files {files} before {before} steady {steady}");
     if nnodes <= LOOKED_AT {
-        status::answer(&session, node_status(0));
+        answer(&session, node_status(0));
         let (peak, cpu, since) = (memory("VmHWM:"), self::cpu(), Instant::now());
         let mut bytes = 0;
         for look in 1..=LOOKS {
-            let asked = tokio::task::spawn_blocking(status::ask(&session, nnodes as usize, STEADY));
+            let asked = tokio::task::spawn_blocking(ask(&session, nnodes as usize, STEADY));
             let (read, size) = asked.await.expect("asked");
             assert_eq!(read, nnodes, "all nodes answer");
             bytes = size;
-            let next = status::look_pace(nnodes as usize, true) * look;
+            let next = look_pace(nnodes as usize, true) * look;
             tokio::time::sleep(next.saturating_sub(since.elapsed())).await;
         }
         let share = (self::cpu() - cpu) / since.elapsed().as_secs_f64();
@@ -382,7 +382,7 @@ async fn muster_of(nodes: u32, encrypted: bool) -> (f64, Figures) {
         on: None,
         hostname: "training-job-worker-1".to_owned(),
         rank: Some(8),
-        id: ranklaunch::testing::findings::Id::RankExit,
+        id: report::findings::Id::RankExit,
         class: Class::Script,
         code: 1,
         text: Text::same("rank 8 exited with code 1"),
@@ -422,6 +422,32 @@ async fn member(config: Config, own: NodeSummary) -> Session {
     let Accepted::Session(session) = offer.accept().await.expect("accepted") else {
         panic!("a session")
     };
-    status::answer(&session, node_status(config.node));
+    answer(&session, node_status(config.node));
     session
+}
+
+/// Answers each question of a session with this status.
+fn answer(session: &Session, status: NodeStatus) {
+    session.questions().answer_with(move |_| serde_json::to_vec(&status).unwrap_or_default());
+}
+
+/// Asks all nodes of a session as a viewer on node 0 does; gives a function that blocks, packs what the viewer is sent, and then says
+/// how many answered, and the bytes of all.
+fn ask(
+    session: &Session,
+    nodes: usize,
+    within: Duration,
+) -> impl FnOnce() -> (u32, usize) + Send + use<> {
+    let questions = session.questions();
+    move || {
+        let (mut read, mut bytes) = (0, 0);
+        let asked = br#"{"question":"status"}"#.to_vec();
+        questions.watch(asked, look_pace(nodes, true), within, |_, answer| {
+            let packed = answer.ok().and_then(|packed| serde_json::to_string(&packed).ok());
+            let Some(packed) = packed else { return };
+            bytes += packed.len();
+            read += 1;
+        });
+        (read, bytes)
+    }
 }

@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 
 use super::evidence::Frame;
 use super::lines::{LONGEST_PART, kept};
-use crate::pattern::compile;
+use text::pattern::compile;
 
 /// Lines after the last frame within which a block may still end.
 const PATIENCE: u32 = 12;

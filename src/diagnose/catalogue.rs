@@ -8,11 +8,10 @@ use serde::Deserialize;
 
 use super::matcher::{Found, Matcher};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
-use crate::embedded;
 
 /// All rows, ready to be looked for.
 #[derive(Debug)]
-pub(crate) struct Catalogue {
+pub struct Catalogue {
     rows: Vec<Row>,
     user_exception: Option<RowIndex>,
     matcher: Matcher,
@@ -37,17 +36,17 @@ static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
 
 /// The text of the catalogue of this executable.
 pub(super) fn embedded_text() -> io::Result<String> {
-    embedded::inflated(DEFLATED)
+    embed::text(DEFLATED)
 }
 
 /// The catalogue of this executable, read when it is first asked for.
-pub(crate) fn catalogue() -> &'static Catalogue {
+pub fn catalogue() -> &'static Catalogue {
     &EMBEDDED
 }
 
 impl Catalogue {
     /// Reads rows. Their patterns are compiled when a fragment of theirs is first seen.
-    pub(crate) fn parse(text: &str) -> Result<Catalogue, Flaw> {
+    pub fn parse(text: &str) -> Result<Catalogue, Flaw> {
         let File { row: rows } = toml::from_str(text)?;
         Catalogue::of(rows)
     }
@@ -89,15 +88,15 @@ impl Catalogue {
         index.0 < self.own
     }
 
-    pub(crate) fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    pub(crate) fn row(&self, index: RowIndex) -> Option<&Row> {
+    pub fn row(&self, index: RowIndex) -> Option<&Row> {
         self.rows.get(index.0)
     }
 
-    pub(crate) fn by_id(&self, id: &str) -> Option<RowIndex> {
+    pub fn by_id(&self, id: &str) -> Option<RowIndex> {
         self.rows.iter().position(|row| row.id == id).map(RowIndex)
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RecordedException {
+pub struct RecordedException {
     /// As Python prints an exception.
     pub text: String,
     /// When it was written, in seconds since the epoch; the fraction is cut off.
@@ -15,7 +15,7 @@ pub(crate) struct RecordedException {
 }
 
 /// Reads a record. None: it is cut, or something else.
-pub(crate) fn recorded_exception(bytes: &[u8]) -> Option<RecordedException> {
+pub fn recorded_exception(bytes: &[u8]) -> Option<RecordedException> {
     let record: Value = serde_json::from_slice(bytes).ok()?;
     let message = &record["message"];
     let more = &message["extraInfo"];

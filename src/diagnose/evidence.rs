@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::prefixes::{Level, Time};
 use super::rows::RowIndex;
-use crate::rank::GlobalRank;
+use text::rank::GlobalRank;
 
 /// A node, by what the log calls it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Node {
+pub enum Node {
     /// 0 to nodes − 1.
     Rank(u32),
     /// A host, a pod or an address.
@@ -29,7 +29,7 @@ impl fmt::Display for Node {
 
 /// A place in the source of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Frame {
+pub struct Frame {
     pub path: String,
     pub line: u64,
     /// Empty where the log names none.
@@ -38,7 +38,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// Whether the file is the user's own: no installed package, no part of Python.
-    pub(crate) fn is_own(&self) -> bool {
+    pub fn is_own(&self) -> bool {
         // The last one: a PyTorch that was built from source.
         const INSTALLED: &[&str] = &[
             "site-packages/",
@@ -64,7 +64,7 @@ impl fmt::Display for Frame {
 
 /// Where a line stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub struct Place {
     /// Counts the logs that were read, from 0.
     pub log: usize,
     /// Counts line feeds, from 1.
@@ -88,7 +88,7 @@ pub(super) struct Fate {
 
 /// One row seen of one rank, with the lines that say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Evidence {
+pub struct Evidence {
     pub row: RowIndex,
     pub first: Place,
     /// Lines that say the same of the same rank.

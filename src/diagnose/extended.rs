@@ -6,17 +6,17 @@ use std::fmt;
 use super::catalogue::{Catalogue, catalogue};
 use super::fragments::{SHORTEST, fragments};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
-use crate::lang::Text;
-use crate::nearest::nearest;
-use crate::pattern::{self, compile};
-use crate::text;
+use text::lang::Text;
+use text::nearest::nearest;
+use text::pattern::{self, compile};
+use text::text;
 
 /// Bytes of all fragments of a profile: each costs memory.
 const MOST_FRAGMENTS: usize = 32 * 1024;
 
 /// What is wrong with a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RowFlaw {
+pub struct RowFlaw {
     pub id: String,
     /// The key of the row.
     pub key: &'static str,
@@ -42,7 +42,7 @@ impl Catalogue {
     /// # Errors
     /// The first flaw of a row: a pattern that does not compile, a name in braces that no pattern
     /// captures, an example that contradicts.
-    pub(crate) fn with(rows: &[Row]) -> Result<Catalogue, RowFlaw> {
+    pub fn with(rows: &[Row]) -> Result<Catalogue, RowFlaw> {
         let mut all = rows.iter().map(with_fragments).collect::<Result<Vec<Row>, RowFlaw>>()?;
         let long = |row: &Row| row.fragments.iter().map(String::len).sum::<usize>();
         let mut bytes = 0;

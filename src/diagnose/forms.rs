@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 use super::lines::kept;
 use super::prefixes::{Time, peel};
 use super::rows::{Row, Stream};
-use crate::pattern::compile;
+use text::pattern::compile;
 
 /// `  what():  words`: C++ ends a process that does not catch this exception.
 pub(super) fn terminates(body: &[u8]) -> bool {
@@ -65,7 +65,7 @@ pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
 }
 
 /// Whether a program reports that it works: a progress bar, a step, a loss.
-pub(crate) fn is_progress(line: &[u8]) -> bool {
+pub fn is_progress(line: &[u8]) -> bool {
     static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
         const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];
         AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).ok()

@@ -86,7 +86,7 @@ fn literal(part: &Hir) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pattern::compile;
+    use text::pattern::compile;
 
     #[test]
     fn every_match_holds_a_fragment() {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn what_the_patterns_of_the_catalogue_give_stands_in_its_examples() {
         let mut seen = 0;
-        for row in crate::diagnose::catalogue().rows() {
+        for row in crate::catalogue().rows() {
             for pattern in &row.patterns {
                 let Some(fragments) = fragments(pattern) else { continue };
                 let pattern = compile(pattern).expect("a pattern");

@@ -9,7 +9,7 @@ use memchr::memmem;
 use regex::bytes::Regex;
 
 use super::prefixes::prefix;
-use crate::pattern::compile;
+use text::pattern::compile;
 
 /// Parts of a line that are read: the first and the last half of them.
 const MOST_PARTS: usize = 256;

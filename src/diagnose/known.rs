@@ -13,7 +13,7 @@ use super::catalogue::Catalogue;
 use super::evidence::Evidence;
 use super::rows::Role;
 use super::scan::Scanned;
-use crate::rank::GlobalRank;
+use text::rank::GlobalRank;
 
 /// Survived troubles that are kept of one attempt.
 const MOST_SURVIVED: usize = 256;
@@ -22,7 +22,7 @@ const WORDS: usize = 200;
 
 /// A trouble that would be a cause if its program had not gone on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Survived {
+pub struct Survived {
     /// A row of the catalogue.
     pub id: String,
     /// Global rank.
@@ -33,7 +33,7 @@ pub(crate) struct Survived {
 
 /// The cause that was found while the ranks ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recorded {
+pub struct Recorded {
     pub id: String,
     pub rank: Option<GlobalRank>,
     /// Counts line feeds, from 1.
@@ -42,7 +42,7 @@ pub(crate) struct Recorded {
 
 /// What is known of the end of one attempt.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Known {
+pub struct Known {
     /// Words that name a trouble are one, since there is a failure to explain.
     pub has_failed: bool,
     /// The logs are no excerpts: how they end says nothing.
@@ -98,7 +98,7 @@ fn is_caught(catalogue: &Catalogue, one: &Evidence) -> bool {
 }
 
 /// What the ranks survived of these findings, for [`Known::survived`] of a later diagnosis.
-pub(crate) fn survived(catalogue: &Catalogue, findings: &[Evidence]) -> Vec<Survived> {
+pub fn survived(catalogue: &Catalogue, findings: &[Evidence]) -> Vec<Survived> {
     let roots = findings.iter().filter(|one| one.fate.survived).filter_map(|one| {
         let row = catalogue.row(one.row).filter(|row| row.role == Role::Root)?;
         let (id, rank) = (row.id.clone(), one.rank.map(|rank| rank.0));

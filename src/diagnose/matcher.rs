@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 
 use super::lines::kept;
 use super::rows::{Flaw, Row, RowIndex};
-use crate::pattern::compile;
+use text::pattern::compile;
 
 /// What makes a line worth reading besides the rows.
 const STRUCTURE: &[&str] = &[

@@ -11,7 +11,7 @@ use memchr::{memchr, memchr_iter, memmem};
 use regex::bytes::{Captures, Regex};
 
 use super::lines::kept;
-use crate::pattern::compile;
+use text::pattern::compile;
 
 /// When a line was written. Logs often leave the year out, so two runs that meet at New Year are
 /// in the wrong order.

@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lang::Text;
-use crate::verdict::{Owner, Retry};
+use text::lang::Text;
+use verdict::{Owner, Retry};
 
 /// The row for an exception that no other row explains. Its evidence comes from tracebacks.
 pub(super) const USER_EXCEPTION: &str = "user_exception";
 
 /// The rows of ranks that gave up a wait for another one. Who that was is the cause, where it is known.
-pub(crate) const GIVEN_UP: &[&str] = &["watchdog_timeout", "store_timeout"];
+pub const GIVEN_UP: &[&str] = &["watchdog_timeout", "store_timeout"];
 
 /// The rows of what a stop by the launcher makes ranks, shells and engines say.
 pub(super) const ENDED_BY_SIGNAL: &[&str] = &["term_external", "worker_sigkill"];
@@ -19,7 +19,7 @@ pub(super) const ENDED_BY_SIGNAL: &[&str] = &["term_external", "worker_sigkill"]
 /// What a line of a row says about the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Role {
+pub enum Role {
     /// Why the job failed.
     Root,
     /// A consequence of a failure elsewhere, and so a sign that something failed.
@@ -33,7 +33,7 @@ pub(crate) enum Role {
 /// Where a cause lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Domain {
+pub enum Domain {
     User,
     Config,
     Env,
@@ -46,7 +46,7 @@ pub(crate) enum Domain {
 /// Where the lines of a row come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Stream {
+pub enum Stream {
     #[default]
     Log,
     Kernel,
@@ -67,7 +67,7 @@ impl Stream {
 /// A failure that the program knows by name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Row {
+pub struct Row {
     pub id: String,
     pub role: Role,
     pub domain: Domain,
@@ -118,11 +118,11 @@ pub(crate) struct Row {
 
 /// A row by its place in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RowIndex(pub(super) usize);
+pub struct RowIndex(pub(super) usize);
 
 /// Why a catalogue cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Flaw {
+pub enum Flaw {
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
     #[error("row {id}: {what}")]
@@ -138,7 +138,7 @@ impl Flaw {
 }
 
 /// `text` with what was matched in place of `{name}`; an ellipsis where nothing was.
-pub(crate) fn filled(text: &Text, captures: &[(String, String)]) -> Text {
+pub fn filled(text: &Text, captures: &[(String, String)]) -> Text {
     Text::new(filled_in(&text.en, captures), filled_in(&text.zh, captures))
 }
 

@@ -8,7 +8,7 @@ use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, Place};
 use super::prefixes::{Level, Time};
 use super::rows::{Role, Row, RowIndex};
-use crate::rank::GlobalRank;
+use text::rank::GlobalRank;
 
 /// Pieces of evidence that are kept of one run. Of a row that has none yet, one more is.
 const MOST_EVIDENCE: usize = 2048;

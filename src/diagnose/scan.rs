@@ -15,7 +15,7 @@ use super::matcher::Found;
 use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
 use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
-use crate::rank::GlobalRank;
+use text::rank::GlobalRank;
 
 /// Runs of one stream that are kept side by side.
 const MOST_BESIDE: usize = 64;
@@ -28,7 +28,7 @@ const TAIL: usize = 8 * 1024;
 
 /// What is known of a log before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// Its path as it was given; `-` for standard input.
     pub name: String,
     /// Whose log it is, where it belongs to one rank.
@@ -38,7 +38,7 @@ pub(crate) struct Origin {
 
 /// What is left of a log that was read.
 #[derive(Debug)]
-pub(crate) struct Scanned {
+pub struct Scanned {
     pub origin: Origin,
     /// More than one where several logs stand in one stream.
     pub(super) runs: Vec<Ended>,
@@ -52,7 +52,7 @@ pub(crate) struct Scanned {
 impl Scanned {
     /// Leaves out what a stop of the job by its launcher made processes say of their end. `stop`: when it began, as
     /// for [`LogScan::feed_live`].
-    pub(crate) fn leave_out_stop(&mut self, catalogue: &Catalogue, stop: Duration) {
+    pub fn leave_out_stop(&mut self, catalogue: &Catalogue, stop: Duration) {
         let stop = time(stop);
         let is_of_stop = |one: &Evidence| {
             let row = catalogue.row(one.row);
@@ -65,7 +65,7 @@ impl Scanned {
     }
 
     /// The last lines of the log, without empty ones.
-    pub(crate) fn last_lines(&self, most: usize) -> Vec<String> {
+    pub fn last_lines(&self, most: usize) -> Vec<String> {
         let mut tail = self.tail.as_slice();
         if tail.len() == TAIL
             && let Some(end) = tail.iter().position(|byte| matches!(byte, b'\n' | b'\r'))
@@ -98,7 +98,7 @@ struct Writer {
 
 /// A log that is being read: one stream, or the streams of one process.
 #[derive(Debug, Clone)]
-pub(crate) struct LogScan<'c> {
+pub struct LogScan<'c> {
     /// By the number of the log that each is.
     streams: BTreeMap<usize, Lines>,
     reader: Reader<'c>,
@@ -135,7 +135,7 @@ struct Reader<'c> {
 
 impl<'c> LogScan<'c> {
     /// `log`: its number among those that are read for one diagnosis.
-    pub(crate) fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> LogScan<'c> {
+    pub fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> LogScan<'c> {
         let reader = Reader {
             catalogue,
             log,
@@ -161,13 +161,13 @@ impl<'c> LogScan<'c> {
     }
 
     /// Takes the next bytes. Where they are cut changes nothing.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed(&mut self, bytes: &[u8]) {
         self.feed_stream(self.reader.log, bytes);
     }
 
     /// Takes the next bytes of one stream of a process that runs. `log`: the number of the log
     /// that the stream is. `arrived`: since any moment that all logs share.
-    pub(crate) fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
+    pub fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
         self.reader.arrived = Some(time(arrived));
         self.feed_stream(log, bytes);
     }
@@ -175,13 +175,7 @@ impl<'c> LogScan<'c> {
     /// Takes what a record says of the exception that ended its process, in the form in which
     /// Python prints one. `line`: where the record stands in its log. `arrived`: as for
     /// [`LogScan::feed_live`].
-    pub(crate) fn feed_record(
-        &mut self,
-        log: usize,
-        line: u64,
-        arrived: Option<Duration>,
-        text: &str,
-    ) {
+    pub fn feed_record(&mut self, log: usize, line: u64, arrived: Option<Duration>, text: &str) {
         self.reader.arrived = arrived.map(time);
         self.reader.record = Some(line);
         self.feed_stream(log, text.as_bytes());
@@ -190,7 +184,7 @@ impl<'c> LogScan<'c> {
     }
 
     /// Bytes of that stream were not kept, and `line_feeds` of them end lines.
-    pub(crate) fn skip(&mut self, log: usize, bytes: u64, line_feeds: u64) {
+    pub fn skip(&mut self, log: usize, bytes: u64, line_feeds: u64) {
         self.bytes += bytes;
         let (reader, lines) = self.stream(log);
         lines.skip(bytes, line_feeds, |line| reader.line(line));
@@ -209,7 +203,7 @@ impl<'c> LogScan<'c> {
         self.tail.drain(..self.tail.len().saturating_sub(TAIL));
     }
 
-    pub(crate) fn finish(mut self) -> Scanned {
+    pub fn finish(mut self) -> Scanned {
         let reader = &mut self.reader;
         for (log, lines) in &mut self.streams {
             reader.log = *log;

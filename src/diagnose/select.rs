@@ -16,13 +16,13 @@ use super::rows::{Role, RowIndex, Stream, filled};
 use super::run::Ended;
 use super::scan::Scanned;
 use super::stragglers::stragglers;
-use crate::lang::Text;
-use crate::rank::GlobalRank;
-use crate::verdict::{Confidence, Owner, Retry};
+use text::lang::Text;
+use text::rank::GlobalRank;
+use verdict::{Confidence, Owner, Retry};
 
 /// Why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cause {
+pub struct Cause {
     pub row: RowIndex,
     pub id: String,
     pub confidence: Confidence,
@@ -44,14 +44,14 @@ pub(crate) struct Cause {
 
 /// Ranks that failed because of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Victims {
+pub struct Victims {
     pub ranks: Vec<GlobalRank>,
     pub row: RowIndex,
 }
 
 /// What logs say of the end of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Diagnosis {
+pub struct Diagnosis {
     /// None: nothing in these logs says why, or nothing failed.
     pub cause: Option<Cause>,
     /// Causes that do not depend on the first one.
@@ -67,26 +67,18 @@ pub(crate) struct Diagnosis {
 
 /// The cause, from logs that somebody asks about: parts of those of one job. `has_failed`: that
 /// is known from elsewhere.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn diagnose(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
+#[cfg(any(test, feature = "fixtures"))]
+pub fn diagnose(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
     chosen(catalogue, logs, &Known { has_failed, ..Known::default() })
 }
 
 /// The same of the whole output of a job, which may still run.
-pub(crate) fn diagnose_whole(
-    catalogue: &Catalogue,
-    logs: &[Scanned],
-    has_failed: bool,
-) -> Diagnosis {
+pub fn diagnose_whole(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
     chosen(catalogue, logs, &Known { has_failed, is_whole: true, ..Known::default() })
 }
 
 /// The same where the launcher knows more of the job than its logs hold.
-pub(crate) fn diagnose_knowing(
-    catalogue: &Catalogue,
-    logs: &mut [Scanned],
-    known: &Known,
-) -> Diagnosis {
+pub fn diagnose_knowing(catalogue: &Catalogue, logs: &mut [Scanned], known: &Known) -> Diagnosis {
     known.settle(catalogue, logs);
     chosen(catalogue, logs, known)
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::Evidence;
-use crate::rank::GlobalRank;
+use text::rank::GlobalRank;
 
 /// What stands before the number of the collective in the words of c10d's watchdog.
 const SEQUENCE: &str = "SeqNum=";

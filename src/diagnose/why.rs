@@ -4,11 +4,11 @@ use super::catalogue::Catalogue;
 use super::evidence::Frame;
 use super::rows::filled;
 use super::select::Diagnosis;
-use crate::rank::GlobalRank;
-use crate::verdict::{AlsoFailed, Victims, Why};
+use text::rank::GlobalRank;
+use verdict::{AlsoFailed, Victims, Why};
 
 /// The cause of `diagnosis`, if it has one. `logs`: the names of the logs by their numbers.
-pub(crate) fn why(catalogue: &Catalogue, diagnosis: &Diagnosis, logs: &[String]) -> Option<Why> {
+pub fn why(catalogue: &Catalogue, diagnosis: &Diagnosis, logs: &[String]) -> Option<Why> {
     let cause = diagnosis.cause.clone()?;
     let victims = diagnosis.victims.iter().filter_map(|victims| {
         let row = catalogue.row(victims.row)?;

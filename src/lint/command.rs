@@ -1,7 +1,7 @@
 //! Reads what a container starts: the launcher in its command line, and the sizes given there.
 //!
 //! Takes the words of `command` and `args`; gives [`LaunchCommand`]es, and an [`Unread`] for each part
-//! that is known only at run time. Launchers are the rows of [`crate::launchers`].
+//! that is known only at run time. Launchers are the rows of [`settings::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,15 +11,14 @@ use super::launchers::{FlagField, Launcher};
 use super::shell;
 use super::word::{self, EXPANDED, Word};
 use super::yaml::Node;
-use crate::arguments::{self, OptionPosition};
-use crate::cli;
-use crate::host::Host;
-use crate::lang::Text;
-use crate::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
-use crate::own_executable::has_usual_name;
-use crate::plan;
-use crate::settings::{self, Nproc, Settings, Source};
-use crate::text;
+use linux::host::Host;
+use linux::own_executable::has_usual_name;
+use settings::arguments::{self, OptionPosition};
+use settings::cli;
+use settings::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
+use settings::{Nproc, Settings, Source};
+use text::lang::Text;
+use text::text;
 
 /// The command of a launcher.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::lang::Text;
-use crate::verdict::Id;
+use text::lang::Text;
+use verdict::Id;
 
 /// Severity of a finding, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

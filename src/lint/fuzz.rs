@@ -1,8 +1,8 @@
 //! The reading and judging of manifests as a function that a fuzzer feeds. Not part of the program.
 
-use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, text};
-use crate::fuzzing::assert_printable;
-use crate::lang::Lang;
+use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, plain};
+use text::fuzzing::assert_printable;
+use text::lang::Lang;
 
 /// Values of a manifest that refer to each other are compared in pairs; a file of a page has no more findings than this.
 const MOST_FINDINGS: usize = 20_000;
@@ -11,7 +11,7 @@ const MOST_FINDINGS: usize = 20_000;
 ///
 /// Every finding has a line of its file, in order; the same input gives the same report; what it says is printable, and
 /// in the form for GitHub each finding is one line.
-pub(crate) fn manifest(data: &[u8]) -> bool {
+pub fn manifest(data: &[u8]) -> bool {
     let mark = b"\n#file\n";
     let at = data.windows(mark.len()).position(|window| window == mark);
     let files = match at {
@@ -23,8 +23,8 @@ pub(crate) fn manifest(data: &[u8]) -> bool {
         .enumerate()
         .map(|(number, bytes)| Manifest { name: format!("{number}.yaml"), bytes: bytes.to_vec() })
         .collect();
-    let profiles = crate::settings::EMBEDDED;
-    let knowledge = Knowledge { misuse: crate::plan::nccl::misuse, profiles };
+    let profiles = settings::EMBEDDED;
+    let knowledge = Knowledge { misuse: plan::nccl::misuse, profiles };
     let limits = LintLimits { node_memory: Some(256 << 30) };
     let report = lint(&manifests, limits, knowledge);
     assert!(report.findings.len() <= MOST_FINDINGS, "{} findings", report.findings.len());
@@ -46,7 +46,7 @@ pub(crate) fn manifest(data: &[u8]) -> bool {
     assert_eq!(report.exit_code(), code);
     for lang in [Lang::En, Lang::Zh] {
         // As `show` prints it.
-        assert_printable(&crate::escape::printable(&text(&report, lang)));
+        assert_printable(&text::escape::printable(&plain(&report, lang)));
         let json = json(&report, lang).to_string();
         let again = lint(&manifests, limits, knowledge);
         assert_eq!(super::json(&again, lang).to_string(), json);

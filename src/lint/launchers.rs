@@ -1,7 +1,7 @@
 //! The launchers that lint distinguishes.
 
-pub(super) use crate::launchers::FlagField;
-use crate::launchers::LauncherKind;
+pub(super) use settings::launchers::FlagField;
+use settings::launchers::LauncherKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {

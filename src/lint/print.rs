@@ -5,13 +5,13 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{Finding, LintSeverity, Report};
-use crate::annotations::{data, property};
-use crate::lang::Lang;
-use crate::style::{Style, paint};
-use crate::text;
+use text::annotations::{data, property};
+use text::lang::Lang;
+use text::style::{Style, paint};
+use text::text;
 
 /// For people: `file:line: importance: text (id)` and a hint; one line if nothing was found.
-pub fn text(report: &Report, lang: Lang) -> String {
+pub fn plain(report: &Report, lang: Lang) -> String {
     let mut out = String::new();
     for Finding { id, importance, file, line, text, hint } in &report.findings {
         let (word, style) = match importance {

@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use super::command::{LaunchCommand, Profiles};
-use crate::cli;
-use crate::host::Host;
-use crate::settings::{self, LayoutRule, Program, Settings};
+use linux::host::Host;
+use settings::cli;
+use settings::{LayoutRule, Program, Settings};
 
 /// A profile with a layout rule.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ pub(super) use pods::host_port_of;
 
 use super::findings::Findings;
 use super::scene::Scene;
-use crate::verdict::Id;
+use verdict::Id;
 
 /// One kind of mistake.
 #[expect(missing_debug_implementations, reason = "a row with a function over private types")]

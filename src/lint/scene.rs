@@ -7,7 +7,7 @@ use super::pods::{Container, Group};
 use super::profiles::ProfileLayout;
 use super::workload::Workload;
 use super::yaml::Node;
-use crate::plan::nccl::Misuse;
+use plan::nccl::Misuse;
 
 /// Tables of other rooms, passed by the caller.
 #[derive(Debug, Clone, Copy)]

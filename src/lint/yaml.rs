@@ -10,11 +10,11 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
 
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// Larger than any manifest: Kubernetes refuses objects above 1.5 MiB.
-pub(crate) const LARGEST: usize = 4 << 20;
+pub const LARGEST: usize = 4 << 20;
 /// Deeper than any manifest; the tree is walked and dropped by recursion.
 const DEEPEST: usize = 200;
 /// Most values of a document with aliases expanded; a long text counts once more for every

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use memchr::memchr_iter;
 
-use crate::outcome::{Owner, Stream};
+use verdict::outcome::{Owner, Stream};
 
 /// Bytes of one half of what is kept of a stream.
 const HALF: usize = 128 * 1024;
@@ -25,7 +25,7 @@ const MOMENT: Duration = Duration::from_millis(2);
 
 /// Bytes of a stream that were not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Skipped {
+pub struct Skipped {
     pub bytes: u64,
     pub line_feeds: u64,
 }
@@ -43,7 +43,7 @@ fn line_feeds(bytes: &[u8]) -> usize {
 
 /// The next bytes of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     pub owner: Owner,
     pub stream: Stream,
     /// Before `bytes`.
@@ -54,7 +54,7 @@ pub(crate) struct Piece {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub struct Backlog {
     state: Mutex<State>,
     /// There is something to take, or nothing will come any more.
     filled: Condvar,
@@ -182,7 +182,7 @@ impl Backlog {
 
     /// What was pushed since the last call, in the order of its arrival: whether a program went on
     /// after an error shows in its other stream.
-    pub(crate) fn take(&self) -> Vec<Piece> {
+    pub fn take(&self) -> Vec<Piece> {
         // Nothing is copied while the readers of the pipes would have to wait for it.
         let taken: Vec<((Owner, Stream), Kept)> = {
             let mut state = self.lock();
@@ -204,7 +204,7 @@ impl Backlog {
 
     /// Waits until there is something to take, and a moment longer for more of it. False:
     /// nothing will come any more.
-    pub(crate) fn wait(&self) -> bool {
+    pub fn wait(&self) -> bool {
         let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
         let state = self
             .filled
@@ -218,7 +218,7 @@ impl Backlog {
     }
 
     /// Takes nothing more. What is there can still be taken.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
     }

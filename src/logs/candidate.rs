@@ -5,19 +5,19 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::lang::{Text, cause};
-use crate::text;
+use text::lang::{Text, cause};
+use text::text;
 
 /// A folder in which runs may be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub struct Candidate {
     pub path: PathBuf,
     pub access: Access,
 }
 
 /// The permissions of a folder for logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// Unchanged, since the user chose the folder.
     AsItIs,
     /// Only our own user. The folder is in a place where every user may write, and another owner
@@ -83,7 +83,7 @@ impl fmt::Display for Unusable {
 
 /// The flag's folder, then `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
 /// `/tmp/ranklaunch-<uid>`.
-pub(crate) fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
+pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
     let tmpdir = tmpdir.filter(|folder| !folder.is_empty()).map(Path::new);
     let mut candidates: Vec<Candidate> = flag
         .map(Candidate::chosen)

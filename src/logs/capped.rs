@@ -21,8 +21,8 @@ use memchr::{memchr, memrchr};
 
 use super::file_names::segment;
 use super::folder::{FolderLevel, LogFolder};
-use crate::lang::Lang;
-use crate::text;
+use text::lang::Lang;
+use text::text;
 
 /// Segments of the tail that are kept.
 const SEGMENTS: usize = 2;

@@ -13,17 +13,17 @@ use std::time::Duration;
 use super::candidate::{Candidate, Unusable};
 use super::file_names::{LauncherFolder, attempt_folders};
 use super::folder::LogFolder;
-use crate::deadline::with_deadline;
-use crate::lang::Text;
-use crate::letters::is_hidden;
-use crate::text;
-use crate::verdict::{Id, Warning};
+use linux::deadline::with_deadline;
+use text::lang::Text;
+use text::letters::is_hidden;
+use text::text;
+use verdict::{Id, Warning};
 
 /// Time limit for one folder.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// The first of `candidates` in which a file can be written within 3 s.
-pub(crate) fn choose_folder(
+pub fn choose_folder(
     candidates: &[Candidate],
     run_id: &str,
     launcher: LauncherFolder,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::backlog::Backlog;
 use super::folder::LogFolder;
-use crate::outcome::{Owner, Stream};
-use crate::rank::GlobalRank;
-use crate::settings::{ConsoleMode, ConsolePrefix};
-use crate::style::{self, END, Style};
+use settings::{ConsoleMode, ConsolePrefix};
+use text::rank::GlobalRank;
+use text::style::{self, END, Style};
+use verdict::outcome::{Owner, Stream};
 
 /// What a line of a stream has before and after it on the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Marks {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct LogsConfig {
+pub struct LogsConfig {
     /// Folder of the files. None: memory and console only.
     pub folder: Option<Arc<LogFolder>>,
     pub world_size: u32,

@@ -14,15 +14,15 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::sink::{Lane, Sink};
-use crate::escape::printable;
-use crate::lang::{Lang, Text};
-use crate::outcome::Stream;
-use crate::style::{Color, Style, paint};
-use crate::terminal::{Look, Screen, can_draw};
+use linux::terminal::{Look, Screen, can_draw};
+use text::escape::printable;
+use text::lang::{Lang, Text};
+use text::style::{Color, Style, paint};
+use verdict::outcome::Stream;
 
 /// A handle to the one console writer; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Console {
+pub struct Console {
     inner: Arc<Inner>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Inner {
 
 impl Console {
     /// A console over any two descriptors, which may be the same open file.
-    pub(crate) fn new(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> Console {
+    pub fn new(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> Console {
         let (out_screen, err_screen) = (Screen::of(&out, color), Screen::of(&err, color));
         // With `2>&1` into a pipe two writers would split each other's lines when the pipe is
         // full, so one thread serves both.
@@ -60,7 +60,7 @@ impl Console {
     }
 
     /// The console over copies of descriptors 1 and 2. Output to a closed one is discarded.
-    pub(crate) fn standard(lang: Lang, color: Color) -> Console {
+    pub fn standard(lang: Lang, color: Color) -> Console {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().or_else(|_| File::create("/dev/null").map(OwnedFd::from))
         };
@@ -76,30 +76,30 @@ impl Console {
         }
     }
 
-    pub(crate) fn lang(&self) -> Lang {
+    pub fn lang(&self) -> Lang {
         self.inner.lang
     }
 
     /// Queues our own text, as whole lines, for standard error, ahead of every rank. Never
     /// waits; beyond a backlog of 256 KiB the text is dropped and counted. Control characters in
     /// quoted text are escaped.
-    pub(crate) fn say(&self, text: &str) {
+    pub fn say(&self, text: &str) {
         let look = self.inner.err_screen.look();
         self.inner.err.say(&look.shown(&printable(text)));
     }
 
     /// How our own text looks: its colours and the columns of the terminal.
-    pub(crate) fn look(&self) -> Look {
+    pub fn look(&self) -> Look {
         self.inner.err_screen.look()
     }
 
     /// Whether the terminal has a last line that says what the job does now.
-    pub(crate) fn has_status(&self) -> bool {
+    pub fn has_status(&self) -> bool {
         self.inner.has_status
     }
 
     /// Sets that line; None takes it away. Never waits.
-    pub(crate) fn status(&self, text: Option<&str>) {
+    pub fn status(&self, text: Option<&str>) {
         if self.inner.has_status {
             let text = text.map(|text| printable(text).replace('\n', " "));
             self.inner.err.status(text.as_deref(), self.inner.err_screen.colour);
@@ -115,14 +115,14 @@ impl Console {
     }
 
     /// One line of our own while the job runs.
-    pub(crate) fn report(&self, text: &Text) {
+    pub fn report(&self, text: &Text) {
         let name = paint(Style::Dim, "ranklaunch:");
         self.say(&format!("{name} {}", text.get(self.inner.lang)));
     }
 
     /// Waits until everything queued is written; false if the deadline passes before. Both sinks
     /// share the deadline.
-    pub(crate) fn flush(&self, deadline: Duration) -> bool {
+    pub fn flush(&self, deadline: Duration) -> bool {
         let until = Instant::now().checked_add(deadline);
         [&self.inner.err, &self.inner.out].into_iter().fold(true, |done, sink| {
             let left = until.map_or(deadline, |at| at.saturating_duration_since(Instant::now()));

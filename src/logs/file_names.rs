@@ -6,30 +6,30 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::outcome::{Owner, Stream};
-use crate::rank::{GlobalRank, LocalRank};
+use text::rank::{GlobalRank, LocalRank};
+use verdict::outcome::{Owner, Stream};
 
 /// The output of the engine, in the folder of an attempt.
 pub(super) const ENGINE_LOG: &str = "engine.log";
 /// The program's own journal, in the folder of a launcher.
-pub(crate) const JOURNAL: &str = "agent.jsonl";
+pub const JOURNAL: &str = "agent.jsonl";
 /// The result of a launch, in the folder of a launcher.
-pub(crate) const RUN_JSON: &str = "run.json";
+pub const RUN_JSON: &str = "run.json";
 /// The page of a launch, in the folder of a launcher and in that of the run.
-pub(crate) const REPORT: &str = "report.html";
+pub const REPORT: &str = "report.html";
 /// The link to the newest run, in the log folder.
-pub(crate) const LATEST: &str = "latest";
+pub const LATEST: &str = "latest";
 
 /// The folder of one launcher in a run: `node-<k>`, and `node-<k>-task-<local>` where the platform
 /// starts a launcher per task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LauncherFolder {
+pub struct LauncherFolder {
     pub node_rank: u32,
     pub task: Option<LocalRank>,
 }
 
 impl LauncherFolder {
-    pub(crate) fn parse(name: &str) -> Option<LauncherFolder> {
+    pub fn parse(name: &str) -> Option<LauncherFolder> {
         let (node, task) = match name.split_once("-task-") {
             Some((node, task)) => (node, Some(LocalRank(whole(task)?))),
             None => (name, None),
@@ -47,10 +47,10 @@ impl fmt::Display for LauncherFolder {
 
 /// The folder of one attempt below that of its launcher: `attempt-<n>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AttemptFolder(pub u32);
+pub struct AttemptFolder(pub u32);
 
 impl AttemptFolder {
-    pub(crate) fn parse(name: &str) -> Option<AttemptFolder> {
+    pub fn parse(name: &str) -> Option<AttemptFolder> {
         numbered(name, "attempt-").map(AttemptFolder)
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Display for AttemptFolder {
 
 /// A stream of one rank: `rank-<rrrrr>.out` or `rank-<rrrrr>.err`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RankLog {
+pub struct RankLog {
     /// The global rank; with engine `command` the node rank.
     pub number: u32,
     pub stream: Stream,
@@ -71,7 +71,7 @@ pub(crate) struct RankLog {
 
 impl RankLog {
     /// The number has five digits or more, so that `rank-8.err` of another program is none.
-    pub(crate) fn parse(name: &str) -> Option<RankLog> {
+    pub fn parse(name: &str) -> Option<RankLog> {
         let (rank, ending) = name.rsplit_once('.')?;
         let stream = match ending {
             "out" => Stream::Out,
@@ -95,21 +95,21 @@ impl fmt::Display for RankLog {
 
 /// The record that torch's `@record` made of the exception of one rank: `rank-<rrrrr>.error.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ErrorFile {
+pub struct ErrorFile {
     /// As in [`RankLog`].
     pub number: u32,
 }
 
 impl ErrorFile {
     /// The file of a rank, or of the command of a node.
-    pub(crate) fn of(owner: Owner) -> Option<ErrorFile> {
+    pub fn of(owner: Owner) -> Option<ErrorFile> {
         match owner {
             Owner::Engine => None,
             Owner::Rank(GlobalRank(number)) | Owner::Command(number) => Some(ErrorFile { number }),
         }
     }
 
-    pub(crate) fn parse(name: &str) -> Option<ErrorFile> {
+    pub fn parse(name: &str) -> Option<ErrorFile> {
         let rank = name.strip_suffix(".error.json")?;
         let number = numbered(rank, "rank-").filter(|_| rank.len() >= "rank-00000".len())?;
         Some(ErrorFile { number })
@@ -123,7 +123,7 @@ impl fmt::Display for ErrorFile {
 }
 
 /// The file of a stream, in the folder of an attempt. Both streams of the engine share one.
-pub(crate) fn log_name(owner: Owner, stream: Stream) -> String {
+pub fn log_name(owner: Owner, stream: Stream) -> String {
     match owner {
         Owner::Engine => ENGINE_LOG.to_owned(),
         Owner::Rank(GlobalRank(number)) | Owner::Command(number) => {
@@ -138,7 +138,7 @@ pub(super) fn attempt_folders(run: &str, launcher: LauncherFolder, attempt: u32)
 }
 
 /// The run's folder and the launcher of a file in the folder of an attempt.
-pub(crate) fn run_of(file: &Path) -> Option<(&Path, LauncherFolder)> {
+pub fn run_of(file: &Path) -> Option<(&Path, LauncherFolder)> {
     let attempt = file.parent()?;
     AttemptFolder::parse(last(attempt)?)?;
     let launcher = attempt.parent()?;
@@ -152,7 +152,7 @@ pub(super) fn segment(name: &str, number: u32) -> String {
 
 /// The name of the log that a segment continues; any other name as it is. `train.log.1` counts too:
 /// logrotate numbers the parts in the same way.
-pub(crate) fn continued(name: &str) -> &str {
+pub fn continued(name: &str) -> &str {
     match name.rsplit_once('.') {
         Some((log, number)) if is_number(number) => log,
         _ => name,
@@ -160,7 +160,7 @@ pub(crate) fn continued(name: &str) -> &str {
 }
 
 /// The number of `node-3` with the prefix `node-`.
-pub(crate) fn numbered(name: &str, prefix: &str) -> Option<u32> {
+pub fn numbered(name: &str, prefix: &str) -> Option<u32> {
     whole(name.strip_prefix(prefix)?)
 }
 

@@ -15,9 +15,9 @@ use super::folder::LogFolder;
 use super::index::{IndexWriter, Writer};
 use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
 use super::thread;
-use crate::lang::bytes as human_bytes;
-use crate::lang::{Lang, Text, cause};
-use crate::text;
+use text::lang::bytes as human_bytes;
+use text::lang::{Lang, Text, cause};
+use text::text;
 
 /// Empty chunks kept for readers while there is traffic.
 const SPARES: usize = 8;
@@ -449,7 +449,7 @@ impl Shared {
             drop(state);
             if !spares.is_empty() {
                 drop(spares);
-                crate::sys::memory::release_free_memory();
+                linux::sys::memory::release_free_memory();
             }
             state = self.lock();
         }

@@ -27,7 +27,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// An existing folder `<base>/<run-id>/node-<k>/attempt-<n>`.
 #[derive(Debug)]
-pub(crate) struct LogFolder {
+pub struct LogFolder {
     base: Candidate,
     /// Run, node, attempt.
     below: Vec<String>,
@@ -43,7 +43,7 @@ struct OpenFolders {
 
 /// Which of the folders holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FolderLevel {
+pub enum FolderLevel {
     /// For files of all launchers, which may share the folder: node 0 writes them.
     Run,
     /// For files of all attempts.
@@ -77,17 +77,17 @@ impl LogFolder {
     }
 
     /// Path of the attempt's folder.
-    pub(crate) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.below.iter().fold(self.base.path.clone(), |path, name| path.join(name))
     }
 
     /// Path of the node's folder.
-    pub(crate) fn node_path(&self) -> PathBuf {
+    pub fn node_path(&self) -> PathBuf {
         self.below.iter().take(2).fold(self.base.path.clone(), |path, name| path.join(name))
     }
 
     /// Opens `name` for appending; creates it and its folder if they do not exist.
-    pub(crate) fn append(&self, level: FolderLevel, name: &str) -> io::Result<File> {
+    pub fn append(&self, level: FolderLevel, name: &str) -> io::Result<File> {
         self.try_both(level, |folder| {
             let flags = FILE | OFlags::APPEND | OFlags::CREATE;
             Ok(File::from(openat(folder, name, flags, FILE_MODE)?))
@@ -105,7 +105,7 @@ impl LogFolder {
     }
 
     /// Replaces `name` by `bytes` atomically: a reader sees the old file or the new one.
-    pub(crate) fn replace(&self, level: FolderLevel, name: &str, bytes: &[u8]) -> io::Result<()> {
+    pub fn replace(&self, level: FolderLevel, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.try_both(level, |folder| {
             let fresh = format!(".{name}.new");
             absent(unlinkat(folder, fresh.as_str(), AtFlags::empty()))?;

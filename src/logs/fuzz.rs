@@ -1,20 +1,20 @@
 //! Output of ranks on its way to the console and to a terminal as functions that a fuzzer feeds. Not part of the program.
 
-pub(crate) mod index;
+pub mod index;
 
 use std::time::{Duration, Instant};
 
 use super::config::Marks;
 use super::lines::{LONGEST_LINE, LineFormatter};
-use crate::columns::{columns, end_within, shortened_path, start_within, wrapped};
-use crate::escape::printable;
-use crate::fuzzing::assert_printable;
+use text::columns::{columns, end_within, shortened_path, start_within, wrapped};
+use text::escape::printable;
+use text::fuzzing::assert_printable;
 
 /// Output of a rank. The first two bytes choose how it is cut and how wide the terminal is.
 ///
 /// Every cut gives the same lines, none is longer than a line of the console, and nothing is left that a terminal would
 /// obey. What is fitted into a width takes no more than that, and loses no letter where it is folded.
-pub(crate) fn console(data: &[u8]) -> bool {
+pub fn console(data: &[u8]) -> bool {
     let [cut, wide, bytes @ ..] = data else { return false };
     let whole = shown(std::iter::once(bytes));
     let size = usize::from(*cut) + 1;
@@ -60,7 +60,7 @@ fn shown<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
 
 fn fitted(text: &str, wide: usize) {
     for line in text.lines().take(4) {
-        let bare = crate::style::plain(line).into_owned();
+        let bare = text::style::plain(line).into_owned();
         let (start, end) = (start_within(&bare, wide), end_within(&bare, wide));
         assert!(columns(start) <= wide && columns(end) <= wide, "{wide}: {bare:?}");
         assert!(bare.starts_with(start) && bare.ends_with(end));
@@ -68,7 +68,7 @@ fn fitted(text: &str, wide: usize) {
         assert!(wide == 0 || columns(&short) <= wide, "{wide}: {bare:?} {short:?}");
     }
     let letters = |text: &str| -> String {
-        crate::style::plain(text).chars().filter(|letter| !letter.is_whitespace()).collect()
+        text::style::plain(text).chars().filter(|letter| !letter.is_whitespace()).collect()
     };
     let folded = wrapped(text, wide);
     assert_eq!(letters(&folded), letters(text), "{wide}");

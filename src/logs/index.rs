@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::folder::{FolderLevel, LogFolder};
-use crate::outcome::Owner;
+use verdict::outcome::Owner;
 
 /// The file's name, in the folder of an attempt.
 pub(crate) const INDEX: &str = "output.index";
@@ -38,7 +38,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Whose output a file holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Writer {
+pub enum Writer {
     Rank,
     /// The command of a node, with engine `command`.
     Command,

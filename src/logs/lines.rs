@@ -9,7 +9,7 @@ use memchr::{memchr, memchr2, memchr2_iter, memrchr};
 
 use super::config::Marks;
 use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
-use crate::escape::{push_escaped, unfinished_suffix};
+use text::escape::{push_escaped, unfinished_suffix};
 
 /// Longest line of the console, in bytes of the rank; container runtimes split at the same
 /// length.

@@ -21,9 +21,9 @@ use super::sink::Lane;
 use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
 use super::tail::{Tail, TailLine};
 use super::thread;
-use crate::lang::{Text, cause};
-use crate::outcome::{Owner, Stream};
-use crate::text;
+use text::lang::{Text, cause};
+use text::text;
+use verdict::outcome::{Owner, Stream};
 
 /// The most that an unprivileged process may set (pipe-max-size). Beyond 64 MiB of pipes per
 /// user the kernel refuses, and the pipe keeps its size.
@@ -36,7 +36,7 @@ const STOP: Duration = Duration::from_secs(1);
 
 /// The output of one attempt.
 #[derive(Debug)]
-pub(crate) struct Logs {
+pub struct Logs {
     config: LogsConfig,
     console: Console,
     files: Option<FileWriter>,
@@ -72,7 +72,7 @@ struct OwnerState {
 
 impl Logs {
     /// Starts the file writer, if there is a folder. The folder must exist.
-    pub(crate) fn start(config: LogsConfig, console: Console) -> Logs {
+    pub fn start(config: LogsConfig, console: Console) -> Logs {
         let shared = Arc::new(Shared::default());
         let files = config.folder.clone().and_then(|folder| {
             let started = FileWriter::start(folder, console.clone());
@@ -102,12 +102,7 @@ impl Logs {
     ///
     /// # Errors
     /// When no thread or descriptor is available; `pipe` is then closed.
-    pub(crate) fn attach(
-        &self,
-        owner: Owner,
-        stream: Stream,
-        pipe: OwnedFd,
-    ) -> std::io::Result<()> {
+    pub fn attach(&self, owner: Owner, stream: Stream, pipe: OwnedFd) -> std::io::Result<()> {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
         // From the first rank on the console shows only the ranks, provided that the engine's
         // lines have a file.
@@ -152,13 +147,13 @@ impl Logs {
     }
 
     /// The last `n` lines of both streams, in order of arrival; at most 200.
-    pub(crate) fn tail(&self, owner: Owner, n: usize) -> Vec<TailLine> {
+    pub fn tail(&self, owner: Owner, n: usize) -> Vec<TailLine> {
         self.shared.lock().owners.get(&owner).map(|state| state.tail_lines(n)).unwrap_or_default()
     }
 
     /// What each owner has written and lost so far, with its last line. For who looks at a running
     /// job: the cost does not grow with the output.
-    pub(crate) fn now(&self) -> Vec<OwnerNow> {
+    pub fn now(&self) -> Vec<OwnerNow> {
         let state = self.shared.lock();
         let now = |(owner, state): (&Owner, &OwnerState)| OwnerNow {
             owner: *owner,
@@ -170,20 +165,20 @@ impl Logs {
     }
 
     /// Bytes that an owner has written so far to both streams.
-    pub(crate) fn written(&self, owner: Owner) -> u64 {
+    pub fn written(&self, owner: Owner) -> u64 {
         let state = self.shared.lock();
         state.owners.get(&owner).map_or(0, |state| state.counters.bytes.load(Ordering::Relaxed))
     }
 
     /// Lines that went only to the engine's log, after the first rank had begun.
-    pub(crate) fn engine_lines(&self) -> u64 {
+    pub fn engine_lines(&self) -> u64 {
         self.engine_lines.load(Ordering::Relaxed)
     }
 
     /// After the job: empties and closes the pipes, so that [`tail`](Self::tail) has every line.
     /// Takes at most two seconds and `timeout`, however slow the disk or the console is, and
     /// usually no time.
-    pub(crate) fn read_out(&self, timeout: Duration) {
+    pub fn read_out(&self, timeout: Duration) {
         if let Some(files) = &self.files {
             files.expect_last_bytes();
         }
@@ -193,7 +188,7 @@ impl Logs {
     /// Writes the files after [`read_out`](Self::read_out), as long as the disk makes progress
     /// and at most until the deadline. Reports and counts the rest. Does not wait for the
     /// console, see [`Console::flush`].
-    pub(crate) fn write_out(&self, deadline: Duration) {
+    pub fn write_out(&self, deadline: Duration) {
         let Some(files) = &self.files else { return };
         let Closed::Left(left) = files.close(deadline) else { return };
         let folder = self.config.folder.as_ref().map(|folder| folder.path()).unwrap_or_default();
@@ -207,7 +202,7 @@ impl Logs {
     }
 
     /// The summary as it would be if nothing more were written.
-    pub(crate) fn summary(&self) -> LogsSummary {
+    pub fn summary(&self) -> LogsSummary {
         let state = self.shared.lock();
         let of = |state: &OwnerState| state.summary(FilePort::account);
         let owners = state.owners.iter().map(|(owner, state)| (*owner, of(state))).collect();

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::file_names::{AttemptFolder, RankLog, continued, segment};
 use super::index::{Entry, INDEX, Writer};
-use crate::escape::push_escaped;
-use crate::outcome::Stream;
-use crate::regular_file;
+use linux::regular_file;
+use text::escape::push_escaped;
+use verdict::outcome::Stream;
 
 /// Bytes of a file that are read at once; a line has at most so many.
 const WINDOW: u64 = 64 * 1024;
@@ -35,7 +35,7 @@ const LONGEST_LINE: usize = 16 * 1024;
 
 /// How far a reader has come in the output of a launcher.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Cursor {
+pub struct Cursor {
     pub attempt: u32,
     /// Position in the index.
     entry: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Cursor {
 
 /// Which lines are wanted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Only of these ranks; all and the engine where there is none.
     pub ranks: Vec<u32>,
     /// Not before this time, in milliseconds since 1970.
@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
 
 /// One line of the output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LogLine {
+pub struct LogLine {
     /// When its end was written, in milliseconds since 1970. None where no index tells.
     pub at_ms: Option<u64>,
     pub attempt: u32,
@@ -71,7 +71,7 @@ pub(crate) struct LogLine {
 
 /// Some lines in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Page {
+pub struct Page {
     pub lines: Vec<LogLine>,
     pub next: Cursor,
     /// Nothing more is there now.
@@ -109,7 +109,7 @@ impl Named {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub(crate) fn page(
+pub fn page(
     launcher: &Path,
     cursor: Cursor,
     wanted: &Wanted,
@@ -148,7 +148,7 @@ pub(crate) fn page(
 }
 
 /// The numbers of the attempts in the folder of a launcher, in their order.
-pub(crate) fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
+pub fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
     let mut numbers: Vec<u32> = launcher
         .read_dir()?
         .filter_map(|entry| Some(AttemptFolder::parse(entry.ok()?.file_name().to_str()?)?.0))
@@ -538,7 +538,7 @@ fn writer_of(name: &str) -> Option<Writer> {
 impl Cursor {
     /// Behind all but the last `bytes` of what the index of the last attempt knows, which is about
     /// what a person looks at first.
-    pub(crate) fn near_end(launcher: &Path, entries: u64) -> io::Result<Cursor> {
+    pub fn near_end(launcher: &Path, entries: u64) -> io::Result<Cursor> {
         let Some(attempt) = attempts(launcher)?.last().copied() else {
             return Ok(Cursor::default());
         };

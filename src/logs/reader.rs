@@ -19,8 +19,8 @@ use super::lines::LineFormatter;
 use super::queue::LAST_BYTES;
 use super::sink::Lane;
 use super::tail::Tail;
-use crate::outcome::{Owner, Stream};
-use crate::sys::{PollFd, PollFlags, poll};
+use linux::sys::{PollFd, PollFlags, poll};
+use verdict::outcome::{Owner, Stream};
 
 /// Buffer of a quiet stream…
 const FIRST_READ: usize = 8 * 1024;
@@ -129,7 +129,7 @@ impl StreamReader {
                     if let Some((_, lane)) = &self.console {
                         lane.relax();
                     }
-                    crate::sys::memory::release_free_memory();
+                    linux::sys::memory::release_free_memory();
                 }
             }
         };

@@ -14,9 +14,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::file_names::{AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON};
 use super::folder::{FolderLevel, LogFolder};
-use crate::deadline::with_deadline;
-use crate::regular_file;
-use crate::settings::LogKeep;
+use linux::deadline::with_deadline;
+use linux::regular_file;
+use settings::LogKeep;
 
 /// The mark of a launcher that lives, in its folder.
 const RUNNING: &str = "running";
@@ -27,7 +27,7 @@ const MOST_RUNS: usize = 100_000;
 
 /// The mark of this launcher.
 #[derive(Debug)]
-pub(crate) struct RunMark {
+pub struct RunMark {
     /// Holds the lock.
     _file: File,
     path: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct RunMark {
 
 impl RunMark {
     /// Marks the run as one that lives. None where the file cannot be written.
-    pub(crate) fn set(folder: &LogFolder) -> Option<RunMark> {
+    pub fn set(folder: &LogFolder) -> Option<RunMark> {
         let mut file = folder.append(FolderLevel::Node, RUNNING).ok()?;
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
         let _ = writeln!(file, "{}", std::process::id());
@@ -43,14 +43,14 @@ impl RunMark {
     }
 
     /// The run has ended.
-    pub(crate) fn remove(self, timeout: Duration) {
+    pub fn remove(self, timeout: Duration) {
         let _ = with_deadline(timeout, move || std::fs::remove_file(&self.path));
     }
 }
 
 /// A run, as its folder shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunFolder {
+pub struct RunFolder {
     pub path: PathBuf,
     pub id: String,
     /// Those of the launchers, in the order of their numbers.
@@ -61,7 +61,7 @@ pub(crate) struct RunFolder {
 
 impl RunFolder {
     /// None if this is no folder of a run.
-    pub(crate) fn read(path: &Path) -> Option<RunFolder> {
+    pub fn read(path: &Path) -> Option<RunFolder> {
         let mut launchers: Vec<(u32, Option<u32>, PathBuf)> = path
             .read_dir()
             .ok()?
@@ -80,12 +80,12 @@ impl RunFolder {
     }
 
     /// Whether a launcher of it may still write.
-    pub(crate) fn lives(&self) -> bool {
+    pub fn lives(&self) -> bool {
         self.launchers.iter().any(|launcher| lives(launcher))
     }
 
     /// Of all its files.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         size_of(&self.path, 6)
     }
 }
@@ -129,7 +129,7 @@ fn size_of(folder: &Path, deeper: u32) -> u64 {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub(crate) fn runs(base: &Path) -> io::Result<Vec<RunFolder>> {
+pub fn runs(base: &Path) -> io::Result<Vec<RunFolder>> {
     let mut runs: Vec<RunFolder> = base
         .read_dir()?
         .take(MOST_RUNS)
@@ -145,14 +145,14 @@ pub(crate) fn runs(base: &Path) -> io::Result<Vec<RunFolder>> {
 }
 
 /// The run that `latest` points at.
-pub(crate) fn latest(base: &Path) -> Option<RunFolder> {
+pub fn latest(base: &Path) -> Option<RunFolder> {
     let linked = base.join(LATEST).canonicalize().ok()?;
     RunFolder::read(&linked)
 }
 
 /// What was removed of a log folder.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removed {
+pub struct Removed {
     pub runs: usize,
     pub bytes: u64,
     /// Runs that could not be removed as a whole, each with its path and the reason.
@@ -161,7 +161,7 @@ pub(crate) struct Removed {
 
 /// Removes the runs that `keep` does not cover: the oldest first, never one that lives, and nothing
 /// that is no folder of a run. `own`: the run that begins, which counts as one.
-pub(crate) fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed> {
+pub fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed> {
     let mut removed = Removed::default();
     if keep == LogKeep::default() {
         return Ok(removed);

@@ -15,10 +15,10 @@ use super::stall_budget::StallBudget;
 use super::status_line::{self, StatusLine};
 use super::thread;
 use super::write::{WriteFailure, write_lines};
-use crate::lang::bytes as human_bytes;
-use crate::lang::{Lang, Text, cause};
-use crate::terminal;
-use crate::text;
+use linux::terminal;
+use text::lang::bytes as human_bytes;
+use text::lang::{Lang, Text, cause};
+use text::text;
 
 /// Bytes of finished lines that wait per stream.
 const LANE_BYTES: usize = 1024 * 1024;

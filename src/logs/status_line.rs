@@ -10,10 +10,10 @@ use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::columns::{columns, start_within};
-use crate::style::{END, Style};
-use crate::sys::{PollFd, PollFlags, poll};
-use crate::terminal;
+use linux::sys::{PollFd, PollFlags, poll};
+use linux::terminal;
+use text::columns::{columns, start_within};
+use text::style::{END, Style};
 
 /// Between two drawings.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -115,7 +115,7 @@ pub(super) fn draw(mut terminal: &File, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::style::plain;
+    use text::style::plain;
 
     #[test]
     fn it_never_fills_the_row_whatever_it_says() {

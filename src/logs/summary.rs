@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::tail::TailLine;
-use crate::lang::Text;
-use crate::outcome::Owner;
+use text::lang::Text;
+use verdict::outcome::Owner;
 
 /// What was written and what was lost in an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LogsSummary {
+pub struct LogsSummary {
     pub folder: Option<PathBuf>,
     pub owners: BTreeMap<Owner, OwnerSummary>,
     /// Problems; each was reported when it occurred.
@@ -18,7 +18,7 @@ pub(crate) struct LogsSummary {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OwnerSummary {
+pub struct OwnerSummary {
     pub bytes: u64,
     pub lines: u64,
     /// Bytes that never reached a file: the disk was too slow, full or gone.
@@ -33,7 +33,7 @@ pub(crate) struct OwnerSummary {
 
 /// One owner while the job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnerNow {
+pub struct OwnerNow {
     pub owner: Owner,
     pub summary: OwnerSummary,
     pub last_line: Option<TailLine>,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
 
-use crate::outcome::Stream;
+use verdict::outcome::Stream;
 
 pub(super) const LINES: usize = 200;
 const BYTES: usize = 256 * 1024;
@@ -18,14 +18,14 @@ const LONGEST: usize = 4 * 1024;
 
 /// One of the last lines, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TailLine {
+pub struct TailLine {
     pub stream: Stream,
     pub bytes: Vec<u8>,
 }
 
 impl TailLine {
     /// The line as text; invalid UTF-8 becomes U+FFFD.
-    pub(crate) fn text(&self) -> Cow<'_, str> {
+    pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
 }

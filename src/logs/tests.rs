@@ -18,10 +18,10 @@ use proptest::prelude::*;
 
 use super::output::OPEN;
 use super::*;
-use crate::lang::Lang;
-use crate::outcome::{Owner, Stream};
-use crate::rank::GlobalRank;
-use crate::settings::{Color, ConsoleMode, ConsolePrefix};
+use settings::{Color, ConsoleMode, ConsolePrefix};
+use text::lang::Lang;
+use text::rank::GlobalRank;
+use verdict::outcome::{Owner, Stream};
 
 const SOON: Duration = Duration::from_secs(30);
 

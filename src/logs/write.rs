@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 
 use memchr::{memchr_iter, memrchr};
 
-use crate::sys::{PollFd, PollFlags, poll};
+use linux::sys::{PollFd, PollFlags, poll};
 
 /// Bytes per write, the most that our own text waits for.
 const PIECE: usize = 128 * 1024;

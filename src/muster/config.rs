@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::muster::protocol::{Hello, JobKey, MemberKind, Memory, Purpose, Secret};
-use crate::pace::{Live, Pace};
+use crate::protocol::{Hello, JobKey, MemberKind, Memory, Purpose, Secret};
+use linux::pace::{Live, Pace};
 
 /// What to do if another node runs without ranklaunch or without a muster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +66,12 @@ impl Config {
     }
 
     /// How many other nodes take part.
-    pub(crate) fn others(&self) -> usize {
+    pub fn others(&self) -> usize {
         usize::try_from(self.nnodes.saturating_sub(1)).unwrap_or(usize::MAX)
     }
 
     /// The first frame of this node.
-    pub(crate) fn hello(&self, hostname: &str) -> Hello {
+    pub fn hello(&self, hostname: &str) -> Hello {
         Hello {
             node: self.node,
             key: self.key(),

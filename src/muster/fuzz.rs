@@ -19,11 +19,11 @@ use super::protocol::handshake::{Rejection, admit, dial};
 use super::protocol::messages::Message;
 use super::questions::exchange::{Action, Exchange};
 use super::server::compare;
-use crate::muster::protocol::{
+use crate::protocol::{
     Agreement, Channel, Difference, FromMember, FromNode0, Hello, JobKey, NodeSummary, Purpose,
     QuestionFrame, Secret,
 };
-use crate::verdict::Refusal;
+use verdict::Refusal;
 
 /// What a connection may hold beyond the longest frame: header, tag, slack of one read.
 const SLACK: usize = 512;
@@ -98,7 +98,7 @@ impl AsyncWrite for Script {
 ///
 /// Every cut gives the same frames in bounded memory, and a frame is unchanged after it is
 /// written and read again.
-pub(crate) fn frames(data: &[u8]) -> bool {
+pub fn frames(data: &[u8]) -> bool {
     let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
     let asked = |frame: &FromMember| match frame {
         FromMember::Question(frame) => Some(frame.clone()),
@@ -202,7 +202,7 @@ fn hello() -> Hello {
 ///
 /// It always ends. A peer without the secret is never admitted, and a node with it is heard only
 /// if no byte was changed in transit.
-pub(crate) fn handshake(data: &[u8]) -> bool {
+pub fn handshake(data: &[u8]) -> bool {
     let [mode, cut, bytes @ ..] = data else { return false };
     let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
     let ends = cut & 1 == 1;
@@ -314,9 +314,7 @@ async fn edit(
 ///
 /// # Errors
 /// When the nodes do not fit together.
-pub(crate) fn compared(
-    summaries: &[NodeSummary],
-) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
+pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
     let differences = compare::differences(summaries);
     for warning in differences.iter().map(Difference::warning) {
         assert!(!warning.text.en.chars().any(char::is_control), "{warning:?}");
@@ -326,24 +324,24 @@ pub(crate) fn compared(
 }
 
 /// Whether node 0 proposes so many processes to nodes with these summaries.
-pub(crate) fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
+pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
     compare::check_exact(summaries, nproc).is_ok()
 }
 
 /// A summary as node 0 parses it; None if it would close the connection.
-pub(crate) fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
+pub fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
     match codec::decode(bytes) {
         Ok(FromMember::Summary(summary)) => Some(summary),
         _ => None,
     }
 }
 
-pub(crate) fn write_summary(summary: NodeSummary) -> Vec<u8> {
+pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
     codec::encode(&FromMember::Summary(summary))
 }
 
 /// An agreement as a node parses it.
-pub(crate) fn sent(agreement: Agreement) -> Option<Agreement> {
+pub fn sent(agreement: Agreement) -> Option<Agreement> {
     let (differences, said) = (Vec::new(), Vec::new());
     let frame = FromNode0::Agreed { agreement, differences, said, resume: None };
     match codec::decode(&codec::encode(&frame)) {

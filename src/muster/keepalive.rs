@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until};
 
 use super::config::Config;
-use crate::sys::{self, Clocks};
+use linux::sys::{self, Clocks};
 
 /// A shorter partition is survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -34,7 +34,7 @@ const ALLOWANCE: Duration = Duration::from_secs(1);
 
 impl Config {
     /// The interval of heartbeats: at least four within the peer timeout.
-    pub(crate) fn heartbeat(&self) -> Duration {
+    pub fn heartbeat(&self) -> Duration {
         HEARTBEAT.min(self.peer_timeout / 4)
     }
 
@@ -45,7 +45,7 @@ impl Config {
 
     /// A store that has answered for this long does not belong to an attempt that is being
     /// ended: by then a lost node was noticed, and the grace period is over.
-    pub(crate) fn proof(&self) -> Duration {
+    pub fn proof(&self) -> Duration {
         self.longest_silence() + self.grace + KILLED
     }
 
@@ -59,7 +59,7 @@ impl Config {
 
 /// Schedule of this side's heartbeats; the first is due at once.
 #[derive(Debug)]
-pub(crate) struct Heartbeat {
+pub struct Heartbeat {
     every: Duration,
     next: Instant,
 }
@@ -70,7 +70,7 @@ impl Heartbeat {
         Heartbeat::every(HEARTBEAT)
     }
 
-    pub(crate) fn every(every: Duration) -> Heartbeat {
+    pub fn every(every: Duration) -> Heartbeat {
         Heartbeat { every, next: Instant::now() }
     }
 
@@ -85,7 +85,7 @@ impl Heartbeat {
 
     /// Waits until the next one is due, and gives how late that is. While this process did not
     /// run it received nothing, which does not count as silence of its peers. Cancel-safe.
-    pub(crate) async fn due(&mut self) -> Duration {
+    pub async fn due(&mut self) -> Duration {
         sleep_until(self.next).await;
         let late = self.next.elapsed();
         self.next = Instant::now() + self.every;
@@ -95,19 +95,19 @@ impl Heartbeat {
 
 /// The last pause of this process in which its peers may have given it up.
 #[derive(Debug)]
-pub(crate) struct Pause {
+pub struct Pause {
     looked: Clocks,
     last: Option<(Duration, Instant)>,
 }
 
 impl Pause {
-    pub(crate) fn none() -> Pause {
+    pub fn none() -> Pause {
         Pause { looked: Clocks::now(), last: None }
     }
 
     /// A heartbeat was `late`. The clock of heartbeats may have stood still meanwhile: to be called
     /// also when something was heard, since nothing is late then.
-    pub(crate) fn note(&mut self, late: Duration, config: &Config) {
+    pub fn note(&mut self, late: Duration, config: &Config) {
         self.note_at(Clocks::now(), late, config);
     }
 
@@ -145,7 +145,7 @@ fn is_capped() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::tests::config;
+    use crate::tests::config;
 
     #[test]
     fn the_silence_of_a_partition_below_the_timeout_is_allowed() {

@@ -9,8 +9,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::muster::protocol::{ChannelError, Loss};
 use crate::net::connect;
+use crate::protocol::{ChannelError, Loss};
 
 /// Time limit of one dial.
 const DIAL: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl Port {
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub enum Cut {
     /// In order, as after the end of a process.
     Closed,
     /// By a reset, or in the middle of a frame.

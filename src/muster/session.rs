@@ -6,9 +6,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::muster::protocol::{Again, Cause};
-use crate::muster::questions::Questions;
-use crate::muster::questions::desk::Desk;
+use crate::protocol::{Again, Cause};
+use crate::questions::Questions;
+use crate::questions::desk::Desk;
 
 /// Time limit for sending the last frames.
 const LAST_FRAMES: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ pub enum SessionEvent {
 
 /// A report of the conductor.
 #[derive(Debug)]
-pub(crate) enum SessionCommand {
+pub enum SessionCommand {
     Failed(Box<Cause>),
     Done,
 }
@@ -42,15 +42,15 @@ pub struct Session {
 
 /// The ends of the channels in the session task.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    pub(crate) events: mpsc::UnboundedSender<SessionEvent>,
-    pub(crate) commands: mpsc::UnboundedReceiver<SessionCommand>,
-    pub(crate) desk: Desk,
+pub struct Ends {
+    pub events: mpsc::UnboundedSender<SessionEvent>,
+    pub commands: mpsc::UnboundedReceiver<SessionCommand>,
+    pub desk: Desk,
 }
 
 impl Session {
     /// `node` of `nodes`, whose task is `run`.
-    pub(crate) fn start<F>(node: u32, nodes: u32, run: impl FnOnce(Ends) -> F) -> Session
+    pub fn start<F>(node: u32, nodes: u32, run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// By which any thread asks all nodes, until the session ends.
-    pub(crate) fn questions(&self) -> Questions {
+    pub fn questions(&self) -> Questions {
         self.questions.clone()
     }
 
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// Waits until node 0 has left, at most `limit`. It may still ask.
-    pub(crate) async fn stay(&mut self, limit: Duration) {
+    pub async fn stay(&mut self, limit: Duration) {
         let _ = timeout(limit, &mut self.task).await;
     }
 

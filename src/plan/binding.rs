@@ -14,18 +14,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::cpus::CpuList;
-use crate::observe::Facts;
-use crate::plan::PlannedGpu;
-use crate::plan::devices::Hardware;
-use crate::plan::notes::Notes;
-use crate::settings::{Bind, Settings};
-use crate::text;
-use crate::verdict::Id;
+use crate::PlannedGpu;
+use crate::devices::Hardware;
+use crate::notes::Notes;
+use linux::cpus::CpuList;
+use node::observe::Facts;
+use settings::{Bind, Settings};
+use text::text;
+use verdict::Id;
 
 /// CPUs per local rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub struct Bound {
     /// By local rank; None for a rank that is not bound. Empty if no rank is bound.
     pub cpus: Vec<Option<CpuList>>,
     /// CPUs per bound rank, the smallest number of all ranks.
@@ -34,14 +34,14 @@ pub(crate) struct Bound {
 
 /// The ranks of a node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ranks {
+pub struct Ranks {
     pub nproc: u32,
     /// For a task: the only local rank that is started from here.
     pub own: Option<u32>,
 }
 
 /// The binding of the ranks, if it was requested and is possible.
-pub(crate) fn choose(
+pub fn choose(
     settings: &Settings,
     facts: &Facts,
     hardware: Hardware,
@@ -184,9 +184,9 @@ fn in_words(cpus: &[Option<CpuList>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{count, facts, flag, planned, settings, warned};
-    use crate::plan::{AskedNproc, Plan};
-    use crate::settings::{Device, Engine};
+    use crate::fixtures::{count, facts, flag, planned, settings, warned};
+    use crate::{AskedNproc, Plan};
+    use settings::{Device, Engine};
 
     /// Two NUMA nodes of 16 CPUs, four GPUs on each.
     fn two_nodes(gpus: u32) -> Facts {

@@ -6,13 +6,13 @@
 
 use std::ffi::OsString;
 
-use crate::mask::mask_args;
-use crate::plan::Notes;
-use crate::plan::layout::Sizes;
-use crate::settings::{ArgumentsIf, PlannedSize, Program, Settings};
-use crate::text;
+use crate::Notes;
+use crate::layout::Sizes;
+use settings::{ArgumentsIf, PlannedSize, Program, Settings};
+use text::mask::mask_args;
+use text::text;
 
-pub(crate) fn value(size: PlannedSize, nnodes: u32, sizes: Sizes) -> u32 {
+pub fn value(size: PlannedSize, nnodes: u32, sizes: Sizes) -> u32 {
     match size {
         PlannedSize::WorldSize => sizes.world,
         PlannedSize::Nnodes => nnodes,
@@ -23,7 +23,7 @@ pub(crate) fn value(size: PlannedSize, nnodes: u32, sizes: Sizes) -> u32 {
 }
 
 /// The program with the arguments whose conditions hold.
-pub(crate) fn apply(
+pub fn apply(
     settings: &Settings,
     program: Program,
     nnodes: u32,
@@ -63,9 +63,9 @@ pub(crate) fn apply(
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::AskedNproc;
-    use crate::plan::fixtures::{facts, planned, settings, strings};
-    use crate::settings::fixtures::args_if;
+    use crate::AskedNproc;
+    use crate::fixtures::{facts, planned, settings, strings};
+    use settings::fixtures::args_if;
 
     #[test]
     fn arguments_are_recorded_without_their_secrets() {

@@ -6,18 +6,18 @@
 
 mod choose;
 
-pub(crate) use choose::{Chosen, IDLE, Wish, choose};
+pub use choose::{Chosen, IDLE, Wish, choose};
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Evidence, Field};
-use crate::lang::Text;
-use crate::observe::{Facts, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
-use crate::plan::notes::Notes;
-use crate::plan::{AskedNproc, Task};
-use crate::settings::{Device, Settings};
-use crate::text;
-use crate::verdict::{Id, Refusal, Warning};
+use crate::notes::Notes;
+use crate::{AskedNproc, Task};
+use node::observe::{Facts, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
+use settings::contract::{Evidence, Field};
+use settings::{Device, Settings};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal, Warning};
 
 /// Upper limit, larger than the GPUs or cores of any node.
 const MOST: u32 = 4096;
@@ -32,7 +32,7 @@ pub enum Hardware {
 
 /// How many processes one node can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Capacity {
+pub struct Capacity {
     pub hardware: Hardware,
     /// Most processes on this node, 1 or more.
     pub most: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Capacity {
 }
 
 /// Decides between GPUs and CPUs, and the largest number of processes.
-pub(crate) fn capacity(
+pub fn capacity(
     settings: &Settings,
     facts: &Facts,
     task: Option<&Task>,

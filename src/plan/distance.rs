@@ -3,11 +3,11 @@
 //! Takes the bridges above both devices and their NUMA nodes; gives a [`Distance`], or None if
 //! sysfs does not tell. (A VM with a flat topology gives PHB or SYS for every pair.)
 
-use crate::observe::{Gpu, Hca};
+use node::observe::{Gpu, Hca};
 
 /// Nearest first (NCCL src/graph/topo.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Distance {
+pub enum Distance {
     /// At most one switch in between.
     Pix,
     /// Several switches, no CPU.
@@ -21,12 +21,12 @@ pub(crate) enum Distance {
 }
 
 /// The distance from a GPU to an HCA. None if the path of either is unknown.
-pub(crate) fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
+pub fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
     between(&gpu.bridges, gpu.numa_node, &hca.bridges, hca.numa_node)
 }
 
 /// Whether data between them does not pass a CPU.
-pub(crate) fn is_near(gpu: &Gpu, hca: &Hca) -> bool {
+pub fn is_near(gpu: &Gpu, hca: &Hca) -> bool {
     distance(gpu, hca).is_some_and(|distance| distance <= Distance::Pxb)
 }
 

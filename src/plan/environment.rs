@@ -6,19 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::contract::{Field, RANK_VARIABLES, Reading};
-use crate::observe::Facts;
-use crate::plan::devices::Hardware;
-use crate::plan::notes::Notes;
-use crate::plan::variables::{Variables, overrides};
-use crate::plan::{Layout, Membership, Plan};
-use crate::rank::RankId;
-use crate::settings::{Engine, Settings};
-use crate::text;
+use crate::devices::Hardware;
+use crate::notes::Notes;
+use crate::variables::{Variables, overrides};
+use crate::{Layout, Membership, Plan};
+use node::observe::Facts;
+use settings::contract::{Field, RANK_VARIABLES, Reading};
+use settings::{Engine, Settings};
+use text::rank::RankId;
+use text::text;
 
 /// The values of the plan that the variables depend on.
 #[derive(Debug, Clone)]
-pub(crate) struct PlannedValues<'a> {
+pub struct PlannedValues<'a> {
     pub membership: &'a Membership,
     pub nproc: u32,
     pub world: u32,
@@ -36,7 +36,7 @@ const LEFT_OVER: [&str; 4] =
     ["RANK", "WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"];
 
 /// Variables to add.
-pub(crate) fn added(
+pub fn added(
     settings: &Settings,
     facts: &Facts,
     decided: PlannedValues<'_>,
@@ -187,7 +187,7 @@ fn from_settings(
 ///
 /// A user's own launcher (`--engine command`) keeps the variables of the platform: it may read
 /// WORLD_SIZE as nodes, or call torchrun and rely on PET_*.
-pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
+pub fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
     let stale = facts.contract.stale_rank_variables.iter();
     if engine.runs_a_command() {
         return stale.cloned().collect();
@@ -203,7 +203,7 @@ pub(crate) fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
 }
 
 /// torch's `env://` variables of one rank, for an engine that starts ranks itself.
-pub(crate) fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
+pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
     let Membership { nnodes, node_rank, master_addr, master_port, .. } = &plan.membership;
     let RankId { global: rank, local: local_rank } = rank;
     [

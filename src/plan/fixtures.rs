@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::contract::Contract;
-use crate::observe::{
+use crate::solve::plan_for;
+use crate::{AskedNproc, Membership, Notes, Plan, Scope, Survey, survey};
+use node::observe::{
     Facts, Gpu, GpuFacts, GpuSource, Hca, HcaPort, HostFacts, Limits, NetworkFacts, PythonFacts,
     Torch, VisibleGpu,
 };
-use crate::plan::solve::plan_for;
-use crate::plan::{AskedNproc, Membership, Notes, Plan, Scope, Survey, survey};
-use crate::settings::fixtures::undecided;
-use crate::settings::{LayoutRule, Program, Settings, Source, Sourced};
-use crate::verdict::{Id, Refusal};
+use settings::contract::Contract;
+use settings::fixtures::undecided;
+use settings::{LayoutRule, Program, Settings, Source, Sourced};
+use verdict::{Id, Refusal};
 
-pub(crate) fn strings(args: &[&str]) -> Vec<OsString> {
+pub fn strings(args: &[&str]) -> Vec<OsString> {
     args.iter().map(OsString::from).collect()
 }
 
 /// `generate.py ARGS…`, everything else undecided.
-pub(crate) fn settings(args: &[&str]) -> Settings {
+pub fn settings(args: &[&str]) -> Settings {
     let mut settings = undecided();
     settings.layout.ulysses_argument = Some("--ulysses_size".into());
     settings.layout.ring_argument = Some("--ring_size".into());
@@ -32,23 +32,23 @@ pub(crate) fn settings(args: &[&str]) -> Settings {
 }
 
 /// Wan2.2's layout: ulysses-world with these heads.
-pub(crate) fn wan(args: &[&str], heads: Option<u32>) -> Settings {
+pub fn wan(args: &[&str], heads: Option<u32>) -> Settings {
     let mut settings = settings(args);
     settings.layout.rule = Sourced::new(LayoutRule::UlyssesWorld, profile(3));
     settings.layout.heads = heads.map(|heads| Sourced::new(heads, Source::Flag("--heads".into())));
     settings
 }
 
-pub(crate) fn profile(line: usize) -> Source {
+pub fn profile(line: usize) -> Source {
     Source::Profile { file: "wan22.toml".into(), line }
 }
 
-pub(crate) fn flag<T>(value: T, name: &str) -> Sourced<T> {
+pub fn flag<T>(value: T, name: &str) -> Sourced<T> {
     Sourced::new(value, Source::Flag(name.into()))
 }
 
 /// An InfiniBand device with one active port. `openable`: its device node can be opened.
-pub(crate) fn rail(name: &str, gigabits: f64, openable: bool) -> Hca {
+pub fn rail(name: &str, gigabits: f64, openable: bool) -> Hca {
     Hca {
         name: name.into(),
         openable,
@@ -64,7 +64,7 @@ pub(crate) fn rail(name: &str, gigabits: f64, openable: bool) -> Hca {
 }
 
 /// A node with `gpus` idle GPUs, four per NUMA node, torch 2.15 and 32 CPUs.
-pub(crate) fn facts(gpus: u32) -> Facts {
+pub fn facts(gpus: u32) -> Facts {
     Facts {
         hostname: "node".into(),
         contract: Contract { platform: "none".into(), ..Contract::default() },
@@ -116,7 +116,7 @@ pub(crate) fn facts(gpus: u32) -> Facts {
     }
 }
 
-pub(crate) fn member(nnodes: u32, node_rank: u32) -> Membership {
+pub fn member(nnodes: u32, node_rank: u32) -> Membership {
     Membership {
         platform: "flags".into(),
         nnodes,
@@ -131,7 +131,7 @@ pub(crate) fn member(nnodes: u32, node_rank: u32) -> Membership {
 }
 
 /// The plan of node 0 of `nnodes`.
-pub(crate) fn planned(
+pub fn planned(
     settings: &Settings,
     facts: &Facts,
     nnodes: u32,
@@ -143,7 +143,7 @@ pub(crate) fn planned(
 }
 
 /// The plan of this node, without knowledge of the others.
-pub(crate) fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
+pub fn plan(settings: &Settings, facts: &Facts) -> Result<Plan, Refusal> {
     accepted(&survey(settings, facts, Scope::Alone))
 }
 
@@ -151,10 +151,10 @@ fn accepted(survey: &Survey) -> Result<Plan, Refusal> {
     survey.plan().cloned().map_err(Clone::clone)
 }
 
-pub(crate) fn count(n: u32) -> AskedNproc {
+pub fn count(n: u32) -> AskedNproc {
     AskedNproc::Count { n, source: "--nproc-per-node".into() }
 }
 
-pub(crate) fn warned(plan: &Plan, id: Id) -> bool {
+pub fn warned(plan: &Plan, id: Id) -> bool {
     plan.warnings.iter().any(|warning| warning.id == id)
 }

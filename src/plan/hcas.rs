@@ -2,32 +2,32 @@
 //!
 //! Takes the devices found; gives the ports in use and, only if it differs from NCCL's own
 //! choice, an exact list for NCCL_IB_HCA. A list that is already set is only checked, never
-//! changed. Why a port is left out is in [`crate::plan::rails`].
+//! changed. Why a port is left out is in [`crate::rails`].
 
 use std::ffi::OsString;
 
-use crate::lang::Text;
-use crate::observe::{Facts, Gpu, Hca};
-use crate::plan::nccl::NcclList;
-use crate::plan::notes::Notes;
-use crate::plan::rails::{RailPort, Rails};
-use crate::plan::variables::Variables;
-use crate::settings::{Rdma, Settings};
-use crate::text;
-use crate::verdict::{Id, Refusal, Warning};
+use crate::nccl::NcclList;
+use crate::notes::Notes;
+use crate::rails::{RailPort, Rails};
+use crate::variables::Variables;
+use node::observe::{Facts, Gpu, Hca};
+use settings::{Rdma, Settings};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal, Warning};
 
 /// NCCL silently cuts a longer list.
 const MOST_DEVICES: usize = 32;
 
 /// Ports in use as `mlx5_0:1`, and the variables that select them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ChosenHcas {
+pub struct ChosenHcas {
     pub ports: Vec<String>,
     pub env: Vec<(String, OsString)>,
 }
 
 /// Chooses the ports for these GPUs on this node of `nnodes`.
-pub(crate) fn choose(
+pub fn choose(
     settings: &Settings,
     facts: &Facts,
     variables: Variables<'_>,
@@ -235,7 +235,7 @@ fn why_unusable(hca: &Hca) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::{HcaPort, NetworkFacts};
+    use node::observe::{HcaPort, NetworkFacts};
 
     fn hca(name: &str, layer: &str, rate: f64, (openable, active, gid): (bool, bool, bool)) -> Hca {
         Hca {

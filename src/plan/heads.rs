@@ -7,15 +7,15 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::arguments::value_of;
-use crate::plan::notes::Notes;
-use crate::settings::{LayoutSettings, Source};
-use crate::text;
-use crate::verdict::Id;
+use crate::notes::Notes;
+use settings::arguments::value_of;
+use settings::{LayoutSettings, Source};
+use text::text;
+use verdict::Id;
 
 /// Heads of the model that `args` select; None if unknown. The number that the nodes `agreed` on
 /// wins over what this node would find by itself.
-pub(crate) fn heads(
+pub fn heads(
     layout: &LayoutSettings,
     args: &[OsString],
     checkpoint: Option<&(u32, PathBuf)>,
@@ -85,7 +85,7 @@ fn from_table(layout: &LayoutSettings, args: &[OsString]) -> Option<(u32, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{HeadsTable, LayoutRule, Sourced};
+    use settings::{HeadsTable, LayoutRule, Sourced};
 
     fn layout(heads: Option<(u32, Source)>, table: bool) -> LayoutSettings {
         let profile = Source::Profile { file: "wan22.toml".into(), line: 9 };

@@ -6,10 +6,10 @@
 //! them to it.
 
 use super::notes::Notes;
-use crate::cpus::CpuList;
-use crate::observe::Limits;
-use crate::settings::{Inject, Settings};
-use crate::text;
+use linux::cpus::CpuList;
+use node::observe::Limits;
+use settings::{Inject, Settings};
+use text::text;
 
 const LEAST_THREADS: u64 = 8;
 /// The part of the processes that are left, as a divisor.
@@ -58,7 +58,7 @@ fn processes_left(limits: &Limits) -> Option<(u64, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{flag, settings};
+    use crate::fixtures::{flag, settings};
 
     fn limits(cpus: &str, pids_max: Option<u64>) -> Limits {
         let numa = [(0, CpuList::read(cpus))].into();

@@ -7,18 +7,18 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-use crate::lang::Text;
-use crate::observe::{Interface, NetworkFacts};
-use crate::plan::nccl::NcclList;
-use crate::plan::notes::Notes;
-use crate::plan::variables::Variables;
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::nccl::NcclList;
+use crate::notes::Notes;
+use crate::variables::Variables;
+use node::observe::{Interface, NetworkFacts};
+use settings::Settings;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The interface and its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Socket {
+pub struct Socket {
     pub interface: Option<String>,
     pub address: Option<IpAddr>,
     pub env: Vec<(String, OsString)>,
@@ -56,7 +56,7 @@ const SKIPPED: &[&str] = &[
 const NEVER: &[&str] = &["kube-ipvs", "nodelocaldns", "dummy", "lo"];
 
 /// Chooses the interface for a job of `nnodes`.
-pub(crate) fn choose(
+pub fn choose(
     settings: &Settings,
     facts: &NetworkFacts,
     variables: Variables<'_>,
@@ -195,7 +195,7 @@ fn check_existing(
     settings: &Settings,
     facts: &NetworkFacts,
     list: &NcclList,
-    found: &crate::plan::variables::Variable,
+    found: &crate::variables::Variable,
     route: Option<&str>,
     notes: &mut Notes,
 ) -> Option<String> {

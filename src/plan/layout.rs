@@ -5,15 +5,15 @@
 //! numbers; gives the largest legal [`Sizes`], or a refusal that names the broken rule and the
 //! nearest legal numbers. Pure arithmetic: `plan` decides where the inputs come from.
 
-use crate::lang::Text;
-use crate::plan::notes::one_of;
-use crate::settings::LayoutRule;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::notes::one_of;
+use settings::LayoutRule;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// A layout size given as a number in the program's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Literal {
+pub struct Literal {
     /// `--ulysses_size`
     pub argument: String,
     pub value: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Literal {
 
 /// Input of the solver.
 #[derive(Debug, Clone)]
-pub(crate) struct LayoutProblem {
+pub struct LayoutProblem {
     pub rule: LayoutRule,
     pub nnodes: u32,
     /// A given world size; other nodes may then have other numbers of processes.
@@ -37,7 +37,7 @@ pub(crate) struct LayoutProblem {
 
 /// A legal solution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     pub nproc: u32,
     pub world: u32,
     pub ulysses: u32,
@@ -48,18 +48,12 @@ pub(crate) struct Sizes {
 const NEAREST: usize = 4;
 
 /// The largest legal number of processes per node, with its sizes.
-pub(crate) fn solve(problem: &LayoutProblem) -> Result<Sizes, Refusal> {
+pub fn solve(problem: &LayoutProblem) -> Result<Sizes, Refusal> {
     candidates(problem).find_map(|nproc| sizes(problem, nproc)).ok_or_else(|| refuse(problem))
 }
 
 /// Whether these sizes pass the program's assertions. Unknown heads are not checked.
-pub(crate) fn is_legal(
-    rule: LayoutRule,
-    world: u32,
-    heads: Option<u32>,
-    ulysses: u32,
-    ring: u32,
-) -> bool {
+pub fn is_legal(rule: LayoutRule, world: u32, heads: Option<u32>, ulysses: u32, ring: u32) -> bool {
     let divides = ulysses > 0 && heads.is_none_or(|heads| heads % ulysses == 0);
     match rule {
         LayoutRule::None => true,
@@ -329,7 +323,7 @@ fn nearest(wanted: u32, mut values: Vec<u32>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use verdict::Verdict;
 
     fn problem(rule: LayoutRule, nnodes: u32, most: u32, heads: Option<u32>) -> LayoutProblem {
         let (exact, world) = (None, None);

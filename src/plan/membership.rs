@@ -21,25 +21,25 @@ mod tasks;
 mod tests;
 mod weighed;
 
-use crate::contract::Contract;
-use crate::observe::GpuFacts;
-use crate::plan::{Membership, Notes};
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::{Membership, Notes};
+use node::observe::GpuFacts;
+use settings::Settings;
+use settings::contract::Contract;
+use text::text;
+use verdict::{Id, Refusal};
 
 use claims::refuse;
 use known::{By, is_nested, platform};
-pub(crate) use listed::{listed, master as stated_master, needs_addresses};
-pub(crate) use nproc::{AskedNproc, asked_nproc, offered_nproc};
+pub use listed::{listed, master as stated_master, needs_addresses};
+pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
 use nproc::{Processes, processes, stated_processes};
-pub(crate) use weighed::weighed;
+pub use weighed::weighed;
 
 /// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
 ///
 /// # Errors
 /// Also if WORLD_SIZE counts processes and only the number of GPUs tells how many a node has.
-pub(crate) fn identity(
+pub fn identity(
     settings: &Settings,
     contract: &Contract,
     notes: &mut Notes,
@@ -48,7 +48,7 @@ pub(crate) fn identity(
 }
 
 /// The same on a node whose GPUs have been counted.
-pub(crate) fn membership(
+pub fn membership(
     settings: &Settings,
     contract: &Contract,
     gpus: &GpuFacts,

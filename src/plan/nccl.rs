@@ -6,13 +6,13 @@
 
 mod table;
 
-use crate::lang::Text;
-use crate::nearest::is_slip;
-use crate::observe::Facts;
-use crate::plan::notes::Notes;
-use crate::plan::variables::Variables;
-use crate::settings::Settings;
-use crate::text;
+use crate::notes::Notes;
+use crate::variables::Variables;
+use node::observe::Facts;
+use settings::Settings;
+use text::lang::Text;
+use text::nearest::is_slip;
+use text::text;
 
 use table::{COMMON, NcclRow, TABLE, When};
 
@@ -22,7 +22,7 @@ use table::{COMMON, NcclRow, TABLE, When};
 /// to the whole list. Without `=` an item is a prefix, so `mlx5_1` takes mlx5_10 too. Nothing is
 /// trimmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NcclList {
+pub struct NcclList {
     pub exclude: bool,
     pub exact: bool,
     items: Vec<(String, Option<u32>)>,
@@ -30,7 +30,7 @@ pub(crate) struct NcclList {
 
 impl NcclList {
     /// None for a value that NCCL treats as unset (shorter than two characters).
-    pub(crate) fn parse(value: &str) -> Option<NcclList> {
+    pub fn parse(value: &str) -> Option<NcclList> {
         if value.len() < 2 {
             return None;
         }
@@ -50,13 +50,13 @@ impl NcclList {
     }
 
     /// Whether NCCL would use the device `name`, at `port` if it has ports.
-    pub(crate) fn takes(&self, name: &str, port: Option<u32>) -> bool {
+    pub fn takes(&self, name: &str, port: Option<u32>) -> bool {
         let listed = (0..self.items.len()).any(|item| self.item_matches(item, name, port));
         listed != self.exclude
     }
 
     /// The items that match none of `names`; an exclusion has none.
-    pub(crate) fn strangers<'a>(&'a self, names: &[&str]) -> Vec<&'a str> {
+    pub fn strangers<'a>(&'a self, names: &[&str]) -> Vec<&'a str> {
         if self.exclude {
             return Vec::new();
         }
@@ -157,7 +157,7 @@ pub fn misuse(name: &str, value: &str, has_hcas: bool) -> Option<Misuse> {
 }
 
 /// Warns of variables without effect or with harm (check `env.nccl`) in a job of `world` ranks.
-pub(crate) fn lint(
+pub fn lint(
     settings: &Settings,
     facts: &Facts,
     variables: Variables<'_>,

@@ -4,14 +4,14 @@
 //! Every part of the planner writes into one [`Notes`]. A finding never ends the planning, so
 //! one run finds all of them.
 
-use crate::lang::Text;
-use crate::plan::Decision;
-use crate::settings::Settings;
-use crate::verdict::{Id, Refusal, Severity, Usual, Warning};
+use crate::Decision;
+use settings::Settings;
+use text::lang::Text;
+use verdict::{Id, Refusal, Severity, Usual, Warning};
 
 /// Decisions, warnings and failures, each in the order in which they were made.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
     /// Findings of checks with the severity fail.
@@ -19,7 +19,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    pub(crate) fn decide(
+    pub fn decide(
         &mut self,
         what: impl Into<String>,
         value: impl ToString,
@@ -29,12 +29,12 @@ impl Notes {
         self.decisions.push(Decision::new(what, value, because, source));
     }
 
-    pub(crate) fn warn(&mut self, id: Id, text: Text, hint: Text) {
+    pub fn warn(&mut self, id: Id, text: Text, hint: Text) {
         self.warnings.push(Warning::new(id, text, hint));
     }
 
     /// Adds a finding with the severity that the user set for its check, else the default one.
-    pub(crate) fn raise(&mut self, settings: &Settings, finding: Warning) {
+    pub fn raise(&mut self, settings: &Settings, finding: Warning) {
         let usual = finding.id.usual().map_or(Severity::Warn, Usual::severity);
         self.raise_as(settings, usual, finding);
     }
@@ -56,7 +56,7 @@ impl Notes {
 }
 
 /// The severity of the finding `id`: the user's, else `usual`.
-pub(crate) fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
+pub fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
     settings.severities.get(&id).map_or(usual, |chosen| chosen.value)
 }
 

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::nearest::nearest;
-use crate::settings::{Placeholder, Program};
-use crate::text;
-use crate::verdict::{Id, Warning};
+use settings::{Placeholder, Program};
+use text::nearest::nearest;
+use text::text;
+use verdict::{Id, Warning};
 
 /// `argument` with the tokens of `values` replaced.
-pub(crate) fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
+pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
     let mut rest = argument.as_bytes();
     let mut out = Vec::with_capacity(rest.len());
     while let Some((&byte, tail)) = rest.split_first() {
@@ -55,7 +55,7 @@ fn token<'v, 't>(
 
 /// A warning for each unknown name in braces: it reaches the script unreplaced, which then fails
 /// after its model was loaded. `selected` are the names of the profile.
-pub(crate) fn unknown_in<'a>(
+pub fn unknown_in<'a>(
     arguments: &[OsString],
     selected: impl Iterator<Item = &'a str>,
 ) -> Vec<Warning> {
@@ -117,7 +117,7 @@ fn unknown(arguments: &[OsString], known: &[&str]) -> Vec<String> {
 }
 
 /// Whether `argument` contains the token of `name`.
-pub(crate) fn mentions(argument: &OsStr, name: &str) -> bool {
+pub fn mentions(argument: &OsStr, name: &str) -> bool {
     let with =
         |value: &str| replace(argument, &BTreeMap::from([(name.to_owned(), value.to_owned())]));
     with("0") != with("1")

@@ -5,13 +5,13 @@
 
 use std::fmt::Display;
 
-use crate::observe::Facts;
-use crate::plan::devices::Hardware;
-use crate::plan::notes::Notes;
-use crate::settings::{Engine, Program, Settings};
-use crate::text;
-use crate::verdict::{Id, Severity, Warning};
-use crate::version::Version;
+use crate::devices::Hardware;
+use crate::notes::Notes;
+use node::observe::Facts;
+use settings::{Engine, Program, Settings};
+use text::text;
+use text::version::Version;
+use verdict::{Id, Severity, Warning};
 
 /// Whether the engine or the program needs a Python interpreter.
 pub(crate) fn is_needed(engine: Engine, program: &Program) -> bool {
@@ -169,7 +169,7 @@ fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut N
     notes.raise_as(settings, default, Warning::new(Id::PythonTorch, text, hint));
 }
 
-fn raise_torch(settings: &Settings, notes: &mut Notes, text: crate::lang::Text) {
+fn raise_torch(settings: &Settings, notes: &mut Notes, text: text::lang::Text) {
     raise_torch_with(
         settings,
         notes,
@@ -184,8 +184,8 @@ fn raise_torch(settings: &Settings, notes: &mut Notes, text: crate::lang::Text) 
 fn raise_torch_with(
     settings: &Settings,
     notes: &mut Notes,
-    text: crate::lang::Text,
-    hint: crate::lang::Text,
+    text: text::lang::Text,
+    hint: text::lang::Text,
 ) {
     notes.raise(settings, Warning::new(Id::PythonTorch, text, hint));
 }

@@ -2,19 +2,19 @@
 //!
 //! Takes the devices, the interfaces of the default route and the number of GPUs. Each step
 //! drops ports for one [`Reason`]; a step that would drop all ports drops none. Devices that the
-//! user named are handled in [`crate::plan::hcas`].
+//! user named are handled in [`crate::hcas`].
 
 use std::collections::BTreeSet;
 
-use crate::lang::Text;
-use crate::observe::{Gpu, Hca, HcaPort, NetworkFacts};
-use crate::plan::distance::is_near;
+use crate::distance::is_near;
+use node::observe::{Gpu, Hca, HcaPort, NetworkFacts};
+use text::lang::Text;
 
 /// One port of one device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RailPort<'a> {
-    pub(crate) hca: &'a Hca,
-    pub(crate) port: &'a HcaPort,
+    pub hca: &'a Hca,
+    pub port: &'a HcaPort,
 }
 
 impl<'a> RailPort<'a> {
@@ -94,8 +94,8 @@ impl Reason {
 /// The ports that are kept, and the others with the reason.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rails<'a> {
-    pub(crate) kept: Vec<RailPort<'a>>,
-    pub(crate) dropped: Vec<(RailPort<'a>, Reason)>,
+    pub kept: Vec<RailPort<'a>>,
+    pub dropped: Vec<(RailPort<'a>, Reason)>,
 }
 
 impl<'a> Rails<'a> {

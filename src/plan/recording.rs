@@ -6,11 +6,11 @@
 
 use std::ffi::OsString;
 
-use crate::lang::Text;
-use crate::plan::devices::Hardware;
-use crate::plan::notes::Notes;
-use crate::plan::variables::Variables;
-use crate::version::Version;
+use crate::devices::Hardware;
+use crate::notes::Notes;
+use crate::variables::Variables;
+use text::lang::Text;
+use text::version::Version;
 
 /// The first one with a flight recorder (`NCCLTraceBuffer` in c10d).
 const FIRST: Version = Version::new(2, 2, 0);
@@ -122,7 +122,7 @@ pub(super) fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{facts, settings};
+    use crate::fixtures::{facts, settings};
 
     const BUFFER: &str = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000";
     const DUMP: &str = "TORCH_NCCL_DUMP_ON_TIMEOUT=1";

@@ -3,11 +3,11 @@
 //! Takes the settings and the membership; gives a warning if nothing could restart all nodes
 //! together, since a single restarted node would only wait for the others.
 
-use crate::plan::notes::Notes;
-use crate::plan::{Membership, Scope};
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::Id;
+use crate::notes::Notes;
+use crate::{Membership, Scope};
+use settings::Settings;
+use text::text;
+use verdict::Id;
 
 /// How often the engine itself starts its ranks again: that of an elastic job, whose nodes agree on
 /// it in its own rendezvous.

@@ -1,6 +1,6 @@
 //! What a node knows about the other nodes when it plans.
 
-use crate::settings::{MusterMode, Settings};
+use settings::{MusterMode, Settings};
 
 /// Knowledge about the other nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Scope {
     }
 
     /// The most processes that the other nodes allow.
-    pub(crate) fn most(self) -> Option<u32> {
+    pub fn most(self) -> Option<u32> {
         match self {
             Scope::Alone | Scope::WithoutMuster => None,
             Scope::ForAll { fewest, .. } => Some(fewest),
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    pub(crate) fn heads(self) -> Option<u32> {
+    pub fn heads(self) -> Option<u32> {
         match self {
             Scope::Alone | Scope::WithoutMuster => None,
             Scope::ForAll { heads, .. } | Scope::Agreed { heads, .. } => heads,

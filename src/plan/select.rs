@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use crate::lang::Text;
-use crate::plan::notes::{Notes, one_of};
-use crate::plan::placeholders::mentions;
-use crate::settings::Select;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::notes::{Notes, one_of};
+use crate::placeholders::mentions;
+use settings::Select;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The values for `world` ranks on `nnodes` nodes, whose number only WORLD_SIZE may give; empty if no row matches and none is needed.
-pub(crate) fn select(
+pub fn select(
     rows: &[Select],
     (nnodes, is_world_size): (u32, bool),
     most: u32,

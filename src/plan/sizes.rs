@@ -6,13 +6,13 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::arguments::{self, GivenArgument, value_of};
-use crate::plan::devices::Hardware;
-use crate::plan::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
-use crate::plan::{Layout, Membership, Notes};
-use crate::settings::{LayoutRule, Program, Settings, Source};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::devices::Hardware;
+use crate::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
+use crate::{Layout, Membership, Notes};
+use settings::arguments::{self, GivenArgument, value_of};
+use settings::{LayoutRule, Program, Settings, Source};
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The layout rule that applies. An elastic job has none, since its world size changes.
 pub(crate) fn effective_rule(
@@ -74,7 +74,7 @@ const GROUPS: [&str; 10] = [
 const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
 
 /// The arguments with a size in known codebases.
-pub(crate) fn known_names(axis: Axis) -> [&'static str; 3] {
+pub fn known_names(axis: Axis) -> [&'static str; 3] {
     match axis {
         Axis::Ulysses => ULYSSES,
         Axis::Ring => RING,
@@ -83,13 +83,13 @@ pub(crate) fn known_names(axis: Axis) -> [&'static str; 3] {
 
 /// Which of the two sizes an argument has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Axis {
+pub enum Axis {
     Ulysses,
     Ring,
 }
 
 /// The arguments with a size: those of the profile, else those of known codebases.
-pub(crate) fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
+pub fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&str> {
     let layout = &settings.layout;
     let own = match axis {
         Axis::Ulysses => &layout.ulysses_argument,
@@ -106,13 +106,13 @@ pub(crate) fn names(settings: &Settings, rule: LayoutRule, axis: Axis) -> Vec<&s
 }
 
 /// Whether the value is a number, or a placeholder of one.
-pub(crate) fn is_size(value: &OsStr) -> bool {
+pub fn is_size(value: &OsStr) -> bool {
     let text = value.to_string_lossy();
     text.trim().parse::<u32>().is_ok() || text.starts_with('{')
 }
 
 /// The number that the program's arguments fix, if any. A placeholder fixes nothing.
-pub(crate) fn literal(
+pub fn literal(
     settings: &Settings,
     axis: Axis,
     rule: LayoutRule,
@@ -176,12 +176,12 @@ pub(crate) fn check_undeclared(
 }
 
 /// Positions of flags on which the program asserts as a single rank.
-pub(crate) fn not_alone<W: AsRef<OsStr>>(words: &[W]) -> Vec<usize> {
+pub fn not_alone<W: AsRef<OsStr>>(words: &[W]) -> Vec<usize> {
     NOT_ALONE.iter().filter_map(|name| arguments::flag(words, name)).collect()
 }
 
 /// Refuses flags on which the program asserts as a single rank.
-pub(crate) fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<(), Refusal> {
+pub fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<(), Refusal> {
     if rule == LayoutRule::None || world != 1 {
         return Ok(());
     }

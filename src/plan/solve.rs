@@ -8,31 +8,31 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::arguments;
-use crate::contract::{Contract, Field};
-use crate::observe::{Facts, Gpu};
-use crate::plan::devices::{Capacity, Chosen, Hardware};
-use crate::plan::engine::accelerate;
-use crate::plan::environment::PlannedValues;
-use crate::plan::layout::{LayoutProblem, Sizes, solve};
-use crate::plan::recording::Recording;
-use crate::plan::sizes::{
+use crate::devices::{Capacity, Chosen, Hardware};
+use crate::engine::accelerate;
+use crate::environment::PlannedValues;
+use crate::layout::{LayoutProblem, Sizes, solve};
+use crate::recording::Recording;
+use crate::sizes::{
     Axis, check_alone, check_least, check_undeclared, effective_rule, explain_sizes, literal,
     written_sizes,
 };
-use crate::plan::variables::Variables;
-use crate::plan::{
+use crate::variables::Variables;
+use crate::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
     Task, asked_nproc, binding, conditional, devices, engine, environment, hcas, heads, inject,
     interface, membership, nccl, offered_nproc, placeholders, python, recording, restarts, select,
     torchrun,
 };
-use crate::settings::{
+use node::observe::{Facts, Gpu};
+use settings::arguments;
+use settings::contract::{Contract, Field};
+use settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
     WorldSizeCounts,
 };
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The plan of this node, whatever its checks find. The findings are in the notes, even if there
 /// is no plan.
@@ -490,7 +490,7 @@ impl Plan {
 }
 
 /// How many processes this node can run, for the muster, which needs the smallest capacity.
-pub(crate) fn node_capacity(
+pub fn node_capacity(
     settings: &Settings,
     facts: &Facts,
     asked: &AskedNproc,

@@ -4,14 +4,14 @@
 //! warning. If no plan is possible, such as without a legal layout, the steps that need none
 //! still run.
 
-use crate::observe::{Facts, Gpu};
-use crate::plan::devices::Hardware;
-use crate::plan::notes::Notes;
-use crate::plan::solve::plan_with;
-use crate::plan::variables::Variables;
-use crate::plan::{Plan, Scope, WeighedEvidence, hcas, nccl, python, torchrun, weighed};
-use crate::settings::{Program, Settings};
-use crate::verdict::{Refusal, Warning};
+use crate::devices::Hardware;
+use crate::notes::Notes;
+use crate::solve::plan_with;
+use crate::variables::Variables;
+use crate::{Plan, Scope, WeighedEvidence, hcas, nccl, python, torchrun, weighed};
+use node::observe::{Facts, Gpu};
+use settings::{Program, Settings};
+use verdict::{Refusal, Warning};
 
 /// Result of one run of the planner.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Survey {
 }
 
 /// The plan with all findings, for a given knowledge of the other nodes.
-pub(crate) fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
+pub fn survey(settings: &Settings, facts: &Facts, scope: Scope) -> Survey {
     let mut notes = Notes::default();
     let outcome = plan_with(settings, facts, scope, &mut notes);
     let first = notes.failures.first().cloned();
@@ -96,9 +96,9 @@ fn without_plan(settings: &Settings, facts: &Facts, notes: &mut Notes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{facts, flag, settings};
-    use crate::settings::{Device, Nproc};
-    use crate::verdict::Id;
+    use crate::fixtures::{facts, flag, settings};
+    use settings::{Device, Nproc};
+    use verdict::Id;
 
     fn ids<'a>(ids: impl Iterator<Item = &'a Id>) -> Vec<Id> {
         ids.copied().collect()
@@ -112,8 +112,8 @@ mod tests {
         let mut node = facts(4);
         node.gpus.faults.push(Warning::new(
             Id::GpuFaultLost,
-            crate::lang::Text::same("lost"),
-            crate::lang::Text::same("reboot"),
+            text::lang::Text::same("lost"),
+            text::lang::Text::same("reboot"),
         ));
         node.environment.insert("NCCL_TIMEOUT".into(), "1".into());
         node.python.torch = None;
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_layout_that_cannot_be_solved_still_lets_the_rest_be_seen() {
         let mut settings = settings(&["--ulysses_size", "7"]);
-        settings.layout.rule = flag(crate::settings::LayoutRule::UlyssesWorld, "--layout");
+        settings.layout.rule = flag(settings::LayoutRule::UlyssesWorld, "--layout");
         settings.layout.heads = Some(flag(40, "--heads"));
         let mut node = facts(8);
         node.environment.insert("NCCL_TIMEOUT".into(), "1".into());

@@ -2,19 +2,19 @@
 //!
 //! Takes the settings, the variables and the engine; gives the options that the engine torchrun
 //! gets, a warning where something is lost that the job may count on, and a line per variable for
-//! `plan`. The meanings are those of [`crate::torchrun_options`].
+//! `plan`. The meanings are those of [`settings::torchrun_options`].
 
 use std::collections::BTreeMap;
 
-use crate::contract::{Claim, Contract};
-use crate::lang::Text;
-use crate::observe::Facts;
-use crate::plan::notes::Notes;
-use crate::plan::{Plan, WeighedEvidence};
-use crate::settings::{Settings, Source};
-use crate::text;
-use crate::torchrun_options::{Becomes, TorchrunOption};
-use crate::verdict::Id;
+use crate::notes::Notes;
+use crate::{Plan, WeighedEvidence};
+use node::observe::Facts;
+use settings::contract::{Claim, Contract};
+use settings::torchrun_options::{Becomes, TorchrunOption};
+use settings::{Settings, Source};
+use text::lang::Text;
+use text::text;
+use verdict::Id;
 
 /// Option → value, of those that torchrun gets. `meets_by_c10d`: its processes meet through c10d.
 pub(super) fn passed(

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Claim, Field, Reading};
-use crate::cpus::CpuList;
-use crate::lang::Text;
-use crate::observe::{AccelerateConfig, EngineCli, GpuSource};
-use crate::rank::{GlobalRank, LocalRank};
-use crate::settings::{Engine, LayoutRule, Program, Rendezvous};
-use crate::verdict::Warning;
+use linux::cpus::CpuList;
+use node::observe::{AccelerateConfig, EngineCli, GpuSource};
+use settings::contract::{Claim, Field, Reading};
+use settings::{Engine, LayoutRule, Program, Rendezvous};
+use text::lang::Text;
+use text::rank::{GlobalRank, LocalRank};
+use verdict::Warning;
 
 /// Everything that is fixed before the first process starts.
 #[derive(Debug, Clone)]

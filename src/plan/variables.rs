@@ -7,12 +7,12 @@
 //! The container's variables are those of [`Facts::environment`], which must have every name
 //! that the settings use.
 
-use crate::observe::Facts;
-use crate::settings::{EnvSetting, Settings, Source};
+use node::observe::Facts;
+use settings::{EnvSetting, Settings, Source};
 
 /// A variable of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Variable {
+pub struct Variable {
     pub value: String,
     /// `environment`, `/etc/nccl.conf`, `--env`, `wan22.toml:3`.
     pub source: String,
@@ -20,18 +20,18 @@ pub(crate) struct Variable {
 
 /// Looks variables up in their order of strength.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Variables<'a> {
+pub struct Variables<'a> {
     settings: &'a Settings,
     facts: &'a Facts,
 }
 
 impl<'a> Variables<'a> {
-    pub(crate) fn new(settings: &'a Settings, facts: &'a Facts) -> Variables<'a> {
+    pub fn new(settings: &'a Settings, facts: &'a Facts) -> Variables<'a> {
         Variables { settings, facts }
     }
 
     /// The variable `name`, an empty value included.
-    pub(crate) fn get(&self, name: &str) -> Option<Variable> {
+    pub fn get(&self, name: &str) -> Option<Variable> {
         let of = |setting: &EnvSetting| Variable {
             value: setting.value.to_string_lossy().into_owned(),
             source: setting.source.to_string(),
@@ -50,7 +50,7 @@ impl<'a> Variables<'a> {
     }
 
     /// The value of the container or of NCCL's configuration files, regardless of our settings.
-    pub(crate) fn outside(&self, name: &str) -> Option<Variable> {
+    pub fn outside(&self, name: &str) -> Option<Variable> {
         if let Some(value) = self.facts.environment.get(name) {
             return Some(Variable { value: value.clone(), source: "environment".to_owned() });
         }
@@ -67,12 +67,12 @@ impl<'a> Variables<'a> {
             .find(|setting| setting.name == name && overrides(setting) == overriding)
     }
 
-    pub(crate) fn is_set(&self, name: &str) -> bool {
+    pub fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 }
 
 /// Whether this setting wins over the container's; a profile's only fills gaps.
-pub(crate) fn overrides(setting: &EnvSetting) -> bool {
+pub fn overrides(setting: &EnvSetting) -> bool {
     matches!(setting.source, Source::Flag(_) | Source::Environment(_))
 }

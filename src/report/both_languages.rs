@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::lang::Lang;
+use text::lang::Lang;
 
 /// The document with `{"en": "…", "zh": "…"}` in place of each text that the languages tell apart.
 pub(super) fn document(render: impl Fn(Lang) -> Value) -> Value {

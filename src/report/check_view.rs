@@ -11,15 +11,15 @@ use serde_json::{Map, Value, json};
 
 use super::plan_json;
 use super::plan_view;
-use crate::check::{Check, CheckStatus};
-use crate::columns::fold;
-use crate::lang::{Lang, Text, counted};
-use crate::mask::{mask_json, mask_value};
-use crate::observe::Facts;
-use crate::plan::Plan;
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::Refusal;
+use node::observe::Facts;
+use plan::Plan;
+use preflight::check::{Check, CheckStatus};
+use text::columns::fold;
+use text::lang::{Lang, Text, counted};
+use text::mask::{mask_json, mask_value};
+use text::style::{Style, paint};
+use text::text;
+use verdict::Refusal;
 
 /// Symbol and colour of each severity.
 fn mark(level: CheckStatus) -> String {
@@ -33,7 +33,7 @@ fn mark(level: CheckStatus) -> String {
 
 /// Which rows of the table are shown, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub struct Shown {
     /// Also the checks that passed.
     pub all: bool,
     /// Columns of the terminal.
@@ -42,7 +42,7 @@ pub(crate) struct Shown {
 
 /// The overall result of the checks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OverallResult<'a> {
+pub struct OverallResult<'a> {
     /// The refusal of `run`, if it would refuse.
     pub refusal: Option<&'a Refusal>,
     pub exit_code: i32,
@@ -50,7 +50,7 @@ pub(crate) struct OverallResult<'a> {
 
 /// The table for people, with a last line of counts. Checks that passed are only counted, unless
 /// all rows are requested.
-pub(crate) fn text(
+pub fn text(
     checks: &[Check],
     plan: Result<&Plan, &Refusal>,
     lang: Lang,
@@ -136,7 +136,7 @@ impl Count {
 }
 
 /// The report for programs.
-pub(crate) fn json(
+pub fn json(
     facts: &Facts,
     checks: &[Check],
     plan: Result<&Plan, &Refusal>,
@@ -229,10 +229,10 @@ fn shown_value(name: &str, value: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{CheckInput, Tried, examine};
-    use crate::plan::fixtures::{facts, settings};
-    use crate::plan::{Scope, survey};
-    use crate::style;
+    use plan::fixtures::{facts, settings};
+    use plan::{Scope, survey};
+    use preflight::check::{CheckInput, Tried, examine};
+    use text::style;
 
     fn report(lang: Lang, all: bool) -> (String, Value) {
         let mut node = facts(2);

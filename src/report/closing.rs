@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::ending::Ending;
 use super::why_view;
-use crate::lang::{Lang, Text};
-use crate::observe::counters::Growth;
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::{Class, Id, Refusal, Warning, by_importance};
+use node::observe::counters::Growth;
+use text::lang::{Lang, Text};
+use text::style::{Style, paint};
+use text::text;
+use verdict::{Class, Id, Refusal, Warning, by_importance};
 
 /// What the closing block shows beside the verdict.
 #[derive(Debug)]

@@ -4,31 +4,29 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::columns::table;
-use crate::history::{Difference, JobHistory, Part};
-use crate::lang::{Lang, Text};
-use crate::text;
+use monitor::history::{Difference, JobHistory, Part};
+use text::columns::table;
+use text::lang::{Lang, Text};
+use text::text;
 
 /// A longer value is cut: a command line, a variable with many paths.
 const WIDEST: usize = 60;
 
-impl Part {
-    fn title(self) -> Text {
-        match self {
-            Part::Outcome => text!("outcome", "结果"),
-            Part::Versions => text!("versions", "版本"),
-            Part::Plan => text!("plan", "计划"),
-            Part::Settings => text!("variables of the ranks", "rank 的环境变量"),
-            Part::Command => text!("command", "命令"),
-            Part::Checks => text!("checks", "检查"),
-            Part::Timings => text!("time", "时间"),
-            Part::Use => text!("utilisation, on average", "平均利用率"),
-        }
+fn title(part: Part) -> Text {
+    match part {
+        Part::Outcome => text!("outcome", "结果"),
+        Part::Versions => text!("versions", "版本"),
+        Part::Plan => text!("plan", "计划"),
+        Part::Settings => text!("variables of the ranks", "rank 的环境变量"),
+        Part::Command => text!("command", "命令"),
+        Part::Checks => text!("checks", "检查"),
+        Part::Timings => text!("time", "时间"),
+        Part::Use => text!("utilisation, on average", "平均利用率"),
     }
 }
 
 /// A table per part.
-pub(crate) fn text(
+pub fn text(
     (first, second): (&JobHistory, &JobHistory),
     differences: &[Difference],
     lang: Lang,
@@ -49,7 +47,7 @@ pub(crate) fn text(
     for one in differences {
         if part != Some(one.part) {
             table(&mut out, std::mem::take(&mut rows));
-            let _ = writeln!(out, "\n{}", one.part.title().get(lang));
+            let _ = writeln!(out, "\n{}", title(one.part).get(lang));
             part = Some(one.part);
         }
         let is_time = one.part == Part::Timings;
@@ -66,10 +64,7 @@ pub(crate) fn text(
 }
 
 /// Both runs, and each difference with its values as they are.
-pub(crate) fn json(
-    (first, second): (&JobHistory, &JobHistory),
-    differences: &[Difference],
-) -> Value {
+pub fn json((first, second): (&JobHistory, &JobHistory), differences: &[Difference]) -> Value {
     let run = |job: &JobHistory| {
         let lead = job.lead();
         json!({

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::why_view;
-use crate::annotations::{data, property};
-use crate::columns::{fold, labelled};
-use crate::diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled};
-use crate::lang::{Lang, Text};
-use crate::rank::GlobalRank;
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::{Confidence, Owner, Retry};
+use diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled};
+use text::annotations::{data, property};
+use text::columns::{fold, labelled};
+use text::lang::{Lang, Text};
+use text::rank::GlobalRank;
+use text::style::{Style, paint};
+use text::text;
+use verdict::{Confidence, Id, Refusal};
 
 /// Lines of a log that are shown where nothing explains its end.
 const LAST_LINES: usize = 20;
@@ -23,7 +23,7 @@ const MOST_UNREAD: usize = 5;
 
 /// A diagnosis with what is needed to say it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
+pub struct View<'a> {
     pub catalogue: &'a Catalogue,
     pub diagnosis: &'a Diagnosis,
     pub logs: &'a [Scanned],
@@ -36,40 +36,27 @@ pub(crate) struct View<'a> {
 
 /// A log that could not be read, or not to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unread {
+pub struct Unread {
     pub name: String,
     pub error: Text,
 }
 
-impl Retry {
-    fn words(self) -> Text {
-        match self {
-            Retry::Never => text!(
-                "useless: it would fail again in the same way",
-                "无用：再次运行会以同样方式失败"
+impl Unread {
+    /// The refusal where nothing else can be read.
+    pub fn refusal(&self) -> Refusal {
+        Refusal::new(
+            Id::ExplainLog,
+            self.error.about(&self.name),
+            text!(
+                "name logs that can be read, or - for standard input",
+                "请指定可读取的日志，或用 - 表示标准输入"
             ),
-            Retry::SameNodes => text!("may help, on the same nodes", "可能有用，可在原节点上重试"),
-            Retry::OtherNode => text!("only on another node", "只有换节点才可能有用"),
-            Retry::Wait => text!("later, when the platform has room", "等平台条件满足后再试"),
-        }
-    }
-}
-
-impl Owner {
-    fn words(self) -> Text {
-        match self {
-            Owner::Code => text!("the program", "程序"),
-            Owner::Configuration => text!("the job's configuration", "任务配置"),
-            Owner::Image => text!("the image", "镜像"),
-            Owner::Node => text!("the node", "节点"),
-            Owner::Fabric => text!("the network", "网络"),
-            Owner::Platform => text!("the platform", "平台"),
-        }
+        )
     }
 }
 
 /// The verdict of the run, where it is known; it comes first.
-pub(crate) fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
+pub fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     for verdict in view.verdicts {
         push(
@@ -84,7 +71,7 @@ pub(crate) fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> Stri
 }
 
 /// The cause in its first line, the remedy in its second. `width`: columns of the terminal.
-pub(crate) fn text(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
+pub fn text(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     match &view.diagnosis.cause {
         Some(cause) => {
@@ -214,7 +201,7 @@ fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
 }
 
 /// What is said of the logs where there is none, but other files.
-pub(crate) fn reading(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
+pub fn reading(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     push_reading(&mut out, view, lang, width);
     out
@@ -254,7 +241,7 @@ fn numbers(ranks: &[GlobalRank]) -> Vec<u32> {
 }
 
 /// `{"schema": 1, "cause": {…}|null, "findings": […]}` and what is known beside.
-pub(crate) fn json(view: View<'_>, lang: Lang) -> Value {
+pub fn json(view: View<'_>, lang: Lang) -> Value {
     let diagnosis = view.diagnosis;
     let confidence = diagnosis.cause.as_ref().map_or(Confidence::Unknown, |cause| cause.confidence);
     let victims: Vec<Value> = diagnosis
@@ -337,7 +324,7 @@ fn finding(view: View<'_>, one: &Evidence) -> Option<Value> {
 }
 
 /// Workflow commands, one per cause.
-pub(crate) fn github(view: View<'_>, lang: Lang) -> String {
+pub fn github(view: View<'_>, lang: Lang) -> String {
     let mut out = String::new();
     let causes = view.diagnosis.cause.iter().chain(&view.diagnosis.also);
     for cause in causes {

@@ -3,7 +3,7 @@
 //! Takes the [`Outcome`] of the ranks or a [`Refusal`]; gives an [`Ending`], the same for the
 //! console, run.json and the termination message. This file chooses the cause; each file of
 //! `ending/` has the text of one group of causes. The table of exit codes is in
-//! [`crate::verdict`].
+//! [`verdict`].
 
 mod command;
 mod engine;
@@ -11,30 +11,31 @@ mod engine;
 mod fixtures;
 mod job_size;
 mod launcher;
-pub(crate) mod memory;
+pub mod memory;
 mod rank;
 mod stop;
 mod survivors;
 mod types;
 mod words;
 
-pub(crate) use engine::port_lost;
-pub(crate) use job_size::{other_world, with_cure};
-pub(crate) use launcher::{agent_hung, agent_killed};
-pub(crate) use rank::{not_executed_hint, rank_raised, read_log};
-pub(crate) use stop::stopped;
-pub(crate) use types::{Ending, Speaker};
-pub(crate) use words::describe;
+pub use engine::port_lost;
+pub use job_size::{other_world, with_cure};
+pub use launcher::{agent_hung, agent_killed};
+pub(crate) use rank::read_log;
+pub use rank::{not_executed_hint, rank_raised};
+pub use stop::stopped;
+pub use types::{Ending, Speaker};
+pub use words::describe;
 
-use crate::lang::Text;
-use crate::outcome::{End, Outcome, RankUnit, StopReason};
-use crate::rank::GlobalRank;
-use crate::supervise::Halt;
-use crate::text;
-use crate::verdict::{Class, Id, Refusal};
+use text::lang::Text;
+use text::rank::GlobalRank;
+use text::text;
+use verdict::outcome::Halt;
+use verdict::outcome::{End, Outcome, RankUnit, StopReason};
+use verdict::{Class, Id, Refusal};
 
 /// A refusal as an ending.
-pub(crate) fn refused(refusal: &Refusal) -> Ending {
+pub fn refused(refusal: &Refusal) -> Ending {
     Ending::new(
         refusal.verdict.code(),
         Class::Launcher,
@@ -48,7 +49,7 @@ pub(crate) fn refused(refusal: &Refusal) -> Ending {
 /// The ending of a job. The exit code is that of the first failed rank, or 128 plus its signal.
 /// After a stop from outside it is 128 plus that signal even if the ranks ended with 0, since an
 /// unfinished job must not count as complete.
-pub(crate) fn ending(outcome: &Outcome) -> Ending {
+pub fn ending(outcome: &Outcome) -> Ending {
     if !outcome.survivors.is_empty() {
         return survivors::unkillable(outcome);
     }
@@ -65,7 +66,7 @@ pub(crate) fn ending(outcome: &Outcome) -> Ending {
 }
 
 /// The ending if a stop or the loss of the guard came while no rank ran.
-pub(crate) fn halted(halt: Halt) -> Ending {
+pub fn halted(halt: Halt) -> Ending {
     match halt {
         Halt::Signal(signal) => stopped(signal),
         Halt::GuardGone => launcher::guard_killed(),

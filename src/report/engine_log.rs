@@ -8,7 +8,7 @@ const TAKEN: [&str; 3] =
     ["eaddrinuse", "address already in use", "another process is utilizing it"];
 
 /// Whether the engine could not listen on `port`, since another process had it.
-pub(crate) fn lost_port<'a>(lines: impl IntoIterator<Item = &'a str>, port: u16) -> bool {
+pub fn lost_port<'a>(lines: impl IntoIterator<Item = &'a str>, port: u16) -> bool {
     lines.into_iter().any(|line| {
         let lower = line.to_ascii_lowercase();
         TAKEN.iter().any(|words| lower.contains(words)) && names(line, port)

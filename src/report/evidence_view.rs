@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::columns::{columns, fold, padded};
-use crate::lang::Lang;
-use crate::mask::mask_value;
-use crate::plan::WeighedEvidence;
-use crate::style::{Style, paint};
+use plan::WeighedEvidence;
+use text::columns::{columns, fold, padded};
+use text::lang::Lang;
+use text::mask::mask_value;
+use text::style::{Style, paint};
 
 /// Longer variables do not widen the column.
 const WIDEST: usize = 32;
 
 /// Empty if no variable of a platform is set.
-pub(crate) fn text(evidence: &[WeighedEvidence], lang: Lang, width: Option<usize>) -> String {
+pub fn text(evidence: &[WeighedEvidence], lang: Lang, width: Option<usize>) -> String {
     let say = |en: &'static str, zh: &'static str| match lang {
         Lang::En => en,
         Lang::Zh => zh,

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::diagnosis_view;
-use crate::columns::{fold, labelled, padded};
-use crate::diagnose::Row;
-use crate::findings::{Exit, ExitCode, Explanation, Family, Id, IdKind};
-use crate::lang::{Lang, Text};
-use crate::text;
+use crate::findings::{Exit, ExitCode, Explanation, Family, Id, IdKind, explanation};
+use diagnose::Row;
+use text::columns::{fold, labelled, padded};
+use text::lang::{Lang, Text};
+use text::text;
 
 /// What is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject<'a> {
+pub enum Subject<'a> {
     Id(Id),
     Code(ExitCode),
     /// A failure that logs show.
@@ -58,14 +58,14 @@ fn joined(all: impl Iterator<Item = Text>, between: &str, between_zh: &str) -> T
 }
 
 /// One block per subject. `width`: columns of the terminal.
-pub(crate) fn text(subjects: &[Subject<'_>], lang: Lang, width: Option<usize>) -> String {
+pub fn text(subjects: &[Subject<'_>], lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     for (index, subject) in subjects.iter().enumerate() {
         if index > 0 {
             out.push('\n');
         }
         let (explanation, title) = match subject {
-            Subject::Id(id) => (id.explanation(), id_title(*id)),
+            Subject::Id(id) => (explanation(*id), id_title(*id)),
             Subject::Code(code) => (code.explanation(), code_title(*code)),
             Subject::Failure(row) => {
                 out.push_str(&diagnosis_view::row_text(row, lang, width));
@@ -92,7 +92,7 @@ pub(crate) fn text(subjects: &[Subject<'_>], lang: Lang, width: Option<usize>) -
 }
 
 /// Every id with its one line, family by family, and the exit codes.
-pub(crate) fn list(lang: Lang, width: Option<usize>) -> String {
+pub fn list(lang: Lang, width: Option<usize>) -> String {
     let wide = Id::ALL.iter().map(|id| id.as_str().len()).max().unwrap_or(0) + 2;
     let mut out = String::new();
     let line = |out: &mut String, name: &str, what: &Text| {
@@ -101,7 +101,7 @@ pub(crate) fn list(lang: Lang, width: Option<usize>) -> String {
     for family in Family::ALL {
         let _ = writeln!(out, "{}", family.title().get(lang));
         for id in family.ids() {
-            line(&mut out, id.as_str(), &id.explanation().what);
+            line(&mut out, id.as_str(), &explanation(id).what);
         }
         out.push('\n');
     }
@@ -113,7 +113,7 @@ pub(crate) fn list(lang: Lang, width: Option<usize>) -> String {
 }
 
 /// `{"schema": 1, "explained": […]}`
-pub(crate) fn json(subjects: &[Subject<'_>], lang: Lang) -> Value {
+pub fn json(subjects: &[Subject<'_>], lang: Lang) -> Value {
     let explained: Vec<Value> = subjects.iter().map(|subject| one(*subject, lang)).collect();
     json!({ "schema": 1, "explained": explained })
 }
@@ -145,7 +145,7 @@ fn one(subject: Subject<'_>, lang: Lang) -> Value {
                     out.insert("fails_where".to_owned(), json!(place.get(lang)));
                 }
             }
-            id.explanation()
+            explanation(id)
         }
         Subject::Code(code) => {
             out.insert("exit_code".to_owned(), json!(code.number()));

@@ -11,13 +11,13 @@ use time::format_description::well_known::Rfc3339;
 use super::both_languages;
 use super::ending::Ending;
 use super::why_view;
-use crate::deadline::io_with_deadline;
-use crate::diagnose::Survived;
-use crate::host::Host;
-use crate::lang::Lang;
-use crate::observe::counters::Growth;
-use crate::observe::{OomKills, OomPlace};
-use crate::outcome::{End, Outcome};
+use diagnose::Survived;
+use linux::deadline::io_with_deadline;
+use linux::host::Host;
+use node::observe::counters::Growth;
+use node::observe::{OomKills, OomPlace};
+use text::lang::Lang;
+use verdict::outcome::{End, Outcome};
 
 /// Time limit for writing one small file.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ const TERMINATION_LIMIT: usize = 4096;
 
 /// The content of run.json.
 #[derive(Debug)]
-pub(crate) struct RunRecord {
+pub struct RunRecord {
     pub run_id: String,
     pub attempt: u32,
     /// Rank of this node.
@@ -58,7 +58,7 @@ impl RunRecord {
     ///
     /// # Errors
     /// When serialisation fails.
-    pub(crate) fn render(&self) -> io::Result<Vec<u8>> {
+    pub fn render(&self) -> io::Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec_pretty(&self.document(self.lang))?;
         bytes.push(b'\n');
         Ok(bytes)
@@ -90,12 +90,7 @@ impl RunRecord {
 ///
 /// # Errors
 /// When `run` is no run.json.
-pub(crate) fn amended(
-    run: &[u8],
-    ending: &Ending,
-    exit_code: i32,
-    lang: Lang,
-) -> io::Result<Vec<u8>> {
+pub fn amended(run: &[u8], ending: &Ending, exit_code: i32, lang: Lang) -> io::Result<Vec<u8>> {
     let mut run: serde_json::Map<String, Value> = serde_json::from_slice(run)?;
     run.insert("exit_code".to_owned(), exit_code.into());
     run.insert("verdict".to_owned(), ending_json(ending, lang));
@@ -199,7 +194,7 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Writes the termination message to `path`, or to the default path if that file exists; never
 /// creates the default.
-pub(crate) fn announce(
+pub fn announce(
     path: Option<&Path>,
     host: &Host,
     ending: &Ending,
@@ -211,7 +206,7 @@ pub(crate) fn announce(
 }
 
 /// [`announce`] with a shorter time limit.
-pub(crate) fn announce_in(
+pub fn announce_in(
     timeout: Duration,
     path: Option<&Path>,
     host: &Host,
@@ -232,9 +227,9 @@ pub(crate) fn announce_in(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lang::Text;
-    use crate::verdict::Class;
-    use crate::verdict::Id;
+    use text::lang::Text;
+    use verdict::Class;
+    use verdict::Id;
 
     #[test]
     fn the_termination_message_stays_whole_below_the_limit() {

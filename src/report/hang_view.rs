@@ -7,63 +7,62 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::annotations::{data, property};
-use crate::columns::labelled;
-use crate::lang::{Lang, Text, between};
-use crate::ranges::listed;
-use crate::recorder::{Collective, Culprit, Entered, Hang, HangKind, Late};
-use crate::text;
+use diagnose::recorder::{Collective, Culprit, Entered, Hang, HangKind, Late};
+use text::annotations::{data, property};
+use text::columns::labelled;
+use text::lang::{Lang, Text, between};
+use text::ranges::listed;
+use text::text;
 
 /// Culprits of which people read each; the others are counted.
 const MOST_SHOWN: usize = 4;
 
 /// A judgement with what is needed to say it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HangView<'a> {
-    pub(crate) hang: &'a Hang,
+pub struct HangView<'a> {
+    pub hang: &'a Hang,
     /// Ranks that hold the others back, if the clocks of all nodes agree.
-    pub(crate) late: &'a [Late],
+    pub late: &'a [Late],
 }
 
-impl HangKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            HangKind::OtherCollective => "other_collective",
-            HangKind::OtherShape => "other_shape",
-            HangKind::Deadlock => "deadlock",
-            HangKind::NeverEntered => "never_entered",
-            HangKind::Unknown => "unknown",
-            HangKind::Link => "link",
-        }
+/// As in JSON.
+fn kind_name(kind: HangKind) -> &'static str {
+    match kind {
+        HangKind::OtherCollective => "other_collective",
+        HangKind::OtherShape => "other_shape",
+        HangKind::Deadlock => "deadlock",
+        HangKind::NeverEntered => "never_entered",
+        HangKind::Unknown => "unknown",
+        HangKind::Link => "link",
     }
+}
 
-    fn hint(self) -> Text {
-        match self {
-            HangKind::OtherCollective => text!(
-                "let all ranks of the group take the same branch: compare the code at the two lines, and what each rank decides by (its rank, its data, an exception that it caught)",
-                "让组内所有 rank 走同一分支：比较这两处代码，以及各 rank 据以判断的内容（rank 号、数据、被捕获的异常）"
-            ),
-            HangKind::OtherShape => text!(
-                "give all ranks of the group tensors of the same size and type: pad them, or leave the last incomplete batch out (drop_last)",
-                "让组内所有 rank 使用大小和类型一致的张量：做填充，或丢弃最后不完整的批次（drop_last）"
-            ),
-            HangKind::Deadlock => text!(
-                "use the groups in the same order on all ranks, and wait for one collective before the next begins in another group",
-                "让所有 rank 以相同顺序使用各个组，并在另一组的下一个集合通信开始前等待当前操作完成"
-            ),
-            HangKind::NeverEntered => text!(
-                "look at what that rank does: the end of its log, its stack (ranklaunch stacks, or py-spy dump), whether it reads data, writes a checkpoint, compiles, or has left its loop earlier than the others",
-                "查看该 rank 在做什么：日志末尾、调用栈（ranklaunch stacks 或 py-spy dump），是否在读数据、写检查点、编译，或比其他 rank 更早退出循环"
-            ),
-            HangKind::Unknown => text!(
-                "see whether its process lives: it may have ended, be stopped or hang in the kernel; where it does live, give its dump as well",
-                "检查其进程是否存活：可能已结束、被暂停或卡在内核中；若存活，请一并提供它的转储"
-            ),
-            HangKind::Link => text!(
-                "look at the network and the GPUs of these ranks: `ranklaunch check` with all nodes, counters of the adapters, Xids in the kernel's log",
-                "检查这些 rank 的网络与 GPU：在所有节点上运行 `ranklaunch check`，查看网卡计数器与内核日志中的 Xid"
-            ),
-        }
+fn kind_hint(kind: HangKind) -> Text {
+    match kind {
+        HangKind::OtherCollective => text!(
+            "let all ranks of the group take the same branch: compare the code at the two lines, and what each rank decides by (its rank, its data, an exception that it caught)",
+            "让组内所有 rank 走同一分支：比较这两处代码，以及各 rank 据以判断的内容（rank 号、数据、被捕获的异常）"
+        ),
+        HangKind::OtherShape => text!(
+            "give all ranks of the group tensors of the same size and type: pad them, or leave the last incomplete batch out (drop_last)",
+            "让组内所有 rank 使用大小和类型一致的张量：做填充，或丢弃最后不完整的批次（drop_last）"
+        ),
+        HangKind::Deadlock => text!(
+            "use the groups in the same order on all ranks, and wait for one collective before the next begins in another group",
+            "让所有 rank 以相同顺序使用各个组，并在另一组的下一个集合通信开始前等待当前操作完成"
+        ),
+        HangKind::NeverEntered => text!(
+            "look at what that rank does: the end of its log, its stack (ranklaunch stacks, or py-spy dump), whether it reads data, writes a checkpoint, compiles, or has left its loop earlier than the others",
+            "查看该 rank 在做什么：日志末尾、调用栈（ranklaunch stacks 或 py-spy dump），是否在读数据、写检查点、编译，或比其他 rank 更早退出循环"
+        ),
+        HangKind::Unknown => text!(
+            "see whether its process lives: it may have ended, be stopped or hang in the kernel; where it does live, give its dump as well",
+            "检查其进程是否存活：可能已结束、被暂停或卡在内核中；若存活，请一并提供它的转储"
+        ),
+        HangKind::Link => text!(
+            "look at the network and the GPUs of these ranks: `ranklaunch check` with all nodes, counters of the adapters, Xids in the kernel's log",
+            "检查这些 rank 的网络与 GPU：在所有节点上运行 `ranklaunch check`，查看网卡计数器与内核日志中的 Xid"
+        ),
     }
 }
 
@@ -184,7 +183,7 @@ fn nobody(hang: &Hang) -> (Text, Text) {
 }
 
 /// What happened in the first line, what to do in the second. `width`: columns of the terminal.
-pub(crate) fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> String {
+pub fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> String {
     let hang = view.hang;
     let mut out = String::new();
     let mut line = |label: Text, words: &Text| {
@@ -194,10 +193,10 @@ pub(crate) fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> Stri
     match hang.culprits.first() {
         Some(first) => {
             let Text { en, zh } = sentence(first, hang);
-            let (kind, sure) = (first.kind.as_str(), hang.confidence.words());
+            let (kind, sure) = (kind_name(first.kind), hang.confidence.words());
             let (sure, sure_zh) = (sure.en, sure.zh);
             line(label(), &text!("{en} ({kind}, {sure})", "{zh}（{kind}，{sure_zh}）"));
-            line(text!("remedy", "处理"), &first.kind.hint());
+            line(text!("remedy", "处理"), &kind_hint(first.kind));
             // Of sides of which none is odd, one sentence says all.
             let is_same = |other: &&Culprit| {
                 matches!(other.entered, Some(Entered::Sides(_))) && other.entered == first.entered
@@ -285,7 +284,7 @@ fn time_of(ns: i64) -> Option<String> {
 }
 
 /// One element of `hang`, as run.json has it: without nodes, which no dump names.
-pub(crate) fn json(view: HangView<'_>, lang: Lang) -> Value {
+pub fn json(view: HangView<'_>, lang: Lang) -> Value {
     let hang = view.hang;
     let culprits: Vec<Value> = hang
         .culprits
@@ -294,14 +293,14 @@ pub(crate) fn json(view: HangView<'_>, lang: Lang) -> Value {
             json!({
                 "node": null,
                 "rank": culprit.rank,
-                "kind": culprit.kind.as_str(),
+                "kind": kind_name(culprit.kind),
                 "frame": culprit.frame.as_ref().map(ToString::to_string),
                 "function": culprit.frame.as_ref().map(|frame| &frame.function),
                 "collective": culprit.collective.as_ref().map(collective_json),
                 "waited_at": culprit.waited_at.as_ref().map(ToString::to_string),
                 "last": culprit.last.as_ref().map(|(last, _)| collective_json(last)),
                 "text": sentence(culprit, hang).get(lang),
-                "hint": culprit.kind.hint().get(lang),
+                "hint": kind_hint(culprit.kind).get(lang),
             })
         })
         .collect();
@@ -339,12 +338,12 @@ fn collective_json(of: &Collective) -> Value {
 }
 
 /// A workflow command for each culprit.
-pub(crate) fn github(view: HangView<'_>, lang: Lang) -> String {
+pub fn github(view: HangView<'_>, lang: Lang) -> String {
     let mut out = String::new();
     for culprit in view.hang.culprits.iter().take(MOST_SHOWN) {
-        let (text, hint) = (sentence(culprit, view.hang), culprit.kind.hint());
+        let (text, hint) = (sentence(culprit, view.hang), kind_hint(culprit.kind));
         let message = data(&format!("{}\n{}", text.get(lang), hint.get(lang)));
-        let title = property(culprit.kind.as_str());
+        let title = property(kind_name(culprit.kind));
         let _ = writeln!(out, "::error title={title}::{message}");
     }
     out

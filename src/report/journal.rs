@@ -35,7 +35,7 @@ enum Entry {
 
 /// The queue of lines and, once the run has a folder, the thread that writes them.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub struct Journal {
     lines: Lines,
     /// Lines that wait for a file; None once there is one.
     waiting: Mutex<Option<Receiver<Entry>>>,
@@ -73,7 +73,7 @@ impl<'a> MakeWriter<'a> for Lines {
 
 impl Journal {
     /// Records all `tracing` events from now on.
-    pub(crate) fn begin() -> Journal {
+    pub fn begin() -> Journal {
         let journal = Journal::new();
         // Of libraries only warnings and errors.
         let own = Targets::new()
@@ -102,7 +102,7 @@ impl Journal {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn write_to(
+    pub fn write_to(
         &self,
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
     ) -> io::Result<()> {
@@ -121,7 +121,7 @@ impl Journal {
     }
 
     /// Records an event with nested fields, which `tracing` does not support.
-    pub(crate) fn keeper(&self) -> impl Fn(serde_json::Value) + Send + Sync + 'static + use<> {
+    pub fn keeper(&self) -> impl Fn(serde_json::Value) + Send + Sync + 'static + use<> {
         let lines = self.lines.clone();
         move |fields| {
             let _ = lines.clone().write_all(&line("INFO", &fields));
@@ -129,7 +129,7 @@ impl Journal {
     }
 
     /// Tells when all lines up to now are written. None: there is no file, or no room to ask.
-    pub(crate) fn mark(&self) -> Option<Receiver<()>> {
+    pub fn mark(&self) -> Option<Receiver<()>> {
         let (mark, written) = channel();
         let has_file = self.done.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let is_asked = has_file && self.lines.queue.try_send(Entry::Mark(mark)).is_ok();
@@ -137,7 +137,7 @@ impl Journal {
     }
 
     /// Waits until everything is written, at most `timeout`.
-    pub(crate) fn close(&self, timeout: Duration) {
+    pub fn close(&self, timeout: Duration) {
         let Some(done) = take(&self.done) else { return };
         let began = Instant::now();
         // Behind a burst of lines there is no room for the end at first.
@@ -302,7 +302,7 @@ mod tests {
             assert!(status.is_ok_and(|status| status.success()));
             return;
         }
-        crate::sys::ignore(&[crate::sys::Signal::XFSZ]);
+        linux::sys::ignore(&[linux::sys::Signal::XFSZ]);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let hard = getrlimit(Resource::Fsize).maximum;

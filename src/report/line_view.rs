@@ -6,12 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::escape::printable;
-use crate::logs::{LogLine, Writer};
+use logs::{LogLine, Writer};
+use text::escape::printable;
 
 /// How lines begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LineStyle {
+pub struct LineStyle {
     /// Columns of the number of a rank; 0: no rank is named, since there is only one.
     pub width: usize,
     pub timestamps: bool,
@@ -19,14 +19,14 @@ pub(crate) struct LineStyle {
 
 impl LineStyle {
     /// For ranks up to this one.
-    pub(crate) fn of(last_rank: u32, timestamps: bool) -> LineStyle {
+    pub fn of(last_rank: u32, timestamps: bool) -> LineStyle {
         let width = if last_rank == 0 { 0 } else { last_rank.to_string().len() };
         LineStyle { width, timestamps }
     }
 }
 
 /// `[r03!] text`, as on the console, without an end of the line.
-pub(crate) fn line(line: &LogLine, style: LineStyle) -> String {
+pub fn line(line: &LogLine, style: LineStyle) -> String {
     let mut out = String::with_capacity(line.text.len() + 40);
     if style.timestamps {
         let at = line.at_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::columns::table;
-use crate::lang::Lang;
-use crate::muster::{Link, LinkReport, Measured, Speed};
-use crate::text;
+use muster::{Link, LinkReport, Measured, Speed};
+use text::columns::table;
+use text::lang::Lang;
+use text::text;
 
 /// With more nodes than this no matrix is printed.
 const WIDEST: u32 = 16;
 
 /// The nodes, and the links between them as two matrices: the row sends, the column receives.
-pub(crate) fn text(found: &LinkReport, lang: Lang) -> String {
+pub fn text(found: &LinkReport, lang: Lang) -> String {
     let mut out = String::new();
     let nodes = found.nnodes;
     let _ = writeln!(out, "{}", text!("{nodes} nodes", "{nodes} 个节点").get(lang));
@@ -58,8 +58,8 @@ fn matrix(out: &mut String, found: &LinkReport, title: &str, shown: impl Fn(&Spe
 }
 
 /// Members of the report: `nodes` and `links`.
-pub(crate) fn json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
-    let node = |visited: &crate::muster::NodeResult| {
+pub fn json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
+    let node = |visited: &muster::NodeResult| {
         let failed = visited.endpoint.failed.as_ref();
         json!({
             "node": visited.node,

@@ -8,16 +8,15 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::page_data::data;
-use crate::embedded as texts;
-use crate::history::JobHistory;
-use crate::lang::{Lang, Text};
-use crate::random;
-use crate::text;
+use linux::random;
+use monitor::history::JobHistory;
+use text::lang::{Lang, Text};
+use text::text;
 
 /// The files of `page/`, as build.rs has deflated them.
 static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page.zz"));
 static FILES: LazyLock<BTreeMap<String, String>> =
-    LazyLock::new(|| texts::files(DEFLATED).unwrap_or_default().into_iter().collect());
+    LazyLock::new(|| embed::files(DEFLATED).unwrap_or_default().into_iter().collect());
 
 /// One file of `page/`, by its name.
 fn file(name: &str) -> &'static str {
@@ -27,10 +26,10 @@ fn file(name: &str) -> &'static str {
 /// Bytes of a page of up to a thousand ranks; of more ranks in proportion.
 const LARGEST: usize = 2_000_000;
 /// Values of each quantity over time, while the page is small enough.
-pub(crate) const MOST_POINTS: usize = 240;
+pub const MOST_POINTS: usize = 240;
 
 /// The page of a job, or of one of its nodes.
-pub(crate) fn page(mut job: JobHistory, whole: bool) -> String {
+pub fn page(mut job: JobHistory, whole: bool) -> String {
     let largest = LARGEST.max(job.ranks().saturating_mul(LARGEST / 1000));
     let mut points = MOST_POINTS;
     loop {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::history::{Attempt, CheckRow, Finding, JobHistory, NodeHistory, RankLife};
+use monitor::history::{Attempt, CheckRow, Finding, JobHistory, NodeHistory, RankLife};
 
 /// Above so many nodes the checks that passed are only counted.
 const NODES_IN_FULL: usize = 8;

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::evidence_view;
 use super::plan_shell::masked_env;
 use super::plan_view::shown;
-use crate::lang::Lang;
-use crate::mask::mask_args;
-use crate::plan::{EngineOptions, Plan, WeighedEvidence, argv, exec_argv};
-use crate::verdict::Refusal;
+use plan::{EngineOptions, Plan, WeighedEvidence, argv, exec_argv};
+use text::lang::Lang;
+use text::mask::mask_args;
+use verdict::Refusal;
 
 /// The plan as JSON. `shim` is the path of this executable.
 pub fn json(plan: &Plan, lang: Lang, shim: &Path) -> Value {

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::letters::is_hidden;
-use crate::mask::{MASK, mask_args, mask_value};
-use crate::plan::{Plan, argv};
+use plan::{Plan, argv};
+use text::letters::is_hidden;
+use text::mask::{MASK, mask_args, mask_value};
 
 /// Lines for `sh`: variables to unset, variables to export, the command.
 ///

@@ -6,14 +6,14 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use super::plan_shell::{masked_env, quoted};
-use crate::columns::{columns, fold, padded, shortened_path, start_within, table};
-use crate::lang::{Lang, Text, counted};
-use crate::mask::{mask_args, mask_value};
-use crate::plan::{Decision, Plan, PlannedGpu, argv};
-use crate::settings::LayoutRule;
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::by_importance;
+use plan::{Decision, Plan, PlannedGpu, argv};
+use settings::LayoutRule;
+use text::columns::{columns, fold, padded, shortened_path, start_within, table};
+use text::lang::{Lang, Text, counted};
+use text::mask::{mask_args, mask_value};
+use text::style::{Style, paint};
+use text::text;
+use verdict::by_importance;
 
 /// The plan in one sentence: `2 nodes × 5 of 8 GPUs = 10 ranks, ulysses 10`.
 pub fn sentence(plan: &Plan) -> Text {
@@ -324,10 +324,10 @@ mod tests {
     use super::super::plan_json::{json, refusal_json};
     use super::super::plan_shell::shell;
     use super::*;
-    use crate::plan::AskedNproc;
-    use crate::plan::fixtures::{facts, planned, settings, strings, wan};
-    use crate::settings::{Engine, EnvSetting, Program, Source, Sourced};
-    use crate::verdict::{Id, Refusal};
+    use plan::AskedNproc;
+    use plan::fixtures::{facts, planned, settings, strings, wan};
+    use settings::{Engine, EnvSetting, Program, Source, Sourced};
+    use verdict::{Id, Refusal};
 
     fn command(argv: Vec<OsString>) -> Plan {
         let mut settings = settings(&[]);
@@ -363,7 +363,7 @@ mod tests {
         .collect();
         argv.extend(nasty.iter().cloned());
         let script = shell(&command(argv));
-        assert!(!script.contains(|c| crate::letters::is_hidden(c) && c != '\n'), "{script:?}");
+        assert!(!script.contains(|c| text::letters::is_hidden(c) && c != '\n'), "{script:?}");
         let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
         assert!(output.status.success(), "{script}");
         let read: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::columns::table;
-use crate::escape::printable;
-use crate::lang::{Lang, Text, bytes};
-use crate::status::{NodeStatus, Phase, RankState};
-use crate::text;
+use monitor::status::{NodeStatus, Phase, RankState};
+use text::columns::table;
+use text::escape::printable;
+use text::lang::{Lang, Text, bytes};
+use text::text;
 
 /// A job with a process here.
 #[derive(Debug, Default)]
-pub(crate) struct ShownJob {
+pub struct ShownJob {
     /// Empty before the nodes agree on one.
     pub run_id: String,
     /// The agent here, in its own PID namespace.
@@ -29,7 +29,7 @@ pub(crate) struct ShownJob {
 
 /// A run in a log folder.
 #[derive(Debug)]
-pub(crate) struct EndedRun {
+pub struct EndedRun {
     pub run_id: String,
     pub folder: PathBuf,
     /// On another node, or in another container.
@@ -45,7 +45,7 @@ pub(crate) struct EndedRun {
 }
 
 /// `ended`: None where they were not asked for.
-pub(crate) fn text(jobs: &[ShownJob], ended: Option<&[EndedRun]>, lang: Lang) -> String {
+pub fn text(jobs: &[ShownJob], ended: Option<&[EndedRun]>, lang: Lang) -> String {
     let mut out = String::new();
     if jobs.is_empty() {
         let none = text!("no job of ranklaunch runs here", "此处没有正在运行的 ranklaunch 任务");
@@ -129,13 +129,13 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
 }
 
 /// The mean of its GPUs in percent, as far as it is known.
-pub(crate) fn gpu_use(node: &NodeStatus) -> Option<u64> {
+pub fn gpu_use(node: &NodeStatus) -> Option<u64> {
     let used = || node.gpus.iter().filter_map(|gpu| gpu.utilization).map(u64::from);
     used().sum::<u64>().checked_div(used().count() as u64)
 }
 
 /// `3s`, `12m`, `5h`, `2d`
-pub(crate) fn ago(seconds: u64) -> String {
+pub fn ago(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
@@ -145,7 +145,7 @@ pub(crate) fn ago(seconds: u64) -> String {
 }
 
 /// Where a launch is, for people.
-pub(crate) fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
+pub fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
     if node.standstill.is_some() {
         return match lang {
             Lang::En => "stands still",
@@ -192,7 +192,7 @@ fn row_of_ended(run: &EndedRun, lang: Lang) -> Vec<String> {
 }
 
 /// A job for programs.
-pub(crate) fn json(job: &ShownJob, lang: Lang) -> Value {
+pub fn json(job: &ShownJob, lang: Lang) -> Value {
     let unanswered: Vec<Value> = job
         .unanswered
         .iter()
@@ -209,7 +209,7 @@ pub(crate) fn json(job: &ShownJob, lang: Lang) -> Value {
     })
 }
 
-pub(crate) fn ended_json(run: &EndedRun) -> Value {
+pub fn ended_json(run: &EndedRun) -> Value {
     json!({
         "run_id": run.run_id,
         "folder": run.folder,
@@ -227,7 +227,7 @@ pub(crate) fn ended_json(run: &EndedRun) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{GpuStatus, RankStatus};
+    use monitor::status::{GpuStatus, RankStatus};
 
     #[test]
     fn a_job_without_a_run_id_is_named_by_its_agent() {

@@ -1,7 +1,7 @@
 //! The events of agent.jsonl that tell a run without its run.json: what was checked, planned and
 //! judged, in both languages.
 //!
-//! Takes facts, plans and records; gives JSON without secrets, which [`crate::history`] reads.
+//! Takes facts, plans and records; gives JSON without secrets, which [`monitor::history`] reads.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::check_view;
 use super::ending::Ending;
 use super::files::{RunRecord, ending_json};
 use super::plan_json;
-use crate::check::Check;
-use crate::lang::Lang;
-use crate::observe::Facts;
-use crate::plan::Plan;
+use node::observe::Facts;
+use plan::Plan;
+use preflight::check::Check;
+use text::lang::Lang;
 
 /// What was found on the node, before anything was agreed.
-pub(crate) fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
+pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
     let gpus = &facts.gpus;
     let torch = facts.python.torch.as_ref();
     let named = gpus.gpus.first().and_then(|gpu| gpu.name.clone());
@@ -57,7 +57,7 @@ pub(crate) fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> 
 }
 
 /// What an attempt will start.
-pub(crate) fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
+pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
     let mut shown = document(|lang| plan_json::json(plan, lang, shim));
     if let Some(shown) = shown.as_object_mut() {
         // The same command as `argv`, for no reader of this event.
@@ -78,7 +78,7 @@ pub(crate) fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim:
 }
 
 /// How an attempt ended: run.json without the plan, and the last lines of who failed.
-pub(crate) fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
+pub fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
     let mut shown = document(|lang| record.document(lang));
     if let Some(shown) = shown.as_object_mut() {
         shown.remove("plan");
@@ -89,7 +89,7 @@ pub(crate) fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
 }
 
 /// A launch that ended without a further attempt.
-pub(crate) fn refused(ending: &Ending, exit_code: i32) -> Value {
+pub fn refused(ending: &Ending, exit_code: i32) -> Value {
     let verdict = document(|lang| ending_json(ending, lang));
     json!({ "message": "refused", "exit_code": exit_code, "verdict": verdict })
 }

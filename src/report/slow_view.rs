@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::lang::Text;
-use crate::text;
-use crate::watch::{Slow, SlowNews};
+use monitor::watch::{Slow, SlowNews};
+use text::lang::Text;
+use text::text;
 
 /// Reasons that a line names; the event has all.
 const MOST_REASONS: usize = 2;
 
 /// One line. `node`: that of the rank, with what it shows.
-pub(crate) fn line(news: &SlowNews, node: u32) -> Text {
+pub fn line(news: &SlowNews, node: u32) -> Text {
     let slow = match news {
         SlowNews::Slow(slow) => slow,
         SlowNews::Over(rank) => {
@@ -50,7 +50,7 @@ pub(crate) fn line(news: &SlowNews, node: u32) -> Text {
 }
 
 /// The event of agent.jsonl: `slow`, or `slow_over`. `node`: that of the rank.
-pub(crate) fn event(news: &SlowNews, node: u32) -> Value {
+pub fn event(news: &SlowNews, node: u32) -> Value {
     match news {
         SlowNews::Over(rank) => json!({ "message": "slow_over", "node": node, "rank": rank }),
         SlowNews::Slow(slow) => {
@@ -68,7 +68,7 @@ pub(crate) fn event(news: &SlowNews, node: u32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rank::GlobalRank;
+    use text::rank::GlobalRank;
 
     #[test]
     fn a_slow_rank_reads_as_a_sentence_and_as_an_event() {

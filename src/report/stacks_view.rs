@@ -9,17 +9,17 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::lang::{Lang, Text, counted, leading};
-use crate::ranges::listed;
-use crate::rank::GlobalRank;
-use crate::stacks::{
+use diagnose::stacks::{
     Frame, Group, Job, JobStacks, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall,
     ThreadStack, Unanswered, Unread, UsedFile, alike, grouped,
 };
-use crate::text;
+use text::lang::{Lang, Text, counted, leading};
+use text::ranges::listed;
+use text::rank::GlobalRank;
+use text::text;
 
 /// The document for programs. `job`: as the agent that was asked sees it.
-pub(crate) fn json(job: &Job, stacks: &JobStacks) -> Value {
+pub fn json(job: &Job, stacks: &JobStacks) -> Value {
     let shown = Shown::of(stacks);
     let groups: Vec<_> = grouped(&shown.ranks).into_iter().map(|group| group.ranks).collect();
     let rank = |rank: &RankStacks| {
@@ -67,7 +67,7 @@ impl Shown {
 }
 
 /// Why only this node is there.
-pub(crate) fn only_here() -> Text {
+pub fn only_here() -> Text {
     text!(
         "this node only, since the nodes of this job run without a muster",
         "仅包含本节点，因为该任务的各节点没有经过集结"
@@ -75,7 +75,7 @@ pub(crate) fn only_here() -> Text {
 }
 
 /// The text for people.
-pub(crate) fn text(job: &Job, stacks: &JobStacks, lang: Lang) -> String {
+pub fn text(job: &Job, stacks: &JobStacks, lang: Lang) -> String {
     let shown = Shown::of(stacks);
     let groups = grouped(&shown.ranks);
     let Job { run_id, .. } = job;
@@ -352,7 +352,7 @@ fn called(call: &Syscall) -> Text {
 }
 
 fn why(unread: &Unread) -> Text {
-    let system = |errno: i32| crate::lang::cause(&std::io::Error::from_raw_os_error(errno));
+    let system = |errno: i32| text::lang::cause(&std::io::Error::from_raw_os_error(errno));
     match unread {
         Unread::NotPython => text!(
             "not a Python process; the kernel's state of its threads instead",

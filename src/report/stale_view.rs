@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::clear::{HeldResource, StaleProcess, shown_age};
-use crate::columns;
-use crate::lang::{Lang, Text};
-use crate::settings::StaleMode;
-use crate::text;
+use preflight::clear::{HeldResource, StaleProcess, shown_age};
+use settings::StaleMode;
+use text::columns;
+use text::lang::{Lang, Text};
+use text::text;
 
 /// A line for each process: what each mode does to it, its identity, and the reason.
-pub(crate) fn table(found: &[StaleProcess], lang: Lang) -> String {
+pub fn table(found: &[StaleProcess], lang: Lang) -> String {
     if found.is_empty() {
         return format!("{}\n", text!("nothing found", "未发现残留进程").get(lang));
     }
@@ -59,7 +59,7 @@ fn short(command: &str) -> String {
 }
 
 /// `clean --format json`. `ended` are the pids that have ended.
-pub(crate) fn json(found: &[StaleProcess], ended: &[i32], lang: Lang) -> Value {
+pub fn json(found: &[StaleProcess], ended: &[i32], lang: Lang) -> Value {
     let processes: Vec<Value> = found
         .iter()
         .map(|one| {

@@ -8,28 +8,28 @@ use serde_json::{Value, json};
 
 use super::both_languages;
 use super::files::stamp;
-use crate::hang::{Culprit, Hang, Sign};
-use crate::lang::{Lang, Text};
-use crate::ranges::listed;
-use crate::settings::OnHang;
-use crate::style::{Style, paint};
-use crate::text;
+use monitor::hang::{Culprit, Hang, Sign};
+use settings::OnHang;
+use text::lang::{Lang, Text};
+use text::ranges::listed;
+use text::style::{Style, paint};
+use text::text;
 
 /// Culprits, and what else shows something abnormal, that the console names; all are in the files.
 const MOST_SHOWN: usize = 4;
 
 /// A hang that was reported.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Standstill {
-    pub(crate) at: SystemTime,
+pub struct Standstill {
+    pub at: SystemTime,
     /// For how long nothing had moved then.
-    pub(crate) after: Duration,
-    pub(crate) hang: Hang,
+    pub after: Duration,
+    pub hang: Hang,
 }
 
 impl Standstill {
     /// For people, when it is found. `on_hang`: None where it ends nothing, since torch itself ends the wait.
-    pub(crate) fn block(&self, on_hang: Option<OnHang>, lang: Lang) -> String {
+    pub fn block(&self, on_hang: Option<OnHang>, lang: Lang) -> String {
         let Hang { culprits, waiting, signs, silent, .. } = &self.hang;
         let seconds = self.after.as_secs();
         let mut out = String::new();
@@ -70,7 +70,7 @@ impl Standstill {
     }
 
     /// Of ranks that are at work: a line for each.
-    pub(crate) fn remarks(&self) -> Vec<Text> {
+    pub fn remarks(&self) -> Vec<Text> {
         let ranks = listed(self.hang.waiting.values().flatten().copied(), '-');
         let seconds = self.after.as_secs();
         let since = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -87,7 +87,7 @@ impl Standstill {
     }
 
     /// As agent.jsonl has it, for people of both languages.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         both_languages::document(|lang| self.json_in(lang))
     }
 

@@ -3,17 +3,17 @@
 use super::closing;
 use super::plan_shell::quoted;
 use super::plan_view;
-use crate::columns::{columns, fold, padded, shortened_path};
-use crate::lang::{Lang, Text};
-use crate::mask::mask_args;
-use crate::plan::{Plan, argv};
-use crate::settings::{LayoutRule, Settings};
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::{Warning, by_importance};
+use plan::{Plan, argv};
+use settings::{LayoutRule, Settings};
+use text::columns::{columns, fold, padded, shortened_path};
+use text::lang::{Lang, Text};
+use text::mask::mask_args;
+use text::style::{Style, paint};
+use text::text;
+use verdict::{Warning, by_importance};
 
 /// The block, ending in a newline. `width`: columns of the terminal.
-pub(crate) fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
+pub fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
     let lang = settings.lang;
     let title = format!("── ranklaunch: {}", plan_view::sentence(plan).get(lang));
     let mut out = format!("{}\n", paint(Style::Title, &title));
@@ -23,13 +23,14 @@ pub(crate) fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> S
 
 /// What is printed in full, and what one line counts: advice by which no result changes, unless
 /// the user asked for it.
-pub(crate) struct Remarks<'a> {
-    pub(crate) telling: Vec<&'a Warning>,
-    pub(crate) advice: Vec<&'a Warning>,
+#[derive(Debug)]
+pub struct Remarks<'a> {
+    pub telling: Vec<&'a Warning>,
+    pub advice: Vec<&'a Warning>,
 }
 
 impl<'a> Remarks<'a> {
-    pub(crate) fn of(warnings: &'a [Warning], settings: &Settings) -> Remarks<'a> {
+    pub fn of(warnings: &'a [Warning], settings: &Settings) -> Remarks<'a> {
         let is_advice = |warning: &&Warning| {
             let is_asked = settings.severities.contains_key(&warning.id);
             warning.id.is_advice() && !is_asked && !settings.verbose
@@ -39,7 +40,7 @@ impl<'a> Remarks<'a> {
     }
 
     /// As the start prints them.
-    pub(crate) fn text(&self, lang: Lang) -> String {
+    pub fn text(&self, lang: Lang) -> String {
         let telling = self.telling.iter().map(|warning| closing::warning(warning, lang));
         let mut out: String = telling.collect();
         if !self.advice.is_empty() {
@@ -57,7 +58,7 @@ impl<'a> Remarks<'a> {
 }
 
 /// One line in place of the block, for a task on a node where another task shows the block.
-pub(crate) fn line(plan: &Plan, settings: &Settings) -> String {
+pub fn line(plan: &Plan, settings: &Settings) -> String {
     closing::line(&plan_view::place(plan), settings.lang)
 }
 
@@ -155,11 +156,11 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::AskedNproc;
-    use crate::plan::fixtures::{facts, planned, settings};
-    use crate::settings::Sourced;
-    use crate::style;
-    use crate::verdict::{Id, Severity};
+    use plan::AskedNproc;
+    use plan::fixtures::{facts, planned, settings};
+    use settings::Sourced;
+    use text::style;
+    use verdict::{Id, Severity};
 
     fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
         style::plain(&super::block(plan, settings, width)).into_owned()

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use crate::lang::{Text, bytes};
-use crate::pace::clock;
-use crate::status::{GpuStatus, NodeStatus, Phase, RankState};
-use crate::text;
+use linux::pace::clock;
+use monitor::status::{GpuStatus, NodeStatus, Phase, RankState};
+use text::lang::{Text, bytes};
+use text::text;
 
 /// Ranks alive, the age of the last line, GPUs, the rate of the logs, and the time.
-pub(crate) fn line(status: &NodeStatus) -> Text {
+pub fn line(status: &NodeStatus) -> Text {
     let mut parts = vec![ranks(status)];
     if let Some(standstill) = &status.standstill {
         let time = time(status.at_ms.saturating_sub(standstill.since_ms));
@@ -93,9 +93,9 @@ fn gpus(gpus: &[GpuStatus]) -> Option<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::columns;
-    use crate::lang::Lang;
-    use crate::status::{LogStatus, RankStatus, RunStatus, Standstill};
+    use monitor::status::{LogStatus, RankStatus, RunStatus, Standstill};
+    use text::columns::columns;
+    use text::lang::Lang;
 
     fn running() -> NodeStatus {
         let rank = |age| RankStatus {

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::ending::{Ending, read_log};
-use crate::lang::{Lang, Text};
-use crate::ranges::listed;
-use crate::style::{Style, paint};
-use crate::text;
-use crate::verdict::{Confidence, Id, Why};
+use text::lang::{Lang, Text};
+use text::ranges::listed;
+use text::style::{Style, paint};
+use text::text;
+use verdict::{Confidence, Id, Why};
 
 /// The lines of the closing block: what happened, the remedy, who, where, what shows it, and what
 /// became of the others.
@@ -99,16 +99,6 @@ fn who(why: &Why, ending: &Ending) -> Option<Text> {
     Some(Text::new(en, zh))
 }
 
-impl Confidence {
-    pub(super) fn words(self) -> Text {
-        match self {
-            Confidence::Certain => text!("certain", "确定"),
-            Confidence::Likely => text!("likely", "很可能"),
-            Confidence::Unknown => text!("unknown", "未知"),
-        }
-    }
-}
-
 /// The ranks that are the cause by their absence.
 pub(super) fn missing(ranks: &[u32]) -> Text {
     let (noun, ranks) = named(ranks);
@@ -167,8 +157,8 @@ pub(super) fn json(ending: &Ending, node: u32, lang: Lang) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::style;
-    use crate::verdict::Class;
+    use text::style;
+    use verdict::Class;
 
     #[test]
     fn a_likely_culprit_is_called_likely_where_no_line_shows_it() {

@@ -9,8 +9,8 @@ use std::ffi::{OsStr, OsString};
 use super::refuse::{quoted, usage};
 use super::value::{positive, size};
 use super::{Assumed, Settings, Source, Sourced};
-use crate::text;
-use crate::verdict::{Id, Refusal, Severity};
+use text::text;
+use verdict::{Id, Refusal, Severity};
 
 /// More GPUs than a node has.
 const MOST: u32 = 1024;
@@ -20,7 +20,7 @@ const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
 
 impl Assumed {
     /// The last value of a fact wins. None: nothing is assumed.
-    pub(crate) fn read(words: &[OsString]) -> Result<Option<Assumed>, Refusal> {
+    pub fn read(words: &[OsString]) -> Result<Option<Assumed>, Refusal> {
         let (mut gpus, mut name, mut memory) = (None, None, None);
         for word in words {
             let facts = word.to_str().ok_or_else(|| wrong(word))?;
@@ -50,7 +50,7 @@ impl Assumed {
 
     /// Settings for a plan of that node: the checks of this machine are off unless a flag or a
     /// variable sets them.
-    pub(crate) fn apply(self, settings: &mut Settings) {
+    pub fn apply(self, settings: &mut Settings) {
         let ids = Id::checks().chain([Id::PythonInterpreter]);
         for id in ids.filter(|id| !KEPT.contains(id)) {
             let asked = settings.severities.get(&id).is_some_and(|severity| {

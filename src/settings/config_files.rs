@@ -13,7 +13,7 @@ const OF_ENGINE: &[&str] = &["--config_file", "--deepspeed_config_file"];
 const OF_PROGRAM: &[&str] = &["--deepspeed_config"];
 
 /// (argument, file), in the order of the command line. Placeholders stay as they are.
-pub(crate) fn config_files(engine: &[String], program: Option<&Program>) -> Vec<(String, String)> {
+pub fn config_files(engine: &[String], program: Option<&Program>) -> Vec<(String, String)> {
     let engine: Vec<&str> = engine.iter().map(String::as_str).collect();
     let words = program.map_or(&[][..], Program::args);
     // A name that is not UTF-8 is skipped.

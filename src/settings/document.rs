@@ -7,11 +7,11 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Source;
 use super::refuse::{suggest, usage};
-use crate::lang::{Text, spaced};
-use crate::letters::meant;
-use crate::nearest::nearest;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use text::lang::{Text, spaced};
+use text::letters::meant;
+use text::nearest::nearest;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// Where the text came from, for lines and messages.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::{EnvSetting, Settings, Source, Sourced, WarmModule};
-use crate::letters::is_hidden;
-use crate::verdict::{Id, Severity};
+use text::letters::is_hidden;
+use verdict::{Id, Severity};
 
 pub(super) fn severity_of(text: &str) -> Option<Severity> {
     match text {

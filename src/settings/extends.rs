@@ -12,9 +12,9 @@ use super::places::{self, FoundProfile};
 use super::profile::Profile;
 use super::refuse::usage;
 use super::{Sourced, table};
-use crate::host::Host;
-use crate::text;
-use crate::verdict::{Id, Refusal, Warning};
+use linux::host::Host;
+use text::text;
+use verdict::{Id, Refusal, Warning};
 
 /// Most profiles that extend each other.
 const DEEPEST: usize = 8;

@@ -1,8 +1,8 @@
 //! Describes how each setting is given and which values it allows, for `explain`.
 
 use super::table::{TABLE, Toml};
-use crate::lang::Text;
-use crate::verdict::Id;
+use text::lang::Text;
+use verdict::Id;
 
 /// How a setting is given and which values it allows.
 #[derive(Debug)]

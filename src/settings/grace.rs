@@ -8,15 +8,15 @@ use super::refuse::quoted;
 use super::types::{Source, Sourced};
 use super::value::duration;
 use super::variables::OwnVariables;
-use crate::text;
-use crate::verdict::{Id, Warning};
+use text::text;
+use verdict::{Id, Warning};
 
-pub(crate) const VARIABLE: &str = "TerminationGracePeriodSeconds";
+pub const VARIABLE: &str = "TerminationGracePeriodSeconds";
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
-pub(crate) const OF_A_POD: Duration = Duration::from_secs(30);
+pub const OF_A_POD: Duration = Duration::from_secs(30);
 
 /// The part of a pod's grace period that we use.
-pub(crate) fn of_period(period: Duration) -> Duration {
+pub fn of_period(period: Duration) -> Duration {
     period.saturating_sub(Duration::from_secs(2).min(period / 2))
 }
 

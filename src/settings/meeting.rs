@@ -5,7 +5,7 @@ use super::table::{Take, row};
 use super::variables::OwnVariables;
 use super::{EMBEDDED, Settings, Sourced, checked, defaults, extends, strongest};
 use crate::cli;
-use crate::host::Host;
+use linux::host::Host;
 
 /// The settings for the node rank and the address of node 0.
 const ROWS: &[&str] = &[
@@ -25,7 +25,7 @@ const ROWS: &[&str] = &[
 
 /// The defaults with these settings from flags, variables and a readable profile. None if one of
 /// them is itself wrong, since the rest could mislead.
-pub(crate) fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
+pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
     let variables = OwnVariables::read(host, &mut Vec::new());
     let mut settings = defaults(host);
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));

@@ -11,10 +11,10 @@ use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
 
-use crate::lang::Text;
-use crate::text;
-use crate::users;
-use crate::verdict::{Id, Warning};
+use linux::users;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Warning};
 
 /// Folders in which a profile is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

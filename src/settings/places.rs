@@ -8,12 +8,12 @@ use super::owner::{Place, distrust};
 use super::profile::Profile;
 use super::refuse::{quoted, usage};
 use super::{Source, Sourced};
-use crate::host::Host;
-use crate::lang::{Text, cause};
-use crate::nearest::nearest;
-use crate::regular_file;
-use crate::text;
-use crate::verdict::{Id, Refusal, Warning};
+use linux::host::Host;
+use linux::regular_file;
+use text::lang::{Text, cause};
+use text::nearest::nearest;
+use text::text;
+use verdict::{Id, Refusal, Warning};
 
 /// The embedded profiles, by name.
 pub const EMBEDDED: &[(&str, &str)] = &[
@@ -154,7 +154,7 @@ fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<FoundProfile> {
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
-pub(crate) fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
+pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
     let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
     let found = find(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
     let found = found.ok_or_else(|| not_found(&asked, &[], &[]))?;
@@ -163,7 +163,7 @@ pub(crate) fn text_of(name: &str, host: &Host) -> Result<(String, String), Refus
 
 /// A profile that `--profile` accepts by name, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KnownProfile {
+pub struct KnownProfile {
     /// The name for `--profile`.
     pub name: String,
     /// None: embedded.
@@ -176,7 +176,7 @@ pub(crate) struct KnownProfile {
 
 /// Every profile that can be named: files in the usual folders, then the embedded ones. Only the
 /// first of a name.
-pub(crate) fn known(host: &Host) -> Vec<KnownProfile> {
+pub fn known(host: &Host) -> Vec<KnownProfile> {
     let mut all: Vec<KnownProfile> = Vec::new();
     for (folder, place) in folders(host) {
         let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)

@@ -15,8 +15,8 @@ use crate::contract::{
     Beside, Field, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields, platform_ids,
     readings_of,
 };
-use crate::text;
-use crate::verdict::Refusal;
+use text::text;
+use verdict::Refusal;
 
 /// The keys beside those of the fields.
 pub(super) const KEYS: &[&str] = &["name", "proofs", "default_port"];

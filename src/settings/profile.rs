@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use toml::de::DeTable;
 
-use super::diagnose;
+use super::diagnose_rows;
 use super::document::{Document, Entry};
 use super::entries::{is_variable_name, severity_of};
 use super::platform;
@@ -19,9 +19,9 @@ use super::table::{SettingRow, TABLE, Toml};
 use super::watch;
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::contract::Platform;
-use crate::diagnose::Row;
-use crate::text;
-use crate::verdict::{Id, Refusal, Severity, Verdict};
+use diagnose::Row;
+use text::text;
+use verdict::{Id, Refusal, Severity, Verdict};
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
@@ -117,7 +117,7 @@ impl Profile {
                 "severity" => profile.severity(document, document.table(section)?, "")?,
                 "exit" => profile.exit(document, document.table(section)?)?,
                 "diagnose" => {
-                    let row = |document, item| diagnose::row(document, item);
+                    let row = |document, item| diagnose_rows::row(document, item);
                     profile.diagnose = rows(document, section, row, |row: &Row| &row.id)?;
                 }
                 "watch" => {

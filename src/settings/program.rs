@@ -13,12 +13,12 @@ use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
 use super::torchrun::ProgramStart;
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
-use crate::host::Host;
 use crate::launchers::{self, PrefixScope, ProgramPosition, is_python};
-use crate::mask;
-use crate::regular_file;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use linux::host::Host;
+use linux::regular_file;
+use text::mask;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The source shown for arguments after `--`.
 const COMMAND_LINE: &str = "command line";

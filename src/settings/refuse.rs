@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::table::SettingRow;
 use super::{Source, Sourced};
-use crate::lang::{Text, spaced};
-use crate::mask;
-use crate::nearest::nearest;
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict, Warning};
+use text::lang::{Text, spaced};
+use text::mask;
+use text::nearest::nearest;
+use text::text;
+use verdict::{Id, Refusal, Verdict, Warning};
 
 /// A value for a message: escaped, with secrets masked, and shortened.
 pub(super) fn quoted(value: &OsStr) -> String {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use crate::lang::Text;
-use crate::outcome::Stream;
-use crate::rank::GlobalRank;
+use text::lang::Text;
+use text::rank::GlobalRank;
+use verdict::outcome::Stream;
 
 /// The groups of a pattern that tell how far a job is.
-pub(crate) const PERCENT: &str = "percent";
-pub(crate) const STEPS: &str = "step";
-pub(crate) const TOTAL: &str = "total";
+pub const PERCENT: &str = "percent";
+pub const STEPS: &str = "step";
+pub const TOTAL: &str = "total";
 
 /// Whether a pattern tells how far a job is: it has the group `percent`, or `step` and `total`.
 pub(crate) fn tells_progress(pattern: &Regex) -> bool {
@@ -20,11 +20,11 @@ pub(crate) fn tells_progress(pattern: &Regex) -> bool {
 }
 
 /// The group of a pattern whose text is the number.
-pub(crate) const VALUE: &str = "value";
+pub const VALUE: &str = "value";
 
 /// One row of `[[watch]]`.
 #[derive(Debug, Clone)]
-pub(crate) struct Rule {
+pub struct Rule {
     pub id: String,
     pub expects: Expects,
     /// None: what `--on-hang` says, which whoever starts the rules fills in.
@@ -35,7 +35,7 @@ pub(crate) struct Rule {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Expects {
+pub enum Expects {
     Line(Lines, Time),
     /// A finite number from `min` to `max` in each line.
     Number {
@@ -49,7 +49,7 @@ pub(crate) enum Expects {
 
 /// When a line is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Time {
+pub enum Time {
     /// Once, so long after the start of the rank at the latest.
     Within(Duration),
     /// Again and again from the first one on, never so long apart.
@@ -58,23 +58,30 @@ pub(crate) enum Time {
 
 /// The lines that a rule is about.
 #[derive(Debug, Clone)]
-pub(crate) struct Lines {
+pub struct Lines {
     pub pattern: Regex,
     /// None: both.
     pub stream: Option<Stream>,
     pub ranks: Ranks,
 }
 
+impl Lines {
+    /// Whether a line of this rank and stream may be one of them.
+    pub fn concern(&self, rank: GlobalRank, stream: Stream) -> bool {
+        self.ranks.has(rank) && self.stream.is_none_or(|own| own == stream)
+    }
+}
+
 /// Each of these ranks keeps the rule by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ranks {
+pub enum Ranks {
     All,
     /// First and last of each range.
     Of(Vec<(u32, u32)>),
 }
 
 impl Ranks {
-    pub(crate) fn has(&self, GlobalRank(rank): GlobalRank) -> bool {
+    pub fn has(&self, GlobalRank(rank): GlobalRank) -> bool {
         match self {
             Ranks::All => true,
             Ranks::Of(ranges) => {
@@ -86,17 +93,17 @@ impl Ranks {
 
 /// What a breach does to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnBreach {
+pub enum OnBreach {
     Report,
     End,
     Restart,
 }
 
 impl OnBreach {
-    pub(crate) const NAMES: &[(&str, OnBreach)] =
+    pub const NAMES: &[(&str, OnBreach)] =
         &[("report", OnBreach::Report), ("end", OnBreach::End), ("restart", OnBreach::Restart)];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         let row = OnBreach::NAMES.iter().find(|(_, on)| *on == self);
         row.map_or("", |(name, _)| name)
     }
@@ -113,10 +120,7 @@ mod tests {
             (r"it (?P<step>\d+) of (?P<total>\d+)", true),
             (r"(?P<step>\d+)", false),
         ] {
-            assert_eq!(
-                tells_progress(&crate::pattern::compile(pattern).expect("a pattern")),
-                tells
-            );
+            assert_eq!(tells_progress(&text::pattern::compile(pattern).expect("a pattern")), tells);
         }
     }
 }

@@ -9,12 +9,12 @@ use toml::de::DeTable;
 use super::condition::{Condition, PlannedSize, SIZES};
 use super::document::{Document, Entry};
 use super::{ArgumentsIf, HeadsTable, Select};
-use crate::text;
-use crate::verdict::Refusal;
+use text::text;
+use verdict::Refusal;
 
 /// The placeholders of every plan. A `[[select]]` must not use these names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Placeholder {
+pub enum Placeholder {
     Size(PlannedSize),
     NodeRank,
     /// Known only at the launch, as is the timestamp.
@@ -23,12 +23,12 @@ pub(crate) enum Placeholder {
 }
 
 impl Placeholder {
-    pub(crate) fn all() -> impl Iterator<Item = Placeholder> {
+    pub fn all() -> impl Iterator<Item = Placeholder> {
         let sizes = SIZES.into_iter().map(|(_, size)| Placeholder::Size(size));
         sizes.chain([Placeholder::NodeRank, Placeholder::RunId, Placeholder::Timestamp])
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Placeholder::Size(size) => size.name(),
             Placeholder::NodeRank => "node_rank",

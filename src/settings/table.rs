@@ -18,8 +18,8 @@ use super::{
 };
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
-use crate::lang::{Lang, Text};
-use crate::verdict::Id;
+use text::lang::{Lang, Text};
+use verdict::Id;
 
 /// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
 /// after RANKLAUNCH_ the variable.
@@ -385,7 +385,7 @@ pub(super) static TABLE: &[SettingRow] = &[
 ];
 
 /// The options with a few allowed values: (name, values).
-pub(crate) fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
+pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
     TABLE
         .iter()
         .filter(|row| row.toml != Toml::Boolean)

@@ -6,10 +6,10 @@
 
 use super::refuse::{quoted, usage};
 use crate::contract::Claim;
-use crate::host::Host;
-use crate::text;
 use crate::torchrun_options::{Becomes, OPTIONS, TorchrunOption};
-use crate::verdict::{Id, Refusal};
+use linux::host::Host;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// How the first word of the command line is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

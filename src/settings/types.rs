@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::condition::Condition;
 use super::rule::Rule;
 use crate::contract::Platform;
-use crate::diagnose::Row;
 use crate::engine::Engine;
-use crate::lang::Lang;
-pub(crate) use crate::style::Color;
-use crate::verdict::{Id, Severity, Warning};
+use diagnose::Row;
+use text::lang::Lang;
+pub use text::style::Color;
+use verdict::{Id, Severity, Warning};
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,11 +153,11 @@ pub struct Settings {
     /// Verdict code → code to exit with.
     pub exit_codes: BTreeMap<i32, i32>,
     /// Further rows of the catalogue of failures.
-    pub(crate) diagnose: Vec<Sourced<Row>>,
+    pub diagnose: Vec<Sourced<Row>>,
     /// What is expected of the job while it runs.
-    pub(crate) watch: Vec<Sourced<Rule>>,
+    pub watch: Vec<Sourced<Rule>>,
     /// The platform that the profile describes.
-    pub(crate) platform: Option<Sourced<&'static Platform>>,
+    pub platform: Option<Sourced<&'static Platform>>,
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
     /// What is posted to a TrainJob of Kubeflow.
@@ -173,7 +173,7 @@ pub struct Settings {
     /// Whether the ranks of a node are forked from one interpreter.
     pub warm: Sourced<Warm>,
     /// What that interpreter imports beside what the program's text tells, weakest source first.
-    pub(crate) warm_modules: Vec<WarmModule>,
+    pub warm_modules: Vec<WarmModule>,
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
     pub on_hang: Sourced<OnHang>,
@@ -183,7 +183,7 @@ pub struct Settings {
 
 impl Settings {
     /// The row of the profile's `[platform]`.
-    pub(crate) fn own_platform(&self) -> Option<&'static Platform> {
+    pub fn own_platform(&self) -> Option<&'static Platform> {
         self.platform.as_ref().map(|platform| platform.value)
     }
 }
@@ -402,10 +402,10 @@ pub enum Warm {
 
 /// A module whose import is added or left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WarmModule {
+pub struct WarmModule {
     /// `package.module`
-    pub(crate) name: String,
-    pub(crate) is_imported: bool,
+    pub name: String,
+    pub is_imported: bool,
 }
 
 /// Which runs stay in the log folder: those within all of these limits, the newest first. None: no
@@ -463,7 +463,7 @@ pub enum Rdma {
 
 /// What `ranklaunch wait` waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WaitFor {
+pub struct WaitFor {
     pub lang: Lang,
     pub host: String,
     pub port: u16,

@@ -8,7 +8,7 @@ use super::rule::tells_progress;
 use super::{LogKeep, TellsProgress};
 use crate::endpoint;
 use crate::hostlist;
-use crate::pattern;
+use text::pattern;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
 pub(super) fn boolean(text: &str) -> Option<bool> {
@@ -83,7 +83,7 @@ pub(super) fn endpoint(text: &str) -> Option<(String, u16)> {
 
 /// `90s`, `30m`, `1h30m`, `2d`; a bare number is seconds. At most a year, so that deadlines
 /// cannot overflow.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     const YEAR: u64 = 366 * 24 * 3600;
     let seconds = match whole(text) {
         Some(seconds) => u64::from(seconds),

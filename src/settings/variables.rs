@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 
 use super::refuse::{empty_variable, unknown_variable};
 use super::table::{SettingRow, TABLE};
-use crate::host::Host;
-use crate::nearest::nearest;
-use crate::verdict::Warning;
+use linux::host::Host;
+use text::nearest::nearest;
+use verdict::Warning;
 
 /// Variables that are no settings: those of our own processes, and those that other rooms read.
 const OUR_OWN: &[&str] = &[

@@ -5,15 +5,15 @@ use std::time::Duration;
 use regex::bytes::Regex;
 
 use super::Sourced;
-use super::diagnose::{both, id, one_of, truth};
+use super::diagnose_rows::{both, id, one_of, truth};
 use super::document::{Document, Entry};
 use super::rule::{Expects, Lines, OnBreach, Ranks, Rule, Time, VALUE};
 use super::value::{duration, whole};
-use crate::lang::Text;
-use crate::outcome::Stream;
-use crate::pattern;
-use crate::text;
-use crate::verdict::Refusal;
+use text::lang::Text;
+use text::pattern;
+use text::text;
+use verdict::Refusal;
+use verdict::outcome::Stream;
 
 /// The keys of a row.
 pub(super) const KEYS: &[&str] = &[

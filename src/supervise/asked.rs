@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::tree::{self, Process};
-use crate::outcome::StopReason;
-use crate::sys::{Signal, own_pid};
+use linux::sys::{Signal, own_pid};
+use verdict::outcome::StopReason;
 
 /// The signals that begin a stop and that ranks get as they are.
 pub(super) const STOPS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
@@ -73,7 +73,7 @@ impl Asked {
         asked
     }
 
-    /// Somebody has signalled every process. Helpers outlive that, see `src/inject`.
+    /// Somebody has signalled every process. Helpers outlive that, see `src/supervise/inject`.
     pub(super) fn everybody(main: i32, number: i32) -> Asked {
         let all = tree::snapshot();
         let mut asked = Asked::among(&all, main, number);
@@ -129,7 +129,7 @@ impl Asked {
         self.ask_children(true);
     }
 
-    /// Helpers only. They have ignored a TERM to all, see `src/inject`.
+    /// Helpers only. They have ignored a TERM to all, see `src/supervise/inject`.
     pub(super) fn ask_helpers(&mut self) {
         self.ask_children(false);
     }

@@ -11,10 +11,10 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 
-use crate::cpus::CpuList;
-use crate::lang::Lang;
-use crate::sys::Pid;
-use crate::text;
+use linux::cpus::CpuList;
+use linux::sys::Pid;
+use text::lang::Lang;
+use text::text;
 
 /// `0-31;0-31;;32-63`: CPU lists by local rank; an empty one binds nothing.
 pub(super) const CPUS: &str = "RANKLAUNCH_CPUS";
@@ -111,7 +111,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::sys;
+    use linux::sys;
 
     #[test]
     fn each_local_rank_finds_its_own_list() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The steps at the end, in order. A step that ends early leaves its time to the later ones; one
 /// that hangs uses only its own part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum EndStep {
+pub enum EndStep {
     /// The main processes may end, with what they have started; then what lives on below one that did not
     /// pass the signal on gets SIGTERM.
     Main,
@@ -52,17 +52,17 @@ pub(super) const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// The whole of `--grace`, divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EndBudget {
+pub struct EndBudget {
     grace: Duration,
 }
 
 impl EndBudget {
-    pub(crate) fn of(grace: Duration) -> EndBudget {
+    pub fn of(grace: Duration) -> EndBudget {
         EndBudget { grace }
     }
 
     /// The latest time at which `step` is over, counted from the beginning of the end.
-    pub(crate) fn until(self, step: EndStep) -> Duration {
+    pub fn until(self, step: EndStep) -> Duration {
         let tail = (self.grace / TAIL_PART).clamp(TAIL_LEAST, TAIL_MOST);
         let tail = tail.min(self.grace * TAIL_SHARE / 100);
         let ranks = self.grace - tail;
@@ -91,7 +91,7 @@ impl EndBudget {
     }
 
     /// Time left until `step` must be over, if the end began at `since`.
-    pub(crate) fn left(self, step: EndStep, since: Instant) -> Duration {
+    pub fn left(self, step: EndStep, since: Instant) -> Duration {
         self.until(step).saturating_sub(since.elapsed())
     }
 }

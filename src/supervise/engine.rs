@@ -14,16 +14,16 @@ use super::message::{
 };
 use super::warmed::{EngineRequest, WARM};
 use super::{attempts, stdin, tree};
-use crate::cpus::CpuList;
-use crate::host::Host;
-use crate::outcome::{Planned, RankUnit};
-use crate::procfs;
-use crate::rank::RankId;
-use crate::sys::{self, Begun, Dispositions, Signal, SignalSet};
+use linux::cpus::CpuList;
+use linux::host::Host;
+use linux::procfs;
+use linux::sys::{self, Begun, Dispositions, Signal, SignalSet};
+use text::rank::RankId;
+use verdict::outcome::{Planned, RankUnit};
 
 /// What to start, as fixed by the plan.
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub struct Launch {
     pub start: Start,
     /// The ranks of this node, whether ranklaunch or an engine starts them.
     pub planned: Planned,
@@ -57,7 +57,7 @@ pub(crate) struct Launch {
 }
 
 #[derive(Debug)]
-pub(crate) enum Start {
+pub enum Start {
     /// An engine that starts the ranks, with the shim in its command line.
     Engine { argv: Vec<OsString> },
     /// No engine: each rank is our own child, in a session of its own.
@@ -65,7 +65,7 @@ pub(crate) enum Start {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct RankStart {
+pub struct RankStart {
     pub id: RankId,
     /// Variables of this rank only.
     pub env: BTreeMap<OsString, OsString>,
@@ -83,7 +83,7 @@ pub(super) struct StartedEngine {
 
 /// The variable that marks a process as started for `job` by this agent, and its value: job, boot of the host, PID
 /// namespace, and pid and start time there. The guard looks for the pid between two colons.
-pub(crate) fn mark_of(job: &str) -> (&'static str, String) {
+pub fn mark_of(job: &str) -> (&'static str, String) {
     let me = sys::own_pid();
     let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
     let place = procfs::pid_place(&Host::live(), me).unwrap_or_else(|| "-:-".to_owned());

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::asked::is_stop;
-use crate::sys::Signal;
+use linux::sys::Signal;
 
 /// The signals that may come again and again, each time from two sides.
 pub(super) const TWICE: [Signal; 2] = [Signal::USR1, Signal::USR2];

@@ -18,9 +18,9 @@ use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
-use crate::outcome::End;
-use crate::sys::{self, Dispositions, Fork, Signal, SignalSet};
-use crate::terminal;
+use linux::sys::{self, Dispositions, Fork, Signal, SignalSet};
+use linux::terminal;
+use verdict::outcome::End;
 
 /// The stop budget before the agent has announced its own.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ const WATCHED: [Signal; 14] = [
 
 /// An agent that was lost before it had reported how the job ended.
 #[derive(Debug)]
-pub(crate) struct LostAgent {
+pub struct LostAgent {
     pub how: HowLost,
     pub at: Instant,
     /// What it sent with [`AgentLink::send_report_settings`].
@@ -63,7 +63,7 @@ pub(crate) struct LostAgent {
 
 /// The kernel's count of kills for memory that the agent has outlived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Outlived {
+pub struct Outlived {
     pub count: u64,
     /// When it was told that the count had risen; None: it never rose.
     pub rose: Option<Instant>,
@@ -81,7 +81,7 @@ impl Outlived {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HowLost {
+pub enum HowLost {
     /// This signal ended it.
     Killed { signal: i32, stopped_by: Option<i32> },
     /// It did not end within the budget of a stop by this signal.
@@ -93,7 +93,7 @@ pub(crate) enum HowLost {
 /// `agent` runs in the child with its end of the link and the signal state with which the
 /// program was started. `lost` reports in place of an agent that was lost before its own report,
 /// and gives the exit code. Call before any thread exists.
-pub(crate) fn guarded(
+pub fn guarded(
     agent: impl FnOnce(&AgentLink, Dispositions) -> i32,
     lost: impl Fn(&LostAgent) -> i32,
 ) -> io::Result<i32> {

@@ -17,8 +17,8 @@ use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
-use crate::outcome::End;
-use crate::sys::{self, Signal, SignalSet, Taken, own_pid};
+use linux::sys::{self, Signal, SignalSet, Taken, own_pid};
+use verdict::outcome::End;
 
 /// Marks the command and its descendants: `<our pid>:<our start ticks>`. Set only if we also
 /// adopt orphans of others.
@@ -37,7 +37,7 @@ enum TerminalGroup {
 
 /// Runs `command` and ends what it leaves behind. Gives its exit code, or why it could not be
 /// executed. Call before any thread exists.
-pub(crate) fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
+pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     if let Some(code) = isolate_from_foreign_children(Signal::TERM)? {
         return Ok(code);

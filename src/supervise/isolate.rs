@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{WaitOptions, WaitStatus};
 
-use crate::outcome::End;
-use crate::signal;
-use crate::sys::{self, Fork, Pid, Signal};
-use crate::verdict::Verdict;
+use crate::ends::take_over;
+use linux::signal;
+use linux::sys::{self, Fork, Pid, Signal};
+use verdict::Verdict;
+use verdict::outcome::End;
 
 /// Time limit for the child to end after it has sent its exit code.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// The exit code of `work`, as soon as it is known. Call before any thread exists.
 ///
 /// The child dies with this process. If no process can be created, the work is done here.
-pub(crate) fn isolate(work: impl FnOnce() -> i32) -> i32 {
+pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
     let Ok((mut verdict, mut said)) = io::pipe() else { return work() };
     let parent = rustix::process::getpid();
     match sys::fork_single_threaded() {
@@ -49,7 +50,7 @@ pub(crate) fn isolate(work: impl FnOnce() -> i32) -> i32 {
                 }
                 // It died without an exit code.
                 Err(_) => match ended(child, None).and_then(End::from_wait) {
-                    Some(end) => end.take_over(),
+                    Some(end) => take_over(end),
                     None => Verdict::Internal.code(),
                 },
             }

@@ -10,11 +10,12 @@ use rustix::net::{
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::Signal;
+use linux::sys::Signal;
+use verdict::outcome::Halt;
 
 /// Guard → agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GuardCommand {
+pub enum GuardCommand {
     /// The first stop signal.
     Stop(i32),
     /// Stop at once: a second Ctrl-C.
@@ -25,16 +26,9 @@ pub(crate) enum GuardCommand {
     Gone,
 }
 
-/// Why a phase without ranks is cancelled: a stop from outside, or the loss of the guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Halt {
-    Signal(i32),
-    GuardGone,
-}
-
 impl GuardCommand {
     /// None for a command that concerns ranks only.
-    pub(crate) fn halt(self) -> Option<Halt> {
+    pub fn halt(self) -> Option<Halt> {
         match self {
             GuardCommand::Stop(signal) => Some(Halt::Signal(signal)),
             GuardCommand::KillNow => Some(Halt::Signal(Signal::KILL.as_raw())),
@@ -139,7 +133,7 @@ fn decode(packet: &[u8]) -> Option<GuardCommand> {
 
 /// The agent's end.
 #[derive(Debug)]
-pub(crate) struct AgentLink {
+pub struct AgentLink {
     fd: OwnedFd,
 }
 
@@ -149,17 +143,17 @@ impl AgentLink {
     }
 
     /// Tells the guard the whole stop budget, after which it no longer waits for us.
-    pub(crate) fn announce_grace(&self, grace: Duration) {
+    pub fn announce_grace(&self, grace: Duration) {
         self.say(AgentReport::Grace(grace));
     }
 
     /// Tells the guard that a rank gets the terminal, so that Ctrl-C is no longer a stop.
-    pub(crate) fn announce_interactive(&self) {
+    pub fn announce_interactive(&self) {
         self.say(AgentReport::Interactive);
     }
 
     /// Tells the guard that this agent draws a line at the end of the terminal.
-    pub(crate) fn announce_status_line(&self) {
+    pub fn announce_status_line(&self) {
         self.say(AgentReport::StatusLine);
     }
 
@@ -171,13 +165,13 @@ impl AgentLink {
     /// Tells the guard that closing block and termination message are written, with the exit
     /// code. If this process hangs or is killed from now on, that code is final and nothing more
     /// is printed.
-    pub(crate) fn announce_reported(&self, code: i32) {
+    pub fn announce_reported(&self, code: i32) {
         self.say(AgentReport::Reported(code));
     }
 
     /// Sends the guard what a report for this agent needs, if it is killed. At most 16 KiB; a
     /// longer one is not sent.
-    pub(crate) fn send_report_settings(&self, report_settings: &[u8]) {
+    pub fn send_report_settings(&self, report_settings: &[u8]) {
         if report_settings.len() < LONGEST {
             self.say(AgentReport::ReportSettings(report_settings.to_vec()));
         }
@@ -185,7 +179,7 @@ impl AgentLink {
 
     /// Tells the guard that this process runs although the kernel has counted so many kills for
     /// memory, so that none of them was its own.
-    pub(crate) fn announce_outlived(&self, count: u64) {
+    pub fn announce_outlived(&self, count: u64) {
         self.say(AgentReport::Outlived(count));
     }
 
@@ -200,22 +194,22 @@ impl AgentLink {
     }
 
     /// Turns the socket into a stream of commands. Call within the runtime.
-    pub(crate) fn listen(&self) -> io::Result<GuardCommands> {
+    pub fn listen(&self) -> io::Result<GuardCommands> {
         let fd = self.fd.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(GuardCommands { fd: crate::sys::watch(fd)? })
+        Ok(GuardCommands { fd: linux::sys::watch(fd)? })
     }
 }
 
 /// Receives the guard's commands.
 #[derive(Debug)]
-pub(crate) struct GuardCommands {
+pub struct GuardCommands {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl GuardCommands {
     /// The next command; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
-    pub(crate) async fn next(&self) -> GuardCommand {
+    pub async fn next(&self) -> GuardCommand {
         let mut packet = [0u8; 16];
         loop {
             let Ok(mut ready) = self.fd.readable().await else { return GuardCommand::Gone };

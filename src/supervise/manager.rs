@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::tree;
-use crate::sys::{Pid, own_pid};
+use linux::sys::{Pid, own_pid};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manager {

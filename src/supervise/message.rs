@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::End;
-use crate::rank::{GlobalRank, LocalRank};
+use text::rank::{GlobalRank, LocalRank};
+use verdict::outcome::End;
 
 /// The variable that tells a shim its agent's socket: `<abstract name> <token> <grace in ms>`,
 /// [`TERMINAL`] if the rank keeps the launcher's own streams, [`FREE_ENGINE`], and [`DEAF_ENGINE`] below an
@@ -21,13 +21,13 @@ pub(super) const FREE_ENGINE: &str = "free-engine";
 pub(super) const RESTARTS: &str = "restarts=";
 /// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets
 /// it for each of its ranks; empty: none.
-pub(crate) const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// Bytes of that file that are read.
-pub(crate) const LARGEST_RECORD: u64 = 1024 * 1024;
+pub const LARGEST_RECORD: u64 = 1024 * 1024;
 /// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK. A shim that has none is
 /// below an engine, and waits for [`ToRank::Leave`] after a failure.
 pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
-pub(super) use crate::procfs::JOB_MARK;
+pub(super) use linux::procfs::JOB_MARK;
 
 /// Shim → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,13 +15,13 @@ use rustix::process::WaitOptions;
 use super::bind;
 use super::sweep::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
-use crate::lang::Text;
-use crate::outcome::{End, Survivor};
-use crate::sys::{
+use linux::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
-use crate::text;
-use crate::verdict::Verdict;
+use text::lang::Text;
+use text::text;
+use verdict::Verdict;
+use verdict::outcome::{End, Survivor};
 
 /// Two interrupts closer than this count as one key press.
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::MemfdFlags;
 
 use super::message::{ERROR_FILE, FromRank, LARGEST_RECORD};
-use crate::deadline::with_deadline;
-use crate::outcome::End;
-use crate::regular_file;
+use linux::deadline::with_deadline;
+use linux::regular_file;
+use verdict::outcome::End;
 
 /// Time limit for reading what a rank wrote of its exception.
 const RECORD: Duration = Duration::from_millis(500);

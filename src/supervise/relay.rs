@@ -11,11 +11,11 @@ use std::io;
 use rustix::process::WaitOptions;
 
 use super::reaper::children_of_self;
-use crate::outcome::End;
-use crate::sys::{
+use linux::sys::{
     self, Fork, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
 };
-use crate::verdict::Verdict;
+use verdict::Verdict;
+use verdict::outcome::End;
 
 /// Forks if this process has foreign children. Gives the exit code in the parent, after the
 /// child has ended, and None in the process that has to do the work.

@@ -20,18 +20,18 @@ use super::engine::{self, Launch, Start};
 use super::link::{GuardCommand, GuardCommands};
 use super::socket::ShimListener;
 use super::tree;
-use crate::outcome::{Notice, Outcome, Owner, StopReason, Stream};
 use launching::Launching;
 use stop::kill_all_descendants;
-pub(crate) use supervisor::Streams;
+pub use supervisor::Streams;
 use supervisor::{Companion, ShimConnection, Supervisor};
+use verdict::outcome::{Notice, Outcome, Owner, StopReason, Stream};
 
 /// Runs one attempt. An error names the program that could not be started and why; then nothing
 /// of the attempt is running.
 ///
 /// `halt` completes when the job is to end for a reason that these ranks do not show: another node has
 /// failed, or it stands still.
-pub(crate) async fn run(
+pub async fn run(
     launch: &Launch,
     guard_commands: &GuardCommands,
     streams: &mut (dyn Streams + Send),

@@ -26,6 +26,7 @@ use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid};
 use super::asked::{self, Asked};
 use super::bind::{self, Placement};
 use super::budget::EndBudget;
+use super::ends::take_over;
 use super::forwarded::{Forwarded, TWICE, WATCHED, comes_twice};
 use super::manager;
 use super::message::{
@@ -36,17 +37,17 @@ use super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
 use super::terminal::{Terminal, Then};
 use super::warmed::{self, Adoption, RelaySocket};
 use super::{attempts, socket, stdin, tree};
-use crate::cgroups;
-use crate::host::Host;
 use crate::inject;
-use crate::lang::{Text, cause};
-use crate::outcome::{End, Notice, exec_code};
-use crate::rank::{GlobalRank, LocalRank};
-use crate::sys::{
+use linux::cgroups;
+use linux::host::Host;
+use linux::sys::{
     self, Dispositions, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
 };
-use crate::text;
-use crate::verdict::Verdict;
+use text::lang::{Text, cause};
+use text::rank::{GlobalRank, LocalRank};
+use text::text;
+use verdict::Verdict;
+use verdict::outcome::{End, Notice, exec_code};
 
 /// Characters of a program's path that always fit into a packet.
 const NAMED: usize = 1000;
@@ -54,7 +55,7 @@ const NAMED: usize = 1000;
 /// Runs the program named by `argv` as a rank. Gives the exit code.
 ///
 /// Without an agent (no socket in the environment, or no listener) it execs the program.
-pub(crate) fn rank(argv: Vec<OsString>) -> i32 {
+pub fn rank(argv: Vec<OsString>) -> i32 {
     let argv = match argv.split_first() {
         // argparse may have removed the separator.
         Some((first, rest)) if first == "--" => rest.to_vec(),
@@ -437,7 +438,7 @@ impl Shim {
         if let Some(relay) = &self.relay {
             relay.ended(end);
         }
-        end.take_over()
+        take_over(end)
     }
 
     /// Waits until the other ranks of the node have ended too. An engine that sees a failed rank

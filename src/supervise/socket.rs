@@ -19,7 +19,8 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
-use crate::{random, sys};
+use linux::random;
+use linux::sys;
 
 /// Longest packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
@@ -100,7 +101,7 @@ const PREFIX: &str = "ranklaunch-";
 const RANDOM: usize = 12;
 
 /// Whether an agent has ranks, by the table of unix(7).
-pub(crate) fn have_ranks(table: &str) -> bool {
+pub fn have_ranks(table: &str) -> bool {
     table.lines().any(|line| {
         let name = line.split_ascii_whitespace().nth(7).and_then(|name| name.strip_prefix('@'));
         let digits = name.and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();

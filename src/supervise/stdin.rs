@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, fstat, tell};
 
-use crate::lang::Text;
-use crate::sys::{PollFd, PollFlags, poll};
-use crate::text;
+use linux::sys::{PollFd, PollFlags, poll};
+use text::lang::Text;
+use text::text;
 
 /// An empty standard input, even in a root without /dev/null.
 pub(super) fn nothing() -> io::Result<OwnedFd> {
@@ -38,7 +38,7 @@ pub(super) fn own() -> io::Result<OwnedFd> {
 }
 
 /// Says which rank reads it, unless it is known to be empty. `again`: an earlier attempt had it.
-pub(crate) fn remark(again: bool) -> Option<Text> {
+pub fn remark(again: bool) -> Option<Text> {
     let ready = || {
         let mut wait = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
         let _ = poll(&mut wait, Some(Duration::ZERO));

@@ -13,7 +13,7 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use rustix::io::Errno;
 
 use super::tree;
-use crate::sys::{
+use linux::sys::{
     Signal, foreground, group_of, new_group, own_group, own_pid, own_session, session_of,
     set_foreground, signal_group,
 };
@@ -142,7 +142,7 @@ pub(super) fn shares_group() -> bool {
 
 /// Whether the job runs in the foreground of a terminal and prints to it. For the agent; the
 /// foreground group is that of its parent.
-pub(crate) fn at_terminal() -> bool {
+pub fn at_terminal() -> bool {
     use std::io::IsTerminal;
     let group = guards_group();
     io::stdout().is_terminal() && group.is_some() && foreground(io::stdin()) == group

@@ -13,12 +13,12 @@ use rustix::process::{
     WaitId, WaitIdOptions, WaitOptions, kill_process, test_kill_process, waitid, waitpid,
 };
 
-use crate::arguments::SHELLS;
-use crate::outcome::Survivor;
-use crate::procfs;
-pub(super) use crate::procfs::Process;
-use crate::signal;
-use crate::sys::{self, Pid, Signal};
+use linux::procfs;
+pub(super) use linux::procfs::Process;
+use linux::shells;
+use linux::signal;
+use linux::sys::{self, Pid, Signal};
+use verdict::outcome::Survivor;
 
 /// Always the real one, since only real processes can be ended.
 const PROC: &str = "/proc";
@@ -90,7 +90,7 @@ pub(super) fn line(pid: i32) -> Vec<u8> {
 pub(super) fn is_shell(pid: i32) -> Option<bool> {
     let executable = std::fs::read_link(format!("{PROC}/{pid}/exe")).ok()?;
     let name = executable.file_name()?.as_encoded_bytes();
-    Some(SHELLS.contains(&name) || name == b"busybox")
+    Some(shells::is_shell(name) || name == b"busybox")
 }
 
 /// The signals that a process handles and those that it ignores: bit n − 1 is signal n (SigCgt and SigIgn of

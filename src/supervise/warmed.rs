@@ -18,17 +18,18 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 
+use super::ends::take_over;
 use super::forwarded::WATCHED;
 use super::socket;
-use crate::deadline::in_thread;
-use crate::lang::Text;
-use crate::outcome::End;
-use crate::own_executable;
-use crate::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
-use crate::text;
+use linux::deadline::in_thread;
+use linux::own_executable;
+use linux::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
+use text::lang::Text;
+use text::text;
+use verdict::outcome::End;
 
 /// `<abstract name> <time limit in ms>` of the interpreter, for the shims that an engine starts.
-pub(crate) const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
+pub const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
 /// `<pid of the rank> <its socket> <socket of the relay> <pid of the engine>`, for the shim of a forked rank.
 const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
 /// Time limit for a forked rank to become one. It does little.
@@ -235,10 +236,10 @@ impl Relay {
                 continue;
             }
             match socket::receive::<ToRelay>(&self.shim) {
-                Ok(Some((ToRelay::Ended { end }, _))) => return end.take_over(),
+                Ok(Some((ToRelay::Ended { end }, _))) => return take_over(end),
                 Ok(Some((ToRelay::Adopted, _))) => {}
                 // It was killed, and so is the shim of such a rank for its engine.
-                Ok(None) | Err(_) => return End::Signal(Signal::KILL.as_raw()).take_over(),
+                Ok(None) | Err(_) => return take_over(End::Signal(Signal::KILL.as_raw())),
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use super::why::{Confidence, Owner, Retry, Why};
 use super::{Class, Verdict};
-#[cfg(test)]
-use crate::lang::Text;
+#[cfg(any(test, feature = "fixtures"))]
+use text::lang::Text;
 
 impl Why {
     /// A cause for tests.
-    #[cfg(test)]
-    pub(crate) fn fixture(id: &str, confidence: Confidence, owner: Owner, retry: Retry) -> Why {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn fixture(id: &str, confidence: Confidence, owner: Owner, retry: Retry) -> Why {
         Why {
             id: id.to_owned(),
             confidence,
@@ -39,7 +39,7 @@ impl Why {
 /// The exit code of an end with `code`. A rank's own code gives way to [`Verdict::ReplaceNode`]
 /// where the node has to be replaced: only then can the platform tell that from a failure of the
 /// program.
-pub(crate) fn code_by_cause(class: Class, code: i32, why: Option<&Why>) -> i32 {
+pub fn code_by_cause(class: Class, code: i32, why: Option<&Why>) -> i32 {
     match why {
         Some(why) if class == Class::Script && why.needs_another_node() => {
             Verdict::ReplaceNode.code()

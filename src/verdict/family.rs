@@ -1,7 +1,7 @@
 //! Families of ids.
 
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// The subject of an id; ids are listed in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,5 +49,12 @@ impl Family {
             Family::End => text!("How a job ended", "任务如何结束"),
             Family::Lint => text!("Rules of lint", "lint 规则"),
         }
+    }
+}
+
+impl Family {
+    /// Its ids, in the order of the table.
+    pub fn ids(self) -> impl Iterator<Item = crate::Id> {
+        crate::Id::ALL.iter().copied().filter(move |id| id.family() == self)
     }
 }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Family, Severity, Verdict};
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// Where an id is used, and with which exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -508,7 +508,7 @@ impl Id {
     }
 
     /// A check that fails unless a setting says otherwise.
-    pub fn refuses_by_default(self) -> bool {
+    pub(crate) fn refuses_by_default(self) -> bool {
         self.own_check().is_some_and(|(_, usual)| usual == Fail)
     }
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lang::Text;
+use text::lang::Text;
+use text::text;
 
 /// How far a cause can be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -88,7 +89,7 @@ pub struct AlsoFailed {
 
 impl Why {
     /// A certain cause in the user's code that names no line of a log and no rank.
-    pub(crate) fn without_log(id: &str, text: Text, remedy: Text) -> Why {
+    pub fn without_log(id: &str, text: Text, remedy: Text) -> Why {
         Why {
             id: id.to_owned(),
             confidence: Confidence::Certain,
@@ -104,6 +105,46 @@ impl Why {
             missing: Vec::new(),
             victims: Vec::new(),
             also: Vec::new(),
+        }
+    }
+}
+
+impl Confidence {
+    /// For people.
+    pub fn words(self) -> Text {
+        match self {
+            Confidence::Certain => text!("certain", "确定"),
+            Confidence::Likely => text!("likely", "很可能"),
+            Confidence::Unknown => text!("unknown", "未知"),
+        }
+    }
+}
+
+impl Retry {
+    /// For people.
+    pub fn words(self) -> Text {
+        match self {
+            Retry::Never => text!(
+                "useless: it would fail again in the same way",
+                "无用：再次运行会以同样方式失败"
+            ),
+            Retry::SameNodes => text!("may help, on the same nodes", "可能有用，可在原节点上重试"),
+            Retry::OtherNode => text!("only on another node", "只有换节点才可能有用"),
+            Retry::Wait => text!("later, when the platform has room", "等平台条件满足后再试"),
+        }
+    }
+}
+
+impl Owner {
+    /// For people.
+    pub fn words(self) -> Text {
+        match self {
+            Owner::Code => text!("the program", "程序"),
+            Owner::Configuration => text!("the job's configuration", "任务配置"),
+            Owner::Image => text!("the image", "镜像"),
+            Owner::Node => text!("the node", "节点"),
+            Owner::Fabric => text!("the network", "网络"),
+            Owner::Platform => text!("the platform", "平台"),
         }
     }
 }

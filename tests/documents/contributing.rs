@@ -24,10 +24,7 @@ fn problem(command: &str) -> Option<String> {
         command[at..].trim_start_matches('"').split(['"', ' ']).next()
     };
     let exists = |suite: &str, test: &str| {
-        let place = match suite {
-            "lib" => "src".to_owned(),
-            suite => format!("tests/{suite}"),
-        };
+        let place = format!("tests/{suite}");
         let mut parts = test.split("::");
         let module = parts.next().unwrap_or_default();
         let files = [format!("{place}/{module}.rs"), format!("{place}/{module}/mod.rs")];
@@ -43,7 +40,15 @@ fn problem(command: &str) -> Option<String> {
             suite.zip(value("NAME")).is_some_and(|(suite, name)| exists(suite, name))
         }
         ["make", target, ..] => read("Makefile").contains(&format!("\n{target}:")),
-        ["cargo", "test", "--lib", module] => exists("lib", module),
+        ["cargo", "test", "-p", package] => {
+            package.strip_prefix("ranklaunch-").is_some_and(|name| {
+                Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .join("src")
+                    .join(name)
+                    .join("Cargo.toml")
+                    .exists()
+            })
+        }
         ["cargo", "test", "--test", suite, module] => exists(suite, module),
         ["cargo", "run", "--", command, ..] => {
             read("docs/guide/command-line.md").contains(&format!("ranklaunch {command} "))
@@ -70,7 +75,7 @@ fn the_page_is_one_screen_and_its_commands_exist_in_both_languages() {
 fn a_command_that_does_not_exist_is_found() {
     for wrong in [
         "make everything",
-        "cargo test --lib nothing::",
+        "cargo test -p ranklaunch-nothing",
         "cargo test --test launch nothing::",
         "cargo run -- dance",
         "make test-one PROGRAM=\"--test launch\" NAME=torchrun::nothing",

@@ -8,8 +8,8 @@ use harness::node::{Node, PYTHON};
 use harness::{executable, skipped};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
-use ranklaunch::testing::verdict::Verdict;
 use serde_json::Value;
+use verdict::Verdict;
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging")
@@ -365,7 +365,7 @@ fn operators_retry_what_a_retry_may_help() {
     let ran: Vec<_> =
         scenarios.map(|(script, codes, helps)| (codes_of(script), codes, helps)).to_vec();
     // A hang on node 1 with `--on-hang end`, and a node that has to be replaced: the shared verdict
-    // of `src/launch/job_verdict.rs`.
+    // of `src/ranklaunch/job_verdict.rs`.
     let judged = [([143, 91], [143, 91], true), ([143, 90], [143, 90], true)];
     let mut seen = 0;
     for (codes, expected, helps) in ran.into_iter().chain(judged) {

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::testing::verdict::Verdict;
+use verdict::Verdict;
 
 /// The README and the guides of a language, in the order of their names.
 static ENGLISH: LazyLock<String> = LazyLock::new(|| all_pages(".md"));
@@ -418,8 +418,8 @@ const NO_PLATFORM: &str = "process-per-gpu";
 #[test]
 fn every_platform_that_is_understood_is_named() {
     let tables = [
-        include_str!("../../src/contract/table.rs"),
-        include_str!("../../src/contract/launchers.rs"),
+        include_str!("../../src/settings/contract/table.rs"),
+        include_str!("../../src/settings/contract/launchers.rs"),
     ];
     let rows = tables.iter().flat_map(|table| table.split("id: \"").skip(1));
     let ids: BTreeSet<&str> = rows.filter_map(|row| row.split('"').next()).collect();

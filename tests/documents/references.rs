@@ -185,7 +185,7 @@ fn what_the_documents_name_is_there() {
 #[test]
 fn what_is_not_there_is_found() {
     let sources = sources();
-    let text = "`src/decide.rs` `src/decided.rs` `decide::decide` `decide::nothing_of_the_kind` \
+    let text = "`src/preflight/decide.rs` `src/decided.rs` `decide::decide` `decide::nothing_of_the_kind` \
                 `Decided::plan` `Decided::nothing` `Nobody::plan` `Scope::Alone` `Scope::Together` \
                 `scope::plan` `packaging/` `packages/none.yaml` `packaging/none.yaml` `none.md` \
                 `deny.toml` `agent.jsonl` `/dev/shm` `<log-dir>/x.rs` `a::b c`";

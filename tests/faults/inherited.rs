@@ -92,7 +92,7 @@ fn real_time_signals_are_the_ranks_own() {
     assert!(sent.is_ok_and(|status| status.success()));
     running.says("GOT", 1);
     // Sent to the launcher it is passed on, as USR1 is.
-    ranklaunch::testing::sys::send(running.pid(), number);
+    linux::sys::send(running.pid(), number);
     running.says("GOT", 2);
     std::fs::write(running.folder().join("end"), "").expect("a file");
     running.wait().expect_code(0).expect_nothing_left();

@@ -1,13 +1,14 @@
-//! The structure of the source: no circle of imports between the files of a room, and the size
-//! of each room. `make house` prints both.
+//! The structure of the source: which crate may name which, no circle of imports between the files of a crate, and the
+//! size of each. `make house` prints both.
 //!
-//! A room is a top module of `src/lib.rs` with all its submodules. A file needs another one of its
-//! room if it names an item that the other defines, by any path: through `crate`, `super`, an
+//! A file needs another one of its crate if it names an item that the other defines, by any path: through `crate`, `super`, an
 //! import, a re-export or a glob. Four things do not count: a `mod` line; a `pub use`, which only
 //! passes a name on; the path through a module; code that only tests compile. So a parent that
 //! declares and re-exports its children needs none of them, and they may use its types. A parent
 //! that calls a child which uses an item of the parent is a circle of two.
 
+mod doors;
+mod languages;
 mod modules;
 mod openers;
 mod order;
@@ -17,8 +18,16 @@ use std::path::{Path, PathBuf};
 
 use modules::{Crate, Edge};
 
-/// The crates of the launcher by their root files.
-const ROOTS: &[&str] = &["src/lib.rs", "src/node-probe/src/main.rs"];
+/// The root files of the launcher's crates by their names.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let folders = std::fs::read_dir(root().join("src")).expect("a folder").flatten();
+    let root_of = |folder: PathBuf| {
+        let name = folder.file_name()?.to_str()?.to_owned();
+        let file = ["lib.rs", "src/main.rs"].map(|file| folder.join(file));
+        Some((name, file.into_iter().find(|file| file.exists())?))
+    };
+    folders.filter_map(|entry| root_of(entry.path())).collect()
+}
 
 struct Room {
     /// Lines of each file, shortest first.
@@ -63,29 +72,20 @@ fn shown(file: &Path) -> String {
     file.strip_prefix(root()).expect("below the root").display().to_string()
 }
 
-/// The rooms of every crate. The node-probe is a room of its own.
 fn rooms() -> BTreeMap<String, Room> {
-    let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
-    for at in ROOTS {
-        let read = Crate::read(&root().join(at));
-        let own = at.strip_prefix("src/").and_then(|at| at.split_once('/')).map(|(room, _)| room);
-        let room_of: BTreeMap<PathBuf, String> = (read.files().into_iter())
-            .map(|(file, room)| (file.to_owned(), own.map_or(room, str::to_owned)))
-            .collect();
-        for (file, room) in &room_of {
+    let room = |(name, file): (String, PathBuf)| {
+        let read = Crate::read(&file);
+        let count = |file: &&Path| {
             let text = std::fs::read_to_string(file).expect("a module's file");
-            let room = rooms.entry(room.clone()).or_insert(Room { lines: vec![], edges: vec![] });
-            room.lines.push((text.lines().count(), shown(file)));
-        }
-        for edge in read.edges().into_values() {
-            let room = |file| room_of.get(file);
-            if let (Some(room), true) = (room(&edge.from), room(&edge.from) == room(&edge.to)) {
-                rooms.get_mut(room).expect("known").edges.push(edge);
-            }
-        }
-    }
-    rooms.values_mut().for_each(|room| room.lines.sort());
-    rooms
+            (text.lines().count(), shown(file))
+        };
+        let mut files: BTreeSet<PathBuf> = read.files().into_keys().map(Path::to_owned).collect();
+        files.insert(file);
+        let mut lines: Vec<_> = files.iter().map(|file| count(&&**file)).collect();
+        lines.sort();
+        (name, Room { lines, edges: read.edges().into_values().collect() })
+    };
+    crates().into_iter().map(room).collect()
 }
 
 /// The edges between the files of a circle, a line each.
@@ -99,7 +99,7 @@ fn between(room: &Room, circle: &BTreeSet<String>) -> String {
 }
 
 #[test]
-fn no_files_of_a_room_need_each_other() {
+fn no_files_of_a_crate_need_each_other() {
     let rooms = rooms();
     let circles: Vec<String> = rooms
         .iter()
@@ -154,10 +154,10 @@ fn a_circle_is_seen_by_whatever_path() {
     std::fs::remove_dir_all(&folder).expect("it was made");
 }
 
-/// `make house` shows it: lines and files of each room, the median file and the longest one.
+/// `make house` shows it: lines and files of each crate, the median file and the longest one.
 #[test]
 #[ignore = "prints a table"]
-fn what_each_room_counts() {
+fn what_each_crate_counts() {
     println!(
         "{:<14}{:>7}{:>7}{:>8}{:>8}{:>9}",
         "room", "lines", "files", "median", "longest", "circles"

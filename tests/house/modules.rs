@@ -290,8 +290,8 @@ impl<'a> Visit<'a> for Names<'_> {
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
 }
 
-/// `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`.
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+/// `#[cfg(test)]` and `#[cfg(any(test, feature = "fixtures"))]`.
+pub(crate) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => {
             let condition = list.tokens.to_string();

@@ -26,46 +26,46 @@ const NAMED: &str = "was named itself";
 const PRIVATE: &str = "in a private folder";
 
 /// The files of the source with such calls, how many, and why each may. All others use
-/// `src/regular_file.rs`.
+/// `src/linux/regular_file.rs`.
 const ALLOWED: &[(&str, usize, &str)] = &[
-    ("src/host.rs", 1, "has a deadline: `src/launch/collect.rs`"),
-    ("src/launch/commands/dump.rs", 1, FRESH),
-    ("src/launch/commands/install.rs", 1, KERNEL),
-    ("src/launch/commands/lint.rs", 1, NAMED),
-    ("src/launch/commands/log_streams.rs", 1, NAMED),
-    ("src/launch/commands/report.rs", 1, NAMED),
-    ("src/launch/node_evidence.rs", 1, KERNEL),
-    ("src/launch/scratch.rs", 2, "a lock that is made here; of the kernel"),
+    ("src/linux/host.rs", 1, "has a deadline: `src/ranklaunch/collect.rs`"),
+    ("src/ranklaunch/commands/dump.rs", 1, FRESH),
+    ("src/ranklaunch/commands/install.rs", 1, KERNEL),
+    ("src/ranklaunch/commands/lint.rs", 1, NAMED),
+    ("src/ranklaunch/commands/log_streams.rs", 1, NAMED),
+    ("src/ranklaunch/commands/report.rs", 1, NAMED),
+    ("src/ranklaunch/node_evidence.rs", 1, KERNEL),
+    ("src/ranklaunch/scratch.rs", 2, "a lock that is made here; of the kernel"),
     ("src/logs/console.rs", 1, KERNEL),
     ("src/muster/links/endpoint.rs", 1, KERNEL),
     ("src/muster/protocol/secret.rs", 1, NAMED),
-    ("src/observe/gpu/fallback.rs", 2, KERNEL),
-    ("src/observe/kernel_log.rs", 1, KERNEL),
-    ("src/observe/leftovers.rs", 2, KERNEL),
-    ("src/observe/rdma.rs", 1, KERNEL),
-    ("src/prepare/allreduce.rs", 3, PRIVATE),
-    ("src/prepare/write.rs", 1, FRESH),
-    ("src/probe/start.rs", 1, FRESH),
-    ("src/procfs.rs", 2, KERNEL),
-    ("src/random.rs", 1, KERNEL),
-    ("src/regular_file.rs", 5, "the one place"),
+    ("src/node/observe/gpu/fallback.rs", 2, KERNEL),
+    ("src/node/observe/kernel_log.rs", 1, KERNEL),
+    ("src/node/observe/leftovers.rs", 2, KERNEL),
+    ("src/node/observe/rdma.rs", 1, KERNEL),
+    ("src/preflight/prepare/allreduce.rs", 3, PRIVATE),
+    ("src/preflight/prepare/write.rs", 1, FRESH),
+    ("src/node/probe/start.rs", 1, FRESH),
+    ("src/linux/procfs.rs", 2, KERNEL),
+    ("src/linux/random.rs", 1, KERNEL),
+    ("src/linux/regular_file.rs", 5, "the one place"),
     ("src/settings/owner.rs", 1, KERNEL),
     ("src/settings/places.rs", 1, NAMED),
-    ("src/stacks/client.rs", 1, KERNEL),
-    ("src/stacks/kernel.rs", 2, KERNEL),
-    ("src/stacks/memory.rs", 1, KERNEL),
-    ("src/stacks/process.rs", 2, KERNEL),
-    ("src/stacks/sockets.rs", 1, KERNEL),
+    ("src/diagnose/stacks/client.rs", 1, KERNEL),
+    ("src/diagnose/stacks/kernel.rs", 2, KERNEL),
+    ("src/diagnose/stacks/memory.rs", 1, KERNEL),
+    ("src/diagnose/stacks/process.rs", 2, KERNEL),
+    ("src/diagnose/stacks/sockets.rs", 1, KERNEL),
     ("src/supervise/bind.rs", 2, KERNEL),
     ("src/supervise/reaper.rs", 2, KERNEL),
     ("src/supervise/stdin.rs", 1, KERNEL),
     ("src/supervise/tree.rs", 4, KERNEL),
     ("src/supervise/warmed.rs", 2, KERNEL),
-    ("src/warm/ahead.rs", 3, "two in a private folder; of the kernel"),
-    ("src/warm/mod.rs", 1, KERNEL),
-    ("src/watch/dump_pipe.rs", 2, "of the kernel; a pipe that is tried"),
-    ("src/watch/faulthandler.rs", 1, KERNEL),
-    ("src/watch/pulse.rs", 7, KERNEL),
+    ("src/supervise/warm/ahead.rs", 3, "two in a private folder; of the kernel"),
+    ("src/supervise/warm/mod.rs", 1, KERNEL),
+    ("src/monitor/watch/dump_pipe.rs", 2, "of the kernel; a pipe that is tried"),
+    ("src/monitor/watch/faulthandler.rs", 1, KERNEL),
+    ("src/monitor/watch/pulse.rs", 7, KERNEL),
 ];
 
 /// Without the code of tests and the words of comments.
@@ -84,8 +84,8 @@ fn count(folder: &Path, found: &mut BTreeMap<String, usize>) {
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
         let (path, name) = (entry.path(), entry.file_name().into_string().expect("a name"));
         let is_of_tests = matches!(name.as_str(), "tests" | "tests.rs" | "fuzz" | "fuzz.rs");
-        // The node-probe reads the driver and nothing else.
-        if is_of_tests || name == "node-probe" {
+        // The node-probe reads the driver and nothing else; build scripts read the source.
+        if is_of_tests || matches!(name.as_str(), "node-probe" | "embed" | "build.rs") {
             continue;
         }
         if path.is_dir() {
@@ -113,7 +113,7 @@ fn every_opening_of_a_file_has_its_reason() {
         .collect();
     assert!(
         differ.is_empty(),
-        "open these with src/regular_file.rs, or give the reason here: {differ:#?}"
+        "open these with src/linux/regular_file.rs, or give the reason here: {differ:#?}"
     );
 }
 

@@ -1,91 +1,154 @@
-//! The order of the rooms: a room needs only rooms of its own floor and of those below.
+//! The graph of the crates: what each may name, and how it is drawn.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::Path;
+use std::process::Command;
 
-use crate::modules::{Crate, Edge};
-use crate::{root, shown};
+use serde_json::Value;
 
-/// The floors, lowest first, each with its rooms.
-const FLOORS: &[(&str, &str)] = &[
+use crate::root;
+
+/// The crates, lowest first, each with those that it may name. A new arrow is a line here and its reason in the commit.
+const CRATES: &[(&str, &str)] = &[
+    ("embed", ""),
+    ("text", ""),
+    ("linux", "text"),
+    ("verdict", "text"),
+    ("diagnose", "embed text linux verdict"),
+    ("settings", "text linux verdict diagnose"),
+    ("node", "embed text linux verdict settings"),
+    ("plan", "text linux verdict settings node"),
+    ("lint", "text linux verdict settings plan"),
+    ("muster", "text linux verdict settings plan"),
+    ("logs", "text linux verdict settings"),
+    ("supervise", "embed text linux verdict node"),
+    ("preflight", "text linux verdict settings node plan muster"),
+    ("monitor", "text linux verdict diagnose settings node logs supervise"),
     (
-        "text",
-        "annotations columns embedded escape lang letters mask nearest pattern ranges rank run_id style version",
+        "report",
+        "embed text linux verdict diagnose settings node plan muster logs preflight monitor",
     ),
     (
-        "linux",
-        "cgroups cpus deadline host own_executable pace procfs random regular_file signal sys terminal users",
+        "ranklaunch",
+        "text linux verdict diagnose settings node plan lint muster logs supervise preflight monitor report",
     ),
-    ("verdict", "outcome verdict"),
-    ("diagnose", "diagnose recorder stacks"),
-    (
-        "settings",
-        "arguments cli contract endpoint engine hostlist launchers settings torchrun_options",
-    ),
-    ("node", "observe probe"),
-    ("plan", "plan"),
-    ("lint", "lint"),
-    ("muster", "muster names net"),
-    ("logs", "logs"),
-    ("supervise", "inject supervise warm"),
-    ("preflight", "check clear decide prepare"),
-    ("monitor", "export hang history status watch"),
-    ("report", "findings report top"),
-    ("ranklaunch", "launch"),
 ];
+/// Arrows of the graph. More of them is a worse house.
+const MOST_ARROWS: usize = 80;
 
-/// The place of a room's floor in [`FLOORS`].
-fn floor(room: &str) -> Option<usize> {
-    FLOORS.iter().position(|(_, rooms)| rooms.split(' ').any(|known| known == room))
-}
-
-/// The imports of a crate that lead up.
-fn ups(read: &Crate) -> impl Iterator<Item = Edge> {
-    let rooms = read.files();
-    let floor = move |file: &Path| floor(rooms.get(file)?);
-    let is_up = move |edge: &Edge| match (floor(&edge.from), floor(&edge.to)) {
-        (Some(from), Some(to)) => from < to,
-        _ => false,
-    };
-    read.edges().into_values().filter(is_up)
-}
-
-#[test]
-fn no_room_needs_a_higher_one() {
-    let read = Crate::read(&root().join("src/lib.rs"));
-    let line = |edge: Edge| {
-        format!("{}:{} → {} ({})", shown(&edge.from), edge.line, shown(&edge.to), edge.name)
-    };
-    let ups: Vec<String> = ups(&read).map(line).collect();
-    assert!(ups.is_empty(), "{} imports lead up:\n{}", ups.len(), ups.join("\n"));
-}
-
-/// The control: an import that leads up, beside those that may be.
-#[test]
-fn an_import_that_leads_up_is_seen() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (file, text) in [
-        ("lib.rs", "mod lang;\nmod launch;\nmod verdict;"),
-        ("lang.rs", "pub struct Lang;\n#[cfg(test)] mod tests { use crate::launch::main; }"),
-        ("verdict.rs", "pub fn code() { crate::launch::main() }"),
-        ("launch.rs", "use crate::verdict::code;\npub fn main() { let _ = crate::lang::Lang; }"),
-    ] {
-        std::fs::write(folder.path().join(file), text).expect("a file");
+/// What each crate of the launcher names, by cargo's own account.
+fn named() -> BTreeMap<String, BTreeSet<String>> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
+    let output = cargo.current_dir(root()).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let short = |name: &str| name.strip_prefix("ranklaunch-").unwrap_or(name).to_owned();
+    let mut named = BTreeMap::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = short(package["name"].as_str().expect("a name"));
+        let needed = package["dependencies"].as_array().expect("dependencies").iter();
+        let needed = needed.filter(|one| one["kind"].is_null() && one["path"].is_string());
+        let needed = needed.map(|one| short(one["name"].as_str().expect("a name"))).collect();
+        if !matches!(&*name, "harness" | "node-probe") {
+            named.insert(name, needed);
+        }
     }
-    let read = Crate::read(&folder.path().join("lib.rs"));
-    let ups: Vec<String> = ups(&read).map(|edge| edge.name).collect();
-    assert_eq!(ups, ["crate::launch::main"]);
+    named
+}
+
+fn allowed() -> BTreeMap<String, BTreeSet<String>> {
+    let row = |(name, names): &(&str, &str)| {
+        ((*name).to_owned(), names.split_whitespace().map(str::to_owned).collect())
+    };
+    CRATES.iter().map(row).collect()
 }
 
 #[test]
-fn every_room_has_one_floor() {
-    let read = Crate::read(&root().join("src/lib.rs"));
-    let files = read.files();
-    let rooms: BTreeSet<&str> = files.values().map(String::as_str).collect();
-    let named: Vec<&str> = FLOORS.iter().flat_map(|(_, rooms)| rooms.split(' ')).collect();
-    let once: BTreeSet<&str> = named.iter().copied().collect();
-    assert_eq!(named.len(), once.len(), "a room stands twice");
-    // The façade for tests opens every room.
-    let rooms = rooms.difference(&BTreeSet::from(["testing"])).copied().collect();
-    assert_eq!(once, rooms);
+fn every_crate_names_what_its_row_says() {
+    assert_eq!(named(), allowed());
+    let arrows: usize = allowed().values().map(BTreeSet::len).sum();
+    assert!(arrows <= MOST_ARROWS, "{arrows} arrows");
+}
+
+#[test]
+fn no_row_names_a_higher_crate() {
+    for (at, (name, names)) in CRATES.iter().enumerate() {
+        for other in names.split_whitespace() {
+            let place = CRATES.iter().position(|(known, _)| *known == other);
+            assert!(place.is_some_and(|place| place < at), "{name} names {other}");
+        }
+    }
+}
+
+/// An arrow that no import draws is one that somebody will use.
+#[test]
+fn every_arrow_is_drawn_by_an_import() {
+    for (name, names) in CRATES {
+        let sources = sources(&root().join("src").join(name));
+        for other in names.split_whitespace() {
+            let path = format!("{other}::");
+            let is_named = sources.iter().any(|text| text.contains(&path));
+            assert!(is_named, "{name} names nothing of {other}");
+        }
+    }
+}
+
+fn sources(folder: &Path) -> Vec<String> {
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            texts.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            texts.push(std::fs::read_to_string(path).expect("text"));
+        }
+    }
+    texts
+}
+
+/// The graph as docs/architecture.md shows it: what a crate names beyond what these name themselves.
+fn drawn(named: &BTreeMap<String, BTreeSet<String>>) -> String {
+    let mut out = String::new();
+    for (name, _) in CRATES.iter().rev() {
+        let names = &named[*name];
+        let is_direct = |one: &&String| !names.iter().any(|other| reaches(named, other, one));
+        let mut direct: Vec<&str> = names.iter().filter(is_direct).map(String::as_str).collect();
+        direct.sort_by_key(|name| CRATES.iter().position(|(known, _)| known == name));
+        let arrow = if direct.is_empty() { "" } else { "→ " };
+        let _ = writeln!(out, "{}", format!("{name:<11}{arrow}{}", direct.join(", ")).trim_end());
+    }
+    out
+}
+
+fn reaches(named: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
+    named[from].iter().any(|one| one == to || reaches(named, one, to))
+}
+
+#[test]
+fn the_architecture_begins_with_the_graph() {
+    let page = root().join("docs/architecture.md");
+    let text = std::fs::read_to_string(&page).expect("a page");
+    let (before, rest) = text.split_once("```text\n").expect("a block");
+    let (shown, after) = rest.split_once("```\n").expect("its end");
+    let drawn = drawn(&named());
+    if std::env::var_os("RANKLAUNCH_WRITE_DOCS").is_some() {
+        std::fs::write(&page, format!("{before}```text\n{drawn}```\n{after}")).expect("written");
+        return;
+    }
+    assert_eq!(shown, drawn, "make docs writes it");
+}
+
+/// The control: what a crate names by another one is not drawn, and what only it names is.
+#[test]
+fn a_graph_is_drawn_without_what_follows() {
+    let row = |(name, names): (&str, &[&str])| {
+        (name.to_owned(), names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>())
+    };
+    let mut named: BTreeMap<_, _> = CRATES.iter().map(|(name, _)| row((name, &[]))).collect();
+    named.extend([row(("linux", &["text"])), row(("plan", &["text", "linux", "embed"]))]);
+    let drawn = drawn(&named);
+    assert!(drawn.contains("\nplan       → embed, linux\n"), "{drawn}");
+    assert!(drawn.contains("\nlinux      → text\n"), "{drawn}");
 }

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use harness::{Ended, Launcher, free_port, python, run_args};
-use ranklaunch::testing::torchrun::torchrun_options;
+use settings::torchrun_options::torchrun_options;
 
 /// `sh -c SCRIPT` as the program.
 fn shell(engine: &str, nproc: u32, options: &[&str], script: &str) -> Launcher {

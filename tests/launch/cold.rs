@@ -78,7 +78,7 @@ impl Slow {
     fn reads_ahead(&self, module: &str, bound: u64) -> String {
         let report = self.venv.path().join("ahead");
         let files = ["bytecode.py", "shared_object.py", "ahead.py"];
-        let files = files.map(|name| root().join("src/warm").join(name));
+        let files = files.map(|name| root().join("src/supervise/warm").join(name));
         let text = format!(
             "import sys; given = {{'__name__': 'ahead', 'ROOTS': [{module:?}], \
              'PATH': sys.path[1:], 'BOUND': {bound}, 'REPORT': {report:?}}}\n\
@@ -209,7 +209,7 @@ fn nothing_is_read_ahead_beside_a_running_job() {
 #[test]
 fn what_a_module_imports_is_in_its_bytecode() {
     let mut reads = Command::new(python());
-    reads.arg(program("imports.py")).arg(root().join("src/warm/bytecode.py"));
+    reads.arg(program("imports.py")).arg(root().join("src/supervise/warm/bytecode.py"));
     let output = reads.output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

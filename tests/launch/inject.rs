@@ -213,7 +213,7 @@ fn asked_at_its_end() -> (Child, UnixStream, tempfile::TempDir) {
     let script = "import torch.distributed; print('imported', flush=True); input()";
     let mut rank = Command::new(python())
         .args(["-c", script])
-        .env("PYTHONPATH", root().join("src/inject"))
+        .env("PYTHONPATH", root().join("src/supervise/inject"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("RANKLAUNCH_CONTROL", folder.path())
         .env("RANK", "0")

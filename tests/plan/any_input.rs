@@ -11,18 +11,17 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use linux::host::Host;
+use plan::{Plan, Scope};
+use preflight::check::CheckStatus;
+use preflight::decide::{Stage, decide};
 use proptest::prelude::*;
-use ranklaunch::testing::check::CheckStatus;
-use ranklaunch::testing::cli::{self, Command};
-use ranklaunch::testing::decide::{Stage, decide};
-use ranklaunch::testing::host::Host;
-use ranklaunch::testing::lang::{Lang, Text};
-use ranklaunch::testing::launch::{Deadlines, observe_within};
-use ranklaunch::testing::observe;
-use ranklaunch::testing::plan::{Plan, Scope};
-use ranklaunch::testing::report::{closing, plan_json, plan_shell, plan_view};
-use ranklaunch::testing::settings::{self, LayoutRule, ProbeMode};
-use ranklaunch::testing::verdict::{Refusal, Verdict};
+use ranklaunch::collect::{Deadlines, observe_within};
+use report::{closing, plan_json, plan_shell, plan_view};
+use settings::cli::{self, Command};
+use settings::{self, LayoutRule, ProbeMode};
+use text::lang::{Lang, Text};
+use verdict::{Refusal, Verdict};
 
 use tokio::runtime::Runtime;
 
@@ -150,7 +149,7 @@ fn value_of(legal: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
 
 /// A variable of a platform, of NCCL and CUDA, or an unknown one.
 fn variable() -> impl Strategy<Value = (OsString, OsString)> {
-    let known = observe::known_variables();
+    let known = settings::contract::known_variables();
     let names: Vec<&str> = known.iter().chain(MORE_VARIABLES).copied().collect();
     let name =
         prop_oneof![9 => prop::sample::select(names).prop_map(str::to_owned), 1 => "[A-Z_]{1,6}"];

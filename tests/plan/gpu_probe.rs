@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::testing::host::Host;
-use ranklaunch::testing::observe::gpu::{FabricState, gpus_within};
-use ranklaunch::testing::observe::{GpuFacts, GpuSource};
-use ranklaunch::testing::probe::{self, Answer, ProbeError};
-use ranklaunch::testing::settings::ProbeMode;
+use linux::host::Host;
+use node::observe::gpu::{FabricState, gpus_within};
+use node::observe::{GpuFacts, GpuSource};
+use node::probe::{self, Answer, ProbeError};
+use settings::ProbeMode;
 
 /// Long enough for a busy machine; no passing test waits for it.
 const TIMEOUT: Duration = Duration::from_secs(20);

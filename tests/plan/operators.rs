@@ -414,7 +414,7 @@ fn an_elastic_policy_reaches_torchrun_as_a_whole() {
 
 #[test]
 fn every_variable_of_torchrun_has_a_use_or_reason() {
-    for (option, is_switch) in ranklaunch::testing::torchrun::torchrun_options() {
+    for (option, is_switch) in settings::torchrun_options::torchrun_options() {
         let variable = format!("PET_{}", option.replace('-', "_").to_uppercase());
         let value = if is_switch { "1" } else { "7" };
         let node = Node::with_gpus(4).platform("PET_NNODES=1 PET_NODE_RANK=0");

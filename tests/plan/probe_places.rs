@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use harness::inside::name_of;
 use harness::skipped;
-use ranklaunch::testing::probe::{self, Answer, ProbeError};
-use ranklaunch::testing::settings::ProbeMode;
+use node::probe::{self, Answer, ProbeError};
+use settings::ProbeMode;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Printed by a place once it is built: what fails after it is a failure.

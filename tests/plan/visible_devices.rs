@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use harness::chance::Chance;
 use harness::fake_nvml::FakeNvml;
-use ranklaunch::testing::observe::Gpu;
-use ranklaunch::testing::observe::gpu::visible;
+use node::observe::Gpu;
+use node::observe::gpu::visible;
 use serde::Deserialize;
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-# Compiles a module and compares what src/warm/bytecode.py, its argument, finds in it with what it imports.
+# Compiles a module and compares what src/supervise/warm/bytecode.py, its argument, finds in it with what it imports.
 import sys
 
 given = {}

@@ -1,10 +1,10 @@
 //! One log.
 
-use crate::diagnose::{LogScan, Origin, Scanned, catalogue, diagnose};
+use crate::{LogScan, Origin, Scanned, catalogue, diagnose};
 
 /// Reads the same log whole and in pieces; panics where the two differ. The first byte says how
 /// large the pieces are.
-pub(crate) fn log(data: &[u8]) -> bool {
+pub fn log(data: &[u8]) -> bool {
     let Some((size, log)) = data.split_first() else { return false };
     let whole = read(std::iter::once(log));
     let cut = read(log.chunks(usize::from(*size) + 1));

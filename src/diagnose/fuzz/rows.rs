@@ -1,13 +1,13 @@
 //! Rows of a profile's `[[diagnose]]`.
 
-use crate::diagnose::catalogue::Catalogue;
-use crate::diagnose::fragments::{SHORTEST, fragments};
-use crate::diagnose::rows::{Domain, Role, Row, Stream};
-use crate::diagnose::{LogScan, Origin, diagnose};
-use crate::fuzzing::Choices;
-use crate::lang::Text;
-use crate::pattern::compile;
-use crate::verdict::{Owner, Retry};
+use crate::catalogue::Catalogue;
+use crate::fragments::{SHORTEST, fragments};
+use crate::rows::{Domain, Role, Row, Stream};
+use crate::{LogScan, Origin, diagnose};
+use text::fuzzing::Choices;
+use text::lang::Text;
+use text::pattern::compile;
+use verdict::{Owner, Retry};
 
 /// Bytes of a compiled pattern in `pattern`, so that a run takes milliseconds.
 const LONGEST_PATTERN: usize = 400;
@@ -15,7 +15,7 @@ const LONGEST_PATTERN: usize = 400;
 /// A pattern, then a line behind a NUL byte.
 ///
 /// Every line that the pattern matches holds one of its fragments in any case; else the line would never be looked at.
-pub(crate) fn pattern(data: &[u8]) -> bool {
+pub fn pattern(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let (pattern, line) = (choices.until_nul(), choices.0);
     let Ok(pattern) = std::str::from_utf8(pattern) else { return false };
@@ -51,7 +51,7 @@ pub(crate) fn pattern(data: &[u8]) -> bool {
 ///
 /// The row is refused with a key and a reason in both languages, or it is found exactly where its pattern matches, and a
 /// log is read the same however it is cut.
-pub(crate) fn catalogue(data: &[u8]) -> bool {
+pub fn catalogue(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let flags = choices.byte();
     let cut = choices.below(100) + 1;

@@ -2,8 +2,8 @@
 
 use super::super::{Diagnosis, Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
-use crate::rank::GlobalRank;
-use crate::verdict::Confidence;
+use text::rank::GlobalRank;
+use verdict::Confidence;
 
 const OOM: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free.\n";
 const RAISED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    main()\n  File \"/work/data.py\", line 4, in load\n    raise ValueError(name)\nValueError: no label for cat.png\n";

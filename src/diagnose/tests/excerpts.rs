@@ -2,7 +2,7 @@
 
 use super::super::{Origin, catalogue, diagnose, diagnose_whole};
 use super::{id, of, scanned};
-use crate::verdict::Confidence;
+use verdict::Confidence;
 
 const ARGUMENTS: &str = "unrecognized arguments: --lora_rank=16\n";
 const CHILD_FAILED: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n";

@@ -2,7 +2,7 @@
 
 use super::super::{Catalogue, Diagnosis, LogScan, Origin, Row, catalogue, diagnose};
 use super::id;
-use crate::lang::Text;
+use text::lang::Text;
 
 const RAISED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    main()\n";
 

@@ -2,7 +2,7 @@
 
 use super::super::{Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
-use crate::verdict::Confidence;
+use verdict::Confidence;
 
 const PROBE: &str = "Traceback (most recent call last):\n  File \"/work/probe.py\", line 1, in <module>\n    import flash_attn\nModuleNotFoundError: No module named 'flash_attn'\n";
 const RAISED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    main()\nValueError: no label for cat.png\n";

@@ -1,7 +1,7 @@
 //! Tracebacks in the forms in which they are printed.
 
 use super::{id, of};
-use crate::verdict::Confidence;
+use verdict::Confidence;
 
 fn cause_and_frame(log: &str) -> (String, Option<String>) {
     let diagnosis = of(log);

@@ -11,9 +11,9 @@ use super::super::word::{is_template, shell_names};
 use super::super::workload::{Workload, is_shell, references};
 use super::super::yaml::{Node, NodeKind};
 use super::sizes::nodes;
-use crate::lang::Text;
-use crate::text;
-use crate::verdict::Id;
+use text::lang::Text;
+use text::text;
+use verdict::Id;
 
 /// Literal variables of a container: its own, and what its script exports.
 fn literals<'b>(container: &'b Container<'_>) -> impl Iterator<Item = (&'b str, &'b str, usize)> {

@@ -7,10 +7,10 @@ use super::super::pods::{Container, Group};
 use super::super::quantity;
 use super::super::scene::Scene;
 use super::super::yaml::Node;
-use crate::lang::Text;
-use crate::launchers;
-use crate::own_executable::has_usual_name;
-use crate::text;
+use linux::own_executable::has_usual_name;
+use settings::launchers;
+use text::lang::Text;
+use text::text;
 
 /// Every container whose complete pod is in the manifest, with its group.
 fn whole<'a, 'b>(

@@ -9,9 +9,9 @@ use super::super::word::Word;
 use super::super::yaml::Node;
 use super::nodes::is_dynamic;
 use super::sizes::{StatedSize, stated_nodes};
-use crate::lang::Text;
-use crate::text;
-use crate::verdict::Id;
+use text::lang::Text;
+use text::text;
+use verdict::Id;
 
 /// The JobSpec of a plain or a cron Job.
 fn job_spec<'a>(scene: &Scene<'a, '_>) -> Option<&'a Node> {

@@ -7,8 +7,8 @@ use super::super::pods::{Container, Group};
 use super::super::scene::{Scene, containers, launch_sites};
 use super::layout::ulysses;
 use super::sizes::{StatedSize, per_node, stated_nodes};
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let job = scene.job;

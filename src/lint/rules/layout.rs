@@ -1,6 +1,6 @@
 //! Rules about sequence-parallel sizes, the number of processes and the model's heads.
 //!
-//! The planner's own functions judge ([`crate::plan::layout`], [`crate::plan::select`]); this
+//! The planner's own functions judge ([`plan::layout`], [`plan::select`]); this
 //! file adds only lines and texts.
 
 use std::ffi::OsString;
@@ -11,12 +11,12 @@ use super::super::profiles;
 use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
 use super::sizes::{nodes, world as world_of};
-use crate::plan::layout::{LayoutProblem, Literal, is_legal, solve};
-use crate::plan::sizes::{self, Axis};
-use crate::plan::{Notes, conditional, heads as heads_of, select as rows};
-use crate::settings::{LayoutRule, Program, Settings, Source};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use plan::layout::{LayoutProblem, Literal, is_legal, solve};
+use plan::sizes::{self, Axis};
+use plan::{Notes, conditional, heads as heads_of, select as rows};
+use settings::{LayoutRule, Program, Settings, Source};
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The layout from ranklaunch's settings, or else from the known script.
 fn settings<'b>(scene: &Scene<'_, 'b>, place: &LaunchSite<'_, 'b>) -> Option<&'b Settings> {

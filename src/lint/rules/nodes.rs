@@ -7,8 +7,8 @@ use super::super::scene::{LaunchSite, Scene, containers, launch_sites};
 use super::super::workload::passes_index;
 use super::super::yaml::Node;
 use super::sizes::{StatedSize, nodes, per_node, stated_nodes};
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
     array(scene, findings);

@@ -7,8 +7,8 @@ use super::super::quantity;
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites, trains};
 use super::super::workload::Workload;
 use super::super::yaml::Node;
-use crate::settings::{self, grace};
-use crate::text;
+use settings::grace;
+use text::text;
 
 pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for (_, container) in containers(scene) {

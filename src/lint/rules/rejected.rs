@@ -9,8 +9,8 @@ use super::super::scene::Scene;
 use super::super::word::is_template;
 use super::super::workload::Workload;
 use super::super::yaml::{Node, NodeKind, Scalar};
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// The type of a field.
 #[derive(Clone, Copy)]

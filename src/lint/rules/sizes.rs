@@ -5,7 +5,7 @@ use super::super::launchers::{FlagField, Launcher};
 use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
 use super::super::workload::Workload;
-use crate::text;
+use text::text;
 
 /// A number that the manifest may give.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use super::super::index::{Entry, INDEX};
 use super::super::pages::{Cursor, LogLine, Wanted, page};
-use crate::fuzzing::{Choices, assert_printable};
+use text::fuzzing::{Choices, assert_printable};
 
 /// Pages that a reader asks for at most: each moves the cursor.
 const MOST_PAGES: usize = 600;
@@ -21,7 +21,7 @@ static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 ///
 /// The pages end, whatever the index says, and have the same lines whatever their size; no file outside of the attempt
 /// is read, and no line has what a terminal would obey.
-pub(crate) fn index(data: &[u8]) -> bool {
+pub fn index(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let most = choices.below(64) + 1;
     let (index, first) = (choices.until_nul(), choices.until_nul());

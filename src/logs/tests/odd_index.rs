@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use crate::logs::{Cursor, Wanted, Writer, page};
+use crate::Cursor;
+use crate::Wanted;
+use crate::Writer;
+use crate::page;
 
 /// `ranklaunch logs` shows what is there.
 #[test]

@@ -152,7 +152,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
     let writer = endless(to, Arc::clone(&stop), Arc::clone(&written));
     let so_far = || written.load(Ordering::Relaxed);
     for _ in 0..3 {
-        use crate::sys::{PollFd, PollFlags, poll};
+        use linux::sys::{PollFd, PollFlags, poll};
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
         let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("opened");
         wait_until("a write", || {
@@ -281,7 +281,7 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
 
 #[test]
 fn a_file_as_console_that_fails_is_tried_again() {
-    use crate::logs::write::WriteFailure;
+    use crate::write::WriteFailure;
     let failure = |errno: i32| WriteFailure {
         error: std::io::Error::from_raw_os_error(errno),
         lines: 0,

@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::lang::Text;
-use crate::muster::config::Config;
-use crate::muster::keepalive::{self, Heartbeat, Pause};
-use crate::muster::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
+use crate::config::Config;
+use crate::keepalive::{self, Heartbeat, Pause};
 use crate::net::on_all_addresses;
-use crate::text;
+use crate::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
+use text::lang::Text;
+use text::text;
 
 /// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// How a connection ended.
 #[derive(Debug)]
-pub(crate) enum ConnectionLost {
+pub enum ConnectionLost {
     Broken(ChannelError),
     Silent,
 }
 
 impl ConnectionLost {
     /// Without a look at node 0's port.
-    pub(crate) fn loss(&self) -> Loss {
+    pub fn loss(&self) -> Loss {
         match self {
             ConnectionLost::Broken(_) => Loss::Cut,
             ConnectionLost::Silent => Loss::Silent,
         }
     }
 
-    pub(crate) fn text(&self) -> Text {
+    pub fn text(&self) -> Text {
         match self {
             ConnectionLost::Broken(error) => error.text(),
             ConnectionLost::Silent => text!("it stopped responding", "不再应答"),
@@ -49,23 +49,23 @@ pub(crate) enum Received<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     channel: Channel<FromNode0>,
-    pub(crate) config: Config,
-    pub(crate) heartbeat: Heartbeat,
+    pub config: Config,
+    pub heartbeat: Heartbeat,
     heard: Instant,
     longest: Duration,
     /// The last memory use that this node reported.
-    pub(crate) reported: Option<Memory>,
+    pub reported: Option<Memory>,
     /// The last memory use that node 0 reported.
-    pub(crate) memory: Option<Memory>,
-    pub(crate) pause: Pause,
+    pub memory: Option<Memory>,
+    pub pause: Pause,
     /// Open as long as this agent lives; nothing is said on it.
     alive: Option<TcpListener>,
 }
 
 impl Connection {
-    pub(crate) fn new(channel: Channel<FromNode0>, config: &Config) -> Connection {
+    pub fn new(channel: Channel<FromNode0>, config: &Config) -> Connection {
         keepalive::prepare(channel.stream());
         Connection {
             channel,
@@ -87,31 +87,31 @@ impl Connection {
     }
 
     /// Goes on over another connection.
-    pub(crate) fn resume(&mut self, channel: Channel<FromNode0>) {
+    pub fn resume(&mut self, channel: Channel<FromNode0>) {
         keepalive::prepare(channel.stream());
         (self.channel, self.heard) = (channel, Instant::now());
         self.heartbeat.is_due_now();
     }
 
     /// The job starts: from now on heartbeats are as frequent as the peer timeout requires.
-    pub(crate) fn started(mut self) -> Connection {
+    pub fn started(mut self) -> Connection {
         self.heartbeat = Heartbeat::every(self.config.heartbeat());
         self.longest = self.config.longest_silence();
         self
     }
 
-    pub(crate) fn stream(&self) -> &tokio::net::TcpStream {
+    pub fn stream(&self) -> &tokio::net::TcpStream {
         self.channel.stream()
     }
 
     /// Sends a frame. A failed connection is noticed by its silence, or after everything
     /// received before was read.
-    pub(crate) async fn send(&mut self, frame: &FromMember) {
+    pub async fn send(&mut self, frame: &FromMember) {
         let _ = timeout(self.config.peer_timeout, self.channel.send(frame)).await;
     }
 
     /// The next frame that is no ping or heartbeat.
-    pub(crate) async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
+    pub async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
         match self.next_or(std::future::pending::<std::convert::Infallible>()).await? {
             Received::Frame(frame) => Ok(*frame),
             Received::Other(never) => match never {},
@@ -153,7 +153,7 @@ impl Connection {
     }
 
     /// Closes, after the last frames were sent.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         let _ = timeout(CLOSE, self.channel.close()).await;
     }
 }

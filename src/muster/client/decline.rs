@@ -7,21 +7,21 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::problem::incompatible;
-use crate::host::Host;
-use crate::lang::Text;
-use crate::muster::config::Config;
-use crate::muster::protocol::handshake::{self, Rejection};
-use crate::muster::protocol::{ChannelError, FromMember, FromNode0};
+use crate::config::Config;
 use crate::net::{Dialer, Target};
-use crate::text;
-use crate::verdict::Refusal;
+use crate::protocol::handshake::{self, Rejection};
+use crate::protocol::{ChannelError, FromMember, FromNode0};
+use linux::host::Host;
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
 
 /// Nodes of one job start within seconds.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Result of notifying node 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Declined {
+pub enum Declined {
     /// Node 0 knows, and tells the others.
     Told,
     /// Node 0 refuses as well, for a reason of its own.
@@ -33,12 +33,7 @@ pub(crate) enum Declined {
 }
 
 /// Tells node 0 that this node cannot take part, if node 0 can be reached within a few seconds.
-pub(crate) async fn decline(
-    host: &Host,
-    config: &Config,
-    hostname: &str,
-    refusal: &Refusal,
-) -> Declined {
+pub async fn decline(host: &Host, config: &Config, hostname: &str, refusal: &Refusal) -> Declined {
     let mut outcome = Declined::Absent(text!("no answer", "无应答"));
     let tell = async {
         let mut dialer = Dialer::new(Target {

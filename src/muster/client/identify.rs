@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::problem::{JoinProblem, StoreOwner, taken};
-use crate::lang::Text;
-use crate::muster::config::{Config, Without};
-use crate::muster::foreign::store::{self, StoreAnswer};
-use crate::muster::foreign::{ForeignAction, program};
+use crate::config::{Config, Without};
+use crate::foreign::store::{self, StoreAnswer};
+use crate::foreign::{ForeignAction, program};
 use crate::net::Seen;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// Another job must hold the port for this long, since it may be about to end.
 const OTHER_JOB: Duration = Duration::from_secs(3);

@@ -14,17 +14,17 @@ use super::offer::Offer;
 use super::problem::{self, JoinProblem, incompatible};
 use super::resume::{Resumption, spread};
 use super::second_port;
-use crate::host::Host;
-use crate::lang::Text;
-use crate::muster::clock::{millis, now};
-use crate::muster::config::Config;
-use crate::muster::foreign::ForeignAction;
-use crate::muster::protocol::handshake::{self, Rejection};
-use crate::muster::protocol::{Channel, FromMember, FromNode0, NodeSummary};
+use crate::clock::{millis, now};
+use crate::config::Config;
+use crate::foreign::ForeignAction;
 use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, jitter};
-use crate::pace::with_lines;
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::protocol::handshake::{self, Rejection};
+use crate::protocol::{Channel, FromMember, FromNode0, NodeSummary};
+use linux::host::Host;
+use linux::pace::with_lines;
+use text::lang::Text;
+use verdict::{Id, Refusal, Verdict};
 
 /// After this silence a node asks whether the peer is a store.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -283,13 +283,11 @@ fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::protocol::Secret;
+    use crate::protocol::Secret;
 
     #[test]
     fn the_first_dials_spread_with_the_job_and_with_what_a_node_costs() {
-        let of = |nnodes, secret| {
-            spread(&Config { secret, ..crate::muster::tests::config(1, nnodes, 1) })
-        };
+        let of = |nnodes, secret| spread(&Config { secret, ..crate::tests::config(1, nnodes, 1) });
         assert_eq!(of(10_000, None), Duration::from_secs(1));
         assert_eq!(of(10_000, Some(Secret::of_test(1))), Duration::from_secs(2));
         assert!(of(8, None) < Duration::from_millis(1), "a small job does not wait");

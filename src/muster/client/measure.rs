@@ -6,16 +6,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Connection, Received};
-use crate::muster::links::endpoint::{MeasureTarget, Measurement, WHOLE};
-use crate::muster::links::schedule::{ALL_STEPS, STEP};
-use crate::muster::protocol::{FromMember, FromNode0, LinkReport, Loss};
+use crate::links::endpoint::{MeasureTarget, Measurement, WHOLE};
+use crate::links::schedule::{ALL_STEPS, STEP};
+use crate::protocol::{FromMember, FromNode0, LinkReport, Loss};
 
 /// A place among the nodes that measure.
 #[derive(Debug)]
 pub struct MeasureSession {
-    pub(crate) connection: Connection,
-    pub(crate) hostname: String,
-    pub(crate) token: String,
+    pub connection: Connection,
+    pub hostname: String,
+    pub token: String,
 }
 
 impl MeasureSession {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use super::connection::Connection;
 use super::resume::Resumption;
 use super::run;
-use crate::lang::Text;
-use crate::muster::protocol::{Agreement, Difference, FromMember, FromNode0};
-use crate::muster::session::Session;
-use crate::verdict::Refusal;
+use crate::protocol::{Agreement, Difference, FromMember, FromNode0};
+use crate::session::Session;
+use text::lang::Text;
+use verdict::Refusal;
 
 /// What node 0 proposes.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ pub struct Offer {
     pub said: Vec<u64>,
     /// Our end of the connection.
     pub local: Option<SocketAddr>,
-    pub(crate) connection: Connection,
+    pub connection: Connection,
     /// Milliseconds from our clock to node 0's.
-    pub(crate) offset: i64,
-    pub(crate) resume: Option<Resumption>,
-    pub(crate) me: run::Me,
+    pub offset: i64,
+    pub resume: Option<Resumption>,
+    pub me: run::Me,
 }
 
 /// How the agreement ended.

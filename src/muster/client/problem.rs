@@ -4,15 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::lang::Text;
-use crate::muster::config::Config;
-use crate::muster::protocol::JobKey;
-use crate::muster::protocol::handshake::Rejection;
-use crate::muster::second_port::second_port;
+use crate::config::Config;
 use crate::net::{DialError, Observation, Seen};
-use crate::pace::{clock, spell};
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::protocol::JobKey;
+use crate::protocol::handshake::Rejection;
+use crate::second_port::second_port;
+use linux::pace::{clock, spell};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal, Verdict};
 
 /// Result of one attempt to reach node 0.
 #[derive(Debug, Clone)]
@@ -267,7 +267,7 @@ fn remedy(rejection: &Rejection) -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::tests::config;
+    use crate::tests::config;
 
     #[test]
     fn the_verdict_keeps_what_said_the_most() {

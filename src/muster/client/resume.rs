@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::muster::config::Config;
-use crate::muster::protocol::handshake;
-use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Loss, ResumePoint};
-use crate::muster::reach::{AGAIN, Cut, Port, Sight, port};
+use crate::config::Config;
 use crate::net::{connect, jitter};
+use crate::protocol::handshake;
+use crate::protocol::{Channel, FromMember, FromNode0, Hello, Loss, ResumePoint};
+use crate::reach::{AGAIN, Cut, Port, Sight, port};
 
 /// The interval over which nodes that start at the same time spread their first dial. About the
 /// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
@@ -30,22 +30,17 @@ const ANSWER: Duration = Duration::from_secs(3);
 
 /// Where and how this node takes up its session again.
 #[derive(Debug)]
-pub(crate) struct Resumption {
+pub struct Resumption {
     node_0: SocketAddr,
     /// Node 0's host name.
-    pub(crate) hostname: String,
+    pub hostname: String,
     hello: Hello,
     was_reached: Arc<AtomicBool>,
 }
 
 impl Resumption {
     /// `node_0`: the address where node 0 was reached.
-    pub(crate) fn new(
-        config: &Config,
-        hostname: &str,
-        point: ResumePoint,
-        node_0: IpAddr,
-    ) -> Resumption {
+    pub fn new(config: &Config, hostname: &str, point: ResumePoint, node_0: IpAddr) -> Resumption {
         let node_0 = SocketAddr::new(node_0, point.port);
         let ResumePoint { token, hostname: first, .. } = point;
         let hello = Hello { resume: Some(token), ..config.hello(hostname) };
@@ -54,7 +49,7 @@ impl Resumption {
 
     /// Dials once when the job has started, since a port that was never reached tells nothing later.
     /// Not before: node 0 would count it among the strangers.
-    pub(crate) fn reach(&self, config: &Config) {
+    pub fn reach(&self, config: &Config) {
         let (node_0, reached) = (self.node_0, Arc::clone(&self.was_reached));
         let pause = jitter(spread(config));
         tokio::spawn(async move {
@@ -63,8 +58,8 @@ impl Resumption {
         });
     }
 
-    #[cfg(test)]
-    pub(crate) fn address(&self) -> SocketAddr {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn address(&self) -> SocketAddr {
         self.node_0
     }
 
@@ -72,7 +67,7 @@ impl Resumption {
     ///
     /// # Errors
     /// When node 0 is lost.
-    pub(crate) async fn dial(&self, how: Cut, config: &Config) -> Result<Channel<FromNode0>, Loss> {
+    pub async fn dial(&self, how: Cut, config: &Config) -> Result<Channel<FromNode0>, Loss> {
         let cut = Instant::now();
         let was_reached = self.was_reached.load(Ordering::Relaxed);
         let mut sight = Sight::new(was_reached, how, config.peer_timeout);

@@ -9,13 +9,13 @@ use tokio::time::sleep;
 
 use super::connection::{Connection, ConnectionLost, Received};
 use super::resume::Resumption;
-use crate::muster::clock::now;
-use crate::muster::protocol::{
+use crate::clock::now;
+use crate::protocol::{
     Cause, Channel, FromMember, FromNode0, Loss, MemberKind, Memory, QuestionFrame,
 };
-use crate::muster::questions::desk::{Event, Outgoing};
-use crate::muster::reach::Cut;
-use crate::muster::session::{Ends, SessionCommand, SessionEvent};
+use crate::questions::desk::{Event, Outgoing};
+use crate::reach::Cut;
+use crate::session::{Ends, SessionCommand, SessionEvent};
 
 /// Interval of reading our memory use.
 const WATCH: Duration = Duration::from_millis(500);

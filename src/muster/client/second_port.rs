@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::muster::config::Config;
-use crate::muster::protocol::handshake;
-use crate::muster::protocol::{FromMember, FromNode0};
-use crate::muster::second_port::second_port;
+use crate::config::Config;
 use crate::net::connect;
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::protocol::handshake;
+use crate::protocol::{FromMember, FromNode0};
+use crate::second_port::second_port;
+use verdict::{Id, Refusal, Verdict};
 
 const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(2);

@@ -3,12 +3,12 @@
 pub(super) mod program;
 pub(super) mod store;
 
-use crate::lang::Text;
-use crate::verdict::Refusal;
+use text::lang::Text;
+use verdict::Refusal;
 
 /// What a node does about a peer that is not a node of its muster.
 #[derive(Debug)]
-pub(crate) enum ForeignAction {
+pub enum ForeignAction {
     /// It may go away.
     Wait,
     Refuse(Refusal),

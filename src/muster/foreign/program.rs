@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::lang::Text;
-use crate::muster::protocol::Stream;
 use crate::net::connect;
-use crate::text;
+use crate::protocol::Stream;
+use text::lang::Text;
+use text::text;
 
 const QUESTION: &[u8] = b"HEAD / HTTP/1.0\r\nUser-Agent: ranklaunch\r\n\r\n";
 const CONNECT: Duration = Duration::from_secs(1);

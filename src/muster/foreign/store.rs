@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::muster::protocol::{JobKey, Stream};
 use crate::net::connect;
-use crate::version::Version;
+use crate::protocol::{JobKey, Stream};
+use text::version::Version;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -206,7 +206,7 @@ pub(crate) async fn ask(peer: SocketAddr, node: u32) -> StoreAnswer {
 /// None if the answer is not that of a store.
 async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<StoreAnswer> {
     let mut nonce = [0u8; 16];
-    crate::random::fill(&mut nonce).ok()?;
+    linux::random::fill(&mut nonce).ok()?;
     stream.write_all(&compare_set(dialect, &nonce, b"")).await.ok()?;
     let value = value(stream).await?;
     if value != nonce {
@@ -235,7 +235,7 @@ async fn value(stream: &mut TcpStream) -> Option<Vec<u8>> {
 
 /// The mark in the store of this node's own job: the port of the store and the job key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoreMark {
+pub struct StoreMark {
     /// The master port, on which the engine or rank 0 listens.
     pub port: u16,
     pub key: JobKey,
@@ -243,7 +243,7 @@ pub(crate) struct StoreMark {
 
 /// Writes the job key into the store of this node as soon as it listens, and again into each
 /// later store. Ends only if something else holds the port.
-pub(crate) async fn mark(mark: &StoreMark) {
+pub async fn mark(mark: &StoreMark) {
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, mark.port));
     let mut strange = 0;
     while strange < TRIES {

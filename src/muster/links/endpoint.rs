@@ -19,13 +19,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Link, Measured, Speed};
-use crate::muster::clock::now;
-use crate::muster::config::Config;
-use crate::muster::connection_limiter::ConnectionLimiter;
-use crate::muster::keepalive;
-use crate::muster::protocol::handshake;
-use crate::muster::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
+use crate::clock::now;
+use crate::config::Config;
+use crate::connection_limiter::ConnectionLimiter;
+use crate::keepalive;
 use crate::net::connect;
+use crate::protocol::handshake;
+use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
 
 /// A lost first packet is sent again after 1 s, a second one after 2 s more.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -81,7 +81,7 @@ impl MeasureTarget {
     }
 
     /// Lets members of this muster measure from now on.
-    pub(crate) fn serve(&mut self, secret: Option<Secret>, token: String) {
+    pub fn serve(&mut self, secret: Option<Secret>, token: String) {
         let Some(listener) = self.listener.take() else { return };
         self.task = Some(tokio::spawn(accept_all(listener, secret, token)));
     }
@@ -204,10 +204,10 @@ async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
 /// What a sender needs for a measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
-    pub(crate) hello: Hello,
-    pub(crate) to: u32,
-    pub(crate) address: SocketAddr,
-    pub(crate) secret: Option<Secret>,
+    pub hello: Hello,
+    pub to: u32,
+    pub address: SocketAddr,
+    pub secret: Option<Secret>,
 }
 
 impl Measurement {

@@ -1,10 +1,10 @@
 //! The links between nodes: the order of measurements, the measurement, and the outliers.
 //!
-//! Nodes exchange these types, and [`check`](crate::check) and the report show them.
+//! Nodes exchange these types, and the checks and the report show them.
 
 use serde::{Deserialize, Serialize};
 
-use crate::muster::protocol::sanitize;
+use crate::protocol::sanitize;
 
 pub(super) mod endpoint;
 pub(super) mod judge;
@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// Takes a second measurement of the same direction into account.
-    pub(crate) fn add(&mut self, second: Link) {
+    pub fn add(&mut self, second: Link) {
         self.measured = match (&self.measured, second.measured) {
             (Measured::Speed(first), Measured::Speed(second)) => {
                 Measured::Speed(first.better(second))

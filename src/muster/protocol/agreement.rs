@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
-use crate::run_id::RunId;
+use text::run_id::RunId;
 
 /// The agreed plan. Every node renders its own command line from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Agreement {
 
 impl Agreement {
     /// Run id and timestamp become folder names and arguments.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         RunId::is_sound(&self.run_id)
             && RunId::is_sound(&self.timestamp)
             && self.nproc > 0
@@ -47,4 +47,4 @@ pub struct Again {
 
 /// Node 0's restart policy: takes the first failure of an attempt and how long the attempt
 /// lasted.
-pub(crate) type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
+pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;

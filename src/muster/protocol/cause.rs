@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::sanitize::{sanitize, sanitize_text, sanitize_why};
 use super::summary::MemberKind;
-use crate::lang::{Text, spaced};
-use crate::text;
-use crate::verdict::{Class, Id, Why};
+use text::lang::{Text, spaced};
+use text::text;
+use verdict::{Class, Id, Why};
 
 /// Last lines in a cause, so that it always fits into a frame.
 pub(crate) const LINES: usize = 20;
@@ -27,7 +27,7 @@ pub struct Memory {
 
 impl Memory {
     /// Whether the use is so near to the limit that a death is probably an OOM kill.
-    pub(crate) fn is_short(self) -> bool {
+    pub fn is_short(self) -> bool {
         self.percent() >= SHORT
     }
 
@@ -85,7 +85,7 @@ pub enum Loss {
 
 impl Cause {
     /// The cause when a node is lost.
-    pub(crate) fn lost(
+    pub fn lost(
         (node, on): (u32, Option<u32>),
         hostname: &str,
         loss: Loss,
@@ -187,7 +187,7 @@ impl Cause {
     /// Sorts the first failure to the front. A lost agent is never the consequence of a rank
     /// that failed elsewhere, although its loss reaches us after the errors that its ranks cause
     /// on other nodes. A node whose output shows only consequences is not the first.
-    pub(crate) fn order(&self) -> (bool, bool, i64, u32) {
+    pub fn order(&self) -> (bool, bool, i64, u32) {
         (!matches!(self.loss, Some(Loss::Died | Loss::Cut)), self.consequence, self.at, self.node)
     }
 

@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 
 use super::codec::{self, CodecError, LONGEST, LONGEST_UNIDENTIFIED};
 use super::messages::Message;
-use crate::lang::{Text, cause};
-use crate::text;
+use text::lang::{Text, cause};
+use text::text;
 
 /// Bytes of the length before every frame.
 const HEADER: usize = 4;
@@ -21,7 +21,7 @@ const HEADER: usize = 4;
 const TAG: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChannelError {
+pub enum ChannelError {
     #[error("the connection was closed")]
     Closed,
     #[error(transparent)]
@@ -33,7 +33,7 @@ pub(crate) enum ChannelError {
 }
 
 impl ChannelError {
-    pub(crate) fn text(&self) -> Text {
+    pub fn text(&self) -> Text {
         match self {
             ChannelError::Closed => text!("the connection was closed", "连接已关闭"),
             ChannelError::Io(error) => cause(error),
@@ -49,11 +49,11 @@ impl ChannelError {
 }
 
 /// The transport: a socket, or memory in tests.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 #[derive(Debug)]
-pub(crate) struct Channel<In, S = TcpStream> {
+pub struct Channel<In, S = TcpStream> {
     stream: S,
     inbox: Vec<u8>,
     cipher: Option<Box<TransportState>>,
@@ -62,7 +62,7 @@ pub(crate) struct Channel<In, S = TcpStream> {
 }
 
 impl<In: Message, S: Stream> Channel<In, S> {
-    pub(crate) fn new(stream: S, cipher: Option<TransportState>) -> Channel<In, S> {
+    pub fn new(stream: S, cipher: Option<TransportState>) -> Channel<In, S> {
         Channel {
             stream,
             inbox: Vec::new(),
@@ -73,7 +73,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
     }
 
     /// Allows long frames, once the peer is identified.
-    pub(crate) fn trust(&mut self) {
+    pub fn trust(&mut self) {
         self.longest = LONGEST;
     }
 
@@ -83,17 +83,17 @@ impl<In: Message, S: Stream> Channel<In, S> {
     }
 
     /// Bytes that wait for the rest of a frame.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn held(&self) -> usize {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn held(&self) -> usize {
         self.inbox.capacity()
     }
 
-    pub(crate) fn stream(&self) -> &S {
+    pub fn stream(&self) -> &S {
         &self.stream
     }
 
     /// The next frame. Cancel-safe: what was read stays in the inbox.
-    pub(crate) async fn receive(&mut self) -> Result<In, ChannelError> {
+    pub async fn receive(&mut self) -> Result<In, ChannelError> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
@@ -139,7 +139,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         Ok(Some(frame))
     }
 
-    pub(crate) async fn send(&mut self, message: &In::Answer) -> Result<(), ChannelError> {
+    pub async fn send(&mut self, message: &In::Answer) -> Result<(), ChannelError> {
         self.send_encoded(&codec::encode(message)).await
     }
 
@@ -165,7 +165,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
 
     /// Shuts down our side and waits for the peer's end, so that the last frame is not lost to a
     /// reset by unread bytes.
-    pub(crate) async fn close(mut self) {
+    pub async fn close(mut self) {
         let _ = self.stream.shutdown().await;
         let mut rest = [0u8; 256];
         while self.stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}

@@ -12,7 +12,7 @@ pub(crate) const LONGEST: usize = 60_000;
 pub(crate) const LONGEST_UNIDENTIFIED: usize = 2_048;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum CodecError {
+pub enum CodecError {
     #[error("a frame of {0} bytes is longer than allowed")]
     TooLong(usize),
     #[error("a frame cannot be read: {0}")]
@@ -43,18 +43,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::lang::Text;
-    use crate::muster::clock::now;
-    use crate::muster::links::{Link, Measured, Speed};
-    use crate::muster::protocol::agreement::{Again, Agreement};
-    use crate::muster::protocol::cause::{Cause, LINES, Loss, Memory};
-    use crate::muster::protocol::job_key::JobKey;
-    use crate::muster::protocol::messages::{FromMember, FromNode0, Hello, Purpose, ResumePoint};
-    use crate::muster::protocol::report::{LinkReport, NodeResult};
-    use crate::muster::protocol::sanitize::LETTERS;
-    use crate::muster::protocol::summary::MeasureEndpoint;
-    use crate::muster::tests::summary;
-    use crate::verdict::{Id, Refusal};
+    use crate::clock::now;
+    use crate::links::{Link, Measured, Speed};
+    use crate::protocol::agreement::{Again, Agreement};
+    use crate::protocol::cause::{Cause, LINES, Loss, Memory};
+    use crate::protocol::job_key::JobKey;
+    use crate::protocol::messages::{FromMember, FromNode0, Hello, Purpose, ResumePoint};
+    use crate::protocol::report::{LinkReport, NodeResult};
+    use crate::protocol::sanitize::LETTERS;
+    use crate::protocol::summary::MeasureEndpoint;
+    use crate::tests::summary;
+    use text::lang::Text;
+    use verdict::{Id, Refusal};
 
     /// A report of `nnodes` nodes, each with a failing check.
     fn report(nnodes: u32) -> LinkReport {

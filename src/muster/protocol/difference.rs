@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::sanitize::sanitize;
-use crate::lang::{Text, between};
-use crate::text;
-use crate::verdict::{Id, Warning};
+use text::lang::{Text, between};
+use text::text;
+use verdict::{Id, Warning};
 
 /// How many nodes a difference lists.
 pub(crate) const LISTED: usize = 8;

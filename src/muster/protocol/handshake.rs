@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use super::channel::{Channel, ChannelError, Stream};
 use super::messages::{FromMember, FromNode0, Hello};
 use super::secret::Secret;
-use crate::lang::{Text, cause};
-use crate::muster::foreign::program;
-use crate::muster::foreign::store::{self, Client};
-use crate::text;
+use crate::foreign::program;
+use crate::foreign::store::{self, Client};
+use text::lang::{Text, cause};
+use text::text;
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
@@ -46,7 +46,7 @@ const NOISE_LONGEST: usize = 128;
 
 /// Why a connection did not become a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Rejection {
+pub enum Rejection {
     /// Speaks torch's TCPStore: torchrun without ranklaunch.
     PlainTorchrun,
     /// Speaks another version of this protocol.

@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::sanitize::sanitize;
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// Never a secret: greetings and the store of a running job contain it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ impl JobKey {
     }
 
     /// `job 4711`, `the job of 2 nodes on port 29500`.
-    pub(crate) fn text(&self) -> Text {
+    pub fn text(&self) -> Text {
         let JobKey { job, port, nnodes } = self;
         match job {
             Some(job) => text!("job {job}", "任务 {job}"),
@@ -40,11 +40,11 @@ impl JobKey {
     }
 
     /// The form in a store.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<JobKey> {
+    pub fn decode(bytes: &[u8]) -> Option<JobKey> {
         let mut key: JobKey = serde_json::from_slice(bytes).ok()?;
         key.job.iter_mut().for_each(sanitize);
         Some(key)

@@ -13,12 +13,12 @@ use super::question::QuestionFrame;
 use super::report::LinkReport;
 use super::sanitize::{sanitize, sanitize_refusal, sanitize_text};
 use super::summary::NodeSummary;
-use crate::lang::Text;
-use crate::muster::links::Link;
-use crate::verdict::Refusal;
+use crate::links::Link;
+use text::lang::Text;
+use verdict::Refusal;
 
 /// The frames of one direction.
-pub(crate) trait Message: Serialize + DeserializeOwned {
+pub trait Message: Serialize + DeserializeOwned {
     /// What the other side sends.
     type Answer: Message;
 
@@ -35,7 +35,7 @@ pub(crate) trait Message: Serialize + DeserializeOwned {
 /// From any other node to node 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FromMember {
+pub enum FromMember {
     Hello(Hello),
     Summary(NodeSummary),
     Accept,
@@ -55,7 +55,7 @@ pub(crate) enum FromMember {
 /// From node 0 to any other node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FromNode0 {
+pub enum FromNode0 {
     Welcome {
         /// Node 0's steady clock in milliseconds.
         at: i64,
@@ -114,24 +114,24 @@ pub enum Purpose {
 
 /// The first frame of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) node: u32,
-    pub(crate) key: JobKey,
-    pub(crate) hostname: String,
-    pub(crate) purpose: Purpose,
+pub struct Hello {
+    pub node: u32,
+    pub key: JobKey,
+    pub hostname: String,
+    pub purpose: Purpose,
     /// The token of [`ResumePoint`], from a node that takes part already.
     #[serde(default)]
-    pub(crate) resume: Option<String>,
+    pub resume: Option<String>,
 }
 
 /// Where node 0 takes nodes back whose connection was cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ResumePoint {
-    pub(crate) port: u16,
+pub struct ResumePoint {
+    pub port: u16,
     /// Known to the nodes of this attempt only.
-    pub(crate) token: String,
+    pub token: String,
     /// Node 0's host name.
-    pub(crate) hostname: String,
+    pub hostname: String,
 }
 
 impl Message for FromMember {

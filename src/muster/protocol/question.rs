@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lang::Text;
-use crate::text;
+use text::lang::Text;
+use text::text;
 
 /// Bytes of a question.
 pub(crate) const LONGEST_QUESTION: usize = 32 << 10;
@@ -21,7 +21,7 @@ pub(crate) const LARGEST_DEFLATED: usize = 8 << 20;
 /// One side's `id` names the question, `node` who answers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum QuestionFrame {
+pub enum QuestionFrame {
     /// To a node: answer this. To node 0: ask all nodes but the sender this.
     Ask {
         id: u64,
@@ -60,7 +60,7 @@ pub(crate) enum QuestionFrame {
 /// Why a node gave no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
-pub(crate) enum NoAnswer {
+pub enum NoAnswer {
     /// Not within the time.
     Late,
     /// Its agent died, or was silent for too long.
@@ -80,7 +80,7 @@ pub(crate) enum NoAnswer {
 }
 
 impl NoAnswer {
-    pub(crate) fn text(self) -> Text {
+    pub fn text(self) -> Text {
         match self {
             NoAnswer::Late => text!("no answer in time", "未在时限内应答"),
             NoAnswer::Lost => {
@@ -113,23 +113,18 @@ impl NoAnswer {
 }
 
 impl QuestionFrame {
-    pub(crate) fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
+    pub fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
         QuestionFrame::Ask { id, within: ms(within), question: question.to_owned(), every: None }
     }
 
-    pub(crate) fn again(
-        id: u64,
-        within: Duration,
-        question: &[u8],
-        every: Duration,
-    ) -> QuestionFrame {
+    pub fn again(id: u64, within: Duration, question: &[u8], every: Duration) -> QuestionFrame {
         let (within, every) = (ms(within), Some(ms(every)));
         QuestionFrame::Ask { id, within, question: question.to_owned(), every }
     }
 
     /// # Errors
     /// On more bytes than a correct node sends.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&self) -> Result<(), &'static str> {
         match self {
             QuestionFrame::Ask { question, .. } if question.len() > LONGEST_QUESTION => {
                 Err("a question that is too long")

@@ -8,7 +8,7 @@ use super::cause::Loss;
 use super::difference::Difference;
 use super::sanitize::sanitize;
 use super::summary::MeasureEndpoint;
-use crate::muster::links::{ALL_PAIRS, Link, Outlier};
+use crate::links::{ALL_PAIRS, Link, Outlier};
 
 /// Outliers and lost nodes that are sent; the report of node 0 has all.
 const LISTED: usize = 16;
@@ -69,7 +69,7 @@ impl LinkReport {
     }
 
     /// The report without optional text.
-    pub(crate) fn shortened(&self) -> LinkReport {
+    pub fn shortened(&self) -> LinkReport {
         let mut short = self.clone();
         short.links.clear();
         for result in &mut short.nodes {

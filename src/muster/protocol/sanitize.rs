@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use crate::lang::Text;
-use crate::letters::is_hidden;
-use crate::verdict::{Refusal, Why};
+use text::lang::Text;
+use text::letters::is_hidden;
+use verdict::{Refusal, Why};
 
 /// Letters of a word.
 pub(crate) const LETTERS: usize = 400;

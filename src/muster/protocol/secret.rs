@@ -5,13 +5,13 @@ use std::path::Path;
 
 use blake2::{Blake2s256, Digest};
 
-use crate::host::Host;
-use crate::lang::{Text, cause};
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
+use linux::host::Host;
+use text::lang::{Text, cause};
+use text::text;
+use verdict::{Id, Refusal, Verdict};
 
 /// The variable that holds the secret itself.
-pub(crate) const VARIABLE: &str = "RANKLAUNCH_SECRET";
+pub const VARIABLE: &str = "RANKLAUNCH_SECRET";
 const FILE: &str = "RANKLAUNCH_SECRET_FILE";
 /// Shorter ones can be guessed off-line from a recorded handshake.
 const SHORTEST: usize = 16;
@@ -74,12 +74,12 @@ impl Secret {
         Ok(Secret(hash.finalize().into()))
     }
 
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn of_test(byte: u8) -> Secret {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn of_test(byte: u8) -> Secret {
         Secret([byte; 32])
     }
 
-    pub(crate) fn key(&self) -> &[u8; 32] {
+    pub fn key(&self) -> &[u8; 32] {
         &self.0
     }
 }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::sanitize::{sanitize, sanitize_refusal};
-use crate::lang::Text;
-use crate::plan::Hardware;
-use crate::settings::{Engine, LayoutRule};
-use crate::text;
-use crate::verdict::Refusal;
+use plan::Hardware;
+use settings::{Engine, LayoutRule};
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
 
 /// Plain values: no variables and no paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct NodeSummary {
     pub endpoint: Option<Box<MeasureEndpoint>>,
     /// For a task: its node.
     pub seat: Option<Seat>,
-    /// The warnings of its own plan, each as [`Warning::key`](crate::verdict::Warning::key).
+    /// The warnings of its own plan, each as [`Warning::key`](verdict::Warning::key).
     #[serde(default)]
     pub warnings: Vec<u64>,
     /// A port on which nothing is said: while it is open, this node's agent lives.
@@ -97,7 +97,7 @@ impl MeasureEndpoint {
 }
 
 impl NodeSummary {
-    pub(crate) fn unit(&self) -> MemberKind {
+    pub fn unit(&self) -> MemberKind {
         if self.seat.is_some() { MemberKind::Task } else { MemberKind::Node }
     }
 
@@ -130,7 +130,7 @@ pub enum MemberKind {
 
 impl MemberKind {
     /// `node 3`
-    pub(crate) fn named(self, number: u32) -> Text {
+    pub fn named(self, number: u32) -> Text {
         match self {
             MemberKind::Node => text!("node {number}", "节点 {number}"),
             MemberKind::Task => text!("task {number}", "task {number}"),
@@ -138,7 +138,7 @@ impl MemberKind {
     }
 
     /// `nodes`
-    pub(crate) fn plural(self) -> Text {
+    pub fn plural(self) -> Text {
         match self {
             MemberKind::Node => text!("nodes", "节点"),
             MemberKind::Task => text!("tasks", " task "),

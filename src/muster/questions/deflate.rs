@@ -7,8 +7,8 @@ use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use serde::{Deserialize, Serialize};
 
-use crate::muster::protocol::NoAnswer;
-use crate::muster::protocol::question::{LARGEST_DEFLATED, base64};
+use crate::protocol::NoAnswer;
+use crate::protocol::question::{LARGEST_DEFLATED, base64};
 
 /// Bytes of an answer before it is deflated.
 pub(crate) const LARGEST: usize = 64 << 20;
@@ -16,7 +16,7 @@ pub(crate) const LARGEST: usize = 64 << 20;
 /// An answer as it came. In JSON its bytes are text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Packed {
+pub enum Packed {
     Plain(#[serde(with = "base64")] Vec<u8>),
     Deflated(#[serde(with = "base64")] Vec<u8>),
 }
@@ -24,7 +24,7 @@ pub(crate) enum Packed {
 impl Packed {
     /// # Errors
     /// If its bytes cannot be read, or are too many.
-    pub(crate) fn open(self) -> Result<Vec<u8>, NoAnswer> {
+    pub fn open(self) -> Result<Vec<u8>, NoAnswer> {
         match self {
             Packed::Plain(answer) => Ok(answer),
             Packed::Deflated(bytes) => inflate(&bytes),

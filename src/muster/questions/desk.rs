@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::exchange::{Action, Exchange, For, Reply};
 use super::local::LocalAnswers;
-use crate::muster::protocol::{NoAnswer, QuestionFrame};
+use crate::protocol::{NoAnswer, QuestionFrame};
 
 /// What a thread of this node tells the session's task.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     Ask {
         question: Arc<[u8]>,
         /// It is asked so often.
@@ -32,7 +32,7 @@ pub(crate) type Outgoing = (Vec<u32>, QuestionFrame);
 
 /// The questions of one session, in its task. When it is dropped, all who wait are told.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub struct Desk {
     exchange: Exchange,
     local: Arc<LocalAnswers>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -40,19 +40,19 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(node: u32, nodes: u32) -> Desk {
+    pub fn new(node: u32, nodes: u32) -> Desk {
         let (sender, events) = mpsc::unbounded_channel();
         let local = Arc::new(LocalAnswers::new());
         Desk { exchange: Exchange::new(node, nodes), local, events, sender }
     }
 
     /// What a handle needs.
-    pub(crate) fn ends(&self) -> (Arc<LocalAnswers>, mpsc::UnboundedSender<Event>) {
+    pub fn ends(&self) -> (Arc<LocalAnswers>, mpsc::UnboundedSender<Event>) {
         (Arc::clone(&self.local), self.sender.clone())
     }
 
     /// The next event; None if only time has passed. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<Event> {
         let tick = async {
             match self.exchange.due() {
                 Some(due) => sleep_until(due).await,
@@ -66,7 +66,7 @@ impl Desk {
     }
 
     /// Follows what [`Desk::next`] gave. `is_there`: whether node 0 has a connection to a node.
-    pub(crate) fn follow(
+    pub fn follow(
         &mut self,
         event: Option<Event>,
         is_there: &dyn Fn(u32) -> bool,
@@ -85,7 +85,7 @@ impl Desk {
         self.act()
     }
 
-    pub(crate) fn hear(
+    pub fn hear(
         &mut self,
         from: u32,
         frame: QuestionFrame,
@@ -95,7 +95,7 @@ impl Desk {
         self.act()
     }
 
-    pub(crate) fn lost(&mut self, node: u32) -> Vec<Outgoing> {
+    pub fn lost(&mut self, node: u32) -> Vec<Outgoing> {
         self.exchange.lost(node, Instant::now());
         self.act()
     }

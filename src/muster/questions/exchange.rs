@@ -16,8 +16,8 @@ use super::deflate::Packed;
 use super::local::Form;
 use super::room::{Lease, Room};
 use super::standing::{Repeated, Standing, later};
-use crate::muster::protocol::NoAnswer;
-use crate::muster::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
+use crate::protocol::NoAnswer;
+use crate::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
 
 /// Bytes of an answer that is sent to node 0 at once: it costs two frames instead of four, and of thousands of
 /// nodes that answer in the same moment each takes no more room than that.
@@ -43,7 +43,7 @@ pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
 
 /// For whom this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub enum For {
     /// A question that this node distributed.
     Round(u64),
     /// A question of node 0.

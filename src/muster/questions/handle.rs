@@ -11,13 +11,13 @@ use super::deflate::Packed;
 use super::desk::{Desk, Event};
 use super::exchange::Reply;
 use super::local::{Answerer, Form, LocalAnswers};
-use crate::muster::protocol::NoAnswer;
+use crate::protocol::NoAnswer;
 
 /// Asks all nodes of a running job, and answers their questions. Clones are the same.
 ///
 /// The nodes of a job of tasks are its launchers: several on one machine.
 #[derive(Clone)]
-pub(crate) struct Questions {
+pub struct Questions {
     node: u32,
     nodes: u32,
     local: Arc<LocalAnswers>,
@@ -36,23 +36,23 @@ impl fmt::Debug for Questions {
 
 impl Questions {
     /// Of a job without other nodes: only this one answers.
-    pub(crate) fn alone(node: u32) -> Questions {
+    pub fn alone(node: u32) -> Questions {
         Questions { node, nodes: 1, local: Arc::new(LocalAnswers::new()), session: None }
     }
 
-    pub(crate) fn of(desk: &Desk, node: u32, nodes: u32) -> Questions {
+    pub fn of(desk: &Desk, node: u32, nodes: u32) -> Questions {
         let (local, session) = desk.ends();
         Questions { node, nodes, local, session: Some(session) }
     }
 
-    pub(crate) fn nodes(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.nodes as usize
     }
 
     /// Sets what answers the questions of all nodes here. It runs in a thread of its own, at most
     /// four at a time, and must end by itself: whoever asked waits no longer than it said. It is
     /// dropped with the session.
-    pub(crate) fn answer_with(&self, answerer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
+    pub fn answer_with(&self, answerer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
         let answerer: Answerer = Arc::new(answerer);
         self.local.set(Some(answerer));
     }
@@ -60,7 +60,7 @@ impl Questions {
     /// What each node answers, in their order, this one included. Blocks for `timeout` at most, so
     /// no task of the runtime may call it. A question has at most 32 KiB, an answer 64 MiB, and
     /// 8 MiB once it is deflated.
-    pub(crate) fn ask_all(
+    pub fn ask_all(
         &self,
         question: Vec<u8>,
         timeout: Duration,
@@ -72,7 +72,7 @@ impl Questions {
 
     /// The same, for each node as soon as its answer is there: of many nodes, not all answers need
     /// room at once.
-    pub(crate) fn ask_each(
+    pub fn ask_each(
         &self,
         question: Vec<u8>,
         timeout: Duration,
@@ -85,7 +85,7 @@ impl Questions {
 
     /// The same for who asks this `every` so often, and only passes each answer on, as it came. On node 0 the
     /// answers are up to two and a half times as old as that.
-    pub(crate) fn watch(
+    pub fn watch(
         &self,
         question: Vec<u8>,
         every: Duration,

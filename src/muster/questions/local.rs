@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::deflate::deflate;
 use super::room::Room;
-use crate::muster::protocol::NoAnswer;
+use crate::protocol::NoAnswer;
 
 /// Answers questions of the nodes.
 pub(crate) type Answerer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
@@ -15,13 +15,13 @@ const AT_ONCE: usize = 4;
 
 /// Whether the answer leaves this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     Plain,
     Deflated,
 }
 
 /// Who answers on this node.
-pub(crate) struct LocalAnswers {
+pub struct LocalAnswers {
     answerer: Mutex<Option<Answerer>>,
     threads: Room,
 }
@@ -33,16 +33,16 @@ impl fmt::Debug for LocalAnswers {
 }
 
 impl LocalAnswers {
-    pub(crate) fn new() -> LocalAnswers {
+    pub fn new() -> LocalAnswers {
         LocalAnswers { answerer: Mutex::new(None), threads: Room::of(AT_ONCE) }
     }
 
-    pub(crate) fn set(&self, answerer: Option<Answerer>) {
+    pub fn set(&self, answerer: Option<Answerer>) {
         *self.answerer.lock().unwrap_or_else(PoisonError::into_inner) = answerer;
     }
 
     /// Has the question answered; `done` gets the answer there, or the reason here.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         question: Arc<[u8]>,
         form: Form,

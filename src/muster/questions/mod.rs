@@ -18,5 +18,5 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use deflate::Packed;
-pub(crate) use handle::Questions;
+pub use deflate::Packed;
+pub use handle::Questions;

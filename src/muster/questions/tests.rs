@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::deflate::Packed;
 use super::exchange::{Action, Exchange, For, Reply};
-use crate::muster::protocol::question::{LARGEST_DEFLATED, PART};
-use crate::muster::protocol::{NoAnswer, QuestionFrame};
+use crate::protocol::question::{LARGEST_DEFLATED, PART};
+use crate::protocol::{NoAnswer, QuestionFrame};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -17,14 +17,14 @@ use super::refusals::{
 };
 use super::registry::Registry;
 use super::rejected::{Rejected, Say};
-use crate::lang::Text;
-use crate::muster::clock::{millis, now};
-use crate::muster::config::Config;
-use crate::muster::foreign::ForeignAction;
-use crate::muster::keepalive::Heartbeat;
-use crate::muster::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
-use crate::text;
-use crate::verdict::Refusal;
+use crate::clock::{millis, now};
+use crate::config::Config;
+use crate::foreign::ForeignAction;
+use crate::keepalive::Heartbeat;
+use crate::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
 
 /// Time in which the earlier of two nodes with one node rank has to prove that it still runs.
 const CHALLENGE: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 
 /// An event that concerns the muster.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub enum Change {
     None,
     /// A node accepted the proposal.
     Accepted(u32),
@@ -52,20 +52,20 @@ struct Challenge {
 
 /// Where the nodes of the running job resume their sessions.
 #[derive(Debug)]
-pub(crate) struct Resume {
-    pub(crate) token: String,
+pub struct Resume {
+    pub token: String,
     _listener: Listener,
 }
 
 #[derive(Debug)]
-pub(crate) struct Admission {
-    pub(crate) config: Config,
-    pub(crate) own: NodeSummary,
+pub struct Admission {
+    pub config: Config,
+    pub own: NodeSummary,
     listener: Listener,
     /// For nodes whose connection is cut while the job runs.
     beside: Option<Listener>,
-    pub(crate) events: EventReceiver,
-    pub(crate) registry: Registry,
+    pub events: EventReceiver,
+    pub registry: Registry,
     summaries: BTreeMap<u32, NodeSummary>,
     challenges: BTreeMap<u32, Challenge>,
     /// When and from where each node was last heard, including nodes that left.
@@ -77,7 +77,7 @@ pub(crate) struct Admission {
 impl Admission {
     /// # Errors
     /// When listening on the port fails.
-    pub(crate) fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
+    pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
         let opened = Listener::open(config.port, config.nnodes, config.secret.clone());
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
         Ok(Admission {
@@ -100,7 +100,7 @@ impl Admission {
     }
 
     /// All summaries received, in the order of the node rank.
-    pub(crate) fn summaries(&self) -> Vec<NodeSummary> {
+    pub fn summaries(&self) -> Vec<NodeSummary> {
         std::iter::once(&self.own).chain(self.summaries.values()).cloned().collect()
     }
 
@@ -113,7 +113,7 @@ impl Admission {
     ///
     /// # Errors
     /// When the job is impossible.
-    pub(crate) async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
+    pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
         let challenge = async {
             match due {
@@ -273,7 +273,7 @@ impl Admission {
         self.rejected.say(say);
     }
 
-    pub(crate) fn absence(&self) -> Absence<'_> {
+    pub fn absence(&self) -> Absence<'_> {
         let config = &self.config;
         let is_absent = |node: &u32| !self.summaries.contains_key(node);
         let absent: Vec<u32> = (1..config.nnodes).filter(is_absent).collect();
@@ -286,7 +286,7 @@ impl Admission {
     /// a port of its own. None where this cannot be had; then a cut connection is a lost node.
     pub(crate) fn resume_point(&mut self, master_port: u16) -> Option<ResumePoint> {
         self.beside = None;
-        let token = crate::random::hex::<16>().ok()?;
+        let token = linux::random::hex::<16>().ok()?;
         let (config, hostname) = (&self.config, self.own.hostname.clone());
         if config.port != master_port {
             return Some(ResumePoint { port: config.port, token, hostname });
@@ -304,7 +304,7 @@ impl Admission {
     }
 
     /// The same, with the listener on which sessions are resumed.
-    pub(crate) async fn start(
+    pub async fn start(
         self,
         point: Option<ResumePoint>,
     ) -> (Config, NodeSummary, EventReceiver, Registry, Option<Resume>) {
@@ -324,13 +324,13 @@ impl Admission {
     }
 
     /// Closes everything, after the last frames were sent.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         let (_, _, events, registry) = self.close_port().await;
         drop(registry);
         drain(events, DRAIN).await;
     }
 
-    pub(crate) async fn refuse(self, refusal: &Refusal) {
+    pub async fn refuse(self, refusal: &Refusal) {
         self.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
         self.close().await;
     }

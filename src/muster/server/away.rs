@@ -10,8 +10,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::registry::{Member, Registry};
-use crate::muster::protocol::Loss;
-use crate::muster::reach::{AGAIN, Cut, Port, Sight, port};
+use crate::protocol::Loss;
+use crate::reach::{AGAIN, Cut, Port, Sight, port};
 
 /// Dials at the same time when the job starts.
 const DIALS: usize = 64;

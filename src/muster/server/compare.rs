@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::lang::{Text, spaced};
-use crate::muster::foreign::store::understand;
-use crate::muster::protocol::{Difference, LISTED, NodeSummary, Property};
-use crate::plan::Hardware;
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict, Warning};
+use crate::foreign::store::understand;
+use crate::protocol::{Difference, LISTED, NodeSummary, Property};
+use plan::Hardware;
+use text::lang::{Text, spaced};
+use text::text;
+use verdict::{Id, Refusal, Verdict, Warning};
 
 /// Milliseconds; clocks further apart make the order of log lines unreliable.
 const CLOCK: u64 = 2_000;
@@ -259,7 +259,7 @@ pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
 }
 
 /// `--muster required`: differences that would be warnings are refused.
-pub(crate) fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
+pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
     let Some(first) = differences.iter().find(|one| one.property != Property::Gpus) else {
         return Ok(());
     };
@@ -278,9 +278,9 @@ pub(crate) fn refuse_differences(differences: &[Difference]) -> Result<(), Refus
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::muster::protocol::Seat;
-    use crate::muster::tests::summary;
-    use crate::settings::{Engine, LayoutRule};
+    use crate::protocol::Seat;
+    use crate::tests::summary;
+    use settings::{Engine, LayoutRule};
 
     #[test]
     fn what_must_be_alike_is_refused_by_name() {

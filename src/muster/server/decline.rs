@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use super::listener::{ConnectionEvent, EventReceiver, Listener, drain};
 use super::refusals::declined;
-use crate::muster::config::Config;
-use crate::muster::protocol::FromNode0;
-use crate::muster::second_port::second_port;
-use crate::verdict::Refusal;
+use crate::config::Config;
+use crate::protocol::FromNode0;
+use crate::second_port::second_port;
+use verdict::Refusal;
 
 /// Nodes of one job start within seconds, and dial about once a second.
 const LATECOMERS: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Node 0 cannot take part: notifies the nodes that arrive within a few seconds, and returns how
 /// many. If its port is taken, it waits on the second one.
-pub(crate) async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
+pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
     let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
     let (opened, limit) = match open(config.port) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {

@@ -10,13 +10,13 @@ use super::compare;
 use super::decline::tell_latecomers;
 use super::refusals::too_few_files;
 use super::run;
-use crate::lang::Text;
-use crate::muster::config::Config;
-use crate::muster::protocol::{Agreement, Decide, Difference, FromNode0, NodeSummary};
-use crate::muster::session::Session;
-use crate::pace::Lines;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::config::Config;
+use crate::protocol::{Agreement, Decide, Difference, FromNode0, NodeSummary};
+use crate::session::Session;
+use linux::pace::Lines;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// Result of the wait.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub enum Settled {
 /// All nodes have arrived.
 #[derive(Debug)]
 pub struct Gathered {
-    pub(crate) admission: Admission,
-    pub(crate) summaries: Vec<NodeSummary>,
-    pub(crate) differences: Vec<Difference>,
+    pub admission: Admission,
+    pub summaries: Vec<NodeSummary>,
+    pub differences: Vec<Difference>,
 }
 
 /// Waits for all nodes. `own` is the summary of node 0.

@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, unconstrained, yield_now};
 use tokio::time::timeout;
 
-use crate::muster::connection_limiter::ConnectionLimiter;
-use crate::muster::keepalive;
-use crate::muster::protocol::codec;
-use crate::muster::protocol::handshake::{self, Rejection};
-use crate::muster::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
-use crate::muster::reach::Cut;
+use crate::connection_limiter::ConnectionLimiter;
+use crate::keepalive;
 use crate::net::on_all_addresses;
-use crate::text;
+use crate::protocol::codec;
+use crate::protocol::handshake::{self, Rejection};
+use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
+use crate::reach::Cut;
+use text::text;
 
 /// The connections of a second listener have greater numbers than those of the first.
 const BESIDE: ConnectionId = 1 << 48;
@@ -33,7 +33,7 @@ pub(crate) type ConnectionId = u64;
 
 /// Queues frames for one node. Dropped, it closes the connection once they are sent.
 #[derive(Debug)]
-pub(crate) struct FrameSender {
+pub struct FrameSender {
     frames: mpsc::UnboundedSender<Arc<[u8]>>,
     /// Parts of answers, before which all other frames go.
     later: mpsc::UnboundedSender<Arc<[u8]>>,
@@ -54,7 +54,7 @@ impl Frames {
 }
 
 impl FrameSender {
-    pub(crate) fn send(&self, frame: &FromNode0) {
+    pub fn send(&self, frame: &FromNode0) {
         self.send_encoded(codec::encode(frame).into());
     }
 
@@ -71,16 +71,16 @@ impl FrameSender {
 
 /// A connection that has identified its node.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) id: ConnectionId,
-    pub(crate) hello: Hello,
-    pub(crate) from: SocketAddr,
-    pub(crate) out: FrameSender,
+pub struct Arrival {
+    pub id: ConnectionId,
+    pub hello: Hello,
+    pub from: SocketAddr,
+    pub out: FrameSender,
 }
 
 /// The events of all connections, in one order.
 #[derive(Debug)]
-pub(crate) enum ConnectionEvent {
+pub enum ConnectionEvent {
     Arrived(Arrival),
     Frame(ConnectionId, FromMember),
     Gone(ConnectionId, Cut),
@@ -98,7 +98,7 @@ pub(crate) async fn drain(mut events: EventReceiver, limit: Duration) {
 /// An open listener. Dropped, it closes; [`Listener::close`] also waits for that.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    pub(crate) port: u16,
+    pub port: u16,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     events: mpsc::Sender<ConnectionEvent>,

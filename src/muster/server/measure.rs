@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep_until};
 use super::gather::Gathered;
 use super::listener::{ConnectionEvent, EventReceiver, drain};
 use super::registry::Registry;
-use crate::muster::config::Config;
-use crate::muster::keepalive::Heartbeat;
-use crate::muster::links::endpoint::{MeasureTarget, Measurement};
-use crate::muster::links::judge::outliers;
-use crate::muster::links::schedule::{ALL_STEPS, STEP, schedule};
-use crate::muster::links::{Link, Outlier};
-use crate::muster::protocol::{
+use crate::config::Config;
+use crate::keepalive::Heartbeat;
+use crate::links::endpoint::{MeasureTarget, Measurement};
+use crate::links::judge::outliers;
+use crate::links::schedule::{ALL_STEPS, STEP, schedule};
+use crate::links::{Link, Outlier};
+use crate::protocol::{
     Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
 };
 
@@ -40,7 +40,7 @@ impl Gathered {
         // No further node is expected, and other connections could disturb the measurement.
         let (config, summary, events, registry) = admission.close_port().await;
         // Without randomness only the secret, if there is one, keeps others out.
-        let token = crate::random::hex::<16>().unwrap_or_default();
+        let token = linux::random::hex::<16>().unwrap_or_default();
         target.serve(config.secret.clone(), token.clone());
         let endpoint = |summary: &NodeSummary| {
             let mut endpoint = summary.endpoint.as_deref().cloned().unwrap_or_default();

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::rejected::Rejected;
-use crate::lang::{Text, between, cause, spaced};
-use crate::muster::config::Config;
-use crate::muster::protocol::{Hello, MemberKind, Purpose};
-use crate::pace::{clock, spell};
-use crate::ranges::{ranges, spelled};
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::config::Config;
+use crate::protocol::{Hello, MemberKind, Purpose};
+use linux::pace::{clock, spell};
+use text::lang::{Text, between, cause, spaced};
+use text::ranges::{ranges, spelled};
+use text::text;
+use verdict::{Id, Refusal, Verdict};
 
 /// The refusal of one node, as all nodes get it. A taken port of node 0 gives all nodes the exit
 /// code of node 0.
@@ -174,14 +174,14 @@ pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
 
 /// The nodes that have not arrived, and what is known about them.
 #[derive(Debug)]
-pub(crate) struct Absence<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) absent: Vec<u32>,
+pub struct Absence<'a> {
+    pub config: &'a Config,
+    pub absent: Vec<u32>,
     /// The last address and time at which one of them was heard.
-    pub(crate) seen: Option<(SocketAddr, Instant)>,
-    pub(crate) rejected: &'a Rejected,
+    pub seen: Option<(SocketAddr, Instant)>,
+    pub rejected: &'a Rejected,
     /// The job has run before.
-    pub(crate) has_run: bool,
+    pub has_run: bool,
 }
 
 impl Absence<'_> {
@@ -210,7 +210,7 @@ impl Absence<'_> {
         self.config.nnodes.saturating_sub(absent)
     }
 
-    pub(crate) fn progress(&self, waited: Duration) -> Text {
+    pub fn progress(&self, waited: Duration) -> Text {
         let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
         let Text { en: absent, zh: absent_zh } = self.named();
         let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
@@ -227,7 +227,7 @@ impl Absence<'_> {
     }
 
     /// The refusal at the deadline.
-    pub(crate) fn refusal(&self) -> Refusal {
+    pub fn refusal(&self) -> Refusal {
         let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
         let waited = spell(self.config.wait_timeout);
         let Text { en: list, zh: list_zh } = self.named();

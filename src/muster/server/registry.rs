@@ -8,26 +8,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::listener::{Arrival, ConnectionId, FrameSender};
-use crate::muster::protocol::codec;
-use crate::muster::protocol::{FromNode0, Memory, Seat};
+use crate::protocol::codec;
+use crate::protocol::{FromNode0, Memory, Seat};
 
 #[derive(Debug)]
-pub(crate) struct Member {
+pub struct Member {
     id: ConnectionId,
-    pub(crate) from: SocketAddr,
-    pub(crate) hostname: String,
+    pub from: SocketAddr,
+    pub hostname: String,
     out: FrameSender,
     heard: Instant,
     /// From its last heartbeat that had it.
-    pub(crate) memory: Option<Memory>,
+    pub memory: Option<Memory>,
     /// Set for a task whose summary has arrived.
-    pub(crate) seat: Option<Seat>,
+    pub seat: Option<Seat>,
     /// The port that is open as long as its agent lives.
-    pub(crate) alive: Option<u16>,
+    pub alive: Option<u16>,
 }
 
 impl Member {
-    pub(crate) fn send(&self, frame: &FromNode0) {
+    pub fn send(&self, frame: &FromNode0) {
         self.out.send(frame);
     }
 
@@ -43,13 +43,13 @@ impl Member {
 
 /// Members by node rank and by connection, so that no frame needs a search over ten thousand.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub struct Registry {
     members: BTreeMap<u32, Member>,
     by_id: HashMap<ConnectionId, u32>,
 }
 
 impl Registry {
-    pub(crate) fn insert(&mut self, arrival: Arrival) {
+    pub fn insert(&mut self, arrival: Arrival) {
         let Arrival { id, hello, from, out } = arrival;
         let member = Member {
             id,
@@ -66,7 +66,7 @@ impl Registry {
     }
 
     /// The member has a new connection, and is otherwise as it was.
-    pub(crate) fn resume(&mut self, arrival: Arrival, was: Option<Member>) {
+    pub fn resume(&mut self, arrival: Arrival, was: Option<Member>) {
         let node = arrival.hello.node;
         let was = self.remove(node).or(was);
         self.insert(arrival);
@@ -75,37 +75,37 @@ impl Registry {
         }
     }
 
-    pub(crate) fn get(&self, node: u32) -> Option<&Member> {
+    pub fn get(&self, node: u32) -> Option<&Member> {
         self.members.get(&node)
     }
 
-    pub(crate) fn node_of(&self, id: ConnectionId) -> Option<u32> {
+    pub fn node_of(&self, id: ConnectionId) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
 
     /// The member that sent a frame just now.
-    pub(crate) fn hear(&mut self, id: ConnectionId) -> Option<(u32, &mut Member)> {
+    pub fn hear(&mut self, id: ConnectionId) -> Option<(u32, &mut Member)> {
         let node = self.node_of(id)?;
         let member = self.members.get_mut(&node)?;
         member.heard = Instant::now();
         Some((node, member))
     }
 
-    pub(crate) fn remove(&mut self, node: u32) -> Option<Member> {
+    pub fn remove(&mut self, node: u32) -> Option<Member> {
         let member = self.members.remove(&node)?;
         self.by_id.remove(&member.id);
         Some(member)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
         self.members.iter().map(|(node, member)| (*node, member))
     }
 
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
+    pub fn nodes(&self) -> impl Iterator<Item = u32> {
         self.members.keys().copied()
     }
 
-    pub(crate) fn broadcast(&self, frame: &FromNode0) {
+    pub fn broadcast(&self, frame: &FromNode0) {
         let bytes: Arc<[u8]> = codec::encode(frame).into();
         for member in self.members.values() {
             member.out.send_encoded(Arc::clone(&bytes));

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lang::Text;
-use crate::muster::config::{Config, Without};
-use crate::muster::foreign::ForeignAction;
-use crate::muster::protocol::handshake::Rejection;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::config::{Config, Without};
+use crate::foreign::ForeignAction;
+use crate::protocol::handshake::Rejection;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// Receives lines for people.
 pub(crate) type Say<'a> = &'a mut (dyn FnMut(Text) + Send);
@@ -41,7 +41,7 @@ struct Attempts {
 }
 
 #[derive(Debug)]
-pub(crate) struct Rejected {
+pub struct Rejected {
     without: Without,
     has_secret: bool,
     proof: Duration,
@@ -53,7 +53,7 @@ pub(crate) struct Rejected {
 }
 
 impl Rejected {
-    pub(crate) fn new(config: &Config) -> Rejected {
+    pub fn new(config: &Config) -> Rejected {
         Rejected {
             without: config.without,
             has_secret: config.secret.is_some(),
@@ -66,7 +66,7 @@ impl Rejected {
     }
 
     /// The first addresses that were named. None: none was.
-    pub(crate) fn text(&self) -> Option<Text> {
+    pub fn text(&self) -> Option<Text> {
         let lines: Vec<&Text> = self.named.values().map(|named| &named.line).take(SHOWN).collect();
         let joined = |words: fn(&Text) -> &str, sign: &str| {
             lines.iter().map(|line| words(line)).collect::<Vec<_>>().join(sign)
@@ -75,16 +75,11 @@ impl Rejected {
             .then(|| Text::new(joined(|line| &line.en, "; "), joined(|line| &line.zh, "；")))
     }
 
-    pub(crate) fn hint(&self) -> Option<&Text> {
+    pub fn hint(&self) -> Option<&Text> {
         self.named.values().next().map(|named| &named.hint)
     }
 
-    pub(crate) fn hear(
-        &mut self,
-        from: SocketAddr,
-        why: &Rejection,
-        say: Say<'_>,
-    ) -> ForeignAction {
+    pub fn hear(&mut self, from: SocketAddr, why: &Rejection, say: Say<'_>) -> ForeignAction {
         if *why == Rejection::Asking {
             return ForeignAction::Wait;
         }
@@ -133,7 +128,7 @@ impl Rejected {
     }
 
     /// Prints a line for the first rejection of an address.
-    pub(crate) fn name(&mut self, from: SocketAddr, line: Text, hint: Text, say: Say<'_>) {
+    pub fn name(&mut self, from: SocketAddr, line: Text, hint: Text, say: Say<'_>) {
         let known = self.named.contains_key(&from.ip());
         if !known && self.named.len() < NAMED {
             say(line.clone());
@@ -179,7 +174,7 @@ impl Rejected {
 
     /// An address that has tried for the whole proof time is a node of this job. The pauses of
     /// torch's client grow, so the last half of that time may be one of them.
-    pub(crate) fn verdict(&self) -> ForeignAction {
+    pub fn verdict(&self) -> ForeignAction {
         let proof = self.proof;
         let proven = self.plain.values().find(|attempts| {
             let lasted = attempts.last.duration_since(attempts.first);
@@ -208,7 +203,7 @@ impl Rejected {
     }
 
     /// Prints the rejected connections: health checks, port scans and others.
-    pub(crate) fn say(&self, say: Say<'_>) {
+    pub fn say(&self, say: Say<'_>) {
         let Some((count, last)) = self.count else { return };
         let (port, ip) = (self.port, last.ip());
         say(text!(

@@ -12,13 +12,13 @@ use super::admission::Resume;
 use super::away::Away;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
 use super::registry::{Member, Registry};
-use crate::muster::clock::{millis, now};
-use crate::muster::config::Config;
-use crate::muster::keepalive::{Heartbeat, Pause};
-use crate::muster::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, codec};
-use crate::muster::questions::desk::{Desk, Outgoing};
-use crate::muster::reach::{Cut, UNANSWERED};
-use crate::muster::session::{self, Ends, SessionCommand};
+use crate::clock::{millis, now};
+use crate::config::Config;
+use crate::keepalive::{Heartbeat, Pause};
+use crate::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, codec};
+use crate::questions::desk::{Desk, Outgoing};
+use crate::reach::{Cut, UNANSWERED};
+use crate::session::{self, Ends, SessionCommand};
 
 /// After the first report, the time in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -33,11 +33,11 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// All that the session takes over from the agreement.
 pub(crate) struct Job {
-    pub(crate) config: Config,
-    pub(crate) hostname: String,
-    pub(crate) registry: Registry,
-    pub(crate) resume: Option<Resume>,
-    pub(crate) decide: Decide,
+    pub config: Config,
+    pub hostname: String,
+    pub registry: Registry,
+    pub resume: Option<Resume>,
+    pub decide: Decide,
 }
 
 struct Run {

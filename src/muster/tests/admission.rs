@@ -19,7 +19,7 @@ async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
         let stray = Config { port, ..theirs };
         let lines = std::sync::Mutex::new(Vec::new());
         let mut say =
-            |line: crate::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
+            |line: text::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
         let zero = Config { node: 0, port, ..ours.clone() };
         let both = async {
             let began = std::time::Instant::now();
@@ -89,10 +89,9 @@ async fn a_missing_node_is_named_at_the_deadline() {
     let port = port();
     let short = |node| Config { wait_timeout: Duration::from_secs(2), ..config(node, 3, port) };
     let lines = std::sync::Mutex::new(Vec::new());
-    let mut say =
-        |line: crate::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
-    const PACE: crate::pace::Pace =
-        crate::pace::Pace { first: &[], then: Duration::from_millis(900) };
+    let mut say = |line: text::lang::Text| lines.lock().expect("a lock").push(line.en.into_owned());
+    const PACE: linux::pace::Pace =
+        linux::pace::Pace { first: &[], then: Duration::from_millis(900) };
     let zero = Config { pace: PACE, ..short(0) };
     let (zero, one) =
         tokio::join!(gather(&zero, summary(0, 3), &mut say), other(short(1), summary(1, 3)));

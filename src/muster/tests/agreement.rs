@@ -3,7 +3,7 @@
 use tokio::time::timeout;
 
 use super::*;
-use crate::verdict::Class;
+use verdict::Class;
 
 pub(super) async fn verdict(session: &mut Session) -> SessionEvent {
     loop {
@@ -23,8 +23,8 @@ pub(super) fn failure(node: u32, at: i64, whole: bool) -> Cause {
         id: Id::RankExit,
         class: Class::Script,
         code: 7,
-        text: crate::text!("rank {node} failed", "rank {node} 失败"),
-        hint: crate::lang::Text::same(""),
+        text: text::text!("rank {node} failed", "rank {node} 失败"),
+        hint: text::lang::Text::same(""),
         at,
         lines: if whole { vec!["the last line".to_owned()] } else { Vec::new() },
         whole,
@@ -116,8 +116,7 @@ async fn node_0_vanishing_ends_the_job_for_all() {
 #[tokio::test]
 async fn nodes_that_do_not_fit_are_refused_everywhere() {
     let port = port();
-    let other_rule =
-        NodeSummary { rule: crate::settings::LayoutRule::UlyssesWorld, ..summary(1, 2) };
+    let other_rule = NodeSummary { rule: settings::LayoutRule::UlyssesWorld, ..summary(1, 2) };
     let (zero, one) = tokio::join!(
         node_0(config(0, 2, port), summary(0, 2)),
         other(config(1, 2, port), other_rule)

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use super::*;
-use crate::host::Host;
-use crate::verdict::Refusal;
+use linux::host::Host;
+use verdict::Refusal;
 
 /// The result of a node that finds `port` in place of node 0.
 async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<String>) {
@@ -136,8 +136,8 @@ async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
     let port = answering(b"").await;
     let taken = Refusal::new(
         Id::PortFree,
-        crate::text!("master port {port} is in use", "Master 端口 {port} 已被占用"),
-        crate::lang::Text::same(""),
+        text::text!("master port {port} is in use", "Master 端口 {port} 已被占用"),
+        text::lang::Text::same(""),
     );
     for words in [None, Some("0123456789abcdef")] {
         let of = |node| Config { secret: words.and_then(secret), ..config(node, 3, port) };

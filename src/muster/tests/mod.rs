@@ -14,8 +14,8 @@ use std::time::Duration;
 use super::protocol::JobKey;
 use super::server::gather::Gathered;
 use super::*;
-use crate::host::Host;
-use crate::verdict::{Id, Refusal};
+use linux::host::Host;
+use verdict::{Id, Refusal};
 
 pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
     NodeSummary {
@@ -23,13 +23,13 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         nnodes,
         hostname: format!("host-{node}"),
         version: "1".to_owned(),
-        engine: crate::settings::Engine::Direct,
-        rule: crate::settings::LayoutRule::None,
+        engine: settings::Engine::Direct,
+        rule: settings::LayoutRule::None,
         heads: None,
         most: 8,
         exact: None,
         gpus: 8,
-        device: Some(crate::plan::Hardware::Gpus),
+        device: Some(plan::Hardware::Gpus),
         torch: None,
         driver: None,
         script: None,
@@ -65,7 +65,7 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         master_addr: "127.0.0.1".to_owned(),
         port,
         wait_timeout: Duration::from_secs(20),
-        pace: crate::pace::Pace::STANDARD,
+        pace: linux::pace::Pace::STANDARD,
         live: None,
         peer_timeout: Duration::from_secs(2),
         secret: None,

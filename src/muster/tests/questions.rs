@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::verdict::Class;
+use verdict::Class;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -39,7 +39,7 @@ async fn ask_all(
     timeout: Duration,
 ) -> Vec<(u32, Result<Vec<u8>, NoAnswer>)> {
     let questions = questions.clone();
-    crate::deadline::in_thread(move || questions.ask_all(question, timeout)).await
+    linux::deadline::in_thread(move || questions.ask_all(question, timeout)).await
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_node_that_dies_meanwhile_is_named_and_the_answers_of_the_others_count
         Vec::new()
     });
     let asked = tokio::spawn(async move { ask_all(&asks, b"?".to_vec(), 3 * SOON).await });
-    crate::deadline::in_thread(move || begun.recv_timeout(SOON)).await.expect("asked");
+    linux::deadline::in_thread(move || begun.recv_timeout(SOON)).await.expect("asked");
     let since = Instant::now();
     drop(two);
     let answers = asked.await.expect("answers");
@@ -235,8 +235,8 @@ async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
         id: Id::RankExit,
         class: Class::Script,
         code: 7,
-        text: crate::text!("rank 2 failed", "rank 2 失败"),
-        hint: crate::lang::Text::same(""),
+        text: text::text!("rank 2 failed", "rank 2 失败"),
+        hint: text::lang::Text::same(""),
         at: now(),
         lines: vec!["the last line".to_owned()],
         whole: true,
@@ -276,7 +276,7 @@ async fn who_looks_again_and_again_is_answered_without_a_question() {
         let asks = echo(&zero, 0);
         let look = || {
             let asks = asks.clone();
-            crate::deadline::in_thread(move || {
+            linux::deadline::in_thread(move || {
                 let mut answers = BTreeMap::new();
                 asks.watch(b"?".to_vec(), EVERY, SOON, |node, answer| {
                     answers.insert(node, answer.and_then(Packed::open).expect("an answer"));

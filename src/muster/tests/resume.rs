@@ -144,7 +144,7 @@ async fn a_node_that_ends_after_a_reset_is_named_as_dead() {
 
 #[tokio::test]
 async fn a_stranger_takes_no_session_over() {
-    use crate::muster::protocol::{FromMember, FromNode0, handshake};
+    use crate::protocol::{FromMember, FromNode0, handshake};
     let (port, mut said) = (port(), Vec::new());
     let zero = tokio::spawn(async move { node_0(config(0, 2, port), summary(0, 2)).await });
     let host = Host::replayed("/", BTreeMap::new());

@@ -205,7 +205,7 @@ pub struct NamesAnswer {
 /// A line of `node-probe watch`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum WatchLine {
+pub enum WatchLine {
     /// The driver accepted to tell of this many GPUs.
     Watching(u32),
     /// The driver tells of a critical Xid, once for each number of a GPU.

@@ -16,6 +16,7 @@ mod call;
 mod health;
 mod names;
 mod nvml;
+mod pipe;
 mod watch;
 mod xids;
 
@@ -44,7 +45,7 @@ fn main() {
              not {words:?}"
         )),
     };
-    let written = serde_json::to_vec(&answer).is_ok_and(|bytes| write_all(out, &bytes));
+    let written = serde_json::to_vec(&answer).is_ok_and(|bytes| pipe::write_all(out, &bytes));
     leave(out, i32::from(!written))
 }
 
@@ -58,14 +59,6 @@ fn leave(out: i32, code: i32) -> ! {
         libc::close(out);
         libc::_exit(code)
     }
-}
-
-/// Whether the pipe still has a reader.
-fn is_read(out: i32) -> bool {
-    let mut polled = libc::pollfd { fd: out, events: 0, revents: 0 };
-    // SAFETY: one live struct; without a time limit to wait for.
-    unsafe { libc::poll(&mut polled, 1, 0) };
-    polled.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) == 0
 }
 
 /// Prevents core files of a crashed driver library, and a probe that outlives the thread that
@@ -96,19 +89,4 @@ fn take_answer_descriptor() -> i32 {
         }
     }
     moved
-}
-
-fn write_all(descriptor: i32, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        // SAFETY: pointer and length are those of one live slice.
-        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
-        match usize::try_from(written) {
-            Ok(0) => return false,
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
-            }
-            Err(_) => return false,
-        }
-    }
-    true
 }

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use nvml_wrapper::Nvml;
 
 use crate::answer::{CallError, NvmlAnswer, WatchLine};
-use crate::{is_read, nvml, write_all, xids};
+use crate::pipe::{is_read, write_all};
+use crate::{nvml, xids};
 
 /// Watches these GPUs (`0000:18:00.0`) until nobody reads `socket`.
 pub(crate) fn watch(library: Option<&str>, gpus: &[&str], socket: i32) {

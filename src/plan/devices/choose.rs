@@ -7,25 +7,25 @@
 use std::ffi::OsString;
 
 use super::{count, gpu_of, has_mig, has_own_gpus};
-use crate::lang::Text;
-use crate::observe::{Facts, Gpu, GpuFacts, gpu};
-use crate::plan::distance::is_near;
-use crate::plan::notes::{Notes, severity};
-use crate::plan::rails::Rails;
-use crate::plan::variables::Variables;
-use crate::plan::{PlannedGpu, Task};
-use crate::probe::GpuProcess;
-use crate::rank::LocalRank;
-use crate::settings::{LayoutRule, Settings};
-use crate::text;
-use crate::verdict::{Id, Severity};
+use crate::distance::is_near;
+use crate::notes::{Notes, severity};
+use crate::rails::Rails;
+use crate::variables::Variables;
+use crate::{PlannedGpu, Task};
+use node::observe::{Facts, Gpu, GpuFacts, gpu};
+use node::probe::GpuProcess;
+use settings::{LayoutRule, Settings};
+use text::lang::Text;
+use text::rank::LocalRank;
+use text::text;
+use verdict::{Id, Severity};
 
 /// Up to this many bytes in use a GPU counts as idle. A CUDA context takes about 500 MB.
-pub(crate) const IDLE: u64 = 1 << 30;
+pub const IDLE: u64 = 1 << 30;
 
 /// The GPUs of the plan and the variables that narrow the choice.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Chosen {
+pub struct Chosen {
     pub gpus: Vec<PlannedGpu>,
     pub env: Vec<(String, OsString)>,
     /// LOCAL_RANK of a task that sees only its own GPUs.
@@ -34,7 +34,7 @@ pub(crate) struct Chosen {
 
 /// The ranks for which GPUs are chosen.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish<'a> {
+pub struct Wish<'a> {
     pub nproc: u32,
     /// The number was requested, not solved.
     pub exact: bool,
@@ -48,12 +48,7 @@ pub(crate) struct Wish<'a> {
 ///
 /// The order of the visible GPUs is never changed, since allocators that virtualise
 /// GPUs (HAMi) count limits by position.
-pub(crate) fn choose(
-    settings: &Settings,
-    facts: &Facts,
-    wish: &Wish<'_>,
-    notes: &mut Notes,
-) -> Chosen {
+pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut Notes) -> Chosen {
     let Wish { nproc, exact, rule, task } = *wish;
     let visible = &facts.gpus.visible;
     let own = task.filter(|task| has_own_gpus(facts, task));

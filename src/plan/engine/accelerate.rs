@@ -4,14 +4,14 @@
 //! start a single process, and the decision about its default file. Never reads the file.
 
 use super::line::{EngineOptions, Line, Spelling};
-use crate::observe::AccelerateConfig;
-use crate::plan::Plan;
-use crate::plan::notes::Notes;
-use crate::text;
-use crate::verdict::Id;
+use crate::Plan;
+use crate::notes::Notes;
+use node::observe::AccelerateConfig;
+use text::text;
+use verdict::Id;
 
 /// Records what the file decides. `has_mode`: an argument of the engine already names the mode.
-pub(crate) fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut Notes) {
+pub fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut Notes) {
     let path = config.path.display();
     let single = config.starts_one_process() && world > 1 && !has_mode;
     let mode = config.mode();

@@ -3,7 +3,7 @@
 use data_encoding::BASE64URL;
 
 use super::line::{Line, Spelling};
-use crate::plan::Plan;
+use crate::Plan;
 
 /// The launcher that DeepSpeed's runner would start on every node through ssh.
 pub(super) fn line(plan: &Plan) -> Line {

@@ -5,14 +5,14 @@
 
 use super::engine_line;
 use super::line::EngineOptions;
-use crate::lang::Text;
-use crate::plan::Plan;
-use crate::plan::notes::Notes;
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::{Id, Warning};
+use crate::Plan;
+use crate::notes::Notes;
+use settings::Settings;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Warning};
 
-pub(crate) fn check(plan: &Plan, settings: &Settings, notes: &mut Notes) {
+pub fn check(plan: &Plan, settings: &Settings, notes: &mut Notes) {
     let Some(cli) = &plan.engine_cli else { return };
     let Some(line) = engine_line(plan, &EngineOptions::default()) else { return };
     let users = line.argv.len().saturating_sub(plan.engine_args.len());
@@ -61,9 +61,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::observe::EngineCli;
-    use crate::plan::fixtures::{facts, settings};
-    use crate::plan::{Scope, survey};
+    use crate::fixtures::{facts, settings};
+    use crate::{Scope, survey};
+    use node::observe::EngineCli;
 
     #[test]
     fn an_unknown_flag_is_found_before_the_start() {
@@ -88,7 +88,7 @@ mod tests {
                 flags: known.iter().map(|name| (*name).to_owned()).collect(),
             });
             let found = survey(&settings, &facts, Scope::Alone);
-            let own = |one: &&crate::verdict::Refusal| one.id == Id::EngineFlags;
+            let own = |one: &&verdict::Refusal| one.id == Id::EngineFlags;
             let refusal = found.failures().iter().find(own);
             refusal.map(|refusal| refusal.text.en.to_string())
         };

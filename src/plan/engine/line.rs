@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::plan::Plan;
-use crate::version::Version;
+use crate::Plan;
+use text::version::Version;
 
 /// Options that are known only when the engine is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct EngineOptions {
+pub struct EngineOptions {
     /// The engine's own local, temporary log folder.
     pub log_dir: Option<PathBuf>,
     /// How long an engine that fails by itself waits after TERM before it kills its ranks.

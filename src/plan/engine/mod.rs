@@ -6,7 +6,7 @@
 //! it does not know ([`check_flags`]). Arguments stay separate, so nothing is
 //! quoted.
 
-pub(crate) mod accelerate;
+pub mod accelerate;
 mod deepspeed;
 mod flags;
 mod line;
@@ -15,16 +15,16 @@ mod torchrun;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::engine::Engine;
-use crate::plan::Plan;
-use crate::settings::Program;
+use crate::Plan;
+use settings::Program;
+use settings::engine::Engine;
 
-pub(crate) use flags::check as check_flags;
-pub(crate) use line::EngineOptions;
+pub use flags::check as check_flags;
+pub use line::EngineOptions;
 use line::{Line, python};
 
 /// The program as one rank runs it: `python -u script args…`.
-pub(crate) fn rank_argv(plan: &Plan) -> Vec<OsString> {
+pub fn rank_argv(plan: &Plan) -> Vec<OsString> {
     let mut argv = Vec::new();
     match &plan.program {
         Program::Script { path, args } => {
@@ -41,12 +41,12 @@ pub(crate) fn rank_argv(plan: &Plan) -> Vec<OsString> {
 }
 
 /// The command line without the rank shim.
-pub(crate) fn argv(plan: &Plan) -> Vec<OsString> {
+pub fn argv(plan: &Plan) -> Vec<OsString> {
     render(plan, None, &EngineOptions::default())
 }
 
 /// The command line that is executed; `shim` is our own executable.
-pub(crate) fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Vec<OsString> {
+pub fn exec_argv(plan: &Plan, shim: &Path, options: &EngineOptions) -> Vec<OsString> {
     render(plan, Some(shim), options)
 }
 

@@ -1,10 +1,10 @@
 //! torchrun's command line.
 
 use super::line::{EngineOptions, Line, Spelling, torch_version};
-use crate::plan::Plan;
-use crate::settings::Rendezvous;
-use crate::torchrun_options::{Becomes, TorchrunOption};
-use crate::version::Version;
+use crate::Plan;
+use settings::Rendezvous;
+use settings::torchrun_options::{Becomes, TorchrunOption};
+use text::version::Version;
 
 pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     let m = &plan.membership;

@@ -5,12 +5,12 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::endpoint;
-use crate::hostlist;
-use crate::lang::Text;
-use crate::text;
-use crate::verdict::{Id, Refusal, Verdict};
+use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
+use settings::endpoint;
+use settings::hostlist;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal, Verdict};
 
 use super::cluster;
 

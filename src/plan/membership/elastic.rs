@@ -3,11 +3,11 @@
 //! Takes settings and contract; gives a membership that is passed to c10d, or None for an
 //! ordinary job with fixed ranks.
 
-use crate::contract::{Contract, Evidence, Field, Reading, Strength};
-use crate::plan::{Membership, Notes};
-use crate::settings::{Rendezvous, Settings, Source};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::{Membership, Notes};
+use settings::contract::{Contract, Evidence, Field, Reading, Strength};
+use settings::{Rendezvous, Settings, Source};
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, Count, contradiction, refuse, strongest};
 use super::known::platform;

@@ -1,7 +1,7 @@
 //! Known values of a job: its numbers with their sources, whether it is nested, its platform.
 
-use crate::contract::Contract;
-use crate::settings::Settings;
+use settings::Settings;
+use settings::contract::Contract;
 
 /// A number and its source.
 #[derive(Debug, Clone)]

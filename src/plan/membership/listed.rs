@@ -7,12 +7,12 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::contract::Contract;
-use crate::lang::Text;
-use crate::plan::Notes;
-use crate::settings::{Settings, Sourced};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::Notes;
+use settings::contract::Contract;
+use settings::{Settings, Sourced};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{is_loopback, is_name_of, refuse};
 
@@ -71,7 +71,7 @@ pub(super) fn applied<'a>(
 
 /// The list of hosts. A stronger `--nnodes 1` means that this host works alone, whatever a profile
 /// or a variable lists.
-pub(crate) fn listed(settings: &Settings) -> Option<&Sourced<Vec<String>>> {
+pub fn listed(settings: &Settings) -> Option<&Sourced<Vec<String>>> {
     let list = settings.nodes.as_ref()?;
     let is_alone = settings
         .nnodes
@@ -82,7 +82,7 @@ pub(crate) fn listed(settings: &Settings) -> Option<&Sourced<Vec<String>>> {
 
 /// The master that the settings give: `--master-addr`, or the first host of a stronger list or of
 /// one without such an address.
-pub(crate) fn master(settings: &Settings) -> Option<Cow<'_, Sourced<String>>> {
+pub fn master(settings: &Settings) -> Option<Cow<'_, Sourced<String>>> {
     let given = settings.master_addr.as_ref();
     let list = listed(settings)
         .filter(|list| given.is_none_or(|given| list.source.is_stronger_than(&given.source)));
@@ -95,7 +95,7 @@ pub(crate) fn master(settings: &Settings) -> Option<Cow<'_, Sourced<String>>> {
 
 /// The hosts of the list whose addresses have to be known, since no text says which of them this
 /// node is.
-pub(crate) fn needs_addresses<'a>(settings: &'a Settings, own_names: &[String]) -> &'a [String] {
+pub fn needs_addresses<'a>(settings: &'a Settings, own_names: &[String]) -> &'a [String] {
     match listed(settings) {
         Some(list) if place(&list.value, own_names).is_err() => &list.value,
         _ => &[],

@@ -3,13 +3,13 @@
 //! Takes settings, contract and the node count; gives a checked host and port. Does not test
 //! whether the host resolves or answers.
 
-use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::endpoint;
-use crate::lang::Text;
-use crate::plan::Notes;
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::Notes;
+use settings::Settings;
+use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
+use settings::endpoint;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
 use super::known::{By, Known};
@@ -333,7 +333,7 @@ fn bare(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Strength;
+    use settings::contract::Strength;
 
     #[test]
     fn jobs_that_may_share_a_node_have_ports_of_their_own() {

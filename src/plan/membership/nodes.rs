@@ -3,12 +3,12 @@
 //! Takes settings, contract and, if WORLD_SIZE counts processes, the processes per node; gives
 //! the count and its source.
 
-use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::lang::Text;
-use crate::plan::Notes;
-use crate::settings::{Settings, Source, WorldSizeCounts};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::Notes;
+use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
+use settings::{Settings, Source, WorldSizeCounts};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, Count, MOST_NODES, contradiction, half_given, refuse, strongest};
 use super::elastic::standalone;

@@ -4,11 +4,11 @@
 //! number that a platform sets by itself (PROC_PER_NODE of KubeBrain) is the capacity of a node,
 //! not a request of the user, so it is only an upper bound.
 
-use crate::contract::{Contract, Evidence, Field};
-use crate::observe::GpuFacts;
-use crate::settings::{Device, Nproc, Settings, Source};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use node::observe::GpuFacts;
+use settings::contract::{Contract, Evidence, Field};
+use settings::{Device, Nproc, Settings, Source};
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, refuse};
 use super::known::is_nested;
@@ -18,7 +18,7 @@ const MOST: u32 = 4096;
 
 /// The request for processes per node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AskedNproc {
+pub enum AskedNproc {
     /// As many as the layout and the node allow.
     Auto,
     /// One per GPU; an error without a GPU.
@@ -30,7 +30,7 @@ pub(crate) enum AskedNproc {
 }
 
 /// The request. Flag, environment and profile win over the platform's variable.
-pub(crate) fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
+pub fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNproc, Refusal> {
     let setting = &settings.nproc_per_node;
     if is_nested(settings, contract) && setting.source == Source::Default {
         // The platform's number is for the outer job.
@@ -90,7 +90,7 @@ fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {
 
 /// The capacity of a node by the platform's variable: processes and the variable. An upper bound
 /// for `auto`, never a request; None if it cannot be parsed.
-pub(crate) fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
+pub fn offered_nproc(contract: &Contract) -> Option<(u32, String)> {
     claims::spoken(contract, Field::Offered).iter().find_map(|found| {
         let n = found.claim.value.trim().parse::<u32>().ok()?;
         (1..=MOST).contains(&n).then(|| (n, found.claim.to_string()))

@@ -3,12 +3,12 @@
 //! Takes settings, contract and the node count; gives a node rank below the count, or a refusal
 //! that names both.
 
-use crate::contract::{Claim, Contract, Evidence, Field, Strength};
-use crate::lang::Text;
-use crate::plan::Notes;
-use crate::settings::Settings;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::Notes;
+use settings::Settings;
+use settings::contract::{Claim, Contract, Evidence, Field, Strength};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, Count, contradiction, half_given, refuse, strongest};
 use super::known::{By, Known};

@@ -3,11 +3,11 @@
 //! Takes the contract of a job of which no setting and no variable says how many nodes it has; gives
 //! a refusal that says what was read and how to start it.
 
-use crate::contract::{Contract, Evidence, Field, Reading, UNKNOWN};
-use crate::hostlist;
-use crate::lang::Text;
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use settings::contract::{Contract, Evidence, Field, Reading, UNKNOWN};
+use settings::hostlist;
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, half_given};
 use super::listed;

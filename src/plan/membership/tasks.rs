@@ -4,14 +4,14 @@
 //! starts ranks itself, or None if the command is started once per node. All numbers of a task
 //! come from one platform, since a launcher inside another one counts differently.
 
-use crate::contract::{self, Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::engine::Starts;
-use crate::lang::Text;
-use crate::plan::{Decision, Notes, Task};
-use crate::rank::{GlobalRank, LocalRank};
-use crate::settings::{Settings, WorldSizeCounts};
-use crate::text;
-use crate::verdict::{Id, Refusal};
+use crate::{Decision, Notes, Task};
+use settings::contract::{self, Claim, Contract, Evidence, Field, Reading, Strength};
+use settings::engine::Starts;
+use settings::{Settings, WorldSizeCounts};
+use text::lang::Text;
+use text::rank::{GlobalRank, LocalRank};
+use text::text;
+use verdict::{Id, Refusal};
 
 use super::claims::{self, Count, MOST_NODES, half_given, refuse};
 use super::known::{By, Known};

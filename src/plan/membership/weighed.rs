@@ -3,13 +3,13 @@
 //! Takes the claims and the decisions; gives one line per claim, for `plan`. Decides nothing: a
 //! claim is used if a decision names it as its source.
 
-use crate::contract::{Contract, Evidence, Field, Strength};
-use crate::lang::Text;
-use crate::plan::{Decision, WeighedEvidence};
-use crate::text;
+use crate::{Decision, WeighedEvidence};
+use settings::contract::{Contract, Evidence, Field, Strength};
+use text::lang::Text;
+use text::text;
 
 /// Each variable once, in the order of trust, then those that no proven platform reads.
-pub(crate) fn weighed(contract: &Contract, decisions: &[Decision]) -> Vec<WeighedEvidence> {
+pub fn weighed(contract: &Contract, decisions: &[Decision]) -> Vec<WeighedEvidence> {
     let evidence = &contract.evidence;
     let is_first = |(at, found): &(usize, &Evidence)| {
         evidence.iter().take(*at).all(|before| before.claim != found.claim)

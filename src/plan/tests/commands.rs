@@ -4,14 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
-use crate::plan::solve::plan_for;
-use crate::plan::{
-    AskedNproc, EngineOptions, Notes, RunIdentity, Scope, argv, exec_argv, rank_env,
-};
-use crate::rank::{GlobalRank, LocalRank, RankId};
-use crate::settings::{Engine, MusterMode, Program, Rendezvous, Settings, Sourced};
-use crate::verdict::{Id, Verdict};
+use crate::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
+use crate::solve::plan_for;
+use crate::{AskedNproc, EngineOptions, Notes, RunIdentity, Scope, argv, exec_argv, rank_env};
+use settings::{Engine, MusterMode, Program, Rendezvous, Settings, Sourced};
+use text::rank::{GlobalRank, LocalRank, RankId};
+use verdict::{Id, Verdict};
 
 use super::network::networked;
 use super::{env, id_of, words};

@@ -1,13 +1,13 @@
 //! The GPUs that a plan uses, and the number of processes.
 
-use crate::contract::{Claim, Evidence, Field, Reading, Strength};
-use crate::observe::gpu;
-use crate::plan::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
-use crate::plan::solve::plan_for;
-use crate::plan::{AskedNproc, Notes, Scope};
-use crate::settings::{Device, Source};
-use crate::text;
-use crate::verdict::{Id, Severity, Verdict, Warning};
+use crate::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
+use crate::solve::plan_for;
+use crate::{AskedNproc, Notes, Scope};
+use node::observe::gpu;
+use settings::contract::{Claim, Evidence, Field, Reading, Strength};
+use settings::{Device, Source};
+use text::text;
+use verdict::{Id, Severity, Verdict, Warning};
 
 use super::network::networked;
 use super::{env, id_of, set};
@@ -33,7 +33,7 @@ fn all_gpus_need_no_variable_and_no_warning() {
 
 #[test]
 fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
-    let of = |node: &crate::observe::Facts| {
+    let of = |node: &node::observe::Facts| {
         let plan = planned(&settings(&[]), node, 1, &count(2)).expect("a plan");
         env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
     };
@@ -50,7 +50,7 @@ fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
     let mut node = facts(4);
     node.gpus.cuda_visible_devices = Some("GPU-3,GPU-1,GPU-2".into());
     node.gpus.visible =
-        [3, 1, 2].map(|gpu| crate::observe::VisibleGpu { gpu, token: format!("GPU-{gpu}") }).into();
+        [3, 1, 2].map(|gpu| node::observe::VisibleGpu { gpu, token: format!("GPU-{gpu}") }).into();
     assert_eq!(of(&node).as_deref(), Some("GPU-3,GPU-1"));
 }
 
@@ -70,16 +70,15 @@ fn gpus_of_a_setting_are_chosen_among() {
     settings.env = vec![set("CUDA_VISIBLE_DEVICES", "5,6,7", Source::Flag("--env".into()))];
     let mut node = facts(8);
     node.gpus.gpus[5].memory_used = Some(40 << 30);
-    let devices = |node: &crate::observe::Facts, count_of: u32| {
+    let devices = |node: &node::observe::Facts, count_of: u32| {
         let plan = planned(&settings, node, 1, &count(count_of)).expect("a plan");
         env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
     };
     // Its value was not known when the GPUs were counted.
     assert_eq!(devices(&node, 2).as_deref(), Some("5,6,7"));
     node.gpus.cuda_visible_devices = Some("5,6,7".into());
-    node.gpus.visible = [5_usize, 6, 7]
-        .map(|gpu| crate::observe::VisibleGpu { gpu, token: gpu.to_string() })
-        .into();
+    node.gpus.visible =
+        [5_usize, 6, 7].map(|gpu| node::observe::VisibleGpu { gpu, token: gpu.to_string() }).into();
     assert_eq!(devices(&node, 2).as_deref(), Some("6,7"));
     assert_eq!(devices(&node, 3).as_deref(), Some("5,6,7"));
 }
@@ -101,7 +100,7 @@ fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
     let mut claimed = facts(0);
     claimed.gpus.requested_by = vec!["GPU_COUNT=8".into()];
     claimed.gpus.attempts =
-        vec![(crate::observe::GpuSource::Nvml, text!("libnvidia-ml.so.1 not found", "未找到"))];
+        vec![(node::observe::GpuSource::Nvml, text!("libnvidia-ml.so.1 not found", "未找到"))];
     let mut by_device = settings(&[]);
     by_device.device = flag(Device::Gpu, "--device");
     let gpu_count = (Verdict::GpuCount, Id::GpuCount);

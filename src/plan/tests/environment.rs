@@ -1,10 +1,10 @@
 //! Variables that a plan sets, keeps and removes.
 
-use crate::contract::{self, Claim};
-use crate::host::Host;
-use crate::plan::AskedNproc;
-use crate::plan::fixtures::{facts, flag, planned, profile, settings};
-use crate::settings::{Engine, Source};
+use crate::AskedNproc;
+use crate::fixtures::{facts, flag, planned, profile, settings};
+use linux::host::Host;
+use settings::contract::{self, Claim};
+use settings::{Engine, Source};
 
 use super::{env, set};
 
@@ -37,7 +37,7 @@ fn nothing_that_is_set_is_replaced_silently() {
     }
     assert_eq!(plan.decision("NCCL_DEBUG").map(|d| d.value.as_str()), Some("INFO"));
     assert_eq!(plan.decision("HF_HOME").map(|d| d.value.as_str()), Some("/container"));
-    let plain = planned(&crate::plan::fixtures::settings(&[]), &node, 1, &AskedNproc::Auto);
+    let plain = planned(&crate::fixtures::settings(&[]), &node, 1, &AskedNproc::Auto);
     assert_eq!(plain.as_ref().ok().and_then(|p| env(p, "OMP_NUM_THREADS")), Some("4"));
 }
 

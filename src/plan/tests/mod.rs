@@ -13,11 +13,11 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use crate::plan::fixtures::{count, facts, flag, plan, planned, settings, wan};
-use crate::plan::layout::is_legal;
-use crate::plan::{AskedNproc, EngineOptions, Plan, exec_argv};
-use crate::settings::{Engine, EnvSetting, LayoutRule, Source};
-use crate::verdict::{Id, Refusal, Verdict};
+use crate::fixtures::{count, facts, flag, plan, planned, settings, wan};
+use crate::layout::is_legal;
+use crate::{AskedNproc, EngineOptions, Plan, exec_argv};
+use settings::{Engine, EnvSetting, LayoutRule, Source};
+use verdict::{Id, Refusal, Verdict};
 
 use selects::select;
 

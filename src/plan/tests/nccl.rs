@@ -1,8 +1,8 @@
 //! Variables of NCCL and Gloo without effect, with harm, or misread.
 
-use crate::plan::AskedNproc;
-use crate::plan::fixtures::{facts, planned, rail, settings, warned};
-use crate::verdict::Id;
+use crate::AskedNproc;
+use crate::fixtures::{facts, planned, rail, settings, warned};
+use verdict::Id;
 
 use super::network::{interface, networked};
 
@@ -20,7 +20,7 @@ fn dead_and_harmful_variables_are_named_with_their_source() {
     ] {
         node.environment.insert(name.into(), value.into());
     }
-    let named = |node: &crate::observe::Facts| {
+    let named = |node: &node::observe::Facts| {
         let plan = planned(&settings(&[]), node, 1, &AskedNproc::Auto).expect("a plan");
         plan.warnings
             .iter()

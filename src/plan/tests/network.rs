@@ -1,10 +1,10 @@
 //! Interfaces and HCAs that a plan names.
 
-use crate::observe::{Interface, MasterRoute, NcclSetting};
-use crate::plan::AskedNproc;
-use crate::plan::fixtures::{facts, planned, profile, rail, settings, warned};
-use crate::settings::{Rdma, Sourced};
-use crate::verdict::{Id, Verdict};
+use crate::AskedNproc;
+use crate::fixtures::{facts, planned, profile, rail, settings, warned};
+use node::observe::{Interface, MasterRoute, NcclSetting};
+use settings::{Rdma, Sourced};
+use verdict::{Id, Verdict};
 
 use super::{env, id_of};
 
@@ -18,7 +18,7 @@ pub(super) fn interface(name: &str, address: &str) -> Interface {
     }
 }
 
-pub(super) fn networked() -> crate::observe::Facts {
+pub(super) fn networked() -> node::observe::Facts {
     let mut node = facts(8);
     node.network.interfaces = vec![
         interface("lo", "127.0.0.1"),
@@ -51,7 +51,7 @@ fn the_interface_of_the_route_is_named_exactly() {
 
 #[test]
 fn guesses_go_from_the_masters_address_to_the_first_real_interface() {
-    let chosen = |change: &dyn Fn(&mut crate::observe::NetworkFacts)| {
+    let chosen = |change: &dyn Fn(&mut node::observe::NetworkFacts)| {
         let mut node = networked();
         change(&mut node.network);
         let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use crate::plan::fixtures::{count, facts, flag, planned, profile, settings, strings, wan, warned};
-use crate::plan::{AskedNproc, RunIdentity};
-use crate::settings::{Engine, LayoutRule, Select, Source};
-use crate::verdict::{Id, Verdict};
+use crate::fixtures::{count, facts, flag, planned, profile, settings, strings, wan, warned};
+use crate::{AskedNproc, RunIdentity};
+use settings::{Engine, LayoutRule, Select, Source};
+use verdict::{Id, Verdict};
 
 use super::{env, id_of, set};
 

@@ -1,14 +1,14 @@
 //! Plans of one task, where the platform starts its command once per rank.
 
-use crate::contract;
-use crate::host::Host;
-use crate::lang::Text;
-use crate::observe::{Facts, VisibleGpu};
-use crate::plan::fixtures::{facts, flag, plan, settings, wan, warned};
-use crate::plan::{Plan, rank_env};
-use crate::rank::{GlobalRank, LocalRank, RankId};
-use crate::settings::{Bind, Device, Engine, Nproc, Settings};
-use crate::verdict::{Id, Refusal, Severity};
+use crate::fixtures::{facts, flag, plan, settings, wan, warned};
+use crate::{Plan, rank_env};
+use linux::host::Host;
+use node::observe::{Facts, VisibleGpu};
+use settings::contract;
+use settings::{Bind, Device, Engine, Nproc, Settings};
+use text::lang::Text;
+use text::rank::{GlobalRank, LocalRank, RankId};
+use verdict::{Id, Refusal, Severity};
 
 /// Slurm's variables of rank 5 of 8, the second of four on node 1.
 const SLURM: &str = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 \
@@ -213,7 +213,7 @@ fn a_task_is_bound_by_its_own_gpu() {
     let mut settings = direct(&[]);
     settings.bind = flag(Bind::Numa, "--bind");
     let two = |mut facts: Facts| {
-        let list = crate::cpus::CpuList::read;
+        let list = linux::cpus::CpuList::read;
         facts.limits.allowed = list("0-31");
         facts.limits.numa = [(0, list("0-15")), (1, list("16-31"))].into_iter().collect();
         facts.gpus.gpus.iter_mut().for_each(|gpu| gpu.numa_node = Some(gpu.index % 2));

@@ -2,10 +2,10 @@
 
 use super::rank::rank_end;
 use super::types::Ending;
-use crate::outcome::{End, Outcome};
-use crate::rank::GlobalRank;
-use crate::sys::signal_name;
-use crate::text;
+use linux::sys::signal_name;
+use text::rank::GlobalRank;
+use text::text;
+use verdict::outcome::{End, Outcome};
 
 /// How it ended on `node`; None: its shim was killed.
 pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> Ending {
@@ -44,8 +44,8 @@ pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> E
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
-    use crate::outcome::{Planned, RankUnit, StopReason};
-    use crate::report::ending::ending;
+    use crate::ending::ending;
+    use verdict::outcome::{Planned, RankUnit, StopReason};
 
     #[test]
     fn the_command_of_a_node_is_no_rank() {

@@ -3,10 +3,10 @@
 
 use super::types::Ending;
 use super::words::describe;
-use crate::lang::Text;
-use crate::outcome::End;
-use crate::text;
-use crate::verdict::{Class, Id, Verdict};
+use text::lang::Text;
+use text::text;
+use verdict::outcome::End;
+use verdict::{Class, Id, Verdict};
 
 /// It ended before any rank started. `end` is None if unknown.
 pub(super) fn began_none(end: Option<End>) -> Ending {
@@ -68,7 +68,7 @@ pub(super) fn failed_at_the_end(end: End) -> Ending {
 
 /// It could not listen on the master port. `taken` says why the port cannot be bound now; None
 /// if it is free again.
-pub(crate) fn port_lost(port: u16, taken: Option<&Text>) -> Ending {
+pub fn port_lost(port: u16, taken: Option<&Text>) -> Ending {
     let text = match taken {
         Some(Text { en, zh }) => {
             text!("the engine could not listen: {en}", "启动引擎无法监听端口：{zh}")

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use crate::outcome::{End, RankEnd};
-use crate::rank::{GlobalRank, LocalRank, RankId};
+use text::rank::{GlobalRank, LocalRank, RankId};
+use verdict::outcome::{End, RankEnd};
 
 pub(super) fn rank(rank: u32, end: Option<End>) -> RankEnd {
     let id = RankId { global: GlobalRank(rank), local: LocalRank(rank) };

@@ -1,10 +1,10 @@
 //! Endings because fewer ranks started than planned, or a rank found another world size.
 
 use super::types::Ending;
-use crate::lang::Text;
-use crate::outcome::{OtherWorld, Outcome};
-use crate::text;
-use crate::verdict::{Class, Id, Verdict};
+use text::lang::Text;
+use text::text;
+use verdict::outcome::{OtherWorld, Outcome};
+use verdict::{Class, Id, Verdict};
 
 /// All ranks that started ended well, but they were not the planned job.
 pub(super) fn not_as_planned(outcome: &Outcome) -> Ending {
@@ -29,7 +29,7 @@ pub(super) fn not_as_planned(outcome: &Outcome) -> Ending {
 }
 
 /// The text about a rank with another world size than `planned`.
-pub(crate) fn other_world(other: OtherWorld, planned: u32) -> Text {
+pub fn other_world(other: OtherWorld, planned: u32) -> Text {
     let rank = other.rank;
     match other.world_size {
         Some(size) => text!(
@@ -45,7 +45,7 @@ pub(crate) fn other_world(other: OtherWorld, planned: u32) -> Text {
 
 /// The ending with a more specific hint `cure`, if the engine started another job than the
 /// planned one.
-pub(crate) fn with_cure(ending: Ending, outcome: &Outcome, cure: Option<Text>) -> Ending {
+pub fn with_cure(ending: Ending, outcome: &Outcome, cure: Option<Text>) -> Ending {
     let blamed = ending.id == Id::EngineRanks
         || (ending.class == Class::Script && outcome.other_world.is_some());
     match cure {
@@ -71,9 +71,9 @@ pub(super) fn began(outcome: &Outcome) -> u32 {
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
-    use crate::outcome::{End, Planned, StopReason};
-    use crate::rank::GlobalRank;
-    use crate::report::ending::ending;
+    use crate::ending::ending;
+    use text::rank::GlobalRank;
+    use verdict::outcome::{End, Planned, StopReason};
 
     fn planned(local: u32, world: u32) -> Planned {
         Planned { local, world: Some(world), ..Planned::default() }

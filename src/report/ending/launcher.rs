@@ -1,10 +1,10 @@
 //! Endings because a process of ranklaunch was killed or hung: the guard or the agent.
 
 use super::types::Ending;
-use crate::outcome::End;
-use crate::sys::{Signal, signal_name};
-use crate::text;
-use crate::verdict::{Class, Id};
+use linux::sys::{Signal, signal_name};
+use text::text;
+use verdict::outcome::End;
+use verdict::{Class, Id};
 
 /// Signals by which the kernel, or abort(3) after a panic, ends a program for its own error.
 const CRASHES: &[Signal] = &[Signal::SEGV, Signal::BUS, Signal::ILL, Signal::ABORT, Signal::FPE];
@@ -25,7 +25,7 @@ pub(super) fn guard_killed() -> Ending {
 
 /// The agent was killed by `signal`, and with it the knowledge about the ranks. If a stop from
 /// outside by `stopped_by` was in progress, the code is that of the stop.
-pub(crate) fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
+pub fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
     let name = signal_name(signal);
     Ending::new(
         End::Signal(stopped_by.unwrap_or(signal)).shell_code(),
@@ -51,7 +51,7 @@ pub(crate) fn agent_killed(signal: i32, stopped_by: Option<i32>) -> Ending {
 }
 
 /// After a stop from outside by `signal` the agent did not end within the grace period.
-pub(crate) fn agent_hung(signal: i32) -> Ending {
+pub fn agent_hung(signal: i32) -> Ending {
     let name = signal_name(signal);
     Ending::new(
         End::Signal(signal).shell_code(),
@@ -72,7 +72,7 @@ pub(crate) fn agent_hung(signal: i32) -> Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lang::Text;
+    use text::lang::Text;
 
     #[test]
     fn only_a_crash_is_laid_to_the_program_itself() {

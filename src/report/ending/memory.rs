@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use super::types::Ending;
-use crate::lang::{Text, bytes, leading};
-use crate::observe::{OomAccount, OomKills, OomPlace, Suspect};
-use crate::outcome::{End, Outcome, RankUnit, StopReason};
-use crate::pace::spell;
-use crate::text;
-use crate::verdict::{Class, Id};
+use linux::pace::spell;
+use node::observe::{OomAccount, OomKills, OomPlace, Suspect};
+use text::lang::{Text, bytes, leading};
+use text::text;
+use verdict::outcome::{End, Outcome, RankUnit, StopReason};
+use verdict::{Class, Id};
 
 /// SIGKILL, the signal of the out-of-memory killer, which others send as well.
 const KILL: i32 = 9;
 
 /// Completes the ending by what the kernel counted and logged of out-of-memory kills during the job.
 /// A SIGKILL without a count, or of a process that outlived what was counted, came from elsewhere.
-pub(crate) fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount) -> Ending {
+pub fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount) -> Ending {
     let Some(kills) = account.kills(pid(outcome, &ending)) else {
         let killed = account.counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
         return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
@@ -30,7 +30,7 @@ pub(crate) fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount
 }
 
 /// The kills for the record of the run.
-pub(crate) fn recorded(
+pub fn recorded(
     ending: &Ending,
     outcome: Option<&Outcome>,
     account: &OomAccount,
@@ -45,7 +45,7 @@ fn pid(outcome: &Outcome, ending: &Ending) -> Option<i32> {
 }
 
 /// The ending of a process that was killed while the kernel counted a kill.
-pub(crate) fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
+pub fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
     let (en, zh) = (&victim.en, leading(&victim.zh));
     let Text { en: limit, zh: limit_zh } = limit(kills);
     Ending {
@@ -61,7 +61,7 @@ pub(crate) fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Endi
 
 /// The ending of a process that was killed by SIGKILL after the kernel had killed others. `ago`: the
 /// time between the last of them and this end.
-pub(crate) fn of_another(ending: Ending, kills: &OomKills, ago: Option<Duration>) -> Ending {
+pub fn of_another(ending: Ending, kills: &OomKills, ago: Option<Duration>) -> Ending {
     let (Text { en: sent, zh: sent_zh }, Text { en, zh }) = (from_outside(), limit(kills));
     let (ago, ago_zh) = match ago.map(spell) {
         Some(ago) => (format!("{ago} before"), format!("在此 {ago} 之前")),
@@ -205,9 +205,9 @@ fn advice(kills: &OomKills) -> Text {
 mod tests {
     use super::super::fixtures::rank;
     use super::*;
-    use crate::outcome::Planned;
-    use crate::rank::GlobalRank;
-    use crate::report::ending::ending;
+    use crate::ending::ending;
+    use text::rank::GlobalRank;
+    use verdict::outcome::Planned;
 
     fn outcome(end: Option<End>, stop: Option<StopReason>) -> Outcome {
         Outcome { ranks: vec![rank(3, end)], stop, ..Outcome::default() }

@@ -2,12 +2,12 @@
 
 use super::job_size::{other_world, own_mode};
 use super::types::Ending;
-use crate::lang::{Text, cause};
-use crate::outcome::{End, Outcome};
-use crate::rank::GlobalRank;
-use crate::sys::signal_name;
-use crate::text;
-use crate::verdict::{Class, Id};
+use linux::sys::signal_name;
+use text::lang::{Text, cause};
+use text::rank::GlobalRank;
+use text::text;
+use verdict::outcome::{End, Outcome};
+use verdict::{Class, Id};
 
 /// `rank` failed; `end` is None if its shim was killed. The hint also names a wrong world size,
 /// if the ranks found one.
@@ -24,7 +24,7 @@ pub(super) fn failed(outcome: &Outcome, rank: GlobalRank, end: Option<End>) -> E
 }
 
 /// `rank` printed an exception that nothing caught, and was stopped before it ended by itself.
-pub(crate) fn rank_raised(rank: GlobalRank) -> Ending {
+pub fn rank_raised(rank: GlobalRank) -> Ending {
     Ending::new(
         1,
         Class::Script,
@@ -109,7 +109,7 @@ pub(super) fn rank_end(outcome: &Outcome, rank: GlobalRank, end: Option<End>) ->
 }
 
 /// The hint if the kernel refused a process or thread (EAGAIN of fork(2)).
-pub(crate) fn not_executed_hint(error: &std::io::Error) -> Option<Text> {
+pub fn not_executed_hint(error: &std::io::Error) -> Option<Text> {
     (error.kind() == std::io::ErrorKind::WouldBlock).then(|| {
         text!(
             "no more processes can be created here: raise the pids limit (podPidsLimit, docker run --pids-limit) or the user's nproc limit (ulimit -u)",

@@ -3,14 +3,14 @@
 use std::io::IsTerminal;
 
 use super::types::Ending;
-use crate::lang::Text;
-use crate::outcome::End;
-use crate::sys::{Signal, signal_name};
-use crate::text;
-use crate::verdict::{Class, Id, Verdict};
+use linux::sys::{Signal, signal_name};
+use text::lang::Text;
+use text::text;
+use verdict::outcome::End;
+use verdict::{Class, Id, Verdict};
 
 /// Stopped from outside by `signal`.
-pub(crate) fn stopped(signal: i32) -> Ending {
+pub fn stopped(signal: i32) -> Ending {
     let name = signal_name(signal);
     // After Ctrl-C at the terminal the user needs no hint.
     let hint = if signal == Signal::INT.as_raw() && std::io::stderr().is_terminal() {

@@ -1,9 +1,9 @@
 //! The text about processes of the job that outlived SIGKILL.
 
 use super::types::Ending;
-use crate::outcome::Outcome;
-use crate::text;
-use crate::verdict::{Class, Id, Verdict};
+use text::text;
+use verdict::outcome::Outcome;
+use verdict::{Class, Id, Verdict};
 
 pub(super) fn unkillable(outcome: &Outcome) -> Ending {
     let list: Vec<String> = outcome
@@ -57,7 +57,7 @@ pub(super) fn unkillable(outcome: &Outcome) -> Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Survivor;
+    use verdict::outcome::Survivor;
 
     #[test]
     fn only_what_sleeps_in_the_kernel_needs_a_new_start_of_the_node() {

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnose::GIVEN_UP;
-use crate::hang::FirstCulprit;
-use crate::lang::Text;
-use crate::outcome::{Planned, RankUnit};
-use crate::rank::GlobalRank;
-use crate::settings::OnBreach;
-use crate::sys::Signal;
-use crate::text;
-use crate::verdict::{Class, Confidence, Id, Retry, Victims, Why};
-use crate::watch::Breach;
+use diagnose::GIVEN_UP;
+use linux::sys::Signal;
+use monitor::hang::FirstCulprit;
+use monitor::watch::Breach;
+use settings::OnBreach;
+use text::lang::Text;
+use text::rank::GlobalRank;
+use text::text;
+use verdict::outcome::{Planned, RankUnit};
+use verdict::{Class, Confidence, Id, Retry, Victims, Why};
 
 /// How the program ends and why, for the console, run.json and the termination message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl Ending {
     }
 
     /// Whether the output of the processes can explain it.
-    pub(crate) fn asks_why(&self) -> bool {
+    pub fn asks_why(&self) -> bool {
         let says_so_itself = matches!(self.id, Id::RankExec | Id::PortLost | Id::EngineExec);
         !says_so_itself && (self.class == Class::Script || self.blames_engine())
     }
@@ -82,7 +82,7 @@ impl Ending {
     /// The same ending with what the output says. Where the kernel named the cause, its words are
     /// more precise than those of the catalogue.
     #[must_use]
-    pub(crate) fn explained(self, why: Why) -> Ending {
+    pub fn explained(self, why: Why) -> Ending {
         let why = match self.id {
             Id::MemoryOom => {
                 let (text, remedy) = (self.text.clone(), self.hint.clone());
@@ -103,7 +103,7 @@ impl Ending {
 
     /// The same ending where the output shows only consequences. `gone`: a rank that had ended with code 0 before.
     #[must_use]
-    pub(crate) fn unexplained(self, gone: Option<GlobalRank>) -> Ending {
+    pub fn unexplained(self, gone: Option<GlobalRank>) -> Ending {
         let hint = text!(
             "its output shows only consequences of a failure elsewhere: read the logs of the other ranks and nodes, and the events of the platform (kubectl describe pod, sacct, dmesg)",
             "其输出只有别处故障的后果：请查看其他 rank 与节点的日志，以及平台事件（kubectl describe pod、sacct、dmesg）"
@@ -121,7 +121,7 @@ impl Ending {
 
     /// The ending of a job that stood still, with who was waited for.
     #[must_use]
-    pub(crate) fn of_standstill(self, culprit: Option<FirstCulprit>) -> Ending {
+    pub fn of_standstill(self, culprit: Option<FirstCulprit>) -> Ending {
         let Some(culprit) = culprit.filter(|_| self.id == Id::Hang) else { return self };
         let FirstCulprit { node, rank, text, hint, .. } = culprit;
         Ending { node, rank, text, hint, ..self }
@@ -130,7 +130,7 @@ impl Ending {
     /// The same ending with who was waited for, where ranks gave up their wait: that one is the cause, not
     /// they. `culprit`: of the hang that was reported before and was not over.
     #[must_use]
-    pub(crate) fn of_given_up_wait(self, culprit: Option<FirstCulprit>) -> Ending {
+    pub fn of_given_up_wait(self, culprit: Option<FirstCulprit>) -> Ending {
         let gave_up = |why: &Why| GIVEN_UP.contains(&why.id.as_str());
         let gave_up = self.why.as_deref().map_or(self.consequence, gave_up)
             && matches!(self.id, Id::RankExit | Id::RankSignal);
@@ -158,7 +158,7 @@ impl Ending {
 
     /// The ending of a job that broke a rule of its profile, with the breach and when it was found.
     #[must_use]
-    pub(crate) fn of_breach(self, fatal: Option<&(Breach, Instant)>) -> Ending {
+    pub fn of_breach(self, fatal: Option<&(Breach, Instant)>) -> Ending {
         let Some((breach, at)) = fatal.filter(|_| self.id == Id::WatchRule) else { return self };
         let (rank, text) = (breach.rank.map(|GlobalRank(rank)| rank), breach.what(*at));
         let hint = breach.hint.clone().unwrap_or_else(|| {
@@ -182,7 +182,7 @@ impl Ending {
     }
 
     /// Whether the engine's last lines show the cause, on any node.
-    pub fn blames_engine(&self) -> bool {
+    pub(crate) fn blames_engine(&self) -> bool {
         self.rank.is_none()
             && matches!(
                 self.id,

@@ -1,12 +1,12 @@
 //! Words for how a process ended.
 
-use crate::lang::Text;
-use crate::outcome::End;
-use crate::sys::signal_name;
-use crate::text;
+use linux::sys::signal_name;
+use text::lang::Text;
+use text::text;
+use verdict::outcome::End;
 
 /// `exit code 7`, `signal SIGKILL`.
-pub(crate) fn describe(end: End) -> Text {
+pub fn describe(end: End) -> Text {
     match end {
         End::Code(code) => text!("exit code {code}", "退出码 {code}"),
         End::Signal(signal) => {

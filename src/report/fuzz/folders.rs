@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::diagnose::{
+use crate::diagnosis_view::{self, View};
+use diagnose::{
     Known, LogScan, Node, Origin, Recorded, Scanned, Survived, catalogue, diagnose_knowing,
 };
-use crate::fuzzing::{Choices, assert_printable};
-use crate::lang::Lang;
-use crate::rank::GlobalRank;
-use crate::report::diagnosis_view::{self, View};
+use text::fuzzing::{Choices, assert_printable};
+use text::lang::Lang;
+use text::rank::GlobalRank;
 
 const IDS: &[&str] = &["cuda_oom", "nccl_timeout", "heads_div", "user_exception", "no_such_row"];
 
@@ -16,7 +16,7 @@ const IDS: &[&str] = &["cuda_oom", "nccl_timeout", "heads_div", "user_exception"
 ///
 /// A cause is a row of the catalogue and a line of one of the logs, no culprit is a victim of itself, and every view is
 /// well formed. The same logs give the same, however they are cut.
-pub(crate) fn folders(data: &[u8]) -> bool {
+pub fn folders(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let cut = choices.below(200) + 1;
     let known = known(&mut choices);
@@ -67,7 +67,7 @@ pub(crate) fn folders(data: &[u8]) -> bool {
     for lang in [Lang::En, Lang::Zh] {
         let text = diagnosis_view::text(view, lang, Some(80));
         assert!(!text.trim().is_empty());
-        assert_printable(&crate::escape::printable(&text));
+        assert_printable(&text::escape::printable(&text));
         let json = diagnosis_view::json(view, lang);
         assert!(json["schema"] == 1 && json["findings"].is_array(), "{json}");
         assert_eq!(json["cause"].is_null(), diagnosis.cause.is_none());

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::history::{JobHistory, JournalReader, NodeHistory, differences};
-use crate::lang::Lang;
-use crate::report::{compare_view, page::page};
+use crate::{compare_view, page::page};
+use monitor::history::{JobHistory, JournalReader, NodeHistory, differences};
+use text::lang::Lang;
 
 /// Values of a quantity over time.
 const POINTS: usize = 8;
@@ -16,7 +16,7 @@ const LARGEST_PAGE: usize = 2_300_000;
 ///
 /// Times are in order, the ledger adds up, a run differs in nothing from itself, and nothing of it becomes markup of the
 /// page.
-pub(crate) fn journal(data: &[u8]) -> bool {
+pub fn journal(data: &[u8]) -> bool {
     let [mode, bytes @ ..] = data else { return false };
     let mut nodes: Vec<NodeHistory> = Vec::new();
     for part in bytes.split(|byte| *byte == 0).take(4) {
@@ -43,7 +43,7 @@ pub(crate) fn journal(data: &[u8]) -> bool {
     if let Some(other) = JobHistory::of(nodes) {
         let differs = differences(&job, &other, Lang::En);
         let text = compare_view::text((&job, &other), &differs, Lang::En);
-        crate::fuzzing::assert_printable(&crate::escape::printable(&text));
+        text::fuzzing::assert_printable(&text::escape::printable(&text));
         let json = compare_view::json((&job, &other), &differs);
         assert!(json.is_object(), "{json}");
     }

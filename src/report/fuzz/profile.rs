@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::Options;
-use crate::fuzzing::assert_printable;
-use crate::host::Host;
-use crate::lang::Lang;
-use crate::report::closing;
-use crate::settings::{Settings, Source, read_with};
-use crate::verdict::{Refusal, Verdict};
+use crate::closing;
+use linux::host::Host;
+use settings::cli::Options;
+use settings::{Settings, Source, read_with};
+use text::fuzzing::assert_printable;
+use text::lang::Lang;
+use verdict::{Refusal, Verdict};
 
 /// A name that no file has.
 const NAME: &str = "fuzzed-profile";
@@ -17,7 +17,7 @@ const NAME: &str = "fuzzed-profile";
 ///
 /// It gives settings, or a refusal of usage in both languages; what names a line names one of the file. The same text
 /// gives the same, and no two rows of a section have one id.
-pub(crate) fn profile(data: &[u8]) -> bool {
+pub fn profile(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let first = of(text);
     let lines = text.bytes().filter(|byte| *byte == b'\n').count() + 1;
@@ -63,7 +63,7 @@ fn refused(refusal: &Refusal, lines: usize) {
     }
     for lang in [Lang::En, Lang::Zh] {
         // As `say` prints it.
-        assert_printable(&crate::escape::printable(&closing::refusal(refusal, 64, lang)));
+        assert_printable(&text::escape::printable(&closing::refusal(refusal, 64, lang)));
         let text = refusal.text.get(lang);
         let line = text.split_once(NAME).and_then(|(_, rest)| {
             let rest = rest.strip_prefix(".toml").unwrap_or(rest).strip_prefix(':')?;

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::history::{JournalReader, NodeHistory};
+use monitor::history::{JournalReader, NodeHistory};
 
 /// What a rank may print to break out of the page.
 const HOSTILE: &str = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> &lt; \u{2028}\u{2029} {{data}} {{nonce}} ]]>";

@@ -1,6 +1,6 @@
 //! The embedded profiles.
 
-use crate::verdict::{Id, Severity};
+use verdict::{Id, Severity};
 
 use super::*;
 

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::verdict::{Family, Verdict};
+use verdict::{Family, Verdict};
 
 fn options(line: &[&str]) -> cli::Options {
     let words = std::iter::once("ranklaunch").chain(line.iter().copied()).map(OsString::from);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagnose::Role;
-use crate::verdict::{Id, Severity};
-use crate::verdict::{Owner, Retry};
+use diagnose::Role;
+use verdict::{Id, Severity};
+use verdict::{Owner, Retry};
 
 use super::*;
 

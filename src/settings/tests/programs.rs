@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::verdict::Id;
+use verdict::Id;
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use harness::reference::{self, REFERENCE};
 
 use crate::contract;
-use crate::diagnose::Catalogue;
-use crate::verdict::Id;
+use diagnose::Catalogue;
+use verdict::Id;
 
 use super::*;
 
@@ -32,7 +32,9 @@ fn the_reference_shows_every_key_and_is_a_profile() {
         assert!(row.table.is_none() || shown(&row.key()), "{} is missing", row.key());
     }
     let others = ["total_gpus", "values", "argument", "default"];
-    for key in profile::JOB_KEYS.iter().chain(&others).chain(diagnose::KEYS).chain(platform::KEYS) {
+    for key in
+        profile::JOB_KEYS.iter().chain(&others).chain(diagnose_rows::KEYS).chain(platform::KEYS)
+    {
         assert!(shown(key), "{key} is missing");
     }
     // Every key of [platform], and every reading by its name.

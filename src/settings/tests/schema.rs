@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::table::{Allowed, Toml};
 use super::*;
+use crate::OnBreach;
 use crate::contract;
-use crate::settings::OnBreach;
-use crate::verdict::Id;
+use verdict::Id;
 
 const FILE: &str = "packaging/schemas/profile.schema.json";
 
@@ -109,11 +109,11 @@ fn of_diagnose(key: &&str) -> (String, Value) {
     let value = match *key {
         "id" => text(),
         "cause" | "remedy" => both(),
-        "role" => names(diagnose::ROLES),
-        "domain" => names(diagnose::DOMAINS),
-        "owner" => names(diagnose::OWNERS),
-        "retry" => names(diagnose::RETRIES),
-        "stream" => names(diagnose::STREAMS),
+        "role" => names(diagnose_rows::ROLES),
+        "domain" => names(diagnose_rows::DOMAINS),
+        "owner" => names(diagnose_rows::OWNERS),
+        "retry" => names(diagnose_rows::RETRIES),
+        "stream" => names(diagnose_rows::STREAMS),
         "weak" | "first_only" => json!({ "type": "boolean" }),
         _ => texts(),
     };
@@ -185,7 +185,7 @@ fn of_section(name: &str) -> Value {
             section(codes.map(|own| (own, code.clone())), &[])
         }
         "diagnose" => {
-            list(section(diagnose::KEYS.iter().map(of_diagnose), &["id", "cause", "remedy"]))
+            list(section(diagnose_rows::KEYS.iter().map(of_diagnose), &["id", "cause", "remedy"]))
         }
         "watch" => list(section(watch::KEYS.iter().map(of_watch), &["id"])),
         table => rows(table, &[]),
@@ -210,7 +210,7 @@ fn schema() -> Value {
 
 #[test]
 fn the_profile_schema_is_written_from_the_table() {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
     let written = format!("{:#}\n", schema());
     if std::env::var_os("RANKLAUNCH_WRITE_DOCS").is_some() {
         std::fs::write(&file, &written).expect("written");

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::lang::Text;
-use crate::verdict::{Id, Severity};
+use text::lang::Text;
+use verdict::{Id, Severity};
 
 use super::*;
 

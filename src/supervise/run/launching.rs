@@ -14,10 +14,11 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use crate::lang::failure;
-use crate::outcome::Notice;
-use crate::rank::{GlobalRank, RankId};
-use crate::{sys, text};
+use linux::sys;
+use text::lang::failure;
+use text::rank::{GlobalRank, RankId};
+use text::text;
+use verdict::outcome::Notice;
 
 /// A program that is not executed after this time is reported.
 const QUIET: Duration = Duration::from_secs(5);

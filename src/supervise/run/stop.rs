@@ -18,8 +18,8 @@ use super::super::tree;
 use super::supervisor::{
     Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
 };
-use crate::outcome::{End, KillReason, Notice, StopReason};
-use crate::sys::{Signal, own_pid};
+use linux::sys::{Signal, own_pid};
+use verdict::outcome::{End, KillReason, Notice, StopReason};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits
 /// only little longer.

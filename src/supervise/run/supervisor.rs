@@ -18,15 +18,15 @@ use super::super::socket::ShimSocket;
 use super::super::sweep::Sweep;
 use super::super::{terminal, tree};
 use super::launching::Launching;
-use crate::outcome::{
+use linux::sys::{self, Signal, own_pid};
+use text::rank::{GlobalRank, RankId};
+use verdict::Verdict;
+use verdict::outcome::{
     End, KillReason, Notice, OtherWorld, Outcome, Owner, RankEnd, StopReason, Stream,
 };
-use crate::rank::{GlobalRank, RankId};
-use crate::sys::{self, Signal, own_pid};
-use crate::verdict::Verdict;
 
 /// Receives the read ends of the pipes.
-pub(crate) trait Streams {
+pub trait Streams {
     fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd);
 
     /// Receives what torch's `@record` wrote of the exception that ended a rank.
@@ -442,8 +442,8 @@ fn in_memory(file: OwnedFd) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rank::LocalRank;
-    use crate::supervise::socket::{ShimListener, dial, send};
+    use crate::socket::{ShimListener, dial, send};
+    use text::rank::LocalRank;
 
     struct Nowhere;
 

@@ -10,11 +10,9 @@ mod sources;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-use ranklaunch::testing::findings::{self, ExitCode, Explanation, Id};
-use ranklaunch::testing::lang::Text;
-use ranklaunch::testing::lint;
-use ranklaunch::testing::settings;
-use ranklaunch::testing::verdict::Verdict;
+use report::findings::{self, ExitCode, Explanation, Id, explanation};
+use text::lang::Text;
+use verdict::Verdict;
 
 /// The faults of an explanation.
 fn faults(explanation: &Explanation) -> Vec<String> {
@@ -57,7 +55,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
 fn every_id_and_every_code_is_explained_in_both_languages() {
     let mut wrong = Vec::new();
     for id in Id::ALL {
-        wrong.extend(faults(&id.explanation()).into_iter().map(|fault| format!("{id}: {fault}")));
+        wrong.extend(faults(&explanation(*id)).into_iter().map(|fault| format!("{id}: {fault}")));
         assert!(!id.kinds().is_empty(), "{id} comes up nowhere");
     }
     for code in (0..=255).map(|code: u8| code.to_string().parse::<ExitCode>().expect("a code")) {
@@ -70,7 +68,7 @@ fn every_id_and_every_code_is_explained_in_both_languages() {
 
 #[test]
 fn a_bad_explanation_is_found() {
-    let good = Id::GpuCount.explanation();
+    let good = explanation(Id::GpuCount);
     assert_eq!(faults(&good), Vec::<String>::new());
     let same = Text::same("the same.");
     for (bad, fault) in [

@@ -5,8 +5,8 @@ mod options;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ranklaunch::testing::findings::{ExitCode, Explanation, Family, Id, IdKind};
-use ranklaunch::testing::lang::{Lang, Text};
+use report::findings::{ExitCode, Explanation, Family, Id, IdKind, explanation};
+use text::lang::{Lang, Text};
 
 /// If set, the files are written instead of compared.
 const WRITE: &str = "RANKLAUNCH_WRITE_DOCS";
@@ -109,18 +109,15 @@ fn findings(lang: Lang) -> String {
         page.table(&head.each_ref().map(String::as_str));
         for id in family.ids() {
             let kinds = joined(id.kinds().into_iter().map(IdKind::words), lang);
-            let codes = joined(
-                id.codes().into_iter().map(ranklaunch::testing::findings::Exit::words),
-                lang,
-            );
+            let codes = joined(id.codes().into_iter().map(report::findings::Exit::words), lang);
             let usual = id.usual().map(|usual| usual.words());
             let usual = usual.as_ref().map_or("", |usual| usual.get(lang)).to_owned();
-            let what = id.explanation().what;
+            let what = explanation(id).what;
             let name = format!("`{id}`");
             page.row(&[&name, what.get(lang), &kinds, &codes, &usual]);
         }
         for id in family.ids() {
-            page.explanation(id.as_str(), &id.explanation());
+            page.explanation(id.as_str(), &explanation(id));
         }
     }
     page.out
@@ -140,11 +137,11 @@ fn lint(lang: Lang) -> String {
     let head = [page.say("id", "ID"), page.say("meaning", "含义")].map(str::to_owned);
     page.table(&head.each_ref().map(String::as_str));
     for id in &rules {
-        page.row(&[&format!("`{id}`"), id.explanation().what.get(lang)]);
+        page.row(&[&format!("`{id}`"), explanation(*id).what.get(lang)]);
     }
     page.heading(2, page.say("What to do", "如何处理"));
     for id in &rules {
-        page.explanation(id.as_str(), &id.explanation());
+        page.explanation(id.as_str(), &explanation(*id));
     }
     page.out
 }

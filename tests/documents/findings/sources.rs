@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ranklaunch::testing::findings::{Family, Id};
+use report::findings::{Family, Id};
 
 struct Source {
     path: String,

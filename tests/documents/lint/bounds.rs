@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use lint::{self, LintLimits, Manifest};
 use proptest::prelude::*;
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint::{self, LintLimits, Manifest};
+use text::lang::Lang;
 
 use super::knowledge;
 use super::samples::*;
@@ -19,7 +19,8 @@ fn bounded(bytes: Vec<u8>) {
     let manifest = Manifest { name: "any".into(), bytes };
     let report = lint::lint(&[manifest], LintLimits { node_memory: Some(1) }, knowledge());
     for lang in [Lang::En, Lang::Zh] {
-        let _ = (lint::text(&report, lang), lint::json(&report, lang), lint::github(&report, lang));
+        let _ =
+            (lint::plain(&report, lang), lint::json(&report, lang), lint::github(&report, lang));
     }
     let (took, count) = (begun.elapsed(), report.findings.len());
     assert!(took < TIMEOUT, "{took:?}, {count} findings, {shown}");

@@ -3,8 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint;
+use text::lang::Lang;
 
 use super::samples::PYTORCHJOB;
 use super::{check, ids};
@@ -92,7 +91,7 @@ fn two_jobs_on_the_hosts_network_need_two_ports() {
         ids(&report),
         [("network.port", 5), ("network.port", 11)],
         "{}",
-        lint::text(&report, Lang::En)
+        lint::plain(&report, Lang::En)
     );
     assert!(ids(&check(&(pod("a", 29500) + &pod("b", 29501)), None)).is_empty());
 }

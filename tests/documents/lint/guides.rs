@@ -1,8 +1,7 @@
 //! Manifests of guides, and first versions of real jobs.
 
 use harness::skipped;
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint;
+use text::lang::Lang;
 
 use super::{check, ids};
 
@@ -44,7 +43,7 @@ spec:
             ("memory.node", 20),
         ],
         "{}",
-        lint::text(&report, Lang::En)
+        lint::plain(&report, Lang::En)
     );
 }
 
@@ -70,7 +69,7 @@ spec:
         ids(&report),
         [("gpu.nproc", 8), ("nodes.single", 8), ("gpu.visible", 9)],
         "{}",
-        lint::text(&report, Lang::En)
+        lint::plain(&report, Lang::En)
     );
 }
 
@@ -106,7 +105,7 @@ spec:
             ("command.unread", 13)
         ],
         "{}",
-        lint::text(&report, Lang::En)
+        lint::plain(&report, Lang::En)
     );
 }
 
@@ -124,7 +123,7 @@ fn the_manifests_of_the_guides_are_read_as_they_are() {
         let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
         for block in blocks.filter(|block| block.contains("kind:")) {
             let report = check(&format!("{block}\n"), None);
-            assert!(report.refused.is_empty(), "{}\n{block}", lint::text(&report, Lang::En));
+            assert!(report.refused.is_empty(), "{}\n{block}", lint::plain(&report, Lang::En));
             let name = block.lines().find_map(|line| line.trim().strip_prefix("name: "));
             let ids: Vec<&str> = report.findings.iter().map(|found| found.id.as_str()).collect();
             found.insert(name.unwrap_or_default().to_owned(), ids.join(" "));

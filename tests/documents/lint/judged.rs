@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use harness::skipped;
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint::{self, Knowledge, LintLimits, LintSeverity, Manifest};
+use lint::{self, Knowledge, LintLimits, LintSeverity, Manifest};
+use text::lang::Lang;
 
 use super::samples::*;
 use super::{check, ids, knowledge};
@@ -20,7 +20,7 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
         let report = lint::lint(&[manifest], LintLimits::default(), knowledge);
         let mut ids: Vec<_> = report.findings.iter().map(|found| found.id.as_str()).collect();
         ids.dedup();
-        (ids, lint::text(&report, Lang::En))
+        (ids, lint::plain(&report, Lang::En))
     };
     let torchrun = |args: &str| {
         format!(
@@ -65,7 +65,7 @@ fn a_value_without_a_variable_is_named_in_both_languages() {
         (Lang::En, ["the node rank is 0", "the master's address is localhost", "limit nothing;"]),
         (Lang::Zh, ["node rank 在同一模板", "Master 在每个节点上都是 localhost", "limit 未设置；"]),
     ] {
-        let said = lint::text(&report, lang);
+        let said = lint::plain(&report, lang);
         for name in names {
             assert!(said.contains(name), "{name}\n{said}");
         }
@@ -173,7 +173,12 @@ fn kinds_keep_their_pods_where_we_look() {
     ] {
         let of_job = pod.replacen('{', "{restartPolicy: Never, ", 1);
         let report = check(&head.replace("OF_JOB", &of_job).replace("POD", pod), None);
-        assert_eq!(ids(&report), [("shm.missing", 3)], "{head}\n{}", lint::text(&report, Lang::En));
+        assert_eq!(
+            ids(&report),
+            [("shm.missing", 3)],
+            "{head}\n{}",
+            lint::plain(&report, Lang::En)
+        );
     }
     let report = check("apiVersion: a/v1\nkind: Stranger\nspec: {}", None);
     assert_eq!((ids(&report), report.exit_code()), (vec![("kind.unknown", 1)], 0));

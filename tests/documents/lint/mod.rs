@@ -9,7 +9,7 @@ mod mistakes;
 mod samples;
 mod written;
 
-use ranklaunch::testing::lint::{self, Knowledge, LintLimits, Manifest, Report};
+use lint::{self, Knowledge, LintLimits, Manifest, Report};
 
 fn check(text: &str, node_memory: Option<&str>) -> Report {
     let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
@@ -18,10 +18,7 @@ fn check(text: &str, node_memory: Option<&str>) -> Report {
 }
 
 fn knowledge() -> Knowledge {
-    Knowledge {
-        misuse: ranklaunch::testing::plan::misuse,
-        profiles: ranklaunch::testing::settings::EMBEDDED,
-    }
+    Knowledge { misuse: plan::nccl::misuse, profiles: settings::EMBEDDED }
 }
 
 fn ids(report: &Report) -> Vec<(&'static str, usize)> {

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint;
+use text::lang::Lang;
 
 use super::check;
 use super::samples::*;
@@ -432,7 +431,7 @@ fn what_people_write_is_understood() {
         found.sort_unstable();
         expected.sort_unstable();
         if found != expected || !report.refused.is_empty() {
-            let _ = writeln!(wrong, "{text}{}not {expected:?}\n", lint::text(&report, Lang::En));
+            let _ = writeln!(wrong, "{text}{}not {expected:?}\n", lint::plain(&report, Lang::En));
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -2,11 +2,15 @@
 
 #![no_main]
 
+#[path = "../targets.rs"]
+mod table;
+
 use std::sync::LazyLock;
 
 static TARGET: LazyLock<String> =
     LazyLock::new(|| std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET names a target"));
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ranklaunch::testing::fuzz::run(&TARGET, data);
+    let (_, target) = table::TARGETS.iter().find(|(known, _)| *known == *TARGET).expect("a target");
+    target(data);
 });

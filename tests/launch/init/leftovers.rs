@@ -4,8 +4,8 @@ use std::process::Command;
 
 use harness::alive::zombies_of;
 use harness::{Launcher, executable, kill, processes_of, wait_until};
+use linux::sys;
 use nix::sys::signal::Signal;
-use ranklaunch::testing::sys;
 
 use super::{ORPHANS, both, ours, shell};
 

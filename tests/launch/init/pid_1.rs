@@ -4,8 +4,8 @@ use std::process::Command;
 
 use harness::alive::{is_alive, zombies_of};
 use harness::{Launcher, Place, processes_of, wait_until};
+use linux::sys;
 use nix::sys::signal::Signal;
-use ranklaunch::testing::sys;
 
 use super::{ORPHANS, children, state};
 

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use harness::{Launcher, executable, wait_until};
+use linux::sys::{self, Dispositions, SignalSet};
 use nix::sys::signal::Signal;
-use ranklaunch::testing::sys::{self, Dispositions, SignalSet};
 
 use super::{both, shell, state};
 

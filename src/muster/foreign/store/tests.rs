@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::sys::{PollFd, PollFlags, poll};
+use linux::sys::{PollFd, PollFlags, poll};
 
 const GETNUMKEYS: u8 = 6;
 

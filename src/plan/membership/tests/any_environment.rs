@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use proptest::prelude::*;
 
 use super::claims::MOST_NODES;
-use crate::contract;
-use crate::settings::{Engine, WorldSizeCounts};
+use settings::contract;
+use settings::{Engine, WorldSizeCounts};
 
 use super::*;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{check, host};
-use crate::contract::{self, platform_ids};
+use settings::contract::{self, platform_ids};
 
 /// The environment of one container, and the result of `plan` on a node of eight GPUs.
 const ENVIRONMENTS: &[(&str, &str)] = &[

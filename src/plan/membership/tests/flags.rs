@@ -1,7 +1,7 @@
 //! Flags together with variables, the meaning of counts, and the recorded reasons.
 
-use crate::settings::{Nproc, WorldSizeCounts};
-use crate::verdict::Id;
+use settings::{Nproc, WorldSizeCounts};
+use verdict::Id;
 
 use super::*;
 

@@ -2,10 +2,10 @@
 //! node runs alone by mistake.
 
 use super::*;
-use crate::contract::{self, Field};
-use crate::settings::fixtures::undecided;
-use crate::settings::{Source, Sourced, WorldSizeCounts};
-use crate::verdict::Id;
+use settings::contract::{self, Field};
+use settings::fixtures::undecided;
+use settings::{Source, Sourced, WorldSizeCounts};
+use verdict::Id;
 
 /// Whatever variable is present: no node runs alone, and no message is false.
 #[test]
@@ -176,7 +176,7 @@ fn a_profiles_count_against_the_platforms_is_refused_with_both() {
         assert_eq!(told.line(), "refused membership.contradiction", "{nnodes} {env}");
         let refusal = told.result.expect_err("refused");
         let ours =
-            crate::lang::singular(format!("zimdb.toml:9 says that the job has {nnodes} nodes"));
+            text::lang::singular(format!("zimdb.toml:9 says that the job has {nnodes} nodes"));
         assert!(refusal.text.en.contains(&ours), "{}", refusal.text.en);
         assert!(refusal.text.en.contains(said), "{}", refusal.text.en);
         for lang in [&refusal.hint.en, &refusal.hint.zh] {

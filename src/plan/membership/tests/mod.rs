@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::*;
-use crate::contract::{self, add_host_files, host_files};
-use crate::host::Host;
-use crate::observe::{GpuFacts, VisibleGpu};
-use crate::plan::Task;
-use crate::settings::fixtures::undecided;
-use crate::settings::{Source, Sourced};
+use crate::Task;
+use linux::host::Host;
+use node::observe::{GpuFacts, VisibleGpu};
+use settings::contract::{self, add_host_files, host_files};
+use settings::fixtures::undecided;
+use settings::{Source, Sourced};
 
 /// The result: the membership with its notes, or the refusal.
 struct Told {

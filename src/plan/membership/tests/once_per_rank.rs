@@ -2,9 +2,9 @@
 //! refusal of every other engine.
 
 use super::*;
-use crate::contract;
-use crate::settings::fixtures::undecided;
-use crate::settings::{Engine, Source, Sourced};
+use settings::contract;
+use settings::fixtures::undecided;
+use settings::{Engine, Source, Sourced};
 
 fn direct() -> Settings {
     Settings {

@@ -1,7 +1,7 @@
 //! The variables of each platform.
 
-use crate::contract::Field;
-use crate::settings::Rendezvous;
+use settings::Rendezvous;
+use settings::contract::Field;
 
 use super::*;
 

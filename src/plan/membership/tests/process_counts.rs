@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::{Engine, WorldSizeCounts};
+use settings::{Engine, WorldSizeCounts};
 
 /// How a platform that starts its command once per process may describe it.
 #[derive(Debug, Clone, Copy)]

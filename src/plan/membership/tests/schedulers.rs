@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::Source;
+use settings::Source;
 
 /// Environments of one member of several, and a word of the way out that is offered. Variables are
 /// those of the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),

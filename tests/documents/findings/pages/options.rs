@@ -1,9 +1,9 @@
 //! Every option, from the definition of the command line and the table of settings.
 
 use clap::{Arg, ArgAction, Command};
-use ranklaunch::testing::cli;
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::settings::{self, Form};
+use settings::cli;
+use settings::{self, Form};
+use text::lang::Lang;
 
 use super::{Page, plain};
 

@@ -9,8 +9,8 @@ mod volcano;
 
 use std::collections::BTreeSet;
 
-use ranklaunch::testing::lang::Lang;
-use ranklaunch::testing::lint::{self, LintSeverity, RULES};
+use lint::{self, LintSeverity, RULES};
+use text::lang::Lang;
 
 use super::check;
 use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB, VOLCANO};
@@ -64,7 +64,7 @@ fn sound_manifests_have_no_findings() {
         assert!(
             report.findings.is_empty() && report.refused.is_empty(),
             "{}",
-            lint::text(&report, Lang::En)
+            lint::plain(&report, Lang::En)
         );
         assert_eq!(report.exit_code(), 0);
     }
@@ -96,7 +96,7 @@ fn every_mistake_is_found_at_its_line() {
         let broken = sound.replace(from, to);
         assert_ne!(&broken, sound, "{id}: {from} is not in the manifest");
         let report = check(&broken, Some("200Gi"));
-        let said = lint::text(&report, Lang::En);
+        let said = lint::plain(&report, Lang::En);
         let of_rule: Vec<_> =
             report.findings.iter().filter(|found| found.id.as_str() == *id).collect();
         if line.is_empty() {
@@ -121,7 +121,7 @@ fn every_mistake_is_found_at_its_line() {
 /// Rules and lines of the findings, the lines less `before`.
 fn shifted(text: &str, before: usize) -> Vec<(&'static str, usize)> {
     let report = check(text, Some("200Gi"));
-    assert!(report.refused.is_empty(), "{}\n{text}", lint::text(&report, Lang::En));
+    assert!(report.refused.is_empty(), "{}\n{text}", lint::plain(&report, Lang::En));
     report.findings.iter().map(|found| (found.id.as_str(), found.line - before)).collect()
 }
 

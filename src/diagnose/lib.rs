@@ -1,0 +1,53 @@
+//! What failed, from what a job's processes wrote: one root cause, or the word that none is visible.
+//!
+//! Owns the catalogue of failures (data: `catalogue.toml`, one row per failure; a profile may add
+//! rows) and the rules by which one line of many is the cause. Takes the bytes of logs, in pieces of any size
+//! ([`LogScan`]); gives a [`Diagnosis`]. Reads no file and no clock, and keeps a bounded part of
+//! what passes, so that a log of any size can be read. A line without a row is never a cause by
+//! itself, whatever words it holds. An exception without a row is one (`user_exception`), where
+//! nothing shows that it was caught or survived.
+//!
+//! A byte goes this way: `lines` (whole lines) → `matcher` (rows whose fragment stands in the
+//! line) → `prefixes` (who wrote it, when) → `blocks` (tracebacks) → `scan` (evidence) → `run`
+//! (what of it was survived) → `candidates` (what may be it) → `select` (the cause).
+
+#![deny(unsafe_code)]
+
+mod blocks;
+mod candidates;
+mod catalogue;
+mod error_file;
+mod evidence;
+mod extended;
+mod forms;
+mod fragments;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod joined;
+mod known;
+mod lines;
+mod matcher;
+mod prefixes;
+pub mod recorder;
+mod rows;
+mod run;
+mod scan;
+mod select;
+pub mod stacks;
+mod stragglers;
+#[cfg(test)]
+mod tests;
+mod why;
+
+pub use catalogue::{Catalogue, catalogue};
+pub use error_file::recorded_exception;
+pub use evidence::{Evidence, Frame, Node};
+pub use extended::RowFlaw;
+pub use forms::is_progress;
+pub use known::{Known, Recorded, Survived, survived};
+pub use rows::{Domain, GIVEN_UP, Role, Row, Stream, filled};
+pub use scan::{LogScan, Origin, Scanned};
+#[cfg(any(test, feature = "fixtures"))]
+pub use select::diagnose;
+pub use select::{Cause, Diagnosis, diagnose_knowing, diagnose_whole};
+pub use why::why;

@@ -1,0 +1,397 @@
+//! Who keeps the others waiting: a pure function over the records of a job's ranks.
+//!
+//! Ranks and the places where they wait are a graph. A rank waits at its first collective that is not
+//! done, and the place waits for the members that have not come. Who is waited for and waits for
+//! nobody is the culprit; ranks that wait for each other in a circle use their groups in different
+//! orders; where all have come, either they called different things or the connection between them
+//! is at fault.
+//!
+//! The records are read one after the other while the job may run, so they are no picture of one
+//! moment: a rank that has just not come yet looks like one that never will. What could be due to that
+//! is never `certain` without a proof that the job stood still, and is left out where the wait was
+//! short.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::circle::circles;
+use super::dump::Entry;
+use super::groups::{Group, Groups, RankRecord, Read, Step};
+use super::mismatch::{Differs, mismatch, pair_mismatch};
+use super::pairs::pair_places;
+use super::place::{Collective, Place, collective_places, left_by_some};
+use crate::Frame;
+use verdict::Confidence;
+
+const SECOND: i64 = 1_000_000_000;
+/// A wait that is shorter says nothing.
+const SHORTEST_WAIT: i64 = SECOND;
+/// A wait of this length is no step of a job, unless its steps are as long.
+const LONG_WAIT: i64 = 30 * SECOND;
+
+/// All that is known of a job.
+#[derive(Debug, Default)]
+pub struct Job {
+    /// Each rank once.
+    pub records: Vec<RankRecord>,
+    /// Ranks of the job, where that is known.
+    pub world: Option<u32>,
+    /// Something else proves that the job stood still when it was read.
+    pub stood_still: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HangKind {
+    OtherCollective,
+    OtherShape,
+    Deadlock,
+    NeverEntered,
+    /// It was not read: stopped, ended, or its record is elsewhere.
+    Unknown,
+    Link,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Culprit {
+    /// None: no one rank shows it.
+    pub rank: Option<u32>,
+    pub kind: HangKind,
+    /// What it did not enter; what it entered, where it entered something else.
+    pub collective: Option<Collective>,
+    /// The culprit's line that entered it, where it has.
+    pub frame: Option<Frame>,
+    /// The line at which one who waits entered it.
+    pub waited_at: Option<Frame>,
+    /// Where it entered something else than others.
+    pub entered: Option<Entered>,
+    /// Its last entry, where it has not come: after this line it was never seen again.
+    pub last: Option<(Collective, Option<Frame>)>,
+    /// It has not left that one, though others have: it waits there, unless its stack shows something else.
+    pub is_inside: bool,
+}
+
+/// What was entered in place of what: `all_reduce [4] Float`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entered {
+    /// `expected`: by most ranks.
+    Odd { own: String, expected: String },
+    /// No side has more ranks than another.
+    Sides(Vec<(Vec<u32>, String)>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hang {
+    pub culprits: Vec<Culprit>,
+    /// Ranks that wait and are no culprits.
+    pub waiting: Vec<u32>,
+    /// Unknown: no culprit.
+    pub confidence: Confidence,
+    /// The collective that each rank waits in.
+    pub entered: BTreeMap<u32, Collective>,
+    /// Ranks that were read.
+    pub read: Vec<u32>,
+    /// Ranks of the job that were not.
+    pub silent: Vec<u32>,
+    /// Ranks that were read before the others had left what these had not entered.
+    pub older: Vec<u32>,
+    /// Since when the first one waits, in ns since 1970.
+    pub since_ns: Option<i64>,
+    /// For how long when it was read; `false`: at most.
+    pub waited: Option<(i64, bool)>,
+    /// When torch gives up the first wait, in ns since 1970.
+    pub gives_up_ns: Option<i64>,
+    /// The wait was too short to say that anything stands still.
+    pub moves: bool,
+}
+
+/// How sure it is that the job stood still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stood {
+    /// It did not, as far as is known: the wait was short.
+    Moves,
+    Perhaps,
+    Proven,
+}
+
+/// Judges a job. Never fails: what the records do not show is not said.
+pub fn judge(job: &Job) -> Hang {
+    let groups = Groups::of(&job.records, job.world);
+    let mut places: Vec<Place<'_>> = Vec::new();
+    for (at, group) in groups.all.iter().enumerate() {
+        places.extend(collective_places(&groups, at, group));
+        places.extend(pair_places(&groups, at, group));
+    }
+    let mut older: Vec<u32> = groups
+        .all
+        .iter()
+        .flat_map(|group| {
+            let all = group.entered_by_all();
+            group.tracks.iter().filter(move |(_, track)| track.entered < all).map(|(rank, _)| *rank)
+        })
+        .collect();
+    older.sort_unstable();
+    older.dedup();
+    let wait = wait(job, &groups, &places);
+    let stood = stood(job, &groups, &places, wait);
+    let mut culprits = culprits(&groups, &places, stood);
+    culprits.sort_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
+    culprits.dedup_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
+    let confidence = culprits.iter().map(|(_, confidence)| *confidence).min();
+    let culprits: Vec<Culprit> = culprits.into_iter().map(|(culprit, _)| culprit).collect();
+    let blamed: BTreeSet<u32> = culprits.iter().filter_map(|culprit| culprit.rank).collect();
+    let waiting: BTreeSet<u32> = places
+        .iter()
+        .flat_map(|place| &place.here)
+        .map(|(rank, _)| *rank)
+        .filter(|rank| !blamed.contains(rank))
+        .collect();
+    Hang {
+        moves: culprits.is_empty() && !waiting.is_empty() && stood == Stood::Moves,
+        culprits,
+        waiting: waiting.into_iter().collect(),
+        entered: entered(&places),
+        confidence: confidence.unwrap_or(Confidence::Unknown),
+        read: job.records.iter().map(|record| record.rank).collect(),
+        silent: groups.silent(),
+        older,
+        since_ns: places.iter().filter_map(Place::since).min(),
+        waited: wait,
+        gives_up_ns: places.iter().filter_map(Place::gives_up).min(),
+    }
+}
+
+/// Of a rank that waits in several the last one: gloo says late that one is done.
+fn entered(places: &[Place<'_>]) -> BTreeMap<u32, Collective> {
+    let mut last: BTreeMap<u32, ((i64, i64), &Collective)> = BTreeMap::new();
+    for place in places {
+        for (rank, step) in &place.here {
+            let at = step.first().map_or((0, 0), |entry| (entry.created_ns, entry.record));
+            let known = last.entry(*rank).or_insert((at, &place.collective));
+            if at > known.0 {
+                *known = (at, &place.collective);
+            }
+        }
+    }
+    last.into_iter().map(|(rank, (_, collective))| (rank, collective.clone())).collect()
+}
+
+/// The longest wait when the ranks were read, and whether it is that at least.
+fn wait(job: &Job, groups: &Groups<'_>, places: &[Place<'_>]) -> Option<(i64, bool)> {
+    let waits = places.iter().flat_map(|place| &place.here).filter_map(|(rank, step)| {
+        let created = step.first().map(|entry| entry.created_ns).filter(|ns| *ns > 0)?;
+        match groups.record(*rank)?.read {
+            Read::Unknown => None,
+            Read::NotAfter(ns) => Some((ns.saturating_sub(created), false)),
+            Read::At(ns) => Some((ns.saturating_sub(created), true)),
+        }
+    });
+    waits.max().filter(|_| !job.records.is_empty())
+}
+
+fn stood(job: &Job, groups: &Groups<'_>, places: &[Place<'_>], wait: Option<(i64, bool)>) -> Stood {
+    let given_up = |place: &Place<'_>| place.here.iter().any(|(_, step)| step.is_given_up());
+    if job.stood_still || places.iter().any(given_up) {
+        return Stood::Proven;
+    }
+    let usual = places.iter().filter_map(|place| longest_step(groups, place)).max().unwrap_or(0);
+    match wait {
+        Some((ns, _)) if ns < SHORTEST_WAIT.max(usual) => Stood::Moves,
+        Some((ns, true)) if ns >= LONG_WAIT.max(usual.saturating_mul(3)) => Stood::Proven,
+        _ => Stood::Perhaps,
+    }
+}
+
+/// The longest time that one who waits here needed from one collective of the group to the next.
+fn longest_step(groups: &Groups<'_>, place: &Place<'_>) -> Option<i64> {
+    let group = groups.all.get(place.group)?;
+    let of_rank = |(rank, _): &(u32, Step<'_>)| {
+        let steps = group.tracks.get(rank)?.collectives.values();
+        let times: Vec<i64> = steps.filter_map(Step::first).map(|entry| entry.created_ns).collect();
+        // A dump may say any time.
+        let later = times.iter().skip(1);
+        times.iter().zip(later).map(|(one, next)| next.saturating_sub(*one)).max()
+    };
+    place.here.iter().filter_map(of_rank).max()
+}
+
+fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Culprit, Confidence)> {
+    let mut found = Vec::new();
+    for place in places {
+        mismatched(place, &mut found);
+    }
+    if stood == Stood::Moves {
+        return found;
+    }
+    if stood == Stood::Proven {
+        for (at, group) in groups.all.iter().enumerate() {
+            for place in left_by_some(at, group) {
+                mismatched(&place, &mut found);
+            }
+        }
+        for place in places {
+            left_too_early(groups, place, places, &mut found);
+        }
+    }
+    let sure = if stood == Stood::Proven { Confidence::Certain } else { Confidence::Likely };
+    let waits: BTreeSet<u32> =
+        places.iter().flat_map(|place| &place.here).map(|(rank, _)| *rank).collect();
+    for (rank, at) in circles(places) {
+        let Some(place) = places.get(at) else { continue };
+        let frame = place.entry_of(rank).and_then(|entry| entry.frame.as_deref().cloned());
+        let collective = Some(place.collective.clone());
+        let culprit = Culprit { frame, collective, ..Culprit::new(Some(rank), HangKind::Deadlock) };
+        found.push((culprit, sure));
+    }
+    let mut by_since: Vec<&Place<'_>> = places.iter().collect();
+    by_since.sort_by_key(|place| place.since());
+    for place in by_since {
+        for rank in place.missing.iter().filter(|rank| !waits.contains(rank)) {
+            let culprit = never_entered(groups, place, *rank);
+            let sure = if culprit.is_inside { Confidence::Likely } else { sure };
+            found.push((culprit, sure));
+        }
+    }
+    let blamed = !found.is_empty();
+    for place in places.iter().filter(|place| place.missing.is_empty()) {
+        let collective = Some(place.collective.clone());
+        let waited_at = place.frame();
+        match (place.silent.as_slice(), place.unclear.is_empty()) {
+            // With one that was not read the others cannot go on; of several, any may be it.
+            ([silent], true) => {
+                let new = Culprit::new(Some(*silent), HangKind::Unknown);
+                found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+            }
+            ([], true) if !blamed && stood == Stood::Proven && is_whole(groups, place) => {
+                let new = Culprit::new(None, HangKind::Link);
+                found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether all who take part are known to wait here.
+fn is_whole(groups: &Groups<'_>, place: &Place<'_>) -> bool {
+    let group = groups.all.get(place.group);
+    let members = group.filter(|group| group.is_whole || group.is_proven);
+    let needed = members.map(|group| if place.is_pair { 2 } else { group.members.len() });
+    needed == Some(place.here.len())
+}
+
+impl Culprit {
+    fn new(rank: Option<u32>, kind: HangKind) -> Culprit {
+        Culprit {
+            rank,
+            kind,
+            collective: None,
+            frame: None,
+            waited_at: None,
+            entered: None,
+            last: None,
+            is_inside: false,
+        }
+    }
+}
+
+fn never_entered(groups: &Groups<'_>, place: &Place<'_>, rank: u32) -> Culprit {
+    let tracks = groups.all.iter().filter_map(|group| Some((group, group.tracks.get(&rank)?)));
+    let steps = tracks.flat_map(|(group, track)| {
+        let steps = track.collectives.values().chain(track.pairs.values());
+        steps.filter_map(move |step| Some((group, step, step.first()?)))
+    });
+    let last = steps.max_by_key(|(.., entry)| (entry.created_ns, entry.record));
+    Culprit {
+        collective: Some(place.collective.clone()),
+        waited_at: place.frame(),
+        // Of a collective without a name it is not known when it is done.
+        is_inside: last.is_some_and(|(_, step, entry)| !step.is_done() && !entry.op.is_unnamed()),
+        last: last.map(|(group, _, entry)| (called(group, entry), entry.frame.as_deref().cloned())),
+        ..Culprit::new(Some(rank), HangKind::NeverEntered)
+    }
+}
+
+fn called(group: &Group<'_>, entry: &Entry) -> Collective {
+    let seq = if entry.is_p2p { entry.p2p_seq } else { entry.collective_seq };
+    Collective { op: entry.op.name.clone(), group: group.title().to_owned(), seq }
+}
+
+fn mismatched(place: &Place<'_>, found: &mut Vec<(Culprit, Confidence)>) {
+    let entered: Vec<(u32, &Step<'_>)> =
+        place.here.iter().map(|(rank, step)| (*rank, step)).collect();
+    let found_here = if place.is_pair {
+        pair_mismatch(&entered)
+    } else {
+        mismatch(&entered, place.are_all_here())
+    };
+    let Some(mismatch) = found_here else { return };
+    let kind = match mismatch.differs {
+        Differs::Operation => HangKind::OtherCollective,
+        Differs::Shape => HangKind::OtherShape,
+    };
+    let is_tie = mismatch.is_tie();
+    let confidence = if is_tie { Confidence::Likely } else { Confidence::Certain };
+    let Some((most, fewer)) = mismatch.sides.split_first() else { return };
+    if fewer.is_empty() {
+        let collective = Some(place.collective.clone());
+        let waited_at = place.frame();
+        let culprit = Culprit { collective, waited_at, ..Culprit::new(None, kind) };
+        found.push((culprit, Confidence::Likely));
+    }
+    let all = || mismatch.sides.iter().map(|side| (side.ranks.clone(), side.shown.clone()));
+    let odd = if is_tie { mismatch.sides.as_slice() } else { fewer };
+    for (side, rank) in odd.iter().flat_map(|side| side.ranks.iter().map(move |rank| (side, *rank)))
+    {
+        let Some(entry) = place.entry_of(rank) else { continue };
+        let collective = Collective { op: entry.op.name.clone(), ..place.collective.clone() };
+        let entered = match is_tie {
+            true => Entered::Sides(all().collect()),
+            false => Entered::Odd { own: side.shown.clone(), expected: most.shown.clone() },
+        };
+        let other = mismatch.sides.iter().find(|other| other.ranks != side.ranks);
+        let culprit = Culprit {
+            collective: Some(collective),
+            frame: entry.frame.as_deref().cloned(),
+            waited_at: other.and_then(|other| other.entry.frame.as_deref().cloned()),
+            entered: Some(entered),
+            ..Culprit::new(Some(rank), kind)
+        };
+        found.push((culprit, confidence));
+    }
+}
+
+/// The few that wait further on in the same group, though all have come to what most still wait in: they had no
+/// part in it, or another one. With records of what they entered there [`mismatched`] tells more.
+fn left_too_early(
+    groups: &Groups<'_>,
+    place: &Place<'_>,
+    places: &[Place<'_>],
+    found: &mut Vec<(Culprit, Confidence)>,
+) {
+    let seq = place.collective.seq;
+    let all_must_come = place.here.iter().all(|(_, step)| step.waits_for_all());
+    let Some(group) = groups.all.get(place.group) else { return };
+    if place.is_pair || !all_must_come || !place.are_all_here() {
+        return;
+    }
+    let is_unknown = |rank: &u32| {
+        group.tracks.get(rank).is_some_and(|track| !track.collectives.contains_key(&seq))
+    };
+    let is_ahead = |other: &&Place<'_>| {
+        other.group == place.group && !other.is_pair && other.collective.seq > seq
+    };
+    let ahead: BTreeSet<u32> = places
+        .iter()
+        .filter(is_ahead)
+        .flat_map(|other| other.here.iter().map(|(rank, _)| *rank))
+        .filter(is_unknown)
+        .collect();
+    if ahead.len() >= place.here.len() {
+        return;
+    }
+    for rank in ahead {
+        let collective = Some(place.collective.clone());
+        let waited_at = place.frame();
+        let new = Culprit::new(Some(rank), HangKind::OtherShape);
+        found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+    }
+}

@@ -1,0 +1,32 @@
+//! torch's flight recorder: what each rank of a job entered, and so who keeps the others waiting.
+//!
+//! Owns the reader of its dumps (JSON, and pickles by a reader that executes nothing), the judgement
+//! of a hang ([`judge()`]) and of slow ranks ([`late()`]). Takes bytes and times; gives types. Reads no
+//! file and no clock. Never names a culprit that only the moment of reading made one: a job that
+//! runs looks, for an instant, like one that hangs.
+
+mod circle;
+mod dump;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod groups;
+mod json;
+mod judge;
+mod last;
+mod late;
+mod mismatch;
+mod op;
+mod pairs;
+mod pickle;
+mod place;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod words;
+
+pub use dump::{Dump, Unreadable, may_be_dump, read, to_json};
+pub use groups::{DEFAULT_GROUP, RankRecord, Read};
+pub use judge::{Culprit, Entered, Hang, HangKind, Job, judge};
+pub use last::last_entries;
+pub use late::{Late, late};
+pub use place::Collective;

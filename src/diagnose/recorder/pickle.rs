@@ -1,0 +1,359 @@
+//! Reads a pickle of plain values into a [`Tree`], and executes nothing.
+//!
+//! A pickle is a program for a machine with a stack, and some of its instructions import and call
+//! any function. Those are refused by name. What is left makes None, bool, int, float, str, bytes,
+//! list, tuple and dict, in protocols 2 to 5 (Python's `pickletools.py` documents each opcode).
+//! torch writes its records with protocol 2.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::tree::{Node, NodeId, Nodes, TooMany, Tree};
+
+/// The first byte of a pickle of protocol 2 and later; the second is the protocol.
+pub(super) const PROTO: u8 = 0x80;
+
+/// Why a pickle was not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PickleFlaw {
+    /// It ends, or its stack is too short, before the instruction at this offset is done.
+    Cut {
+        offset: usize,
+    },
+    /// The instruction would call code, or makes what no record holds.
+    Refused {
+        opcode: u8,
+        name: &'static str,
+        offset: usize,
+    },
+    /// A protocol other than 2 to 5.
+    Protocol {
+        protocol: u8,
+    },
+    /// A text that is not UTF-8.
+    NotText {
+        offset: usize,
+    },
+    /// Bytes after the end.
+    More {
+        offset: usize,
+    },
+    TooMany,
+    /// Values that are nested deeper than [`DEEPEST`].
+    TooDeep {
+        offset: usize,
+    },
+}
+
+/// Marks that may be open. A record needs 8.
+const DEEPEST: usize = 256;
+
+impl From<TooMany> for PickleFlaw {
+    fn from(TooMany: TooMany) -> PickleFlaw {
+        PickleFlaw::TooMany
+    }
+}
+
+/// What is refused. Each either runs code, or asks its reader for an object, or is a set or a
+/// buffer out of band. Opcodes of the text protocols 0 and 1 that no newer pickle needs have no
+/// row.
+const REFUSED: &[(u8, &str)] = &[
+    (b'c', "GLOBAL"),
+    (0x93, "STACK_GLOBAL"),
+    (b'R', "REDUCE"),
+    (b'b', "BUILD"),
+    (b'i', "INST"),
+    (b'o', "OBJ"),
+    (0x81, "NEWOBJ"),
+    (0x92, "NEWOBJ_EX"),
+    (0x82, "EXT1"),
+    (0x83, "EXT2"),
+    (0x84, "EXT4"),
+    (b'P', "PERSID"),
+    (b'Q', "BINPERSID"),
+    (0x97, "NEXT_BUFFER"),
+    (0x98, "READONLY_BUFFER"),
+    (0x8f, "EMPTY_SET"),
+    (0x90, "ADDITEMS"),
+    (0x91, "FROZENSET"),
+];
+
+pub(super) fn read(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        nodes: Nodes::default(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+        memoized: 0,
+    };
+    let root = machine.run()?;
+    let end = machine.at;
+    if end < bytes.len() {
+        return Err(PickleFlaw::More { offset: end });
+    }
+    Ok(Tree::new(machine.nodes, root))
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    nodes: Nodes<'a>,
+    stack: Vec<NodeId>,
+    /// Lengths of the stack where marks were set.
+    marks: Vec<usize>,
+    memo: HashMap<u32, NodeId>,
+    /// What MEMOIZE numbers next.
+    memoized: u32,
+}
+
+type Step<T> = Result<T, PickleFlaw>;
+
+impl<'a> Machine<'a> {
+    fn run(&mut self) -> Step<NodeId> {
+        loop {
+            let start = self.at;
+            let done = self.step(start)?;
+            if let Some(root) = done {
+                return Ok(root);
+            }
+        }
+    }
+
+    /// One instruction. The root after STOP.
+    fn step(&mut self, start: usize) -> Step<Option<NodeId>> {
+        let opcode = self.byte()?;
+        let node = match opcode {
+            PROTO => {
+                let protocol = self.byte()?;
+                if !(2..=5).contains(&protocol) {
+                    return Err(PickleFlaw::Protocol { protocol });
+                }
+                return Ok(None);
+            }
+            // FRAME: the length of what follows, which a reader of a whole file needs not.
+            0x95 => {
+                self.take(8)?;
+                return Ok(None);
+            }
+            b'.' => return self.pop().map(Some),
+            b'(' => {
+                if self.marks.len() >= DEEPEST {
+                    return Err(PickleFlaw::TooDeep { offset: start });
+                }
+                self.marks.push(self.stack.len());
+                return Ok(None);
+            }
+            // POP; a mark counts as well.
+            b'0' => {
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                } else {
+                    self.pop()?;
+                }
+                return Ok(None);
+            }
+            // POP_MARK
+            b'1' => {
+                self.above_mark()?;
+                return Ok(None);
+            }
+            // DUP
+            b'2' => {
+                let top = self.top()?;
+                self.stack.push(top);
+                return Ok(None);
+            }
+            b'N' => Node::None,
+            0x88 => Node::Bool(true),
+            0x89 => Node::Bool(false),
+            b'J' => Node::Int(i64::from(i32::from_le_bytes(self.array()?))),
+            b'K' => Node::Int(i64::from(self.byte()?)),
+            b'M' => Node::Int(i64::from(u16::from_le_bytes(self.array()?))),
+            // LONG1, LONG4
+            0x8a => long(self.prefixed(1)?),
+            0x8b => long(self.prefixed(4)?),
+            // BINFLOAT is big-endian.
+            b'G' => Node::Float(f64::from_be_bytes(self.array()?)),
+            // SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+            0x8c => self.text(1)?,
+            b'X' => self.text(4)?,
+            0x8d => self.text(8)?,
+            // SHORT_BINSTRING, BINSTRING: str of Python 2; SHORT_BINBYTES, BINBYTES, BINBYTES8,
+            // BYTEARRAY8
+            b'U' | b'C' => bytes(self.prefixed(1)?),
+            b'T' | b'B' => bytes(self.prefixed(4)?),
+            0x8e | 0x96 => bytes(self.prefixed(8)?),
+            b']' | b')' => Node::List(Vec::new()),
+            b'}' => Node::Map(Vec::new()),
+            // LIST, TUPLE, DICT: of what is above the mark.
+            b'l' | b't' => Node::List(self.above_mark()?),
+            b'd' => Node::Map(self.pairs()?),
+            0x85..=0x87 => {
+                let items = usize::from(opcode - 0x84);
+                let from = self.floor_above(items)?;
+                Node::List(self.stack.split_off(from))
+            }
+            b'a' | b'e' | b's' | b'u' => {
+                self.extend(opcode)?;
+                return Ok(None);
+            }
+            b'q' | b'r' | 0x94 => {
+                let number = match opcode {
+                    b'q' => u32::from(self.byte()?),
+                    b'r' => u32::from_le_bytes(self.array()?),
+                    _ => self.memoized,
+                };
+                let top = self.top()?;
+                self.memo.insert(number, top);
+                self.memoized = self.memoized.saturating_add(1);
+                return Ok(None);
+            }
+            b'h' | b'j' => {
+                let number = match opcode {
+                    b'h' => u32::from(self.byte()?),
+                    _ => u32::from_le_bytes(self.array()?),
+                };
+                let known = *self.memo.get(&number).ok_or(PickleFlaw::Cut { offset: start })?;
+                self.stack.push(known);
+                return Ok(None);
+            }
+            _ => {
+                let name = REFUSED.iter().find(|(one, _)| *one == opcode);
+                let name = name.map_or("", |(_, name)| name);
+                return Err(PickleFlaw::Refused { opcode, name, offset: start });
+            }
+        };
+        let id = self.nodes.add(node)?;
+        self.stack.push(id);
+        Ok(None)
+    }
+
+    /// APPEND, APPENDS, SETITEM and SETITEMS: what is on top goes into the list or map below.
+    fn extend(&mut self, opcode: u8) -> Step<()> {
+        let offset = self.at - 1;
+        match opcode {
+            b'a' | b'e' => {
+                let items = if opcode == b'a' { vec![self.pop()?] } else { self.above_mark()? };
+                let target = self.top()?;
+                let Some(Node::List(list)) = self.nodes.get_mut(target) else {
+                    return Err(PickleFlaw::Cut { offset });
+                };
+                list.extend(items);
+            }
+            _ => {
+                let pairs = if opcode == b's' {
+                    let from = self.floor_above(2)?;
+                    paired(self.stack.split_off(from))
+                } else {
+                    self.pairs()?
+                };
+                let target = self.top()?;
+                let Some(Node::Map(map)) = self.nodes.get_mut(target) else {
+                    return Err(PickleFlaw::Cut { offset });
+                };
+                map.extend(pairs);
+            }
+        }
+        Ok(())
+    }
+
+    fn cut<T>(&self) -> Step<T> {
+        Err(PickleFlaw::Cut { offset: self.at.saturating_sub(1) })
+    }
+
+    fn byte(&mut self) -> Step<u8> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    fn array<const N: usize>(&mut self) -> Step<[u8; N]> {
+        let taken = self.take(N)?;
+        taken.try_into().or_else(|_| self.cut())
+    }
+
+    fn take(&mut self, count: usize) -> Step<&'a [u8]> {
+        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
+        match end.and_then(|end| self.bytes.get(self.at..end)) {
+            Some(taken) => {
+                self.at += count;
+                Ok(taken)
+            }
+            None => Err(PickleFlaw::Cut { offset: self.at }),
+        }
+    }
+
+    /// Bytes behind their length, which takes 1, 4 or 8 bytes.
+    fn prefixed(&mut self, size: usize) -> Step<&'a [u8]> {
+        let length =
+            self.take(size)?.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        match usize::try_from(length) {
+            Ok(length) => self.take(length),
+            Err(_) => self.cut(),
+        }
+    }
+
+    fn text(&mut self, size: usize) -> Step<Node<'a>> {
+        let offset = self.at;
+        let text = std::str::from_utf8(self.prefixed(size)?);
+        text.map(|text| Node::Text(Cow::Borrowed(text))).map_err(|_| PickleFlaw::NotText { offset })
+    }
+
+    /// Where the stack begins that belongs to the last mark.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    /// The place of the last `items` values, none of which stands below a mark.
+    fn floor_above(&self, items: usize) -> Step<usize> {
+        match self.stack.len().checked_sub(items).filter(|from| *from >= self.floor()) {
+            Some(from) => Ok(from),
+            None => self.cut(),
+        }
+    }
+
+    fn top(&self) -> Step<NodeId> {
+        let from = self.floor_above(1)?;
+        self.stack.get(from).copied().map_or_else(|| self.cut(), Ok)
+    }
+
+    fn pop(&mut self) -> Step<NodeId> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    fn above_mark(&mut self) -> Step<Vec<NodeId>> {
+        match self.marks.pop() {
+            Some(mark) if mark <= self.stack.len() => Ok(self.stack.split_off(mark)),
+            _ => self.cut(),
+        }
+    }
+
+    fn pairs(&mut self) -> Step<Vec<(NodeId, NodeId)>> {
+        let items = self.above_mark()?;
+        if items.len() % 2 == 1 { self.cut() } else { Ok(paired(items)) }
+    }
+}
+
+fn paired(items: Vec<NodeId>) -> Vec<(NodeId, NodeId)> {
+    items.as_chunks::<2>().0.iter().map(|[key, value]| (*key, *value)).collect()
+}
+
+/// Two's complement, little-endian, as short as possible.
+fn long<'a>(bytes: &[u8]) -> Node<'a> {
+    if bytes.len() > 8 {
+        return Node::Other;
+    }
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut whole = [if negative { 0xff } else { 0 }; 8];
+    for (to, from) in whole.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    Node::Int(i64::from_le_bytes(whole))
+}
+
+fn bytes(bytes: &[u8]) -> Node<'_> {
+    std::str::from_utf8(bytes).map_or(Node::Other, |text| Node::Text(Cow::Borrowed(text)))
+}

@@ -1,0 +1,166 @@
+//! Reads all ranks of a node side by side, within a time limit.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::answer::RankStacks;
+use super::process::{self, ProcessStacks};
+use super::unread::Unread;
+use linux::procfs;
+use text::rank::{GlobalRank, LocalRank};
+
+/// A rank that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunningRank {
+    pub rank: GlobalRank,
+    pub local_rank: LocalRank,
+    pub pid: i32,
+}
+
+/// Threads that read at the same time.
+const READERS: usize = 8;
+/// The same with those that an earlier question has left in the kernel, where nothing can end
+/// them: a read waits if the process holds its own memory lock in a page fault of a dead mount.
+const MOST_READERS: usize = 16;
+/// Processes below one rank that are read. A DataLoader has some tens.
+const MOST_CHILDREN: usize = 64;
+
+static LIVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a reader as long as it lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Option<Counted> {
+        let more = |living| (living < MOST_READERS).then_some(living + 1);
+        let counted = LIVING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.ok().map(|_| Counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LIVING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The stacks of these ranks. A rank that cannot be read in `time` is [`Unread::Late`].
+pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankStacks> {
+    let until = Instant::now() + time;
+    let all = Arc::new(procfs::scan(proc));
+    let queue: Arc<Mutex<VecDeque<RunningRank>>> =
+        Arc::new(Mutex::new(ranks.iter().copied().collect()));
+    let (tell, told) = channel();
+    for _ in 0..READERS.min(ranks.len()) {
+        let Some(counted) = Counted::new() else { break };
+        let (queue, tell, all, proc) =
+            (Arc::clone(&queue), tell.clone(), Arc::clone(&all), PathBuf::from(proc));
+        let reader = std::thread::Builder::new().name("stacks-reader".into());
+        let spawned = reader.stack_size(512 * 1024).spawn(move || {
+            let _counted = counted;
+            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            while let Some(rank) = next() {
+                let below: Vec<i32> = procfs::descendants_in(&all, &[rank.pid])
+                    .into_iter()
+                    .filter(|process| !process.is_dead())
+                    .map(|process| process.pid)
+                    .collect();
+                if tell.send(read(&proc, rank, &below, until)).is_err() {
+                    return;
+                }
+            }
+        });
+        if spawned.is_err() {
+            break;
+        }
+    }
+    drop(tell);
+    let mut found: Vec<RankStacks> = Vec::with_capacity(ranks.len());
+    while found.len() < ranks.len()
+        && let Ok(one) = told.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        found.push(one);
+    }
+    for rank in ranks {
+        if found.iter().all(|one| one.rank != rank.rank) {
+            found.push(unread(*rank, Unread::Late));
+        }
+    }
+    found.sort_by_key(|one| one.rank);
+    found
+}
+
+fn read(proc: &Path, rank: RunningRank, below: &[i32], until: Instant) -> RankStacks {
+    /// For what follows the reading.
+    const REST: Duration = Duration::from_millis(500);
+    let until = until - REST;
+    let Some(process) = process::read(proc, rank.pid, until) else {
+        return unread(rank, Unread::Gone);
+    };
+    let children = below.iter().take(MOST_CHILDREN);
+    RankStacks {
+        rank: rank.rank,
+        local_rank: rank.local_rank,
+        process,
+        // One that has ended meanwhile is left out.
+        children: children.filter_map(|pid| process::read(proc, *pid, until)).collect(),
+        children_left_out: below.len().saturating_sub(MOST_CHILDREN),
+    }
+}
+
+fn unread(rank: RunningRank, why: Unread) -> RankStacks {
+    RankStacks {
+        rank: rank.rank,
+        local_rank: rank.local_rank,
+        process: ProcessStacks::unread(rank.pid, why),
+        children: Vec::new(),
+        children_left_out: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_python_and_one_that_ended_have_their_reasons() {
+        let mut sleep = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut ended = std::process::Command::new("true").spawn().expect("true");
+        ended.wait().expect("ended");
+        let rank = |rank, pid: u32| RunningRank {
+            rank: GlobalRank(rank),
+            local_rank: LocalRank(rank),
+            pid: pid.cast_signed(),
+        };
+        let ranks = [rank(1, ended.id()), rank(0, sleep.id())];
+        let found = collect(Path::new("/proc"), &ranks, Duration::from_secs(20));
+        sleep.kill().expect("kill");
+        sleep.wait().expect("wait");
+        let unread: Vec<_> =
+            found.iter().map(|one| (one.rank.0, one.process.unread.clone())).collect();
+        assert_eq!(unread, [(0, Some(Unread::NotPython)), (1, Some(Unread::Gone))]);
+        let kernel = found.first().and_then(|one| one.process.threads.first()?.kernel.clone());
+        assert_eq!(kernel.expect("a thread").name, "sleep");
+        // Readers of other tests may still be at work.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while LIVING.load(Ordering::Relaxed) > 0 {
+            assert!(Instant::now() < deadline, "a reader stays");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn without_time_every_rank_is_late() {
+        let rank = RunningRank {
+            rank: GlobalRank(3),
+            local_rank: LocalRank(1),
+            pid: std::process::id().cast_signed(),
+        };
+        let found = collect(Path::new("/proc"), &[rank], Duration::ZERO);
+        assert_eq!(found.first().and_then(|one| one.process.unread.clone()), Some(Unread::Late));
+    }
+}

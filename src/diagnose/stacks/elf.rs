@@ -1,0 +1,154 @@
+//! Exported symbols of a mapped ELF file, read from the memory of the process.
+//!
+//! The loader keeps the dynamic symbols mapped, so that no file is opened: it may have been
+//! replaced since, be in another mount namespace or on a dead mount. `_PyRuntime` is among them
+//! also in a static build, because extension modules use it. Sources: elf(5), and for the hash
+//! table glibc's `elf/dl-lookup.c`, whose algorithm is the GNU hash of the object's symbols.
+
+use super::memory::Memory;
+use super::unread::Unread;
+
+/// A mapped file and where its tables are.
+#[derive(Debug)]
+pub(super) struct Symbols {
+    /// What is added to the addresses that the file names.
+    bias: u64,
+    table: u64,
+    names: u64,
+    hash: u64,
+}
+
+/// A symbol's address in the process.
+pub(super) type Address = u64;
+
+impl Symbols {
+    /// The tables of the file whose first byte is mapped at `start`; None if it has none.
+    pub(super) fn find(memory: &impl Memory, start: u64) -> Result<Option<Symbols>, Unread> {
+        const LOAD: u32 = 1;
+        const DYNAMIC: u32 = 2;
+        /// More than any file of a linker has.
+        const MOST_HEADERS: u16 = 128;
+        let header: [u8; 64] = memory.bytes(start)?;
+        // 64 bit, little endian.
+        if header.get(..6) != Some(b"\x7fELF\x02\x01") {
+            return Ok(None);
+        }
+        let (offset, size) = (long(&header, 32), short(&header, 54));
+        let count = short(&header, 56).min(MOST_HEADERS);
+        let mut first = None;
+        let mut dynamic = None;
+        for number in 0..u64::from(count) {
+            let at = start.wrapping_add(offset).wrapping_add(number * u64::from(size));
+            let segment: [u8; 56] = memory.bytes(at)?;
+            let (kind, address) = (int(&segment, 0), long(&segment, 16));
+            if kind == LOAD && first.is_none() {
+                first = Some(address.wrapping_sub(long(&segment, 8)));
+            }
+            if kind == DYNAMIC {
+                dynamic = Some((address, long(&segment, 40)));
+            }
+        }
+        let (Some(first), Some((address, size))) = (first, dynamic) else { return Ok(None) };
+        let bias = start.wrapping_sub(first);
+        Symbols::tables(memory, bias, start, bias.wrapping_add(address), size)
+    }
+
+    fn tables(
+        memory: &impl Memory,
+        bias: u64,
+        start: u64,
+        dynamic: u64,
+        size: u64,
+    ) -> Result<Option<Symbols>, Unread> {
+        const NULL: u64 = 0;
+        const STRTAB: u64 = 5;
+        const SYMTAB: u64 = 6;
+        const GNU_HASH: u64 = 0x6fff_fef5;
+        let block = memory.block(dynamic, usize::try_from(size).unwrap_or(usize::MAX))?;
+        let (mut names, mut table, mut hash) = (None, None, None);
+        for entry in block.chunks_exact(16) {
+            let value = long(entry, 8);
+            // glibc writes the address in memory here, musl leaves that of the file.
+            let address = if value < start { value.wrapping_add(bias) } else { value };
+            match long(entry, 0) {
+                NULL => break,
+                STRTAB => names = Some(address),
+                SYMTAB => table = Some(address),
+                GNU_HASH => hash = Some(address),
+                _ => {}
+            }
+        }
+        Ok((|| Some(Symbols { bias, table: table?, names: names?, hash: hash? }))())
+    }
+
+    /// The address of a symbol that the file defines.
+    pub(super) fn address(
+        &self,
+        memory: &impl Memory,
+        name: &str,
+    ) -> Result<Option<Address>, Unread> {
+        /// Symbols of one chain that are tried; a good table has two or three.
+        const LONGEST_CHAIN: u64 = 4096;
+        let head: [u8; 16] = memory.bytes(self.hash)?;
+        let (buckets, first, bloom) = (int(&head, 0), int(&head, 4), int(&head, 8));
+        if buckets == 0 {
+            return Ok(None);
+        }
+        let wanted = gnu_hash(name);
+        let bucket_at = self.hash.wrapping_add(16).wrapping_add(u64::from(bloom) * 8);
+        let chain_at = bucket_at.wrapping_add(u64::from(buckets) * 4);
+        let begin = memory.u32(bucket_at.wrapping_add(u64::from(wanted % buckets) * 4))?;
+        if begin < first {
+            return Ok(None);
+        }
+        for number in u64::from(begin)..u64::from(begin) + LONGEST_CHAIN {
+            let link = chain_at.wrapping_add((number - u64::from(first)) * 4);
+            let hash = memory.u32(link)?;
+            if hash | 1 == wanted | 1
+                && let Some(address) = self.defined(memory, number, name)?
+            {
+                return Ok(Some(address));
+            }
+            // The last one of a chain is marked.
+            if hash & 1 == 1 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn defined(
+        &self,
+        memory: &impl Memory,
+        number: u64,
+        name: &str,
+    ) -> Result<Option<Address>, Unread> {
+        let symbol: [u8; 24] = memory.bytes(self.table.wrapping_add(number * 24))?;
+        let at = self.names.wrapping_add(u64::from(int(&symbol, 0)));
+        if memory.text(at, name.len() + 1)? != name.as_bytes() || short(&symbol, 6) == 0 {
+            return Ok(None);
+        }
+        Ok(Some(self.bias.wrapping_add(long(&symbol, 8))))
+    }
+}
+
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
+}
+
+fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..at + N).and_then(|part| part.try_into().ok()).unwrap_or([0; N])
+}
+
+/// The number at `at`; 0 beyond the end.
+pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(take(bytes, at))
+}
+
+pub(super) fn int(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(take(bytes, at))
+}
+
+fn short(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(take(bytes, at))
+}

@@ -1,0 +1,260 @@
+//! What the kernel says of a thread: its state, where it waits, and for which file.
+//!
+//! Everything here is optional: an older kernel, gVisor or hidepid shows less.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::{Memory, ProcessMemory};
+use super::sockets::{self, Connection};
+use super::syscalls::{self, Argument};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelState {
+    /// `comm`: at most 15 characters.
+    pub name: String,
+    /// `R`, `S`, `D`, `T`, `Z`… (proc_pid_stat(5)).
+    pub state: char,
+    /// The kernel function in which it sleeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wchan: Option<String>,
+    /// User and system time so far.
+    pub cpu_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syscall: Option<Syscall>,
+}
+
+/// The system call in which it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Syscall {
+    /// Its name, or its number if the name is not known.
+    pub name: String,
+    /// Its six arguments, in hexadecimal digits.
+    pub arguments: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<UsedFile>,
+}
+
+/// The file that an argument names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedFile {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fd: Option<u32>,
+    /// As the kernel names it: a path, `socket:[…]`, `pipe:[…]`.
+    pub path: String,
+    /// The two ends, if it is a TCP socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Connection>,
+    /// The mount that it is on: `nfs4 on /data from server:/export`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount: Option<Mount>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    pub at: String,
+    pub kind: String,
+    pub source: String,
+}
+
+/// The state of one thread of the process whose folder in /proc is `process`; None if it ended.
+pub(super) fn state(
+    process: &Path,
+    tid: i32,
+    memory: Option<&ProcessMemory>,
+) -> Option<KernelState> {
+    /// USER_HZ, which is 100 on every architecture of today.
+    const TICK_MS: u64 = 10;
+    let folder = process.join("task").join(tid.to_string());
+    let read = |name: &str| {
+        let bytes = std::fs::read(folder.join(name)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let stat = read("stat")?;
+    let (head, rest) = stat.rsplit_once(')')?;
+    let name = head.split_once('(')?.1.to_owned();
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // utime and stime are fields 14 and 15, the state is field 3.
+    let ticks = fields.skip(10).take(2).filter_map(|field| field.parse::<u64>().ok()).sum::<u64>();
+    let wchan = read("wchan").map(|text| text.trim().to_owned());
+    Some(KernelState {
+        name,
+        state,
+        wchan: wchan.filter(|name| !name.is_empty() && name != "0"),
+        cpu_ms: ticks * TICK_MS,
+        syscall: read("syscall").and_then(|line| syscall(process, &line, memory)),
+    })
+}
+
+/// `number arguments… stack-pointer program-counter`; `running` and -1 are outside of a call.
+fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option<Syscall> {
+    let mut words = line.split_ascii_whitespace();
+    let number: i64 = words.next()?.parse().ok()?;
+    if number < 0 {
+        return None;
+    }
+    let arguments: Vec<u64> = words
+        .take(6)
+        .filter_map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok())
+        .collect();
+    let known = syscalls::call(number);
+    let named = known.map_or(Argument::Nothing, |(_, argument)| argument);
+    let file = match named {
+        Argument::Fd(at) => arguments.get(at).and_then(|fd| of_descriptor(process, *fd)),
+        Argument::Path(at) => arguments.get(at).and_then(|at| of_path(process, *at, memory?)),
+        Argument::Polled(at) => match (arguments.get(at), arguments.get(at + 1)) {
+            // `fd` is the first field of `struct pollfd`. Of several files none is the one.
+            (Some(list), Some(1)) => memory
+                .and_then(|memory| memory.u32(*list).ok())
+                .and_then(|fd| of_descriptor(process, u64::from(fd))),
+            _ => None,
+        },
+        Argument::Nothing => None,
+    };
+    Some(Syscall {
+        name: known.map_or_else(|| number.to_string(), |(name, _)| name.to_owned()),
+        arguments: arguments.iter().map(|argument| format!("{argument:x}")).collect(),
+        file,
+    })
+}
+
+/// Does not touch the file: the kernel prints the path that it was opened by.
+fn of_descriptor(process: &Path, fd: u64) -> Option<UsedFile> {
+    let fd = u32::try_from(fd).ok()?;
+    let path = std::fs::read_link(process.join(format!("fd/{fd}"))).ok()?;
+    let path = path.to_string_lossy().into_owned();
+    let (connection, mount) = (sockets::connection(process, &path), mount_of(process, &path));
+    Some(UsedFile { fd: Some(fd), path, connection, mount })
+}
+
+fn of_path(process: &Path, at: u64, memory: &ProcessMemory) -> Option<UsedFile> {
+    /// PATH_MAX
+    const LONGEST: usize = 4096;
+    let path = String::from_utf8_lossy(&memory.text(at, LONGEST).ok()?).into_owned();
+    if path.is_empty() {
+        return None;
+    }
+    let whole = match path.starts_with('/') {
+        true => path.clone(),
+        false => std::fs::read_link(process.join("cwd")).ok()?.join(&path).display().to_string(),
+    };
+    Some(UsedFile { fd: None, mount: mount_of(process, &whole), path, connection: None })
+}
+
+/// The mount with the longest path that leads to this one; None for `/` itself, and for what is
+/// no path.
+fn mount_of(process: &Path, path: &str) -> Option<Mount> {
+    let table = std::fs::read_to_string(process.join("mountinfo")).ok()?;
+    longest(&table, path)
+}
+
+fn longest(table: &str, path: &str) -> Option<Mount> {
+    if !path.starts_with('/') {
+        return None;
+    }
+    let mut best: Option<Mount> = None;
+    for line in table.lines() {
+        // proc_pid_mountinfo(5): id parent device root mount-point options tags… - type source
+        let Some((head, tail)) = line.split_once(" - ") else { continue };
+        let (Some(at), mut tail) = (head.split(' ').nth(4), tail.split(' ')) else { continue };
+        let at = unescaped(at);
+        let leads = path == at
+            || path.strip_prefix(&at).is_some_and(|rest| rest.starts_with('/') || at == "/");
+        // A later mount on the same point hides the earlier one.
+        if leads && best.as_ref().is_none_or(|best| at.len() >= best.at.len()) {
+            let kind = tail.next().unwrap_or_default().to_owned();
+            best = Some(Mount { at, kind, source: unescaped(tail.next().unwrap_or_default()) });
+        }
+    }
+    best.filter(|best| best.at != "/")
+}
+
+/// Spaces and the like are written as `\040`.
+fn unescaped(field: &str) -> String {
+    let mut out = String::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        match after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push('\\');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_of_a_path_is_the_last_one_with_the_longest_prefix() {
+        let table = "\
+21 1 0:20 / / rw - ext4 /dev/vda rw
+22 21 0:21 / /data rw,relatime shared:2 - ext4 /dev/vdb rw
+23 22 0:22 / /data rw - nfs4 10.0.0.7:/export rw
+24 21 0:23 / /my\\040files rw - fuse.s3fs bucket rw
+";
+        let mount = |path| longest(table, path).map(|mount| (mount.kind, mount.source));
+        let is = |kind: &str, source: &str| Some((kind.to_owned(), source.to_owned()));
+        assert_eq!(mount("/data/a/b"), is("nfs4", "10.0.0.7:/export"));
+        assert_eq!(mount("/my files/x"), is("fuse.s3fs", "bucket"));
+        assert_eq!(mount("/database/x"), None);
+        assert_eq!(mount("socket:[12]"), None);
+        assert_eq!(longest("garbage\n\n - \n", "/a"), None);
+    }
+
+    #[test]
+    fn our_own_wait_is_seen() {
+        let (read, write) = std::io::pipe().expect("a pipe");
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            let tid = std::fs::read_link("/proc/thread-self").expect("proc");
+            let _ = tell.send(tid);
+            std::io::Read::read(&mut { read }, &mut [0]).expect("end of file")
+        });
+        let tid = told.recv().expect("the thread");
+        let tid: i32 = tid.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a tid");
+        let process = Path::new("/proc/self");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let seen = loop {
+            let seen = state(process, tid, None).expect("lives");
+            if seen.state == 'S' && seen.syscall.is_some() {
+                break seen;
+            }
+            assert!(std::time::Instant::now() < deadline, "{seen:?}");
+            std::thread::yield_now();
+        };
+        let call = seen.syscall.expect("a call");
+        assert_eq!(call.name, "read");
+        assert!(call.file.expect("its file").path.starts_with("pipe:["));
+        drop(write);
+        assert_eq!(waiting.join().expect("ended"), 0);
+        assert_eq!(state(process, i32::MAX, None), None);
+    }
+
+    #[test]
+    fn the_one_file_that_is_polled_is_shown() {
+        let process = Path::new("/proc/self");
+        let (read, _write) = std::io::pipe().expect("a pipe");
+        let list = [std::os::fd::AsRawFd::as_raw_fd(&read).cast_unsigned(), 1];
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let memory = ProcessMemory::open(process, until).expect("our own");
+        // poll(2) is 7 on x86-64, ppoll(2) 73 on arm64.
+        let number = if cfg!(target_arch = "x86_64") { 7 } else { 73 };
+        let polled = |count: u32| {
+            let line = format!("{number} {:p} {count:#x} 0x0 0x0 0x0 0x0", list.as_ptr());
+            syscall(process, &line, Some(&memory)).expect("a call").file.map(|file| file.path)
+        };
+        assert!(polled(1).is_some_and(|path| path.starts_with("pipe:[")));
+        assert_eq!(polled(2), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! The mapped files of a process, from `/proc/PID/maps`.
+
+/// The first mapping of a file that may hold a Python interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// Address of the file's first byte.
+    pub start: u64,
+    pub file: String,
+}
+
+/// Where an interpreter may be: in the library first, since an executable of the same name then
+/// only calls it; then in the executable, whatever its name (an embedding program has its own).
+pub(super) fn candidates(maps: &str, executable: Option<&str>) -> Vec<Candidate> {
+    let mut found: Vec<(u8, Candidate)> = Vec::new();
+    for line in maps.lines() {
+        // proc_pid_maps(5): address perms offset dev inode pathname
+        let mut fields = line.splitn(6, ' ');
+        let (Some(range), Some(_), Some(offset)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let Some(file) = fields.nth(2).map(str::trim_start).filter(|file| file.starts_with('/'))
+        else {
+            continue;
+        };
+        let place = match file.rsplit('/').next() {
+            Some(name) if name.starts_with("libpython") => 0,
+            _ if executable == Some(file) => 1,
+            Some(name) if name.starts_with("python") => 2,
+            _ => continue,
+        };
+        let start = range.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+        // A file may be mapped twice; the loader's mapping comes with the headers.
+        if let (Some(start), Ok(0)) = (start, u64::from_str_radix(offset, 16)) {
+            found.push((place, Candidate { start, file: file.to_owned() }));
+        }
+    }
+    found.sort_by_key(|(place, _)| *place);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_before_the_program_that_calls_it() {
+        let maps = "\
+55d0-55d1 r--p 00000000 fd:00 12 /opt/my env/bin/python3.11
+55d1-55d2 r-xp 00001000 fd:00 12 /opt/my env/bin/python3.11
+7f00-7f10 r--p 00000000 fd:00 13 /opt/python3.11/lib/libc.so.6
+7f10-7f20 r--p 00000000 fd:00 14 /opt/my env/lib/libpython3.11.so.1.0
+7f20-7f30 rw-p 00000000 00:00 0 
+7f30-7f40 r-xp 00000000 00:00 0                          [vdso]
+";
+        let found = candidates(maps, Some("/opt/my env/bin/python3.11"));
+        let shown: Vec<_> = found.iter().map(|one| (one.start, one.file.as_str())).collect();
+        assert_eq!(
+            shown,
+            [
+                (0x7f10, "/opt/my env/lib/libpython3.11.so.1.0"),
+                (0x55d0, "/opt/my env/bin/python3.11")
+            ]
+        );
+        // A program that embeds a static interpreter has any name.
+        let embedded = "400000-500000 r--p 00000000 fd:00 12 /opt/sim\n";
+        assert_eq!(candidates(embedded, Some("/opt/sim")).len(), 1);
+        assert_eq!(candidates(embedded, Some("/usr/bin/other")), []);
+        for broken in ["", "x", "zz-1 r--p 0 0 0 /python3", "1-2 r--p zz 0 0 /python3", "1-2"] {
+            assert_eq!(candidates(broken, Some("/a")), []);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Finds mistakes in Kubernetes manifests that would show only when the job runs.
+//!
+//! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
+//! tables of other rooms ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
+//! cannot be read. Pure functions: no file, no environment, no clock. Nothing is guessed: values
+//! that only a running shell or an operator knows give an info finding or none.
+
+#![deny(unsafe_code)]
+
+mod command;
+mod findings;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod launchers;
+mod objects;
+mod pods;
+mod print;
+mod profiles;
+mod quantity;
+mod rules;
+mod scene;
+mod shell;
+mod volcano;
+mod word;
+mod workload;
+mod workload_kinds;
+mod yaml;
+
+pub use findings::Finding;
+pub use findings::LintSeverity;
+pub use print::{github, json, plain};
+pub use rules::RULES;
+pub use scene::{Knowledge, LintLimits};
+pub use yaml::LARGEST;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
+
+use findings::Findings;
+use objects::{Objects, is_kind};
+use scene::Scene;
+use workload::{Role, Workload};
+use yaml::{Node, NodeKind};
+
+/// One file of the command line.
+#[derive(Debug)]
+pub struct Manifest {
+    /// The name that is shown.
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+/// The findings of all files.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// By file and line.
+    pub findings: Vec<Finding>,
+    /// Documents that cannot be read, in the order of the command line.
+    pub refused: Vec<Refusal>,
+    /// Files that were given.
+    pub files: usize,
+}
+
+impl Report {
+    /// 64 if a document is unreadable; otherwise 1 if something was found, else 0.
+    pub fn exit_code(&self) -> i32 {
+        if let Some(refused) = self.refused.first() {
+            return refused.verdict.code();
+        }
+        i32::from(self.findings.iter().any(|found| found.importance != LintSeverity::Info))
+    }
+}
+
+/// Bytes of a size such as `256Gi`, as Kubernetes writes them.
+pub fn size(text: &str) -> Option<u64> {
+    quantity::whole(text).filter(|bytes| *bytes > 0)
+}
+
+/// Reads all files as one input, since a TrainJob and its runtime may be in two files.
+pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) -> Report {
+    let mut report = Report { files: manifests.len(), ..Report::default() };
+    let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
+    let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
+    for (file, manifest) in manifests.iter().enumerate() {
+        let (documents, mut refused) = read(file, manifest, &mut findings);
+        roots.extend(documents.into_iter().map(|root| (file, root)));
+        report.refused.append(&mut refused);
+    }
+    let mut objects = Objects::default();
+    for (file, root) in &roots {
+        if let Err((line, problem)) = collect(*file, root, &mut objects, 0) {
+            let name = manifests.get(*file).map_or("", |manifest| manifest.name.as_str());
+            report.refused.push(refusal(name, line, &problem));
+        }
+    }
+    let layouts = profiles::layouts(knowledge.profiles);
+    let mut jobs = Vec::new();
+    for (file, object) in &objects.all {
+        match workload::role(*file, object, &objects, knowledge.profiles) {
+            Role::Workload(job) => jobs.push(job),
+            Role::Other => {}
+            Role::Unknown => {
+                let kind = object.get("kind").and_then(Node::text).unwrap_or_default();
+                findings.at(*file, Id::KindUnknown);
+                findings.info(
+                    object.line,
+                    text!(
+                        "{kind} is not checked: unknown kind, its pod templates cannot be found",
+                        "未检查 {kind}：未知类型，无法确定其 Pod 模板的位置"
+                    ),
+                    text!("check the pods by hand", "请手动检查其中的 Pod"),
+                );
+            }
+        }
+    }
+    let mut host_ports: BTreeMap<String, Vec<&Workload<'_>>> = BTreeMap::new();
+    for job in &jobs {
+        if let Some(port) = rules::host_port_of(job) {
+            host_ports.entry(port).or_default().push(job);
+        }
+    }
+    let (host_ports, layouts) = (&host_ports, layouts.as_slice());
+    let services: Vec<(usize, &Node)> =
+        objects.all.iter().copied().filter(|(_, object)| is_kind(object, "Service")).collect();
+    let services = services.as_slice();
+    let claims: Vec<&Node> = (objects.all.iter().map(|(_, object)| *object))
+        .filter(|object| is_kind(object, "PersistentVolumeClaim"))
+        .collect();
+    let claims = claims.as_slice();
+    for job in &jobs {
+        let scene = Scene { job, host_ports, services, claims, layouts, knowledge, limits };
+        for rule in RULES {
+            findings.at(job.file, rule.id);
+            (rule.check)(&scene, &mut findings);
+        }
+    }
+    report.findings = findings.sorted();
+    report
+}
+
+/// The documents of a file; adds a refusal for each that cannot be read.
+fn read(
+    file: usize,
+    manifest: &Manifest,
+    findings: &mut Findings,
+) -> (Vec<Rc<Node>>, Vec<Refusal>) {
+    let name = &manifest.name;
+    let refused = |line: usize, problem: &Text| (Vec::new(), vec![refusal(name, line, problem)]);
+    if manifest.bytes.len() > LARGEST {
+        let most = quantity::shown(LARGEST as u64);
+        return refused(1, &text!("larger than {most}", "大于 {most}"));
+    }
+    let text = match std::str::from_utf8(&manifest.bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = manifest.bytes.iter().take(error.valid_up_to());
+            let line = 1 + before.filter(|byte| **byte == b'\n').count();
+            return refused(line, &text!("not UTF-8", "不是 UTF-8"));
+        }
+    };
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let documents = yaml::documents(text);
+    findings.at(file, Id::YamlDuplicateKey);
+    for duplicate in documents.duplicates {
+        let key = duplicate.key;
+        findings.error(
+            duplicate.line,
+            text!("duplicate key {key}; the API server rejects it, older versions silently keep the last one", "键 {key} 重复；API server 会拒绝，旧版本则只保留最后一个且不提示"),
+            text!("keep one of them", "请只保留一个"),
+        );
+    }
+    let unreadable = documents.unreadable.iter();
+    let mut refused: Vec<Refusal> =
+        unreadable.map(|error| refusal(name, error.line, &error.text)).collect();
+    let empty =
+        |node: &Rc<Node>| matches!(&node.kind, NodeKind::Scalar { .. }) && node.text().is_none();
+    let roots: Vec<Rc<Node>> = documents.roots.into_iter().filter(|root| !empty(root)).collect();
+    if roots.is_empty() && refused.is_empty() {
+        refused.push(refusal(
+            name,
+            1,
+            &text!("the file has no Kubernetes object", "文件中没有 Kubernetes 对象"),
+        ));
+    }
+    (roots, refused)
+}
+
+/// Objects, those inside Lists included.
+fn collect<'a>(
+    file: usize,
+    root: &'a Node,
+    objects: &mut Objects<'a>,
+    depth: usize,
+) -> Result<(), (usize, Text)> {
+    const DEEPEST_LIST: usize = 3;
+    // A limit, since some rules compare all pairs.
+    const MOST_OBJECTS: usize = 2000;
+    let kind = root.get("kind").and_then(Node::text);
+    let Some(kind) = kind else {
+        return Err((
+            root.line,
+            text!("not a Kubernetes object: it has no kind", "不是 Kubernetes 对象：没有 kind"),
+        ));
+    };
+    let Some(items) = root.get("items").filter(|_| kind.ends_with("List")) else {
+        if objects.all.len() >= MOST_OBJECTS {
+            return Err((
+                root.line,
+                text!("more than {MOST_OBJECTS} objects", "对象超过 {MOST_OBJECTS} 个"),
+            ));
+        }
+        objects.all.push((file, root));
+        return Ok(());
+    };
+    if depth >= DEEPEST_LIST {
+        return Err((root.line, text!("Lists nested too deeply", "List 嵌套过深")));
+    }
+    items.list().iter().try_for_each(|item| collect(file, item, objects, depth + 1))
+}
+
+fn refusal(file: &str, line: usize, problem: &Text) -> Refusal {
+    let Text { en, zh } = problem;
+    Refusal::new(
+        Id::LintUnreadable,
+        text!("{file}:{line}: {en}", "{file}:{line}: {zh}"),
+        text!(
+            "pass plain manifests; render templates first (helm template, kustomize build)",
+            "请提供普通清单；模板请先渲染（helm template、kustomize build）"
+        ),
+    )
+}

@@ -1,0 +1,490 @@
+//! Reads processes from /proc.
+//!
+//! Takes a [`Host`]; gives plain values. A process that has ended meanwhile, or that may not be
+//! read, is `None`, never an error; hidden fields are missing. Only reads; the callers decide.
+//!
+//! A scan opens one file per process (`stat`). Command line, environment and descriptors are
+//! read only for single processes, since each read takes the process's memory lock or walks its
+//! descriptor table.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use bstr::ByteSlice;
+
+use crate::host::Host;
+use text::mask;
+
+/// The variable that marks every process of a job: `<job>:<agent pid>:<agent start
+/// ticks>`. Supervision sets it, and the stale scan of a later run looks for it.
+pub const JOB_MARK: &str = "RANKLAUNCH_JOB";
+
+/// One line of `/proc/<pid>/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub ppid: i32,
+    pub pgid: i32,
+    pub session: i32,
+    /// Device number of the controlling terminal; 0 if it has none.
+    pub terminal: i32,
+    /// The kernel's own flags of the task (PF_*).
+    pub flags: u32,
+    /// Clock ticks since boot. Together with the pid it identifies a process.
+    pub start_ticks: u64,
+    /// `R`, `S`, `D`, `Z`… of the first thread.
+    pub state: u8,
+    /// Remaining threads, including the first one until it is reaped.
+    pub threads: u32,
+    /// At most 15 arbitrary bytes, including spaces and parentheses.
+    pub comm: Vec<u8>,
+}
+
+impl Process {
+    /// Whether it is a zombie, which has only its pid. A process whose first thread ended by
+    /// pthread_exit looks the same while its other threads run.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
+    }
+
+    pub fn is_kernel_thread(&self) -> bool {
+        /// PF_KTHREAD (linux/sched.h). The parent is no proof: pid 2 is kthreadd only in the
+        /// first namespace.
+        const KERNEL_THREAD: u32 = 0x0020_0000;
+        self.flags & KERNEL_THREAD != 0
+    }
+
+    /// The arguments, as by [`cmdline`], of the process that has this pid now. Who acts on them compares
+    /// the start time again.
+    pub fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
+        cmdline(host, self.pid)
+    }
+}
+
+/// Parses a `stat` line. The comm ends at the *last* parenthesis, since it is the only arbitrary
+/// text.
+pub fn parse_stat(line: &[u8]) -> Option<Process> {
+    let open = line.find_byte(b'(')?;
+    let close = line.rfind_byte(b')')?;
+    let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
+    let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
+    let comm = line.get(open + 1..close)?.to_vec();
+    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; flags is
+    // field 9, num_threads field 20, starttime field 22.
+    let mut fields = words(line.get(close + 1..)?);
+    let state = *fields.next()?.first()?;
+    let ppid = number(fields.next())?;
+    let pgid = number(fields.next())?;
+    let session = number(fields.next())?;
+    let terminal = number(fields.next())?;
+    let flags = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+    let threads = fields.nth(10)?.to_str().ok()?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+    Some(Process { pid, ppid, pgid, session, terminal, flags, start_ticks, state, threads, comm })
+}
+
+/// Every pid of /proc, in the kernel's (ascending) order.
+pub fn pids(host: &Host) -> Vec<i32> {
+    pids_in(&host.path("/proc"))
+}
+
+fn pids_in(proc: &Path) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The process with this pid, if there is one.
+pub fn stat(host: &Host, pid: i32) -> Option<Process> {
+    process(&host.path("/proc"), pid)
+}
+
+/// The same without a [`Host`]; `proc` is the mount point of procfs.
+pub fn process(proc: &Path, pid: i32) -> Option<Process> {
+    let mut line = Vec::with_capacity(512);
+    read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
+    parse_stat(&line)
+}
+
+/// Our own process by the pids of this /proc, which may be of another PID namespace.
+pub fn own(host: &Host) -> Option<Process> {
+    parse_stat(&std::fs::read(host.path("/proc/self/stat")).ok()?)
+}
+
+/// Whether the process with this pid is alive and started at `start_ticks`.
+pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
+    stat(host, pid).is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
+}
+
+/// Whether a process runs, and no SIGKILL has reached it: none is pending, and it is not on its way
+/// out, which takes long where much memory is given back.
+pub fn lives_on(host: &Host, pid: i32) -> bool {
+    /// PF_EXITING and PF_SIGNALED (linux/sched.h).
+    const ENDS: u32 = 0x0000_0404;
+    const KILL: u64 = 1 << 8;
+    // The signal goes from pending to the flag, so the flag is read last.
+    let status = host.read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let (Some(own), Some(shared)) = (pending("SigPnd:"), pending("ShdPnd:")) else { return false };
+    let lives = |now: Process| !now.is_dead() && now.flags & ENDS == 0;
+    (own | shared) & KILL == 0 && stat(host, pid).is_some_and(lives)
+}
+
+/// Every process, by pid.
+pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
+    scan(&host.path("/proc"))
+}
+
+/// The same without a [`Host`]; `proc` is the mount point of procfs.
+pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
+    let mut path = proc.as_os_str().as_bytes().to_vec();
+    path.push(b'/');
+    let stem = path.len();
+    let mut line = Vec::with_capacity(512);
+    let mut all = BTreeMap::new();
+    for pid in pids_in(proc) {
+        path.truncate(stem);
+        path.extend_from_slice(pid.to_string().as_bytes());
+        path.extend_from_slice(b"/stat");
+        line.clear();
+        if read_into(Path::new(std::ffi::OsStr::from_bytes(&path)), &mut line).is_some()
+            && let Some(process) = parse_stat(&line)
+        {
+            all.insert(process.pid, process);
+        }
+    }
+    all
+}
+
+/// The arguments; empty for kernel threads and zombies. A title set by setproctitle is returned
+/// as it left the NUL bytes.
+pub fn cmdline(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
+    Some(split_nul(&bytes(host, pid, "cmdline")?))
+}
+
+/// The environment at exec, as `NAME=value`; None without the right to read it.
+pub fn environ(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
+    Some(split_nul(&bytes(host, pid, "environ")?))
+}
+
+/// The value of `name` among `NAME=value` entries.
+pub fn variable<'a>(environ: &'a [Vec<u8>], name: &str) -> Option<&'a [u8]> {
+    environ.iter().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// Effective user id.
+pub fn uid(host: &Host, pid: i32) -> Option<u32> {
+    let status = bytes(host, pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(b"Uid:"))?;
+    // real, effective, saved, file system
+    words(line).nth(1)?.to_str().ok()?.parse().ok()
+}
+
+pub fn cwd(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "cwd")
+}
+
+/// The executable; ` (deleted)` is appended by the kernel when it was replaced.
+pub fn exe(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "exe")
+}
+
+/// Whether a file whose path contains this is mapped; false also if the maps may not be read.
+pub fn has_mapped(host: &Host, pid: i32, part: &[u8]) -> bool {
+    bytes(host, pid, "maps").is_some_and(|maps| maps.find(part).is_some())
+}
+
+/// The kernel function in which the process sleeps, if readable.
+pub fn wchan(host: &Host, pid: i32) -> Option<String> {
+    let text = bytes(host, pid, "wchan")?;
+    let text = text.trim_ascii().to_str_lossy().into_owned();
+    (!text.is_empty() && text != "0").then_some(text)
+}
+
+/// Identifies the container of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerId {
+    /// `pid:[4026531836]`
+    pid_namespace: PathBuf,
+    /// Paths of the v2 hierarchy and of v1 memory and pids.
+    cgroup: Vec<String>,
+    /// Compared only if a cgroup namespace shows every container as `/`.
+    mount_namespace: Option<PathBuf>,
+}
+
+/// None if the process has ended or its namespaces cannot be read.
+pub fn container(host: &Host, pid: i32) -> Option<ContainerId> {
+    let mut cgroup: Vec<String> = bytes(host, pid, "cgroup")?
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
+            let controllers = parts.next()?;
+            let path = parts.next()?;
+            let counts = controllers.is_empty()
+                || controllers
+                    .split(|byte| *byte == b',')
+                    .any(|one| matches!(one, b"memory" | b"pids"));
+            counts.then(|| path.to_str_lossy().into_owned())
+        })
+        .collect();
+    cgroup.sort();
+    let hidden = cgroup.iter().all(|path| path == "/");
+    let mount_namespace = if hidden { Some(link(host, pid, "ns/mnt")?) } else { None };
+    Some(ContainerId { pid_namespace: pid_namespace(host, pid)?, cgroup, mount_namespace })
+}
+
+/// Such as `pid:[4026531836]`.
+pub fn pid_namespace(host: &Host, pid: i32) -> Option<PathBuf> {
+    link(host, pid, "ns/pid")
+}
+
+/// The boot of a host and the PID namespace in it of a process: pids and start times mean something only there.
+/// `1b4e28ba-2fa1-11d2-883f-0016d3cca427:4026531836`, or None where the kernel does not tell.
+pub fn pid_place(host: &Host, pid: i32) -> Option<String> {
+    let boot = host.read("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = pid_namespace(host, pid)?;
+    let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
+    Some(format!("{}:{number}", boot.trim()))
+}
+
+/// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
+pub fn gpu_minors(host: &Host, pid: i32) -> BTreeSet<u32> {
+    descriptors(host, pid)
+        .filter_map(|target| {
+            target.as_os_str().as_bytes().strip_prefix(b"/dev/nvidia")?.to_str().ok()?.parse().ok()
+        })
+        .collect()
+}
+
+/// Our ancestors, up to the first process of the namespace. Recorded for a replay.
+pub fn above(host: &Host) -> Vec<Process> {
+    let read = |pid: &str| parse_stat(host.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
+    let own = read("self").map(|own| own.ppid);
+    chain(own, |pid| read(&pid.to_string()))
+}
+
+/// The ancestors of `pid`, in an existing scan.
+pub fn ancestors_in(all: &BTreeMap<i32, Process>, pid: i32) -> Vec<&Process> {
+    chain(all.get(&pid).map(|process| process.ppid), |pid| all.get(&pid))
+}
+
+/// From `first` upwards, as long as parents are found.
+fn chain<P: Borrow<Process>>(first: Option<i32>, find: impl Fn(i32) -> Option<P>) -> Vec<P> {
+    let mut chain: Vec<P> = Vec::new();
+    let mut next = first;
+    // 0 is a parent outside of the namespace.
+    while let Some(process) = next.filter(|pid| *pid > 0).and_then(&find) {
+        let seen = process.borrow();
+        // A pid reused between two reads could form a cycle.
+        if chain.iter().any(|one| one.borrow().pid == seen.pid) {
+            break;
+        }
+        next = Some(seen.ppid);
+        chain.push(process);
+    }
+    chain
+}
+
+/// All children of `roots`, their children and so on, without the roots; parents come before
+/// their children.
+pub fn descendants_in<'a>(all: &'a BTreeMap<i32, Process>, roots: &[i32]) -> Vec<&'a Process> {
+    let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
+    for process in all.values() {
+        children.entry(process.ppid).or_default().push(process);
+    }
+    let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
+    let mut open: Vec<i32> = seen.iter().copied().collect();
+    let mut found = Vec::new();
+    while let Some(pid) = open.pop() {
+        for child in children.get(&pid).into_iter().flatten() {
+            if seen.insert(child.pid) {
+                open.push(child.pid);
+                found.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// A listener on a TCP port of this network namespace. The owner is None if no visible process
+/// has the socket: it belongs to another container of the pod or to another user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListeningSocket {
+    pub inode: u64,
+    pub owner: Option<(i32, Vec<Vec<u8>>)>,
+}
+
+/// The listener on `port`, with its owner's pid and arguments if visible.
+pub fn listener_of(host: &Host, port: u16) -> Option<ListeningSocket> {
+    let inode = ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
+        .into_iter()
+        .find_map(|table| listening_inode(&host.read(table).ok()?, port))?;
+    let socket = PathBuf::from(format!("socket:[{inode}]"));
+    let owner = pids(host)
+        .into_iter()
+        .find(|pid| descriptors(host, *pid).any(|target| target == socket))
+        .map(|pid| (pid, cmdline(host, pid).unwrap_or_default()));
+    Some(ListeningSocket { inode, owner })
+}
+
+/// proc_net_tcp: `sl local_address rem_address st … uid timeout inode`; state 0A listens.
+fn listening_inode(table: &str, port: u16) -> Option<u64> {
+    table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (_, local) = fields.next()?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        let inode = fields.nth(5)?.parse().ok()?;
+        (state == "0A" && u16::from_str_radix(local, 16).ok()? == port).then_some(inode)
+    })
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+fn descriptors(host: &Host, pid: i32) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(host.path(format!("/proc/{pid}/fd")))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+}
+
+fn link(host: &Host, pid: i32, name: &str) -> Option<PathBuf> {
+    host.read_link(Path::new(&format!("/proc/{pid}/{name}"))).ok()
+}
+
+fn bytes(host: &Host, pid: i32, name: &str) -> Option<Vec<u8>> {
+    let mut content = Vec::with_capacity(1024);
+    read_into(&host.path(format!("/proc/{pid}/{name}")), &mut content)?;
+    Some(content)
+}
+
+/// `take` keeps std from querying size and position, which are useless in /proc: saves two
+/// system calls for each of some hundred files.
+fn read_into(path: &Path, content: &mut Vec<u8>) -> Option<()> {
+    std::fs::File::open(path).ok()?.take(u64::MAX).read_to_end(content).ok().map(drop)
+}
+
+/// The words of a file of /proc in which each ends with a NUL byte.
+pub fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {
+    let content = content.strip_suffix(b"\0").unwrap_or(content);
+    if content.is_empty() {
+        return Vec::new();
+    }
+    content.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// The file name of an argument or path.
+pub fn basename(argument: &[u8]) -> &[u8] {
+    argument.rsplit(|byte| *byte == b'/').next().unwrap_or(argument)
+}
+
+/// Bytes as a path.
+pub fn as_path(argument: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(argument.to_vec()))
+}
+
+/// The command line for printing: secrets masked, cut to about 200 characters.
+pub fn shown(argv: &[Vec<u8>]) -> String {
+    let words: Vec<OsString> = argv.iter().cloned().map(OsString::from_vec).collect();
+    let words: Vec<String> = mask::mask_args(&words)
+        .iter()
+        .map(|word| word.to_string_lossy().escape_debug().to_string())
+        .collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(200) {
+        Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comm_may_hold_spaces_and_parentheses() {
+        let line =
+            b"42 (a) S 1 (b) R 7 42 41 34816 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9 9";
+        let process = parse_stat(line).expect("parses");
+        assert_eq!(process.comm, b"a) S 1 (b");
+        assert_eq!((process.pid, process.ppid, process.pgid), (42, 7, 42));
+        assert_eq!((process.session, process.terminal), (41, 34816));
+        assert_eq!((process.flags, process.threads), (4194560, 1));
+        assert_eq!((process.start_ticks, process.state), (123456, b'R'));
+        for broken in [&b""[..], b"42", b"42 (x", b"42 (x) S", b") (", b"x (y) S 1 1 1 1"] {
+            assert_eq!(parse_stat(broken), None);
+        }
+    }
+
+    #[test]
+    fn kernel_threads_are_told_by_the_kernel() {
+        let stat = |line: &[u8]| parse_stat(line).expect("parses");
+        let rest = b"0 0 0 0 20 0 1 0 5 0 0";
+        let of = |head: &[u8]| stat(&[head, rest].concat());
+        let thread = b"9 (kworker/0:0) I 2 0 0 0 -1 69238880 0 0 0 0 ";
+        assert!(of(thread).is_kernel_thread());
+        // A child of pid 2 of a container (`unshare -pf` without a session of its own).
+        let child = b"3 (python3) S 2 0 0 0 -1 4194560 0 0 0 0 ";
+        assert!(!of(child).is_kernel_thread());
+    }
+
+    #[test]
+    fn we_see_ourselves_and_what_we_started() {
+        let host = Host::live();
+        let own_pid = std::process::id().cast_signed();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = child.id().cast_signed();
+        let all = processes(&host);
+        let seen = descendants_in(&all, &[own_pid]);
+        assert!(seen.iter().any(|process| process.pid == pid));
+        assert_eq!(ancestors_in(&all, pid).first().map(|parent| parent.pid), Some(own_pid));
+        let parents = |chain: Vec<&Process>| chain.iter().map(|one| one.pid).collect::<Vec<_>>();
+        let above = above(&host);
+        assert_eq!(parents(above.iter().collect()), parents(ancestors_in(&all, own_pid)));
+        assert_eq!(uid(&host, pid), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(container(&host, pid), container(&host, own_pid));
+        assert_eq!(own(&host).map(|process| process.pid), Some(own_pid));
+        let start = stat(&host, pid).expect("lives").start_ticks;
+        assert!(is_alive(&host, pid, start));
+        assert!(!is_alive(&host, pid, start + 1));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(!is_alive(&host, pid, start));
+        assert_eq!(cmdline(&host, pid), None);
+    }
+
+    #[test]
+    fn the_owner_of_a_port_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let seen = listener_of(&Host::live(), port).expect("listens");
+        assert_eq!(seen.owner.map(|(pid, _)| pid), Some(std::process::id().cast_signed()));
+        drop(listener);
+        assert_eq!(listener_of(&Host::live(), port), None);
+    }
+
+    #[test]
+    fn arguments_split_at_nul_and_may_be_empty() {
+        assert_eq!(split_nul(b"python\0-c\0\0"), [&b"python"[..], b"-c", b""]);
+        assert!(split_nul(b"").is_empty());
+        assert_eq!(variable(&split_nul(b"A=1\0AB=2\0"), "AB"), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        assert_eq!(
+            shown(&split_nul(b"python\0t.py\0--api-key\0abc\0--hf_token=def\0--size\x003\0")),
+            "python t.py --api-key *** --hf_token=*** --size 3"
+        );
+        assert!(shown(&[vec![b'x'; 5000]]).chars().count() <= 201);
+        assert!(!shown(&[b"a\x1b[2J".to_vec()]).contains('\x1b'));
+    }
+}

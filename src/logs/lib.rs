@@ -1,0 +1,59 @@
+//! Captures the output of the ranks: reads their pipes into files, the console, and a buffer of
+//! the last lines of each rank ([`tail`](Logs::tail)).
+//!
+//! What is read can be taken from a [`Backlog`] as well, by who searches it for a cause.
+//!
+//! Takes the read ends of the ranks' and the engine's pipes. Gives `rank-<rrrrr>.out|.err` with
+//! the raw bytes, `engine.log`, prefixed whole lines on the console, the last lines of a rank
+//! and a count of what was lost. Uses plain threads only. Must never block a rank: a blocked
+//! console, a full disk or a hanging file system costs lines, which are counted, not time.
+
+#![deny(unsafe_code)]
+
+mod backlog;
+mod candidate;
+mod capped;
+mod choose_folder;
+mod config;
+mod console;
+mod file_names;
+mod files;
+mod folder;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod index;
+mod lines;
+mod output;
+mod pages;
+mod queue;
+mod reader;
+mod rows;
+mod runs;
+mod sink;
+mod stall_budget;
+mod status_line;
+mod summary;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod write;
+
+#[cfg(any(test, feature = "fixtures"))]
+pub use backlog::Skipped;
+pub use backlog::{Backlog, Piece};
+pub use candidate::{Candidate, default_candidates};
+pub use choose_folder::choose_folder;
+pub use config::LogsConfig;
+pub use console::Console;
+pub use file_names::{
+    AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, REPORT, RUN_JSON, RankLog,
+    continued, log_name, numbered, run_of,
+};
+pub use folder::{FolderLevel, LogFolder};
+pub use index::Writer;
+pub use output::Logs;
+pub use pages::{Cursor, LogLine, Page, Wanted, attempts, page};
+pub use runs::{RunFolder, RunMark, keep_within, latest, runs};
+pub use summary::{LogsSummary, OwnerNow};
+pub use tail::TailLine;

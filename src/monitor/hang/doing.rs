@@ -1,0 +1,332 @@
+//! What a rank does, as its stacks and the kernel show it.
+
+use super::evidence::RankEvidence;
+use diagnose::stacks::{Frame, KernelState, ProcessStacks, ThreadStack};
+
+/// What holds a rank where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// SIGSTOP or SIGTSTP.
+    Stopped,
+    /// A debugger holds it, or its own debugger waits for a person.
+    Debugged,
+    /// Sleeps in the kernel and cannot be interrupted.
+    Uninterruptible {
+        call: Option<String>,
+        file: Option<String>,
+        /// Another program or machine serves the file.
+        is_remote: bool,
+    },
+    /// In a collective, or in the backward pass, which waits for one.
+    Collective,
+    /// Waits for the other ranks before the first collective.
+    Rendezvous,
+    /// Waits for what another rank is to put into torch's store.
+    Store,
+    /// Waits for a process that it started.
+    Child {
+        pid: i32,
+        name: String,
+    },
+    /// Waits for a process that has ended.
+    DeadChild {
+        pid: i32,
+        name: String,
+    },
+    /// Waits for a lock.
+    Lock,
+    /// Waits for another of its threads: a queue, an event, a future.
+    Thread,
+    /// Waits for the GIL, which another thread holds; or holds it while it waits.
+    Gil,
+    /// Waits for requests.
+    Serves,
+    Checkpoint,
+    Compiles,
+    /// Anything else: its own code, a library.
+    Elsewhere {
+        call: Option<String>,
+        file: Option<String>,
+    },
+    /// Not visible.
+    Hidden,
+}
+
+/// With the line of the user's own code that does it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) doing: Doing,
+    pub(super) frame: Option<diagnose::Frame>,
+    /// All lines of its first thread, the innermost first.
+    pub(super) lines: Vec<(String, u64)>,
+}
+
+/// What a frame of a library shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    Debugger,
+    Rendezvous,
+    Collective,
+    Child,
+    Lock,
+    Thread,
+    Serves,
+    Checkpoint,
+    Compiles,
+}
+
+/// Part of a file's path, the functions (all if there are none), and what that shows. The first row
+/// of the innermost frame that has one decides, unless the user's own code is further in: a library that calls
+/// it, such as a DataLoader without workers, waits for nothing else.
+const LIBRARY: &[(&str, &[&str], Shows)] = &[
+    ("/pdb.py", &[], Shows::Debugger),
+    ("/bdb.py", &[], Shows::Debugger),
+    ("/debugpy/", &[], Shows::Debugger),
+    ("/pydevd", &[], Shows::Debugger),
+    ("/ipdb/", &[], Shows::Debugger),
+    ("torch/distributed/rendezvous.py", &[], Shows::Rendezvous),
+    ("torch/distributed/distributed_c10d.py", &["_store_based_barrier"], Shows::Rendezvous),
+    ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
+    ("torch/distributed/", &[], Shows::Collective),
+    ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
+    ("torch/nn/parallel/distributed.py", &[], Shows::Collective),
+    ("torch/utils/data/dataloader.py", &[], Shows::Child),
+    ("multiprocessing/", &[], Shows::Child),
+    ("/subprocess.py", &[], Shows::Child),
+    ("concurrent/futures/process.py", &[], Shows::Child),
+    ("torch/_inductor/", &[], Shows::Compiles),
+    ("torch/_dynamo/", &[], Shows::Compiles),
+    ("/triton/", &[], Shows::Compiles),
+    ("torch/serialization.py", &[], Shows::Checkpoint),
+    ("/safetensors/", &[], Shows::Checkpoint),
+    ("/threading.py", &["acquire", "__enter__"], Shows::Lock),
+    ("/threading.py", &[], Shows::Thread),
+    ("/queue.py", &["get", "put", "join"], Shows::Thread),
+    ("concurrent/futures/", &[], Shows::Thread),
+    ("/socketserver.py", &[], Shows::Serves),
+    ("/asyncio/base_events.py", &[], Shows::Serves),
+    ("/uvicorn/", &[], Shows::Serves),
+    ("/grpc/", &[], Shows::Serves),
+];
+
+fn shows(frame: &Frame) -> Option<Shows> {
+    // `Condition.wait` in 3.11 and later, `wait` before.
+    let name = frame.function.rsplit('.').next().unwrap_or_default();
+    LIBRARY
+        .iter()
+        .find(|(file, functions, _)| {
+            frame.file.contains(file) && (functions.is_empty() || functions.contains(&name))
+        })
+        .map(|(_, _, shows)| *shows)
+}
+
+/// The frame as reports show it.
+fn shown(frame: &Frame) -> diagnose::Frame {
+    diagnose::Frame {
+        path: frame.file.clone(),
+        line: u64::from(frame.line.unwrap_or(frame.first_line)),
+        function: frame.function.clone(),
+    }
+}
+
+fn frames(thread: &ThreadStack) -> &[Frame] {
+    thread.python.as_ref().map_or(&[], |python| python.frames.as_slice())
+}
+
+/// The innermost frame of the user's own code.
+fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
+    frames.iter().map(shown).find(diagnose::Frame::is_own)
+}
+
+/// What the frames of libraries show, as far as these are further in than the user's own.
+fn library(frames: &[Frame]) -> Option<Shows> {
+    let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
+    frames.iter().find(is_told).and_then(shows)
+}
+
+/// What the first thread of a rank does; of one that waits for a child, the child's own line.
+pub(super) fn seen(rank: &RankEvidence) -> Seen {
+    let first = rank.stacks.as_ref().and_then(|stacks| stacks.process.threads.first());
+    let line = |frame: &Frame| (frame.file.clone(), u64::from(frame.line.unwrap_or_default()));
+    let lines = first.map(frames).unwrap_or_default().iter().map(line).collect();
+    Seen { lines, ..of_first_thread(rank) }
+}
+
+fn of_first_thread(rank: &RankEvidence) -> Seen {
+    let hidden = Seen { doing: Doing::Hidden, frame: None, lines: Vec::new() };
+    let Some(stacks) = &rank.stacks else { return hidden };
+    let process = &stacks.process;
+    let Some(first) = process.threads.first() else { return hidden };
+    let stack = frames(first);
+    let frame = own_frame(stack).or_else(|| stack.first().map(shown));
+    let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new() };
+    match first.kernel.as_ref().map(|kernel| kernel.state) {
+        Some('T') => return found(Doing::Stopped),
+        Some('t') => return found(Doing::Debugged),
+        _ => {}
+    }
+    if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || waits_for_server(first)) {
+        return found(stuck);
+    }
+    let library = library(stack);
+    match library {
+        Some(Shows::Debugger) => return found(Doing::Debugged),
+        Some(Shows::Rendezvous) => return found(Doing::Rendezvous),
+        Some(Shows::Child) => return child(rank, found(Doing::Thread)),
+        Some(Shows::Serves) => return found(Doing::Serves),
+        Some(Shows::Compiles) => return found(Doing::Compiles),
+        // A process that holds the GIL answers nobody, so its own line matters more.
+        Some(Shows::Collective | Shows::Checkpoint | Shows::Lock | Shows::Thread) | None => {}
+    }
+    if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {
+        return Seen { frame: own_frame(frames(holder)).or(frame.clone()), ..found(Doing::Gil) };
+    }
+    match library {
+        Some(Shows::Collective) => return found(Doing::Collective),
+        Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
+        Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),
+        Some(Shows::Thread) => return other_thread(process, found(Doing::Thread)),
+        _ => {}
+    }
+    // A call of the store has no frame of torch if the user's own code makes it.
+    if rank.asks_store {
+        return found(Doing::Store);
+    }
+    let kernel = first.kernel.as_ref();
+    // `with lock:` has no frame of a library.
+    if kernel.and_then(call).is_some_and(|call| call.starts_with("futex")) && !stack.is_empty() {
+        return other_thread(process, found(Doing::Lock));
+    }
+    // os.waitpid has none either.
+    if kernel.and_then(call).is_some_and(|call| ["wait4", "waitid"].contains(&call.as_str())) {
+        return child(rank, found(Doing::Elsewhere { call: None, file: None }));
+    }
+    if process.python.is_none() && process.unread.is_some() && kernel.is_none() {
+        return hidden;
+    }
+    found(Doing::Elsewhere { call: kernel.and_then(call), file: kernel.and_then(file) })
+}
+
+/// Whether its first thread runs, or would if it got a processor, or that of the process that it waits for.
+pub(super) fn runs(rank: &RankEvidence, doing: Option<&Doing>) -> bool {
+    let Some(stacks) = &rank.stacks else { return false };
+    let awaited = |child: &&ProcessStacks| matches!(doing, Some(Doing::Child { pid, .. }) if *pid == child.pid);
+    let child = stacks.children.iter().find(awaited);
+    let runs = |process: &ProcessStacks| process.threads.first().and_then(state) == Some('R');
+    runs(&stacks.process) || child.is_some_and(runs)
+}
+
+fn state(thread: &ThreadStack) -> Option<char> {
+    thread.kernel.as_ref().map(|kernel| kernel.state)
+}
+
+fn call(kernel: &KernelState) -> Option<String> {
+    kernel.syscall.as_ref().map(|call| call.name.clone())
+}
+
+/// The file, with the mount if it is not the container's own.
+fn file(kernel: &KernelState) -> Option<String> {
+    let file = kernel.syscall.as_ref()?.file.as_ref()?;
+    let peer = file.connection.as_ref().and_then(|ends| ends.peer.as_ref());
+    let peer = peer.map(|peer| format!(" ({peer})"));
+    let mount = file.mount.as_ref().map(|mount| format!(" ({} from {})", mount.kind, mount.source));
+    Some([Some(file.path.clone()), peer, mount].into_iter().flatten().collect())
+}
+
+fn uninterruptible(thread: &ThreadStack) -> Option<Doing> {
+    let sleeps = |kernel: &&KernelState| kernel.state == 'D' || is_remote(kernel);
+    let kernel = thread.kernel.as_ref().filter(sleeps)?;
+    let is_remote = is_remote(kernel);
+    Some(Doing::Uninterruptible { call: call(kernel), file: file(kernel), is_remote })
+}
+
+/// Whether the kernel may hold a thread in this call until a disk has written something. Not where it waits for
+/// a process that was started, for a driver, or for another thread or machine.
+pub(super) fn may_wait_for_disk(call: &str) -> bool {
+    const OTHERS: &[&str] = &[
+        "vfork",
+        "clone",
+        "clone3",
+        "wait4",
+        "waitid",
+        "ioctl",
+        "futex",
+        "poll",
+        "ppoll",
+        "select",
+        "pselect6",
+        "epoll_wait",
+        "epoll_pwait",
+        "connect",
+        "accept",
+        "accept4",
+        "recvfrom",
+        "recvmsg",
+        "sendto",
+        "sendmsg",
+    ];
+    !OTHERS.contains(&call)
+}
+
+/// In a call on a file whose server does not answer: the kernel may show such a thread as one that can be
+/// interrupted.
+fn waits_for_server(thread: &ThreadStack) -> bool {
+    thread.kernel.as_ref().is_some_and(is_remote)
+}
+
+fn is_remote(kernel: &KernelState) -> bool {
+    /// Of file systems that another program or machine serves, as mount(8) names them.
+    const SERVED: &[&str] =
+        &["fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs"];
+    let mount = kernel.syscall.as_ref().and_then(|call| call.file.as_ref()?.mount.as_ref());
+    let is_served = |kind: &str| SERVED.iter().any(|served| kind.starts_with(served));
+    kernel.state != 'R' && mount.is_some_and(|mount| is_served(&mount.kind))
+}
+
+/// Another thread, for which the first one waits, may be the one that is stuck in the kernel.
+fn other_thread(process: &ProcessStacks, own: Seen) -> Seen {
+    let stuck = process.threads.iter().find_map(|thread| Some((thread, uninterruptible(thread)?)));
+    match stuck {
+        Some((thread, doing)) => {
+            let frame = own_frame(frames(thread)).or(own.frame);
+            Seen { doing, frame, lines: own.lines }
+        }
+        None => own,
+    }
+}
+
+/// A thread that sleeps gives the GIL away, unless what it calls does not.
+fn holds_gil_and_waits(thread: &ThreadStack) -> bool {
+    let holds = thread.python.as_ref().and_then(|python| python.holds_gil) == Some(true);
+    holds && state(thread) == Some('S')
+}
+
+/// Which of its children a rank waits for: one that has ended, else one that is in the user's own
+/// code, else one that is no Python. A worker that waits for work is none of them.
+fn child(rank: &RankEvidence, own: Seen) -> Seen {
+    let Some(stacks) = &rank.stacks else { return own };
+    let busy = |process: &&ProcessStacks| {
+        let first = process.threads.first().map(frames).unwrap_or_default();
+        own_frame(first).is_some() && !first.iter().take(4).any(waits_for_work)
+    };
+    let other = |process: &&ProcessStacks| process.python.is_none() && !process.name.is_empty();
+    let living = stacks.children.iter().find(busy).or_else(|| stacks.children.iter().find(other));
+    if let Some(process) = living {
+        let of_child = process.threads.first().and_then(|thread| own_frame(frames(thread)));
+        let stuck = process.threads.first().and_then(uninterruptible);
+        let child = Doing::Child { pid: process.pid, name: process.name.clone() };
+        let doing = stuck.unwrap_or(child);
+        return Seen { doing, frame: of_child.or(own.frame), lines: own.lines };
+    }
+    match rank.dead_children.first() {
+        Some(dead) => {
+            Seen { doing: Doing::DeadChild { pid: dead.pid, name: dead.name.clone() }, ..own }
+        }
+        None => own,
+    }
+}
+
+/// A worker of a DataLoader or of a pool that nobody has given anything to do.
+fn waits_for_work(frame: &Frame) -> bool {
+    frame.file.contains("multiprocessing/")
+}

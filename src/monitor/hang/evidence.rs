@@ -1,0 +1,119 @@
+//! What a node found out about its ranks while the job stood still.
+
+use serde::{Deserialize, Serialize};
+
+use crate::watch::{GpuUse, RasVerdict, Reason};
+use diagnose::stacks::{ProcessStacks, RankStacks, Unread};
+use text::rank::GlobalRank;
+
+/// Everything of one node. Travels to node 0 as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeEvidence {
+    /// Rank of the node.
+    pub node: u32,
+    /// Ranks of the job.
+    pub world: u32,
+    pub ranks: Vec<RankEvidence>,
+    /// Bytes went over the node's interfaces, or to its ranks, while nothing else moved.
+    pub traffic: bool,
+    /// What NCCL says of its ranks, if it is asked and answers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ras: Option<RasVerdict>,
+    /// What was abnormal about the node while nothing moved.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub reasons: Vec<Reason>,
+    /// What the GPUs of its ranks do.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub gpus: Vec<GpuUse>,
+    /// One of its ranks moved so many ms ago; None: none runs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub moved_ms: Option<u64>,
+    pub took_ms: u64,
+}
+
+/// Of one rank that runs or has ended well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankEvidence {
+    pub rank: GlobalRank,
+    /// It ended with code 0 so many ms ago.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_ms: Option<u64>,
+    /// It computes, reads or writes.
+    #[serde(default)]
+    pub busy: bool,
+    /// Of these it computes.
+    #[serde(default)]
+    pub computes: bool,
+    /// It sleeps in the kernel while the machine writes to its disks.
+    #[serde(default)]
+    pub drains: bool,
+    /// It has been in the kernel for long, and cannot be interrupted.
+    #[serde(default)]
+    pub stuck: bool,
+    /// It waits for an answer of torch's store.
+    #[serde(default)]
+    pub asks_store: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stacks: Option<RankStacks>,
+    /// Processes that it started, that have ended and that it has not waited for.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub dead_children: Vec<DeadChild>,
+    /// As its flight recorder answers, in JSON.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub records: Vec<String>,
+    /// When these were read, in ns since 1970.
+    #[serde(default)]
+    pub read_ns: i64,
+    /// The last line that it wrote, with secrets masked, and its age in ms.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_line: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_line_ms: Option<u64>,
+}
+
+impl RankEvidence {
+    /// Of a rank that ended with code 0 so many ms ago.
+    pub fn ended(rank: GlobalRank, ended_ms: u64) -> RankEvidence {
+        RankEvidence { ended_ms: Some(ended_ms), ..RankEvidence::of(rank) }
+    }
+
+    /// Its stacks, or those of a process that it started, could not be read within the time: another look may
+    /// show them.
+    pub(crate) fn is_late(&self) -> bool {
+        let of_thread = |process: &ProcessStacks| {
+            let first = process.threads.first().and_then(|thread| thread.python.as_ref());
+            first.and_then(|python| python.unread.clone())
+        };
+        let is_late = |process: &ProcessStacks| {
+            process.unread == Some(Unread::Late) || of_thread(process) == Some(Unread::Late)
+        };
+        let stacks = self.stacks.as_ref();
+        stacks.is_some_and(|stacks| is_late(&stacks.process) || stacks.children.iter().any(is_late))
+    }
+
+    /// Of a rank of which nothing is known.
+    pub fn of(rank: GlobalRank) -> RankEvidence {
+        RankEvidence {
+            rank,
+            ended_ms: None,
+            busy: false,
+            computes: false,
+            drains: false,
+            stuck: false,
+            asks_store: false,
+            stacks: None,
+            dead_children: Vec::new(),
+            records: Vec::new(),
+            read_ns: 0,
+            last_line: None,
+            last_line_ms: None,
+        }
+    }
+}
+
+/// A zombie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadChild {
+    pub pid: i32,
+    pub name: String,
+}

@@ -1,0 +1,278 @@
+//! Puts the recorder's judgement and the stacks together.
+//!
+//! The recorder knows who has not come to a collective, the stacks know where that one is. Where no
+//! rank has a record, the stacks alone decide: who is not in a collective is the one that the others
+//! wait for. Where neither names a rank, NCCL may.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::doing::{self, Doing, Seen};
+use super::evidence::{NodeEvidence, RankEvidence};
+use super::kinds::Kind;
+use super::signs::{self, Sign};
+use super::suspects::{
+    Suspect, Suspicion, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd, waiting,
+};
+use super::{nccl, words};
+use diagnose::Frame;
+use diagnose::recorder::{self, Collective, Job, RankRecord, Read};
+use text::lang::Text;
+use verdict::Confidence;
+
+/// A rank that the others wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Culprit {
+    /// Rank of its node. None: no one rank shows it, or it was not seen.
+    pub node: Option<u32>,
+    pub rank: Option<u32>,
+    pub kind: Kind,
+    /// The line of the user's own code where it is.
+    pub frame: Option<Frame>,
+    /// What it did not enter; what it entered, where it entered something else.
+    pub collective: Option<Collective>,
+    pub text: Text,
+}
+
+/// A job that stands still.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hang {
+    pub culprits: Vec<Culprit>,
+    /// Who only waits, by node.
+    pub waiting: BTreeMap<u32, Vec<u32>>,
+    /// Ranks wait for others, culprits among them; otherwise each culprit is stuck by itself.
+    pub is_awaited: bool,
+    pub confidence: Confidence,
+    /// What else shows something abnormal.
+    pub signs: Vec<Sign>,
+    /// Nodes that did not answer.
+    pub silent: Vec<u32>,
+    /// Where a culprit is was not read within the time: another look may show it, or another culprit.
+    pub late: bool,
+}
+
+/// What the ending of a job says of it, on all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstCulprit {
+    pub node: Option<u32>,
+    pub rank: Option<u32>,
+    /// `train.py:41 load_batch`
+    pub frame: Option<String>,
+    pub text: Text,
+    pub hint: Text,
+    pub confidence: Confidence,
+    /// Global ranks that only wait, of all nodes.
+    pub waiting: Vec<u32>,
+}
+
+impl Hang {
+    /// The one that reports name.
+    pub fn first(&self) -> Option<FirstCulprit> {
+        let first = self.culprits.first()?;
+        // Of sides of which none is odd, one sentence says all, and no rank is the first.
+        let is_alone = self.culprits.get(1).is_none_or(|other| other.text != first.text);
+        let of_one = Some(first).filter(|_| is_alone);
+        Some(FirstCulprit {
+            node: of_one.and_then(|one| one.node),
+            rank: of_one.and_then(|one| one.rank),
+            frame: of_one
+                .and_then(|one| one.frame.as_ref())
+                .map(|frame| format!("{frame} {}", frame.function)),
+            text: first.text.clone(),
+            hint: first.kind.hint(),
+            confidence: self.confidence,
+            waiting: self.waiting.values().flatten().copied().collect(),
+        })
+    }
+}
+
+/// What the evidence shows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Judgement {
+    Hangs(Hang),
+    /// Ranks wait, but for one that is at work. `gives_up_ns`: when torch itself ends the wait, in
+    /// ns since 1970. `seen`: who waits for whom, where that is certain.
+    HeldUp {
+        by: Vec<u32>,
+        gives_up_ns: Option<i64>,
+        seen: Option<Hang>,
+    },
+    /// Nobody waits for another: no word about it.
+    Idle,
+}
+
+/// `silent`: nodes that did not answer. `patient`: one that is at work may go on; otherwise it is named as
+/// well, since torch is about to end the wait.
+pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement {
+    let ranks: BTreeMap<u32, (u32, &RankEvidence)> = nodes
+        .iter()
+        .flat_map(|node| node.ranks.iter().map(move |rank| (rank.rank.0, (node.node, rank))))
+        .collect();
+    let seen: BTreeMap<u32, Seen> =
+        ranks.iter().map(|(number, (_, rank))| (*number, doing::seen(rank))).collect();
+    let recorded = recorded(nodes, &ranks);
+    let mut blamed = match &recorded {
+        Some(hang) => by_record(hang, &ranks, &seen),
+        None => Vec::new(),
+    };
+    let mut waiting = waiting(recorded.as_ref(), &ranks, &seen, &blamed);
+    // Where somebody is elsewhere, the link is not what the others wait for.
+    if ranks.keys().any(|rank| !waiting.contains(rank)) {
+        blamed.retain(|(kind, _)| *kind != Suspicion::Link);
+    }
+    if blamed.is_empty() {
+        blamed = by_stacks(&ranks, &seen, &waiting);
+    }
+    if blamed.is_empty() {
+        let world = nodes.iter().map(|node| node.world).max().unwrap_or_default();
+        let sees_all = u32::try_from(ranks.len()).is_ok_and(|seen| seen >= world);
+        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, sees_all);
+    }
+    // Torch ends a wait whose members have all come by itself, unless bytes still flow.
+    let moves = nodes.iter().any(|node| node.traffic);
+    if moves {
+        blamed.retain(|(kind, _)| *kind != Suspicion::Link);
+    }
+    only_the_odd(&mut blamed, &seen, &mut waiting);
+    let numbers = || blamed.iter().filter_map(|(_, suspect)| suspect.rank);
+    let at_work = |rank: &u32| {
+        let Some((_, evidence)) = ranks.get(rank) else { return false };
+        match seen.get(rank).map(|seen| &seen.doing) {
+            Some(Doing::Stopped) => false,
+            // What the machine writes to its disks says nothing of another one's, nor of what waits for no disk.
+            Some(Doing::Uninterruptible { is_remote, call, .. })
+                if *is_remote || !call.as_deref().is_none_or(doing::may_wait_for_disk) =>
+            {
+                evidence.busy
+            }
+            doing => evidence.busy || evidence.drains || doing::runs(evidence, doing),
+        }
+    };
+    let by_person = |rank: &u32| {
+        matches!(seen.get(rank).map(|seen| &seen.doing), Some(Doing::Debugged | Doing::Serves))
+    };
+    if numbers().any(|rank| by_person(&rank)) {
+        return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None, seen: None };
+    }
+    let held_up: Option<Vec<u32>> =
+        Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
+    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
+    if let Some(by) = &held_up {
+        blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
+        // Who has entered a collective and goes on does not wait in it.
+        let waits = |rank: &u32| {
+            let doing = seen.get(rank).map(|seen| &seen.doing);
+            matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))
+                || !at_work(rank)
+        };
+        waiting.retain(waits);
+    }
+    let of_nccl = nccl::merged(nodes, |rank| {
+        ranks.get(&rank).is_some_and(|(_, rank)| rank.ended_ms.is_some())
+    });
+    let by_nccl = held_up.is_none()
+        && !moves
+        && !waiting.is_empty()
+        && name_by_nccl(&of_nccl, &ranks, &mut blamed);
+    let mut culprits: Vec<Culprit> = blamed
+        .into_iter()
+        .filter_map(|(suspicion, suspect)| {
+            let is_slow = held_up.is_some();
+            culprit(suspicion, suspect, &ranks, &seen, !waiting.is_empty(), is_slow)
+        })
+        .collect();
+    if culprits.is_empty() {
+        return Judgement::Idle;
+    }
+    let certain = !by_nccl && recorded.is_some_and(|hang| hang.confidence == Confidence::Certain);
+    let known = culprits.iter().all(|one| one.kind != Kind::Unknown);
+    let confidence = if certain && known { Confidence::Certain } else { Confidence::Likely };
+    let named: BTreeSet<u32> = culprits.iter().filter_map(|one| one.rank).collect();
+    let mut by_node: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for rank in waiting.iter().filter(|rank| !named.contains(rank)) {
+        if let Some((node, _)) = ranks.get(rank) {
+            by_node.entry(*node).or_default().push(*rank);
+        }
+    }
+    culprits.sort_by_key(|one| (one.kind, one.rank));
+    let places: Vec<_> = culprits.iter().map(|one| (one.node, one.rank)).collect();
+    let is_link = culprits.iter().any(|one| one.kind == Kind::Link);
+    let signs = signs::signs(nodes, &of_nccl, &places, is_link);
+    let late = named.iter().filter_map(|rank| ranks.get(rank)).any(|(_, rank)| rank.is_late());
+    let silent = silent.to_vec();
+    let is_awaited = !waiting.is_empty();
+    let hang = Hang { culprits, waiting: by_node, is_awaited, confidence, signs, silent, late };
+    match held_up {
+        Some(by) => {
+            Judgement::HeldUp { by, gives_up_ns, seen: Some(hang).filter(|hang| hang.is_awaited) }
+        }
+        None => Judgement::Hangs(hang),
+    }
+}
+
+fn recorded(
+    nodes: &[NodeEvidence],
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+) -> Option<recorder::Hang> {
+    let mut records = Vec::new();
+    for (number, (_, rank)) in ranks {
+        let dumps: Vec<_> =
+            rank.records.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
+        if !dumps.is_empty() {
+            records.push(RankRecord { rank: *number, dumps, read: Read::At(rank.read_ns) });
+        }
+    }
+    if records.is_empty() {
+        return None;
+    }
+    let world = nodes.iter().map(|node| node.world).max();
+    Some(recorder::judge(&Job { records, world, stood_still: true }))
+}
+
+fn culprit(
+    suspicion: Suspicion,
+    suspect: Suspect,
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    seen: &BTreeMap<u32, Seen>,
+    is_awaited: bool,
+    is_slow: bool,
+) -> Option<Culprit> {
+    let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
+    let node = of.map(|(_, (node, _))| node);
+    let evidence = of.map(|(_, (_, evidence))| evidence);
+    let seen = suspect.rank.and_then(|rank| seen.get(&rank));
+    let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
+    let kind = match suspicion {
+        _ if is_slow => Kind::Slow,
+        Suspicion::OtherCollective => Kind::OtherCollective,
+        Suspicion::OtherShape => Kind::OtherShape,
+        Suspicion::Circle => Kind::Deadlock,
+        Suspicion::Link => Kind::Link,
+        Suspicion::Missing if evidence.is_some_and(|rank| rank.ended_ms.is_some()) => Kind::Ended,
+        Suspicion::Missing => match doing {
+            Doing::Stopped => Kind::Stopped,
+            Doing::Uninterruptible { .. } => Kind::BlockedIo,
+            Doing::DeadChild { .. } => Kind::WorkerDied,
+            Doing::Lock | Doing::Gil => Kind::Deadlock,
+            Doing::Hidden => Kind::Unknown,
+            _ => Kind::NeverEntered,
+        },
+    };
+    let ended = kind == Kind::Ended;
+    let own = seen.and_then(|seen| seen.frame.clone()).filter(|_| !ended);
+    let frame = own.or_else(|| suspect.frame.clone());
+    let collective = suspect.collective;
+    let text = words::sentence(&words::Facts {
+        kind,
+        rank: suspect.rank,
+        node,
+        doing,
+        frame: frame.as_ref(),
+        collective: collective.as_ref(),
+        entered: suspect.entered.as_ref(),
+        evidence,
+        is_awaited,
+    });
+    Some(Culprit { node, rank: suspect.rank, kind, frame, collective, text })
+}

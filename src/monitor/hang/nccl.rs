@@ -1,0 +1,43 @@
+//! What NCCL's RAS says about the ranks of a job that stands still.
+
+use std::collections::BTreeSet;
+
+use super::evidence::NodeEvidence;
+use crate::watch::RasVerdict;
+use text::rank::GlobalRank;
+
+/// What all nodes heard. Ranks that have ended are not missing.
+pub(super) fn merged(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> RasVerdict {
+    let mut all = RasVerdict::default();
+    for ras in nodes.iter().filter_map(|node| node.ras.as_ref()) {
+        all.dead.extend(&ras.dead);
+        all.unresponsive.extend(&ras.unresponsive);
+        all.failed.extend(&ras.failed);
+        all.behind.extend(ras.behind.iter().cloned());
+    }
+    all.dead.retain(|rank| !ended(rank.0));
+    let dead = &all.dead;
+    all.unresponsive.retain(|rank| !ended(rank.0) && !dead.contains(rank));
+    // Each node hears of the same communicators.
+    all.behind.sort();
+    all.behind.dedup();
+    all
+}
+
+/// Whom it names, and whether it reaches that one. Of ranks that are behind only a single one: each of
+/// several may wait in one communicator for another one that is late in a second.
+pub(super) fn culprits(of: &RasVerdict) -> Vec<(u32, bool)> {
+    let missing: BTreeSet<u32> =
+        of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).collect();
+    if !missing.is_empty() {
+        return missing.into_iter().map(|rank| (rank, false)).collect();
+    }
+    let behind: BTreeSet<GlobalRank> = of.behind.iter().map(|one| one.rank).collect();
+    match behind.first() {
+        // Of two ranks the other one may have called something of its own.
+        Some(rank) if behind.len() == 1 && of.behind.iter().any(|one| one.of > 2) => {
+            vec![(rank.0, true)]
+        }
+        _ => Vec::new(),
+    }
+}

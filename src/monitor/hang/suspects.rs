@@ -1,0 +1,283 @@
+//! Whom the records, the stacks and NCCL suspect, and who only waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::doing::{Doing, Seen};
+use super::evidence::RankEvidence;
+use super::nccl;
+use crate::watch::RasVerdict;
+use diagnose::Frame;
+use diagnose::recorder::{self, Collective, HangKind};
+
+/// Why a rank is suspected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// Others wait for it in a collective, or nothing but its stack is known.
+    Missing,
+    OtherCollective,
+    OtherShape,
+    /// It waits in one group for who waits for it in another.
+    Circle,
+    /// All have come, and none leaves.
+    Link,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Suspect {
+    pub(super) rank: Option<u32>,
+    pub(super) collective: Option<Collective>,
+    /// What it entered in place of what, for a mismatch.
+    pub(super) entered: Option<recorder::Entered>,
+    pub(super) frame: Option<Frame>,
+}
+
+pub(super) fn by_record(
+    hang: &recorder::Hang,
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    seen: &BTreeMap<u32, Seen>,
+) -> Vec<(Suspicion, Suspect)> {
+    let mut found: Vec<(Suspicion, Suspect)> = Vec::new();
+    let mut link = None;
+    for culprit in &hang.culprits {
+        // All have come to what it waits in, so that nobody but the link keeps it there.
+        if waits_inside(culprit, seen) {
+            let collective = culprit.last.as_ref().map(|(collective, _)| collective.clone());
+            link.get_or_insert((Suspicion::Link, Suspect { collective, ..Suspect::default() }));
+            continue;
+        }
+        let suspicion = match culprit.kind {
+            HangKind::OtherCollective => Suspicion::OtherCollective,
+            HangKind::OtherShape => Suspicion::OtherShape,
+            HangKind::Deadlock => Suspicion::Circle,
+            HangKind::NeverEntered | HangKind::Unknown => Suspicion::Missing,
+            HangKind::Link => Suspicion::Link,
+        };
+        found.push((
+            suspicion,
+            Suspect {
+                rank: culprit.rank,
+                collective: culprit.collective.clone(),
+                entered: culprit.entered.clone(),
+                frame: culprit.frame.clone(),
+            },
+        ));
+    }
+    found.extend(link);
+    // Of a circle the records name one rank of each side; which side is odd is seen from all of them.
+    if !found.is_empty() && found.iter().all(|(suspicion, _)| *suspicion == Suspicion::Circle) {
+        let suspect = |(rank, collective): (&u32, &Collective)| Suspect {
+            rank: Some(*rank),
+            collective: Some(collective.clone()),
+            ..Suspect::default()
+        };
+        let all = hang.entered.iter().map(|entered| (Suspicion::Circle, suspect(entered)));
+        found = all.collect();
+    }
+    // A rank without a record whose stack is not in a collective is the one that all wait for; the
+    // recorder can only say that it does not know.
+    if found.is_empty() && !hang.waiting.is_empty() {
+        for rank in &hang.silent {
+            let elsewhere = match (ranks.get(rank), seen.get(rank)) {
+                (Some((_, evidence)), Some(seen)) => {
+                    evidence.ended_ms.is_some()
+                        || !matches!(seen.doing, Doing::Collective | Doing::Rendezvous)
+                }
+                _ => false,
+            };
+            if elsewhere {
+                found.push((
+                    Suspicion::Missing,
+                    Suspect { rank: Some(*rank), ..Suspect::default() },
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Who called something else makes others miss what comes next: those are its victims. Of ranks that wait
+/// for each other in different collectives, those are odd in whose collective fewer are.
+pub(super) fn only_the_odd(
+    blamed: &mut Vec<(Suspicion, Suspect)>,
+    seen: &BTreeMap<u32, Seen>,
+    waiting: &mut BTreeSet<u32>,
+) {
+    let differs =
+        |one: &Suspicion| [Suspicion::OtherCollective, Suspicion::OtherShape].contains(one);
+    let mut others: Vec<u32> = Vec::new();
+    if blamed.iter().any(|(one, _)| differs(one)) {
+        let victims = blamed.extract_if(.., |(one, _)| !differs(one));
+        others.extend(victims.filter_map(|(_, suspect)| suspect.rank));
+    } else if blamed.iter().all(|(one, _)| *one == Suspicion::Circle) {
+        // By where they are: with gloo, ranks give one group different names. Of several such sides, who is alone in
+        // its group is odd: another member of a group waits in it as well, if for a later collective.
+        let place = |suspect: &Suspect| {
+            let lines = suspect.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.lines);
+            (suspect.collective.as_ref().is_some_and(is_of_all), lines)
+        };
+        let group = |suspect: &Suspect| suspect.collective.as_ref().map(|one| one.group.clone());
+        let (mut at_place, mut in_group) = (BTreeMap::new(), BTreeMap::new());
+        for (_, suspect) in blamed.iter() {
+            *at_place.entry(place(suspect)).or_insert(0_usize) += 1;
+            *in_group.entry(group(suspect)).or_insert(0_usize) += 1;
+        }
+        let size = |suspect: &Suspect| {
+            let of_group = in_group.get(&group(suspect)).copied().unwrap_or_default();
+            (at_place.get(&place(suspect)).copied().unwrap_or_default(), of_group)
+        };
+        let sizes = || blamed.iter().map(|(_, suspect)| size(suspect));
+        let (least, most) = (sizes().min(), sizes().max());
+        // A circle has more than one group in it: who is in that of all ranks only waits for it.
+        let of_all = |suspect: &Suspect| suspect.collective.as_ref().is_some_and(is_of_all);
+        let some_are = blamed.iter().any(|(_, suspect)| !of_all(suspect));
+        let is_victim = |suspect: &Suspect| match least < most {
+            true => Some(size(suspect)) != least,
+            false => some_are && of_all(suspect),
+        };
+        let victims: Vec<Suspect> =
+            blamed.extract_if(.., |(_, one)| is_victim(one)).map(|(_, victim)| victim).collect();
+        // One against many waits for them, and they for it.
+        if let [(suspicion, suspect)] = blamed.as_mut_slice() {
+            let awaited = victims.first().and_then(|victim| victim.collective.clone());
+            *suspicion = Suspicion::Missing;
+            suspect.collective = awaited.or(suspect.collective.take());
+        }
+        others.extend(victims.into_iter().filter_map(|victim| victim.rank));
+    }
+    let named: BTreeSet<u32> = blamed.iter().filter_map(|(_, suspect)| suspect.rank).collect();
+    waiting.extend(others.into_iter().filter(|rank| !named.contains(rank)));
+}
+
+/// Whether its stack is in a collective that others have left.
+fn waits_inside(culprit: &recorder::Culprit, seen: &BTreeMap<u32, Seen>) -> bool {
+    let doing = culprit.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.doing);
+    culprit.is_inside && doing == Some(&Doing::Collective)
+}
+
+/// Ranks that wait for others.
+pub(super) fn waiting(
+    hang: Option<&recorder::Hang>,
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    seen: &BTreeMap<u32, Seen>,
+    blamed: &[(Suspicion, Suspect)],
+) -> BTreeSet<u32> {
+    let mut waiting: BTreeSet<u32> = hang.iter().flat_map(|hang| &hang.waiting).copied().collect();
+    let culprits = hang.iter().flat_map(|hang| &hang.culprits);
+    waiting.extend(culprits.filter(|one| waits_inside(one, seen)).filter_map(|one| one.rank));
+    let by_stack =
+        ranks.iter().filter(|(_, (_, rank))| rank.records.is_empty()).map(|(rank, _)| *rank);
+    for rank in by_stack {
+        let doing = seen.get(&rank).map(|seen| &seen.doing);
+        let is_blamed = blamed.iter().any(|(_, suspect)| suspect.rank == Some(rank));
+        if !is_blamed && matches!(doing, Some(Doing::Collective | Doing::Rendezvous)) {
+            waiting.insert(rank);
+        }
+    }
+    // Before the first collective there is no record that anybody waits.
+    if waiting.is_empty() && blamed.is_empty() {
+        let waits = |seen: &Seen| {
+            matches!(seen.doing, Doing::Collective | Doing::Rendezvous | Doing::Store)
+        };
+        waiting.extend(seen.iter().filter(|(_, seen)| waits(seen)).map(|(rank, _)| *rank));
+    }
+    waiting
+}
+
+/// Where the records blame nobody: those that are not in a collective while others are. If none is,
+/// those that are certainly stuck by themselves.
+pub(super) fn by_stacks(
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    seen: &BTreeMap<u32, Seen>,
+    waiting: &BTreeSet<u32>,
+) -> Vec<(Suspicion, Suspect)> {
+    let others = ranks.iter().filter(|(rank, _)| !waiting.contains(rank));
+    let stuck = |rank: u32| {
+        matches!(
+            seen.get(&rank).map(|seen| &seen.doing),
+            Some(
+                Doing::Stopped
+                    | Doing::Uninterruptible { .. }
+                    | Doing::Lock
+                    | Doing::Gil
+                    | Doing::DeadChild { .. }
+            )
+        )
+    };
+    others
+        .filter(|(_, (_, rank))| !waiting.is_empty() || rank.ended_ms.is_none())
+        .filter(|(rank, _)| !waiting.is_empty() || stuck(**rank))
+        .map(|(rank, _)| (Suspicion::Missing, Suspect { rank: Some(*rank), ..Suspect::default() }))
+        .collect()
+}
+
+/// Where all wait for others: the link if they stand at one line or in one group, else all of them, of
+/// which [`only_the_odd`] stay.
+pub(super) fn at_other_lines(
+    hang: Option<&recorder::Hang>,
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    seen: &BTreeMap<u32, Seen>,
+    waiting: &BTreeSet<u32>,
+    sees_all: bool,
+) -> Vec<(Suspicion, Suspect)> {
+    if waiting.is_empty() || ranks.keys().any(|rank| !waiting.contains(rank)) {
+        return Vec::new();
+    }
+    // All may wait for what somebody else puts into the store.
+    if seen.values().any(|seen| seen.doing == Doing::Store) {
+        return Vec::new();
+    }
+    let entered = |rank: &u32| hang.and_then(|hang| hang.entered.get(rank));
+    let lines: BTreeSet<&[(String, u64)]> =
+        seen.values().map(|seen| seen.lines.as_slice()).collect();
+    if lines.contains(&[][..]) {
+        return Vec::new();
+    }
+    // Of one group a rank may be further than another, since a root does not wait for the others.
+    let groups: BTreeSet<Option<&str>> =
+        waiting.iter().map(|rank| entered(rank).map(|one| one.group.as_str())).collect();
+    let in_one_group = groups.len() == 1 && groups.iter().all(Option::is_some);
+    if lines.len() == 1 || in_one_group {
+        let first = waiting.iter().filter_map(entered).min_by_key(|collective| collective.seq);
+        let suspect = Suspect { collective: first.cloned(), ..Suspect::default() };
+        // Of a job of which only a part is seen, the rest is where the cause is.
+        return vec![(if sees_all { Suspicion::Link } else { Suspicion::Missing }, suspect)];
+    }
+    let suspect = |rank: &u32| Suspect {
+        rank: Some(*rank),
+        collective: entered(rank).cloned(),
+        ..Suspect::default()
+    };
+    waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect()
+}
+
+/// Whether it is one of the group of all ranks.
+fn is_of_all(collective: &Collective) -> bool {
+    collective.group == recorder::DEFAULT_GROUP
+}
+
+/// Puts the ranks that NCCL names in the place of culprits of which nothing else names one. False if it
+/// names none.
+pub(super) fn name_by_nccl(
+    of_nccl: &RasVerdict,
+    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
+    blamed: &mut Vec<(Suspicion, Suspect)>,
+) -> bool {
+    let Some((_, unnamed)) = blamed.first() else { return false };
+    if blamed.iter().any(|(_, suspect)| suspect.rank.is_some()) {
+        return false;
+    }
+    let collective = unnamed.collective.clone();
+    let named = nccl::culprits(of_nccl).into_iter().map(|(rank, is_reached)| {
+        // A process that NCCL does not reach although it waits as all do has lost its link.
+        let is_link = !is_reached && ranks.contains_key(&rank);
+        let suspicion = if is_link { Suspicion::Link } else { Suspicion::Missing };
+        let collective = collective.clone();
+        (suspicion, Suspect { rank: Some(rank), collective, ..Suspect::default() })
+    });
+    let named: Vec<_> = named.collect();
+    if named.is_empty() {
+        return false;
+    }
+    *blamed = named;
+    true
+}

@@ -1,0 +1,592 @@
+//! What the stacks alone show. Records are tested with real ranks.
+
+use super::evidence::{DeadChild, NodeEvidence, RankEvidence};
+use super::judge::{Judgement, judge};
+use super::kinds::Kind;
+use crate::watch::{Behind, GpuUse, RasVerdict, Reason, ReasonKind};
+use diagnose::stacks::{
+    Frame, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall, ThreadStack, Unread,
+};
+use text::lang::Text;
+use text::rank::{GlobalRank, LocalRank};
+use verdict::Confidence;
+
+fn frame(place: &str) -> Frame {
+    let (file, rest) = place.rsplit_once(':').expect("FILE:LINE function");
+    let (line, function) = rest.split_once(' ').expect("a function");
+    let line = line.parse().expect("a line");
+    Frame { function: function.to_owned(), file: file.to_owned(), line: Some(line), first_line: 1 }
+}
+
+fn thread(state: char, frames: &[&str]) -> ThreadStack {
+    let kernel =
+        KernelState { name: "python".to_owned(), state, wchan: None, cpu_ms: 0, syscall: None };
+    let python = PythonStack {
+        interpreter: 0,
+        holds_gil: Some(false),
+        frames: frames.iter().map(|place| frame(place)).collect(),
+        cut: false,
+        moving: false,
+        unread: None,
+    };
+    ThreadStack { tid: Some(1), kernel: Some(kernel), python: Some(python) }
+}
+
+fn process(threads: Vec<ThreadStack>) -> ProcessStacks {
+    ProcessStacks {
+        pid: 100,
+        name: "python".to_owned(),
+        command: "python train.py".to_owned(),
+        python: Some("3.11.7".to_owned()),
+        unread: None,
+        threads,
+        threads_left_out: 0,
+    }
+}
+
+fn rank(number: u32, threads: Vec<ThreadStack>, children: Vec<ProcessStacks>) -> RankEvidence {
+    let stacks = RankStacks {
+        rank: GlobalRank(number),
+        local_rank: LocalRank(number),
+        process: process(threads),
+        children,
+        children_left_out: 0,
+    };
+    RankEvidence { stacks: Some(stacks), ..RankEvidence::of(GlobalRank(number)) }
+}
+
+const REDUCE: &[&str] = &[
+    "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3000 all_reduce",
+    "/job/train.py:50 step",
+];
+
+fn waits(number: u32) -> RankEvidence {
+    rank(number, vec![thread('S', REDUCE)], Vec::new())
+}
+
+fn judged(ranks: Vec<RankEvidence>) -> Judgement {
+    let world = u32::try_from(ranks.len()).expect("few");
+    judge(&[node(world, ranks)], &[], true)
+}
+
+fn node(world: u32, ranks: Vec<RankEvidence>) -> NodeEvidence {
+    NodeEvidence {
+        node: 0,
+        world,
+        ranks,
+        traffic: false,
+        ras: None,
+        reasons: Vec::new(),
+        gpus: Vec::new(),
+        moved_ms: None,
+        took_ms: 0,
+    }
+}
+
+/// The first culprit: rank, kind, line.
+fn first(judgement: &Judgement) -> Option<(Option<u32>, Kind, String)> {
+    let Judgement::Hangs(hang) = judgement else { return None };
+    let first = hang.culprits.first()?;
+    let frame = first.frame.as_ref().map(ToString::to_string);
+    Some((first.rank, first.kind, frame.unwrap_or_default()))
+}
+
+const DATA: &str = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1200 _next_data";
+
+#[test]
+fn who_is_not_in_the_collective_is_awaited() {
+    let mine = "/job/data.py:7 load";
+    let worker =
+        process(vec![thread('S', &["/job/dataset.py:9 __getitem__", "/job/train.py:40 main"])]);
+    let idle = process(vec![thread(
+        'S',
+        &[
+            "/usr/lib/python3.11/selectors.py:415 select",
+            "/usr/lib/python3.11/multiprocessing/connection.py:930 wait",
+            "/job/train.py:40 main",
+        ],
+    )]);
+    let in_data = || vec![thread('S', &[DATA, "/job/train.py:40 main"])];
+    let dead = RankEvidence {
+        dead_children: vec![DeadChild { pid: 9, name: "pt_data_worker".to_owned() }],
+        ..rank(1, in_data(), vec![idle.clone()])
+    };
+    let lock = "/usr/lib/python3.11/threading.py:170 acquire";
+    let in_disk = || rank(1, vec![thread('D', &[mine])], Vec::new());
+    let stuck = RankEvidence { stuck: true, ..in_disk() };
+    let event = "/usr/lib/python3.11/threading.py:629 wait";
+    let rows = [
+        (rank(1, vec![thread('S', &[mine])], Vec::new()), Kind::NeverEntered, "data.py:7"),
+        (rank(1, in_data(), vec![idle, worker]), Kind::NeverEntered, "dataset.py:9"),
+        (dead, Kind::WorkerDied, "train.py:40"),
+        (rank(1, vec![thread('T', &[mine])], Vec::new()), Kind::Stopped, "data.py:7"),
+        (stuck, Kind::BlockedIo, "data.py:7"),
+        (in_disk(), Kind::NeverEntered, "data.py:7"),
+        (rank(1, vec![thread('S', &[lock, mine])], Vec::new()), Kind::Deadlock, "data.py:7"),
+        (rank(1, vec![thread('S', &[event, mine])], Vec::new()), Kind::NeverEntered, "data.py:7"),
+        (RankEvidence::ended(GlobalRank(1), 5), Kind::Ended, ""),
+        (RankEvidence::of(GlobalRank(1)), Kind::Unknown, ""),
+    ];
+    for (rank, kind, line) in rows {
+        let judgement = judged(vec![waits(0), rank, waits(2)]);
+        let Judgement::Hangs(hang) = &judgement else { panic!("{kind:?}: {judgement:?}") };
+        assert_eq!(first(&judgement), Some((Some(1), kind, line.to_owned())));
+        assert_eq!(hang.waiting.get(&0), Some(&vec![0, 2]), "{kind:?}");
+        for culprit in &hang.culprits {
+            assert_ne!(culprit.text.en, culprit.text.zh, "{}", culprit.text.en);
+        }
+    }
+}
+
+#[test]
+fn what_is_at_work_or_with_a_person_is_no_hang() {
+    let busy = RankEvidence {
+        busy: true,
+        ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
+    };
+    let debugged =
+        rank(1, vec![thread('S', &["/usr/lib/python3.11/pdb.py:200 interaction"])], Vec::new());
+    let traced = rank(1, vec![thread('t', &["/job/eval.py:3 run"])], Vec::new());
+    let serves = rank(
+        1,
+        vec![thread(
+            'S',
+            &[
+                "/usr/lib/python3.11/selectors.py:460 select",
+                "/usr/lib/python3.11/asyncio/base_events.py:1898 _run_once",
+            ],
+        )],
+        Vec::new(),
+    );
+    for rank in [busy, debugged, traced, serves] {
+        let judgement = judged(vec![waits(0), rank]);
+        assert!(matches!(judgement, Judgement::HeldUp { .. }), "{judgement:?}");
+    }
+    // Torch is about to end the wait, so who is at work is named after all.
+    let busy = RankEvidence {
+        busy: true,
+        ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
+    };
+    assert_eq!(
+        first(&judge(&[node(2, vec![waits(0), busy])], &[], false)).map(|(_, kind, _)| kind),
+        Some(Kind::NeverEntered)
+    );
+}
+
+#[test]
+fn where_nobody_waits_for_another_only_what_is_certainly_stuck_is_said() {
+    let sleeps = |number| rank(number, vec![thread('S', &["/job/poll.py:3 run"])], Vec::new());
+    assert_eq!(judged(vec![sleeps(0), sleeps(1)]), Judgement::Idle);
+    let lock = rank(
+        1,
+        vec![thread('S', &["/usr/lib/python3.11/threading.py:170 acquire", "/job/a.py:7 f"])],
+        Vec::new(),
+    );
+    let judgement = judged(vec![sleeps(0), lock]);
+    assert_eq!(first(&judgement), Some((Some(1), Kind::Deadlock, "a.py:7".to_owned())));
+}
+
+fn behind(number: u32, op: &str) -> Behind {
+    Behind {
+        rank: GlobalRank(number),
+        communicator: "0xae94".to_owned(),
+        op: op.to_owned(),
+        count: 40,
+        most: 42,
+        of: 3,
+    }
+}
+
+/// With what NCCL says on each of two nodes that hear the same.
+fn judged_with(ranks: [RankEvidence; 3], ras: RasVerdict) -> Judgement {
+    let [first, second, third] = ranks;
+    let own = node(3, vec![first, second]);
+    let other = NodeEvidence { node: 1, ranks: vec![third], ..own.clone() };
+    let nodes = [own, other].map(|node| NodeEvidence { ras: Some(ras.clone()), ..node });
+    judge(&nodes, &[], true)
+}
+
+fn kinds(judgement: &Judgement) -> Vec<String> {
+    let Judgement::Hangs(hang) = judgement else { panic!("{judgement:?}") };
+    let name = |kind| serde_json::to_value(kind).expect("a name");
+    hang.signs.iter().map(|sign| name(sign.kind).as_str().expect("text").to_owned()).collect()
+}
+
+#[test]
+fn nccl_names_a_rank_where_nothing_else_does() {
+    let all_wait = || [waits(0), waits(1), waits(2)];
+    let none = RasVerdict::default;
+    let late = RasVerdict { behind: vec![behind(2, "AllReduce")], ..none() };
+    let dead = RasVerdict { dead: [GlobalRank(1)].into(), ..none() };
+    let silent = RasVerdict { unresponsive: [GlobalRank(1)].into(), ..none() };
+    let several =
+        RasVerdict { behind: vec![behind(1, "AllReduce"), behind(2, "AllGather")], ..none() };
+    let line = "train.py:50";
+    for (ras, rank, kind, line, signs) in [
+        (none(), None, Kind::Link, "", &[][..]),
+        (late, Some(2), Kind::NeverEntered, line, &["ras_behind"]),
+        (dead, Some(1), Kind::Link, line, &["ras_dead"]),
+        (silent, Some(1), Kind::Link, line, &["ras_unresponsive"]),
+        (several, None, Kind::Link, "", &["ras_behind", "ras_behind"]),
+    ] {
+        let judgement = judged_with(all_wait(), ras);
+        assert_eq!(first(&judgement), Some((rank, kind, line.to_owned())), "{judgement:?}");
+        assert_eq!(kinds(&judgement), signs);
+    }
+}
+
+#[test]
+fn nccl_does_not_overrule_what_is_seen() {
+    let elsewhere = rank(1, vec![thread('S', &["/job/data.py:7 load"])], Vec::new());
+    let ras = RasVerdict {
+        dead: [GlobalRank(2)].into(),
+        behind: vec![behind(0, "AllReduce")],
+        ..RasVerdict::default()
+    };
+    let judgement = judged_with([waits(0), elsewhere, waits(2)], ras.clone());
+    assert_eq!(first(&judgement), Some((Some(1), Kind::NeverEntered, "data.py:7".to_owned())));
+    assert_eq!(kinds(&judgement), ["ras_dead", "ras_behind"]);
+    // Who is at work stays at work, and who has ended is not missing.
+    let busy = RankEvidence {
+        busy: true,
+        ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
+    };
+    let judgement = judged_with([waits(0), busy, waits(2)], ras);
+    assert!(matches!(judgement, Judgement::HeldUp { .. }), "{judgement:?}");
+    let ras = RasVerdict { dead: [GlobalRank(2)].into(), ..RasVerdict::default() };
+    let judgement = judged_with([waits(0), waits(1), RankEvidence::ended(GlobalRank(2), 5)], ras);
+    assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(2), Kind::Ended)));
+    assert_eq!(kinds(&judgement), [""; 0]);
+}
+
+#[test]
+fn only_what_concerns_the_culprit_is_shown_of_the_nodes() {
+    let reason = |kind, ranks: &[u32]| Reason {
+        kind,
+        ranks: ranks.iter().copied().map(GlobalRank).collect(),
+        gpu: None,
+        value: 1.0,
+        text: Text::same("a reason"),
+    };
+    let gpu = |number| GpuUse {
+        gpu: number,
+        ranks: vec![GlobalRank(number)],
+        utilization: 100,
+        power: Some((120, 700)),
+    };
+    let own = NodeEvidence {
+        reasons: vec![
+            reason(ReasonKind::CpuThrottled, &[1]),
+            reason(ReasonKind::MajorFaults, &[0]),
+            reason(ReasonKind::HcaErrors, &[]),
+        ],
+        gpus: vec![gpu(0), gpu(1)],
+        ..node(3, vec![waits(0), rank(1, vec![thread('S', &["/job/a.py:7 f"])], Vec::new())])
+    };
+    let other = NodeEvidence {
+        node: 1,
+        reasons: vec![reason(ReasonKind::MemoryPressure, &[]), reason(ReasonKind::LinkLost, &[])],
+        gpus: Vec::new(),
+        ranks: vec![waits(2)],
+        ..own.clone()
+    };
+    let judgement = judge(&[own.clone(), other.clone()], &[], true);
+    assert_eq!(kinds(&judgement), ["cpu_throttled", "hca_errors", "gpu_use"]);
+    let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
+    let spins = "node 0: GPU 1 is used 100 % of the time at 120 of 700 W, as by a kernel of NCCL that waits for other ranks";
+    assert_eq!(hang.signs[2].text.en, spins);
+    // Of a link that of all nodes.
+    let own = NodeEvidence { ranks: vec![waits(0), waits(1)], ..own };
+    let judgement = judge(&[own, other], &[], true);
+    assert_eq!(kinds(&judgement), ["hca_errors", "link_lost"]);
+    // What a node gives travels as JSON.
+    let sent = NodeEvidence {
+        ras: Some(RasVerdict { behind: vec![behind(1, "AllReduce")], ..RasVerdict::default() }),
+        reasons: vec![reason(ReasonKind::GpuEcc, &[3])],
+        gpus: vec![gpu(1)],
+        ..node(1, vec![waits(0)])
+    };
+    let read: NodeEvidence =
+        serde_json::from_slice(&serde_json::to_vec(&sent).expect("JSON")).expect("read");
+    assert_eq!(read, sent);
+}
+
+/// In a call, in the kernel, for as long as it takes to be called stuck.
+fn held(name: &str) -> RankEvidence {
+    let mut first = thread('D', &["/job/data.py:7 load"]);
+    let syscall = Syscall { name: name.to_owned(), arguments: Vec::new(), file: None };
+    first.kernel = first.kernel.map(|kernel| KernelState { syscall: Some(syscall), ..kernel });
+    RankEvidence { stuck: true, drains: true, ..rank(1, vec![first], Vec::new()) }
+}
+
+#[test]
+fn a_disk_that_writes_excuses_only_who_may_wait_for_it() {
+    for (call, kind) in
+        [("fsync", None), ("clone3", Some(Kind::BlockedIo)), ("ioctl", Some(Kind::BlockedIo))]
+    {
+        let judgement = judged(vec![waits(0), held(call)]);
+        assert_eq!(first(&judgement).map(|(_, kind, _)| kind), kind, "{call}: {judgement:?}");
+    }
+}
+
+#[test]
+fn stacks_that_came_too_late_are_looked_at_again() {
+    let is_late = |rank: RankEvidence| {
+        let judgement = judged(vec![waits(0), rank, waits(2)]);
+        let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
+        assert_eq!(hang.culprits.first().and_then(|one| one.rank), Some(1));
+        hang.late
+    };
+    let mine = || rank(1, vec![thread('S', &["/job/data.py:7 load"])], Vec::new());
+    let unread = |why: Unread| {
+        let mut rank = mine();
+        let stacks = rank.stacks.as_mut().expect("stacks");
+        (stacks.process.threads, stacks.process.unread) = (Vec::new(), Some(why));
+        rank
+    };
+    let mut half = mine();
+    let stacks = half.stacks.as_mut().expect("stacks");
+    let python = stacks.process.threads[0].python.as_mut().expect("python");
+    (python.frames, python.unread) = (Vec::new(), Some(Unread::Late));
+    assert!(is_late(unread(Unread::Late)) && is_late(half));
+    assert!(!is_late(unread(Unread::Gone)) && !is_late(mine()));
+}
+
+#[test]
+fn who_has_ended_is_awaited_by_those_that_ask_the_store() {
+    let asks = |number| {
+        let thread = thread('S', &["/job/train.py:9 main"]);
+        RankEvidence { asks_store: true, ..rank(number, vec![thread], Vec::new()) }
+    };
+    let ended = RankEvidence::ended(GlobalRank(1), 5);
+    let judgement = judged(vec![asks(0), ended, asks(2)]);
+    assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(1), Kind::Ended)));
+    // Somebody else may put it there: an operator, another job.
+    assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
+}
+
+/// As gloo records it: a root has left a broadcast, its others wait in what follows, and who has no more input waits
+/// in what comes after the epoch.
+#[test]
+fn of_two_that_are_alone_at_their_lines_who_is_alone_in_its_group_is_odd() {
+    const BROADCAST: &str = "/v/torch/distributed/distributed_c10d.py:2000 broadcast";
+    let entry = |record: u32, group: &str, seq: u32, op: &str, state: &str| {
+        serde_json::json!({
+            "record_id": record, "pg_id": group, "collective_seq_id": seq, "state": state,
+            "process_group": [group, if group == "0" { "default_pg" } else { "" }],
+            "profiling_name": format!("gloo:{op}"), "time_created_ns": 1_000_000_000 + i64::from(record),
+        })
+    };
+    let of = |number: u32, line: &str, entries: Vec<serde_json::Value>| {
+        let groups =
+            [("0", "[0,1,2,3,4,5]"), ("a", "[0,2,4]"), ("b", "[1,3,5]"), ("c", "[0,1,2,3,4,5]")];
+        let groups: serde_json::Map<_, _> = groups
+            .iter()
+            .map(|(name, ranks)| {
+                ((*name).to_owned(), serde_json::json!({ "name": name, "ranks": ranks }))
+            })
+            .collect();
+        let record =
+            serde_json::json!({ "version": "2.10", "pg_config": groups, "entries": entries });
+        let frames = [BROADCAST, line];
+        let records = vec![record.to_string()];
+        RankEvidence {
+            records,
+            read_ns: 90_000_000_000,
+            ..rank(number, vec![thread('S', &frames)], Vec::new())
+        }
+    };
+    let others = |number| {
+        of(
+            number,
+            "/job/stage.py:105 reduce",
+            vec![
+                entry(0, "b", 6, "all_reduce", "completed"),
+                entry(1, "c", 7, "broadcast", "scheduled"),
+            ],
+        )
+    };
+    let ranks = vec![
+        of(
+            0,
+            "/job/stage.py:105 reduce",
+            vec![
+                entry(0, "c", 6, "all_reduce", "completed"),
+                entry(1, "a", 5, "broadcast", "scheduled"),
+            ],
+        ),
+        others(1),
+        of(
+            2,
+            "/job/train.py:22 after",
+            vec![
+                entry(0, "c", 6, "all_reduce", "completed"),
+                entry(1, "0", 3, "broadcast", "scheduled"),
+            ],
+        ),
+        others(3),
+        of(
+            4,
+            "/job/stage.py:106 reduce",
+            vec![
+                entry(0, "a", 5, "broadcast", "completed"),
+                entry(1, "a", 6, "all_reduce", "scheduled"),
+            ],
+        ),
+        others(5),
+    ];
+    let Judgement::Hangs(hang) = judged(ranks) else { panic!("it stands still") };
+    let named: Vec<_> = hang.culprits.iter().map(|one| one.rank).collect();
+    assert_eq!(named, [Some(2)], "{hang:?}");
+}
+
+/// A record of entries: group, name, whether it is done.
+fn record(entries: &[(&str, &str, bool)]) -> String {
+    let entries = entries.iter().enumerate().map(|(number, (group, name, done))| {
+        let before = &entries[..number];
+        let seq = 1 + before.iter().filter(|(of, ..)| of == group).count();
+        serde_json::json!({
+            "record_id": number, "pg_id": 0, "process_group": [group, group], "op_id": number,
+            "collective_seq_id": seq, "p2p_seq_id": 0, "is_p2p": false, "profiling_name": name,
+            "time_created_ns": 1_700_000_000_000_000_000_i64 + i64::try_from(number).expect("few"),
+            "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
+            "state": "scheduled", "retired": done, "timeout_ms": 600_000,
+        })
+    });
+    let entries: Vec<serde_json::Value> = entries.collect();
+    let group = |name, ranks| serde_json::json!({ "name": name, "desc": name, "ranks": ranks });
+    let config =
+        serde_json::json!({ "a": group("a", "[0, 1, 2, 3]"), "b": group("b", "[0, 1, 2, 3]") });
+    serde_json::json!({ "version": "2.10", "entries": entries, "pg_config": config, "pg_status": {} })
+        .to_string()
+}
+
+#[test]
+fn where_some_have_left_what_others_wait_in_the_link_is_at_fault() {
+    let left = record(&[("a", "gloo:all_reduce", true), ("b", "gloo:broadcast", false)]);
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    let with = |records: &str, rank: RankEvidence| RankEvidence {
+        records: vec![records.to_owned()],
+        read_ns: 1_700_000_100_000_000_000,
+        ..rank
+    };
+    let job = |last: RankEvidence| {
+        judged(vec![with(&left, waits(0)), with(&left, waits(1)), with(&inside, waits(2)), last])
+    };
+    let Judgement::Hangs(hang) = job(with(&inside, waits(3))) else { panic!("it stands still") };
+    let all: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
+    assert_eq!(all, [(None, Kind::Link)]);
+    assert_eq!(
+        (hang.waiting.get(&0), hang.confidence),
+        (Some(&vec![0, 1, 2, 3]), Confidence::Likely)
+    );
+    let collective = hang.culprits[0].collective.as_ref().expect("what they wait in");
+    assert_eq!((collective.group.as_str(), collective.seq), ("a", 1));
+    // The control: one that is stopped inside is the one that the others wait for.
+    let stopped = with(&inside, rank(3, vec![thread('T', REDUCE)], Vec::new()));
+    assert_eq!(first(&job(stopped)), Some((Some(3), Kind::Stopped, "train.py:50".to_owned())));
+}
+
+/// The sentence about the only culprit.
+fn said(judgement: &Judgement) -> String {
+    let Judgement::Hangs(hang) = judgement else { panic!("{judgement:?}") };
+    let [one] = hang.culprits.as_slice() else { panic!("{hang:?}") };
+    one.text.en.to_string()
+}
+
+#[test]
+fn own_code_further_in_than_a_library_decides() {
+    const SPAWN: &str = "/usr/lib/python3.11/multiprocessing/process.py:314 _bootstrap";
+    const DDP: &str =
+        "/v/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:1600 forward";
+    const DYNAMO: &str =
+        "/v/lib/python3.11/site-packages/torch/_dynamo/eval_frame.py:700 compile_wrapper";
+    for library in [DATA, SPAWN, DDP, DYNAMO] {
+        let mut first =
+            thread('S', &["/job/data.py:6 __getitem__", library, "/job/train.py:40 main"]);
+        let syscall = Syscall { name: "clock_nanosleep".into(), arguments: Vec::new(), file: None };
+        first.kernel = first.kernel.map(|kernel| KernelState { syscall: Some(syscall), ..kernel });
+        let judgement = judged(vec![waits(0), rank(1, vec![first], Vec::new()), waits(2)]);
+        assert_eq!(first_of(&judgement), (Some(1), Kind::NeverEntered, "data.py:6".to_owned()));
+        let text = said(&judgement);
+        let sleeps = "__getitem__ at data.py:6, sleeping in clock_nanosleep";
+        assert!(text.ends_with(sleeps), "{library}: {text}");
+    }
+    // The control: the library is further in.
+    let waits_for_data = thread('S', &[DATA, "/job/train.py:40 main"]);
+    let text = said(&judged(vec![waits(0), rank(1, vec![waits_for_data], Vec::new()), waits(2)]));
+    assert!(text.ends_with("where it waits for another of its threads"), "{text}");
+}
+
+fn first_of(judgement: &Judgement) -> (Option<u32>, Kind, String) {
+    first(judgement).expect("a culprit")
+}
+
+#[test]
+fn who_ended_first_is_no_fault_of_the_network() {
+    const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    // Each rank of four in each of these states, with one at least that has ended and one that waits.
+    let state = |number: u32, which: u32| match which {
+        0 => RankEvidence::ended(GlobalRank(number), 5),
+        1 => waits(number),
+        2 => rank(number, vec![thread('S', &[MEETS, "/job/train.py:9 main"])], Vec::new()),
+        3 => RankEvidence {
+            asks_store: true,
+            ..rank(number, vec![thread('S', &["/job/train.py:9 main"])], Vec::new())
+        },
+        _ => RankEvidence {
+            records: vec![inside.clone()],
+            read_ns: 1_700_000_100_000_000_000,
+            ..waits(number)
+        },
+    };
+    let mut judgements = 0;
+    for code in 0..5_u32.pow(4) {
+        let of = |number| code / 5_u32.pow(number) % 5;
+        let ended: Vec<u32> = (0..4).filter(|number| of(*number) == 0).collect();
+        // Who asks the store alone may wait for another job.
+        let waits = (0..4).any(|number| [1, 2, 4].contains(&of(number)));
+        if ended.is_empty() || !waits {
+            continue;
+        }
+        let judgement = judged((0..4).map(|number| state(number, of(number))).collect());
+        let Judgement::Hangs(hang) = &judgement else { panic!("{code}: {judgement:?}") };
+        let kinds: Vec<Kind> = hang.culprits.iter().map(|one| one.kind).collect();
+        assert!(!kinds.contains(&Kind::Link), "{code}: {hang:?}");
+        assert_eq!(kinds.first(), Some(&Kind::Ended), "{code}: {hang:?}");
+        judgements += 1;
+    }
+    assert!(judgements > 200, "{judgements}");
+}
+
+#[test]
+fn a_rank_at_work_that_others_wait_for_is_seen() {
+    let mine = &["/job/train.py:12 save"];
+    let works = |computes| RankEvidence {
+        busy: true,
+        computes,
+        ..rank(1, vec![thread('S', mine)], Vec::new())
+    };
+    let seen = |ranks| match judged(ranks) {
+        Judgement::HeldUp { seen, .. } => seen,
+        other => panic!("{other:?}"),
+    };
+    for (computes, text) in [
+        (true, "rank 1 (node 0) computes: save at train.py:12"),
+        (false, "rank 1 (node 0) reads or writes: save at train.py:12"),
+    ] {
+        let hang = seen(vec![waits(0), works(computes), waits(2)]).expect("others wait");
+        let [one] = hang.culprits.as_slice() else { panic!("{hang:?}") };
+        assert_eq!((one.rank, one.kind, &*one.text.en), (Some(1), Kind::Slow, text));
+        assert_ne!(one.text.en, one.text.zh);
+        assert_eq!(hang.waiting.get(&0), Some(&vec![0, 2]));
+    }
+    // The controls: all are at work, and one that a person holds.
+    assert_eq!(
+        judged(vec![works(true), RankEvidence { rank: GlobalRank(0), ..works(true) }]),
+        Judgement::Idle
+    );
+    let debugged = rank(1, vec![thread('t', mine)], Vec::new());
+    assert_eq!(seen(vec![waits(0), debugged]), None);
+}

@@ -1,0 +1,185 @@
+//! The sentence about a culprit.
+
+use super::doing::Doing;
+use super::evidence::RankEvidence;
+use super::kinds::Kind;
+use diagnose::Frame;
+use diagnose::recorder::{Collective, Entered};
+use text::lang::{Text, between, leading};
+use text::text;
+
+/// What the sentence is made of.
+pub(super) struct Facts<'a> {
+    pub(super) kind: Kind,
+    pub(super) rank: Option<u32>,
+    pub(super) node: Option<u32>,
+    pub(super) doing: &'a Doing,
+    pub(super) frame: Option<&'a Frame>,
+    pub(super) collective: Option<&'a Collective>,
+    pub(super) entered: Option<&'a Entered>,
+    pub(super) evidence: Option<&'a RankEvidence>,
+    /// Others wait for it.
+    pub(super) is_awaited: bool,
+}
+
+/// `rank 2 (node 0) never entered all_reduce 4 of group default_pg: load_batch at train.py:41, in read
+/// of pipe:[71]`
+pub(super) fn sentence(facts: &Facts<'_>) -> Text {
+    let Text { en: what, zh: what_zh } = deed(facts);
+    let Text { en: at, zh: at_zh } = at(facts);
+    let Text { en: does, zh: does_zh } = does(facts);
+    Text::new(format!("{what}{at}{does}"), format!("{what_zh}{at_zh}{does_zh}"))
+}
+
+fn deed(facts: &Facts<'_>) -> Text {
+    let who = who(facts);
+    let (en, zh) = (&who.en, leading(&who.zh));
+    let Text { en: of, zh: of_zh } = collective(facts.collective);
+    let in_zh = between(&of_zh);
+    match (facts.kind, facts.entered) {
+        (Kind::Ended, _) => text!(
+            "{en} has ended with code 0 and never entered {of}",
+            "{zh}已以退出码 0 结束，从未进入{of_zh}"
+        ),
+        (Kind::Slow, _) => {
+            let Text { en: works, zh: works_zh } = work(facts);
+            text!("{en} {works}", "{zh}{works_zh}")
+        }
+        (Kind::Stopped, _) => text!(
+            "{en} is stopped by a signal (SIGSTOP or SIGTSTP)",
+            "{zh}已被信号暂停（SIGSTOP 或 SIGTSTP）"
+        ),
+        (Kind::BlockedIo, _) => {
+            text!("{en} is blocked in the kernel", "{zh}阻塞在内核中")
+        }
+        (Kind::WorkerDied, _) => text!(
+            "{en} waits for a process of its own that has ended",
+            "{zh}在等待一个已经结束的子进程"
+        ),
+        (_, Some(Entered::Odd { own, expected })) => text!(
+            "{en} entered {own} where the others entered {expected}, in {of}",
+            "{zh}进入了 {own}，而其他 rank 进入了 {expected}，位于{of_zh}"
+        ),
+        (_, Some(Entered::Sides(sides))) => {
+            let Text { en, zh } = Entered::sides(sides);
+            let (seq, group) =
+                facts.collective.map_or((0, ""), |one| (one.seq, one.group.as_str()));
+            text!(
+                "{en}, as number {seq} of group {group}",
+                "{zh}，均为组 {group} 的第 {seq} 个集合通信"
+            )
+        }
+        (Kind::OtherCollective, None) => {
+            text!("the ranks called different things in {of}", "各 rank 在{in_zh}中的调用不一致")
+        }
+        (Kind::OtherShape, None) if facts.rank.is_some() => text!(
+            "{en} has left {of}, in which others still wait: it called that with another size, or something else",
+            "{zh}已离开{of_zh}，而其他 rank 仍在其中等待：它传入的大小不同，或调用了别的操作"
+        ),
+        (Kind::OtherShape, None) => {
+            text!("the ranks do not agree about sizes in {of}", "各 rank 在{in_zh}中的大小不一致")
+        }
+        (Kind::Link, _) if facts.rank.is_some() => {
+            let zh = &who.zh;
+            text!(
+                "all ranks have entered {of} alike, and NCCL does not reach {en}",
+                "所有 rank 都已一致地进入{of_zh}，但 NCCL 无法联系到 {zh}"
+            )
+        }
+        (Kind::Link, _) => text!(
+            "all ranks have entered {of} alike, and none leaves it",
+            "所有 rank 都已一致地进入{of_zh}，但没有一个完成"
+        ),
+        (Kind::Deadlock, _) if matches!(facts.doing, Doing::Lock | Doing::Gil) => {
+            text!("{en} waits for a lock that nobody releases", "{zh}在等待一个无人释放的锁")
+        }
+        (Kind::Deadlock, _) => text!(
+            "{en} waits in {of} for a rank that waits for it in another group",
+            "{zh}在{in_zh}中等待，而它所等的 rank 又在另一组中等待它"
+        ),
+        (Kind::NeverEntered | Kind::Unknown, _) if !facts.is_awaited => {
+            text!("{en} stands still", "{zh}没有进展")
+        }
+        (Kind::NeverEntered, _) => text!("{en} never entered {of}", "{zh}从未进入{of_zh}"),
+        (Kind::Unknown, _) => text!(
+            "{en} never entered {of}, and where it is cannot be seen",
+            "{zh}从未进入{of_zh}，且无法得知它停在何处"
+        ),
+    }
+}
+
+/// What keeps a rank at work.
+fn work(facts: &Facts<'_>) -> Text {
+    let Some(evidence) = facts.evidence else { return text!("is at work", "正在工作") };
+    if evidence.computes || !(evidence.busy || evidence.drains) {
+        text!("computes", "正在计算")
+    } else if evidence.busy {
+        text!("reads or writes", "正在读写数据")
+    } else {
+        text!("writes to a disk", "正在写磁盘")
+    }
+}
+
+fn who(facts: &Facts<'_>) -> Text {
+    match (facts.rank, facts.node) {
+        (Some(rank), Some(node)) => {
+            text!("rank {rank} (node {node})", "rank {rank}（节点 {node}）")
+        }
+        (Some(rank), None) => text!("rank {rank}", "rank {rank}"),
+        (None, _) => text!("a rank", "某个 rank"),
+    }
+}
+
+fn collective(of: Option<&Collective>) -> Text {
+    let Some(Collective { op, group, seq }) = of else {
+        return text!("the collective that the others wait in", "其他 rank 正在等待的集合通信");
+    };
+    text!("{op} {seq} of group {group}", "组 {group} 的第 {seq} 个集合通信 {op}")
+}
+
+/// The line, in front of what it does there.
+fn at(facts: &Facts<'_>) -> Text {
+    match facts.frame {
+        Some(frame) if !frame.function.is_empty() => {
+            let function = &frame.function;
+            text!(": {function} at {frame}", "：{frame} 的 {function}")
+        }
+        Some(frame) => text!(": at {frame}", "：位于 {frame}"),
+        None => Text::same(""),
+    }
+}
+
+fn does(facts: &Facts<'_>) -> Text {
+    let place = |call: &Option<String>, file: &Option<String>| match (call, file) {
+        (Some(call), Some(file)) => text!(", in {call} of {file}", "，正在对 {file} 执行 {call}"),
+        (Some(call), None) if call.ends_with("nanosleep") => {
+            text!(", sleeping in {call}", "，正在 {call} 中休眠")
+        }
+        (Some(call), None) => text!(", in {call}", "，正在执行 {call}"),
+        _ => Text::same(""),
+    };
+    let busy = facts.evidence.is_some_and(|rank| rank.busy);
+    match facts.doing {
+        _ if facts.kind == Kind::Ended => Text::same(""),
+        Doing::Uninterruptible { call, file, .. } => place(call, file),
+        Doing::Child { pid, name } => {
+            text!(", in its process {name} (pid {pid})", "，位于其子进程 {name}（pid {pid}）")
+        }
+        Doing::DeadChild { pid, name } => {
+            text!(", {name} (pid {pid})", "，{name}（pid {pid}）")
+        }
+        Doing::Gil => {
+            text!(", where a thread keeps the GIL while it waits", "，该处有线程在等待时仍占有 GIL")
+        }
+        Doing::Checkpoint => text!(", in a checkpoint", "，正在读写检查点"),
+        Doing::Compiles => text!(", in compilation", "，正在编译"),
+        Doing::Thread => {
+            text!(", where it waits for another of its threads", "，正在等待自己的另一个线程")
+        }
+        Doing::Rendezvous => text!(", where it meets the other ranks", "，正在与其他 rank 会合"),
+        Doing::Elsewhere { .. } if facts.kind == Kind::Slow => Text::same(""),
+        Doing::Elsewhere { .. } if busy => text!(", and computes", "，仍在计算"),
+        Doing::Elsewhere { call, file } => place(call, file),
+        _ => Text::same(""),
+    }
+}

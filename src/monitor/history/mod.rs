@@ -1,0 +1,26 @@
+//! The history of a run, as its files tell it afterwards.
+//!
+//! Takes the lines of agent.jsonl and the document run.json of each launcher; gives a
+//! [`NodeHistory`] of each and a [`JobHistory`] of all: phases, attempts, ranks, findings, samples,
+//! what the time went to, and in what two runs differ. Pure: reads no file and no clock. Any line
+//! may be missing, cut or of another version, and then only what it said is missing.
+
+mod differ;
+mod energy;
+mod job;
+mod journal;
+mod ledger;
+mod moment;
+mod plan;
+mod record;
+mod tracks;
+mod types;
+mod value;
+
+pub use differ::{Difference, Part, differences};
+pub use job::JobHistory;
+pub use journal::JournalReader;
+pub use types::{Attempt, CheckRow, Excerpt, Finding, NodeHistory, RankLife};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! What is known of a run, per launcher.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::moment::Millis;
+use super::tracks::Samples;
+use text::lang::{Lang, Text};
+
+/// A sentence in both languages, or in that of the run where its files have no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Words {
+    Both(Text),
+    One(String),
+}
+
+impl Default for Words {
+    fn default() -> Words {
+        Words::One(String::new())
+    }
+}
+
+impl Words {
+    pub fn get(&self, lang: Lang) -> &str {
+        match self {
+            Words::Both(text) => text.get(lang),
+            Words::One(text) => text,
+        }
+    }
+}
+
+/// A run, as one launcher saw it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeHistory {
+    pub run_id: String,
+    pub node: u32,
+    /// The local number of a task, where the platform starts a launcher per task.
+    pub task: Option<u32>,
+    /// Launchers of the job.
+    pub members: u32,
+    pub host: String,
+    pub lang: Lang,
+    pub began: Millis,
+    /// The last thing that was written.
+    pub ended: Millis,
+    /// No end was written: the run goes on, or ranklaunch itself was killed.
+    pub cut_off: bool,
+    pub exit_code: Option<i32>,
+    /// `torch` → `2.9.0`
+    pub versions: BTreeMap<String, String>,
+    /// Variables of the container that affect the launch: `NCCL_*`, `TORCH_*`, `OMP_NUM_THREADS`.
+    pub environment: BTreeMap<String, String>,
+    pub phases: Vec<Phase>,
+    pub attempts: Vec<Attempt>,
+    pub ranks: Vec<RankLife>,
+    pub findings: Vec<Finding>,
+    pub checks: Vec<CheckRow>,
+    pub plan: PlanRecord,
+    pub samples: Samples,
+    /// Of its GPUs, as far as the driver told their energy or their power.
+    pub energy_joules: Option<f64>,
+    /// What of it is power over time, since the driver counts no energy.
+    pub energy_estimated_joules: f64,
+    /// What could not be read.
+    pub notes: Vec<Text>,
+}
+
+/// A step of the launcher before the ranks run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phase {
+    /// `muster`
+    pub name: String,
+    pub from: Millis,
+    pub to: Millis,
+}
+
+/// One attempt of a run. The last one may be none: the launch was refused between two attempts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Attempt {
+    pub number: u32,
+    pub began: Millis,
+    /// The end began: a rank failed, or the job was stopped.
+    pub stopping: Option<Millis>,
+    pub ended: Option<Millis>,
+    pub exit_code: Option<i32>,
+    pub verdict: Option<Verdict>,
+    pub cause: Option<Cause>,
+    /// Of the rank that failed, as the closing block shows them.
+    pub last_lines: Vec<String>,
+    pub excerpt: Option<Excerpt>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Verdict {
+    pub class: String,
+    pub id: String,
+    pub node: Option<u32>,
+    pub rank: Option<u32>,
+    pub text: Words,
+    pub hint: Words,
+}
+
+/// Why it ended so.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    pub id: String,
+    pub node: Option<u32>,
+    pub rank: Option<u32>,
+    pub confidence: String,
+    pub text: Words,
+    pub remedy: Words,
+    pub log: String,
+    pub line: u64,
+    pub evidence: String,
+    pub frame: String,
+    /// What became of other ranks, and what else failed.
+    pub others: Vec<Words>,
+}
+
+/// Lines of a log around the one that shows the cause.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Excerpt {
+    pub log: String,
+    /// Number of the first line.
+    pub first: u64,
+    /// Number of the line that shows the cause.
+    pub shown: u64,
+    pub lines: Vec<String>,
+}
+
+/// The life of a rank in one attempt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankLife {
+    pub attempt: u32,
+    pub rank: u32,
+    pub local: Option<u32>,
+    pub pid: Option<u32>,
+    pub began: Option<Millis>,
+    pub ended: Option<Millis>,
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// Of its output.
+    pub lines: Option<u64>,
+    pub bytes: Option<u64>,
+    /// Bytes and lines that are in no file.
+    pub dropped: u64,
+}
+
+/// Something that was noticed while the job ran.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Finding {
+    /// `hang`, `slow`, `rule`, `xid`, `kernel`, `links`, or what is abnormal: `cpu_pressure`.
+    pub kind: String,
+    pub at: Millis,
+    pub until: Option<Millis>,
+    pub rank: Option<u32>,
+    /// Stops the job, or says why it stands still.
+    pub is_grave: bool,
+    pub text: Words,
+    pub hint: Words,
+}
+
+/// One line of the checks before the start, or a warning.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckRow {
+    pub id: String,
+    /// `fail`, `warn`, `info`, `ok`
+    pub severity: String,
+    pub text: Words,
+    pub hint: Words,
+}
+
+/// What was planned, with the reasons.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanRecord {
+    pub engine: String,
+    pub world_size: u32,
+    /// GPUs that ranks of this node use.
+    pub gpus: u32,
+    pub decisions: Vec<DecisionRow>,
+    pub warnings: Vec<CheckRow>,
+    /// Set for the ranks.
+    pub env: BTreeMap<String, String>,
+    pub argv: Vec<String>,
+}
+
+/// A value of the plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DecisionRow {
+    pub what: String,
+    pub value: String,
+    pub because: Words,
+    pub source: String,
+}
+
+impl NodeHistory {
+    /// The last attempt that ended, else the last one.
+    pub(crate) fn last_attempt(&self) -> Option<&Attempt> {
+        let ended = self.attempts.iter().rev().find(|attempt| attempt.verdict.is_some());
+        ended.or(self.attempts.last())
+    }
+
+    /// The same, to add to it.
+    pub fn last_attempt_mut(&mut self) -> Option<&mut Attempt> {
+        let ended = self.attempts.iter().rposition(|attempt| attempt.verdict.is_some());
+        let at = ended.or(self.attempts.len().checked_sub(1))?;
+        self.attempts.get_mut(at)
+    }
+}

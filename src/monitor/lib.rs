@@ -1,0 +1,9 @@
+//! What is seen of a job while it runs, and told to who asks: samples, rules, hangs, status, metrics, the history of a run.
+
+#![deny(unsafe_code)]
+
+pub mod export;
+pub mod hang;
+pub mod history;
+pub mod status;
+pub mod watch;

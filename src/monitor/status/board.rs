@@ -1,0 +1,423 @@
+//! Collects what happens on this node, and gives it as a [`NodeStatus`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::logs::{LogSource, Rates};
+use super::node::{
+    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
+    SlowStatus, Standstill,
+};
+use super::phase::{Phase, PhaseSpan, PhaseTime, Phases, ms};
+use crate::watch::{Reason, Sample, SlowNews};
+use text::lang::Text;
+use text::rank::{GlobalRank, RankId};
+use verdict::outcome::{End, Notice, Owner};
+
+/// Who looked within this time looks.
+const LOOKS_FOR: Duration = Duration::from_secs(10);
+
+/// Interfaces that are shown.
+const INTERFACES: usize = 32;
+
+/// What is known now. Clones are the same board.
+#[derive(Clone)]
+pub struct StatusBoard(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Reads the logs; not held while the state is, since it takes the locks of the logs.
+    logs: Mutex<Option<Arc<LogSource>>>,
+    /// Wakes who takes samples.
+    wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+impl std::fmt::Debug for StatusBoard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StatusBoard").finish_non_exhaustive()
+    }
+}
+
+struct State {
+    version: &'static str,
+    host: String,
+    pid: u32,
+    /// One moment by both clocks.
+    zero: (Instant, SystemTime),
+    phases: Phases,
+    run: Option<RunStatus>,
+    ranks: BTreeMap<GlobalRank, RankStatus>,
+    gpus: BTreeMap<u32, GpuStatus>,
+    sample: Option<(Sample, Instant)>,
+    /// Of the last sample that looked for it.
+    abnormal: Vec<Reason>,
+    log_folder_free: Option<u64>,
+    findings: BTreeMap<String, u64>,
+    standstill: Option<Standstill>,
+    slow: BTreeMap<GlobalRank, SlowStatus>,
+    end: Option<EndStatus>,
+    rates: Rates,
+    logs: LogStatus,
+    looked: Option<Instant>,
+    always_watched: bool,
+    /// Interfaces that had traffic.
+    interfaces: BTreeMap<String, InterfaceStatus>,
+}
+
+impl StatusBoard {
+    pub fn new(host: String) -> StatusBoard {
+        let now = Instant::now();
+        let state = State {
+            version: env!("CARGO_PKG_VERSION"),
+            host,
+            pid: std::process::id(),
+            zero: (now, SystemTime::now()),
+            phases: Phases::new(now),
+            run: None,
+            ranks: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            sample: None,
+            abnormal: Vec::new(),
+            log_folder_free: None,
+            findings: BTreeMap::new(),
+            standstill: None,
+            slow: BTreeMap::new(),
+            end: None,
+            rates: Rates::default(),
+            logs: LogStatus::default(),
+            looked: None,
+            always_watched: false,
+            interfaces: BTreeMap::new(),
+        };
+        StatusBoard(Arc::new(Shared {
+            state: Mutex::new(state),
+            logs: Mutex::default(),
+            wake: Mutex::default(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        held(&self.0.state)
+    }
+
+    /// A phase begins. False if it has begun already.
+    pub fn enter(&self, phase: Phase) -> bool {
+        let mut state = self.state();
+        let attempt = state.run.as_ref().map_or(0, |run| run.attempt);
+        state.phases.enter(phase, attempt, Instant::now())
+    }
+
+    /// A further attempt begins by the same plan.
+    pub fn set_attempt(&self, attempt: u32) {
+        if let Some(run) = &mut self.state().run {
+            run.attempt = attempt;
+        }
+    }
+
+    pub fn attempt_number(&self) -> u32 {
+        self.state().run.as_ref().map_or(0, |run| run.attempt)
+    }
+
+    /// What runs, as far as it is known.
+    pub fn run(&self, run: RunStatus) {
+        self.state().run = Some(run);
+    }
+
+    /// An attempt begins with these ranks and GPUs.
+    pub fn attempt(&self, run: RunStatus, ranks: &[RankId], gpus: Vec<GpuStatus>) {
+        let mut state = self.state();
+        state.run = Some(run);
+        state.gpus = gpus.into_iter().map(|gpu| (gpu.gpu, gpu)).collect();
+        let gpu_of = |rank: &RankId| {
+            state.gpus.values().find(|gpu| gpu.local_rank == Some(rank.local)).map(|gpu| gpu.gpu)
+        };
+        state.ranks = ranks
+            .iter()
+            .map(|rank| (rank.global, RankStatus { gpu: gpu_of(rank), ..of_rank(*rank) }))
+            .collect();
+        (state.standstill, state.end) = (None, None);
+        state.slow.clear();
+        state.rates = Rates::default();
+        state.logs = LogStatus::default();
+    }
+
+    /// Where the logs of the attempt are read from now on.
+    pub fn logs_from(&self, source: LogSource) {
+        *held(&self.0.logs) = Some(Arc::new(source));
+    }
+
+    /// An event of the supervision. Gives the phase that it begins.
+    pub fn notice(&self, notice: &Notice) -> Option<Phase> {
+        let now = self.now_ms();
+        let mut state = self.state();
+        let phase = match notice {
+            Notice::RankStarted { rank, pid } => {
+                // c10d gives the ranks numbers of its own.
+                if !state.ranks.contains_key(&rank.global) {
+                    state.ranks.retain(|_, planned| {
+                        planned.state != RankState::Planned || planned.local_rank != rank.local
+                    });
+                }
+                let known = state.ranks.entry(rank.global).or_insert_with(|| of_rank(*rank));
+                known.restarts += u32::from(known.started_ms.is_some());
+                known.state = RankState::Running;
+                known.pid = Some(*pid);
+                known.started_ms = Some(now);
+                (known.ended_ms, known.code, known.signal) = (None, None, None);
+                let all = state.ranks.values().all(|rank| rank.state != RankState::Planned);
+                let launching = state.phases.current().phase == Phase::Launching;
+                (all && launching).then_some(Phase::Running)
+            }
+            Notice::RankEnded { rank, end } => {
+                let known = state.ranks.entry(rank.global).or_insert_with(|| of_rank(*rank));
+                let well = end.is_some_and(End::success);
+                known.state = if well { RankState::Done } else { RankState::Failed };
+                known.pid = None;
+                known.ended_ms = Some(now);
+                (known.code, known.signal) = match end {
+                    Some(End::Code(code)) => (Some(*code), None),
+                    Some(End::Signal(signal)) => (None, Some(*signal)),
+                    None => (None, None),
+                };
+                None
+            }
+            Notice::Stopping { .. } => Some(Phase::Stopping),
+            _ => None,
+        };
+        drop(state);
+        phase.filter(|phase| self.enter(*phase))
+    }
+
+    /// A sample of the node and its ranks.
+    pub fn sample(&self, sample: &Sample) {
+        let mut state = self.state();
+        if let Some(abnormal) = &sample.abnormal {
+            state.abnormal.clone_from(abnormal);
+        }
+        if sample.log_folder_free.is_some() {
+            state.log_folder_free = sample.log_folder_free;
+        }
+        for one in state.interfaces.values_mut() {
+            (one.received, one.sent) = (0.0, 0.0);
+        }
+        for row in &sample.network {
+            // A node may make interfaces again and again.
+            if state.interfaces.len() < INTERFACES || state.interfaces.contains_key(&row.interface)
+            {
+                state.interfaces.insert(row.interface.clone(), row.clone());
+            }
+        }
+        for row in &sample.ranks {
+            if let Some(rank) = state.ranks.get_mut(&row.rank) {
+                rank.cpu_percent = Some(row.cpu_percent);
+                rank.cpu_seconds = Some(row.cpu_seconds);
+                rank.memory = Some(row.memory);
+            }
+        }
+        for row in &sample.gpus {
+            if let Some(gpu) = state.gpus.get_mut(&row.gpu) {
+                let (name, uuid) = (gpu.name.take(), gpu.uuid.take());
+                *gpu = GpuStatus { name, uuid, local_rank: gpu.local_rank, ..row.clone() };
+            }
+        }
+        state.sample = Some((sample.clone(), Instant::now()));
+    }
+
+    /// A finding was made, by its id.
+    pub fn finding(&self, id: &str) {
+        let mut state = self.state();
+        let count = state.findings.entry(id.to_owned()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// The job stands still for so long already. `text`: whom the others wait for.
+    pub fn stands_still(&self, already: Duration, text: Option<Text>) {
+        let now = Instant::now();
+        let since = now.checked_sub(already).unwrap_or(now);
+        let mut state = self.state();
+        let since_ms = state.ms_of(since);
+        state.phases.stands_still(since, now);
+        state.standstill = Some(Standstill { since_ms, text });
+        drop(state);
+        self.finding("hang");
+    }
+
+    /// It goes on after a hang.
+    pub fn goes_on(&self) {
+        let mut state = self.state();
+        state.phases.goes_on(Instant::now());
+        state.standstill = None;
+    }
+
+    /// A rank holds the others back, or does not any more. `node`: that of the rank.
+    pub fn slow(&self, node: u32, news: &SlowNews) {
+        match news {
+            SlowNews::Slow(slow) => self.loses(node, slow.rank, slow.lost),
+            SlowNews::Over(rank) => self.holds_up_no_more(*rank),
+        }
+    }
+
+    /// The others do nothing but wait for this rank, which is at work.
+    pub fn holds_up(&self, node: u32, rank: GlobalRank) {
+        self.loses(node, rank, 1.0);
+    }
+
+    pub fn holds_up_no_more(&self, rank: GlobalRank) {
+        self.state().slow.remove(&rank);
+    }
+
+    /// `lost`: the share of the time that the others lose by this rank.
+    fn loses(&self, node: u32, rank: GlobalRank, lost: f64) {
+        let since_ms = self.now_ms();
+        self.state().slow.insert(rank, SlowStatus { rank, node, since_ms, lost });
+        self.finding("slow");
+    }
+
+    /// The attempt or the launch has its verdict.
+    pub fn judged(&self, end: EndStatus) {
+        let before = self.state().end.replace(end.clone());
+        if end.code != 0 && before.as_ref() != Some(&end) {
+            self.finding(end.cause.as_ref().unwrap_or(&end.id));
+        }
+    }
+
+    /// Somebody looks, and wants fresh samples for a while.
+    pub fn look(&self) {
+        let mut state = self.state();
+        let was_watched = state.is_watched();
+        state.looked = Some(Instant::now());
+        drop(state);
+        if !was_watched {
+            self.wake();
+        }
+    }
+
+    /// Somebody looks from now on to the end.
+    pub fn keep_watched(&self) {
+        self.state().always_watched = true;
+        self.wake();
+    }
+
+    pub fn is_watched(&self) -> bool {
+        self.state().is_watched()
+    }
+
+    /// What wakes who takes samples, when somebody begins to look.
+    pub fn wakes(&self, wake: impl Fn() + Send + Sync + 'static) {
+        *held(&self.0.wake) = Some(Arc::new(wake));
+    }
+
+    fn wake(&self) {
+        let wake = held(&self.0.wake).clone();
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+
+    /// The phases up to now.
+    pub fn phases(&self) -> Vec<PhaseTime> {
+        let state = self.state();
+        let time = |(span, ended): (PhaseSpan, Option<Instant>)| PhaseTime {
+            phase: span.phase,
+            attempt: span.attempt,
+            began_ms: state.ms_of(span.began),
+            ended_ms: ended.map(|at| state.ms_of(at)),
+        };
+        state.phases.all().map(time).collect()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.state().ms_of(Instant::now())
+    }
+
+    /// What is known now.
+    pub fn snapshot(&self) -> NodeStatus {
+        let source = held(&self.0.logs).clone();
+        let logs = source.map(|read| read());
+        let mut state = self.state();
+        let now = Instant::now();
+        if let Some(logs) = logs {
+            let mut sum = LogStatus::default();
+            for one in &logs {
+                let rate = state.rates.note(one.owner, one.bytes, now);
+                sum.bytes = sum.bytes.saturating_add(one.bytes);
+                sum.lines = sum.lines.saturating_add(one.lines);
+                sum.dropped_bytes = sum.dropped_bytes.saturating_add(one.dropped_bytes);
+                sum.dropped_lines = sum.dropped_lines.saturating_add(one.dropped_lines);
+                sum.rate += rate;
+                let number = match one.owner {
+                    Owner::Engine => continue,
+                    Owner::Rank(rank) => rank,
+                    Owner::Command(node) => GlobalRank(node),
+                };
+                let Some(rank) = state.ranks.get_mut(&number) else { continue };
+                rank.log_bytes = one.bytes;
+                rank.log_lines = one.lines;
+                rank.log_rate = rate;
+                rank.log_dropped_bytes = one.dropped_bytes;
+                rank.log_dropped_lines = one.dropped_lines;
+                rank.last_line.clone_from(&one.last_line);
+                rank.last_line_age_ms = one.last_at.map(|at| ms(now.saturating_duration_since(at)));
+            }
+            // What was read last stays when the logs are gone.
+            if !logs.is_empty() {
+                state.logs = sum;
+            }
+        }
+        state.status(now)
+    }
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn of_rank(rank: RankId) -> RankStatus {
+    RankStatus { rank: rank.global, local_rank: rank.local, ..RankStatus::default() }
+}
+
+impl State {
+    fn is_watched(&self) -> bool {
+        self.always_watched || self.looked.is_some_and(|at| at.elapsed() < LOOKS_FOR)
+    }
+
+    /// The time of day of a moment.
+    fn ms_of(&self, at: Instant) -> u64 {
+        let (zero, day) = self.zero;
+        let day = day.duration_since(UNIX_EPOCH).unwrap_or_default();
+        match at.checked_duration_since(zero) {
+            Some(after) => ms(day.saturating_add(after)),
+            None => ms(day.saturating_sub(zero.saturating_duration_since(at))),
+        }
+    }
+
+    fn status(&self, now: Instant) -> NodeStatus {
+        let phase = self.phases.current();
+        let sample = self.sample.as_ref().map(|(sample, _)| sample);
+        NodeStatus {
+            version: self.version.to_owned(),
+            at_ms: self.ms_of(now),
+            host: self.host.clone(),
+            agent_pid: self.pid,
+            started_ms: self.ms_of(self.zero.0),
+            phase: phase.phase,
+            phase_since_ms: self.ms_of(phase.began),
+            run: self.run.clone(),
+            ranks: self.ranks.values().cloned().collect(),
+            gpus: self.gpus.values().cloned().collect(),
+            interfaces: self.interfaces.values().cloned().collect(),
+            hcas: sample.map(|sample| sample.hcas.clone()).unwrap_or_default(),
+            memory: sample.map(|sample| sample.memory),
+            log_folder_free: self.log_folder_free,
+            sampled_ms: self.sample.as_ref().map(|(_, at)| self.ms_of(*at)),
+            findings: self.findings.clone(),
+            abnormal: self.abnormal.clone(),
+            standstill: self.standstill.clone(),
+            slow: self.slow.values().cloned().collect(),
+            logs: self.logs,
+            ledger: self.phases.ledger(now),
+            end: self.end.clone(),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The phases of a launch as a viewer sees them, and how long each took.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Where a launch is. In the order in which they usually come.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Nothing is known yet.
+    #[default]
+    Starting,
+    /// Reads the facts of the node.
+    Observing,
+    /// Plans for itself.
+    Planning,
+    /// Waits for the other nodes or the master, and agrees with them.
+    Agreeing,
+    /// Ends stale processes.
+    Clearing,
+    /// The engine or the ranks are being started.
+    Launching,
+    /// All ranks of this node have begun.
+    Running,
+    /// The ranks are being ended.
+    Stopping,
+    /// The ranks have ended: the cause is looked for, and the verdict agreed.
+    Judging,
+    /// Files are written.
+    Finishing,
+    /// Waits before a further attempt.
+    Pausing,
+    /// The verdict is final.
+    Ended,
+}
+
+impl Phase {
+    /// All, in their order.
+    pub const ALL: &[Phase] = &[
+        Phase::Starting,
+        Phase::Observing,
+        Phase::Planning,
+        Phase::Agreeing,
+        Phase::Clearing,
+        Phase::Launching,
+        Phase::Running,
+        Phase::Stopping,
+        Phase::Judging,
+        Phase::Finishing,
+        Phase::Pausing,
+        Phase::Ended,
+    ];
+
+    /// As in JSON and in labels of metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Starting => "starting",
+            Phase::Observing => "observing",
+            Phase::Planning => "planning",
+            Phase::Agreeing => "agreeing",
+            Phase::Clearing => "clearing",
+            Phase::Launching => "launching",
+            Phase::Running => "running",
+            Phase::Stopping => "stopping",
+            Phase::Judging => "judging",
+            Phase::Finishing => "finishing",
+            Phase::Pausing => "pausing",
+            Phase::Ended => "ended",
+        }
+    }
+}
+
+/// The phase that lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PhaseSpan {
+    pub phase: Phase,
+    pub attempt: u32,
+    pub began: Instant,
+}
+
+/// Where the time of the job went on this node, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// All ranks ran, and the job did not stand still.
+    pub running_ms: u64,
+    /// All ranks ran, but a hang was found that was not over.
+    pub stalled_ms: u64,
+    /// For the other nodes or the master.
+    pub waiting_ms: u64,
+    /// The node's own steps before the ranks ran.
+    pub starting_ms: u64,
+    /// From the first stop or end to the next attempt or the verdict.
+    pub stopping_ms: u64,
+    /// Before a further attempt.
+    pub pausing_ms: u64,
+    /// Running time of attempts that failed: lost unless a checkpoint kept it.
+    pub failed_attempts_ms: u64,
+    /// The most that `running_ms` ever was. A hang is found after a while, which it then takes back;
+    /// a counter may not fall.
+    #[serde(skip)]
+    pub most_running_ms: u64,
+}
+
+impl Ledger {
+    /// The share of the time in which the ranks ran and the job did not stand still. None at the
+    /// very beginning.
+    pub fn goodput(&self) -> Option<f64> {
+        let Ledger {
+            running_ms, stalled_ms, waiting_ms, starting_ms, stopping_ms, pausing_ms, ..
+        } = *self;
+        let all = [running_ms, stalled_ms, waiting_ms, starting_ms, stopping_ms, pausing_ms];
+        let total = all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        (total > 0).then(|| running_ms as f64 / total as f64)
+    }
+}
+
+/// A phase by the node's clock, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PhaseTime {
+    pub phase: Phase,
+    pub attempt: u32,
+    pub began_ms: u64,
+    /// None: it lasts.
+    pub ended_ms: Option<u64>,
+}
+
+/// Phases that are kept; a job that restarts for weeks has more.
+const KEPT: usize = 512;
+
+/// The phases up to now.
+#[derive(Debug)]
+pub(super) struct Phases {
+    /// Each with its end.
+    past: VecDeque<(PhaseSpan, Instant)>,
+    current: PhaseSpan,
+    /// Of the past.
+    ledger: Ledger,
+    /// Running time of the attempt that runs.
+    running: Duration,
+    /// Since when the job stands still.
+    stalled: Option<Instant>,
+    /// [`Ledger::most_running_ms`] when the last hang was found.
+    most_running_ms: u64,
+}
+
+impl Phases {
+    pub(super) fn new(now: Instant) -> Phases {
+        let current = PhaseSpan { phase: Phase::Starting, attempt: 0, began: now };
+        Phases {
+            past: VecDeque::new(),
+            current,
+            ledger: Ledger::default(),
+            running: Duration::ZERO,
+            stalled: None,
+            most_running_ms: 0,
+        }
+    }
+
+    pub(super) fn current(&self) -> PhaseSpan {
+        self.current
+    }
+
+    /// All, each with its end; the last one lasts.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PhaseSpan, Option<Instant>)> {
+        let past = self.past.iter().map(|(span, ended)| (*span, Some(*ended)));
+        past.chain([(self.current, None)])
+    }
+
+    /// False if this is the phase already, or the last one was.
+    pub(super) fn enter(&mut self, phase: Phase, attempt: u32, now: Instant) -> bool {
+        let current = self.current;
+        if (current.phase, current.attempt) == (phase, attempt) || current.phase == Phase::Ended {
+            return false;
+        }
+        self.goes_on(now);
+        let lasted = now.saturating_duration_since(current.began);
+        account(&mut self.ledger, current.phase, lasted);
+        if current.phase == Phase::Running {
+            self.running += lasted;
+        }
+        if phase == Phase::Pausing {
+            let lost = ms(std::mem::take(&mut self.running));
+            self.ledger.failed_attempts_ms = self.ledger.failed_attempts_ms.saturating_add(lost);
+        }
+        if self.past.len() >= KEPT {
+            self.past.pop_front();
+        }
+        self.past.push_back((current, now));
+        self.current = PhaseSpan { phase, attempt, began: now };
+        true
+    }
+
+    /// The job is found to stand still since then. Only while it runs: all other time has its own
+    /// place.
+    pub(super) fn stands_still(&mut self, since: Instant, now: Instant) {
+        if self.current.phase == Phase::Running {
+            self.most_running_ms = self.ledger(now).most_running_ms;
+            self.stalled.get_or_insert(since.max(self.current.began));
+        }
+    }
+
+    pub(super) fn goes_on(&mut self, now: Instant) {
+        if let Some(since) = self.stalled.take() {
+            let stood = ms(now.saturating_duration_since(since));
+            self.ledger.stalled_ms = self.ledger.stalled_ms.saturating_add(stood);
+        }
+    }
+
+    /// The ledger with the phase that lasts.
+    pub(super) fn ledger(&self, now: Instant) -> Ledger {
+        let mut ledger = self.ledger;
+        let lasts = now.saturating_duration_since(self.current.began);
+        account(&mut ledger, self.current.phase, lasts);
+        if let Some(since) = self.stalled {
+            let stood = ms(now.saturating_duration_since(since));
+            ledger.stalled_ms = ledger.stalled_ms.saturating_add(stood);
+        }
+        ledger.running_ms = ledger.running_ms.saturating_sub(ledger.stalled_ms);
+        ledger.most_running_ms = self.most_running_ms.max(ledger.running_ms);
+        ledger
+    }
+}
+
+fn account(ledger: &mut Ledger, phase: Phase, time: Duration) {
+    let sum = match phase {
+        Phase::Starting
+        | Phase::Observing
+        | Phase::Planning
+        | Phase::Clearing
+        | Phase::Launching => &mut ledger.starting_ms,
+        Phase::Agreeing => &mut ledger.waiting_ms,
+        Phase::Running => &mut ledger.running_ms,
+        Phase::Stopping | Phase::Judging | Phase::Finishing => &mut ledger.stopping_ms,
+        Phase::Pausing => &mut ledger.pausing_ms,
+        Phase::Ended => return,
+    };
+    *sum = sum.saturating_add(ms(time));
+}
+
+pub(super) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,200 @@
+//! Finds out about the ranks of this node what shows why a job stands still.
+//!
+//! Stacks and records are read side by side. Whatever does not answer is missing in the evidence, and
+//! costs no more than the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if
+//! it stands still.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::control::{ControlSocket, asked};
+use super::program::program;
+use super::pulse::store_port;
+use super::records::now_ns;
+use super::{dump_pipe, faulthandler};
+use crate::hang::{DeadChild, RankEvidence};
+use diagnose::recorder::{self, Job, RankRecord, Read};
+use diagnose::stacks::{self, RankStacks, RunningRank, Unread};
+use linux::deadline::spawn_detached;
+use linux::procfs::{self, Process};
+use text::escape::printable;
+use text::rank::GlobalRank;
+
+/// Time limit for the stacks and the records of all ranks.
+const READING: Duration = Duration::from_secs(4);
+/// For one rank's record.
+const RECORD: Duration = Duration::from_secs(3);
+/// For the stacks of those whose memory is hidden. A handler writes them at once.
+const HANDLER: Duration = Duration::from_secs(1);
+/// Of [`READING`], for the way of a record from one thread to another.
+const SPARE: Duration = Duration::from_millis(200);
+/// The whole record, without stacks.
+const WHOLE: &str = "includecollectives=true";
+
+/// Everything of these ranks. `still`: those that neither compute nor read nor write.
+pub fn evidence(
+    ranks: &[RunningRank],
+    still: &BTreeSet<GlobalRank>,
+    control: Option<&Path>,
+) -> Vec<RankEvidence> {
+    let proc = Path::new("/proc");
+    let (tell, told) = std::sync::mpsc::channel();
+    let all = procfs::scan(proc);
+    let programs = programs(&all, ranks, control);
+    if let Some(folder) = control.map(PathBuf::from) {
+        let pids: Vec<i32> = programs.iter().map(|rank| rank.pid).collect();
+        spawn_detached(move || drop(tell.send(records_by_pid(&folder, &pids))));
+    } else {
+        drop(tell);
+    }
+    let mut stacks = stacks::collect(proc, &programs, READING);
+    if let Some(control) = control {
+        ask_handlers(control, stacks.iter_mut().filter(|one| still.contains(&one.rank)));
+    }
+    let mut dead = dead_children(&all, &programs);
+    let mut records = told.recv_timeout(READING + SPARE).unwrap_or_default();
+    let mut stacks: BTreeMap<GlobalRank, _> =
+        stacks.into_iter().map(|stacks| (stacks.rank, stacks)).collect();
+    programs
+        .iter()
+        .map(|running| {
+            let (records, read_ns) = records.remove(&running.pid).unwrap_or_default();
+            let stacks = stacks.remove(&running.rank);
+            RankEvidence {
+                asks_store: stacks.as_ref().is_some_and(|of| asks_store(proc, of)),
+                stacks,
+                dead_children: dead.remove(&running.pid).unwrap_or_default(),
+                records,
+                read_ns,
+                ..RankEvidence::of(running.rank)
+            }
+        })
+        .collect()
+}
+
+/// The ranks with the processes that their programs run in.
+fn programs(
+    all: &BTreeMap<i32, Process>,
+    ranks: &[RunningRank],
+    control: Option<&Path>,
+) -> Vec<RunningRank> {
+    let sockets = control.map(ControlSocket::all).unwrap_or_default();
+    let servers: HashSet<i32> = sockets.into_iter().map(|socket| socket.pid).collect();
+    let of = |rank: &RunningRank| RunningRank {
+        pid: program(all, rank.pid, |pid| servers.contains(&pid)),
+        ..*rank
+    };
+    ranks.iter().map(of).collect()
+}
+
+/// Side by side.
+fn ask_handlers<'a>(control: &Path, ranks: impl Iterator<Item = &'a mut RankStacks>) {
+    let asked = ranks.filter(|stacks| is_hidden(stacks)).map(|stacks| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (folder, pid) = (control.to_owned(), stacks.process.pid);
+        spawn_detached(move || drop(tell.send(faulthandler::stacks(&folder, pid, HANDLER))));
+        (stacks, told)
+    });
+    let asked: Vec<_> = asked.collect();
+    let until = Instant::now() + 2 * HANDLER;
+    for (stacks, told) in asked {
+        let left = until.saturating_duration_since(Instant::now());
+        if let Ok(Ok(words)) = told.recv_timeout(left) {
+            stacks.take_traceback(&words);
+        }
+    }
+}
+
+/// Python sleeps where its stacks cannot be read. One that is stopped, or that cannot be interrupted, would
+/// answer later.
+fn is_hidden(stacks: &RankStacks) -> bool {
+    let first = stacks.process.threads.first().and_then(|thread| thread.kernel.as_ref());
+    let sleeps = first.is_some_and(|kernel| kernel.state == 'S');
+    let hidden = matches!(
+        stacks.process.unread,
+        Some(
+            Unread::Denied { .. }
+                | Unread::Unlisted { .. }
+                | Unread::Version { .. }
+                | Unread::FreeThreaded { .. }
+                | Unread::NoSymbol { .. }
+        )
+    );
+    sleeps && hidden
+}
+
+/// The records of these processes with the time at which they were asked for, in ns since 1970: those of the
+/// servers, and of a torch without one what it writes down when it is asked.
+fn records_by_pid(control: &Path, pids: &[i32]) -> HashMap<i32, (Vec<String>, i64)> {
+    let until = Instant::now() + READING;
+    let read_ns = now_ns();
+    let mut by_pid: HashMap<i32, (Vec<String>, i64)> = HashMap::new();
+    let mut served = HashSet::new();
+    for (socket, texts) in records(control) {
+        if !socket.is_calls {
+            served.insert(socket.pid);
+        }
+        by_pid.entry(socket.pid).or_insert((Vec::new(), read_ns)).0.extend(texts);
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    for pid in pids.iter().copied().filter(|pid| !served.contains(pid)) {
+        let tell = tell.clone();
+        let until = until.checked_sub(SPARE).unwrap_or(until);
+        spawn_detached(move || {
+            if let Some(text) = dump_pipe::record(Path::new("/proc"), pid, until) {
+                let _ = tell.send((pid, recorder::last_entries(text)));
+            }
+        });
+    }
+    drop(tell);
+    while let Ok((pid, text)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        by_pid.entry(pid).or_insert((Vec::new(), read_ns)).0.push(text);
+    }
+    by_pid
+}
+
+/// The records of the processes that answer.
+fn records(control: &Path) -> Vec<(ControlSocket, Vec<String>)> {
+    let text = |dump| Some(recorder::last_entries(String::from_utf8(dump).ok()?));
+    let answers = asked(control, WHOLE, RECORD, READING).into_iter();
+    answers.map(|(socket, dumps)| (socket, dumps.into_iter().filter_map(text).collect())).collect()
+}
+
+/// When torch gives up the first wait of these ranks, in ns since 1970.
+pub fn gives_up_ns(control: &Path) -> Option<i64> {
+    let record = |(socket, texts): (ControlSocket, Vec<String>)| {
+        let dumps = texts.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
+        Some(RankRecord { rank: socket.rank?.0, dumps, read: Read::At(now_ns()) })
+    };
+    let records = records(control).into_iter().filter_map(record).collect();
+    recorder::judge(&Job { records, world: None, stood_still: true }).gives_up_ns
+}
+
+/// Whether the first thread of a rank waits for the port at which torch's store is: `MASTER_PORT`, also where
+/// the engine serves it.
+fn asks_store(proc: &Path, stacks: &RankStacks) -> bool {
+    let call = || stacks.process.threads.first()?.kernel.as_ref()?.syscall.as_ref();
+    let peer = || call()?.file.as_ref()?.connection.as_ref()?.peer.clone();
+    let Some(peer) = peer() else { return false };
+    let port = store_port(proc, stacks.process.pid).map(|port| port.to_string());
+    port.is_some_and(|port| peer.rsplit_once(':').is_some_and(|(_, of_peer)| of_peer == port))
+}
+
+/// Zombies below each rank, by the rank's pid.
+fn dead_children(
+    all: &BTreeMap<i32, Process>,
+    ranks: &[RunningRank],
+) -> HashMap<i32, Vec<DeadChild>> {
+    let of = |rank: &RunningRank| {
+        let dead = procfs::descendants_in(all, &[rank.pid])
+            .into_iter()
+            .filter(|process| process.is_dead())
+            .map(|process| DeadChild {
+                pid: process.pid,
+                name: printable(&String::from_utf8_lossy(&process.comm)).into_owned(),
+            });
+        (rank.pid, dead.collect())
+    };
+    ranks.iter().map(of).collect()
+}

@@ -1,0 +1,243 @@
+//! How far a job is, by the lines of its rank 0.
+//!
+//! Takes the output of one rank; gives the share that is done, the time that remains and the numbers that
+//! stand beside them. Reads no clock. Without a pattern of the user's only what is certainly meant counts: a
+//! progress bar without a title, or `step 3/100`. A wrong number is worse than none.
+
+use std::time::{Duration, Instant};
+
+use regex::bytes::{Captures, Regex};
+
+use super::rules::Partial;
+use settings::{PERCENT, STEPS, TOTAL};
+use text::letters::is_hidden;
+use text::pattern;
+use verdict::outcome::Stream;
+
+/// A progress bar of tqdm without a title: one with a title counts files, shards or the batches of an epoch.
+const BAR: &str =
+    r"^\s*\d{1,3}%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<(?P<left>[\d:]+|\?)";
+/// `step 3/100`, `Iteration [3/100]`, `global_step: 3 of 100`.
+const STEP: &str = r"(?i-u:\b(?:global[_ ])?(?:step|iter|iteration)s?\b[\s:=\[(#]*(?P<step>\d+)\s*(?:/|of)\s*(?P<total>\d+)\b)";
+/// `loss=0.23`, `lr: 1e-4`.
+const NUMBER: &str = r"(?P<name>[A-Za-z_][\w./-]*)['\x22]?\s*[:=]\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:[\s,;)\]}]|$)";
+
+/// Numbers that are kept.
+const MOST: usize = 32;
+/// Letters of their names and values.
+const LONGEST: usize = 64;
+
+/// The group of the time that is left.
+const LEFT: &str = "left";
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobProgress {
+    /// From 0 to 1.
+    pub done: f64,
+    pub remaining: Option<Duration>,
+    /// As they were printed: at most 32, of 64 letters.
+    pub metrics: Vec<(String, String)>,
+}
+
+/// Reads the lines of one rank.
+#[derive(Debug)]
+pub struct ProgressLines {
+    patterns: Vec<Regex>,
+    /// The numbers of a line, where the pattern is not the user's.
+    number: Option<Regex>,
+    out: Partial,
+    err: Partial,
+    /// What is counted, and how far that came.
+    followed: Option<(f64, f64)>,
+    /// The first line, for the rate.
+    first: Option<(Instant, f64)>,
+    latest: Option<JobProgress>,
+    /// It counts again and again: each epoch, not the job.
+    starts_over: bool,
+}
+
+/// What one line says.
+struct Said {
+    done: f64,
+    /// None: the line gives a share.
+    total: Option<f64>,
+    left: Option<Duration>,
+}
+
+impl ProgressLines {
+    /// `pattern`: the user's, which takes the place of the known ones.
+    pub fn new(pattern: Option<Regex>) -> ProgressLines {
+        let own = pattern.is_some();
+        let known =
+            || [BAR, STEP].iter().filter_map(|known| pattern::compile(known).ok()).collect();
+        ProgressLines {
+            patterns: pattern.map_or_else(known, |pattern| vec![pattern]),
+            number: if own { None } else { pattern::compile(NUMBER).ok() },
+            out: Partial::default(),
+            err: Partial::default(),
+            followed: None,
+            first: None,
+            latest: None,
+            starts_over: false,
+        }
+    }
+
+    /// A part of what the rank writes. `skipped`: bytes before it are missing.
+    pub fn feed(&mut self, stream: Stream, at: Instant, skipped: bool, part: &[u8]) {
+        let own = if stream == Stream::Out { &mut self.out } else { &mut self.err };
+        let mut partial = std::mem::take(own);
+        if skipped {
+            partial.skip();
+        }
+        partial.feed(part, |line| self.take(at, line));
+        // A progress bar writes the carriage return before the line, so its last one has no end.
+        if let Some(line) = partial.unfinished().filter(|line| line.ends_with(b"]")) {
+            self.take(at, line);
+        }
+        *(if stream == Stream::Out { &mut self.out } else { &mut self.err }) = partial;
+    }
+
+    /// As of the last line that tells it.
+    pub fn latest(&self) -> Option<&JobProgress> {
+        self.latest.as_ref().filter(|_| !self.starts_over)
+    }
+
+    fn take(&mut self, at: Instant, line: &[u8]) {
+        let found =
+            self.patterns.iter().find_map(|pattern| Some((pattern, pattern.captures(line)?)));
+        let Some((pattern, captures)) = found else { return };
+        let Some(said) = said(&captures) else { return };
+        let metrics = match &self.number {
+            Some(number) => numbers(number, line),
+            None => groups(pattern, &captures),
+        };
+        if self.number.is_some() && !self.follows(&said) {
+            return;
+        }
+        let (since, from) = *self.first.get_or_insert((at, said.done));
+        let gained = said.done - from;
+        let by_rate = || {
+            let spent = at.saturating_duration_since(since).as_secs_f64();
+            let left = spent * (1.0 - said.done) / gained;
+            (gained > 0.0 && spent > 0.0).then(|| Duration::try_from_secs_f64(left).ok())?
+        };
+        let remaining = said.left.or_else(by_rate);
+        self.latest = Some(JobProgress { done: said.done, remaining, metrics });
+    }
+
+    /// Of several counters the one with the most steps is the job's: an evaluation has fewer.
+    fn follows(&mut self, said: &Said) -> bool {
+        let Some(total) = said.total else { return true };
+        match self.followed {
+            Some((known, _)) if known > total => return false,
+            Some((known, done)) if known == total && said.done < done => self.starts_over = true,
+            Some((known, _)) if known == total => {}
+            _ => self.first = None,
+        }
+        self.followed = Some((total, said.done));
+        true
+    }
+}
+
+fn text<'l>(captures: &Captures<'l>, name: &str) -> Option<&'l str> {
+    std::str::from_utf8(captures.name(name)?.as_bytes()).ok().map(str::trim)
+}
+
+fn said(captures: &Captures<'_>) -> Option<Said> {
+    let number = |name| text(captures, name)?.parse::<f64>().ok().filter(|one| one.is_finite());
+    let left = text(captures, LEFT).and_then(clock);
+    if let Some(percent) = number(PERCENT) {
+        return Some(Said { done: (percent / 100.0).clamp(0.0, 1.0), total: None, left });
+    }
+    let (step, total) = (number(STEPS)?, number(TOTAL)?);
+    (total > 0.0).then(|| Said { done: (step / total).clamp(0.0, 1.0), total: Some(total), left })
+}
+
+/// `1:02:03`, `02:03`, or seconds.
+fn clock(text: &str) -> Option<Duration> {
+    let add = |sum: u64, part: &str| sum.checked_mul(60)?.checked_add(part.parse().ok()?);
+    text.split(':').try_fold(0, add).map(Duration::from_secs)
+}
+
+fn short(text: &str) -> String {
+    text.chars().filter(|letter| !is_hidden(*letter)).take(LONGEST).collect()
+}
+
+fn numbers(number: &Regex, line: &[u8]) -> Vec<(String, String)> {
+    let found = number.captures_iter(line).take(MOST).filter_map(|captures| {
+        Some((short(text(&captures, "name")?), short(text(&captures, "value")?)))
+    });
+    let counts = |name: &str| ["step", "iter", "epoch"].iter().any(|word| name.contains(word));
+    found.filter(|(name, _)| !counts(&name.to_ascii_lowercase())).collect()
+}
+
+fn groups(pattern: &Regex, captures: &Captures<'_>) -> Vec<(String, String)> {
+    let names = pattern.capture_names().flatten();
+    let metrics = names.filter(|name| ![PERCENT, STEPS, TOTAL, LEFT].contains(name));
+    let found = metrics.filter_map(|name| Some((short(name), short(text(captures, name)?))));
+    found.take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After lines that come 10 s apart.
+    fn after(pattern: Option<&str>, parts: &[&str]) -> Option<JobProgress> {
+        let pattern = pattern.map(|text| pattern::compile(text).expect("a pattern"));
+        let mut lines = ProgressLines::new(pattern);
+        let mut at = Instant::now();
+        for part in parts {
+            lines.feed(Stream::Err, at, false, part.as_bytes());
+            at += Duration::from_secs(10);
+        }
+        lines.latest().cloned()
+    }
+
+    fn shown(progress: Option<JobProgress>) -> String {
+        let Some(JobProgress { done, remaining, metrics }) = progress else { return String::new() };
+        let left = remaining.map_or_else(String::new, |left| format!(" {} s", left.as_secs()));
+        let metrics = metrics.iter().map(|(name, value)| format!(" {name}={value}"));
+        format!("{:.0} %{left}{}", done * 100.0, metrics.collect::<String>())
+    }
+
+    #[test]
+    fn bars_and_steps_tell_how_far_a_job_is() {
+        let bar = "  3%|▎         | 30/1000 [00:10<1:05:20,  3.03it/s, loss=0.23, v_num=4]";
+        assert_eq!(shown(after(None, &[bar])), "3 % 3920 s loss=0.23 v_num=4");
+        let begins = "  0%|          | 0/1000 [00:00<?, ?it/s]";
+        assert_eq!(shown(after(None, &["\r", begins, "\r", bar])), "3 % 3920 s loss=0.23 v_num=4");
+        let steps = ["step 10/100 loss: 2.5\n", "step 20/100 loss: 1.5, lr: 1e-4 grad.norm=nan\n"];
+        assert_eq!(shown(after(None, &steps)), "20 % 80 s loss=1.5 lr=1e-4");
+        assert_eq!(shown(after(None, &["Iteration [5/10] ok\n"])), "50 %");
+        assert_eq!(shown(after(None, &["{'loss': 0.5, 'global_step': '5 of 10'}\n"])), "");
+        for other in [
+            "Loading checkpoint shards: 100%|████| 4/4 [00:01<00:00,  3.1it/s]\n",
+            "Epoch 1:  50%|█████     | 5/10 [00:01<00:01,  3.1it/s]\n",
+            "2026/11/23 step\n",
+            "step 3/0\n",
+            "footstep 3/10\n",
+        ] {
+            assert_eq!(shown(after(None, &[other])), "", "{other}");
+        }
+    }
+
+    #[test]
+    fn an_evaluation_is_not_the_job_and_an_epoch_neither() {
+        let evaluation = ["step 10/100\n", "  50%|█████| 5/10 [00:01<00:01,  3.1it/s]\n"];
+        assert_eq!(shown(after(None, &evaluation)), "10 %");
+        assert_eq!(shown(after(None, &["step 5/10\n", "step 10/100\n"])), "10 %");
+        let epochs = ["step 99/100\n", "step 1/100\n", "step 2/100\n"];
+        assert_eq!(shown(after(None, &epochs)), "", "it counts the steps of each epoch");
+    }
+
+    #[test]
+    fn the_pattern_of_the_user_takes_their_place() {
+        let share = r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)";
+        assert_eq!(shown(after(Some(share), &["done 12.5 %, loss 0.1\n"])), "12 % loss=0.1");
+        assert_eq!(shown(after(Some(share), &["step 10/100\n"])), "");
+        let steps = r"it (?P<step>\d+) of (?P<total>\d+), (?P<left>\d+) s left";
+        let again = ["it 9 of 10, 1 s left\n", "it 1 of 10, 9 s left\n"];
+        assert_eq!(shown(after(Some(steps), &again)), "10 % 9 s", "it was set back");
+    }
+}

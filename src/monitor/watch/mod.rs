@@ -1,0 +1,48 @@
+//! Watches a running job and its node.
+//!
+//! Takes the starts and ends of ranks; gives samples of them and of the node, whether they make
+//! progress, what shows why they make none, and who holds the others back. Runs in threads of its
+//! own, so that it never blocks the supervision.
+
+mod awake;
+mod collectives;
+mod connections;
+mod control;
+mod dump_pipe;
+mod faulthandler;
+mod gather;
+mod job_progress;
+mod node;
+mod program;
+mod progress;
+mod pulse;
+pub mod ras;
+mod readings;
+mod records;
+mod rules;
+mod sample;
+mod sampler;
+mod slow;
+mod surroundings;
+
+pub use awake::Awake;
+pub use control::ControlSocket;
+pub use gather::{evidence, gives_up_ns};
+pub use job_progress::{JobProgress, ProgressLines};
+pub use node::{GpuUse, NodeSources};
+pub use node::{Reason, ReasonKind};
+pub use progress::{Progress, Standing};
+pub use pulse::pulse;
+pub use ras::{Behind, RasSource, RasVerdict};
+pub use readings::WatchedNode;
+pub use records::{Cut, now_ns};
+pub use rules::{Breach, Rules};
+#[cfg(any(test, feature = "fixtures"))]
+pub use sample::RankSample;
+pub use sample::Sample;
+pub use sample::{GpuSample, HcaSample, InterfaceSample, MemorySample};
+pub use sampler::{SampleSinks, Sampler, Sampling, SamplingPace};
+pub use slow::{
+    AskNodes, Clock, ClockedSample, NodeSample, SampledNode, Slow, SlowNews, SlowPace, SlowWatch,
+};
+pub use surroundings::{Surroundings, node_document, ras_report};

@@ -1,0 +1,20 @@
+//! What the node does to its ranks: counters of pressure, limits, links and GPUs, read twice.
+//!
+//! Takes the [`Host`](linux::host::Host) and the pids of the ranks; gives a [`NodeReading`], and
+//! of two of them a `NodeChange` with the `Reason`s for which a rank may be slow or stand
+//! still. Names only what is abnormal. Never waits longer than it was told, even if a file
+//! system or a driver hangs.
+
+mod change;
+mod gpus;
+mod groups;
+mod kernel;
+mod reading;
+mod reason;
+#[cfg(test)]
+mod tests;
+
+pub use gpus::GpuUse;
+pub use reading::NodeSources;
+pub(crate) use reading::{NodeReader, NodeReading, Parts};
+pub use reason::{Reason, ReasonKind};

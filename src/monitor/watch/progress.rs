@@ -1,0 +1,338 @@
+//! Decides whether the ranks of a node make progress. Pure: takes [`Pulse`]s with their times.
+//!
+//! A rank moves when it writes a line or completes a collective. It is busy when it uses a processor,
+//! reads or writes. Waiting for a collective can cost a processor as well (NCCL and CUDA poll), so of a
+//! rank that waits for others only moving counts, and bytes that flow between ranks.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use text::rank::GlobalRank;
+
+/// Part of a core below which a rank does not compute: loops that poll use a few percent.
+const BUSY: f64 = 0.10;
+/// Bytes read or written in a second below which it does no I/O: loops that poll read less, slow downloads
+/// more.
+const BUSY_IO: f64 = 4.0 * 1024.0;
+/// Bytes of one connection to another rank or to torch's store in a second below which they are words of ranks
+/// that wait: each polls the store, some a hundred times in a second.
+const BUSY_JOB: f64 = 64.0 * 1024.0;
+/// Bytes that are written to disks in a second, for a rank that waits for that.
+const BUSY_DISK: f64 = 64.0 * 1024.0;
+/// The node's interfaces: below it other programs and heartbeats.
+const BUSY_NETWORK: f64 = 1024.0 * 1024.0;
+/// A job that stood still for so long and went on by itself has such pauses: the next one has to be so
+/// much longer.
+const LONGER: u32 = 3;
+/// The connections of a job are worth a look after this part of the time.
+const QUIET_PART: u32 = 4;
+
+/// What a rank had done so far, when it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pulse {
+    /// Processor time of the rank and of what it started.
+    pub cpu: Duration,
+    /// Bytes that they read and wrote.
+    pub io: u64,
+    /// Bytes of its output.
+    pub output: u64,
+    /// Changes with each collective that it enters or leaves; None: it does not say.
+    pub collectives: Option<u64>,
+    /// It has entered a collective that it has not left.
+    pub waits: bool,
+    /// How often its first thread went to sleep, where it is in a call that reads or writes: one that moves
+    /// many bytes sleeps again and again, and one on a dead file system once.
+    pub sleeps: Option<u64>,
+    /// A process of it sleeps in the kernel and cannot be interrupted, as in fsync.
+    pub in_disk: bool,
+}
+
+/// A TCP connection of a rank or of what it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    pub rank: GlobalRank,
+    pub inode: u32,
+    /// What it carried so far, both ways.
+    pub bytes: u64,
+    /// The other end is torch's store or another rank.
+    pub of_job: bool,
+}
+
+/// What a node had done so far.
+#[derive(Debug, Clone, Default)]
+pub struct NodePulse {
+    pub ranks: BTreeMap<GlobalRank, Pulse>,
+    /// The connections of the ranks; None: nobody looked, or the kernel does not say.
+    pub carried: Option<Vec<Carried>>,
+    /// Bytes that its interfaces carried.
+    pub network: u64,
+    /// Bytes that wait to be written to disks. What shrinks is being written, perhaps for another program.
+    pub dirty: u64,
+}
+
+/// How the ranks of this node stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Some rank moves, or did so lately.
+    Moves,
+    /// None has moved since then, but some compute, read or write.
+    HeldUp { since: Instant },
+    /// Nothing has happened since then.
+    Still { since: Instant },
+}
+
+/// Bytes of the connections of a rank since the last look.
+#[derive(Debug, Clone, Copy, Default)]
+struct Grown {
+    /// Of the connection to another rank or to torch's store that carried the most.
+    between_ranks: u64,
+    /// Of all others.
+    elsewhere: u64,
+}
+
+#[derive(Debug)]
+struct Track {
+    pulse: Pulse,
+    moved: Instant,
+    busy: Instant,
+    /// When it last used a processor.
+    computed: Option<Instant>,
+    /// When bytes last flowed between it and another rank.
+    flowed: Option<Instant>,
+    /// When it was last in the kernel while the machine wrote to its disks.
+    drains: Option<Instant>,
+    /// Since when it was in the kernel at each look, and could not be interrupted.
+    in_disk: Option<Instant>,
+}
+
+/// What is known of the ranks of a node.
+#[derive(Debug)]
+pub struct Progress {
+    ranks: BTreeMap<GlobalRank, Track>,
+    at: Option<Instant>,
+    /// When all began afresh.
+    afresh: Option<Instant>,
+    /// When a rank had last moved then.
+    moved_before: Option<Instant>,
+    /// Bytes of each connection, by its inode.
+    connections: Option<BTreeMap<u32, u64>>,
+    network: u64,
+    dirty: u64,
+    /// When bytes last flowed over the interfaces or between ranks.
+    carried: Option<Instant>,
+    /// As long as it takes to say that the job stands still.
+    after: Duration,
+    /// The longest time at least as long after which the ranks went on by themselves.
+    longest_pause: Duration,
+}
+
+impl Progress {
+    pub fn new(after: Duration) -> Progress {
+        Progress {
+            ranks: BTreeMap::new(),
+            at: None,
+            afresh: None,
+            moved_before: None,
+            connections: None,
+            network: 0,
+            dirty: 0,
+            carried: None,
+            after,
+            longest_pause: Duration::ZERO,
+        }
+    }
+
+    /// Begins anew, since nobody looked for a while: what was not seen in it has not stood still.
+    pub fn begin_afresh(&mut self, now: Instant) {
+        self.moved_before = self.last_moved();
+        for track in self.ranks.values_mut() {
+            (track.moved, track.busy) = (now, now);
+            track.in_disk = track.in_disk.map(|_| now);
+        }
+        (self.at, self.connections, self.afresh) = (None, None, Some(now));
+    }
+
+    /// Takes the next pulse. A rank that is not in it has ended.
+    pub fn note(&mut self, now: Instant, pulse: &NodePulse) {
+        let before = self.still_since();
+        let passed =
+            self.at.map(|at| now.duration_since(at).as_secs_f64()).filter(|time| *time > 0.0);
+        let rate = |new: u64, old: u64| new.abs_diff(old) as f64 / passed.unwrap_or(1.0);
+        if passed.is_some() && rate(pulse.network, self.network) > BUSY_NETWORK {
+            self.carried = Some(now);
+        }
+        let drains = passed.is_some()
+            && self.dirty > pulse.dirty
+            && rate(pulse.dirty, self.dirty) > BUSY_DISK;
+        let all = self.ranks.len();
+        self.ranks.retain(|rank, _| pulse.ranks.contains_key(rank));
+        let ended = self.ranks.len() < all;
+        let grown = self.grown(pulse.carried.as_deref());
+        for (rank, new) in &pulse.ranks {
+            let track = self.ranks.entry(*rank).or_insert(Track {
+                pulse: *new,
+                moved: now,
+                busy: now,
+                computed: None,
+                flowed: None,
+                drains: None,
+                in_disk: None,
+            });
+            let old = track.pulse;
+            if ended || new.output != old.output || new.collectives != old.collectives {
+                track.moved = now;
+            }
+            let computes = rate(millis(new.cpu), millis(old.cpu)) / 1000.0 > BUSY;
+            let transfers = matches!((old.sleeps, new.sleeps), (Some(old), Some(new)) if new > old);
+            let grown = grown.get(rank).copied().unwrap_or_default();
+            let flows = rate(grown.between_ranks, 0) > BUSY_JOB;
+            let reads_or_writes = rate(new.io, old.io) > BUSY_IO
+                || rate(grown.elsewhere, 0) > BUSY_IO
+                || transfers
+                || flows;
+            if computes || reads_or_writes {
+                track.busy = now;
+            }
+            if computes {
+                track.computed = Some(now);
+            }
+            if flows {
+                (track.flowed, self.carried) = (Some(now), Some(now));
+            }
+            if drains && new.in_disk {
+                track.drains = Some(now);
+            }
+            track.in_disk = new.in_disk.then(|| track.in_disk.unwrap_or(now));
+            track.pulse = *new;
+        }
+        (self.at, self.network, self.dirty) = (Some(now), pulse.network, pulse.dirty);
+        // A pause of the job itself ends with a step, not with whatever else the machine does.
+        if let (Some(before), false) = (before, ended)
+            && self.moved() == Some(now)
+        {
+            let pause = now.duration_since(before);
+            if pause >= self.after {
+                self.longest_pause = self.longest_pause.max(pause);
+            }
+        }
+    }
+
+    /// By how much the connections of each rank have grown since the last look.
+    fn grown(&mut self, carried: Option<&[Carried]>) -> BTreeMap<GlobalRank, Grown> {
+        let known =
+            |carried: &[Carried]| carried.iter().map(|one| (one.inode, one.bytes)).collect();
+        let before = std::mem::replace(&mut self.connections, carried.map(known));
+        let mut grown: BTreeMap<GlobalRank, Grown> = BTreeMap::new();
+        let Some(before) = before else { return grown };
+        for one in carried.unwrap_or_default() {
+            let of_rank = grown.entry(one.rank).or_default();
+            // One that is new was made since.
+            let known = before.get(&one.inode).copied().unwrap_or_default();
+            let bytes = one.bytes.saturating_sub(known);
+            if one.of_job {
+                of_rank.between_ranks = of_rank.between_ranks.max(bytes);
+            } else {
+                of_rank.elsewhere = of_rank.elsewhere.saturating_add(bytes);
+            }
+        }
+        grown
+    }
+
+    /// Since when no rank has moved, or been busy while nobody waited for it.
+    fn still_since(&self) -> Option<Instant> {
+        let last = |track: &Track| {
+            if track.pulse.waits {
+                return track.moved.max(track.flowed.unwrap_or(track.moved));
+            }
+            track.moved.max(track.busy).max(track.drains.unwrap_or(track.busy))
+        };
+        self.ranks.values().map(last).max()
+    }
+
+    pub fn standing(&self, now: Instant) -> Standing {
+        let patience = self.longest_pause.saturating_mul(LONGER).min(self.after * MOST_PATIENCE);
+        let longest = self.after.max(patience);
+        let (Some(still), Some(moved)) =
+            (self.still_since(), self.ranks.values().map(|track| track.moved).max())
+        else {
+            return Standing::Moves;
+        };
+        if now.duration_since(still) >= longest {
+            return Standing::Still { since: still };
+        }
+        if now.duration_since(moved) >= longest {
+            return Standing::HeldUp { since: moved };
+        }
+        Standing::Moves
+    }
+
+    /// Since when no rank has moved, whatever is busy.
+    pub fn moved(&self) -> Option<Instant> {
+        self.ranks.values().map(|track| track.moved).max()
+    }
+
+    /// When a rank last moved, also if all began afresh since then.
+    pub fn last_moved(&self) -> Option<Instant> {
+        if self.has_moved() { self.moved() } else { self.moved_before }
+    }
+
+    /// Whether some rank has moved since all began afresh.
+    pub fn has_moved(&self) -> bool {
+        self.afresh.is_none_or(|afresh| self.moved().is_some_and(|moved| moved > afresh))
+    }
+
+    /// Whether nothing has moved for a part of the time after which the job stands still.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.moved().is_some_and(|moved| now.duration_since(moved) >= self.after / QUIET_PART)
+    }
+
+    /// Whether a rank used a processor within this time.
+    pub fn computes(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        let at = self.ranks.get(&rank).and_then(|track| track.computed);
+        at.is_some_and(|at| now.duration_since(at) < within)
+    }
+
+    /// Whether a rank computed, read or wrote within this time.
+    pub fn is_busy(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        self.ranks.get(&rank).is_some_and(|track| now.duration_since(track.busy) < within)
+    }
+
+    /// Whether a rank was in the kernel within this time while the machine wrote to its disks.
+    pub fn drains(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        let at = self.ranks.get(&rank).and_then(|track| track.drains);
+        at.is_some_and(|at| now.duration_since(at) < within)
+    }
+
+    /// Whether a rank has been in the kernel for half of the time, and could not be interrupted. At any
+    /// one look every process may be, for an instant.
+    pub fn is_stuck(&self, rank: GlobalRank, now: Instant) -> bool {
+        let since = self.ranks.get(&rank).and_then(|track| track.in_disk);
+        since.is_some_and(|since| now.duration_since(since) >= self.after / 2)
+    }
+
+    /// Whether bytes flowed over the interfaces or between ranks within this time.
+    pub fn carries(&self, now: Instant, within: Duration) -> bool {
+        self.carried.is_some_and(|at| now.duration_since(at) < within)
+    }
+
+    /// What the ranks said of their collectives at the last look, those that said something.
+    pub fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
+        let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.pulse.collectives?));
+        self.ranks.iter().filter_map(count).collect()
+    }
+
+    /// Whether some rank waits in a collective.
+    pub fn waits(&self) -> bool {
+        self.ranks.values().any(|track| track.pulse.waits)
+    }
+}
+
+/// However long the pauses were, one that is so many times longer than asked for is none.
+const MOST_PATIENCE: u32 = 12;
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Reads what the ranks of this node have done so far: from /proc, and from their worker servers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use super::collectives::{self, Count};
+use super::connections::{self, Connection};
+use super::program::program;
+use super::progress::{Carried, NodePulse, Pulse};
+use diagnose::stacks::call;
+use linux::deadline::io_with_deadline;
+use linux::procfs;
+use text::rank::GlobalRank;
+
+/// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
+const TICK: Duration = Duration::from_millis(10);
+/// For the environment of a process.
+const ENVIRON: Duration = Duration::from_millis(200);
+
+/// What the ranks with these pids have done. `output`: bytes that a rank has written. `control`: the
+/// folder of their worker servers. `connected`: whether their connections are looked at as well, which only
+/// what seems to stand still is worth. Takes as long as the servers need to answer, at most two seconds.
+pub fn pulse(
+    proc: &Path,
+    ranks: &BTreeMap<GlobalRank, i32>,
+    output: impl Fn(GlobalRank) -> u64,
+    control: Option<&Path>,
+    connected: bool,
+) -> NodePulse {
+    let all = procfs::scan(proc);
+    let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
+    let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
+    let mut store = None;
+    let read = |(rank, pid): (&GlobalRank, &i32)| {
+        let below = procfs::descendants_in(&all, &[*pid]);
+        let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
+        let program = program(&all, *pid, |member| counts.contains_key(&member));
+        let is_held = |pid: i32| all.get(&pid).is_some_and(|process| process.state == b'D');
+        let in_disk = family.clone().any(is_held);
+        let sleeps = sleeps(&proc.join(program.to_string()));
+        let mut pulse = Pulse { output: output(*rank), in_disk, sleeps, ..Pulse::default() };
+        for member in family {
+            let folder = proc.join(member.to_string());
+            if connected {
+                owners.extend(connections::sockets(&folder).into_iter().map(|one| (one, *rank)));
+            }
+            pulse.cpu += cpu(&folder).unwrap_or_default();
+            pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
+        }
+        if connected && store.is_none() {
+            store = store_port(proc, program);
+        }
+        if let Some(count) = counts.get(&program) {
+            (pulse.collectives, pulse.waits) = (Some(count.sum), count.waits);
+        }
+        (*rank, pulse)
+    };
+    let ranks = ranks.iter().map(read).collect();
+    let found = connected.then(connections::connections).flatten();
+    let carried = found.map(|found| carried(&found, &owners, store));
+    NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
+}
+
+/// The connections of these ranks. Those to torch's store and to other ranks carry words while all only wait.
+fn carried(
+    all: &[Connection],
+    owners: &BTreeMap<u32, GlobalRank>,
+    store: Option<u16>,
+) -> Vec<Carried> {
+    let owner = |one: &Connection| owners.get(&one.inode).copied();
+    let by_ends: HashMap<_, _> =
+        all.iter().filter_map(|one| Some(((one.local, one.peer), owner(one)?))).collect();
+    let of_rank = |one: &Connection| {
+        let rank = owner(one)?;
+        let peer = by_ends.get(&(one.peer, one.local));
+        let of_store = [one.local.port(), one.peer.port()].map(Some).contains(&store);
+        let of_job = of_store || peer.is_some_and(|peer| *peer != rank);
+        Some(Carried { rank, inode: one.inode, bytes: one.bytes, of_job })
+    };
+    all.iter().filter_map(of_rank).collect()
+}
+
+/// The port at which torch's store is, as a process has it in its environment.
+pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
+    let path = proc.join(pid.to_string()).join("environ");
+    // A process that holds its own memory lock keeps who reads that.
+    let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
+    let environ = procfs::split_nul(&environ);
+    String::from_utf8_lossy(procfs::variable(&environ, "MASTER_PORT")?).trim().parse().ok()
+}
+
+/// Of the process and of the children that it has waited for.
+fn cpu(process: &Path) -> Option<Duration> {
+    let stat = std::fs::read(process.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, rest) = stat.rsplit_once(')')?;
+    // The state is field 3; utime, stime, cutime and cstime are fields 14 to 17.
+    let ticks = rest.split_ascii_whitespace().skip(11).take(4);
+    let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
+/// Bytes of calls, and of pages that were read or made dirty: those of a long write grow before it
+/// returns.
+fn io(process: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(process.join("io")).ok()?;
+    let counted = ["rchar", "wchar", "read_bytes", "write_bytes"];
+    let rows = text.lines().filter_map(|line| line.split_once(": "));
+    let counts =
+        rows.filter(|(name, _)| counted.contains(name)).map(|(_, count)| count.trim().parse());
+    Some(counts.flatten().fold(0, |sum: u64, count: u64| sum.saturating_add(count)))
+}
+
+/// How often the first thread of a process went to sleep, if it is in a call that reads or writes.
+fn sleeps(process: &Path) -> Option<u64> {
+    const TRANSFERS: &[&str] = &[
+        "read",
+        "write",
+        "pread64",
+        "pwrite64",
+        "readv",
+        "writev",
+        "preadv",
+        "pwritev",
+        "fsync",
+        "fdatasync",
+        "msync",
+        "sync_file_range",
+        "recvfrom",
+        "recvmsg",
+        "sendto",
+        "sendmsg",
+        "sendfile",
+        "copy_file_range",
+    ];
+    if !TRANSFERS.contains(&first_call(process)?) {
+        return None;
+    }
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let rows = status.lines().filter_map(|line| line.split_once(':'));
+    let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
+    switches.next()?.1.trim().parse().ok()
+}
+
+/// The call in which the first thread of a process is.
+fn first_call(process: &Path) -> Option<&'static str> {
+    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
+    let number = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(call(number)?.0)
+}
+
+/// Bytes that all interfaces but the loopback carried.
+fn network(proc: &Path) -> u64 {
+    let text = std::fs::read_to_string(proc.join("self/net/dev")).unwrap_or_default();
+    let rows = text.lines().filter_map(|line| line.split_once(':'));
+    let carried = rows.filter(|(name, _)| name.trim() != "lo").flat_map(|(_, counts)| {
+        // Received bytes are the first number, sent ones the ninth.
+        let counts: Vec<u64> =
+            counts.split_ascii_whitespace().filter_map(|count| count.parse().ok()).collect();
+        [counts.first().copied(), counts.get(8).copied()]
+    });
+    carried.flatten().fold(0, u64::saturating_add)
+}
+
+/// Bytes that are to be written to disks.
+fn dirty(proc: &Path) -> u64 {
+    let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let rows = text.lines().filter_map(|line| line.split_once(':'));
+    let kib = rows
+        .filter(|(name, _)| ["Dirty", "Writeback"].contains(name))
+        .filter_map(|(_, size)| size.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.fold(0, |sum: u64, kib| sum.saturating_add(kib.saturating_mul(1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_does_is_seen() {
+        let proc = Path::new("/proc");
+        let own = std::process::id().cast_signed();
+        let ranks = BTreeMap::from([(GlobalRank(0), own)]);
+        let look = || {
+            let all = pulse(proc, &ranks, |_| 7, None, false);
+            *all.ranks.get(&GlobalRank(0)).expect("this process")
+        };
+        let before = look();
+        let until = Instant::now() + Duration::from_secs(20);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), vec![1; 1 << 20]).expect("written");
+        while look().cpu < before.cpu + Duration::from_millis(50) {
+            assert!(Instant::now() < until, "no processor time is seen");
+        }
+        let after = look();
+        assert!(after.io >= before.io + (1 << 20), "{after:?} after {before:?}");
+        assert_eq!((after.output, after.collectives, after.waits), (7, None, false));
+    }
+
+    #[test]
+    fn a_replayed_proc_is_read() {
+        let proc = tempfile::tempdir().expect("a folder");
+        let folder = proc.path().join("self/net");
+        std::fs::create_dir_all(&folder).expect("made");
+        let table = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  eth0: 1000 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n";
+        std::fs::write(folder.join("dev"), table).expect("written");
+        std::fs::write(
+            proc.path().join("meminfo"),
+            "MemTotal: 9 kB\nDirty:  4 kB\nWriteback:   1 kB\n",
+        )
+        .expect("written");
+        assert_eq!((network(proc.path()), dirty(proc.path())), (1200, 5 * 1024));
+    }
+}

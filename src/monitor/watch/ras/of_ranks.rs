@@ -1,0 +1,128 @@
+//! Whether and where the RAS of these ranks is asked.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::client::{ADDRESS, RasError, RasReport, ask};
+use super::view::RasVerdict;
+use linux::deadline::with_deadline;
+use linux::host::Host;
+use linux::procfs;
+use text::rank::GlobalRank;
+
+/// 0 switches it off.
+const ENABLED: &str = "NCCL_RAS_ENABLE";
+/// What remains for the environments of the ranks, which are read at first.
+const LEAST: Duration = Duration::from_millis(500);
+
+/// Ranks with the pids of processes.
+type Pids = Vec<(GlobalRank, i32)>;
+
+/// Which ranks may have a RAS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RasSource {
+    /// They use GPUs, so it listens unless it is switched off.
+    Gpus,
+    /// Only if they name its address.
+    IfNamed,
+}
+
+/// The report of the job that these ranks belong to. None: it has no RAS to be asked. Blocks for
+/// `timeout` at most.
+pub fn report(
+    source: RasSource,
+    ranks: &[(GlobalRank, i32)],
+    timeout: Duration,
+) -> Option<Result<RasReport, RasError>> {
+    Some(asked(source, ranks, timeout)?.1)
+}
+
+/// What the report means. None also where none can be read. `world`: ranks of the job.
+pub fn verdict(
+    source: RasSource,
+    world: Option<u32>,
+    ranks: &[(GlobalRank, i32)],
+    timeout: Duration,
+) -> Option<RasVerdict> {
+    let (processes, report) = asked(source, ranks, timeout)?;
+    Some(report.ok()?.view?.verdict(world, &processes))
+}
+
+/// With the processes of the ranks.
+fn asked(
+    source: RasSource,
+    ranks: &[(GlobalRank, i32)],
+    timeout: Duration,
+) -> Option<(Pids, Result<RasReport, RasError>)> {
+    let until = Instant::now() + timeout;
+    let own = ranks.to_vec();
+    let (address, processes) = with_deadline(timeout.saturating_sub(LEAST), move || {
+        let host = Host::live();
+        Some((address(&host, source, &own)?, processes(&own)))
+    })??;
+    let left = until.saturating_duration_since(Instant::now());
+    let report = ask(address.as_deref(), &processes, left);
+    Some((processes, report))
+}
+
+/// That of the first rank that has one; NCCL's own is None. None at all without a RAS.
+fn address(host: &Host, source: RasSource, ranks: &[(GlobalRank, i32)]) -> Option<Option<String>> {
+    ranks.iter().find_map(|(_, pid)| {
+        // Whose environment is hidden has what NCCL assumes.
+        let environ = procfs::environ(host, *pid).unwrap_or_default();
+        let value = |name| {
+            let value = String::from_utf8_lossy(procfs::variable(&environ, name)?).into_owned();
+            Some(value).filter(|value| !value.is_empty())
+        };
+        let named = value(ADDRESS);
+        let is_on = value(ENABLED).is_none_or(|value| value.trim() != "0");
+        (is_on && (named.is_some() || source == RasSource::Gpus)).then_some(named)
+    })
+}
+
+/// The ranks with the pids of their processes and of all that these started: any of them may be the one that
+/// uses NCCL.
+fn processes(ranks: &[(GlobalRank, i32)]) -> Pids {
+    let all = procfs::scan(Path::new("/proc"));
+    let below = |rank: &(GlobalRank, i32)| {
+        let rank = *rank;
+        let below = procfs::descendants_in(&all, &[rank.1]);
+        std::iter::once(rank).chain(below.into_iter().map(move |one| (rank.0, one.pid)))
+    };
+    ranks.iter().flat_map(below).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A process with this environment, which waits for its input to end.
+    fn rank(variables: &[(&str, &str)]) -> Child {
+        let mut command = Command::new("cat");
+        command.env_clear().envs(variables.iter().copied());
+        command.stdin(std::process::Stdio::piped()).spawn().expect("cat")
+    }
+
+    #[test]
+    fn the_ranks_say_where_they_listen_and_whether() {
+        let host = Host::live();
+        let named = Some(Some("127.0.0.1:4000".to_owned()));
+        for (variables, gpus, else_named) in [
+            (&[(ADDRESS, "127.0.0.1:4000")][..], &named, &named),
+            (&[(ADDRESS, "127.0.0.1:4000"), (ENABLED, "0")], &None, &None),
+            (&[(ADDRESS, "127.0.0.1:4000"), (ENABLED, "1")], &named, &named),
+            (&[], &Some(None), &None),
+            (&[(ADDRESS, "")], &Some(None), &None),
+        ] {
+            let mut child = rank(variables);
+            let ranks = [(GlobalRank(0), child.id().cast_signed())];
+            assert_eq!(&address(&host, RasSource::Gpus, &ranks), gpus, "{variables:?}");
+            assert_eq!(&address(&host, RasSource::IfNamed, &ranks), else_named, "{variables:?}");
+            assert!(processes(&ranks).contains(&ranks[0]));
+            drop(child.stdin.take());
+            child.wait().expect("it ends");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How far the clock of another node is ahead, by questions and answers.
+
+/// How much clocks may drift apart, in parts of the time: ten times what a healthy one does.
+const DRIFT: i64 = 10_000;
+
+/// Of a node, against the clock of who asks. It is ahead by a time between these, in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Clock {
+    least: i64,
+    most: i64,
+    /// When it was measured, by the clock of who asks.
+    at: i64,
+}
+
+impl Clock {
+    /// `theirs`: what it showed when it answered. `asked`, `answered`: what ours showed.
+    pub fn of(theirs: i64, asked: i64, answered: i64) -> Clock {
+        let least = theirs.saturating_sub(answered);
+        Clock { least, most: theirs.saturating_sub(asked).max(least), at: answered }
+    }
+
+    /// What both measurements allow: the shortest way there and the shortest way back count. A clock
+    /// that was set in between is as the later measurement shows it.
+    pub fn and(self, later: Clock) -> Clock {
+        let drift = later.at.saturating_sub(self.at).max(0) / DRIFT;
+        let least = self.least.saturating_sub(drift).max(later.least);
+        let most = self.most.saturating_add(drift).min(later.most);
+        if least <= most { Clock { least, most, at: later.at } } else { later }
+    }
+
+    /// In ns.
+    pub fn ahead(self) -> i64 {
+        self.least.saturating_add(self.doubt())
+    }
+
+    /// How much more or less it may be, in ns.
+    pub fn doubt(self) -> i64 {
+        self.most.saturating_sub(self.least) / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(clock: Clock) -> (i64, i64) {
+        (clock.ahead(), clock.doubt())
+    }
+
+    #[test]
+    fn the_shortest_ways_there_and_back_count() {
+        // 1000 ns ahead: 100 ns there and 800 back, then 700 there and 60 back.
+        let slow_back = Clock::of(1_100, 0, 900);
+        assert_eq!(shown(slow_back), (650, 450));
+        let slow_there = Clock::of(3_700, 2_000, 2_760);
+        assert_eq!(shown(slow_there), (1_320, 380));
+        assert_eq!(shown(slow_back.and(slow_there)), (1_020, 80));
+    }
+
+    #[test]
+    fn an_old_measurement_says_less_and_none_of_a_clock_that_was_set() {
+        let second = 1_000_000_000;
+        let old = Clock::of(1_000, 0, 0);
+        let later = Clock::of(20 * second, 15 * second, 25 * second);
+        assert_eq!(shown(old.and(later)), (1_000, 25 * second / DRIFT));
+        let set = Clock::of(90 * second, second, second + 2_000);
+        assert_eq!(old.and(set), set);
+    }
+
+    #[test]
+    fn any_times_are_taken() {
+        let odd = [i64::MIN, -1, 0, i64::MAX];
+        for (theirs, asked) in odd.into_iter().flat_map(|one| odd.map(|other| (one, other))) {
+            let clock = Clock::of(theirs, asked, i64::MIN).and(Clock::of(asked, theirs, i64::MAX));
+            assert!(clock.doubt() >= 0, "{clock:?}");
+        }
+    }
+}

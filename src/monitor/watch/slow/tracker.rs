@@ -1,0 +1,123 @@
+//! From what single looks show to what is told.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::watch::node::Reason;
+use diagnose::recorder::Late;
+use text::rank::GlobalRank;
+
+/// Looks one after the other that must agree.
+const AGREE: u32 = 2;
+
+/// A rank that holds others back.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Slow {
+    pub rank: GlobalRank,
+    pub group: String,
+    /// Collectives that were compared.
+    pub of: usize,
+    /// The share of them to which it came last.
+    pub share: f64,
+    /// How late it came to those, in the median.
+    pub median_ms: f64,
+    /// The share of the time that the others lost by it.
+    pub lost: f64,
+    /// What its node shows; empty: nothing abnormal; None: the node did not say.
+    pub reasons: Option<Vec<Reason>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum SlowNews {
+    Slow(Slow),
+    /// It no longer holds the others back.
+    Over(GlobalRank),
+}
+
+/// How often in a row each rank was late, or was not after it was told.
+#[derive(Debug, Default)]
+pub(super) struct Tracker(BTreeMap<GlobalRank, Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    told: bool,
+    /// Looks that contradict what was told.
+    other: u32,
+}
+
+impl Tracker {
+    /// One look. `late`: the ranks that it shows.
+    pub(super) fn look(&mut self, late: &[Late]) -> Vec<SlowNews> {
+        let late: BTreeMap<GlobalRank, &Late> =
+            late.iter().map(|one| (GlobalRank(one.rank), one)).collect();
+        for rank in late.keys() {
+            self.0.entry(*rank).or_default();
+        }
+        let mut news = Vec::new();
+        for (rank, seen) in &mut self.0 {
+            let now = late.get(rank);
+            seen.other = if now.is_some() == seen.told { 0 } else { seen.other + 1 };
+            if seen.other < AGREE {
+                continue;
+            }
+            (seen.told, seen.other) = (now.is_some(), 0);
+            news.push(match now {
+                Some(late) => SlowNews::Slow(slow(late)),
+                None => SlowNews::Over(*rank),
+            });
+        }
+        self.0.retain(|_, seen| seen.told || seen.other > 0);
+        news
+    }
+}
+
+fn slow(late: &Late) -> Slow {
+    Slow {
+        rank: GlobalRank(late.rank),
+        group: late.group.clone(),
+        of: late.of,
+        share: late.share,
+        median_ms: late.median_ns as f64 / 1e6,
+        lost: late.lost,
+        reasons: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn late(rank: u32) -> Late {
+        Late { rank, group: "g".to_owned(), of: 100, share: 0.9, median_ns: 20_000_000, lost: 0.4 }
+    }
+
+    fn told(tracker: &mut Tracker, late: &[Late]) -> Vec<(bool, u32)> {
+        let news = tracker.look(late);
+        let one = |news: &SlowNews| match news {
+            SlowNews::Slow(slow) => (true, slow.rank.0),
+            SlowNews::Over(rank) => (false, rank.0),
+        };
+        news.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_slow_rank_is_told_once_and_that_it_is_over_once() {
+        let mut tracker = Tracker::default();
+        let slow = [late(3)];
+        let looks: [&[Late]; 9] = [&slow, &slow, &slow, &slow, &[], &slow, &[], &[], &[]];
+        let all: Vec<_> = looks.iter().map(|look| told(&mut tracker, look)).collect();
+        let expected: [&[(bool, u32)]; 9] =
+            [&[], &[(true, 3)], &[], &[], &[], &[], &[], &[(false, 3)], &[]];
+        assert_eq!(all, expected);
+        assert!(tracker.0.is_empty());
+    }
+
+    #[test]
+    fn ranks_that_take_turns_are_not_told() {
+        let mut tracker = Tracker::default();
+        for turn in 0..10 {
+            assert_eq!(told(&mut tracker, &[late(turn % 2)]), []);
+        }
+    }
+}

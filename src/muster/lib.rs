@@ -1,0 +1,54 @@
+//! The muster: the nodes of a job meet before the start, agree on one plan, and share one
+//! verdict.
+//!
+//! Owns the connections between the nodes of a job: the listener of node 0 on the master port,
+//! the protocol, and which nodes still run. Takes a [`Config`] and this node's [`NodeSummary`];
+//! gives the summaries of all nodes ([`gather`]) or node 0's agreement ([`join`]), then a
+//! [`Session`] of events and [`Questions`], whose content it does not know. Never decides a layout,
+//! never starts or stops anything, and no frame of its own carries a command, a path or a variable.
+//!
+//! Node 0 is the centre of a star. It listens on the master port until all have
+//! arrived, closes the listener and keeps the connections: torchrun then binds the
+//! same port beside them, so no second port must be free or open.
+
+#![deny(unsafe_code)]
+
+mod client;
+mod clock;
+mod config;
+mod connection_limiter;
+mod foreign;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod keepalive;
+mod links;
+pub mod names;
+pub mod net;
+mod protocol;
+mod questions;
+mod reach;
+mod second_port;
+mod server;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use client::decline::{Declined, decline};
+pub use client::join::{Joined, join};
+pub use client::offer::Accepted;
+pub use clock::now;
+pub use config::{Config, Without};
+pub use foreign::store::{StoreMark, mark};
+pub use keepalive::PEER_TIMEOUT;
+pub use links::endpoint::MeasureTarget;
+pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
+pub use protocol::{
+    Again, Decide, Difference, LinkReport, Loss, MeasureEndpoint, NoAnswer, NodeResult, Property,
+    Seat, VARIABLE as SECRET,
+};
+pub use protocol::{Agreement, Cause, MemberKind, Memory, NodeSummary, Purpose, Secret};
+pub use questions::{Packed, Questions};
+pub use server::compare::refuse_differences;
+pub use server::decline::turn_away;
+pub use server::gather::{Assembly, Settled, gather};
+pub use session::{Session, SessionEvent};

@@ -1,0 +1,322 @@
+//! Dials a peer until it answers: resolve, connect to each address, pause, repeat, up to a
+//! deadline.
+//!
+//! Owns the pauses and the attempts; the caller judges a connection and decides when the wait is
+//! over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::names::{self, LastResort};
+use linux::host::Host;
+use text::lang::{Text, cause};
+use text::text;
+use verdict::{Id, Refusal};
+
+/// Timeout of one connection attempt; a dropped SYN is repeated after 1 s and 3 s.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Timeout of one round of name resolution.
+const RESOLVE: Duration = Duration::from_secs(8);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DialError {
+    /// The name has no address; questions and answers.
+    Name(Text),
+    /// No answer, or an error of the network.
+    Unreachable(SocketAddr, Text),
+    /// The host is up, but nothing listens.
+    Refused(SocketAddr),
+    /// The connection was accepted but did not stay open.
+    Closed(SocketAddr, Text),
+}
+
+impl DialError {
+    fn of(peer: SocketAddr, error: &io::Error) -> DialError {
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::ConnectionRefused, _) => DialError::Refused(peer),
+            // Our own timeout, not the kernel's.
+            (io::ErrorKind::TimedOut, None) => DialError::Unreachable(
+                peer,
+                text!("no answer to the connection attempt", "连接请求没有应答"),
+            ),
+            _ => DialError::Unreachable(peer, cause(error)),
+        }
+    }
+
+    /// Higher for an error that tells more about the cause; at most [`DialError::HIGHEST`].
+    pub fn rank(&self) -> u8 {
+        match self {
+            DialError::Name(_) => 1,
+            DialError::Unreachable(..) => 2,
+            DialError::Refused(_) => 3,
+            DialError::Closed(..) => Self::HIGHEST,
+        }
+    }
+
+    pub const HIGHEST: u8 = 4;
+
+    pub fn text(&self) -> Text {
+        match self {
+            DialError::Name(Text { en, zh }) => text!("no address for {en}", "无法解析 {zh}"),
+            DialError::Refused(peer) => text!(
+                "{peer} refuses connections: the host is up, but nothing listens on that port; node 0 has not started yet, or has another --master-port",
+                "{peer} 拒绝连接：主机在线，但该端口上没有进程监听；节点 0 尚未启动，或使用了另一个 --master-port"
+            ),
+            DialError::Unreachable(peer, why) | DialError::Closed(peer, why) => why.about(peer),
+        }
+    }
+
+    /// The refusal at the end of a wait for `address:port`; `text` names the peer.
+    pub fn refusal(&self, address: &str, port: u16, text: Text) -> Refusal {
+        let (id, hint) = match self {
+            DialError::Name(_) => (
+                Id::MasterResolve,
+                text!(
+                    "check that the master's pod and its headless service {address:?} exist in this namespace, or set --master-addr; --wait-timeout waits longer",
+                    "请检查 Master 的 Pod 及其 headless service {address:?} 是否存在于当前命名空间，或设置 --master-addr；--wait-timeout 可延长等待"
+                ),
+            ),
+            DialError::Refused(_) => (
+                Id::MasterReach,
+                text!(
+                    "look at node 0's log: it says on which port it waits; give all nodes one --master-port (here {port})",
+                    "请查看节点 0 的日志中它等待的端口；所有节点应使用同一个 --master-port（本节点为 {port}）"
+                ),
+            ),
+            DialError::Unreachable(..) | DialError::Closed(..) => (
+                Id::MasterReach,
+                text!(
+                    "check that node 0 runs and that no firewall or NetworkPolicy blocks port {port}; --master-addr and --master-port name another, --wait-timeout waits longer",
+                    "请检查节点 0 是否在运行，以及防火墙或 NetworkPolicy 是否放行端口 {port}；可用 --master-addr 和 --master-port 指定其他地址，--wait-timeout 可延长等待"
+                ),
+            ),
+        };
+        Refusal::new(id, text, hint)
+    }
+}
+
+/// An observation during a wait; decides which of two explains a timeout better.
+pub trait Observation: Clone {
+    fn replaces(&self, best: &Self) -> bool;
+}
+
+impl Observation for DialError {
+    fn replaces(&self, best: &Self) -> bool {
+        self.rank() >= best.rank()
+    }
+}
+
+/// The observations of a wait. Shared with the code that prints the progress.
+#[derive(Debug)]
+pub struct Seen<O>(Mutex<Option<(O, O)>>);
+
+impl<O: Observation> Seen<O> {
+    pub fn nothing() -> Seen<O> {
+        Seen(Mutex::new(None))
+    }
+
+    pub fn note(&self, observation: O) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let best = match seen.take() {
+            Some((_, best)) if !observation.replaces(&best) => best,
+            _ => observation.clone(),
+        };
+        *seen = Some((observation, best));
+    }
+
+    /// The latest observation, and the most telling one.
+    pub fn get(&self) -> Option<(O, O)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Connects within `limit`. Sets TCP_NODELAY.
+pub async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let dialed = timeout(limit, TcpStream::connect(peer)).await;
+    let stream = dialed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // Without a listener a connection from a port to itself can succeed (simultaneous open), if
+    // the kernel picks the peer's port for our end.
+    if stream.local_addr()? == peer {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A random duration up to `most`.
+pub(crate) fn jitter(most: Duration) -> Duration {
+    let mut random = [0u8; 4];
+    // Without randomness all wait equally long, which is only slower.
+    let _ = linux::random::fill(&mut random);
+    most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+}
+
+/// The peer, and the deadline.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    pub host: &'a Host,
+    /// A name or an address.
+    pub address: &'a str,
+    pub port: u16,
+    pub last_resort: Option<&'a LastResort>,
+    pub deadline: Instant,
+}
+
+impl std::fmt::Debug for Target<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("address", &self.address)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One wait: rounds over all addresses with growing pauses.
+#[derive(Debug)]
+pub struct Dialer<'a> {
+    target: Target<'a>,
+    /// Pause before the next round; none before the first.
+    pause: Option<Duration>,
+    round: VecDeque<IpAddr>,
+    /// The addresses from the last resolution.
+    pub addresses: Vec<IpAddr>,
+    pub lookups: u32,
+    pub connections: u32,
+    has_failed: bool,
+}
+
+impl Dialer<'_> {
+    pub fn new(target: Target<'_>) -> Dialer<'_> {
+        Dialer {
+            target,
+            pause: None,
+            round: VecDeque::new(),
+            addresses: Vec::new(),
+            lookups: 0,
+            connections: 0,
+            has_failed: false,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.target.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The next connection, or why there is none. None: the deadline has passed.
+    pub async fn next(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
+        let dialed = self.attempt().await?;
+        if dialed.is_err() {
+            // An attempt that our own deadline cut short must not hide the error before it.
+            if self.has_failed && self.left().is_zero() {
+                return None;
+            }
+            self.has_failed = true;
+        }
+        Some(dialed)
+    }
+
+    async fn attempt(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
+        if self.round.is_empty() {
+            self.wait_for_round().await?;
+            let Target { host, address, last_resort, .. } = self.target;
+            self.lookups += 1;
+            match names::resolve(host, address, self.left().min(RESOLVE), last_resort).await {
+                Err(error) => return Some(Err(DialError::Name(error.text()))),
+                Ok(addresses) => {
+                    if self.addresses.is_empty() {
+                        // The name resolves now, so the peer may answer soon.
+                        self.pause = Some(FIRST_PAUSE);
+                    }
+                    self.round = addresses.iter().copied().collect();
+                    self.addresses = addresses;
+                }
+            }
+        }
+        let peer = SocketAddr::new(self.round.pop_front()?, self.target.port);
+        self.connections += 1;
+        let connected = connect(peer, self.left().min(CONNECT)).await;
+        Some(connected.map(|stream| (stream, peer)).map_err(|error| DialError::of(peer, &error)))
+    }
+
+    /// None if the next round would begin after the deadline.
+    async fn wait_for_round(&mut self) -> Option<()> {
+        let Some(pause) = self.pause else {
+            self.pause = Some(FIRST_PAUSE);
+            return Some(());
+        };
+        self.pause = Some((pause * 2).min(LONGEST_PAUSE));
+        let next = Instant::now() + pause / 2 + jitter(pause);
+        sleep_until(next.min(self.target.deadline)).await;
+        (next < self.target.deadline).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many nodes spread their dials: no part of the time gets much more than its share.
+    #[test]
+    fn a_herd_spreads_over_its_time_and_no_longer() {
+        const NODES: usize = 10_000;
+        const PARTS: usize = 20;
+        let most = Duration::from_secs(1);
+        let mut dials = [0usize; PARTS + 1];
+        for _ in 0..NODES {
+            let at = jitter(most);
+            assert!(at <= most, "{at:?}");
+            dials[usize::try_from(at.as_millis()).expect("short") * PARTS / 1000] += 1;
+        }
+        // Twelve standard deviations, so only a real concentration fails this.
+        let (share, slack) = (NODES / PARTS, 260);
+        for part in &dials[..PARTS] {
+            assert!(part.abs_diff(share) < slack, "{dials:?}");
+        }
+        assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_says_the_most_is_kept_and_of_equals_the_latest() {
+        let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
+        let name = || DialError::Name(text!("x", "x"));
+        let slow = |words: &'static str| DialError::Unreachable(peer, Text::same(words));
+        let seen = Seen::nothing();
+        assert_eq!(seen.get(), None);
+        for (noted, best) in [
+            (name(), name()),
+            (slow("one"), slow("one")),
+            (slow("two"), slow("two")),
+            (name(), slow("two")),
+            (DialError::Refused(peer), DialError::Refused(peer)),
+        ] {
+            seen.note(noted.clone());
+            assert_eq!(seen.get(), Some((noted, best)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_from_a_port_to_itself_is_none() {
+        let listener =
+            std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let peer = listener.local_addr().expect("its address");
+        drop(listener);
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(peer).expect("free");
+        assert_eq!(
+            socket.connect(peer).await.expect("to itself").local_addr().expect("ours"),
+            peer
+        );
+        assert!(
+            matches!(connect(peer, CONNECT).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! Finds the GPUs that this container can use, and their faults.
+//!
+//! Takes the [`Host`] and how the probe may be run; gives [`GpuFacts`] with the source that
+//! counted them and every source that was tried before. NVML runs in the probe's process. Must
+//! never open a device of a driver that hangs. Which GPUs a job uses or excludes is decided in
+//! `src/plan/devices/choose.rs`.
+
+mod assumed;
+mod fallback;
+mod faults;
+mod hidden;
+mod label;
+mod requests;
+mod state;
+mod vendors;
+mod visible;
+
+use std::time::Duration;
+
+pub use hidden::{means_cpu, why_none};
+pub use label::label;
+pub use requests::counts;
+pub use state::FabricState;
+pub use state::{ComputeMode, RecoveryAction, THROTTLED};
+pub use visible::unreadable;
+pub use visible::visible;
+
+use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
+use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
+use linux::host::Host;
+use settings::ProbeMode;
+use text::lang::Text;
+use text::text;
+
+pub use assumed::assumed;
+
+/// Names another NVML library for this node.
+const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
+
+/// The file of a capture with NVML's answer.
+const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
+
+/// Time limit for the driver. Without persistence mode the first call initialises every GPU,
+/// which takes several seconds for eight; after this limit the driver counts as hung.
+pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time limit for the calls about health and use. Without their answers the GPUs are known
+/// anyway.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver.
+/// Blocks the calling thread.
+pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
+    gpus_within(host, mode, DRIVER_TIMEOUT)
+}
+
+/// [`gpus`] with another deadline for the driver.
+pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
+    let of_nvidia = requests::of_nvidia(host);
+    let mut facts = GpuFacts {
+        cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
+        requested_by: [&*of_nvidia, &*requests::of_platforms(host)].concat(),
+        driver_version: faults::kernel_driver_version(host),
+        ..GpuFacts::default()
+    };
+    find(host, mode, timeout, &mut facts);
+    for gpu in &mut facts.gpus {
+        gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
+        gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
+        if facts.source != GpuSource::Nvml {
+            gpu.health.pcie = gpu.pci.as_deref().map(|at| pci::link(host, at)).unwrap_or_default();
+        }
+    }
+    let chosen = facts.cuda_visible_devices.as_deref();
+    facts.visible = visible(chosen, &facts.gpus);
+    // With an NVIDIA GPU, or a sign of one, an accelerator or a variable beside it says nothing
+    // about this job.
+    if facts.gpus.is_empty() && of_nvidia.is_empty() {
+        facts.others = vendors::others(host);
+    }
+    // The state of a GPU that the job does not see is irrelevant.
+    let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
+    let faults: Vec<_> = used.flat_map(faults::of_use).collect();
+    facts.faults.extend(faults);
+    let unreadable = chosen.filter(|_| !facts.visible.is_empty()).and_then(unreadable);
+    facts.unreadable_device = unreadable.map(str::to_owned);
+    facts
+}
+
+/// What NVML says of the GPUs now, within `timeout`; none if it cannot be asked.
+pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
+    match nvml(host, mode, timeout) {
+        Some(Ok(answer)) => answer.gpus,
+        Some(Err(_)) | None => Vec::new(),
+    }
+}
+
+/// The facts if even the fallbacks did not return: there is a driver, and it hangs.
+pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
+    let error = ProbeError::TimedOut { after, gone: false };
+    GpuFacts {
+        cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
+        requested_by: requests::of_platforms(host),
+        faults: faults::of_probe(&error).into_iter().collect(),
+        attempts: vec![(GpuSource::Nvml, error.text())],
+        ..GpuFacts::default()
+    }
+}
+
+/// What shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's
+/// own accounting, the parent of a MIG instance, other clients of an MPS server.
+pub fn shared_by(facts: &Facts) -> Option<&'static str> {
+    let gpus = &facts.gpus;
+    let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
+    let mps = facts.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
+    match () {
+        () if facts.state.hami.is_some() => Some("HAMi"),
+        () if mig => Some("MIG"),
+        () if mps => Some("MPS"),
+        () => None,
+    }
+}
+
+/// Reads the sources that count GPUs without NVML, without opening a device.
+pub(super) fn read_fallbacks(host: &Host) {
+    fallback::minors(host);
+    let _ = fallback::proc_driver(host);
+}
+
+fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
+    let mut hung = false;
+    match nvml(host, mode, timeout) {
+        Some(Ok(answer)) => {
+            if take_nvml(host, answer, facts) {
+                return;
+            }
+        }
+        None => facts.attempts.push((
+            GpuSource::Nvml,
+            text!("not queried for a copied root", "对拷贝的根目录不查询"),
+        )),
+        Some(Err(error)) => {
+            hung = matches!(error, ProbeError::TimedOut { .. });
+            facts.faults.extend(faults::of_probe(&error));
+            facts.attempts.push((GpuSource::Nvml, error.text()));
+        }
+    }
+    let smi_first = mode == ProbeMode::NvidiaSmi;
+    if smi_first && take_nvidia_smi(host, mode, timeout, hung, facts) {
+        return;
+    }
+    // Opening a device of a hung driver can hang this process.
+    let nodes = if hung {
+        Err(text!("not opened, because the driver hangs", "驱动无响应，未打开"))
+    } else {
+        fallback::device_nodes(host)
+    };
+    if take(GpuSource::DeviceNodes, nodes, facts) {
+        return;
+    }
+    // Device nodes that exist but do not open belong to another container; /proc lists them
+    // anyway.
+    if (hung || fallback::minors(host).is_empty())
+        && take(GpuSource::ProcDriver, fallback::proc_driver(host), facts)
+    {
+        return;
+    }
+    if !smi_first {
+        take_nvidia_smi(host, mode, timeout, hung, facts);
+    }
+}
+
+fn take(source: GpuSource, found: Result<Vec<Gpu>, Text>, facts: &mut GpuFacts) -> bool {
+    match found {
+        Ok(gpus) => {
+            facts.gpus = gpus;
+            facts.source = source;
+            true
+        }
+        Err(why) => {
+            facts.attempts.push((source, why));
+            false
+        }
+    }
+}
+
+fn take_nvidia_smi(
+    host: &Host,
+    mode: ProbeMode,
+    timeout: Duration,
+    hung: bool,
+    facts: &mut GpuFacts,
+) -> bool {
+    let found = if mode == ProbeMode::Off {
+        Err(text!("switched off by --probe", "已被 --probe 关闭"))
+    } else if hung {
+        Err(text!("not run, because the driver hangs", "驱动无响应，未运行"))
+    } else if host.is_live() {
+        fallback::nvidia_smi(host, timeout).map_err(|failure| {
+            facts.faults.extend(faults::of_nvidia_smi(host, &failure));
+            failure.text()
+        })
+    } else {
+        Err(text!("not run for a copied root", "对拷贝的根目录不运行"))
+    };
+    let gpus = found.map(|(gpus, driver)| {
+        facts.driver_version = driver.or_else(|| facts.driver_version.take());
+        gpus
+    });
+    take(GpuSource::NvidiaSmi, gpus, facts)
+}
+
+/// The NVML library that the user names for this node.
+pub fn library(host: &Host) -> Option<String> {
+    host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty())
+}
+
+/// NVML's answer. None for a replayed node, which has no driver, unless a library is named for
+/// it.
+fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAnswer, ProbeError>> {
+    let library = library(host);
+    let health = HEALTH_TIMEOUT.min(timeout / 2).as_millis().to_string();
+    let args = match &library {
+        Some(library) => vec!["nvml", &health, library.as_str()],
+        None if host.is_live() => vec!["nvml", &health],
+        None => {
+            let kept = host.read(NVML_ANSWER).ok()?;
+            return serde_json::from_str(&kept).ok().map(Ok);
+        }
+    };
+    Some(probe::run(mode, &args, timeout).and_then(|answer| match answer {
+        Answer::Nvml(answer) => {
+            host.note(NVML_ANSWER, || serde_json::to_vec(&answer).unwrap_or_default());
+            Ok(answer)
+        }
+        Answer::Names(_) | Answer::Usage(_) => {
+            Err(ProbeError::Garbled { why: "an answer to another question".to_owned() })
+        }
+    }))
+}
+
+/// Whether NVML's answer counts the GPUs. If not, the reason is added to the attempts.
+fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
+    if answer.library.is_none() {
+        // The loader's message starts with the name of the library.
+        let quote = |(name, why): &(String, String)| {
+            if why.starts_with(name.as_str()) { why.clone() } else { format!("{name}: {why}") }
+        };
+        let tried: Vec<String> = answer.not_loaded.iter().map(quote).collect();
+        let tried = tried.join("; ");
+        facts.attempts.push((
+            GpuSource::Nvml,
+            text!("no NVML library can be loaded ({tried})", "无法加载 NVML 库（{tried}）"),
+        ));
+        return false;
+    }
+    facts.driver_version = answer.driver_version.clone().or_else(|| facts.driver_version.take());
+    facts.cuda_driver_version = answer.cuda_driver_version;
+    if let Some(failure) = &answer.failure {
+        let expected = !facts.requested_by.is_empty();
+        facts.faults.extend(faults::of_node(host, &answer, failure, expected));
+        let (call, words) = (&failure.call, &failure.text);
+        let code = failure.code.map(|code| format!(", {code}")).unwrap_or_default();
+        facts.attempts.push((GpuSource::Nvml, Text::same(format!("{call}: {words}{code}"))));
+        return false;
+    }
+    facts.source = GpuSource::Nvml;
+    for gpu in answer.gpus {
+        let faults::OfGpu { faults, fabric } = faults::of_gpu(&gpu);
+        facts.faults.extend(faults);
+        facts.fabric_faults.extend(fabric);
+        // An unusable GPU does not count; the fault names it.
+        if !faults::is_gone(&gpu) {
+            facts.gpus.push(from_nvml(gpu));
+        }
+    }
+    facts.uncounted = uncounted(host, &facts.gpus);
+    true
+}
+
+/// Minors of GPUs whose device nodes this container may open but which NVML does not count: the
+/// driver failed to initialise them. Nodes that the device cgroup refuses belong to another
+/// container.
+fn uncounted(host: &Host, counted: &[Gpu]) -> Vec<u32> {
+    let known: Option<Vec<u32>> = counted.iter().map(|gpu| gpu.minor).collect();
+    let Some(known) = known.filter(|known| !known.is_empty()) else { return Vec::new() };
+    let others = fallback::minors(host).into_iter().filter(|minor| !known.contains(minor));
+    others.filter(|minor| fallback::is_given(host, *minor)).collect()
+}
+
+fn from_nvml(gpu: NvmlGpu) -> Gpu {
+    Gpu {
+        index: gpu.index,
+        uuid: gpu.uuid,
+        name: gpu.name,
+        pci: gpu.pci,
+        minor: gpu.minor,
+        memory_total: gpu.memory_total,
+        memory_used: gpu.memory_used,
+        mig: gpu.mig.unwrap_or(false),
+        numa_node: None,
+        recovery_action: gpu.recovery_action.map(RecoveryAction::of),
+        fabric: gpu.fabric.map(FabricState::of),
+        fabric_health: gpu.fabric_health,
+        bridges: Vec::new(),
+        health: gpu.health,
+    }
+}

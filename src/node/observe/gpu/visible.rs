@@ -1,0 +1,305 @@
+//! The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by PyTorch's rules.
+//!
+//! torch counts GPUs by its own parsing of the variable (`torch.cuda._parse_visible_devices`),
+//! and a rank compares its local rank with that count. So these rules are torch's, including its
+//! oddities.
+
+use crate::observe::{Gpu, VisibleGpu};
+
+/// The GPUs of `gpus` that a process with this CUDA_VISIBLE_DEVICES sees, in its order.
+///
+/// For a MIG list torch asks the CUDA runtime, which gives one instance per process. The first
+/// is used, on its parent GPU if that is known.
+pub fn visible(value: Option<&str>, gpus: &[Gpu]) -> Vec<VisibleGpu> {
+    let Some(value) = value else { return every(gpus) };
+    // Only the first element decides the kind of list.
+    if value.starts_with("GPU-") {
+        by_uuid(&with_prefix(value, "GPU-"), gpus)
+    } else if value.starts_with("MIG-") {
+        with_prefix(value, "MIG-")
+            .first()
+            .and_then(|token| Some(seen(parent_of_mig(token, gpus)?, token)))
+            .into_iter()
+            .collect()
+    } else {
+        by_ordinal(value, gpus.len())
+    }
+}
+
+/// All GPUs, by CUDA's numbers under PCI_BUS_ID. If one is missing from NVML's list (a lost
+/// GPU), CUDA's numbers of the others are unknown, so UUIDs are used.
+fn every(gpus: &[Gpu]) -> Vec<VisibleGpu> {
+    let counted = (0..).zip(gpus).all(|(position, gpu)| gpu.index == position);
+    let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+    match uuids.filter(|_| !counted) {
+        Some(uuids) => uuids.into_iter().enumerate().map(|(gpu, uuid)| seen(gpu, uuid)).collect(),
+        None => (0..gpus.len()).map(|gpu| seen(gpu, &gpu.to_string())).collect(),
+    }
+}
+
+fn seen(gpu: usize, token: &str) -> VisibleGpu {
+    VisibleGpu { gpu, token: token.to_owned() }
+}
+
+/// The leading elements with the prefix; none if one is repeated.
+pub(super) fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
+    let mut tokens = Vec::new();
+    for token in value.split(',') {
+        if tokens.contains(&token) {
+            return Vec::new();
+        }
+        if !token.starts_with(prefix) {
+            break;
+        }
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// Ends at the first unknown or ambiguous UUID; none if two name one GPU.
+fn by_uuid(tokens: &[&str], gpus: &[Gpu]) -> Vec<VisibleGpu> {
+    // Without any UUID (only device nodes) the tokens can only be counted; the CUDA runtime
+    // would find as many.
+    if gpus.iter().all(|gpu| gpu.uuid.is_none()) {
+        return tokens
+            .iter()
+            .take(gpus.len())
+            .enumerate()
+            .map(|(at, token)| seen(at, token))
+            .collect();
+    }
+    let mut list: Vec<VisibleGpu> = Vec::new();
+    for token in tokens {
+        let mut matching = gpus
+            .iter()
+            .enumerate()
+            .filter(|(_, gpu)| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(token)));
+        let (Some((gpu, _)), None) = (matching.next(), matching.next()) else { break };
+        if list.iter().any(|before| before.gpu == gpu) {
+            return Vec::new();
+        }
+        list.push(seen(gpu, token));
+    }
+    list
+}
+
+/// `MIG-GPU-<uuid>/<gi>/<ci>` of drivers before 470 names its parent. A plain
+/// MIG UUID does not: then the first GPU in MIG mode, or the first of all.
+fn parent_of_mig(token: &str, gpus: &[Gpu]) -> Option<usize> {
+    let named = token.strip_prefix("MIG-").and_then(|rest| rest.split('/').next());
+    let has = |gpu: &Gpu| {
+        let instances = gpu.health.mig_devices.iter().flat_map(|all| &all.devices);
+        instances.filter_map(|one| one.uuid.as_deref()).any(|uuid| uuid == token)
+    };
+    gpus.iter()
+        .position(has)
+        .or_else(|| gpus.iter().position(|gpu| gpu.uuid.is_some() && gpu.uuid.as_deref() == named))
+        .or_else(|| gpus.iter().position(|gpu| gpu.mig))
+        .or(if gpus.is_empty() { None } else { Some(0) })
+}
+
+/// Ends at the first element that is not a number, is negative, or is beyond the last GPU; none
+/// if a number is repeated before that.
+fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
+    let mut numbers: Vec<(&str, &str)> = Vec::new();
+    for token in elements(value) {
+        let Element::Number(digits) = element(token) else { break };
+        if numbers.iter().any(|(before, _)| *before == digits) {
+            return Vec::new();
+        }
+        numbers.push((digits, token));
+    }
+    // Cut only after the search for repetitions, as torch does.
+    numbers
+        .into_iter()
+        // A number too large for this machine is beyond the last GPU.
+        .map(|(digits, token)| (if digits.is_empty() { Ok(0) } else { digits.parse() }, token))
+        .map_while(|(number, token)| Some((number.ok().filter(|number| *number < count)?, token)))
+        .map(|(number, token)| seen(number, token))
+        .collect()
+}
+
+/// The first element that names no device in a form that CUDA documents: a number, a negative one
+/// that ends the list, a UUID in a list of UUIDs. CUDA reads of `0-3` the 0 and stops at `x`, and
+/// torch fails on some, so the rest of such a list would be idle.
+pub fn unreadable(value: &str) -> Option<&str> {
+    let of_kind = ["GPU-", "MIG-"].into_iter().find(|kind| value.starts_with(kind));
+    let is_device = |one: &&str| match of_kind {
+        Some(kind) => one.starts_with(kind),
+        None => {
+            let digits = one.strip_prefix(['+', '-']).unwrap_or(one);
+            let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+            all && (1..=MOST_DIGITS).contains(&digits.len())
+        }
+    };
+    // Nothing follows a comma at the end.
+    let list = value.strip_suffix(',').unwrap_or(value);
+    match of_kind {
+        Some(_) => list.split(',').find(|one| !is_device(one)),
+        None => elements(list).find(|one| !is_device(one)),
+    }
+}
+
+/// The elements without the white space that Python's `str.strip` removes: Unicode's and the
+/// four ASCII separators.
+pub(super) fn elements(value: &str) -> impl Iterator<Item = &str> {
+    let is_space = |letter: char| letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f');
+    value.split(',').map(move |element| element.trim_matches(is_space))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Element<'a> {
+    /// Its digits without leading zeros; empty for 0.
+    Number(&'a str),
+    /// Negative, or not a number.
+    End,
+}
+
+/// The most digits that Python converts to a number since 3.11 (sys.set_int_max_str_digits).
+const MOST_DIGITS: usize = 4300;
+
+/// Parses as torch's `_strtoul`: `2abc` is 2, `+3` is 3, `-0` is 0, and `-1` and `x` end the
+/// list. A sign alone is a ValueError there. Digits of other scripts are numbers for Python but
+/// not for CUDA.
+pub(super) fn element(token: &str) -> Element<'_> {
+    let unsigned = token.strip_prefix(['+', '-']).unwrap_or(token);
+    let end = unsigned.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unsigned.len());
+    let (digits, rest) = unsigned.split_at(end);
+    let foreign = rest.chars().next().is_some_and(|next| !next.is_ascii() && next.is_numeric());
+    let number = digits.trim_start_matches('0');
+    let is_negative = token.starts_with('-') && !number.is_empty();
+    if foreign || digits.is_empty() || digits.len() > MOST_DIGITS || is_negative {
+        return Element::End;
+    }
+    Element::Number(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUIDS: [&str; 4] = ["GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44"];
+
+    /// Value → positions of four GPUs.
+    const TABLE: &[(&str, &[usize])] = &[
+        ("", &[]),
+        ("0", &[0]),
+        ("2,0", &[2, 0]),
+        (" 1 , 3", &[1, 3]),
+        ("1gpu2,2ampere", &[1, 2]),
+        ("+2", &[2]),
+        ("0,-1,1", &[0]),
+        ("-1", &[]),
+        ("NoDevFiles", &[]),
+        ("0,x,1", &[0]),
+        ("0,,1", &[0]),
+        ("0,0", &[]),
+        ("0,1,1", &[]),
+        ("0,9,0", &[]),
+        ("0,9,1", &[0]),
+        ("4", &[]),
+        ("3,4", &[3]),
+        ("1,GPU-aa11", &[1]),
+        ("0x1", &[0]),
+        ("-0,1", &[0, 1]),
+        ("007", &[]),
+        ("00,03", &[0, 3]),
+        ("2,99999999999999999999,99999999999999999998", &[2]),
+        ("\u{1c}1\u{a0}", &[1]),
+        ("0,+,1", &[0]),
+        ("1,\u{663}", &[1]),
+        (" GPU-bb33", &[]),
+        ("GPU-bb33", &[2]),
+        ("GPU-b", &[2]),
+        ("GPU-aa", &[]),
+        ("GPU-cc44,GPU-aa", &[3]),
+        ("GPU-cc44,GPU-zz,GPU-bb33", &[3]),
+        ("GPU-cc44,0", &[3]),
+        ("GPU-cc44, GPU-aa11", &[3]),
+        ("GPU-cc44,GPU-cc44", &[]),
+        ("GPU-cc44,GPU-cc", &[]),
+        ("GPU-cc44,GPU-zz,GPU-cc44", &[]),
+    ];
+
+    fn four() -> Vec<Gpu> {
+        (0..)
+            .zip(UUIDS)
+            .map(|(index, uuid)| Gpu { index, uuid: Some(uuid.to_owned()), ..Gpu::default() })
+            .collect()
+    }
+
+    fn positions(value: Option<&str>, gpus: &[Gpu]) -> Vec<usize> {
+        visible(value, gpus).iter().map(|seen| seen.gpu).collect()
+    }
+
+    #[test]
+    fn the_rules_are_torchs() {
+        for (value, expected) in TABLE {
+            assert_eq!(
+                positions(Some(value), &four()),
+                *expected,
+                "CUDA_VISIBLE_DEVICES={value:?}"
+            );
+        }
+        assert_eq!(positions(None, &four()), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn elements_that_name_no_device_are_found() {
+        for (value, named) in [
+            ("0-3", "0-3"),
+            ("0:1", "0:1"),
+            ("0..3", "0..3"),
+            ("0;1", "0;1"),
+            ("0 1", "0 1"),
+            ("0x1", "0x1"),
+            ("1gpu2,2", "1gpu2"),
+            ("0,x,1", "x"),
+            ("0,,1", ""),
+            ("0,+", "+"),
+            ("0,1\u{b2}", "1\u{b2}"),
+            ("0,GPU-aa11", "GPU-aa11"),
+            ("GPU-cc44,0", "0"),
+            ("GPU-cc44, GPU-aa11", " GPU-aa11"),
+            ("MIG-1,GPU-aa11", "GPU-aa11"),
+        ] {
+            assert_eq!(unreadable(value), Some(named), "{value:?}");
+        }
+        for value in
+            ["0", "0, 1 ,2", "0,1,", "+1,-0,007", "0,-1,1", "0,9", "GPU-a,GPU-b,", "MIG-1,MIG-2"]
+        {
+            assert_eq!(unreadable(value), None, "{value:?}");
+        }
+        assert!(unreadable(&"9".repeat(4301)).is_some() && unreadable(&"9".repeat(4300)).is_none());
+    }
+
+    #[test]
+    fn beside_a_lost_gpu_the_others_go_by_uuid() {
+        let mut gpus = four();
+        gpus.remove(1);
+        let tokens: Vec<String> = visible(None, &gpus).into_iter().map(|seen| seen.token).collect();
+        assert_eq!(tokens, ["GPU-aa11", "GPU-bb33", "GPU-cc44"]);
+    }
+
+    #[test]
+    fn a_token_is_what_the_user_wrote() {
+        let tokens: Vec<String> =
+            visible(Some("GPU-cc,GPU-bb33"), &four()).into_iter().map(|seen| seen.token).collect();
+        assert_eq!(tokens, ["GPU-cc", "GPU-bb33"]);
+    }
+
+    #[test]
+    fn a_mig_list_is_one_device_on_its_parent() {
+        let mut gpus = four();
+        assert_eq!(positions(Some("MIG-GPU-bb33/1/0,MIG-GPU-bb33/2/0"), &gpus), [2]);
+        gpus[1].mig = true;
+        assert_eq!(positions(Some("MIG-0a1b"), &gpus), [1]);
+        assert_eq!(positions(Some("MIG-0a1b"), &[]), [0; 0]);
+    }
+
+    #[test]
+    fn uuids_can_be_counted_where_no_source_knows_them() {
+        let bare = vec![Gpu::default(), Gpu::default()];
+        assert_eq!(positions(Some("GPU-x,GPU-y,GPU-z"), &bare), [0, 1]);
+    }
+}

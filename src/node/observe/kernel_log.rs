@@ -1,0 +1,403 @@
+//! What the kernel logged about a job since its start, from /dev/kmsg.
+//!
+//! Takes the [`Host`]; gives the lines that concern the job ([`JobIdentity`]). The log is that of
+//! the whole machine: a line counts only if it names a GPU, a process or a control group of the
+//! job. Reading never waits; without permission (dmesg_restrict, a container) there is nothing.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use super::oom::log::{field, is_within, victim};
+use linux::host::Host;
+
+const KMSG: &str = "/dev/kmsg";
+/// Major and minor number of the device (devices.txt).
+const DEVICE: (u32, u32) = (1, 11);
+/// Bytes of one record, which the kernel gives whole or not at all (CONSOLE_EXT_LOG_MAX).
+const RECORD: usize = 16 * 1024;
+/// Bytes that are read at one failure; the kernel's buffer is seldom larger.
+const MOST_BYTES: usize = 4 << 20;
+/// Time limit of reading, where more is logged than we can read.
+const MOST_TIME: Duration = Duration::from_millis(300);
+/// The pid namespace of the machine (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// The log from the start of a job on.
+#[derive(Debug)]
+pub struct KernelLog {
+    file: File,
+    began: Instant,
+    rest: Vec<u8>,
+}
+
+/// By what a line is recognised as one about the job.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobIdentity {
+    /// PCI addresses of its GPUs, in any form of `0000:18:00.0`.
+    pub gpus: Vec<String>,
+    /// Of its ranks, as the kernel counts them; empty where it counts otherwise.
+    pub pids: Vec<i32>,
+    /// Control groups that only hold the job (`/kubepods/pod9/c1`); empty where they are unknown.
+    pub groups: Vec<String>,
+}
+
+/// A line that concerns the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelLine {
+    /// Since the machine started.
+    pub at: Duration,
+    pub about: About,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum About {
+    /// A GPU of the job, by its place in [`JobIdentity::gpus`].
+    Gpu(usize),
+    /// A rank, by its pid.
+    Process(i32),
+    /// Some process of the job, which may be no rank.
+    Group,
+    /// Storage of the machine, which may not be the job's.
+    Storage,
+}
+
+impl KernelLog {
+    /// Opens the log at its end.
+    ///
+    /// # Errors
+    /// It is not there, not readable, or something else has its name: some containers link it
+    /// to the console, and to read that would take what the user types.
+    pub fn begin(host: &Host) -> io::Result<KernelLog> {
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = i32::try_from(flags.bits()).unwrap_or_default();
+        let mut file =
+            File::options().read(true).custom_flags(flags).open(host.path(Path::new(KMSG)))?;
+        let metadata = file.metadata()?;
+        let device = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+        let is_log = metadata.file_type().is_char_device() && device == DEVICE;
+        if !is_log && !metadata.is_file() {
+            return Err(io::Error::other("it is not the kernel's log"));
+        }
+        file.seek(SeekFrom::End(0))?;
+        Ok(KernelLog { file, began: Instant::now(), rest: Vec::new() })
+    }
+
+    /// The lines about the job since the last call, each with its time.
+    pub fn lines(&mut self, host: &Host, job: &JobIdentity) -> Vec<(Instant, KernelLine)> {
+        self.read();
+        let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let whole: Vec<u8> = self.rest.drain(..end).collect();
+        self.rest.drain(..self.rest.len().saturating_sub(RECORD));
+        let (up, now) = (uptime(host), Instant::now());
+        let lines = concerning(&whole, job).into_iter();
+        // The clock of the log drifts from this one, so its times are kept within the job's.
+        let at = |line: &KernelLine| {
+            let since = up.saturating_sub(line.at);
+            now.checked_sub(since).map_or(self.began, |at| at.max(self.began))
+        };
+        lines.map(|line| (at(&line), line)).collect()
+    }
+
+    fn read(&mut self) {
+        let deadline = Instant::now() + MOST_TIME;
+        let mut record = vec![0; RECORD];
+        while self.rest.len() < MOST_BYTES && Instant::now() < deadline {
+            match self.file.read(&mut record) {
+                Ok(0) => return,
+                Ok(count) => self.rest.extend(record.iter().take(count)),
+                // Older records were overwritten; the next read gives the oldest that is left.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Since the machine started; it counts the time in suspension as well, of which nodes have none.
+fn uptime(host: &Host) -> Duration {
+    let text = host.read("/proc/uptime").unwrap_or_default();
+    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
+/// Whether the kernel's log counts processes as we do.
+pub fn has_pids_of_the_machine(host: &Host) -> bool {
+    let link = host.read_link(Path::new("/proc/self/ns/pid"));
+    link.is_ok_and(|link| link == Path::new(FIRST_PID_NAMESPACE))
+}
+
+/// Our control groups of memory, as the kernel's log names them. None of the machine's own, and
+/// none where a namespace hides their names.
+pub fn own_groups(host: &Host) -> Vec<String> {
+    let text = host.read("/proc/self/cgroup").unwrap_or_default();
+    let group = |line: &str| {
+        // hierarchy-ID:controller-list:path (cgroups(7))
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let of_memory =
+            controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
+        (of_memory && path.len() > 1 && !path.contains("/..")).then(|| path.to_owned())
+    };
+    text.lines().filter_map(group).collect()
+}
+
+/// The lines about the job among records of /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
+pub(crate) fn concerning(records: &[u8], job: &JobIdentity) -> Vec<KernelLine> {
+    let mut lines: Vec<(Duration, String)> = Vec::new();
+    for line in records.split(|byte| *byte == b'\n') {
+        let line = String::from_utf8_lossy(line);
+        let Some(Record { at, continues, text }) = record(&line) else { continue };
+        match lines.last_mut().filter(|_| continues) {
+            Some((_, last)) => last.push_str(text),
+            None => lines.push((at, text.to_owned())),
+        }
+    }
+    let line =
+        |(at, text): (Duration, String)| Some(KernelLine { at, about: about(&text, job)?, text });
+    lines.into_iter().filter_map(line).collect()
+}
+
+struct Record<'a> {
+    at: Duration,
+    continues: bool,
+    text: &'a str,
+}
+
+/// `4,1312,9120771204,-,caller=T88120;NVRM: Xid …`. None for a property of a device (` KEY=value`),
+/// a part of a record, and what a program wrote into the log.
+fn record(line: &str) -> Option<Record<'_>> {
+    let (header, text) = line.split_once(';')?;
+    let mut fields = header.split(',');
+    let priority: u32 = fields.next()?.parse().ok()?;
+    let _sequence: u64 = fields.next()?.parse().ok()?;
+    let at = Duration::from_micros(fields.next()?.parse().ok()?);
+    let continues = fields.next()? == "+";
+    // The facility, of which the kernel's is 0.
+    (priority >> 3 == 0).then_some(Record { at, continues, text })
+}
+
+fn about(text: &str, job: &JobIdentity) -> Option<About> {
+    of_gpu(text, job).or_else(|| of_memory(text, job)).or_else(|| of_crash(text, job)).or_else(
+        || {
+            const STORAGE: [&str; 4] = ["I/O error", "nfs: server ", "EXT4-fs error", "XFS ("];
+            STORAGE.iter().any(|words| text.contains(words)).then_some(About::Storage)
+        },
+    )
+}
+
+/// `NVRM: Xid (PCI:0000:3b:00): 79, …`, and the loss of a GPU without a number.
+fn of_gpu(text: &str, job: &JobIdentity) -> Option<About> {
+    let text = text.strip_prefix("NVRM: ")?;
+    let address = match text.strip_prefix("Xid (PCI:") {
+        Some(rest) => rest.split([')', ' ']).next()?,
+        None if text.contains("fallen off the bus") => {
+            let rest = text.strip_prefix("GPU at PCI:").or_else(|| text.strip_prefix("GPU "))?;
+            rest.split(' ').next()?.trim_end_matches(':')
+        }
+        None => return None,
+    };
+    let address = function(address)?;
+    job.gpus.iter().position(|gpu| function(gpu) == Some(address)).map(About::Gpu)
+}
+
+/// Domain, bus and device of `0000:3b:00`, `00000000:3B:00.0`.
+fn function(address: &str) -> Option<(u32, u32, u32)> {
+    let address = address.split('.').next()?;
+    let mut parts = address.split(':').map(|part| u32::from_str_radix(part, 16).ok());
+    let found = (parts.next()??, parts.next()??, parts.next()??);
+    parts.next().is_none().then_some(found)
+}
+
+fn of_memory(text: &str, job: &JobIdentity) -> Option<About> {
+    let of_rank = victim(text).filter(|pid| job.pids.contains(pid)).map(About::Process);
+    of_rank.or_else(|| {
+        let group = field(text.strip_prefix("oom-kill:")?, "task_memcg").unwrap_or_default();
+        job.groups.iter().any(|own| is_within(group, own)).then_some(About::Group)
+    })
+}
+
+/// `python3[8812]: segfault at 10 ip …`, `traps: python3[8812] general protection fault …`.
+fn of_crash(text: &str, job: &JobIdentity) -> Option<About> {
+    let (before, _) =
+        text.split_once("]: segfault at ").or_else(|| text.split_once("] general protection"))?;
+    let pid = before.rsplit('[').next()?.parse().ok()?;
+    job.pids.contains(&pid).then_some(About::Process(pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Write;
+
+    use super::*;
+
+    fn job() -> JobIdentity {
+        JobIdentity {
+            gpus: vec!["0000:18:00.0".into(), "0000:3b:00.0".into()],
+            pids: vec![8812, 9911],
+            groups: vec!["/kubepods/pod9/c1".into()],
+        }
+    }
+
+    fn found(text: &str) -> Option<About> {
+        let record = format!("3,1312,9120771204,-;{text}\n");
+        let mut lines = concerning(record.as_bytes(), &job());
+        assert!(lines.len() < 2, "{lines:?}");
+        lines.pop().map(|line| line.about)
+    }
+
+    #[test]
+    fn a_line_counts_only_for_what_the_job_uses() {
+        for (text, about) in [
+            (
+                "NVRM: Xid (PCI:0000:3b:00): 79, pid=88120, name=python3, GPU has fallen off the bus.",
+                Some(About::Gpu(1)),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:18:00 GPU-I:03): 94, pid='<unknown>', name=<unknown>",
+                Some(About::Gpu(0)),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:3B:00): 149, NVLINK: NETIR Fatal XC0 i0 Link 07 (0x8000c3 0x0)",
+                Some(About::Gpu(1)),
+            ),
+            ("NVRM: Xid (PCI:0000:86:00): 79, pid=1, GPU has fallen off the bus.", None),
+            ("NVRM: Xid (PCI:0001:3b:00): 79, pid=1, GPU has fallen off the bus.", None),
+            ("NVRM: Xid (PCI:", None),
+            ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", Some(About::Gpu(1))),
+            ("NVRM: GPU at PCI:0000:3b:00: GPU-8ad1 has fallen off the bus", Some(About::Gpu(1))),
+            ("NVRM: GPU at PCI:0000:3b:00: GPU-8ad1", None),
+            (
+                "nvidia-nvswitch1: SXid (PCI:0000:3b:00.0): 20034, Fatal, Link 22 LTSSM Fault Up",
+                None,
+            ),
+            (
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/kubepods/pod9,task_memcg=/kubepods/pod9/c1,task=python3,pid=71,uid=0",
+                Some(About::Group),
+            ),
+            (
+                "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/kubepods/pod9/c12,task=python3,pid=72,uid=0",
+                None,
+            ),
+            (
+                "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/other,task=python3,pid=9911,uid=0",
+                Some(About::Process(9911)),
+            ),
+            (
+                "Memory cgroup out of memory: Killed process 9911 (python3) total-vm:81234512kB",
+                Some(About::Process(9911)),
+            ),
+            ("Out of memory: Killed process 99110 (python3) total-vm:81234512kB", None),
+            (
+                "python3[8812]: segfault at 10 ip 00007f0a11 sp 00007ffd20 error 4 in libx.so[7f0a0+8000]",
+                Some(About::Process(8812)),
+            ),
+            (
+                "python3[8813]: segfault at 10 ip 00007f0a11 sp 00007ffd20 error 4 in libx.so[7f0a0+8000]",
+                None,
+            ),
+            (
+                "traps: pt_main_thread[8812] general protection fault ip:7f0a sp:7ffd error:0",
+                Some(About::Process(8812)),
+            ),
+            ("blk_update_request: I/O error, dev nvme2n1, sector 81230112", Some(About::Storage)),
+            ("nfs: server fs12 not responding, timed out", Some(About::Storage)),
+            ("eth0: link up", None),
+        ] {
+            assert_eq!(found(text), about, "{text}");
+        }
+        // Where pids and groups are unknown, they prove nothing.
+        let nobody = JobIdentity::default();
+        let records =
+            b"3,1,5,-;python3[8812]: segfault at 10 ip 7f\n3,2,6,-;oom-kill:task_memcg=/a,pid=1\n";
+        assert_eq!(concerning(records, &nobody), []);
+    }
+
+    #[test]
+    fn records_are_read_in_each_form_and_parts_of_them_are_not() {
+        let records = b"0000:3b:00): 79, the end of a record\n\
+            4,1312,9120771204,-,caller=T88120;NVRM: Xid (PCI:0000:3b:00): 79, GPU lost\n\
+            \x20SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n\
+            6,1313,9120771300,c;NVRM: Xid (PCI:0000:18:00): 31, \n\
+            6,1314,9120771301,+;Ch 00000008\n\
+            12,1315,9120771302,-;NVRM: Xid (PCI:0000:18:00): 48, of a program\n\
+            4,1316;NVRM: Xid (PCI:0000:18:00): 48\n\xff\xfe;\n;\n,,,;\n\
+            4,1317,9120771303,-;NVRM: Xid (PCI:0000:18";
+        let lines = concerning(records, &job());
+        let texts: Vec<&str> = lines.iter().map(|line| &*line.text).collect();
+        assert_eq!(
+            texts,
+            [
+                "NVRM: Xid (PCI:0000:3b:00): 79, GPU lost",
+                "NVRM: Xid (PCI:0000:18:00): 31, Ch 00000008"
+            ]
+        );
+        assert_eq!(lines[0].at, Duration::from_micros(9_120_771_204));
+    }
+
+    fn host(root: &Path) -> Host {
+        std::fs::create_dir_all(root.join("dev")).expect("a folder");
+        Host::replayed(root, BTreeMap::new())
+    }
+
+    #[test]
+    fn only_what_came_after_the_start_is_read_and_each_record_once() {
+        let root = tempfile::tempdir().expect("a folder");
+        let host = host(root.path());
+        assert!(KernelLog::begin(&host).is_err(), "there is none");
+        let path = root.path().join("dev/kmsg");
+        let xid = |number: u32| format!("4,{number},1,-;NVRM: Xid (PCI:0000:3b:00): {number}, x\n");
+        std::fs::write(&path, xid(13)).expect("a file");
+        let mut log = KernelLog::begin(&host).expect("it is readable");
+        let mut file = File::options().append(true).open(&path).expect("a file");
+        let mut texts = |written: &str| {
+            file.write_all(written.as_bytes()).expect("written");
+            let lines = log.lines(&host, &job());
+            assert!(lines.iter().all(|(at, _)| *at >= log.began && *at <= Instant::now()));
+            lines.into_iter().map(|(_, line)| line.text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(""), [""; 0]);
+        let (whole, part) = (xid(79), xid(48));
+        let (part, rest) = part.split_at(20);
+        assert_eq!(texts(&format!("{whole}{part}")), ["NVRM: Xid (PCI:0000:3b:00): 79, x"]);
+        assert_eq!(texts(rest), ["NVRM: Xid (PCI:0000:3b:00): 48, x"]);
+        // More than is ever read at once: none of it is kept for ever.
+        assert_eq!(texts(&"x".repeat(3 * RECORD)), [""; 0]);
+        assert!(log.rest.len() <= RECORD);
+    }
+
+    #[test]
+    fn what_only_has_the_name_of_the_log_is_not_read() {
+        let root = tempfile::tempdir().expect("a folder");
+        let host = host(root.path());
+        let listener = std::os::unix::net::UnixListener::bind(root.path().join("dev/kmsg"));
+        let listener = listener.expect("a socket");
+        assert!(KernelLog::begin(&host).is_err());
+        drop(listener);
+        std::fs::remove_file(root.path().join("dev/kmsg")).expect("removed");
+        let fifo = root.path().join("dev/kmsg");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).expect("a pipe");
+        assert!(KernelLog::begin(&host).is_err());
+    }
+
+    #[test]
+    fn only_groups_of_the_job_itself_are_named() {
+        let groups = |text: &str| {
+            let root = tempfile::tempdir().expect("a folder");
+            std::fs::create_dir_all(root.path().join("proc/self")).expect("a folder");
+            std::fs::write(root.path().join("proc/self/cgroup"), text).expect("a file");
+            own_groups(&Host::replayed(root.path(), BTreeMap::new()))
+        };
+        assert_eq!(groups("0::/kubepods/pod9/c1\n"), ["/kubepods/pod9/c1"]);
+        assert_eq!(groups("4:cpu,cpuacct:/a\n3:memory:/docker/1f\n0::/\n"), ["/docker/1f"]);
+        assert_eq!(groups("0::/\n"), [""; 0]);
+        assert_eq!(groups("0::/../../pod9\n"), [""; 0]);
+    }
+}

@@ -1,0 +1,49 @@
+//! Reads the facts of the node: GPUs, interfaces, HCAs, limits, python.
+//!
+//! Takes a [`Host`](linux::host::Host) and the few settings that say what to read; gives
+//! [`Facts`]. Only reads, never decides: a missing or unusual fact is a value, not an error.
+
+pub mod counters;
+pub mod cuda;
+mod facts;
+pub mod gpu;
+pub mod kernel_log;
+pub mod leftovers;
+pub mod limits;
+pub mod network;
+mod oom;
+mod pci;
+mod pid_1;
+mod python;
+pub mod rdma;
+mod script;
+pub mod state;
+
+pub use facts::*;
+pub use oom::{LoggedKills, OomAccount, OomKills, OomPlace, OomWatch, Suspect};
+pub use pid_1::non_forwarding_init;
+pub use python::{checkpoint_heads, python};
+pub use script::{digest, engine_files, script};
+
+/// Reads what only a replay needs, so that a capture has it: files in place of system calls, and
+/// the sources of GPU facts that were not needed here.
+pub fn read_for_replay(host: &linux::host::Host) {
+    for file in limits::REPLAYED {
+        let _ = host.read(file);
+    }
+    gpu::read_fallbacks(host);
+    host.note(linux::host::ENVIRONMENT, || {
+        use std::os::unix::ffi::OsStrExt;
+        let entry = |(name, value): (&std::ffi::OsString, &std::ffi::OsString)| {
+            [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()
+        };
+        host.environment().iter().flat_map(entry).collect()
+    });
+}
+
+/// The container's variables as text, invalid UTF-8 replaced. They may hold secrets: printed
+/// values are masked, and they are never sent to another node.
+pub fn environment(host: &linux::host::Host) -> std::collections::BTreeMap<String, String> {
+    let text = |value: &std::ffi::OsString| value.to_string_lossy().into_owned();
+    host.environment().iter().map(|(name, value)| (text(name), text(value))).collect()
+}

@@ -1,0 +1,213 @@
+//! Finds conda environments by name, without running conda.
+
+use std::path::{Path, PathBuf};
+
+use super::{condarc, files};
+use linux::host::Host;
+use text::lang::Text;
+use text::text;
+
+/// Below HOME and below /root, which differ if the container runs as another user.
+const BELOW_HOME: [&str; 7] = [
+    "miniconda3",
+    "anaconda3",
+    "miniforge3",
+    "mambaforge",
+    "micromamba",
+    ".conda",
+    ".local/share/mamba",
+];
+
+const ANYWHERE: [&str; 8] = [
+    "/opt/conda",
+    "/opt/miniconda3",
+    "/opt/anaconda3",
+    "/opt/miniforge3",
+    "/usr/local/conda",
+    "/usr/local/miniconda3",
+    "/usr/local/anaconda3",
+    "/opt/mamba",
+];
+
+/// Environments of a folder that a message names.
+const SHOWN: usize = 12;
+
+/// The interpreter of the environment `name`, which may also be a folder.
+pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<PathBuf, Text> {
+    let roots = roots(host, given);
+    if name.contains('/') {
+        let folder = match (name.strip_prefix("~/"), host.variable("HOME")) {
+            (Some(below), Some(home)) => Path::new(&home).join(below),
+            _ => files::absolute(host, Path::new(name)),
+        };
+        return files::interpreter_in(host, &folder).ok_or_else(|| {
+            let problem = match files::is_folder(host, &folder) {
+                true => text!("there is no bin/python in {name}", "{name} 中没有 bin/python"),
+                false => text!("there is no folder {name}", "目录 {name} 不存在"),
+            };
+            with_existing(host, problem, given, &roots)
+        });
+    }
+    let of_dirs = folders_of_environments(host, &roots).into_iter().map(|folder| folder.join(name));
+    let folders = roots.iter().map(|root| folder(root, name));
+    let folders: Vec<PathBuf> = of_dirs.chain(folders).chain(registered(host, name)).collect();
+    if let Some(found) = folders.iter().find_map(|folder| files::interpreter_in(host, folder)) {
+        return Ok(found);
+    }
+    Err(match folders.iter().find(|folder| files::is_folder(host, folder)) {
+        Some(folder) => {
+            let folder = folder.display();
+            text!(
+                "the conda environment {name} is {folder}, which has no bin/python",
+                "conda 环境 {name} 位于 {folder}，但其中没有 bin/python"
+            )
+        }
+        None => {
+            let problem = text!("there is no conda environment {name}", "没有 conda 环境 {name}");
+            with_existing(host, problem, given, &roots)
+        }
+    })
+}
+
+/// Folders of environments, in conda's order: CONDA_ENVS_PATH and its alias CONDA_ENVS_DIRS, then
+/// `envs_dirs` of its configuration files.
+fn folders_of_environments(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
+    let of_variables = ["CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"]
+        .into_iter()
+        .filter_map(|name| host.variable(name))
+        .flat_map(|value| {
+            let folders = value.split(':').filter(|folder| !folder.is_empty());
+            folders.map(PathBuf::from).collect::<Vec<_>>()
+        });
+    let mut once = Vec::new();
+    for folder in of_variables.chain(condarc::envs_dirs(host, roots)) {
+        if !once.contains(&folder) {
+            once.push(folder);
+        }
+    }
+    once
+}
+
+/// The folder of every environment that can be found, base ones included.
+pub(super) fn environments(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
+    let below = |folder: PathBuf| {
+        let names = host.list(&folder);
+        names.into_iter().map(move |name| folder.join(name))
+    };
+    let roots = roots(host, given);
+    let mut found: Vec<PathBuf> =
+        folders_of_environments(host, &roots).into_iter().flat_map(below).collect();
+    for root in roots {
+        found.push(root.clone());
+        found.extend(below(root.join("envs")));
+    }
+    found.extend(noted(host));
+    found
+}
+
+fn folder(root: &Path, name: &str) -> PathBuf {
+    if name == "base" { root.to_owned() } else { root.join("envs").join(name) }
+}
+
+/// Folders that may hold `envs/<name>`, in order, each once.
+fn roots(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
+    let set = |name: &str| host.variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut roots: Vec<PathBuf> = given.to_vec();
+    // CONDA_EXE is <root>/bin/conda.
+    roots.extend(set("CONDA_EXE").and_then(|exe| Some(exe.parent()?.parent()?.to_owned())));
+    roots.extend(set("CONDA_PREFIX").map(|prefix| match prefix.parent() {
+        Some(envs) if envs.ends_with("envs") => envs.parent().unwrap_or(envs).to_owned(),
+        _ => prefix,
+    }));
+    roots.extend(set("MAMBA_ROOT_PREFIX"));
+    let homes = set("HOME").into_iter().chain([PathBuf::from("/root")]);
+    for home in homes {
+        roots.extend(BELOW_HOME.iter().map(|name| home.join(name)));
+    }
+    roots.extend(ANYWHERE.iter().map(PathBuf::from));
+    let mut once = Vec::new();
+    for root in roots {
+        if !once.contains(&root) {
+            once.push(root);
+        }
+    }
+    once
+}
+
+/// Environments that conda recorded in ~/.conda/environments.txt.
+fn registered(host: &Host, name: &str) -> Vec<PathBuf> {
+    let named = |folder: &PathBuf| folder.file_name().is_some_and(|last| last == name);
+    noted(host).into_iter().filter(named).collect()
+}
+
+fn noted(host: &Host) -> Vec<PathBuf> {
+    let home = host.variable("HOME").unwrap_or_else(|| "/root".to_owned());
+    files::read_small(host, &Path::new(&home).join(".conda/environments.txt"))
+        .unwrap_or_default()
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// `problem`, and the environments that exist.
+fn with_existing(host: &Host, problem: Text, given: &[PathBuf], roots: &[PathBuf]) -> Text {
+    let (mut seen, mut seen_zh) = (Vec::new(), Vec::new());
+    let mut add = |Text { en, zh }| {
+        seen.push(en);
+        seen_zh.push(zh);
+    };
+    let names_in = |folder: &Path| -> Vec<String> {
+        let mut names = host.list(folder);
+        names.retain(|name| files::interpreter_in(host, &folder.join(name)).is_some());
+        names.sort();
+        names
+    };
+    let mut shown: Vec<PathBuf> = Vec::new();
+    let of_dirs =
+        folders_of_environments(host, roots).into_iter().map(|folder| (folder.clone(), folder));
+    let of_roots = roots.iter().map(|root| (root.clone(), root.join("envs")));
+    for (place, folder) in of_dirs.chain(of_roots) {
+        let names = names_in(&folder);
+        shown.extend(names.iter().map(|name| folder.join(name)));
+        let at = place.display();
+        if !names.is_empty() {
+            let names = some_of(&names);
+            add(text!("{names} in {at}", "{at} 中的 {names}"));
+        } else if files::is_folder(host, &place) {
+            add(text!("none in {at}", "{at} 中没有环境"));
+        } else if given.contains(&place) {
+            add(text!("no folder {at}", "{at} 不存在"));
+        }
+    }
+    // conda notes every environment that it makes, wherever it is.
+    let mut others = noted(host);
+    others.retain(|folder| {
+        files::interpreter_in(host, folder).is_some()
+            && !shown.contains(folder)
+            && !roots.contains(folder)
+    });
+    if !others.is_empty() {
+        let others: Vec<String> =
+            others.iter().map(|folder| folder.display().to_string()).collect();
+        add(Text::same(some_of(&others)));
+    }
+    let Text { en, zh } = problem;
+    if seen.is_empty() {
+        return text!(
+            "{en}, and no conda installation in the usual places",
+            "{zh}，常用位置也没有安装 conda"
+        );
+    }
+    let (seen, seen_zh) = (seen.join("; "), seen_zh.join("；"));
+    text!("{en}; there is {seen}", "{zh}；现有：{seen_zh}")
+}
+
+fn some_of(names: &[String]) -> String {
+    let count = names.len();
+    match names.get(..SHOWN) {
+        Some(first) if count > SHOWN => format!("{}, … ({count})", first.join(", ")),
+        _ => names.join(", "),
+    }
+}

@@ -1,0 +1,239 @@
+//! Checks whether the script and the engine's configuration files exist and whether the script's
+//! first line lets it start, and computes its digest for the comparison between nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use blake2::{Blake2s256, Digest as _};
+
+use super::{FirstLineFault, NamedFile, Script};
+use linux::host::Host;
+use linux::regular_file;
+use settings::arguments;
+use settings::launchers::{self, PythonProgram};
+use settings::{Program, Settings, config_files};
+
+/// A larger program is no script.
+const LARGEST: u64 = 16 << 20;
+
+/// None if the program names no file, or for a replayed node without one.
+pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
+    let (path, reader) = match &settings.program.as_ref()?.value {
+        Program::Script { path, .. } => (path, Reader::Python),
+        Program::Command { argv } => file_of(argv)?,
+        Program::Module { .. } => return None,
+    };
+    let from = host.working_directory().unwrap_or_default();
+    // A shell looks for a name in PATH as well.
+    let is_in_path = || {
+        let is_name = matches!(reader, Reader::Shell(_)) && !path.as_bytes().contains(&b'/');
+        let folders = host.environment().get(OsStr::new("PATH")).filter(|_| is_name);
+        folders.is_some_and(|all| std::env::split_paths(all).any(|at| at.join(path).exists()))
+    };
+    host.answer("script", || {
+        let script = look(PathBuf::from(path), reader, from);
+        Script { exists: script.exists || is_in_path(), ..script }
+    })
+}
+
+/// Who reads the first line of a script.
+#[derive(Clone, Copy)]
+enum Reader<'a> {
+    Python,
+    /// With its name.
+    Shell(&'a OsStr),
+    Kernel,
+}
+
+/// The file that a command runs: `python FILE`, `bash FILE` or the file itself. None where its
+/// path may mean another file than here.
+fn file_of(argv: &[OsString]) -> Option<(&OsString, Reader<'_>)> {
+    let words: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+    let (before, command) = words.split_at_checked(launchers::command_at(&words))?;
+    let argv = argv.get(before.len()..)?;
+    let program = argv.first()?;
+    let (path, reader) = if launchers::is_python(program.as_bytes()) {
+        let run = launchers::python_program(command.get(1..)?)?;
+        let PythonProgram::Script(_) = run.program else { return None };
+        (argv.get(run.at + 1)?, Reader::Python)
+    } else if arguments::is_shell(program) {
+        let name = Path::new(program).file_name()?;
+        (argv.get(arguments::shell_file(argv)?)?, Reader::Shell(name))
+    } else if program.as_bytes().contains(&b'/') {
+        (program, Reader::Kernel)
+    } else {
+        return None;
+    };
+    let is_known = !launchers::may_move(before) && !path.as_bytes().contains(&b'{');
+    is_known.then_some((path, reader))
+}
+
+/// The configuration files in the engine's arguments; a name with a placeholder of a
+/// `[[select]]` once for each row. Empty for a replayed node without any.
+pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
+    let no_rows = [BTreeMap::new()];
+    let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
+        [] => no_rows.iter().collect(),
+        rows => rows.iter().map(|row| &row.values).collect(),
+    };
+    let program = settings.program.as_ref().map(|program| &program.value);
+    let mut names = BTreeSet::new();
+    for row in rows {
+        for (_, mut name) in config_files(&settings.engine_args, program) {
+            for (placeholder, value) in row {
+                name = name.replace(&format!("{{{placeholder}}}"), value);
+            }
+            names.insert(name);
+        }
+    }
+    names.retain(|name| !name.contains('{'));
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let from = host.working_directory().unwrap_or_default();
+    let look = |name: String| {
+        let path = PathBuf::from(name);
+        host.at(&path);
+        let exists = !std::fs::metadata(&path).as_ref().is_err_and(is_missing);
+        NamedFile { path, from: from.clone(), exists }
+    };
+    host.answer("engine-files", || names.into_iter().map(look).collect()).unwrap_or_default()
+}
+
+/// Whether the error proves that the file is missing; a denied access or a temporary error does
+/// not.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn look(path: PathBuf, reader: Reader<'_>, from: PathBuf) -> Script {
+    let found = std::fs::metadata(&path);
+    let exists = !found.as_ref().is_err_and(is_missing);
+    let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
+    let content = is_script.then(|| regular_file::read(&path, LARGEST).ok()).flatten();
+    let fault = content.as_deref().and_then(|content| first_line_fault(content, reader));
+    Script { digest: content.as_deref().map(digest), path, from, exists, fault }
+}
+
+/// execve(2) reads 256 bytes of a file, 128 before Linux 5.1.
+fn first_line_fault(content: &[u8], reader: Reader<'_>) -> Option<FirstLineFault> {
+    let line = content.split(|byte| *byte == b'\n').next()?;
+    let ends_in_return = line.ends_with(b"\r") && line.len() < content.len();
+    match reader {
+        // It reads lines of either end.
+        Reader::Python => None,
+        Reader::Shell(name) => {
+            ends_in_return.then(|| FirstLineFault::ShellReads(name.to_string_lossy().into_owned()))
+        }
+        Reader::Kernel => {
+            let named = line.get(..line.len().min(256))?.strip_prefix(b"#!")?;
+            if ends_in_return && line.len() <= 256 {
+                let line = String::from_utf8_lossy(line.trim_ascii_end());
+                return Some(FirstLineFault::KernelReads(line.into_owned()));
+            }
+            let mut words = named.split(|byte| b" \t".contains(byte));
+            let path = Path::new(OsStr::from_bytes(words.find(|word| !word.is_empty())?));
+            let is_absent = || std::fs::metadata(path).as_ref().is_err_and(is_missing);
+            (path.is_absolute() && is_absent())
+                .then(|| FirstLineFault::NoInterpreter(path.to_owned()))
+        }
+    }
+}
+
+/// The first 64 bits of BLAKE2s, enough to tell two files apart.
+pub fn digest(bytes: &[u8]) -> String {
+    Blake2s256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_that_of_the_named_function() {
+        // BLAKE2s of "abc" in RFC 7693 (appendix B).
+        assert_eq!(digest(b"abc"), "508c5e8c327c14e2");
+    }
+
+    #[test]
+    fn what_is_there_has_a_digest_and_what_cannot_be_said_is_not_missing() {
+        let at = |path| look(path, Reader::Python, PathBuf::new());
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = folder.path().join("train.py");
+        std::fs::write(&script, "print(1)\n").expect("written");
+        let seen = at(script.clone());
+        assert!(seen.exists && seen.digest.is_some());
+        std::fs::write(&script, "print(2)\n").expect("written");
+        assert_ne!(at(script.clone()).digest, seen.digest);
+
+        let of = |path: PathBuf| (at(path.clone()).exists, at(path).digest);
+        // Python runs a folder with a __main__.py.
+        assert_eq!(of(folder.path().to_owned()), (true, None));
+        assert_eq!(of(folder.path().join("other.py")), (false, None));
+        assert_eq!(of(script.join("below-a-file.py")), (false, None));
+        assert_eq!(of(folder.path().join("x".repeat(300))), (true, None));
+    }
+
+    #[test]
+    fn a_command_names_the_file_that_it_runs() {
+        for (line, expected) in [
+            ("python nope.py", Some("nope.py")),
+            ("/usr/bin/python3 -u -W ignore a/b.py --x", Some("a/b.py")),
+            ("env X=1 numactl -N 0 python3 nope.py", Some("nope.py")),
+            ("bash -eu -o pipefail ./run.sh x", Some("./run.sh")),
+            ("bash --rcfile a/b -- c/d", Some("c/d")),
+            ("./run.sh --x", Some("./run.sh")),
+            ("nohup ./run.sh", Some("./run.sh")),
+            ("/bin/sh run.sh", Some("run.sh")),
+            // In PATH.
+            ("run.sh", None),
+            ("bash -c ./run.sh", None),
+            ("bash -lc ./run.sh", None),
+            ("bash -s a/b", None),
+            ("bash", None),
+            ("python -m a.b", None),
+            ("python -c 1 a.py", None),
+            ("python {config}.py", None),
+            // Another folder or root.
+            ("env -C /x python nope.py", None),
+            ("uv run --directory=x python nope.py", None),
+            ("chroot /x python nope.py", None),
+        ] {
+            let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let file = file_of(&argv).map(|(path, _)| path.to_string_lossy());
+            assert_eq!(file.as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_first_line_is_judged_as_its_reader_reads_it() {
+        use FirstLineFault::{KernelReads, NoInterpreter, ShellReads};
+        let kernel = Reader::Kernel;
+        for (content, reader, expected) in [
+            ("#!/bin/sh\r\necho\r\n", kernel, Some(KernelReads("#!/bin/sh".to_owned()))),
+            ("#!/bin/sh -e\r\n", kernel, Some(KernelReads("#!/bin/sh -e".to_owned()))),
+            (
+                "#!/usr/bin/env python\r\n",
+                kernel,
+                Some(KernelReads("#!/usr/bin/env python".to_owned())),
+            ),
+            ("#!/bin/sh\necho\r\n", kernel, None),
+            ("#! /no/such/python -u\n", kernel, Some(NoInterpreter("/no/such/python".into()))),
+            ("#!/bin/sh", kernel, None),
+            ("\u{7f}ELF\r\n", kernel, None),
+            (
+                "#!/bin/sh\r\n",
+                Reader::Shell(OsStr::new("bash")),
+                Some(ShellReads("bash".to_owned())),
+            ),
+            ("echo\r\n", Reader::Shell(OsStr::new("sh")), Some(ShellReads("sh".to_owned()))),
+            ("echo\n", Reader::Shell(OsStr::new("sh")), None),
+            ("#!/bin/sh\r\n", Reader::Python, None),
+        ] {
+            assert_eq!(first_line_fault(content.as_bytes(), reader), expected, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Executes the embedded probe: from a file or from memory.
+//!
+//! A file comes first, since security tools alarm more on a program that was never on disk. If a
+//! node forbids one way (noexec mounts, a read-only root, `vm.memfd_noexec`, seccomp), the next
+//! one is tried.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use linux::sys::execute::execute_descriptor;
+use settings::ProbeMode;
+
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe.zz"));
+
+/// argv\[0\] and the name of file and memfd, as `ps` shows it.
+const NAME: &str = "ranklaunch-node-probe";
+
+/// Variables that load code into every program. LD_LIBRARY_PATH is kept, since the image may
+/// need it to find the driver library.
+const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
+
+/// A running program, and our ends of its two connections.
+pub(super) struct Started {
+    pub(super) child: Child,
+    /// Does not block.
+    pub(super) answer: OwnedFd,
+    pub(super) noise: PipeReader,
+    pub(super) ends: Ends,
+}
+
+/// What ends if the deadline is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    Process,
+    /// The process leads a group of its own, which ends with it: a shell waits for its commands.
+    Group,
+}
+
+/// By what the probe answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// Of its only answer.
+    Pipe,
+    /// On which it is asked as well.
+    Socket,
+}
+
+impl Answers {
+    /// Our end and that of the probe.
+    fn connect(self) -> io::Result<(OwnedFd, OwnedFd)> {
+        match self {
+            Answers::Pipe => pipe().map(|(ours, theirs)| (ours.into(), theirs.into())),
+            Answers::Socket => {
+                let (ours, theirs) = UnixStream::pair()?;
+                ours.set_nonblocking(true)?;
+                Ok((ours.into(), theirs.into()))
+            }
+        }
+    }
+}
+
+/// One place to execute from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    File(PathBuf),
+    Memory,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::File(folder) => write!(out, "file in {}", folder.display()),
+            Way::Memory => out.write_str("memfd"),
+        }
+    }
+}
+
+/// The ways that a mode allows, in order; empty if it allows no probe.
+pub(super) fn ways(mode: ProbeMode) -> Vec<Way> {
+    let mut ways = Vec::new();
+    if matches!(mode, ProbeMode::Auto | ProbeMode::File) {
+        ways.extend(folders().into_iter().map(Way::File));
+    }
+    if matches!(mode, ProbeMode::Auto | ProbeMode::Memfd) {
+        ways.push(Way::Memory);
+    }
+    ways
+}
+
+fn folders() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut folders: Vec<PathBuf> = runtime.into_iter().filter(|path| path.is_absolute()).collect();
+    folders.extend(["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from));
+    folders.extend(std::env::current_dir().ok());
+    folders
+}
+
+/// Starts the probe in one way.
+pub(super) fn start(way: &Way, args: &[&str], answers: Answers) -> io::Result<Started> {
+    match way {
+        Way::File(folder) => {
+            let file = Temporary::create(folder.clone())?;
+            // The file is needed only until execve has succeeded, for which spawn waits.
+            run_file(&file, args, answers)
+        }
+        Way::Memory => spawn(args, answers, |command| {
+            let environment: Vec<(OsString, OsString)> = std::env::vars_os()
+                .filter(|(name, _)| !DROPPED.iter().any(|dropped| name == dropped))
+                .collect();
+            let mut arguments = vec![OsStr::new(NAME)];
+            arguments.extend(args.iter().map(OsStr::new));
+            execute_descriptor(command, memory()?, &arguments, &environment)
+        }),
+    }
+}
+
+fn run_file(file: &Temporary, args: &[&str], answers: Answers) -> io::Result<Started> {
+    let run = || spawn_program(file.0.as_os_str(), args, answers, |_| Ok(()));
+    // A fork of another thread may have a copy of our write descriptor until its own execve, so
+    // ETXTBSY can occur for a moment.
+    for _ in 0..20 {
+        match run() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+    run()
+}
+
+fn spawn(
+    args: &[&str],
+    answers: Answers,
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> io::Result<Started> {
+    spawn_program(OsStr::new(NAME), args, answers, prepare)
+}
+
+/// Starts a program that answers on its standard output.
+pub(super) fn start_tool(
+    program: &Path,
+    args: &[&str],
+    env: &[(OsString, OsString)],
+    ends: Ends,
+) -> io::Result<Started> {
+    let (answer, answer_in) = pipe()?;
+    let (noise, noise_in) = pipe()?;
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(answer_in).stderr(noise_in);
+    if ends == Ends::Group {
+        command.process_group(0);
+    }
+    let child = command.spawn()?;
+    Ok(Started { child, answer: answer.into(), noise, ends })
+}
+
+/// A pipe whose read end, which is ours, does not block.
+fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+fn spawn_program(
+    program: &OsStr,
+    args: &[&str],
+    answers: Answers,
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> io::Result<Started> {
+    let (answer, answer_in) = answers.connect()?;
+    let (noise, noise_in) = pipe()?;
+    let mut command = Command::new(program);
+    // The other end of the answer is the probe's standard input, the only descriptor that std can
+    // pass and that no library prints to. The other two share a pipe, because a root may have no
+    // /dev/null, and for the message of a crash.
+    command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
+    for name in DROPPED {
+        command.env_remove(name);
+    }
+    prepare(&mut command)?;
+    let child = command.spawn()?;
+    Ok(Started { child, answer, noise, ends: Ends::Process })
+}
+
+/// A temporary file in a folder that others may write to; removed when dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn create(folder: PathBuf) -> io::Result<Temporary> {
+        let mut random = [0; 8];
+        linux::random::fill(&mut random)?;
+        let path = folder.join(format!("{NAME}-{:016x}", u64::from_ne_bytes(random)));
+        // create_new neither follows a link nor opens an existing file.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
+        let temporary = Temporary(path);
+        file.write_all(&embed::bytes(DEFLATED)?)?;
+        Ok(temporary)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The probe in a memfd. First with MFD_EXEC, because with `vm.memfd_noexec=1` a memfd without
+/// it is not executable. Kernels before 6.3 and gVisor refuse the flag with EINVAL and do not
+/// need it.
+fn memory() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => memfd_create(NAME, flags)?,
+        other => other?,
+    };
+    let mut file = File::from(memory);
+    file.write_all(&embed::bytes(DEFLATED)?)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_allows_its_own_ways_only() {
+        assert_eq!(ways(ProbeMode::Memfd), [Way::Memory]);
+        assert!(ways(ProbeMode::Off).is_empty());
+        assert!(ways(ProbeMode::NvidiaSmi).is_empty());
+        assert!(!ways(ProbeMode::File).contains(&Way::Memory));
+        assert_eq!(ways(ProbeMode::Auto).last(), Some(&Way::Memory));
+    }
+
+    #[test]
+    fn the_file_is_gone_once_it_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let way = Way::File(folder.path().to_owned());
+        let mut started =
+            start(&way, &["resolve", "localhost"], Answers::Pipe).expect("the probe starts");
+        let left = fs::read_dir(folder.path()).expect("the folder").count();
+        assert!(started.child.wait().expect("it ends").success());
+        assert_eq!(left, 0);
+    }
+}

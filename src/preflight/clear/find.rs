@@ -1,0 +1,345 @@
+//! Finds stale processes: a decision over one scan of /proc that sends no signal.
+//!
+//! Cheap reads come first. Every process costs one `stat`. Arguments are read only of processes
+//! older than us; environment, descriptors, owner and container only of pythons, launchers and
+//! orphans.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::identity::{ProgramKind, kind};
+use super::orphan::{self, Around};
+use super::scan::{ProcessScan, Seen};
+use super::spread::{DoomedTrees, Fates, Sessions, running};
+use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
+use linux::host::Host;
+use linux::procfs::{self, Process};
+use text::lang::Text;
+use text::text;
+
+/// All processes that a rule matched, by pid, with the trees that end with them.
+pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
+    find_among(host, request, &Sessions::new())
+}
+
+/// The same, with sessions already known to belong to a stale tree.
+pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> Vec<StaleProcess> {
+    let Some(own) = procfs::own(host) else { return Vec::new() };
+    // In a /proc of another PID namespace the pids are not those of kill(2), so nothing in it
+    // may be signalled.
+    if host.is_live() && own.pid != std::process::id().cast_signed() {
+        return Vec::new();
+    }
+    let all = procfs::processes(host);
+    ProcessScan::new(host, request, &own, &all).run(doomed)
+}
+
+/// A process with its rule and what it holds, before its fate is known.
+struct Match<'a> {
+    process: &'a Process,
+    rule: StaleRule,
+    /// The rule that would match without the marker of a dead run.
+    otherwise: Option<StaleRule>,
+    holds: Vec<HeldResource>,
+}
+
+impl<'a> ProcessScan<'a> {
+    fn run(mut self, doomed: &Sessions) -> Vec<StaleProcess> {
+        let port_holder = self.request.master_port.and_then(|port| {
+            let (pid, _) = procfs::listener_of(self.host, port)?.owner?;
+            Some((pid, port))
+        });
+        let all = self.all;
+        let mut matches: Vec<Match<'a>> = Vec::new();
+        for process in all.values() {
+            if self.is_older(process) {
+                let port = port_holder.filter(|(pid, _)| *pid == process.pid);
+                matches.extend(self.matched(process, port.map(|(_, port)| port)));
+            }
+        }
+
+        self.living = self.living_runs(&matches);
+        let mut fates = Fates::new();
+        let mut proven = DoomedTrees::default();
+        let mut forced = DoomedTrees::default();
+        for one in matches {
+            let Match { process, rule, otherwise, holds } = one;
+            let by_marker = matches!(rule, StaleRule::Marker { .. });
+            let rule = if by_marker && !self.is_left(process) { otherwise } else { Some(rule) };
+            let Some(rule) = rule else { continue };
+            let fate = match &rule {
+                StaleRule::Holds => Fate::Spared(text!(
+                    "it does not run this job's script",
+                    "它运行的不是本任务的脚本"
+                )),
+                _ => self.fate(process, &rule, &mut proven, &mut forced),
+            };
+            fates.insert(process.pid, (rule, holds, fate));
+        }
+        proven.sessions.extend(doomed);
+        self.spread(&mut fates, forced, Fate::Forced);
+        self.spread(&mut fates, proven, Fate::Leftover);
+        if let Some(only) = self.request.only {
+            let mut line: BTreeSet<i32> =
+                procfs::descendants_in(self.all, &[only]).iter().map(|one| one.pid).collect();
+            line.insert(only);
+            line.extend(procfs::ancestors_in(self.all, only).iter().map(|one| one.pid));
+            fates.retain(|pid, _| line.contains(pid));
+        }
+        self.found(fates)
+    }
+
+    /// The processes of runs that go on in the tree of a match, each with its living agent: the
+    /// agent, what is below it, and what it was started from. A tmux that a rank started keeps
+    /// the marker of that rank's run for ever, and so do the guard and the agent of each run
+    /// that is started in it later.
+    fn living_runs(&self, matches: &[Match<'_>]) -> BTreeMap<i32, i32> {
+        let roots: Vec<i32> = matches
+            .iter()
+            .filter(|one| matches!(one.rule, StaleRule::Marker { .. } | StaleRule::Program))
+            .map(|one| one.process.pid)
+            .collect();
+        let below = procfs::descendants_in(self.all, &roots).into_iter().map(|one| one.pid);
+        let agents: BTreeSet<i32> = below
+            .chain(roots.iter().copied())
+            .filter_map(|pid| self.marker(pid))
+            .filter(|marker| marker.alive)
+            .map(|marker| marker.agent)
+            // One above us adopts every orphan below it, so what is below it proves nothing.
+            .filter(|agent| *agent != self.own.pid && !self.above.contains(agent))
+            .collect();
+        let mut living = BTreeMap::new();
+        for agent in agents {
+            let below = procfs::descendants_in(self.all, &[agent]);
+            let above = procfs::ancestors_in(self.all, agent);
+            let all = below.into_iter().chain(above).map(|one| one.pid).chain([agent]);
+            for pid in all {
+                living.entry(pid).or_insert(agent);
+            }
+        }
+        living
+    }
+
+    /// The rule that matches a process, if one does.
+    fn matched(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
+        let argv = process.argv(self.host)?;
+        let pid = process.pid;
+        let kind = kind(self.host, pid, &argv, self.wanted());
+        let asks_marker = kind != ProgramKind::Other || port.is_some() || self.is_orphan(process);
+        let marker = asks_marker.then(|| self.marker(pid)).flatten();
+        let runs = match kind {
+            ProgramKind::Python { wanted: true } => Some(StaleRule::Program),
+            ProgramKind::Launcher { wanted: true } => Some(StaleRule::Launcher),
+            _ => None,
+        };
+        if runs == Some(StaleRule::Launcher) && self.is_our_step(pid, &argv) {
+            return None;
+        }
+        let uses_gpu = matches!(kind, ProgramKind::Python { .. })
+            || runs.is_some()
+            || self.request.gpu_users.contains(&pid);
+        let gpu = uses_gpu.then(|| self.open_gpu(pid)).flatten().map(HeldResource::Gpu);
+        let holds: Vec<HeldResource> =
+            gpu.into_iter().chain(port.map(HeldResource::Port)).collect();
+        let otherwise = runs.or((!holds.is_empty()).then_some(StaleRule::Holds));
+        let rule = match &marker {
+            // In another PID namespace the agent has another pid than here, and may be alive.
+            Some(marker) if marker.is_dead() && !self.is_in_other_namespace(pid) => {
+                Some(StaleRule::Marker { job: marker.job.clone() })
+            }
+            _ => otherwise.clone(),
+        };
+        self.seen.insert(pid, Seen { argv, kind, marker });
+        Some(Match { process, rule: rule?, otherwise, holds })
+    }
+
+    /// Which mode may end a process that runs the script or carries a dead run's marker.
+    fn fate(
+        &mut self,
+        process: &'a Process,
+        rule: &StaleRule,
+        proven: &mut DoomedTrees,
+        forced: &mut DoomedTrees,
+    ) -> Fate {
+        if let Some(why) = self.foreign(process.pid) {
+            return Fate::Spared(why);
+        }
+        let agent =
+            self.supervising_agent(process).or_else(|| self.living.get(&process.pid).copied());
+        if matches!(rule, StaleRule::Marker { .. }) && agent.is_none() {
+            let why =
+                text!("the ranklaunch that started it is gone", "启动它的 ranklaunch 已不存在");
+            proven.roots.insert(process.pid, why.clone());
+            return Fate::Leftover(why);
+        }
+        let top = match self.top(process) {
+            Ok(top) => top,
+            Err(why) => return Fate::Spared(why),
+        };
+        let launches =
+            matches!(self.kind_of(top.pid), ProgramKind::Launcher { .. } | ProgramKind::Ranklaunch);
+        let pid = top.pid;
+        let alive = match agent {
+            Some(agent) => running(agent),
+            None if launches && pid == process.pid => {
+                text!("it is a running launcher", "它是正在运行的启动器")
+            }
+            None if launches => {
+                text!("its launcher {pid} is still running", "其启动器 {pid} 仍在运行")
+            }
+            // A data loader is as stale as the rank that forked it.
+            None => match self.dead_launcher(top) {
+                Ok((first, why)) => {
+                    proven.roots.extend([(first, why.clone()), (pid, why.clone())]);
+                    return Fate::Leftover(why);
+                }
+                Err(why) => why,
+            },
+        };
+        forced.roots.insert(pid, alive.clone());
+        Fate::Forced(alive)
+    }
+
+    /// Whether a process that carries the marker of a dead run is what that run left. A job that was started from a
+    /// rank, or with its environment (`sbatch --export=ALL`, at(1), a shell that was opened in it), carries it as
+    /// well: there a living process without the marker has started the topmost one, or a run goes on in its tree.
+    fn is_left(&mut self, process: &'a Process) -> bool {
+        let (mut top, mut chain) =
+            (process, procfs::ancestors_in(self.all, process.pid).into_iter());
+        loop {
+            if self.living.contains_key(&top.pid) {
+                return false;
+            }
+            match chain.next() {
+                Some(one) if self.marker(one.pid).is_some_and(|marker| marker.is_dead()) => {
+                    top = one
+                }
+                _ => break,
+            }
+        }
+        self.around(top, |around| around.is_adopted(top))
+    }
+
+    fn dead_launcher(&mut self, process: &Process) -> Result<(i32, Text), Text> {
+        self.around(process, |around| around.dead_launcher(process))
+    }
+
+    /// What a proof needs to know of the processes above this one.
+    fn around<T>(&mut self, process: &Process, prove: impl FnOnce(&Around<'_>) -> T) -> T {
+        // Reads the kinds of all ancestors first, since the closure below cannot borrow `self`.
+        let chain: Vec<i32> =
+            procfs::ancestors_in(self.all, process.pid).iter().map(|one| one.pid).collect();
+        let kinds: BTreeMap<i32, ProgramKind> =
+            chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
+        let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
+        let kind = |pid: i32| kinds.get(&pid).copied().unwrap_or(ProgramKind::Other);
+        prove(&Around { host: self.host, all: self.all, ours: &ours, kind: &kind })
+    }
+
+    /// The living ranklaunch that supervises a process.
+    fn supervising_agent(&mut self, process: &Process) -> Option<i32> {
+        let marker = self.seen.get(&process.pid).and_then(|seen| seen.marker.clone());
+        if let Some(marker) = marker.filter(|marker| marker.alive) {
+            return Some(marker.agent);
+        }
+        let chain: Vec<i32> = procfs::ancestors_in(self.all, process.pid)
+            .iter()
+            .filter(|one| !one.is_dead())
+            .map(|one| one.pid)
+            .collect();
+        chain.into_iter().find(|pid| {
+            // A rank shim is part of a job and carries its marker. A guard above us is ours and
+            // adopts every orphan of the container.
+            self.kind_of(*pid) == ProgramKind::Ranklaunch
+                && !self.above.contains(pid)
+                && self.seen.get(pid).is_none_or(|seen| seen.marker.is_none())
+        })
+    }
+
+    /// The topmost of the launchers and script processes directly above a process, or the
+    /// process itself.
+    ///
+    /// # Errors
+    /// Why nothing of that tree may be ended.
+    fn top(&mut self, process: &'a Process) -> Result<&'a Process, Text> {
+        let mut top = process;
+        for one in procfs::ancestors_in(self.all, process.pid) {
+            let kind = self.kind_of(one.pid);
+            if self.above.contains(&one.pid) || one.pid == self.own.pid {
+                if matches!(kind, ProgramKind::Launcher { .. }) {
+                    return Err(text!(
+                        "it belongs to the job that we run in",
+                        "它属于我们所在的任务"
+                    ));
+                }
+                break;
+            }
+            match kind {
+                ProgramKind::Launcher { .. }
+                | ProgramKind::Ranklaunch
+                | ProgramKind::Python { wanted: true } => {}
+                // A shell that a launcher starts in place of the script may be in between.
+                _ if self.is_inside(one) => continue,
+                _ => break,
+            }
+            if one.pid == 1 {
+                return Err(text!(
+                    "pid 1 started it, and this container would end with that",
+                    "它由 pid 1 启动，结束 pid 1 会使本容器退出"
+                ));
+            }
+            if let Some(why) = self.foreign(one.pid) {
+                return Err(why);
+            }
+            top = one;
+        }
+        Ok(top)
+    }
+
+    fn found(mut self, fates: Fates) -> Vec<StaleProcess> {
+        let uptime = uptime(self.host);
+        let class = |fate: &Fate| std::mem::discriminant(fate);
+        let classes: BTreeMap<i32, _> =
+            fates.iter().map(|(pid, (_, _, fate))| (*pid, class(fate))).collect();
+        fates
+            .into_iter()
+            .filter_map(|(pid, (rule, holds, fate))| {
+                let process = self.all.get(&pid)?;
+                self.kind_of(pid);
+                let command = procfs::shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
+                let inner = procfs::ancestors_in(self.all, pid)
+                    .iter()
+                    .any(|one| classes.get(&one.pid) == Some(&class(&fate)));
+                let parent = Parent {
+                    pid: process.ppid,
+                    name: self.all.get(&process.ppid).map(orphan::shown).unwrap_or_default(),
+                };
+                let start_ticks = process.start_ticks;
+                let age = uptime.map(|now| now.saturating_sub(since_boot(start_ticks)));
+                Some(StaleProcess {
+                    pid,
+                    start_ticks,
+                    command,
+                    age,
+                    parent,
+                    rule,
+                    holds,
+                    fate,
+                    inner,
+                })
+            })
+            .collect()
+    }
+}
+
+/// proc_uptime(5): seconds since boot, in the same time namespace as the start times.
+fn uptime(host: &Host) -> Option<Duration> {
+    let text = host.read("/proc/uptime").ok()?;
+    let seconds: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn since_boot(ticks: u64) -> Duration {
+    // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
+    Duration::from_millis(ticks.saturating_mul(10))
+}

@@ -1,0 +1,187 @@
+//! Stale processes: which processes an earlier run left behind, and ending them.
+//!
+//! Takes a [`Request`]: the job's program, its GPUs, its master port. Gives the processes
+//! [`StaleProcess`], each with the rule that matched and its [`Fate`], and a [`ClearReport`] or a
+//! refusal that names those that cannot be ended.
+//!
+//! The rule. A running script may be a healthy job, and `nohup` leaves exactly such processes:
+//! orphaned but healthy. So by default ([`StaleMode::Kill`]) only proof ends a process, with all
+//! that it started:
+//! - it carries our marker ([`MARKER`]) of a run whose agent is dead; the agent is identified by
+//!   pid and start time, since pids are reused. A run that goes on may have inherited such a
+//!   marker, so it does not count for a living agent, nor for what is above or below that agent;
+//! - or it runs this job's script, as our user and in our container, has a variable that only a
+//!   launcher sets for its ranks, and that launcher is dead: PID 1 or a subreaper adopted it.
+//!   [`orphan`] has the proof. Variables that anyone sets (LOCAL_RANK) are none.
+//!
+//! Everything else that runs the script, has a GPU of the job open or holds the master port is
+//! only reported. `--stale force` ([`StaleMode::Force`]) ends everything that runs the script,
+//! even under a living launcher, with that launcher and its tree, as `pkill -f SCRIPT` would.
+//!
+//! Never ended: ourselves and our ancestors, processes of another user or container, those that
+//! began after us, PID 1, an interactive shell, and processes that only name the script
+//! (editors, `grep`, `sh -c`). Arguments are read by their structure, never as text.
+
+mod find;
+mod identity;
+mod kill;
+mod orphan;
+mod scan;
+mod spread;
+mod tell;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use find::find;
+pub use kill::clear;
+pub use tell::shown_age;
+
+use settings::StaleMode;
+use settings::contract::Claim;
+use text::lang::Text;
+
+pub use linux::procfs::JOB_MARK as MARKER;
+
+/// Describes the job whose stale processes are sought, and the devices and ports that it needs.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The job's script, absolute, links resolved.
+    pub script: Option<PathBuf>,
+    /// The job's module, for `-m NAME`.
+    pub module: Option<String>,
+    /// N of the `/dev/nvidiaN` that this job will use; empty if unknown.
+    pub gpu_minors: Vec<u32>,
+    /// Pids that the driver names as users of these GPUs. Some may be of another namespace, so
+    /// the open devices of each are read.
+    pub gpu_users: Vec<i32>,
+    /// The port that this node must bind; None on the other nodes.
+    pub master_port: Option<u16>,
+    /// On a platform that starts a launcher per rank: the variables that all these launchers
+    /// share. A process below one of them belongs to this job.
+    pub siblings: Vec<Claim>,
+    pub mode: StaleMode,
+    /// If set, only this process with its ancestors and descendants; all others are left alone.
+    pub only: Option<i32>,
+    /// Time between TERM and KILL.
+    pub term_wait: Duration,
+    /// Time between KILL and giving up.
+    pub kill_wait: Duration,
+}
+
+impl Request {
+    /// An empty request with the usual waits: 10 s after TERM, 20 s after KILL.
+    pub fn new(mode: StaleMode) -> Request {
+        Request {
+            script: None,
+            module: None,
+            gpu_minors: Vec::new(),
+            gpu_users: Vec::new(),
+            master_port: None,
+            siblings: Vec::new(),
+            mode,
+            only: None,
+            term_wait: Duration::from_secs(10),
+            kill_wait: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A process that a rule matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaleProcess {
+    pub pid: i32,
+    /// Together with the pid, the identity of the process.
+    pub start_ticks: u64,
+    /// Arguments with secrets masked.
+    pub command: String,
+    /// Time since it began; None if /proc/uptime cannot be read.
+    pub age: Option<Duration>,
+    pub parent: Parent,
+    pub rule: StaleRule,
+    /// What it holds of this job.
+    pub holds: Vec<HeldResource>,
+    pub fate: Fate,
+    /// An ancestor shares its fate, so one line for that ancestor is enough.
+    pub inner: bool,
+}
+
+/// The parent of a process, as it is printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    /// 0: outside of this PID namespace, as after `docker exec`.
+    pub pid: i32,
+    /// The kernel's short name, escaped.
+    pub name: String,
+}
+
+/// Something that this job needs exclusively.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldResource {
+    /// It has `/dev/nvidiaN` of this job open.
+    Gpu(u32),
+    /// It listens on the master port.
+    Port(u16),
+}
+
+/// Why a process matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StaleRule {
+    /// It runs the job's script or module.
+    Program,
+    /// It is a launcher of the job's script or module.
+    Launcher,
+    /// It carries the marker of a ranklaunch job.
+    Marker { job: String },
+    /// It is below or in the session of a process that is ended, or it starts one.
+    PartOf { root: i32 },
+    /// It holds something that the job needs; nothing else is known about it.
+    Holds,
+}
+
+/// Which mode ends it, and why that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// Proven leftover: ended by `kill` and `force`.
+    Leftover(Text),
+    /// Perhaps a healthy job: ended only by `force`.
+    Forced(Text),
+    /// Ended by no mode.
+    Spared(Text),
+}
+
+impl StaleProcess {
+    /// Whether this mode ends it.
+    pub fn is_ended_by(&self, mode: StaleMode) -> bool {
+        match (&self.fate, mode) {
+            (_, StaleMode::Report | StaleMode::Off) | (Fate::Spared(_), _) => false,
+            (Fate::Leftover(_), StaleMode::Kill | StaleMode::Force) => true,
+            (Fate::Forced(_), mode) => mode == StaleMode::Force,
+        }
+    }
+
+    pub fn holds_port(&self) -> bool {
+        self.holds.iter().any(|held| matches!(held, HeldResource::Port(_)))
+    }
+
+    pub fn holds_gpu(&self) -> bool {
+        self.holds.iter().any(|held| matches!(held, HeldResource::Gpu(_)))
+    }
+
+    pub fn why(&self) -> &Text {
+        let (Fate::Leftover(why) | Fate::Forced(why) | Fate::Spared(why)) = &self.fate;
+        why
+    }
+}
+
+/// Result of the clearing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClearReport {
+    pub found: Vec<StaleProcess>,
+    /// Pids that have ended.
+    pub ended: Vec<i32>,
+    /// From the first signal to the last exit.
+    pub waited: Duration,
+}

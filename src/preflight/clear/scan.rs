@@ -1,0 +1,296 @@
+//! Reads the properties of a process on which its fate depends: age, program, owner, container,
+//! marker. Each is read once, and only if it is needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustix::io::Errno;
+use rustix::process::test_kill_process;
+
+use super::identity::{ProgramKind, Wanted, kind};
+use super::{MARKER, Request};
+use linux::host::Host;
+use linux::own_executable;
+use linux::procfs::{self, Process};
+use linux::sys::Pid;
+use settings::contract::Claim;
+use settings::launchers::{self, LauncherKind};
+use text::lang::Text;
+use text::text;
+
+/// One scan of all processes.
+pub(super) struct ProcessScan<'a> {
+    pub(super) host: &'a Host,
+    pub(super) request: &'a Request,
+    pub(super) own: &'a Process,
+    /// Our ancestors.
+    pub(super) above: BTreeSet<i32>,
+    /// Other tasks of this job.
+    siblings: BTreeSet<i32>,
+    /// Clock ticks after boot. A process that began later does not belong to an earlier run.
+    born: u64,
+    /// [`procfs::pid_place`] of ours.
+    place: Option<String>,
+    pub(super) all: &'a BTreeMap<i32, Process>,
+    /// What was read of a process beyond its stat.
+    pub(super) seen: BTreeMap<i32, Seen>,
+    /// Processes of runs that go on, each with its living agent, as far as a match led to them.
+    pub(super) living: BTreeMap<i32, i32>,
+}
+
+/// What was read of a process beyond its stat.
+pub(super) struct Seen {
+    pub(super) argv: Vec<Vec<u8>>,
+    pub(super) kind: ProgramKind,
+    pub(super) marker: Option<JobMarker>,
+}
+
+/// The mark of a ranklaunch job in a process's environment.
+#[derive(Debug, Clone)]
+pub(super) struct JobMarker {
+    pub(super) job: String,
+    pub(super) agent: i32,
+    pub(super) alive: bool,
+    /// The pid means this host since its boot, and our PID namespace; elsewhere its agent may live.
+    is_here: bool,
+}
+
+impl JobMarker {
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_here && !self.alive
+    }
+}
+
+impl<'a> ProcessScan<'a> {
+    pub(super) fn new(
+        host: &'a Host,
+        request: &'a Request,
+        own: &'a Process,
+        all: &'a BTreeMap<i32, Process>,
+    ) -> ProcessScan<'a> {
+        let above: BTreeSet<i32> =
+            procfs::ancestors_in(all, own.pid).iter().map(|one| one.pid).collect();
+        let (siblings, first) = siblings(host, &request.siblings, own, &above, all);
+        // All tasks of the job must find the same processes: one task ends those that the others
+        // wait for.
+        let born = first.into_iter().fold(born(host, own, all), u64::min);
+        let (seen, living) = (BTreeMap::new(), BTreeMap::new());
+        let place = procfs::pid_place(host, own.pid);
+        ProcessScan { host, request, own, above, siblings, born, place, all, seen, living }
+    }
+
+    /// The program of this job.
+    pub(super) fn wanted(&self) -> Wanted<'a> {
+        Wanted { script: self.request.script.as_deref(), module: self.request.module.as_deref() }
+    }
+
+    pub(super) fn is_older(&self, process: &Process) -> bool {
+        process.pid != self.own.pid
+            && !self.above.contains(&process.pid)
+            && !process.is_dead()
+            && !process.is_kernel_thread()
+            && process.start_ticks < self.born
+    }
+
+    /// Adopted by init or a subreaper, or the first of a session. Remains of a job under any
+    /// name are found there.
+    pub(super) fn is_orphan(&self, process: &Process) -> bool {
+        process.ppid <= 1
+            || self.all.get(&process.ppid).is_some_and(|p| p.session != process.session)
+    }
+
+    /// The marker of a job in the environment. A marker that we inherited ourselves does not
+    /// count: it says where we were started, not which job left the process behind.
+    pub(super) fn marker(&self, pid: i32) -> Option<JobMarker> {
+        let environ = procfs::environ(self.host, pid)?;
+        let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
+        if self.host.variable(MARKER).as_ref() == Some(&text) {
+            return None;
+        }
+        // The id is the platform's and may hold colons. Older releases gave no place.
+        let mut parts = text.rsplitn(3, ':');
+        let start: u64 = parts.next()?.parse().ok()?;
+        let agent: i32 = parts.next()?.parse().ok()?;
+        let before = parts.next()?;
+        let place = self.place.as_deref();
+        let here = place.and_then(|place| before.strip_suffix(place)?.strip_suffix(':'));
+        let alive = is_alive(self.all.get(&agent), start, || self.asked(agent));
+        Some(JobMarker {
+            job: here.unwrap_or(before).to_owned(),
+            agent,
+            alive,
+            is_here: here.is_some(),
+        })
+    }
+
+    /// What the kernel says of a signal to a process that /proc does not list; None where it
+    /// cannot be asked.
+    fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
+        // A pid of a replayed host is another process here. A listing has no threads, but /proc
+        // opens those that it does not hide: such a number is not an agent's any more.
+        if !self.host.is_live() || pid <= 0 || procfs::stat(self.host, pid).is_some() {
+            return None;
+        }
+        Pid::from_raw(pid).map(test_kill_process)
+    }
+
+    /// Whether this is the srun of our own Slurm job. It runs beside the batch script of the
+    /// first node while we run below slurmstepd, and ending it would end the whole step.
+    pub(super) fn is_our_step(&self, pid: i32, argv: &[Vec<u8>]) -> bool {
+        const JOB: &str = "SLURM_JOB_ID";
+        let anywhere = launchers::of_argv(argv)
+            .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
+        let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
+        procfs::environ(self.host, pid).is_some_and(|environ| {
+            procfs::variable(&environ, JOB).is_some_and(|theirs| theirs == ours.as_bytes())
+        })
+    }
+
+    pub(super) fn open_gpu(&self, pid: i32) -> Option<u32> {
+        if self.request.gpu_minors.is_empty() {
+            return None;
+        }
+        let open = procfs::gpu_minors(self.host, pid);
+        self.request.gpu_minors.iter().copied().find(|minor| open.contains(minor))
+    }
+
+    /// The kind of a process, read once.
+    pub(super) fn kind_of(&mut self, pid: i32) -> ProgramKind {
+        if let Some(seen) = self.seen.get(&pid) {
+            return seen.kind;
+        }
+        let argv = procfs::cmdline(self.host, pid).unwrap_or_default();
+        let kind = kind(self.host, pid, &argv, self.wanted());
+        let marker = if kind == ProgramKind::Ranklaunch { self.marker(pid) } else { None };
+        self.seen.insert(pid, Seen { argv, kind, marker });
+        kind
+    }
+
+    /// Whether a process belongs to a job: it has no terminal, and a launcher's variable or the
+    /// marker of a job.
+    pub(super) fn is_inside(&self, process: &Process) -> bool {
+        process.terminal == 0
+            && process.pid != 1
+            && procfs::environ(self.host, process.pid).is_some_and(|environ| {
+                procfs::variable(&environ, MARKER).is_some()
+                    || procfs::variable(&environ, "TORCHELASTIC_RUN_ID").is_some()
+            })
+    }
+
+    /// Whether the pids that a process knows are not those of ours.
+    pub(super) fn is_in_other_namespace(&self, pid: i32) -> bool {
+        let of = |pid| procfs::pid_namespace(self.host, pid);
+        of(pid).zip(of(self.own.pid)).is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
+    /// Why we may not end a process.
+    pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
+        // Ours or not: where we were started by `docker exec` it is not above us.
+        if pid == 1 {
+            return Some(text!(
+                "it is pid 1, and this container would end with it",
+                "它是 pid 1，结束它会使本容器退出"
+            ));
+        }
+        if self.siblings.contains(&pid) {
+            return Some(text!(
+                "it belongs to another task of this job",
+                "它属于本任务的另一个 task"
+            ));
+        }
+        let uid = procfs::uid(self.host, pid);
+        let ours = procfs::uid(self.host, self.own.pid);
+        if uid.is_none() || uid != ours {
+            let uid = uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+            return Some(text!("it belongs to user {uid}", "它属于用户 {uid}"));
+        }
+        let container = procfs::container(self.host, pid);
+        if container.is_none() || container != procfs::container(self.host, self.own.pid) {
+            return Some(text!(
+                "it runs in another container, namespace or cgroup",
+                "它运行在另一个容器、命名空间或 cgroup 中"
+            ));
+        }
+        None
+    }
+}
+
+/// Whether an agent is alive, by what /proc lists under its pid; otherwise by the kernel's answer.
+fn is_alive(
+    listed: Option<&Process>,
+    start_ticks: u64,
+    asked: impl FnOnce() -> Option<rustix::io::Result<()>>,
+) -> bool {
+    match listed {
+        // A pid alone proves nothing: it may be another process by now.
+        Some(now) => now.start_ticks == start_ticks && !now.is_dead(),
+        // /proc mounted with hidepid does not list the processes of other users. The start time
+        // is hidden as well, so whoever has this pid counts as the agent.
+        None => asked() == Some(Err(Errno::PERM)),
+    }
+}
+
+/// The launchers that share the variables of this job, with their descendants, and when the
+/// first of them began.
+fn siblings(
+    host: &Host,
+    shared: &[Claim],
+    own: &Process,
+    above: &BTreeSet<i32>,
+    all: &BTreeMap<i32, Process>,
+) -> (BTreeSet<i32>, Option<u64>) {
+    if shared.is_empty() {
+        return (BTreeSet::new(), None);
+    }
+    let shares = |pid: i32| {
+        let Some(environ) = procfs::environ(host, pid) else { return false };
+        shared.iter().all(|claim| {
+            procfs::variable(&environ, &claim.variable) == Some(claim.value.as_bytes())
+        })
+    };
+    let launches = |process: &&Process| {
+        let argv = process.argv(host).unwrap_or_default();
+        let is_ours = argv.first().is_some_and(|first| own_executable::is_named(first));
+        let is_own = process.pid == own.pid || above.contains(&process.pid);
+        is_ours && !is_own && shares(process.pid)
+    };
+    let launchers: Vec<&Process> = all.values().filter(launches).collect();
+    let first = launchers.iter().map(|process| process.start_ticks).min();
+    let launchers: Vec<i32> = launchers.into_iter().map(|process| process.pid).collect();
+    let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
+    (below.chain(launchers.iter().copied()).collect(), first)
+}
+
+/// When this launch began: the start of our topmost process. We may be a child that was forked
+/// without exec, recognised by the same executable and arguments, and other processes of the
+/// container may have started in between.
+fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
+    let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
+    let us = program(own.pid);
+    procfs::ancestors_in(all, own.pid)
+        .into_iter()
+        .take_while(|above| us.is_some() && program(above.pid) == us)
+        .map(|above| above.start_ticks)
+        .fold(own.start_ticks, u64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_proc_hides_is_not_taken_for_dead() {
+        let agent = |start: u64, state: char| {
+            let line =
+                format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));
+            procfs::parse_stat(line.as_bytes()).expect("a stat line")
+        };
+        let unasked = || -> Option<rustix::io::Result<()>> { panic!("/proc lists it") };
+        assert!(is_alive(Some(&agent(90, 'S')), 90, unasked));
+        assert!(!is_alive(Some(&agent(91, 'S')), 90, unasked), "another process by now");
+        assert!(!is_alive(Some(&agent(90, 'Z')), 90, unasked), "a zombie");
+        assert!(is_alive(None, 90, || Some(Err(Errno::PERM))), "another user's, hidden");
+        assert!(!is_alive(None, 90, || Some(Err(Errno::SRCH))), "gone");
+        assert!(!is_alive(None, 90, || Some(Ok(()))), "ours would be listed");
+        assert!(!is_alive(None, 90, || None), "a replayed host");
+    }
+}

@@ -1,0 +1,177 @@
+//! Checks whether this container allows the threads, processes and files of a job.
+//!
+//! Tries the limits instead of reading them: the container's limit may be in a control group
+//! that its namespace hides, and the use by others cannot be read.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::gettid;
+
+use text::lang::{Text, cause};
+use text::text;
+use verdict::{Id, Refusal};
+
+/// Files that one rank costs the agent: its connection, two pipes with the stop descriptors of
+/// their readers, two log files.
+const FILES_PER_RANK: u32 = 7;
+/// The same for the engine, listener, journal and run.json.
+const FILES: u32 = 16;
+/// Tasks that one rank costs the container: shim, rank and the readers of two pipes; not
+/// counting what the program starts itself.
+const TASKS_PER_RANK: u32 = 4;
+/// The readers of the engine's pipes, the writers of log files and journal, the sampler, the search
+/// for a cause, and two pieces of work that may hang.
+const TASKS: u32 = 8;
+/// Stack of a thread that only waits; the C library raises it to its minimum.
+const STACK: usize = 16 << 10;
+/// For how long the kernel may list a thread that has ended.
+const RELEASE: Duration = Duration::from_secs(1);
+
+/// Whether two threads can be started. Everything that may hang runs in a thread: without one
+/// for the console and one for the node nothing can be printed or done. A runtime that cannot
+/// start its first thread aborts the program, so this is tried before.
+///
+/// # Errors
+/// If the pids limit is reached (EAGAIN of clone(2)), or the container refuses clone3(2).
+pub fn can_start_threads() -> Result<(), Refusal> {
+    two_at_once().map_err(|error| {
+        let Text { en, zh } = cause(&error);
+        let text = text!("no thread can be started: {en}", "无法创建线程：{zh}");
+        Refusal::new(Id::PidsLimit, text, hint(&error))
+    })
+}
+
+fn hint(error: &io::Error) -> Text {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return text!(
+            "the container's seccomp profile refuses the system call clone3: as Docker before 20.10.10 does; update the container runtime, or docker run --security-opt seccomp=unconfined",
+            "容器的 seccomp 配置拒绝系统调用 clone3：20.10.10 之前的 Docker 即如此；请升级容器运行时，或使用 docker run --security-opt seccomp=unconfined"
+        );
+    }
+    text!(
+        "raise the pids limit (podPidsLimit, docker run --pids-limit) or the user's nproc limit (ulimit -u)",
+        "请提高 pids 限制（podPidsLimit、docker run --pids-limit）或用户的 nproc 限制（ulimit -u）"
+    )
+}
+
+fn two_at_once() -> io::Result<()> {
+    let (held, until_dropped) = mpsc::channel::<()>();
+    let first = Builder::new().spawn(move || until_dropped.recv())?;
+    let second = Builder::new().spawn(|| {});
+    drop(held);
+    // Both have ended before the next count.
+    let _ = first.join();
+    second.map(|second| drop(second.join()))
+}
+
+/// Whether this node has room for `ranks` ranks. Checked before the start, since a rank whose
+/// pipes cannot be read fails at its first line.
+///
+/// # Errors
+/// `Verdict::Limit`, with the needed and the available number.
+pub fn has_room(ranks: u32) -> Result<(), Refusal> {
+    let needed = FILES + ranks.saturating_mul(FILES_PER_RANK);
+    let (got, error) = files(needed);
+    if let Some(error) = error {
+        let Text { en, zh } = cause(&error);
+        return Err(Refusal::new(
+            Id::Nofile,
+            text!(
+                "{ranks} ranks need {needed} open files in ranklaunch, but only {got} more can be opened: {en}",
+                "{ranks} 个 rank 需要 ranklaunch 打开 {needed} 个文件，但只能再打开 {got} 个：{zh}"
+            ),
+            text!(
+                "raise the hard limit of open files (docker run --ulimit nofile=1048576, LimitNOFILE, ulimit -Hn), or start fewer ranks with --nproc-per-node; --severity nofile=warn starts anyway",
+                "请提高打开文件数的硬限制（docker run --ulimit nofile=1048576、LimitNOFILE、ulimit -Hn），或用 --nproc-per-node 减少 rank 数；--severity nofile=warn 可照常启动"
+            ),
+        ));
+    }
+    let needed = TASKS + ranks.saturating_mul(TASKS_PER_RANK);
+    let (got, error) = tasks(needed);
+    let Some(error) = error else { return Ok(()) };
+    let (why, hint) = (cause(&error), hint(&error));
+    let (Text { en, zh }, Text { en: hint_en, zh: hint_zh }) = (why, hint);
+    Err(Refusal::new(
+        Id::PidsLimit,
+        text!(
+            "{ranks} ranks need {needed} processes and threads of ranklaunch, but only {got} more can be started: {en}",
+            "{ranks} 个 rank 需要 ranklaunch 的 {needed} 个进程和线程，但只能再创建 {got} 个：{zh}"
+        ),
+        text!(
+            "{hint_en}; --severity pids.limit=warn starts anyway",
+            "{hint_zh}；--severity pids.limit=warn 可照常启动"
+        ),
+    ))
+}
+
+/// How many of `needed` descriptors could be opened at once, and why no more.
+fn files(needed: u32) -> (usize, Option<io::Error>) {
+    let mut held = Vec::new();
+    for _ in 0..needed {
+        match eventfd(0, EventfdFlags::CLOEXEC) {
+            Ok(file) => held.push(file),
+            Err(error) => return (held.len(), Some(error.into())),
+        }
+    }
+    (held.len(), None)
+}
+
+/// The same for threads, which count as processes do.
+fn tasks(needed: u32) -> (usize, Option<io::Error>) {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut held, mut refused) = (Vec::new(), None);
+    for _ in 0..needed {
+        let gate = Arc::clone(&gate);
+        let (tell, id) = mpsc::sync_channel(1);
+        let waits = move || {
+            let _ = tell.send(gettid().as_raw_nonzero());
+            drop(gate.lock());
+        };
+        match Builder::new().stack_size(STACK).spawn(waits) {
+            Ok(thread) => held.push((thread, id)),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    let count = held.len();
+    drop(closed);
+    let ids: Vec<_> = held.iter().filter_map(|(_, id)| id.recv().ok()).collect();
+    for (thread, _) in held {
+        let _ = thread.join();
+    }
+    // A thread that has been joined still counts against the limit until the kernel has taken it
+    // off the list: a rank that is forked in this moment would be refused.
+    let deadline = Instant::now() + RELEASE;
+    let listed = |id| Path::new(&format!("/proc/self/task/{id}")).exists();
+    while ids.iter().any(listed) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    (count, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_is_given_back() {
+        let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let before = open();
+        for _ in 0..3 {
+            assert_eq!(files(200).0, 200);
+            let (count, refused) = tasks(64);
+            assert_eq!((count, refused.is_none()), (64, true));
+        }
+        // Other tests open files at the same time.
+        assert!(open() < before + 150);
+    }
+}

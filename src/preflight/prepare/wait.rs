@@ -1,0 +1,184 @@
+//! Waits until the master can be reached, on nodes other than the master.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use linux::host::Host;
+use linux::pace::{Pace, clock, with_lines};
+use muster::names::LastResort;
+use muster::net::{DialError, Dialer, Seen, Target};
+use text::lang::{Text, cause};
+use text::text;
+use verdict::Refusal;
+
+/// How long a connection must stay open to count: a service-mesh sidecar accepts every
+/// connection, and closes it if there is no listener.
+const HOLD: Duration = Duration::from_millis(500);
+
+/// The peer to wait for, and for how long.
+#[derive(Clone)]
+pub struct Wait<'a> {
+    /// A name or address without port, with or without brackets.
+    pub address: String,
+    pub port: u16,
+    pub timeout: Duration,
+    /// When a progress line is printed.
+    pub pace: Pace,
+    /// Addresses of this node's own interfaces, to recognise a master that is this node.
+    pub own_addresses: Vec<IpAddr>,
+    pub last_resort: Option<&'a LastResort>,
+}
+
+impl std::fmt::Debug for Wait<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Wait")
+            .field("address", &self.address)
+            .field("port", &self.port)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Wait<'_> {
+    /// With the standard pace, no helper, own addresses unknown.
+    pub fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
+        Wait {
+            address: address.into(),
+            port,
+            timeout,
+            pace: Pace::STANDARD,
+            own_addresses: Vec::new(),
+            last_resort: None,
+        }
+    }
+}
+
+/// A master that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    pub peer: SocketAddr,
+    /// Our end of the connection.
+    pub local: SocketAddr,
+    pub waited: Duration,
+}
+
+/// Resolves and connects until a connection stays open for half a second.
+///
+/// # Errors
+/// At the deadline: [`Verdict::MasterName`](verdict::Verdict::MasterName) (exit code 85)
+/// if the name never had an address, else
+/// [`Verdict::MasterReach`](verdict::Verdict::MasterReach) (86).
+pub async fn wait_for_master(
+    host: &Host,
+    wait: &Wait<'_>,
+    mut say: impl FnMut(Text),
+) -> Result<Reached, Refusal> {
+    let seen = Seen::nothing();
+    with_lines(wait.pace, search(host, wait, &seen), |waited| say(progress(wait, &seen, waited)))
+        .await
+}
+
+async fn search(host: &Host, wait: &Wait<'_>, seen: &Seen<DialError>) -> Result<Reached, Refusal> {
+    let Wait { address, port, timeout, last_resort, .. } = wait;
+    let start = Instant::now();
+    let mut dialer = Dialer::new(Target {
+        host,
+        address,
+        port: *port,
+        last_resort: *last_resort,
+        deadline: start + *timeout,
+    });
+    while let Some(dialed) = dialer.next().await {
+        let held = match dialed {
+            Ok((stream, peer)) => hold(stream, peer).await.map(|local| (peer, local)),
+            Err(error) => Err(error),
+        };
+        match held {
+            Ok((peer, local)) => return Ok(Reached { peer, local, waited: start.elapsed() }),
+            Err(error) => seen.note(error),
+        }
+    }
+    Err(refuse(wait, &dialer, seen))
+}
+
+/// Watches the connection for [`HOLD`]; gives our own address. Bytes from the master prove it as
+/// well.
+async fn hold(mut stream: TcpStream, peer: SocketAddr) -> Result<SocketAddr, DialError> {
+    let closed = |error| DialError::Closed(peer, cause(&error));
+    let local = stream.local_addr().map_err(closed)?;
+    match timeout(HOLD, stream.read(&mut [0; 1])).await {
+        Err(_) | Ok(Ok(1..)) => Ok(local),
+        Ok(Ok(0)) => Err(DialError::Closed(
+            peer,
+            text!(
+                "accepted and closed at once, as a sidecar does when nothing listens behind it",
+                "接受连接后立即关闭，sidecar 后面没有进程监听时就会这样"
+            ),
+        )),
+        Ok(Err(error)) => {
+            let Text { en, zh } = cause(&error);
+            Err(DialError::Closed(peer, text!("accepted, then {en}", "接受连接之后：{zh}")))
+        }
+    }
+}
+
+fn progress(wait: &Wait<'_>, seen: &Seen<DialError>, waited: Duration) -> Text {
+    let Wait { address, port, timeout, .. } = wait;
+    let (waited, timeout) = (clock(waited), clock(*timeout));
+    let Text { en, zh } = match seen.get() {
+        Some((last, _)) => last.text(),
+        None => text!("nothing was tried yet", "尚未尝试"),
+    };
+    text!(
+        "waiting for master {address}:{port} ({waited} of {timeout}): {en}",
+        "正在等待 Master {address}:{port}（{waited}/{timeout}）：{zh}"
+    )
+}
+
+fn refuse(wait: &Wait<'_>, dialer: &Dialer<'_>, seen: &Seen<DialError>) -> Refusal {
+    let Wait { address, port, timeout, own_addresses, .. } = wait;
+    let (lookups, connections) = (dialer.lookups, dialer.connections);
+    let seconds = timeout.as_secs_f64();
+    let best = seen.get().map(|(_, best)| best);
+    let best = best.unwrap_or_else(|| DialError::Name(Text::same(format!("{address:?}"))));
+    let Text { en, zh } = best.text();
+    if dialer.addresses.is_empty() {
+        return best.refusal(
+            address,
+            *port,
+            text!(
+                "the master's name did not resolve in {seconds} s ({lookups} attempts): {en}",
+                "Master 名称在 {seconds} 秒内未能解析（尝试 {lookups} 次）：{zh}"
+            ),
+        );
+    }
+    let addresses: Vec<String> = dialer.addresses.iter().map(IpAddr::to_string).collect();
+    let addresses = addresses.join(", ");
+    let refusal = best.refusal(
+        address,
+        *port,
+        text!(
+            "master {address}:{port} ({addresses}) did not answer in {seconds} s ({connections} attempts): {en}",
+            "Master {address}:{port}（{addresses}）在 {seconds} 秒内没有应答（尝试 {connections} 次）：{zh}"
+        ),
+    );
+    let is_own =
+        |one: &IpAddr| one.is_loopback() || one.is_unspecified() || own_addresses.contains(one);
+    if !dialer.addresses.iter().any(is_own) {
+        return refusal;
+    }
+    Refusal {
+        hint: text!(
+            "{addresses} is this node itself: a worker's MASTER_ADDR must be the address of node 0 as other nodes reach it; set --master-addr, or --node-rank 0 if this is the master",
+            "{addresses} 就是本节点自己：worker 的 MASTER_ADDR 必须是其他节点可达的节点 0 地址；请设置 --master-addr，若本节点就是 Master 则设置 --node-rank 0"
+        ),
+        ..refusal
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! `ranklaunch run`: starts guard and agent, and reports for the agent if it is lost.
+//!
+//! Forks the agent before any thread exists. The agent opens the settings, the console and the
+//! journal, then hands over to the [`conductor`]. Gives the exit code.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::collect;
+use super::commands::output::{choose, refuse, say, say_unused_profile};
+use super::conductor;
+use super::context::{Context, GuardChannel, remap, until_stop};
+use super::exported;
+use super::live::Live;
+use super::mpiexec;
+use super::notify_peers;
+use super::open::{Opened, open};
+use super::own_report::RunReport;
+use super::run_mark::MarkSlot;
+use super::run_socket::RunSocket;
+use super::scratch::ScratchName;
+use super::status_feed;
+use super::warm_slot::WarmSlot;
+use linux::host::Host;
+use linux::sys::{Dispositions, PollFd, PollFlags, poll};
+use linux::terminal;
+use logs::Console;
+use monitor::status::StatusBoard;
+use node::observe::LoggedKills;
+use node::observe::OomWatch;
+use report::closing;
+use report::ending::memory;
+use report::journal::Journal;
+use settings::Color;
+use settings::cli::Options;
+use supervise::AgentLink;
+use supervise::guard::{self, HowLost, LostAgent};
+use text::lang::{self, Lang, Text};
+use text::text;
+use verdict::{Refusal, Verdict};
+
+/// Time limit for the closing lines on a console that does not drain.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// `ranklaunch run`: forks the agent as a child of the guard before any thread exists.
+pub(super) fn run(options: &Options) -> i32 {
+    Host::hide(muster::SECRET);
+    let oom = OomWatch::begin(&Host::live());
+    let scratch = ScratchName::new();
+    let lang = settings::language(options, &Host::live());
+    choose(settings::color(options, &Host::live()));
+    let agent = |link: &AgentLink, dispositions| {
+        std::panic::set_hook(Box::new(move |panic| {
+            let text = text!(
+                "internal error: {panic}\n  hint: please report this; the job is being ended",
+                "内部错误：{panic}\n  提示：请报告该问题；任务正在结束"
+            );
+            terminal::erase_own();
+            say(&closing::line(&text, lang));
+            linux::sys::exit_now(Verdict::Internal.code());
+        }));
+        agent(options, link, dispositions, scratch.clone())
+    };
+    let lost = |lost: &LostAgent| last_words(options, &oom, lost);
+    let ended = guard::guarded(agent, lost);
+    // Left behind when the agent was killed.
+    scratch.sweep();
+    ended.unwrap_or_else(|error| {
+        let Text { en, zh } = lang::cause(&error);
+        let text = text!("cannot start the guard process: {en}", "无法启动 guard 进程：{zh}");
+        say(&closing::line(&text, lang));
+        Verdict::Internal.code()
+    })
+}
+
+/// What the guard needs to report for a lost agent. The guard itself reads no settings.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct ReportSettings {
+    lang: Lang,
+    color: Color,
+    /// The profile's `[exit]`.
+    exit_codes: BTreeMap<i32, i32>,
+    termination_log: Option<PathBuf>,
+}
+
+/// Reports the loss of the agent from the guard, and returns the exit code.
+fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
+    let host = Host::live();
+    // None: the agent was lost before it had read the settings.
+    let report_settings = lost
+        .report_settings
+        .as_deref()
+        .and_then(|report_settings| serde_json::from_slice(report_settings).ok());
+    let report_settings = report_settings.unwrap_or_else(|| ReportSettings {
+        lang: settings::language(options, &host),
+        color: settings::color(options, &host),
+        ..ReportSettings::default()
+    });
+    let lang = report_settings.lang;
+    choose(report_settings.color);
+    let mut ending = match lost.how {
+        HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
+        HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
+    };
+    let account = oom.account(&host, LoggedKills::default());
+    if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, account.kills(None)) {
+        let agent = text!("the agent of ranklaunch", "ranklaunch 的 agent 进程");
+        ending = match lost.outlived.filter(|outlived| account.is_outlived_by(outlived.count)) {
+            Some(outlived) => {
+                let ago = outlived.rose.and_then(|rose| lost.at.checked_duration_since(rose));
+                memory::of_another(ending, &kills, ago)
+            }
+            None => memory::of_victim(ending, &agent, &kills),
+        };
+    }
+    let code = remap(&report_settings.exit_codes, ending.code);
+    let words = closing::ended_early(&ending, code, lang);
+    // The guard has one thread and must not block: a console that is not writable now is
+    // skipped.
+    let console = std::io::stderr();
+    let mut ready = [PollFd::new(&console, PollFlags::OUT)];
+    if poll(&mut ready, Some(Duration::ZERO)).is_ok_and(|count| count > 0) {
+        say(&words);
+    }
+    let path = report_settings.termination_log.as_deref();
+    let _ = report::files::announce(path, &host, &ending, None, code, lang);
+    code
+}
+
+fn agent(
+    options: &Options,
+    link: &AgentLink,
+    dispositions: Dispositions,
+    scratch: ScratchName,
+) -> i32 {
+    if let Err(refusal) = preflight::prepare::can_start_threads() {
+        return refuse(&refusal, settings::language(options, &Host::live()));
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let Text { en, zh } = lang::cause(&error);
+            let text = text!("cannot start the runtime: {en}", "无法启动运行时：{zh}");
+            say(&closing::line(&text, settings::language(options, &Host::live())));
+            return Verdict::Internal.code();
+        }
+    };
+    let code = runtime.block_on(conduct(options, link, dispositions, scratch));
+    // A thread that hangs (a dead mount, a driver) must not delay the exit code.
+    runtime.shutdown_background();
+    code
+}
+
+async fn conduct(
+    options: &Options,
+    link: &AgentLink,
+    dispositions: Dispositions,
+    scratch: ScratchName,
+) -> i32 {
+    let started = Instant::now();
+    let journal = Journal::begin();
+    let Opened { host, settings, catalogue, retry_rules } = match open(options) {
+        Ok(opened) => opened,
+        Err((refusal, lang)) => return refuse_settings(options, link, &refusal, lang).await,
+    };
+    scratch.hold();
+    if settings.program.is_none() {
+        // It may be in the profile that is not used, so the launch is refused, and there is no plan.
+        say_unused_profile(&settings, settings.lang);
+    }
+    // The ranks inherit the limits, and our own sockets count against them.
+    preflight::prepare::raise_limits();
+    link.announce_grace(settings.grace.value);
+    let report_settings = ReportSettings {
+        lang: settings.lang,
+        color: settings.color.value,
+        exit_codes: settings.exit_codes.clone(),
+        termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
+    };
+    link.send_report_settings(&serde_json::to_vec(&report_settings).unwrap_or_default());
+    let console = Console::standard(settings.lang, settings.color.value);
+    if console.has_status() {
+        link.announce_status_line();
+    }
+    let board = StatusBoard::new(collect::hostname(&host));
+    let socket = RunSocket::start(board.clone());
+    let context = Context {
+        board,
+        mark: MarkSlot::default(),
+        socket,
+        host: Arc::new(host),
+        settings: Arc::new(settings),
+        retry_rules,
+        console: console.clone(),
+        started,
+        scratch,
+        journal,
+        warm: WarmSlot::default(),
+        report: RunReport::default(),
+        catalogue,
+        warned: Mutex::default(),
+    };
+    let commands = match link.listen() {
+        Ok(commands) => commands,
+        Err(error) => {
+            let Text { en, zh } = lang::cause(&error);
+            context.say(&text!(
+                "cannot receive the guard's messages: {en}",
+                "无法接收 guard 的消息：{zh}"
+            ));
+            console.flush(LAST_WORDS);
+            return Verdict::Internal.code();
+        }
+    };
+    let guard = GuardChannel { link, commands: &commands };
+    let live = Live { context: &context, guard, dispositions };
+    let _http = exported::serve(&context);
+    let ending = conductor::conduct(&live).await;
+    console.flush(LAST_WORDS);
+    let code = context.exit_code(&ending);
+    if let Some(connection) = mpiexec::connection(&context.host, ending.id) {
+        // One that cannot be written to is lost, and then mpiexec ends the job anyway.
+        let _ = mpiexec::abort(&connection, code);
+    }
+    code
+}
+
+/// The settings cannot be read: notifies the other nodes, as far as this node knows them.
+async fn refuse_settings(
+    options: &Options,
+    link: &AgentLink,
+    refusal: &Refusal,
+    lang: Lang,
+) -> i32 {
+    let console = Console::standard(lang, settings::color(options, &Host::live()));
+    let code = refusal.verdict.code();
+    console.say(&closing::refusal(refusal, code, lang));
+    // A stop, or the guard's end, cuts this short.
+    if let Ok(commands) = link.listen()
+        && let Ok(Some(line)) = until_stop(&commands, notify_peers::unread(options, refusal)).await
+    {
+        console.say(&closing::line(&line, lang));
+    }
+    console.flush(LAST_WORDS);
+    let ending = report::refused(refusal);
+    let board = StatusBoard::new(collect::hostname(&Host::live()));
+    board.judged(status_feed::end_status(&ending, code));
+    if let Some(line) = exported::spans_of(&Host::live(), &board, None, LAST_WORDS).await {
+        console.say(&closing::line(&line, lang));
+    }
+    if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
+        let Text { en, zh } = lang::cause(&error);
+        let text = text!("cannot write the termination message: {en}", "无法写入终止消息：{zh}");
+        console.say(&closing::line(&text, lang));
+        console.flush(LAST_WORDS);
+    }
+    code
+}

@@ -1,0 +1,514 @@
+//! One attempt: folders, logs, engine, supervision, closing block.
+//!
+//! Takes a [`Ready`] node. Gives how the attempt ended, and the files that remain to be written.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+
+use super::clock::{ANSWER, Clock};
+use super::companions::{Companion, node_sources, nodes, ras_source, sampler};
+use super::conductor::Ended;
+use super::context::{Context, GuardChannel};
+use super::end::Rest;
+use super::hang_state::Watched;
+use super::hang_watch::HangWatch;
+use super::job_session::{JobEnd, JobOutput};
+use super::job_verdict::JudgedEnding;
+use super::kept_runs;
+use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
+use super::narrate::Narrator;
+use super::node_evidence::NodeEvidence;
+use super::node_questions::{self, Nodes};
+use super::pipes::{Pipes, last_lines};
+use super::ready::Ready;
+use super::recorded::{self, Recorded};
+use super::rule_watch;
+use super::scratch::Scratch;
+use super::show_status;
+use super::slow_ranks;
+use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
+use super::status_feed::{self, run_status};
+use super::trainjob;
+use super::warm;
+use super::witnesses::Witnesses;
+use diagnose::stacks::{Job, RunningRanks};
+use linux::deadline::{in_thread, with_deadline_async};
+use linux::host::Host;
+use linux::sys::Dispositions;
+use logs::{FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
+use monitor::status::Phase;
+use monitor::watch::{Sampling, Surroundings};
+use node::observe::counters::{self, Counters, Growth};
+use node::observe::{AccelerateConfig, OomWatch};
+use plan::{Membership, Plan, RunIdentity};
+use preflight::prepare;
+use report::closing::{self, Closing};
+use report::ending::{self, ending, memory};
+use report::files::RunRecord;
+use report::record_events;
+use report::{Ending, engine_log};
+use supervise::EndStep;
+use supervise::inject::Injection;
+use text::lang::Text;
+use text::run_id::RunId;
+use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
+use verdict::{Id, Refusal};
+
+/// Time limit of the search for a cause after the last line was read.
+const DIAGNOSIS: Duration = Duration::from_secs(4);
+/// Time limit of the last post of a TrainJob's progress.
+const LAST_POST: Duration = Duration::from_secs(2);
+/// Time limit to flush the console before a prompt.
+const PROMPT: Duration = Duration::from_secs(2);
+
+/// An attempt whose folder and logs are open.
+struct Attempt {
+    number: u32,
+    started: SystemTime,
+    identity: RunIdentity,
+    plan: Plan,
+    folder: Option<Arc<LogFolder>>,
+    logs: Arc<Logs>,
+    diagnosis: Arc<LiveDiagnosis>,
+    /// As they were before the job.
+    counters: Option<Counters>,
+    oom: OomWatch,
+    /// Removed when the attempt is over.
+    scratch: Scratch,
+}
+
+/// How the ranks ended on this node.
+struct FinishedAttempt {
+    /// None if nothing was started.
+    outcome: Option<Outcome>,
+    planned: Planned,
+    clock: Clock,
+    ending: Ending,
+    sampling: Sampling,
+    /// The ranks of other nodes may still run.
+    hang: HangWatch,
+}
+
+/// Runs one attempt up to and including the closing block.
+#[tracing::instrument(name = "attempt", skip_all, fields(attempt = ready.attempt))]
+pub(super) async fn run(
+    context: &Context,
+    ready: &mut Ready,
+    guard: GuardChannel<'_>,
+    dispositions: Dispositions,
+) -> Ended {
+    let began = Instant::now();
+    context.board.set_attempt(ready.attempt);
+    context.enter(Phase::Launching);
+    let attempt = match Attempt::open(context, ready).await {
+        Ok(attempt) => attempt,
+        Err(refusal) => {
+            let ending = report::refused(&refusal);
+            let code = context.exit_code(&ending);
+            context.console.say(&closing::refusal(&refusal, code, context.lang()));
+            let clock = Clock::of(context.settings.grace.value, None);
+            // A single node has no session, so it decides by itself.
+            let again = match &ready.session {
+                None => ready.restarts.after(&ending, began.elapsed()),
+                Some(_) => None,
+            };
+            let why_not = ready.restarts.why_not();
+            return Ended { ending, again, why_not, told: false, clock, rest: None };
+        }
+    };
+    let over = attempt.watch(context, ready, guard, dispositions).await;
+    let lines = last_lines(&attempt.logs, over.planned, &over.ending);
+    let judged = match &mut ready.session {
+        Some(session) => {
+            let (ending, lines) = (over.ending.clone(), lines.clone());
+            let time_left = over.clock.left(EndStep::LastWords);
+            session.judge(context, guard.commands, ending, lines, time_left).await
+        }
+        None => JudgedEnding { ending: over.ending.clone(), lines: None, again: None },
+    };
+    let lines = judged.lines.unwrap_or(lines);
+    let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
+    // With a muster the nodes have decided already; a single node decides here.
+    let again = match &ready.session {
+        None if !told => ready.restarts.after(&judged.ending, began.elapsed()),
+        _ => judged.again,
+    };
+    context.show_verdict(&judged.ending);
+    let (ending, clock, why_not) = (judged.ending, over.clock, ready.restarts.why_not());
+    let rest = attempt.close(context, ready, over, &ending, lines).await;
+    Ended { ending, again, why_not, told, clock, rest: Some(rest) }
+}
+
+impl Attempt {
+    async fn open(context: &Context, ready: &Ready) -> Result<Attempt, Refusal> {
+        let started = SystemTime::now();
+        let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
+        let plan = ready.plan.finish(&identity);
+        // Each may be on a mount that does not answer; heartbeats go on.
+        let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
+        let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
+        let choosing =
+            in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
+        let (folder, warnings) = choosing.await;
+        context.warn(&warnings);
+        if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
+            kept_runs::begin(context, folder).await;
+        }
+        // agent.jsonl and run.json cover all attempts.
+        if let Some(folder) = &folder {
+            let folder = Arc::clone(folder);
+            // If its thread cannot start, the job runs without the journal.
+            let _ =
+                context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
+        }
+        context.report.goes_to(folder.as_ref());
+        let lang = context.lang();
+        let (run_id, shim) = (&identity.run_id, &ready.executable);
+        let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
+        context.journal.keeper()(event);
+        let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
+        let witnesses = Witnesses::start(&context.host, mode, &plan, planned).await;
+        let node = plan.membership.node_rank;
+        let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
+        let logs = Arc::new(Logs::start(
+            LogsConfig {
+                folder: folder.clone(),
+                world_size: shown_world(&plan),
+                local_ranks: local_ranks(&plan),
+                console: context.settings.console.value,
+                prefix: context.settings.console_prefix.value,
+                cap_rank: context.settings.log_cap_rank.value,
+                cap_node: context.settings.log_cap_node.value,
+                backlog: Some(diagnosis.backlog()),
+            },
+            context.console.clone(),
+        ));
+        let counters = link_counters(context, &plan).await;
+        let run = run_status(&plan, Some(&identity), ready.attempt, folder.as_deref());
+        status_feed::begin(&context.board, &plan, run, &logs);
+        for warning in &plan.warnings {
+            context.board.finding(warning.id.as_str());
+        }
+        let scratch = context.scratch.make(plan.inject);
+        let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
+        Ok(Attempt {
+            number,
+            started,
+            identity,
+            plan,
+            folder,
+            logs,
+            diagnosis,
+            counters,
+            oom,
+            scratch,
+        })
+    }
+
+    /// Runs the ranks until all have ended, and returns how.
+    async fn watch(
+        &self,
+        context: &Context,
+        ready: &mut Ready,
+        guard: GuardChannel<'_>,
+        dispositions: Dispositions,
+    ) -> FinishedAttempt {
+        let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
+        let witnesses = self.diagnosis.witnesses();
+        let (companion, live_gpus) = (witnesses.companion(), witnesses.live_gpus());
+        let mut launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
+        if let Some(offer) = warm::offer(context, plan).await {
+            launch.env.insert(offer.name, offer.value);
+            launch.forks_engine = offer.forks_engine;
+        }
+        let planned = launch.planned;
+        let say = |line: &Text| context.say(line);
+        let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
+        let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
+        status_feed::wake(&context.board, &sampler);
+        let nodes = nodes(ready, plan);
+        let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
+        let running = RunningRanks::of(Job {
+            run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
+            attempt: self.number,
+            node: plan.membership.node_rank,
+            nodes: plan.membership.nnodes,
+            ranks: Vec::new(),
+        });
+        let mut hang = HangWatch::start(self.watched(context, planned, &nodes));
+        let stands_still = hang.take_end();
+        let evidence = NodeEvidence {
+            ranks: running.clone(),
+            logs: Arc::clone(logs),
+            plan: report::plan_json::json(plan, context.lang(), &ready.executable),
+            folder: folder.as_ref().map(|folder| folder.node_path()),
+            history: context.report.history(),
+            control: scratch.injection().map(Injection::control),
+            sources: node_sources(context, plan),
+            ras: ras_source(plan),
+        };
+        let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
+        let _serving = context.socket.serve(running.clone(), everywhere);
+        let sources = node_sources(context, plan);
+        let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
+        let breaks_rule = rules.take_end();
+        let posts = trainjob::begin(context, plan, &self.diagnosis);
+        let mut narrator = Narrator::new(context, planned);
+        let companions: [&dyn Companion; 7] =
+            [&rules, &sampler, &slow, &running, &hang, witnesses, &*self.diagnosis];
+        let mut notice = |notice: Notice| {
+            match &notice {
+                Notice::RankStarted { pid, .. } => oom.began(*pid),
+                Notice::EngineStarted { pid } => oom.began_engine(*pid),
+                Notice::KilledIn { pid, group } => oom.killed_in(*pid, group),
+                Notice::Stopping { .. } => oom.note(&context.host),
+                _ => {}
+            }
+            companions.iter().for_each(|companion| companion.hear(&notice));
+            if let Some(phase) = context.board.notice(&notice) {
+                context.record_phase(phase);
+            }
+            narrator.hear(&notice);
+        };
+        let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
+        let judge = |seen: &Outcome| {
+            let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
+            let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
+            memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
+        };
+        if ready.interactive {
+            guard.link.announce_interactive();
+            // Our own lines must not appear between a prompt and its answer.
+            context.console.flush(PROMPT);
+        }
+        if !ready.interactive
+            && let Some(text) = supervise::stdin::remark(self.number > 0)
+        {
+            context.say(&text);
+        }
+        let shown = show_status::begin(context, ready.interactive);
+        let halt = async {
+            tokio::select! {
+                () = stands_still => StopReason::StoodStill,
+                () = breaks_rule => StopReason::RuleBroken,
+                never = watch_kills(oom, &context.host, guard) => match never {},
+            }
+        };
+        let outcome = match &mut ready.session {
+            None => supervise::run(&launch, guard.commands, &mut pipes, &mut notice, halt).await,
+            Some(session) => {
+                let judged = |seen: &Outcome| {
+                    let ending = judge(seen);
+                    let end = known_end(&ending, seen);
+                    (ending, end)
+                };
+                let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
+                let output = JobOutput { logs, diagnosis: &self.diagnosis };
+                session
+                    .accompany(
+                        &launch,
+                        guard.commands,
+                        output,
+                        &mut pipes,
+                        &mut notice,
+                        JobEnd { ending: &judged, cause: &of_wait, halt },
+                    )
+                    .await
+            }
+        };
+        narrator.end();
+        drop((slow, shown));
+        context.enter(Phase::Judging);
+        let sampling = sampler.end();
+        let clock = Clock::of(context.settings.grace.value, outcome.as_ref().ok());
+        // In a thread, since the session with the other nodes must go on meanwhile.
+        let reading = Arc::clone(logs);
+        let time_left = clock.left(EndStep::LastWords) / 2;
+        in_thread(move || reading.read_out(time_left)).await;
+        if let Some(posts) = posts {
+            posts.end(clock.left(EndStep::LastWords).min(LAST_POST)).await;
+        }
+        let ending = match &outcome {
+            Ok(outcome) => {
+                let ending = read_engine(context, judge(outcome), logs, identity.master_port);
+                let end = known_end(&ending, outcome);
+                let time_left = clock.left(EndStep::LastWords).min(DIAGNOSIS);
+                let ending = explained(ending, end, &self.diagnosis, time_left).await;
+                ending.of_given_up_wait(hang.culprit())
+            }
+            Err((program, error)) => report::refused(&not_started(program, error)),
+        };
+        FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
+    }
+
+    /// None: a person works with the job, or its ranks are not known.
+    fn watched(&self, context: &Context, planned: Planned, nodes: &Nodes) -> Option<Watched> {
+        let after = context.settings.hang_after.value?;
+        if context.settings.interactive || planned.what == RankUnit::Command {
+            return None;
+        }
+        Some(Watched {
+            after,
+            on_hang: context.settings.on_hang.value,
+            node: self.plan.membership.node_rank,
+            planned,
+            control: self.scratch.injection().map(Injection::control),
+            surroundings: Surroundings::new(
+                node_sources(context, &self.plan),
+                ras_source(&self.plan),
+                planned.world,
+            ),
+            logs: Arc::clone(&self.logs),
+            console: context.console.clone(),
+            lang: context.lang(),
+            keep: Box::new(context.journal.keeper()),
+            ask: nodes.about_hang(),
+            board: context.board.clone(),
+            only_answers: nodes.reaches_all && self.plan.membership.member() != 0,
+        })
+    }
+
+    /// Prints the verdict, and returns what remains to be written.
+    async fn close(
+        self,
+        context: &Context,
+        ready: &Ready,
+        over: FinishedAttempt,
+        ending: &Ending,
+        last_lines: Vec<String>,
+    ) -> Rest {
+        let Attempt {
+            number,
+            started,
+            identity,
+            plan,
+            folder,
+            logs,
+            counters,
+            oom,
+            diagnosis,
+            scratch,
+        } = self;
+        let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
+        let account = oom.account(&context.host, diagnosis.witnesses().oom_kills());
+        let oom = memory::recorded(ending, outcome.as_ref(), &account);
+        let (lang, exit_code) = (context.lang(), context.exit_code(ending));
+        let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
+        let recorded =
+            recorded_files(&scratch, &plan, ending, clock.left_for_answer(EndStep::LastWords))
+                .await;
+        recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
+        let engine = plan.engine.row().name;
+        // The stop that a failure begins, and what is written after it, may take the whole grace period.
+        let ended =
+            outcome.as_ref().and_then(|outcome| outcome.stopped_at).unwrap_or_else(Instant::now);
+        context.console.say(&closing::block(&Closing {
+            ending,
+            exit_code,
+            elapsed: ended.saturating_duration_since(context.started),
+            world_size: plan.world_size,
+            node_rank: plan.membership.node_rank,
+            last_lines: last_lines.clone(),
+            engine,
+            engine_lines: logs.engine_lines(),
+            link_errors: &link_errors,
+            folder: folder.as_deref().map(LogFolder::path).as_deref(),
+            warnings: &context.warned(),
+            lang,
+        }));
+        let record = RunRecord {
+            run_id: identity.run_id,
+            attempt: number,
+            node: plan.membership.node_rank,
+            started,
+            ended: SystemTime::now(),
+            plan: report::plan_json::json(&plan, lang, &ready.executable),
+            outcome,
+            ending: ending.clone(),
+            oom,
+            exit_code,
+            logs: Value::Null,
+            link_errors,
+            survived: diagnosis.survived(),
+            hangs: hang.found(),
+            lang,
+        };
+        context.journal.keeper()(record_events::ended(&record, &last_lines));
+        let error_files = diagnosis.error_files();
+        let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
+        let evidence = error_files.chain(recorded.files).collect();
+        Rest { clock, logs, folder, record, evidence, sampling }
+    }
+}
+
+/// Looks at the kernel's count of kills for memory while the ranks run. The guard is told what this
+/// process has outlived, in case it is killed itself.
+async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> Infallible {
+    let mut told = None;
+    while let Some(look) = oom.look(host) {
+        if told != Some(look.outlived) {
+            guard.link.announce_outlived(look.outlived);
+            told = Some(look.outlived);
+        }
+        tokio::time::sleep(look.next).await;
+    }
+    std::future::pending().await
+}
+
+/// The records of torch after a failure.
+async fn recorded_files(
+    scratch: &Scratch,
+    plan: &Plan,
+    ending: &Ending,
+    time_left: Duration,
+) -> Recorded {
+    let asked = plan.recorder_file.filter(|_| ending.code != 0);
+    let Some(injection) = scratch.injection().filter(|_| asked.is_some()) else {
+        return Recorded::default();
+    };
+    let (folder, plan) = (injection.records(), plan.clone());
+    let reading = with_deadline_async(time_left, move || recorded::read(&folder, &plan));
+    reading.await.unwrap_or_default()
+}
+
+/// Reads the cause from the engine's log: the port that was free when the nodes agreed may be
+/// taken when the engine binds it.
+fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> Ending {
+    if ending.id != Id::EngineStart {
+        return ending;
+    }
+    let tail = logs.tail(Owner::Engine, usize::MAX);
+    let lines: Vec<_> = tail.iter().map(logs::TailLine::text).collect();
+    if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
+        return ending;
+    }
+    let taken = prepare::check_port(&context.host, port).err();
+    ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
+}
+
+/// The folder of this launcher: with tasks, several launchers share a node.
+fn launcher_folder(membership: &Membership) -> LauncherFolder {
+    let task = membership.task.as_ref().map(|task| task.local);
+    LauncherFolder { node_rank: membership.node_rank, task }
+}
+
+/// The error counters of the job's HCAs before the start.
+async fn link_counters(context: &Context, plan: &Plan) -> Option<Counters> {
+    if plan.network.hcas.is_empty() {
+        return None;
+    }
+    let (host, ports) = (Arc::clone(&context.host), plan.network.hcas.clone());
+    with_deadline_async(ANSWER, move || counters::counters(&host, &ports)).await
+}
+
+/// By how much the counters grew during the job; empty if they cannot be read any more.
+async fn grown(context: &Context, before: Option<Counters>, time_left: Duration) -> Vec<Growth> {
+    let Some(before) = before else { return Vec::new() };
+    let host = Arc::clone(&context.host);
+    with_deadline_async(time_left, move || counters::growth(&host, &before))
+        .await
+        .unwrap_or_default()
+}

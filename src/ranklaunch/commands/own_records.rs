@@ -1,0 +1,283 @@
+//! What ranklaunch itself wrote of an attempt beside its logs: run.json, or agent.jsonl where the
+//! run has no run.json (yet).
+//!
+//! Takes the folders of launchers; gives what is known of the end. Every file may be missing,
+//! cut, of another attempt, or no file at all.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::own_end::{Seen, Stated, Told, end};
+use super::own_journal;
+use crate::live_diagnosis::{KnownEnd, statement};
+use diagnose::{Known, Node, Origin, Recorded};
+use linux::regular_file;
+use logs::{JOURNAL, RUN_JSON};
+use report::diagnosis_view::Unread;
+use text::lang::{Text, cause};
+use text::rank::GlobalRank;
+use text::text;
+use verdict::Id;
+use verdict::outcome::End;
+
+/// Bytes of a run.json, which has a line for every rank of its node.
+const LARGEST: u64 = 32 * 1024 * 1024;
+/// What supervision sends to ranks that have to end.
+const STOPS: [i32; 2] = [15, 9];
+
+/// A launcher's folder, and the attempt whose logs are read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OwnFolder {
+    pub(super) path: PathBuf,
+    pub(super) node: u32,
+    /// None: the last one.
+    pub(super) attempt: Option<u32>,
+}
+
+/// Which logs say nothing beside what is known of the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Unheard {
+    #[default]
+    None,
+    /// Of a signal the engine knows no more than its rank's shim.
+    Engine,
+    /// The kernel killed a rank for memory.
+    All,
+}
+
+/// What the records of all launchers say.
+#[derive(Debug, Default)]
+pub(super) struct OwnRecords {
+    /// Without the numbers of logs.
+    pub(super) known: Known,
+    pub(super) unheard: Unheard,
+    /// How the rank ended that failed first.
+    pub(super) end: Option<Stated>,
+    /// The line of the cause that was found while the ranks ran.
+    pub(super) cause: Option<Stated>,
+    /// The numbers in the names of logs are those of nodes.
+    pub(super) runs_a_command: bool,
+    pub(super) unread: Vec<Unread>,
+    pub(super) notes: Vec<Text>,
+    /// The verdicts, each once.
+    pub(super) verdicts: Vec<Text>,
+    /// The reports of a job that stood still, each once.
+    pub(super) standstills: Vec<Text>,
+}
+
+/// Reads the records of these launchers.
+pub(super) fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
+    let mut records = OwnRecords::default();
+    records.known.is_whole = !folders.is_empty();
+    let told: Vec<(&OwnFolder, Told)> = folders
+        .iter()
+        .filter_map(|folder| Some((folder, read_one(folder, &mut records)?)))
+        .collect();
+    records.join(&told, folders.len());
+    records
+}
+
+fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
+    let path = folder.path.join(RUN_JSON);
+    let name = path.display().to_string();
+    match regular_file::read(&path, LARGEST) {
+        Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
+            Ok(run) if folder.attempt.is_none_or(|number| run["attempt"] == number) => {
+                return Some(of_run(folder, &path, &bytes, &run));
+            }
+            // The record of another attempt says nothing of this one.
+            Ok(_) => {}
+            Err(_) => {
+                let error = text!("it is cut off or no JSON", "内容不完整，或不是 JSON");
+                records.unread.push(Unread { name, error });
+            }
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            records.notes.push(text!(
+                "{name} is missing: the run still goes on, or ranklaunch itself was killed",
+                "缺少 {name}：运行尚未结束，或 ranklaunch 自身被杀死"
+            ));
+        }
+        Err(error) => records.unread.push(Unread { name, error: cause(&error) }),
+    }
+    let path = folder.path.join(JOURNAL);
+    match own_journal::read(&path, folder.attempt) {
+        Ok(told) => Some(told),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            let name = path.display().to_string();
+            records.unread.push(Unread { name, error: cause(&error) });
+            None
+        }
+    }
+}
+
+fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
+    let verdict = &run["verdict"];
+    let outcome = &run["outcome"];
+    let first = rank(&verdict["rank"]).or_else(|| rank(&outcome["first_failure"]));
+    let seen = |of: &Value| {
+        let end = end(&of["end"]);
+        let rank = rank(&of["rank"])?;
+        let by_us = matches!(end, Some(End::Signal(signal)) if STOPS.contains(&signal));
+        let stopped = by_us && Some(rank) != first;
+        Some(Seen { rank, end, at: words(&of["at"]), stopped })
+    };
+    let ends = outcome["ranks"].as_array().into_iter().flatten().filter_map(seen).collect();
+    let survived = serde_json::from_value(run["survived"].clone()).unwrap_or_default();
+    let mut said = words(&verdict["text"]);
+    let hint = words(&verdict["hint"]);
+    if run["cause"].is_null() && !hint.is_empty() {
+        said = format!("{said}: {hint}");
+    }
+    let id = words(&verdict["id"]);
+    Told {
+        class: verdict["class"].as_str().map(str::to_owned),
+        oom: id == Id::MemoryOom.as_str(),
+        rank: first,
+        ends,
+        command: run["plan"]["engine"] == "command",
+        file: path.to_owned(),
+        line: line_of(bytes, b"\n  \"outcome\":"),
+        cause: recorded(folder, path, bytes, &run["cause"]),
+        survived,
+        verdict: (!said.is_empty())
+            .then(|| Text::same(format!("{said} ({id}, {})", path.display()))),
+        standstills: run["hang"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|hang| standstill(path, hang))
+            .collect(),
+    }
+}
+
+/// What was said of a job that stood still, in the language of then.
+fn standstill(path: &Path, hang: &Value) -> Option<Text> {
+    let culprits = hang["culprits"].as_array()?.iter().filter_map(|one| one["text"].as_str());
+    let culprits = culprits.collect::<Vec<_>>().join("; ");
+    let (file, at) = (path.display(), words(&hang["at"]));
+    let seconds = hang["after_s"].as_u64().unwrap_or_default();
+    (!culprits.is_empty()).then(|| {
+        text!(
+            "{file}: at {at} the job had stood still for {seconds} s: {culprits}",
+            "{file}：到 {at} 时任务已卡死 {seconds} 秒：{culprits}"
+        )
+    })
+}
+
+/// The cause that a run.json names, and the line that it quotes.
+fn recorded(
+    folder: &OwnFolder,
+    path: &Path,
+    bytes: &[u8],
+    cause: &Value,
+) -> Option<(Recorded, Stated)> {
+    let id = cause["id"].as_str()?.to_owned();
+    let rank = rank(&cause["rank"]);
+    let node = cause["node"].as_u64().and_then(|node| u32::try_from(node).ok());
+    let origin = Origin {
+        name: path.display().to_string(),
+        rank,
+        node: Some(Node::Rank(node.unwrap_or(folder.node))),
+    };
+    let evidence = words(&cause["evidence"]);
+    let frame = cause["frame"].as_str().and_then(|frame| frame.split_once(':'));
+    // As Python prints an exception, since one without a row is known by that form only.
+    let text = frame.map_or(evidence.clone(), |(file, place)| {
+        let (number, function) = place.split_once(' ').unwrap_or((place, "<module>"));
+        format!(
+            "Traceback (most recent call last):\n  File \"{file}\", line {number}, in {function}\n{evidence}"
+        )
+    });
+    let line = line_of(bytes, b"\n  \"cause\":");
+    let recorded = Recorded { id, rank, line: cause["line"].as_u64().unwrap_or_default() };
+    Some((recorded, Stated { origin, line, text }))
+}
+
+impl OwnRecords {
+    /// `launchers`: those whose records were looked for.
+    fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
+        self.runs_a_command = told.iter().any(|(_, one)| one.command);
+        let classes: Vec<&str> = told.iter().filter_map(|(_, one)| one.class.as_deref()).collect();
+        // Who stopped the job from outside is its cause, whatever the ranks said of it. A node
+        // that was stopped because of another one names the cause there.
+        self.known.blameless = !classes.is_empty()
+            && classes.iter().all(|class| ["done", "stopped"].contains(class))
+            && told.iter().all(|(_, one)| one.cause.is_none());
+        for verdict in told.iter().filter_map(|(_, one)| one.verdict.as_ref()) {
+            self.verdicts.push(verdict.clone());
+        }
+        for standstill in told.iter().flat_map(|(_, one)| &one.standstills) {
+            if !self.standstills.contains(standstill) {
+                self.standstills.push(standstill.clone());
+            }
+        }
+        let own = |(folder, one): &&(&OwnFolder, Told)| {
+            let node = one.cause.as_ref().and_then(|(_, stated)| stated.origin.node.as_ref());
+            Reverse(node == Some(&Node::Rank(folder.node)))
+        };
+        let causes = told.iter().filter(|(_, one)| one.cause.is_some()).min_by_key(own);
+        if let Some((recorded, stated)) = causes.and_then(|(_, one)| one.cause.clone()) {
+            self.known.recorded = Some(recorded);
+            self.cause = Some(stated);
+        }
+        self.known.survived = told.iter().flat_map(|(_, one)| one.survived.clone()).collect();
+        let is_failed = |one: &Told| {
+            let class = one.class.as_deref();
+            one.rank.is_some() || class.is_some_and(|class| !["done", "stopped"].contains(&class))
+        };
+        self.known.has_failed = !self.known.blameless
+            && told.iter().any(|(_, one)| is_failed(one) || one.cause.is_some());
+        // A launcher whose files are all gone may have seen anything.
+        self.known.unended = !self.known.blameless
+            && !self.known.has_failed
+            && self.known.is_whole
+            && told.iter().all(|(_, one)| !one.ends.iter().any(Seen::is_failed))
+            && told.len() == launchers;
+        if self.runs_a_command {
+            return;
+        }
+        let first = told.iter().find_map(|(_, one)| one.rank);
+        let mut ends: Vec<&Seen> = told.iter().flat_map(|(_, one)| &one.ends).collect();
+        ends.sort_by(|one, other| {
+            let place = |seen: &Seen| (Some(seen.rank) != first, seen.stopped);
+            place(one).cmp(&place(other)).then_with(|| one.at.cmp(&other.at))
+        });
+        let failed = |seen: &&&Seen| seen.is_failed();
+        self.known.failed = ends.iter().filter(failed).map(|seen| seen.rank).collect();
+        let well = ends.iter().filter(|seen| seen.end.is_some_and(End::success));
+        self.known.ended_well = well.map(|seen| seen.rank).collect();
+        let end_of = |(folder, one): &(&OwnFolder, Told)| {
+            let end = one.ends.iter().find(|seen| Some(seen.rank) == first)?.end?;
+            let known = KnownEnd { rank: first?, end, oom: one.oom, gone: None };
+            let origin = Origin {
+                name: one.file.display().to_string(),
+                rank: first,
+                node: Some(Node::Rank(folder.node)),
+            };
+            Some((known, Stated { origin, line: one.line, text: statement(known)? }))
+        };
+        let Some((known, stated)) = told.iter().find_map(end_of) else { return };
+        self.unheard = if known.oom { Unheard::All } else { Unheard::Engine };
+        self.end = Some(stated);
+    }
+}
+
+fn rank(value: &Value) -> Option<GlobalRank> {
+    u32::try_from(value.as_u64()?).ok().map(GlobalRank)
+}
+
+fn words(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The line that begins with these words, after a line feed.
+fn line_of(bytes: &[u8], words: &[u8]) -> u64 {
+    let before = memchr::memmem::find(bytes, words).and_then(|at| bytes.get(..=at));
+    1 + before.map_or(0, |before| memchr::memchr_iter(b'\n', before).count() as u64)
+}

@@ -1,0 +1,153 @@
+//! `ranklaunch ps`: the jobs that run here, and the runs of the log folder.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+use super::output::{print, refuse, say, show};
+use super::run_lines::view;
+use super::running_job::{self, RunningJob};
+use super::which_run::log_folders;
+use crate::view::{View, ViewAsk};
+use diagnose::stacks::Listener;
+use linux::deadline::spawn_detached;
+use linux::host::Host;
+use linux::regular_file;
+use linux::users;
+use logs::{RUN_JSON, RunFolder};
+use report::closing;
+use report::ps_view::{self, EndedRun, ShownJob};
+use settings::cli::{Options, Ps, ReportFormat};
+use text::lang::{Lang, cause};
+use text::text;
+use verdict::Refusal;
+
+/// Bytes of a run.json.
+const LARGEST_RECORD: u64 = 64 << 20;
+
+pub(crate) fn ps(asked: &Ps) -> i32 {
+    let options = Options { lang: asked.lang.clone(), ..Options::default() };
+    let lang = settings::language(&options, &Host::live());
+    let jobs = match running(lang) {
+        Ok(jobs) => jobs,
+        Err(refusal) => return refuse(&refusal, lang),
+    };
+    let ended = match asked.all {
+        true => Some(ended(asked, &jobs)),
+        false => None,
+    };
+    match asked.format {
+        ReportFormat::Text => show(&ps_view::text(&jobs, ended.as_deref(), lang)),
+        ReportFormat::Json => {
+            let jobs: Vec<Value> = jobs.iter().map(|job| ps_view::json(job, lang)).collect();
+            let ended = ended.as_deref().unwrap_or_default();
+            let ended: Vec<Value> = ended.iter().map(ps_view::ended_json).collect();
+            print(format!("{:#}\n", json!({ "schema": 1, "jobs": jobs, "ended": ended })));
+        }
+    }
+    0
+}
+
+/// The jobs that run here, with what all their nodes say.
+fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
+    let running_job::Found { jobs, refused, unheard, unasked } = running_job::all()?;
+    for (uid, count) in unasked {
+        let user = users::named(uid);
+        let line = text!(
+            "{count} further sockets of user {user} are named like those of jobs; they were not asked",
+            "用户 {user} 另有 {count} 个与任务套接字同样命名的套接字，未予询问"
+        );
+        say(&closing::line(&line, lang));
+    }
+    // Side by side, so that none that is silent holds up the others.
+    let (tell, told) = mpsc::channel();
+    for job in jobs {
+        let tell = tell.clone();
+        spawn_detached(move || drop(tell.send(shown(job))));
+    }
+    drop(tell);
+    // One that does not answer is told of, but hides nobody.
+    let mut shown: Vec<ShownJob> = told.into_iter().collect();
+    for (agent, why) in refused
+        .iter()
+        .map(|(agent, why)| (agent, running_job::why(why)))
+        .chain(unheard.iter().map(|(agent, why)| (agent, why.clone())))
+    {
+        let (pid, user) = (pid(agent), agent.stranger().map(users::named));
+        shown.push(ShownJob { pid, user, problem: Some(why), ..ShownJob::default() });
+    }
+    shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
+    Ok(shown)
+}
+
+/// In its own PID namespace, as its name says; that of a stranger as the kernel says.
+fn pid(agent: &Listener) -> Option<u32> {
+    match agent.stranger() {
+        None => agent.pid().parse().ok(),
+        Some(_) => agent.pid_here().and_then(|pid| u32::try_from(pid).ok()),
+    }
+}
+
+fn shown(job: RunningJob) -> ShownJob {
+    let user = job.stranger.map(users::named);
+    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..ShownJob::default() };
+    for (agent, own) in job.agents {
+        shown.pid = shown.pid.or_else(|| pid(&agent));
+        shown.all_nodes = shown.all_nodes.max(own.nodes);
+        match view(&agent, &ViewAsk::Status) {
+            Ok(View::Status(status)) => {
+                let reaches_all = status.reaches_all;
+                let (nodes, unanswered) = status.read();
+                shown.nodes.extend(nodes);
+                if reaches_all {
+                    shown.unanswered =
+                        unanswered.into_iter().map(|one| (one.who, one.why)).collect();
+                    shown.problem = None;
+                    break;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => shown.problem = Some(cause(&error)),
+        }
+    }
+    shown
+}
+
+/// The runs of the log folder that do not live, the newest first.
+fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
+    let folders = log_folders(asked.log_dir.as_deref());
+    let runs = folders.iter().flat_map(|folder| logs::runs(folder).unwrap_or_default());
+    // A stranger's job may have the id of any run.
+    let own = jobs.iter().filter(|job| job.user.is_none());
+    runs.filter(|run| own.clone().all(|job| job.run_id != run.id)).map(ended_run).collect()
+}
+
+fn ended_run(run: RunFolder) -> EndedRun {
+    let records: Vec<Value> =
+        run.launchers.iter().filter_map(|launcher| record(&launcher.join(RUN_JSON))).collect();
+    // The node whose rank failed knows best.
+    let told = records.iter().find(|record| {
+        let verdict = record.get("verdict");
+        verdict.and_then(|it| it.get("class")).is_some_and(|class| class != "other_node")
+    });
+    let record = told.or(records.first());
+    let of = |name: &str| record.and_then(|record| record.get(name));
+    let text = |value: Option<&Value>| Some(value?.as_str()?.to_owned());
+    EndedRun {
+        lives: run.lives(),
+        bytes: run.bytes(),
+        launchers: run.launchers.len(),
+        started: text(of("started")),
+        ended: text(of("ended")),
+        code: of("exit_code").and_then(Value::as_i64),
+        verdict: text(of("verdict").and_then(|it| it.get("id"))),
+        cause: text(of("cause").and_then(|it| it.get("id"))),
+        folder: run.path,
+        run_id: run.id,
+    }
+}
+
+fn record(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&regular_file::read(path, LARGEST_RECORD).ok()?).ok()
+}

@@ -1,0 +1,359 @@
+//! The output of all launchers of a run, merged in the order of time.
+//!
+//! Takes the folders of a run that can be read here, and for the other nodes of a job that runs its
+//! agent. Gives lines. Of each launcher one page is held, so that the memory does not depend on the
+//! length of the run; of a thousand launchers a page is small.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms};
+use diagnose::stacks::{self, Answer, Ask, Listener};
+use logs::{Cursor, LogLine, Page, Wanted, attempts, page};
+use text::lang::{Text, cause};
+use text::text;
+
+/// Bytes of all pages that are held.
+const HELD: usize = 32 << 20;
+const LARGEST_PAGE: usize = 1 << 20;
+const SMALLEST_PAGE: usize = 16 * 1024;
+/// Launchers that one question asks for lines: a question has at most 32 KiB.
+const AT_ONCE: usize = 256;
+
+/// The next lines of one launcher.
+struct Source {
+    /// Its number in the job; None of a run that has ended.
+    member: Option<u32>,
+    /// Its files, where they can be read here.
+    folder: Option<PathBuf>,
+    cursor: Cursor,
+    lines: VecDeque<LogLine>,
+    is_end: bool,
+    /// The time of its last line: a line without one comes directly after it.
+    at_ms: u64,
+    /// Milliseconds by which its clock is behind ours.
+    behind_ms: i64,
+    /// Why it gives nothing more.
+    failed: Option<Text>,
+    /// Files of which it was said that they are no logs.
+    odd: BTreeSet<String>,
+}
+
+/// Where a viewer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    Start,
+    /// At about what a person looks at first.
+    NearEnd,
+}
+
+/// The lines of a run.
+pub(super) struct RunLines {
+    sources: Vec<Source>,
+    agent: Option<Listener>,
+    asked: LinesAsk,
+    wanted: Wanted,
+    most: usize,
+    /// Nothing will be written any more.
+    is_over: bool,
+    /// The largest number of a rank that was seen.
+    pub(super) last_rank: u32,
+    /// Nodes that gave nothing, once each.
+    pub(super) problems: Vec<Text>,
+}
+
+impl RunLines {
+    /// Of a run whose folders are all there is.
+    pub(super) fn of_folders(folders: Vec<PathBuf>, asked: LinesAsk, wanted: Wanted) -> RunLines {
+        let sources: Vec<Source> =
+            folders.into_iter().map(|folder| Source::new(None, Some(folder), 0)).collect();
+        RunLines::new(sources, None, asked, wanted, true)
+    }
+
+    /// Of a job that runs; its agent knows the others.
+    ///
+    /// # Errors
+    /// If the agent does not answer.
+    pub(super) fn of_job(
+        agents: &[Listener],
+        run_id: &str,
+        begin: Begin,
+        asked: LinesAsk,
+        wanted: Wanted,
+    ) -> io::Result<RunLines> {
+        let mut failed: Option<io::Error> = None;
+        let mut sources: Vec<Source> = Vec::new();
+        let mut problems = Vec::new();
+        let mut agent = None;
+        for one in agents {
+            let began = Instant::now();
+            let lines = match ask_lines(one, &LinesAsk { cursors: Vec::new(), ..asked.clone() }) {
+                Ok(lines) => lines,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            let took = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX);
+            let JobLines { nodes, unanswered, reaches_all } = lines;
+            for node in nodes {
+                let NodeLines { member, now_ms: theirs, folder, near_end, problem, .. } = node;
+                problems.extend(problem.map(|why| named(member, &why)));
+                // A difference that the way itself explains is none.
+                let behind =
+                    i64::try_from(now_ms()).unwrap_or(0) - i64::try_from(theirs).unwrap_or(0);
+                let behind = if behind.abs() > took.saturating_add(50) { behind } else { 0 };
+                let Some(folder) = folder else { continue };
+                // The folder may be one that all nodes see.
+                let of_run = folder.parent().and_then(|run| run.file_name());
+                let is_same = of_run.is_some_and(|name| name == run_id);
+                let here = is_same && attempts(&folder).is_ok_and(|found| !found.is_empty());
+                let local = here.then_some(folder);
+                let mut source = Source::new(Some(member), local, behind);
+                if begin == Begin::NearEnd {
+                    source.cursor = near_end;
+                }
+                sources.push(source);
+            }
+            problems.extend(unanswered.into_iter().map(|one| {
+                let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (one.who, one.why);
+                text!("{en}: {why_en}", "{zh}：{why_zh}")
+            }));
+            if reaches_all {
+                agent = Some(one.clone());
+                break;
+            }
+            agent.get_or_insert_with(|| one.clone());
+        }
+        match (agent, failed) {
+            (None, Some(error)) => Err(error),
+            (agent, _) => {
+                let mut lines = RunLines::new(sources, agent, asked, wanted, false);
+                lines.problems = problems;
+                Ok(lines)
+            }
+        }
+    }
+
+    fn new(
+        sources: Vec<Source>,
+        agent: Option<Listener>,
+        asked: LinesAsk,
+        wanted: Wanted,
+        is_over: bool,
+    ) -> RunLines {
+        let most = (HELD / sources.len().max(1)).clamp(SMALLEST_PAGE, LARGEST_PAGE);
+        let problems = Vec::new();
+        RunLines { sources, agent, asked, wanted, most, is_over, last_rank: 0, problems }
+    }
+
+    /// Launchers whose output cannot be read here.
+    pub(super) fn are_remote(&self) -> bool {
+        self.sources.iter().any(|source| source.folder.is_none())
+    }
+
+    /// Nothing will be written any more: what is no whole line counts too. What the other nodes
+    /// wrote last cannot be asked for.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+        self.agent = None;
+        self.look_again();
+    }
+
+    /// What was at its end may have more.
+    pub(super) fn look_again(&mut self) {
+        for source in &mut self.sources {
+            source.is_end = source.failed.is_some();
+        }
+    }
+
+    /// Gives each line that is there now, in order. `show` says whether it wants more.
+    pub(super) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
+        loop {
+            self.fill();
+            let mut heads: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+            for (number, source) in self.sources.iter().enumerate() {
+                heads.extend(source.next_ms().map(|at| Reverse((at, number))));
+            }
+            // A page without a line that is wanted: the next one may have an earlier one.
+            if self.sources.iter().any(|source| !source.is_end && source.lines.is_empty()) {
+                continue;
+            }
+            if heads.is_empty() {
+                return;
+            }
+            // Until the page of a launcher is at its end, behind which there may be an earlier line.
+            while let Some(Reverse((at, number))) = heads.pop() {
+                let Some(source) = self.sources.get_mut(number) else { break };
+                let Some(line) = source.lines.pop_front() else { break };
+                source.at_ms = at;
+                if !show(&line, self.last_rank) {
+                    return;
+                }
+                match source.next_ms() {
+                    Some(next) => heads.push(Reverse((next, number))),
+                    None if source.is_end => {}
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// Gives a page to each launcher that has none.
+    fn fill(&mut self) {
+        let mut remote: Vec<(u32, Cursor)> = Vec::new();
+        for source in &mut self.sources {
+            if source.is_end || !source.lines.is_empty() {
+                continue;
+            }
+            match (&source.folder, source.member) {
+                (Some(folder), _) => {
+                    match page(folder, source.cursor, &self.wanted, self.most, self.is_over) {
+                        Ok(page) => {
+                            self.problems.extend(source.odd(&page));
+                            self.last_rank = self.last_rank.max(source.take(page));
+                        }
+                        Err(error) => self.problems.extend(source.fail(&cause(&error))),
+                    }
+                }
+                (None, Some(member)) if self.agent.is_some() => {
+                    remote.push((member, source.cursor))
+                }
+                (None, _) => source.is_end = true,
+            }
+        }
+        for cursors in remote.chunks(AT_ONCE) {
+            self.ask(cursors);
+        }
+    }
+
+    fn ask(&mut self, cursors: &[(u32, Cursor)]) {
+        let Some(agent) = &self.agent else { return };
+        let asked = LinesAsk { cursors: cursors.to_vec(), most: self.most, ..self.asked.clone() };
+        let mut nodes = match ask_lines(agent, &asked) {
+            Ok(lines) => lines.nodes,
+            Err(_) => {
+                // The job has ended, or its agent is busy: whoever follows looks again.
+                for source in self.sources.iter_mut().filter(|source| source.folder.is_none()) {
+                    source.is_end = true;
+                }
+                return;
+            }
+        };
+        for (member, _) in cursors {
+            let Some(source) = self.sources.iter_mut().find(|one| one.member == Some(*member))
+            else {
+                continue;
+            };
+            let node = nodes.iter_mut().find(|node| node.member == *member);
+            match node.map(|node| (node.page.take(), node.problem.take())) {
+                Some((Some(page), _)) => {
+                    self.problems.extend(source.odd(&page));
+                    self.last_rank = self.last_rank.max(source.take(page));
+                }
+                Some((None, Some(why))) => self.problems.extend(source.fail(&why)),
+                // It did not answer now.
+                _ => source.is_end = true,
+            }
+        }
+    }
+}
+
+impl Source {
+    fn new(member: Option<u32>, folder: Option<PathBuf>, behind_ms: i64) -> Source {
+        Source {
+            member,
+            folder,
+            cursor: Cursor::default(),
+            lines: VecDeque::new(),
+            is_end: false,
+            at_ms: 0,
+            behind_ms,
+            failed: None,
+            odd: BTreeSet::new(),
+        }
+    }
+
+    /// What is said of files that are no logs, once each.
+    fn odd(&mut self, page: &Page) -> Vec<Text> {
+        let new: Vec<&String> =
+            page.odd.iter().filter(|name| self.odd.insert((*name).clone())).collect();
+        let said = new.into_iter().map(|name| {
+            let why = text!(
+                "{name} is a link or no regular file, so it is not read",
+                "{name} 是链接或不是普通文件，未读取"
+            );
+            self.about(&why)
+        });
+        said.collect()
+    }
+
+    fn about(&self, why: &Text) -> Text {
+        match (self.member, &self.folder) {
+            (Some(member), _) => named(member, why),
+            (None, Some(folder)) => why.about(folder.display()),
+            (None, None) => why.clone(),
+        }
+    }
+
+    /// The time of the next line by our clock, never before the line before it.
+    fn next_ms(&self) -> Option<u64> {
+        let next = self.lines.front()?;
+        let at = next.at_ms.map_or(self.at_ms, |at| at.saturating_add_signed(self.behind_ms));
+        Some(at.max(self.at_ms))
+    }
+
+    /// Gives the largest number of a rank.
+    fn take(&mut self, page: Page) -> u32 {
+        let Page { lines, next, is_end, last_rank, odd: _ } = page;
+        // The same page again and again, from a launcher of another version, would never end.
+        self.is_end = is_end || (lines.is_empty() && next == self.cursor);
+        self.lines = lines.into();
+        self.cursor = next;
+        last_rank
+    }
+
+    fn fail(&mut self, why: &Text) -> Option<Text> {
+        self.is_end = true;
+        let shown = self.about(why);
+        let is_new = self.failed.is_none();
+        self.failed = Some(shown.clone());
+        is_new.then_some(shown)
+    }
+}
+
+fn named(member: u32, why: &Text) -> Text {
+    let Text { en, zh } = why;
+    text!("node {member}: {en}", "节点 {member}：{zh}")
+}
+
+/// Asks an agent for lines.
+///
+/// # Errors
+/// If it gives none.
+fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
+    match view(agent, &ViewAsk::Lines(asked.clone()))? {
+        View::Lines(lines) => Ok(lines),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Asks an agent what a viewer asks.
+///
+/// # Errors
+/// If it is gone, refuses, or answers something else.
+pub(super) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
+    let of: Value = serde_json::to_value(asked)?;
+    match stacks::ask(agent, &Ask::View { of })? {
+        Answer::View { what } => Ok(serde_json::from_value(what)?),
+        other => {
+            let why = super::running_job::refusal_of(&other);
+            Err(text::lang::failure(io::ErrorKind::PermissionDenied, why))
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Finds the running job that a command means, and says why there is none.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::output::say;
+use diagnose::stacks::{self, Answer, Job, Listener, Refused};
+use linux::users;
+use report::closing;
+use text::lang::{Lang, Text, cause};
+use text::run_id::RunId;
+use text::text;
+use verdict::{Id, Refusal};
+
+/// A job, and its agents here: with tasks, or with two nodes on one machine, several.
+pub(super) struct RunningJob {
+    pub(super) run_id: RunId,
+    /// The user whose it is, unless that is who asks.
+    pub(super) stranger: Option<u32>,
+    pub(super) agents: Vec<(Listener, Job)>,
+}
+
+impl RunningJob {
+    /// What RUN may be for it: its run id, or the pid of its agent where the nodes have not agreed on
+    /// one yet.
+    pub(super) fn name(&self) -> &str {
+        match self.agents.first() {
+            Some((agent, _)) if self.run_id.is_empty() => agent.pid(),
+            _ => self.run_id.as_str(),
+        }
+    }
+
+    /// Says whose job this is before anything of it is shown: any user may say that it has one.
+    pub(super) fn tell_owner(&self, lang: Lang) {
+        let Some(uid) = self.stranger else { return };
+        let (run, user) = (self.name(), users::named(uid));
+        let line = text!(
+            "{run} is of user {user}: all that follows is what that user's process says",
+            "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
+        );
+        say(&closing::line(&line, lang));
+    }
+}
+
+/// Why no job is the one that is meant.
+pub(super) struct NotOne {
+    /// Several of one's own are.
+    pub(super) are_several: bool,
+    pub(super) refusal: Refusal,
+}
+
+impl From<NotOne> for Refusal {
+    fn from(why: NotOne) -> Refusal {
+        why.refusal
+    }
+}
+
+impl From<Refusal> for NotOne {
+    fn from(refusal: Refusal) -> NotOne {
+        NotOne { are_several: false, refusal }
+    }
+}
+
+/// The jobs of this network namespace, and the agents that do not tell theirs.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<RunningJob>,
+    pub(super) refused: Vec<(Listener, Refused)>,
+    pub(super) unheard: Vec<(Listener, Text)>,
+    /// How many sockets of other users were not asked, by user.
+    pub(super) unasked: BTreeMap<u32, usize>,
+}
+
+/// All jobs that run here.
+///
+/// # Errors
+/// If the kernel's table of sockets cannot be read.
+pub(super) fn all() -> Result<Found, Refusal> {
+    let table = stacks::jobs(Path::new("/proc")).map_err(|error| {
+        let Text { en, zh } = cause(&error);
+        Refusal::new(
+            Id::StacksJob,
+            text!(
+                "cannot look for running jobs: /proc/self/net/unix: {en}",
+                "无法查找正在运行的任务：/proc/self/net/unix：{zh}"
+            ),
+            text!("mount procfs on /proc", "请将 procfs 挂载到 /proc"),
+        )
+    })?;
+    let asked = stacks::ask_all(table);
+    let mut found = Found { unasked: asked.unasked, ..Found::default() };
+    for (agent, answer) in asked.answers {
+        match answer {
+            Ok(Answer::Job(job)) => {
+                let stranger = agent.stranger();
+                // Before the nodes agree on a run, each agent is a job of its own.
+                let same = |one: &&mut RunningJob| {
+                    let is_same = one.run_id == job.run_id && one.stranger == stranger;
+                    is_same && !job.run_id.is_empty()
+                };
+                match found.jobs.iter_mut().find(same) {
+                    Some(known) => known.agents.push((agent, job)),
+                    None => {
+                        let run_id = job.run_id.clone();
+                        let agents = vec![(agent, job)];
+                        found.jobs.push(RunningJob { run_id, stranger, agents });
+                    }
+                }
+            }
+            Ok(Answer::Refused(why)) => found.refused.push((agent, why)),
+            Ok(Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. }) => {}
+            Err(error) if has_ended(&error) => {}
+            Err(error) => found.unheard.push((agent, cause(&error))),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an agent has just ended, since its socket is closed before it answers.
+pub(super) fn has_ended(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof].contains(&error.kind())
+}
+
+/// The one job that is meant.
+///
+/// # Errors
+/// None is, or several are.
+pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
+    let Found { jobs, mut refused, mut unheard, .. } = all()?;
+    // What one's own say is told first.
+    refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    let (refused, unheard) = (refused.pop(), unheard.pop());
+    let run = run.map(|run| run.to_string_lossy().into_owned());
+    // A job that waits for other nodes has no run id yet, but its agent has a pid.
+    let is_meant = |one: &RunningJob| {
+        run.as_ref().is_none_or(|run| {
+            let is_agent = |agent: &Listener| agent.pid() == run;
+            one.run_id.as_str().starts_with(run.as_str())
+                || one.agents.iter().any(|(it, _)| is_agent(it))
+        })
+    };
+    let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
+    // Another user may give its own job any name, or any number of jobs.
+    if meant.iter().any(|one| one.stranger.is_none()) {
+        meant.retain(|one| one.stranger.is_none());
+    }
+    match (meant.len(), meant.pop()) {
+        (1, Some(job)) => Ok(job),
+        (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
+        (_, Some(last)) => {
+            meant.push(last);
+            // Those of strangers were left out if one of them is.
+            let are_several = meant.iter().all(|one| one.stranger.is_none());
+            let (count, ids) = (meant.len(), names(&meant));
+            let refusal = Refusal::new(
+                Id::StacksJob,
+                text!("{count} jobs run here: {ids}", "此处有 {count} 个任务正在运行：{ids}"),
+                text!(
+                    "give the name of one of them, or its beginning, as RUN",
+                    "请用参数 RUN 给出其中一个的名称或其开头部分"
+                ),
+            );
+            Err(NotOne { are_several, refusal })
+        }
+    }
+}
+
+fn names(jobs: &[RunningJob]) -> String {
+    let mut names: Vec<&str> = jobs.iter().map(RunningJob::name).collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+/// Why no job is shown.
+pub(super) fn none(
+    run: Option<&str>,
+    others: &[RunningJob],
+    refused: Option<(Listener, Refused)>,
+    unheard: Option<(Listener, Text)>,
+) -> Refusal {
+    // One that says nothing may be the one that is meant.
+    if let Some((agent, why)) = unheard {
+        return silent(&agent, &why);
+    }
+    if let Some(run) = run.filter(|_| !others.is_empty()) {
+        let ids = names(others);
+        return Refusal::new(
+            Id::StacksJob,
+            text!(
+                "no run `{run}` runs here; {ids} does",
+                "此处没有运行 `{run}`；正在运行的是 {ids}"
+            ),
+            text!("write the beginning of a run's id, or nothing", "请写运行 ID 的开头，或不写"),
+        );
+    }
+    if let Some((agent, why)) = refused {
+        return unanswered(&agent, &refusal_of(&Answer::Refused(why)));
+    }
+    Refusal::new(
+        Id::StacksJob,
+        text!(
+            "no job of ranklaunch runs here: no socket @ranklaunch-stacks-… in /proc/net/unix",
+            "此处没有正在运行的 ranklaunch 任务：/proc/net/unix 中没有 @ranklaunch-stacks-… 套接字"
+        ),
+        text!(
+            "run it where the ranks run, as the job's user: kubectl exec POD -- ranklaunch …",
+            "请在 rank 所在的容器中以任务的用户运行：kubectl exec POD -- ranklaunch …"
+        ),
+    )
+}
+
+pub(super) fn why(refused: &Refused) -> Text {
+    refusal_of(&Answer::Refused(*refused))
+}
+
+pub(super) fn refusal_of(answer: &Answer) -> Text {
+    match answer {
+        Answer::Refused(Refused::User { uid, owner }) => text!(
+            "it belongs to user {owner} and this is user {uid}; only the job's user and root are answered",
+            "它属于用户 {owner}，而当前用户为 {uid}；只应答任务所属的用户和 root"
+        ),
+        Answer::Refused(Refused::Container) => text!(
+            "it is in another container that shares this network",
+            "它位于共享此网络的另一个容器中"
+        ),
+        Answer::Refused(Refused::NotRunning) => text!(
+            "no rank of it runs now: it waits for other nodes, or is between two attempts",
+            "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
+        ),
+        Answer::Refused(Refused::Question)
+        | Answer::Job(_)
+        | Answer::Stacks(_)
+        | Answer::Dump(_)
+        | Answer::View { .. } => {
+            text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch")
+        }
+    }
+}
+
+/// An agent that refuses.
+pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
+    let Text { en, zh } = why;
+    let name = &agent.name;
+    let of = match agent.pid_here() {
+        None => Text::same(String::new()),
+        Some(pid) => text!(" (agent {pid})", "（agent {pid}）"),
+    };
+    let Text { en: of_en, zh: of_zh } = of;
+    Refusal::new(
+        Id::StacksAgent,
+        text!(
+            "the job at @{name}{of_en} gives no stacks: {en}",
+            "@{name}{of_zh} 的任务没有给出栈：{zh}"
+        ),
+        text!(
+            "run ranklaunch stacks in the job's own container, as its user or as root",
+            "请在任务自己的容器中以其用户或 root 运行 ranklaunch stacks"
+        ),
+    )
+}
+
+/// One that says nothing.
+pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
+    let Text { en, zh } = why;
+    let name = &agent.name;
+    if let Some(uid) = agent.stranger() {
+        let user = users::named(uid);
+        return Refusal::new(
+            Id::StacksAgent,
+            text!(
+                "the socket @{name} of user {user} gives no stacks: {en}",
+                "用户 {user} 的套接字 @{name} 没有给出栈：{zh}"
+            ),
+            text!(
+                "it need not be a job: any user can make a socket of this name; ask user {user}",
+                "它不一定是任务：任何用户都能创建这样命名的套接字；请询问用户 {user}"
+            ),
+        );
+    }
+    let hint = match agent.pid_here() {
+        // Only a pid of the kernel: the one in the name is anybody's word.
+        Some(pid) => text!(
+            "look at its agent, while the ranks run on: ps -o pid,state,wchan,args -p {pid}; T means stopped, and kill -CONT {pid} continues it",
+            "各 rank 仍在运行，请查看其 agent：ps -o pid,state,wchan,args -p {pid}；T 表示已被暂停，可用 kill -CONT {pid} 恢复"
+        ),
+        None => text!(
+            "look at its agent in its own container, while the ranks run on",
+            "各 rank 仍在运行，请在其自己的容器中查看其 agent"
+        ),
+    };
+    Refusal::new(
+        Id::StacksAgent,
+        text!("the job at @{name} gives no stacks: {en}", "@{name} 的任务没有给出栈：{zh}"),
+        hint,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::sys::Peer;
+
+    #[test]
+    fn a_job_without_a_run_id_is_named_by_the_pid_of_its_agent() {
+        let running = |run_id: &str, pid: i32| {
+            let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x"), peer: None };
+            let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
+            let ranks = Vec::new();
+            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks };
+            RunningJob { run_id, stranger: None, agents: vec![(agent, job)] }
+        };
+        let jobs = [running("", 41), running("job-1", 42), running("", 43)];
+        assert_eq!(names(&jobs), "41, 43, job-1");
+        assert_eq!((jobs[0].name(), jobs[1].name()), ("41", "job-1"));
+    }
+
+    #[test]
+    fn every_reason_has_both_languages() {
+        let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned(), peer: None };
+        for why in [Refused::User { uid: 7, owner: 0 }, Refused::Container, Refused::Question] {
+            let refusal = none(None, &[], Some((agent.clone(), why)), None);
+            assert_eq!(refusal.id, Id::StacksAgent);
+            assert_ne!(refusal.text.en, refusal.text.zh);
+        }
+        assert_eq!(none(Some("x"), &[], None, None).id, Id::StacksJob);
+    }
+
+    #[test]
+    fn no_pid_is_advised_that_only_a_stranger_names() {
+        let of = |uid, pid| {
+            let name = "ranklaunch-stacks-4711-ab".to_owned();
+            let agent = Listener { name, peer: Some(Peer { uid, pid }) };
+            silent(&agent, &text!("silent", "无应答")).hint
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert!(of(own, 42).en.contains("kill -CONT 42"));
+        for hint in [of(own + 1, 42), of(own, 0)] {
+            assert!(!hint.en.contains("kill") && !hint.en.contains("4711"), "{}", hint.en);
+            assert!(!hint.zh.contains("kill") && !hint.zh.contains("4711"), "{}", hint.zh);
+        }
+    }
+}

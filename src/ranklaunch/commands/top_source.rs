@@ -1,0 +1,314 @@
+//! What `ranklaunch top` shows: asks the job, in threads, so that a node that is silent holds no key.
+
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use super::output::block_on;
+use super::run_lines::{Begin, RunLines, view};
+use super::running_job::{self, RunningJob};
+use super::status_http;
+use crate::view::{LinesAsk, View, ViewAsk};
+use diagnose::stacks::{self, Answer, Ask, Job, Listener, Selection};
+use linux::deadline::spawn_detached;
+use linux::host::Host;
+use linux::users;
+use logs::LogLine;
+use monitor::status::look_pace;
+use muster::names;
+use report::stacks_view;
+use report::top::{News, Request, Source};
+use settings::cli::{self, Top};
+use text::escape::printable;
+use text::lang::{Lang, Text, cause};
+use text::rank::GlobalRank;
+use text::run_id::RunId;
+use text::text;
+use verdict::{Id, Refusal};
+
+/// How often the state of one node is asked for.
+const PACE: Duration = Duration::from_secs(1);
+/// How often new lines of a log are asked for.
+const LOG_PACE: Duration = Duration::from_millis(500);
+/// Lines that are told at once.
+const AT_ONCE: usize = 2000;
+/// Time limit of a name.
+const RESOLVING: Duration = Duration::from_secs(5);
+
+/// What the view hears, and asks.
+pub(super) struct Told {
+    pub(super) news: Receiver<News>,
+    /// Readable when there are news.
+    pub(super) woken: PipeReader,
+    pub(super) requests: Sender<Request>,
+    pub(super) source: Source,
+    /// The user whose job it is, unless that is who asks.
+    pub(super) owner: Option<String>,
+}
+
+/// Tells the view something; it is gone where that fails.
+#[derive(Clone)]
+struct Tell {
+    news: Sender<News>,
+    wake: Arc<PipeWriter>,
+}
+
+impl Tell {
+    fn tell(&self, news: News) -> bool {
+        let mut wake: &PipeWriter = &self.wake;
+        self.news.send(news).is_ok() && wake.write_all(b"n").is_ok()
+    }
+}
+
+/// Finds the job and begins to ask it.
+///
+/// # Errors
+/// If there is no such job, or the address does not answer.
+pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
+    let (news_in, news) = mpsc::channel();
+    let (requests, asked_for) = mpsc::channel();
+    let (woken, wake) = io::pipe().map_err(|error| Refusal::internal(&error.to_string()))?;
+    let tell = Tell { news: news_in, wake: Arc::new(wake) };
+    let at = asked.run.as_ref().map(|run| run.to_string_lossy().into_owned());
+    if let Some(at) = at.filter(|at| at.contains(':')) {
+        let address = address(&at)?;
+        let first = status_http::get(address).map_err(|error| unanswered(&at, &error))?;
+        let host = at.clone();
+        tell.tell(News::Status { nodes: vec![first], unanswered: Vec::new() });
+        spawn_detached(move || {
+            loop {
+                std::thread::sleep(PACE);
+                let news = match status_http::get(address) {
+                    Ok(node) => News::Status { nodes: vec![node], unanswered: Vec::new() },
+                    Err(error) => News::Silent(gone(&host, &error)),
+                };
+                if !tell.tell(news) {
+                    return;
+                }
+            }
+        });
+        return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
+    }
+    let job = running_job::chosen(asked.run.as_deref())?;
+    let RunningJob { run_id, agents, stranger } = job;
+    let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
+    let status = {
+        let (tell, listeners) = (tell.clone(), listeners.clone());
+        move || {
+            loop {
+                let (news, pace) = status(&listeners);
+                if !tell.tell(news) {
+                    return;
+                }
+                std::thread::sleep(pace);
+            }
+        }
+    };
+    spawn_detached(status);
+    let details = Details { run_id, listeners, tell, lang };
+    spawn_detached(move || details.follow(&asked_for));
+    let owner = stranger.map(users::named);
+    Ok(Told { news, woken, requests, source: Source::Socket, owner })
+}
+
+/// What all nodes say, and when to ask them again.
+fn status(agents: &[Listener]) -> (News, Duration) {
+    let (mut all, mut missing, mut failed) = (Vec::new(), Vec::new(), None);
+    let mut at_node_0 = false;
+    for agent in agents {
+        match view(agent, &ViewAsk::Status) {
+            Ok(View::Status(status)) => {
+                let reaches_all = status.reaches_all;
+                at_node_0 |= status.at_node_0;
+                let (nodes, unanswered) = status.read();
+                all.extend(nodes);
+                missing.extend(unanswered.into_iter().map(|one| {
+                    let (Text { en, zh }, Text { en: why, zh: why_zh }) = (one.who, one.why);
+                    text!("{en}: {why}", "{zh}：{why_zh}")
+                }));
+                if reaches_all {
+                    break;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    let pace = look_pace(all.len() + missing.len(), at_node_0);
+    let news = match failed {
+        Some(error) if all.is_empty() => News::Silent(ended(&error)),
+        _ => News::Status { nodes: all, unanswered: missing },
+    };
+    (news, pace)
+}
+
+fn ended(error: &io::Error) -> Text {
+    if running_job::has_ended(error) {
+        return text!(
+            "the job has ended; ranklaunch logs shows what it wrote",
+            "任务已结束；用 ranklaunch logs 查看其输出"
+        );
+    }
+    let Text { en, zh } = cause(error);
+    text!("the job's agent gives no answer: {en}", "任务的 agent 没有应答：{zh}")
+}
+
+/// Asks for what a page shows, one page at a time.
+struct Details {
+    run_id: RunId,
+    listeners: Vec<Listener>,
+    tell: Tell,
+    lang: Lang,
+}
+
+impl Details {
+    fn follow(&self, requests: &Receiver<Request>) {
+        let mut wanted = Request::Nothing;
+        let mut log: Option<RunLines> = None;
+        loop {
+            let asked = match wanted {
+                Request::Log(_) => requests.recv_timeout(LOG_PACE),
+                _ => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let is_new = match asked {
+                Ok(request) => {
+                    // Only what was asked last is looked at.
+                    wanted = requests.try_iter().last().unwrap_or(request);
+                    true
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let news = match wanted {
+                Request::Quit => return,
+                Request::Nothing => None,
+                Request::Plan => Some(self.plan()),
+                Request::Stacks(rank) => Some(self.stacks(rank)),
+                Request::Log(rank) => {
+                    if is_new {
+                        log = None;
+                    }
+                    self.log(rank, &mut log)
+                }
+            };
+            if news.is_some_and(|news| !self.tell.tell(news)) {
+                return;
+            }
+        }
+    }
+
+    fn plan(&self) -> News {
+        let mut failed = None;
+        for agent in &self.listeners {
+            match view(agent, &ViewAsk::Plan) {
+                Ok(View::Plan(plan)) => return News::Plan(plan),
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        News::Failed(Request::Plan, failed.map_or_else(nothing, |error| cause(&error)))
+    }
+
+    fn stacks(&self, rank: GlobalRank) -> News {
+        let selection = Selection { node: None, ranks: vec![rank] };
+        let mut why = nothing();
+        for agent in &self.listeners {
+            match stacks::ask(agent, &Ask::Stacks(selection.clone())) {
+                Ok(Answer::Stacks(found)) => {
+                    let is_there = found.nodes.iter().any(|node| !node.ranks.is_empty());
+                    let Some(job) = found.nodes.first().map(|node| node.job.clone()) else {
+                        continue;
+                    };
+                    if is_there {
+                        let text = stacks_view::text(&Job { ..job }, &found, self.lang);
+                        return News::Stacks(rank, printable(&text).into_owned());
+                    }
+                }
+                Ok(other) => why = running_job::refusal_of(&other),
+                Err(error) => why = cause(&error),
+            }
+        }
+        News::Failed(Request::Stacks(rank), why)
+    }
+
+    /// The lines since the last look; the newest ones at first.
+    fn log(&self, rank: GlobalRank, log: &mut Option<RunLines>) -> Option<News> {
+        let failed = |why| Some(News::Failed(Request::Log(rank), why));
+        let is_first = log.is_none();
+        let lines = match log {
+            Some(lines) => lines,
+            None => {
+                let asked = LinesAsk { ranks: vec![rank.0], ..LinesAsk::default() };
+                let wanted = asked.wanted().ok()?;
+                match RunLines::of_job(
+                    &self.listeners,
+                    self.run_id.as_str(),
+                    Begin::NearEnd,
+                    asked,
+                    wanted,
+                ) {
+                    Ok(lines) => log.insert(lines),
+                    Err(error) => return failed(cause(&error)),
+                }
+            }
+        };
+        lines.look_again();
+        let mut found: Vec<LogLine> = Vec::new();
+        lines.each(|line, _| {
+            if found.len() >= AT_ONCE {
+                found.drain(..AT_ONCE / 2);
+            }
+            found.push(line.clone());
+            true
+        });
+        let problem = std::mem::take(&mut lines.problems).pop();
+        match problem {
+            Some(problem) if is_first && found.is_empty() => failed(problem),
+            _ => (is_first || !found.is_empty()).then(|| News::Lines(rank, found)),
+        }
+    }
+}
+
+fn nothing() -> Text {
+    text!("nothing to show", "没有可显示的内容")
+}
+
+/// Where `HOST:PORT` is.
+fn address(at: &str) -> Result<SocketAddr, Refusal> {
+    let host = Host::live();
+    let asked = cli::Wait { target: at.into(), timeout: None, lang: None };
+    let target = settings::read_wait(&asked, &host)?;
+    let found = match names::literal(&target.host) {
+        Some(address) => Ok(vec![address]),
+        None => block_on(names::resolve(&host, &target.host, RESOLVING, None))?,
+    };
+    let first: Option<IpAddr> = found.as_ref().ok().and_then(|all| all.first().copied());
+    match (first, found) {
+        (Some(address), _) => Ok(SocketAddr::new(address, target.port)),
+        (None, Err(error)) => Err(no_status(at, &error.text())),
+        (None, Ok(_)) => Err(no_status(at, &text!("the name has no address", "该名称没有地址"))),
+    }
+}
+
+fn unanswered(at: &str, error: &io::Error) -> Refusal {
+    no_status(at, &cause(error))
+}
+
+fn no_status(at: &str, why: &Text) -> Refusal {
+    let Text { en, zh } = why;
+    Refusal::new(
+        Id::TopTerminal,
+        text!("{at} gives no status: {en}", "{at} 没有给出状态：{zh}"),
+        text!(
+            "name the address of a node that was started with --http, such as --http 0.0.0.0:9400",
+            "请指定以 --http 启动的节点的地址，例如 --http 0.0.0.0:9400"
+        ),
+    )
+}
+
+fn gone(at: &str, error: &io::Error) -> Text {
+    let Text { en, zh } = cause(error);
+    text!("{at} gives no answer: {en}", "{at} 没有应答：{zh}")
+}

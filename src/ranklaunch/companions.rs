@@ -1,0 +1,168 @@
+//! What accompanies the ranks of an attempt: each hears when a rank begins and ends, and where it gets what it
+//! looks at. A new one is a row of [`Companion`] and a name in `attempt.rs`.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::driver_watch::LiveGpus;
+use super::hang_watch::HangWatch;
+use super::live_diagnosis::LiveDiagnosis;
+use super::node_questions::Nodes;
+use super::ready::Ready;
+use super::rule_watch::WatchedRanks;
+use super::scratch::Scratch;
+use super::status_feed;
+use super::witnesses::Witnesses;
+use diagnose::stacks::RunningRanks;
+use logs::LogFolder;
+use monitor::watch::{self, NodeSources, RasSource, Sampler, SamplingPace, SlowWatch};
+use muster::{MemberKind, Questions};
+use node::observe::{GpuSource, counters, gpu, limits};
+use plan::Plan;
+use supervise::inject::Injection;
+use text::rank::RankId;
+use verdict::outcome::{End, Notice};
+
+/// What wants to know which ranks run. What it does not need is left out.
+pub(super) trait Companion: Sync {
+    fn began(&self, _rank: RankId, _pid: i32) {}
+    /// None: the rank's shim was lost without a report.
+    fn ended(&self, _rank: RankId, _end: Option<End>) {}
+    /// From now on the ranks end because they are told to.
+    fn stopping(&self) {}
+
+    fn hear(&self, notice: &Notice) {
+        match notice {
+            Notice::RankStarted { rank, pid } => self.began(*rank, *pid),
+            Notice::RankEnded { rank, end } => self.ended(*rank, *end),
+            Notice::Stopping { .. } => self.stopping(),
+            _ => {}
+        }
+    }
+}
+
+impl Companion for WatchedRanks {
+    fn began(&self, rank: RankId, _pid: i32) {
+        self.began(rank.global);
+    }
+
+    fn ended(&self, rank: RankId, _end: Option<End>) {
+        self.ended(rank.global);
+    }
+
+    fn stopping(&self) {
+        self.stopping();
+    }
+}
+
+impl Companion for Sampler {
+    fn began(&self, rank: RankId, pid: i32) {
+        self.began(rank.global, pid);
+    }
+
+    fn ended(&self, rank: RankId, _end: Option<End>) {
+        self.ended(rank.global);
+    }
+}
+
+impl Companion for SlowWatch {
+    fn began(&self, rank: RankId, pid: i32) {
+        self.began(rank.global, pid);
+    }
+
+    fn ended(&self, rank: RankId, _end: Option<End>) {
+        self.ended(rank.global);
+    }
+}
+
+impl Companion for RunningRanks {
+    fn began(&self, rank: RankId, pid: i32) {
+        self.began(rank, pid);
+    }
+
+    fn ended(&self, rank: RankId, _end: Option<End>) {
+        self.ended(rank);
+    }
+}
+
+impl Companion for HangWatch {
+    fn began(&self, rank: RankId, pid: i32) {
+        self.began(rank, pid);
+    }
+
+    fn ended(&self, rank: RankId, end: Option<End>) {
+        self.ended(rank, end);
+    }
+
+    fn stopping(&self) {
+        self.stopping();
+    }
+}
+
+impl Companion for Witnesses {
+    fn began(&self, rank: RankId, pid: i32) {
+        self.began(rank.global, pid);
+    }
+}
+
+impl Companion for LiveDiagnosis {
+    fn stopping(&self) {
+        self.stopping();
+    }
+}
+
+/// By which this node asks the others.
+pub(super) fn nodes(ready: &Ready, plan: &Plan) -> Nodes {
+    let member = &plan.membership;
+    let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };
+    let questions = match &ready.session {
+        Some(session) => session.questions(),
+        None => Questions::alone(member.member()),
+    };
+    let reaches_all = ready.session.is_some() || member.members() == 1;
+    Nodes { questions, member: member.member(), unit, reaches_all }
+}
+
+/// The task that samples the node and its ranks into the journal.
+pub(super) fn sampler(
+    context: &Context,
+    folder: Option<&LogFolder>,
+    scratch: &Scratch,
+    plan: &Plan,
+    live_gpus: Option<LiveGpus>,
+) -> Sampler {
+    let host = Arc::clone(&context.host);
+    let (ports_host, ports) = (Arc::clone(&context.host), plan.network.hcas.clone());
+    let node = watch::WatchedNode {
+        ports: match ports.is_empty() {
+            true => None,
+            false => Some(Arc::new(move || counters::traffic(&ports_host, &ports))),
+        },
+        log_folder: folder.map(LogFolder::path),
+        control: scratch.injection().map(Injection::control),
+        sources: node_sources(context, plan),
+        live_gpus: Box::new(move || live_gpus.as_ref().map(LiveGpus::now).unwrap_or_default()),
+        group_memory: Box::new(move || limits::memory_in_use(&host)),
+    };
+    Sampler::start(node, SamplingPace::STANDARD, status_feed::sinks(context))
+}
+
+/// The counters of the node, without GPUs if the ranks have none.
+pub(super) fn node_sources(context: &Context, plan: &Plan) -> NodeSources {
+    let (ports, mode) = (plan.network.hcas.clone(), context.settings.probe.value);
+    let uses_gpus = plan.gpu_source == GpuSource::Nvml && !plan.gpus.is_empty();
+    NodeSources {
+        host: Arc::clone(&context.host),
+        hcas: Arc::new(move |host| counters::counters(host, &ports)),
+        gpus: Arc::new(
+            move |host, timeout| {
+                if uses_gpus { gpu::now(host, mode, timeout) } else { Vec::new() }
+            },
+        ),
+    }
+}
+
+/// NCCL is used where there are GPUs.
+pub(super) fn ras_source(plan: &Plan) -> RasSource {
+    if plan.gpus.iter().any(|gpu| gpu.selected) { RasSource::Gpus } else { RasSource::IfNamed }
+}

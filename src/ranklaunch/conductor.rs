@@ -1,0 +1,210 @@
+//! Owns the order of the phases of a launch, and nothing else.
+//!
+//! Takes [`Phases`]; gives the [`Ending`] of the last attempt. Each phase takes a type that only
+//! the phase before it gives, so that another order does not compile. A stop request ends every
+//! phase before the ranks start at once.
+
+use super::clock::Clock;
+use super::end::Rest;
+use muster::Again;
+use report::Ending;
+use text::lang::Text;
+use verdict::Refusal;
+use verdict::outcome::Halt;
+
+/// The phases of one launch on this node.
+pub(super) trait Phases {
+    /// The facts of the node.
+    type Observed;
+    /// What this node would do on its own.
+    type OwnPlan;
+    /// What all nodes agreed to do.
+    type Agreed;
+    /// Proof that stale processes have ended.
+    type Cleared;
+    /// A node that may start.
+    type Ready;
+    /// What an attempt of several nodes takes over from the one before.
+    type Next;
+
+    async fn observe(&self) -> Self::Observed;
+
+    /// `next` is set for every attempt but the first.
+    async fn plan(
+        &self,
+        observed: &Self::Observed,
+        next: Option<&Self::Next>,
+    ) -> Result<Self::OwnPlan, Refusal>;
+
+    /// Notifies the other nodes of a refusal before the muster.
+    async fn notify_peers(&self, observed: &Self::Observed, refusal: &Refusal);
+
+    async fn agree(
+        &self,
+        observed: Self::Observed,
+        own: Self::OwnPlan,
+        next: Option<Self::Next>,
+    ) -> Result<Self::Agreed, Refusal>;
+
+    async fn clear(&self, agreed: &Self::Agreed) -> Result<Self::Cleared, Refusal>;
+
+    /// Notifies the other nodes of an ending after they agreed, and returns the ending that all
+    /// share.
+    async fn share(&self, agreed: Self::Agreed, ending: Ending) -> Ending;
+
+    fn ready(&self, agreed: Self::Agreed, cleared: Self::Cleared) -> Self::Ready;
+
+    /// Runs one attempt up to and including the closing block.
+    async fn run(&self, ready: &mut Self::Ready) -> Ended;
+
+    /// Writes the slower files after the verdict, then closes the session with the other nodes.
+    /// `is_last`: no attempt follows, so the report of the run is written as well.
+    async fn finish(&self, ready: &mut Self::Ready, rest: Option<Rest>, is_last: bool);
+
+    /// Where a further attempt begins.
+    fn start_again(&self, ready: Self::Ready, again: Again) -> Start<Self::Ready, Self::Next>;
+
+    /// Announces a further attempt and waits until it is due.
+    async fn pause(&self, start: &Start<Self::Ready, Self::Next>, again: Again);
+
+    /// Runs `phase`. If a stop is requested meanwhile, drops it and returns the source of the
+    /// stop.
+    async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt>;
+
+    fn say(&self, line: &Text);
+
+    /// Prints the refusal and turns it into an ending. `earlier`: the attempt before.
+    fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending;
+
+    /// Prints that a stop came before the ranks ran, and turns it into an ending.
+    fn stopped(&self, halt: Halt) -> Ending;
+
+    /// Writes the termination message. From here on the exit code is fixed.
+    fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>);
+
+    /// Waits until the journal is written, as far as the clock allows. Nothing follows. `clock`:
+    /// of the attempt that was the last; None if the launch ended before or between attempts.
+    async fn close(&self, clock: Option<Clock>);
+
+    /// The rank of this node among those that agreed.
+    fn node(&self, agreed: &Self::Agreed) -> u32;
+}
+
+/// Where an attempt begins.
+pub(super) enum Start<Ready, Next> {
+    /// From the first phase.
+    Observe(Option<Next>),
+    /// From the run phase, on a single node that keeps its plan.
+    Run(Ready),
+}
+
+/// An attempt after which the nodes were to start again.
+pub(super) struct Earlier {
+    pub(super) attempt: u32,
+    pub(super) ending: Ending,
+}
+
+/// An attempt that is over and whose verdict is printed.
+pub(super) struct Ended {
+    pub(super) ending: Ending,
+    pub(super) again: Option<Again>,
+    /// Why no attempt follows although restarts were requested.
+    pub(super) why_not: Option<Text>,
+    /// A stop was requested during the attempt.
+    pub(super) told: bool,
+    pub(super) clock: Clock,
+    /// None if nothing was started.
+    pub(super) rest: Option<Rest>,
+}
+
+/// Runs attempts until one succeeds, is stopped, or no restart is left.
+pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
+    let (ending, clock) = attempts(phases).await;
+    phases.close(clock).await;
+    ending
+}
+
+/// How the last attempt ended, and its clock; None if the launch ended before or between
+/// attempts.
+async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
+    let mut start = Start::Observe(None);
+    let mut node = None;
+    let mut earlier: Option<Earlier> = None;
+    loop {
+        let mut ready = match start {
+            Start::Run(ready) => ready,
+            Start::Observe(next) => {
+                match prepare(phases, next, earlier.as_ref(), &mut node).await {
+                    Ok(ready) => ready,
+                    Err(ending) => return (ending, None),
+                }
+            }
+        };
+        let Ended { ending, again, why_not, told, clock, rest } = phases.run(&mut ready).await;
+        // A node that received a stop request takes part in no further attempt.
+        let again = again.filter(|_| !told);
+        if again.is_none() {
+            phases.announce(&ending, node, Some(clock));
+        }
+        phases.finish(&mut ready, rest, again.is_none()).await;
+        let Some(again) = again else {
+            if let Some(why) = why_not.filter(|_| !told) {
+                phases.say(&why);
+            }
+            return (ending, Some(clock));
+        };
+        earlier = Some(Earlier { attempt: again.attempt.saturating_sub(1), ending });
+        start = phases.start_again(ready, again);
+        if let Err(halt) = phases.until_stop(phases.pause(&start, again)).await {
+            let ending = phases.stopped(halt);
+            phases.announce(&ending, node, None);
+            return (ending, None);
+        }
+    }
+}
+
+/// All phases before the first process; announces an ending. `node` is the node rank as far as
+/// it is known, and is set after the agreement.
+async fn prepare<P: Phases>(
+    phases: &P,
+    next: Option<P::Next>,
+    earlier: Option<&Earlier>,
+    node: &mut Option<u32>,
+) -> Result<P::Ready, Ending> {
+    let early = |ended: Result<Refusal, Halt>, node| {
+        let ending = match ended {
+            Ok(refusal) => phases.refused(&refusal, earlier),
+            Err(halt) => phases.stopped(halt),
+        };
+        phases.announce(&ending, node, None);
+        ending
+    };
+    let agreed = match phases.until_stop(agree(phases, next)).await {
+        Ok(Ok(agreed)) => agreed,
+        Ok(Err(refusal)) => return Err(early(Ok(refusal), *node)),
+        Err(halt) => return Err(early(Err(halt), *node)),
+    };
+    *node = Some(phases.node(&agreed));
+    let cleared = phases.until_stop(phases.clear(&agreed)).await;
+    let ending = match cleared {
+        Ok(Ok(cleared)) => return Ok(phases.ready(agreed, cleared)),
+        Ok(Err(refusal)) => early(Ok(refusal), *node),
+        Err(halt) => early(Err(halt), *node),
+    };
+    // The others have agreed and wait for this node.
+    Err(phases.share(agreed, ending).await)
+}
+
+async fn agree<P: Phases>(phases: &P, next: Option<P::Next>) -> Result<P::Agreed, Refusal> {
+    let observed = phases.observe().await;
+    match phases.plan(&observed, next.as_ref()).await {
+        Ok(own) => phases.agree(observed, own, next).await,
+        Err(refusal) => {
+            phases.notify_peers(&observed, &refusal).await;
+            Err(refusal)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

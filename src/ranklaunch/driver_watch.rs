@@ -1,0 +1,300 @@
+//! Hears from the driver, while the ranks run, of the Xids of the GPUs that they use, and asks it
+//! what these do.
+//!
+//! Takes the GPUs; gives [`Statement`]s for the diagnosis, and to who looks the load of each GPU. A
+//! probe waits in the driver; a thread of ours owns it, since a probe dies with the thread that
+//! started it. Whatever the driver does, no rank and no end of a job waits for it. What does not work
+//! is said in agent.jsonl, once.
+
+use std::io::{PipeReader, PipeWriter, pipe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::statements::{Statement, WatchedGpu};
+use linux::host::Host;
+use node::observe::gpu;
+use node::probe::{CallError, NvmlGpu, Waited, WatchLine, WatchLines, WatchProbe};
+use settings::ProbeMode;
+
+/// Where these statements come from, as people read it.
+const PLACE: &str = "NVML event";
+/// Time limit to execute the probe, which takes milliseconds: the start of the ranks waits for it,
+/// since who supervises them has to know it from the start.
+const STARTED: Duration = Duration::from_secs(5);
+/// For how long the answer to a question is waited for. A later one is given to who asks next, if
+/// that is soon.
+const ANSWER: Duration = Duration::from_millis(500);
+const SOON: Duration = Duration::from_secs(2);
+/// The same Xid of a GPU after a longer pause is another trouble.
+const EPISODE: Duration = Duration::from_secs(60);
+/// Statements that are kept; a GPU has no more different Xids in a job.
+const MOST: usize = 256;
+
+/// The watch of one attempt. Ends when dropped.
+#[derive(Debug)]
+pub(super) struct DriverWatch {
+    /// Closed, it ends the thread.
+    _stop: PipeWriter,
+    watched: Arc<Watched>,
+    pid: Option<i32>,
+}
+
+/// Asks the driver what the GPUs of the job do, for any thread.
+#[derive(Debug, Clone)]
+pub(super) struct LiveGpus(Arc<Watched>);
+
+#[derive(Debug)]
+struct Watched {
+    heard: Mutex<Heard>,
+    /// Lines were read.
+    read: Condvar,
+}
+
+/// What the probe said up to now.
+#[derive(Debug)]
+struct Heard {
+    lines: WatchLines,
+    gpus: Vec<WatchedGpu>,
+    xids: Vec<HeardXid>,
+    /// A question waits for its answer.
+    is_asked: bool,
+    answer: Option<(Vec<NvmlGpu>, Instant)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HeardXid {
+    pci: Option<String>,
+    number: u64,
+    first: Instant,
+    last: Instant,
+}
+
+impl DriverWatch {
+    /// Starts the probe for GPUs that NVML counted. None: it could not be started.
+    pub(super) async fn start(
+        host: &Host,
+        mode: ProbeMode,
+        gpus: Vec<WatchedGpu>,
+    ) -> Option<DriverWatch> {
+        let library = gpu::library(host);
+        let (stopped, stop) = pipe().ok()?;
+        let (started, begun) = tokio::sync::oneshot::channel();
+        let run = move || {
+            let addresses: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
+            let (probe, lines) = match WatchProbe::start(mode, library.as_deref(), &addresses) {
+                Ok(begun) => begun,
+                Err(error) => {
+                    tracing::warn!(%error, "no watch for Xids");
+                    return;
+                }
+            };
+            let heard = Mutex::new(Heard::new(lines, gpus));
+            let watched = Arc::new(Watched { heard, read: Condvar::new() });
+            // Without a receiver it is too late: it would be taken for a part of the job.
+            match started.send((Arc::clone(&watched), probe.pid())) {
+                Ok(()) => watch(probe, &watched, &stopped),
+                Err(_) => probe.end(),
+            }
+        };
+        let thread = std::thread::Builder::new().name("xids".to_owned()).stack_size(256 * 1024);
+        thread.spawn(run).ok()?;
+        let Ok(begun) = tokio::time::timeout(STARTED, begun).await else {
+            tracing::warn!("no watch for Xids: the probe was not executed in time");
+            return None;
+        };
+        let (watched, pid) = begun.ok()?;
+        Some(DriverWatch { _stop: stop, watched, pid })
+    }
+
+    /// The probe's process, a child of ours.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    pub(super) fn live_gpus(&self) -> LiveGpus {
+        LiveGpus(Arc::clone(&self.watched))
+    }
+
+    /// All Xids up to now.
+    pub(super) fn statements(&self) -> Vec<Statement> {
+        let heard = self.watched.read();
+        heard.xids.iter().map(|xid| statement(xid, &heard.gpus)).collect()
+    }
+
+    /// When the first Xid came, if any has.
+    pub(super) fn first(&self) -> Option<Instant> {
+        self.watched.lock().xids.iter().map(|xid| xid.first).min()
+    }
+}
+
+impl LiveGpus {
+    /// What they do now; none if the driver does not answer within a moment. One that hangs is
+    /// waited for once.
+    pub(super) fn now(&self) -> Vec<NvmlGpu> {
+        let LiveGpus(watched) = self;
+        let mut heard = watched.read();
+        let late = heard.answer.take().filter(|(_, at)| at.elapsed() < SOON).map(|(gpus, _)| gpus);
+        if heard.is_asked || !heard.lines.ask() {
+            return late.unwrap_or_default();
+        }
+        heard.is_asked = true;
+        if let Some(late) = late {
+            return late;
+        }
+        let waits = |heard: &mut Heard| heard.is_asked && !heard.lines.ended;
+        let waited = watched.read.wait_timeout_while(heard, ANSWER, waits);
+        let (mut heard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        heard.answer.take().map(|(gpus, _)| gpus).unwrap_or_default()
+    }
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With all lines up to now.
+    fn read(&self) -> MutexGuard<'_, Heard> {
+        let mut heard = self.lock();
+        let now = Instant::now();
+        for line in heard.lines.take() {
+            heard.note(line, now);
+        }
+        self.read.notify_all();
+        heard
+    }
+}
+
+/// Reads what the probe says until the watch is dropped.
+fn watch(mut probe: WatchProbe, watched: &Watched, stopped: &PipeReader) {
+    while probe.wait(stopped) == Waited::Readable {
+        let ended = watched.read().lines.ended;
+        if ended {
+            let noise = probe.noise();
+            tracing::info!(noise, "the watch for Xids is over");
+            probe.read_out();
+        }
+    }
+    probe.end();
+}
+
+impl Heard {
+    fn new(lines: WatchLines, gpus: Vec<WatchedGpu>) -> Heard {
+        Heard { lines, gpus, xids: Vec::new(), is_asked: false, answer: None }
+    }
+
+    fn note(&mut self, line: WatchLine, now: Instant) {
+        match line {
+            WatchLine::Watching(gpus) => tracing::info!(gpus, "watching for Xids"),
+            WatchLine::Gpus(mut gpus) => {
+                gpus.retain_mut(|gpu| {
+                    let known = self.gpus.iter().find(|known| Some(&known.pci) == gpu.pci.as_ref());
+                    known.map(|known| gpu.index = known.index).is_some()
+                });
+                (self.is_asked, self.answer) = (false, Some((gpus, now)));
+            }
+            WatchLine::Failed { pci, error } => {
+                let CallError { call, code, text } = error;
+                let gpu = pci.unwrap_or_default();
+                tracing::warn!(gpu, call, code, error = text, "the driver does not tell of Xids");
+            }
+            WatchLine::Xid { pci, number } => {
+                let gpu = pci.as_deref().unwrap_or("?");
+                tracing::warn!(gpu, number, "Xid");
+                let same = |known: &&mut HeardXid| {
+                    known.pci == pci
+                        && known.number == number
+                        && now.saturating_duration_since(known.last) < EPISODE
+                };
+                if let Some(known) = self.xids.iter_mut().find(same) {
+                    known.last = now;
+                } else if self.xids.len() < MOST {
+                    self.xids.push(HeardXid { pci, number, first: now, last: now });
+                }
+            }
+        }
+    }
+}
+
+/// The Xid as a line of the kernel, whose rows of the catalogue know it.
+fn statement(xid: &HeardXid, gpus: &[WatchedGpu]) -> Statement {
+    let HeardXid { pci, number, first, .. } = xid;
+    let gpu = gpus.iter().find(|gpu| Some(&gpu.pci) == pci.as_ref());
+    // The kernel leaves out the function.
+    let address = pci.as_deref().map_or("?", |pci| pci.rsplit_once('.').map_or(pci, |(at, _)| at));
+    let index = gpu.map(|gpu| format!(", GPU {}", gpu.index)).unwrap_or_default();
+    Statement {
+        place: PLACE,
+        rank: gpu.and_then(|gpu| gpu.rank),
+        arrived: *first,
+        line: format!("NVRM: Xid (PCI:{address}): {number}{index}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use text::rank::GlobalRank;
+
+    fn xid(pci: Option<&str>, number: u64, at: Instant) -> HeardXid {
+        HeardXid { pci: pci.map(str::to_owned), number, first: at, last: at }
+    }
+
+    fn heard(gpus: Vec<WatchedGpu>) -> (Heard, UnixStream) {
+        let (socket, probe) = UnixStream::pair().expect("a socket");
+        (Heard::new(WatchLines::of(socket), gpus), probe)
+    }
+
+    #[test]
+    fn an_xid_is_told_as_the_kernel_tells_it_with_the_rank_of_its_gpu() {
+        let now = Instant::now();
+        let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: Some(GlobalRank(10)) };
+        let told = statement(&xid(Some("0000:3b:00.0"), 79, now), &[gpu]);
+        assert_eq!(told.line, "NVRM: Xid (PCI:0000:3b:00): 79, GPU 2");
+        assert_eq!((told.rank, told.place), (Some(GlobalRank(10)), "NVML event"));
+        let unknown = statement(&xid(None, 48, now), &[]);
+        assert_eq!((&*unknown.line, unknown.rank), ("NVRM: Xid (PCI:?): 48", None));
+    }
+
+    #[test]
+    fn a_storm_is_one_trouble_and_the_same_xid_hours_later_is_another() {
+        let (mut heard, _) = heard(Vec::new());
+        let now = Instant::now();
+        let line = || WatchLine::Xid { pci: None, number: 94 };
+        for seconds in [0, 10, 69, 200, 210] {
+            heard.note(line(), now + Duration::from_secs(seconds));
+        }
+        heard.note(WatchLine::Xid { pci: None, number: 63 }, now);
+        let first: Vec<Duration> = heard.xids.iter().map(|xid| xid.first - now).collect();
+        assert_eq!(first, [0, 200, 0].map(Duration::from_secs));
+        for number in 0..1000 {
+            heard.note(WatchLine::Xid { pci: None, number }, now);
+        }
+        assert_eq!(heard.xids.len(), MOST);
+    }
+
+    #[test]
+    fn a_driver_that_hangs_is_asked_and_waited_for_once() {
+        let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: None };
+        let (heard, mut probe) = heard(vec![gpu]);
+        let live = LiveGpus(Arc::new(Watched { heard: Mutex::new(heard), read: Condvar::new() }));
+        assert_eq!(live.now(), []);
+        let again = Instant::now();
+        assert_eq!(live.now(), []);
+        assert!(again.elapsed() < ANSWER);
+        // It comes back: the late answer is shown, without a GPU that nobody asked for.
+        let of =
+            |pci: &str, index| NvmlGpu { pci: Some(pci.to_owned()), index, ..NvmlGpu::default() };
+        let line = WatchLine::Gpus(vec![of("0000:3b:00.0", 0), of("0000:5b:00.0", 0)]);
+        let line = serde_json::to_string(&line).expect("JSON") + "\n";
+        probe.write_all(line.as_bytes()).expect("it is read");
+        assert_eq!(live.now(), [of("0000:3b:00.0", 2)]);
+        let mut asked = [0; 8];
+        assert_eq!(probe.read(&mut asked).expect("questions"), 2, "the first, and one more now");
+        drop(probe);
+        assert_eq!(live.now(), []);
+    }
+}

@@ -1,0 +1,351 @@
+//! The thread that looks at the ranks, and judges where nothing moves.
+//!
+//! Node 0 asks the others how they stand once its own ranks stand still, and all of them for evidence if
+//! none moves; where the nodes cannot ask each other, each judges what it sees.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::end_request::EndRequest;
+use super::hang_remark::Remarks;
+use super::hang_state::{Found, HangQuestion, Shared, Stands, Watched, ms};
+use diagnose::Frame;
+use monitor::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
+use monitor::watch;
+use report::standstill_view::Standstill;
+use settings::OnHang;
+use text::rank::GlobalRank;
+
+/// The parts of the time after which a job stands still at which it is looked at.
+const LOOKS: u32 = 10;
+const MOST_OFTEN: Duration = Duration::from_secs(1);
+const LEAST_OFTEN: Duration = Duration::from_secs(15);
+/// Torch may give up a wait sooner than that. Its limits are read after so long.
+const EARLY: Duration = Duration::from_secs(10);
+/// The part of torch's limit that is left when a job is judged.
+const BEFORE_LIMIT: f64 = 0.2;
+/// A job that goes on does so for longer than this, and than this part of the time after which it stands
+/// still. Ranks that give up their wait move as well, since they say so, and end.
+const GIVING_UP: Duration = Duration::from_secs(10);
+const GIVING_UP_PART: f64 = 0.75;
+/// How long the nodes have to say how they stand, and to gather evidence.
+const STANDING: Duration = Duration::from_secs(3);
+const EVIDENCE: Duration = Duration::from_secs(7);
+
+/// How often a job is looked at again where the machine was too busy to show what a culprit does.
+const MOST_LATE: u32 = 3;
+
+/// A hang that is to end the job is seen twice, so long apart at least.
+const APART: Duration = Duration::from_secs(5);
+
+/// When torch gives up a wait.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    /// When the ranks of this node last moved.
+    of: Instant,
+    /// None: no rank has told, or the last chance is over.
+    at: Option<Instant>,
+    /// When the ranks were last asked; None: they need not be asked again.
+    asked: Option<Instant>,
+}
+
+/// Ranks that wait for a lock, with their lines.
+type Locked = Vec<(Option<u32>, Option<Frame>)>;
+
+/// A hang that is to end the job, when it was first seen.
+struct Once {
+    at: Instant,
+    /// When the ranks of this node last moved.
+    moved: Option<Instant>,
+    culprits: Vec<(Option<u32>, Kind)>,
+}
+
+/// The thread that judges.
+pub(super) struct Watching {
+    shared: Arc<Shared>,
+    end: EndRequest,
+    /// Was judged in this standing, still or held up, and is not again before this time.
+    judged: Option<(bool, Instant)>,
+    limit: Option<Limit>,
+    /// So often the machine was too busy since the job last moved.
+    late: u32,
+    /// Who was at a lock, and where, when that was judged last.
+    locked: Option<Locked>,
+    /// Was seen once, and ends the job if that is seen again.
+    once: Option<Once>,
+    /// Was reported before torch gives up, and ends the job if torch does not.
+    is_left_to_torch: bool,
+    remarks: Remarks,
+    /// Since when the ranks move.
+    moves: Option<Instant>,
+}
+
+impl Watching {
+    pub(super) fn new(shared: Arc<Shared>, end: EndRequest) -> Watching {
+        Watching {
+            shared,
+            end,
+            judged: None,
+            limit: None,
+            late: 0,
+            locked: None,
+            once: None,
+            is_left_to_torch: false,
+            remarks: Remarks::default(),
+            moves: None,
+        }
+    }
+
+    pub(super) fn run(&mut self, told: &Receiver<()>) {
+        let tick = (self.shared.watched.after / LOOKS).clamp(MOST_OFTEN, LEAST_OFTEN);
+        let mut next = Instant::now() + tick;
+        loop {
+            match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(()) => self.tell_others(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look();
+                    next = Instant::now() + tick;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        {
+            let state = shared.state();
+            if state.is_over || (state.ranks.is_empty() && state.ended.is_empty()) {
+                return;
+            }
+        }
+        shared.look();
+        if shared.watched.only_answers {
+            return;
+        }
+        let now = Instant::now();
+        let stands = shared.stands();
+        let limit = self.limit_of_torch(now);
+        let is_last_chance = limit.is_some_and(|limit| now >= limit);
+        if stands == Stands::Moves && !is_last_chance {
+            (self.judged, self.late, self.locked, self.once) = (None, 0, None, None);
+            self.is_left_to_torch = false;
+            if !shared.state().progress.has_moved() {
+                return;
+            }
+            self.remarks.over(&shared);
+            let since = *self.moves.get_or_insert(now);
+            let longest = GIVING_UP.min(shared.watched.after.mul_f64(GIVING_UP_PART));
+            if now.duration_since(since) >= longest {
+                self.goes_on();
+            }
+            return;
+        }
+        self.moves = None;
+        let is_still = stands == Stands::Still;
+        let was_judged = self.judged.is_some_and(|(still, next)| still == is_still && now < next);
+        let is_reported = shared.state().stands && !self.is_left_to_torch;
+        if is_reported || (was_judged && !is_last_chance) {
+            return;
+        }
+        if self.once.as_ref().is_some_and(|once| now.duration_since(once.at) < APART) {
+            return;
+        }
+        // How patient another node has become is of no use when torch is about to end the wait.
+        if !is_last_chance && !self.do_others_stand() {
+            return;
+        }
+        let (collectives, since, pauses) = {
+            let state = shared.state();
+            (state.progress.collectives(), state.progress.moved(), shared.awake.pauses())
+        };
+        let (nodes, silent) = self.evidence();
+        let moved = |node: &NodeEvidence| {
+            node.moved_ms.is_some_and(|moved| moved < ms(EARLY.min(shared.watched.after)))
+        };
+        if is_last_chance && nodes.iter().any(moved) {
+            return;
+        }
+        match judge(&nodes, &silent, !is_last_chance) {
+            // Of a time in which nobody looked, nothing is known.
+            _ if shared.awake.pauses() != pauses => {}
+            Judgement::Hangs(hang)
+                if (hang.late || !silent.is_empty())
+                    && !is_last_chance
+                    && self.late < MOST_LATE =>
+            {
+                self.late += 1;
+            }
+            Judgement::Hangs(hang) if !is_last_chance && self.may_be_released(&hang) => {
+                tracing::info!(locked = ?self.locked, "nothing moves, and a lock may be released");
+                self.judged = Some((is_still, now + shared.watched.after));
+            }
+            Judgement::Hangs(_) if !is_last_chance && self.moved_since(&collectives) => {
+                tracing::info!("nothing moved, but did while it was judged");
+            }
+            Judgement::Hangs(hang) => {
+                // Torch itself ends a wait at its last chance, so that who is at work may still come.
+                let may_end = shared.watched.on_hang != OnHang::Report;
+                let ends = may_end && !is_last_chance;
+                if !ends || self.is_seen_again(&hang, since) {
+                    self.report(&found(since, hang), ends);
+                    self.is_left_to_torch = may_end && is_last_chance;
+                }
+                if is_last_chance {
+                    self.limit = self.limit.map(|limit| Limit { at: None, asked: None, ..limit });
+                }
+            }
+            no_hang => {
+                tracing::info!(?no_hang, "nothing moves, and nothing hangs");
+                self.once = None;
+                if let Judgement::HeldUp { seen: Some(hang), .. } = &no_hang {
+                    self.remarks.make(&shared, &found(since, hang.clone()));
+                }
+                self.judged = Some((is_still, now + shared.watched.after));
+                if is_last_chance {
+                    self.limit = self.limit.map(|limit| Limit { at: None, asked: None, ..limit });
+                } else if let Judgement::HeldUp { gives_up_ns: Some(ns), .. } = no_hang {
+                    // Of all nodes.
+                    self.limit = self.limit_at(self.instant(time(ns)), now);
+                }
+            }
+        }
+    }
+
+    /// Whether the same was seen before, and nothing has moved since.
+    fn is_seen_again(&mut self, hang: &Hang, moved: Option<Instant>) -> bool {
+        let culprits: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
+        let is_same = |once: &Once| once.moved == moved && once.culprits == culprits;
+        if self.once.as_ref().is_some_and(is_same) {
+            return true;
+        }
+        self.once = Some(Once { at: Instant::now(), moved, culprits });
+        false
+    }
+
+    /// A lock that no other rank waits for is usually released, if only after long work in another thread or by
+    /// a machine that is too busy: it is one of a hang if the same ranks are still there when judged again.
+    fn may_be_released(&mut self, hang: &Hang) -> bool {
+        let is_lock = |one: &Culprit| one.kind == Kind::Deadlock;
+        if hang.is_awaited || !hang.culprits.iter().all(is_lock) {
+            return false;
+        }
+        let locked = hang.culprits.iter().map(|one| (one.rank, one.frame.clone())).collect();
+        let before = self.locked.replace(locked);
+        before != self.locked
+    }
+
+    /// Whether a rank of this node came to a collective, or left one, while the evidence was gathered, which takes
+    /// seconds on a busy machine: of a job whose last rank has just come, the records show that all wait alike.
+    /// What a rank writes says nothing: it may answer to who gathered.
+    fn moved_since(&self, collectives: &BTreeMap<GlobalRank, u64>) -> bool {
+        self.shared.look();
+        let now = self.shared.state().progress.collectives();
+        now.iter().any(|(rank, count)| collectives.get(rank).is_some_and(|before| before != count))
+    }
+
+    /// False if ranks of another node move. One that does not answer says nothing.
+    fn do_others_stand(&self) -> bool {
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<Stands>(&bytes).ok();
+        let answers = (self.shared.watched.ask)(&HangQuestion::Standing, STANDING);
+        answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Stands::Moves))
+    }
+
+    /// That of all nodes, and the nodes that gave none.
+    fn evidence(&self) -> (Vec<NodeEvidence>, Vec<u32>) {
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<NodeEvidence>(&bytes).ok();
+        let (mut nodes, mut silent) = (Vec::new(), Vec::new());
+        for (node, answer) in (self.shared.watched.ask)(&HangQuestion::Evidence, EVIDENCE) {
+            match answer.and_then(read) {
+                Some(evidence) => nodes.push(evidence),
+                None => silent.push(node),
+            }
+        }
+        (nodes, silent)
+    }
+
+    /// A little before torch itself ends the wait. Asked for once for each wait, but again if no rank could tell.
+    fn limit_of_torch(&mut self, now: Instant) -> Option<Instant> {
+        let shared = Arc::clone(&self.shared);
+        let (since, waits) = {
+            let state = shared.state();
+            (state.progress.moved()?, state.progress.waits())
+        };
+        self.limit = self.limit.filter(|limit| limit.of == since);
+        let long = waits && now.duration_since(since) >= EARLY.min(shared.watched.after);
+        let unknown = self.limit.is_none_or(|limit| {
+            let again = limit.asked.is_some_and(|asked| now.duration_since(asked) >= EARLY);
+            limit.at.is_none() && again
+        });
+        if long && unknown {
+            let at = self.instant(shared.watched.control.as_deref().and_then(gives_up));
+            self.limit = Some(Limit { of: since, at, asked: Some(now) });
+        }
+        let left = self.limit?.at?.saturating_duration_since(now);
+        let whole = left + now.duration_since(since);
+        Some(now + left.saturating_sub(whole.mul_f64(BEFORE_LIMIT)))
+    }
+
+    /// As another one with this time, unless the last chance of the wait is over.
+    fn limit_at(&self, at: Option<Instant>, now: Instant) -> Option<Limit> {
+        let since = self.shared.state().progress.moved()?;
+        let known = self.limit.filter(|limit| limit.of == since);
+        match known {
+            Some(limit) if limit.asked.is_none() || at.is_none() => Some(limit),
+            _ => Some(Limit { of: since, at, asked: Some(now) }),
+        }
+    }
+
+    /// None of a time that is over, since torch has not given up then.
+    fn instant(&self, at: Option<SystemTime>) -> Option<Instant> {
+        let began = self.shared.state().progress.last_moved()?;
+        self.shared.awake.instant(at?, began)
+    }
+
+    /// `ends`: what `--on-hang` says is done.
+    fn report(&mut self, found: &Standstill, ends: bool) {
+        let shared = Arc::clone(&self.shared);
+        let Watched { on_hang, lang, console, .. } = &shared.watched;
+        let news = Found { document: found.json(), first: found.hang.first() };
+        // Before anybody can answer to it.
+        if !shared.note(news.clone()) {
+            return;
+        }
+        let then = Some(*on_hang).filter(|on_hang| ends || *on_hang == OnHang::Report);
+        console.say(&found.block(then, *lang));
+        (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
+        if ends {
+            shared.state().is_over = true;
+            self.end.make();
+        }
+    }
+
+    fn goes_on(&self) {
+        if self.shared.goes_on() {
+            self.tell_others();
+        }
+    }
+
+    fn tell_others(&self) {
+        (self.shared.watched.ask)(&HangQuestion::Moves, STANDING);
+    }
+}
+
+/// A hang, or a remark, of ranks that last moved then.
+fn found(moved: Option<Instant>, hang: Hang) -> Standstill {
+    let after = moved.map(|moved| moved.elapsed()).unwrap_or_default();
+    Standstill { at: SystemTime::now(), after, hang }
+}
+
+/// When torch gives up the first wait of these ranks.
+fn gives_up(control: &Path) -> Option<SystemTime> {
+    watch::gives_up_ns(control).and_then(time)
+}
+
+/// Of ns since 1970.
+fn time(ns: i64) -> Option<SystemTime> {
+    Some(UNIX_EPOCH + Duration::from_nanos(u64::try_from(ns).ok()?))
+}

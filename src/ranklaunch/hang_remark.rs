@@ -1,0 +1,58 @@
+//! Remarks on a rank that is at work while others wait for it. A remark ends nothing: it is no hang.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::hang_state::Shared;
+use report::closing;
+use report::standstill_view::Standstill;
+use text::rank::GlobalRank;
+
+/// A remark is made again after a wait that is so many times as long.
+const AGAIN: u32 = 2;
+
+/// The remarks on the wait of this moment.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    /// Who is waited for, by node, and for how long when that was said.
+    said: Option<(Vec<(u32, u32)>, Duration)>,
+}
+
+impl Remarks {
+    pub(super) fn make(&mut self, shared: &Shared, found: &Standstill) {
+        let awaited: Vec<(u32, u32)> =
+            found.hang.culprits.iter().filter_map(|one| one.node.zip(one.rank)).collect();
+        let is_news = self.said.as_ref().is_none_or(|(before, after)| {
+            *before != awaited || found.after >= after.saturating_mul(AGAIN)
+        });
+        if awaited.is_empty() || !is_news || shared.state().is_closed {
+            return;
+        }
+        if self.said.as_ref().is_some_and(|(before, _)| *before != awaited) {
+            self.over(shared);
+        }
+        let watched = &shared.watched;
+        (watched.keep)(json!({ "message": "held_up", "held_up": found.json() }));
+        for (node, rank) in &awaited {
+            watched.board.holds_up(*node, GlobalRank(*rank));
+        }
+        for line in found.remarks() {
+            watched.console.say(&closing::line(&line, watched.lang));
+        }
+        self.said = Some((awaited, found.after));
+    }
+
+    /// The ranks move.
+    pub(super) fn over(&mut self, shared: &Shared) {
+        let Some((awaited, _)) = self.said.take() else { return };
+        if shared.state().is_closed {
+            return;
+        }
+        for (node, rank) in awaited {
+            shared.watched.board.holds_up_no_more(GlobalRank(rank));
+            let event = json!({ "message": "held_up_over", "node": node, "rank": rank });
+            (shared.watched.keep)(event);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! How the job stands as this node sees it, and what it answers to node 0.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use diagnose::stacks::RunningRank;
+use logs::{Console, Logs};
+use monitor::hang::{FirstCulprit, NodeEvidence, RankEvidence};
+use monitor::status::StatusBoard;
+use monitor::watch::{self, Awake, Progress, Standing, Surroundings};
+use report::closing;
+use settings::OnHang;
+use text::lang::Lang;
+use text::mask;
+use text::rank::{GlobalRank, RankId};
+use text::text;
+use verdict::outcome::Planned;
+
+/// A rank that computed within this time is at work.
+const AT_WORK: Duration = Duration::from_secs(60);
+
+/// Asks all nodes, and gives what each answers within the time.
+pub(super) type Ask =
+    Box<dyn Fn(&HangQuestion, Duration) -> Vec<(u32, Option<Vec<u8>>)> + Send + Sync>;
+
+/// What is watched, and who hears of it.
+pub(super) struct Watched {
+    pub(super) after: Duration,
+    pub(super) on_hang: OnHang,
+    /// Rank of this node.
+    pub(super) node: u32,
+    pub(super) planned: Planned,
+    /// The folder of the ranks' worker servers, if they have any.
+    pub(super) control: Option<PathBuf>,
+    pub(super) surroundings: Surroundings,
+    pub(super) logs: Arc<Logs>,
+    pub(super) console: Console,
+    pub(super) lang: Lang,
+    pub(super) keep: Box<dyn Fn(Value) + Send + Sync>,
+    pub(super) board: StatusBoard,
+    /// To the nodes that are judged together, this one included.
+    pub(super) ask: Ask,
+    /// Another node judges; this one answers.
+    pub(super) only_answers: bool,
+}
+
+/// What node 0 asks the others, and tells them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum HangQuestion {
+    /// Answered with a [`Stands`].
+    Standing,
+    /// Answered with a [`NodeEvidence`].
+    Evidence,
+    /// The job stands still.
+    Stands(Box<Found>),
+    /// It goes on.
+    Moves,
+}
+
+/// A hang that was judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// As agent.jsonl has it.
+    pub(super) document: Value,
+    pub(super) first: Option<FirstCulprit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Stands {
+    Moves,
+    HeldUp,
+    Still,
+}
+
+/// What the thread and the answers to other nodes use.
+pub(super) struct Shared {
+    pub(super) watched: Watched,
+    pub(super) awake: Awake,
+    pub(super) state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// When a rank last wrote, as far as the looks show.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    bytes: u64,
+    at: Instant,
+}
+
+pub(super) struct State {
+    pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
+    /// Those that ended with code 0.
+    pub(super) ended: BTreeMap<GlobalRank, Instant>,
+    pub(super) progress: Progress,
+    /// Times in which this process did not run that the progress knows of.
+    pauses: u32,
+    output: BTreeMap<GlobalRank, Written>,
+    /// All hangs, as agent.jsonl has them.
+    pub(super) found: Vec<Value>,
+    pub(super) first: Option<FirstCulprit>,
+    /// The last one is not over.
+    pub(super) stands: bool,
+    /// The job ends.
+    pub(super) is_over: bool,
+    /// The attempt is over: board and console are those of the next one.
+    pub(super) is_closed: bool,
+}
+
+impl Shared {
+    pub(super) fn new(watched: Watched) -> Shared {
+        let state = State {
+            ranks: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            progress: Progress::new(watched.after),
+            pauses: 0,
+            output: BTreeMap::new(),
+            found: Vec::new(),
+            first: None,
+            stands: false,
+            is_over: false,
+            is_closed: false,
+        };
+        Shared { watched, awake: Awake::start(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, in which a time in which nobody looked is no standstill.
+    fn state_now(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        let pauses = self.awake.pauses();
+        if std::mem::replace(&mut state.pauses, pauses) != pauses {
+            tracing::info!(
+                "this process did not run for a while: what stood still is looked at anew"
+            );
+            state.progress.begin_afresh(Instant::now());
+        }
+        state
+    }
+
+    pub(super) fn began(&self, rank: RankId, pid: i32) {
+        let running = RunningRank { rank: rank.global, local_rank: rank.local, pid };
+        let mut state = self.state();
+        state.ranks.insert(rank.global, running);
+        state.ended.remove(&rank.global);
+    }
+
+    /// Whether the other nodes are to hear that the job goes on.
+    pub(super) fn ended(&self, rank: RankId, well: bool) -> bool {
+        let mut state = self.state();
+        state.ranks.remove(&rank.global);
+        if well {
+            state.ended.insert(rank.global, Instant::now());
+        } else {
+            // Ranks that fail after a hang fail because of it.
+            state.is_over |= state.stands;
+        }
+        // Who ends well does not wait any more; node 0 knows whether that holds for all nodes.
+        let moves = well && !state.is_over && !self.watched.only_answers;
+        drop(state);
+        moves && self.goes_on()
+    }
+
+    /// Takes the pulse of the ranks.
+    pub(super) fn look(&self) {
+        let state = self.state_now();
+        let pids: BTreeMap<GlobalRank, i32> =
+            state.ranks.values().map(|running| (running.rank, running.pid)).collect();
+        let is_quiet = state.progress.is_quiet(Instant::now());
+        drop(state);
+        let (logs, planned) = (&self.watched.logs, self.watched.planned);
+        let output = |rank| logs.written(planned.owner(rank));
+        let control = self.watched.control.as_deref();
+        let pulse = watch::pulse(Path::new("/proc"), &pids, output, control, is_quiet);
+        let mut state = self.state_now();
+        let now = Instant::now();
+        for (rank, pulse) in &pulse.ranks {
+            let new = Written { bytes: pulse.output, at: now };
+            let known = state.output.entry(*rank).or_insert(new);
+            if known.bytes != new.bytes {
+                *known = new;
+            }
+        }
+        state.progress.note(now, &pulse);
+        let moved = state.progress.moved();
+        drop(state);
+        let pids: Vec<(GlobalRank, i32)> = pids.into_iter().collect();
+        self.watched.surroundings.note(moved, &pids);
+    }
+
+    pub(super) fn stands(&self) -> Stands {
+        let state = self.state_now();
+        // All of its ranks have ended well: it waits for the other nodes.
+        if state.ranks.is_empty() {
+            return if state.ended.is_empty() { Stands::Moves } else { Stands::Still };
+        }
+        match state.progress.standing(Instant::now()) {
+            Standing::Moves => Stands::Moves,
+            Standing::HeldUp { .. } => Stands::HeldUp,
+            Standing::Still { .. } => Stands::Still,
+        }
+    }
+
+    pub(super) fn answer(&self, question: HangQuestion) -> Option<Vec<u8>> {
+        match question {
+            HangQuestion::Standing => serde_json::to_vec(&self.stands()).ok(),
+            HangQuestion::Evidence => serde_json::to_vec(&self.evidence()).ok(),
+            HangQuestion::Stands(_) | HangQuestion::Moves if !self.watched.only_answers => {
+                Some(Vec::new())
+            }
+            HangQuestion::Stands(found) => {
+                self.note(*found);
+                Some(Vec::new())
+            }
+            HangQuestion::Moves => {
+                self.goes_on();
+                Some(Vec::new())
+            }
+        }
+    }
+
+    pub(super) fn evidence(&self) -> NodeEvidence {
+        let began = Instant::now();
+        let running: Vec<RunningRank> = self.state_now().ranks.values().copied().collect();
+        let pids: Vec<(GlobalRank, i32)> = running.iter().map(|one| (one.rank, one.pid)).collect();
+        let reading = self.watched.surroundings.begin(&pids);
+        let within = self.watched.after.min(AT_WORK);
+        let is_still = |one: &&RunningRank| !self.state().progress.is_busy(one.rank, began, within);
+        let still = running.iter().filter(is_still).map(|one| one.rank).collect();
+        let mut ranks = watch::evidence(&running, &still, self.watched.control.as_deref());
+        let around = self.watched.surroundings.end(reading);
+        let state = self.state_now();
+        for rank in &mut ranks {
+            rank.busy = state.progress.is_busy(rank.rank, began, within);
+            rank.computes = state.progress.computes(rank.rank, began, within);
+            rank.drains = state.progress.drains(rank.rank, began, within);
+            rank.stuck = state.progress.is_stuck(rank.rank, began);
+            let owner = self.watched.planned.owner(rank.rank);
+            let last = self.watched.logs.tail(owner, 1).pop();
+            rank.last_line = last.map(|line| mask::mask_file(&line.text()));
+            rank.last_line_ms = state.output.get(&rank.rank).map(|last| ms(last.at.elapsed()));
+        }
+        let ended =
+            state.ended.iter().map(|(rank, at)| RankEvidence::ended(*rank, ms(at.elapsed())));
+        ranks.extend(ended);
+        NodeEvidence {
+            node: self.watched.node,
+            world: self.watched.planned.world.unwrap_or_default(),
+            ranks,
+            traffic: state.progress.carries(began, within),
+            ras: around.ras,
+            reasons: around.reasons,
+            gpus: around.gpus,
+            moved_ms: state.progress.moved().map(|at| ms(at.elapsed())),
+            took_ms: ms(began.elapsed()),
+        }
+    }
+
+    /// Records a hang that was judged here or on node 0. False after the attempt.
+    pub(super) fn note(&self, found: Found) -> bool {
+        if self.state().is_closed {
+            return false;
+        }
+        let Found { document, first } = found;
+        (self.watched.keep)(json!({ "message": "hang", "hang": &document }));
+        let text = first.as_ref().map(|first| first.text.clone());
+        let already = Duration::from_secs(document["after_s"].as_u64().unwrap_or_default());
+        self.watched.board.stands_still(already, text);
+        let mut state = self.state();
+        state.found.push(document);
+        state.first = first;
+        state.stands = true;
+        true
+    }
+
+    /// False if it did not stand still.
+    pub(super) fn goes_on(&self) -> bool {
+        if !std::mem::take(&mut self.state().stands) {
+            return false;
+        }
+        let Watched { keep, console, lang, only_answers, board, .. } = &self.watched;
+        board.goes_on();
+        keep(json!({ "message": "the job goes on after a hang" }));
+        if !only_answers {
+            let line = text!("the job goes on by itself", "任务已自行恢复");
+            console.say(&closing::line(&line, *lang));
+        }
+        true
+    }
+}
+
+pub(super) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

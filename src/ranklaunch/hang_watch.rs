@@ -1,0 +1,210 @@
+//! Watches whether the job makes progress, and says who holds it up if it does not.
+//!
+//! Takes the starts and ends of ranks; gives the hangs that were found. A thread of its own looks and judges.
+//! Never holds a rank or what supervises.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use serde_json::Value;
+
+use super::end_request::{self, Asked};
+use super::hang_judge::Watching;
+use super::hang_state::{HangQuestion, Shared, Watched};
+use monitor::hang::FirstCulprit;
+use text::rank::RankId;
+use verdict::outcome::End;
+
+/// The handle of the thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct HangWatch {
+    /// Tells the thread that the other nodes are to hear that the job goes on.
+    tell_others: Option<Sender<()>>,
+    shared: Option<Arc<Shared>>,
+    asked: Asked,
+}
+
+impl HangWatch {
+    /// None: nothing is watched. If no thread can be started the job is not judged.
+    pub(super) fn start(watched: Option<Watched>) -> HangWatch {
+        let nothing = || HangWatch { tell_others: None, shared: None, asked: Asked::default() };
+        let Some(watched) = watched else { return nothing() };
+        let shared = Arc::new(Shared::new(watched));
+        let (tell_others, told) = channel();
+        let (end, asked) = end_request::new();
+        let mut watching = Watching::new(Arc::clone(&shared), end);
+        let thread = std::thread::Builder::new().name("hang".into()).stack_size(1 << 20);
+        match thread.spawn(move || watching.run(&told)) {
+            Ok(_) => HangWatch { tell_others: Some(tell_others), shared: Some(shared), asked },
+            Err(_) => nothing(),
+        }
+    }
+
+    pub(super) fn began(&self, rank: RankId, pid: i32) {
+        if let Some(shared) = &self.shared {
+            shared.began(rank, pid);
+        }
+    }
+
+    pub(super) fn ended(&self, rank: RankId, end: Option<End>) {
+        let Some(shared) = &self.shared else { return };
+        if shared.ended(rank, end.is_some_and(End::success))
+            && let Some(tell_others) = &self.tell_others
+        {
+            let _ = tell_others.send(());
+        }
+    }
+
+    /// The ranks end because they are told to: what they do from now on says nothing of a hang.
+    pub(super) fn stopping(&self) {
+        if let Some(shared) = &self.shared {
+            shared.state().is_over = true;
+        }
+    }
+
+    /// What answers the questions of node 0.
+    pub(super) fn answerer(
+        &self,
+    ) -> impl Fn(HangQuestion) -> Option<Vec<u8>> + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move |question| shared.as_ref()?.answer(question)
+    }
+
+    /// Completes when the job stands still and is to end; once.
+    pub(super) fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        std::mem::take(&mut self.asked).made()
+    }
+
+    /// All hangs of the attempt, as run.json has them.
+    pub(super) fn found(&self) -> Vec<Value> {
+        self.shared.as_ref().map(|shared| shared.state().found.clone()).unwrap_or_default()
+    }
+
+    /// Who the others waited for when the attempt ended.
+    pub(super) fn culprit(&self) -> Option<FirstCulprit> {
+        let state = self.shared.as_ref()?.state();
+        state.first.clone().filter(|_| state.stands)
+    }
+}
+
+impl Drop for HangWatch {
+    /// The thread may still judge, and node 0 may still tell: neither is of the next attempt.
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            let mut state = shared.state();
+            (state.is_over, state.is_closed) = (true, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::super::hang_state::Found;
+    use super::*;
+    use linux::host::Host;
+    use logs::{Console, Logs, LogsConfig};
+    use monitor::status::StatusBoard;
+    use monitor::watch::{NodeSources, RasSource, Surroundings};
+    use node::observe::counters::Counters;
+    use settings::{Color, ConsoleMode, ConsolePrefix, OnHang};
+    use text::lang::{Lang, Text};
+    use text::rank::{GlobalRank, LocalRank};
+    use verdict::Confidence;
+    use verdict::outcome::{Planned, RankUnit};
+
+    const RANK: RankId = RankId { global: GlobalRank(0), local: LocalRank(0) };
+
+    /// The watch of a job of two ranks, and the events that it keeps.
+    fn watch() -> (HangWatch, Arc<Mutex<Vec<String>>>) {
+        let null = || File::options().write(true).open("/dev/null").expect("/dev/null").into();
+        let console = Console::new(null(), null(), Lang::En, Color::Never);
+        let config = LogsConfig {
+            folder: None,
+            world_size: 2,
+            local_ranks: 2,
+            console: ConsoleMode::None,
+            prefix: ConsolePrefix::Rank,
+            cap_rank: 1 << 20,
+            cap_node: 1 << 20,
+            backlog: None,
+        };
+        let sources = NodeSources {
+            host: Arc::new(Host::live()),
+            hcas: Arc::new(|_| Counters::default()),
+            gpus: Arc::new(|_, _| Vec::new()),
+        };
+        let kept: Arc<Mutex<Vec<String>>> = Arc::default();
+        let keeps = Arc::clone(&kept);
+        let watched = Watched {
+            // No look within the test.
+            after: Duration::from_secs(3600),
+            on_hang: OnHang::Report,
+            node: 0,
+            planned: Planned {
+                what: RankUnit::Rank,
+                first: GlobalRank(0),
+                local: 2,
+                world: Some(2),
+            },
+            control: None,
+            surroundings: Surroundings::new(sources, RasSource::IfNamed, Some(2)),
+            logs: Arc::new(Logs::start(config, console.clone())),
+            console,
+            lang: Lang::En,
+            keep: Box::new(move |event| {
+                let message = event["message"].as_str().unwrap_or_default().to_owned();
+                keeps.lock().expect("kept").push(message);
+            }),
+            board: StatusBoard::new("a".to_owned()),
+            ask: Box::new(|_, _| Vec::new()),
+            only_answers: false,
+        };
+        (HangWatch::start(Some(watched)), kept)
+    }
+
+    fn hang() -> Found {
+        let first = FirstCulprit {
+            node: Some(0),
+            rank: Some(1),
+            frame: None,
+            text: Text::same(""),
+            hint: Text::same(""),
+            confidence: Confidence::Likely,
+            waiting: vec![0],
+        };
+        Found { document: serde_json::json!({}), first: Some(first) }
+    }
+
+    /// A rank that ends with code 0 because it is told to does not show that the job goes on.
+    #[test]
+    fn a_stop_after_a_hang_is_not_its_end() {
+        for (stops, expected) in
+            [(true, &["hang"][..]), (false, &["hang", "the job goes on after a hang"])]
+        {
+            let (watch, kept) = watch();
+            watch.began(RANK, 1);
+            watch.shared.as_ref().expect("it watches").note(hang());
+            if stops {
+                watch.stopping();
+            }
+            watch.ended(RANK, Some(End::Code(0)));
+            assert_eq!(*kept.lock().expect("kept"), expected);
+            assert_eq!(watch.culprit().is_some(), stops);
+        }
+    }
+
+    /// The next attempt has another watch, but the same board and console.
+    #[test]
+    fn what_is_judged_after_the_end_is_not_told() {
+        let (watch, kept) = watch();
+        let shared = Arc::clone(watch.shared.as_ref().expect("it watches"));
+        drop(watch);
+        shared.note(hang());
+        assert_eq!(*kept.lock().expect("kept"), [""; 0]);
+        assert!(shared.watched.board.snapshot().standstill.is_none());
+    }
+}

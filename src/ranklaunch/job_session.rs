@@ -1,0 +1,312 @@
+//! The session of the nodes while the job runs: a failure on one node reaches all, and all end
+//! with one verdict.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::context::Context;
+use super::job_verdict::{JudgedEnding, judged};
+use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
+use super::pipes::last_lines;
+use logs::Logs;
+use muster::{Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
+use report::Ending;
+use supervise::{GuardCommands, Launch, Streams};
+use text::text;
+use verdict::outcome::{Notice, Outcome, RankEnd, StopReason};
+use verdict::{Class, Id};
+
+/// After the first report of a failure, the time limit for reading the rank's last lines.
+const SETTLE: Duration = Duration::from_millis(150);
+/// Time limit of the search for the cause before the report. With the time to settle it is less
+/// than node 0 waits for the report.
+const EXPLAINED: Duration = Duration::from_secs(4);
+/// How long a node that failed waits for the verdict of node 0, which waits for the reports.
+const VERDICT: Duration = Duration::from_secs(8);
+/// Interval of the line that says that other nodes still run.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// What the ranks of this node wrote, and the search in it.
+#[derive(Clone, Copy)]
+pub(super) struct JobOutput<'a> {
+    pub(super) logs: &'a Logs,
+    pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
+}
+
+/// When and how the ranks of this node end, beside what they do themselves.
+pub(super) struct JobEnd<'a, F> {
+    /// How they would end, as far as it is seen.
+    pub(super) ending: &'a (dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
+    /// The same ending with what else is known of its cause.
+    pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
+    /// Completes when the job is to end although no rank failed.
+    pub(super) halt: F,
+}
+
+type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
+
+/// The result of the future; never, where there is none.
+async fn done(explaining: &mut Option<Explaining<'_>>) -> Option<Ending> {
+    match explaining {
+        Some(explaining) => explaining.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The session of one attempt with the other nodes.
+#[derive(Debug)]
+pub(super) struct JobSession {
+    session: Session,
+    node: u32,
+    /// For a task: the node rank of its node.
+    on: Option<u32>,
+    hostname: String,
+    /// Only on node 0: the mark by which a late node recognises the store of this run.
+    mark: Option<StoreMark>,
+    /// What this node reported.
+    reported: Option<Cause>,
+    verdict: Option<(Cause, Option<Again>)>,
+    all_done: bool,
+}
+
+impl JobSession {
+    /// `own` is the summary that this node sent to the others.
+    pub(super) fn new(session: Session, own: &NodeSummary, mark: Option<StoreMark>) -> JobSession {
+        JobSession {
+            session,
+            node: own.node,
+            on: own.seat.map(|seat| seat.node),
+            hostname: own.hostname.clone(),
+            mark,
+            reported: None,
+            verdict: None,
+            all_done: false,
+        }
+    }
+
+    /// By which this node asks all nodes, and answers them.
+    pub(super) fn questions(&self) -> Questions {
+        self.session.questions()
+    }
+
+    /// Runs the attempt. Sends the first failure of this node to all nodes at once, and stops at
+    /// a failure of another node.
+    pub(super) async fn accompany(
+        &mut self,
+        launch: &Launch,
+        commands: &GuardCommands,
+        output: JobOutput<'_>,
+        streams: &mut (dyn Streams + Send),
+        narrate: &mut (dyn FnMut(Notice) + Send),
+        end: JobEnd<'_, impl Future<Output = StopReason>>,
+    ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
+        let JobEnd { ending, cause, halt } = end;
+        let (noticed, mut notices) = mpsc::unbounded_channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut stop = Some(stop);
+        let elsewhere = async {
+            if stopped.await.is_err() {
+                std::future::pending().await
+            }
+        };
+        let halt = async {
+            tokio::select! {
+                () = elsewhere => StopReason::OtherNode,
+                reason = halt => reason,
+            }
+        };
+        let mut notice = |notice: Notice| {
+            let _ = noticed.send(notice.clone());
+            narrate(notice);
+        };
+        let run = supervise::run(launch, commands, streams, &mut notice, halt);
+        tokio::pin!(run);
+        let own_store = self.mark.clone();
+        let marking = async {
+            if let Some(mark) = &own_store {
+                muster::mark(mark).await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::pin!(marking);
+        let mut seen = Outcome { planned: launch.planned, ..Outcome::default() };
+        let mut lines_at: Option<Instant> = None;
+        let mut explaining: Option<Explaining<'_>> = None;
+        loop {
+            let lines_due = lines_at.unwrap_or_else(Instant::now);
+            tokio::select! {
+                outcome = &mut run => {
+                    let ending = match explaining {
+                        Some(search) => search.await,
+                        None => None,
+                    };
+                    self.report_explained(ending.map(cause), launch, output);
+                    return outcome;
+                }
+                never = &mut marking => match never {},
+                Some(notice) = notices.recv() => match notice {
+                    Notice::RankEnded { rank, end } => {
+                        let at = SystemTime::now();
+                        seen.ranks.push(RankEnd { id: rank, pid: None, end, at });
+                    }
+                    Notice::OtherWorld(other) => seen.other_world = Some(other),
+                    Notice::Stopping { reason } if reason != StopReason::OtherNode => {
+                        seen.stop = Some(reason);
+                        self.report(&ending(&seen).0, Vec::new(), false);
+                        lines_at = Some(Instant::now() + SETTLE);
+                    }
+                    _ => {}
+                },
+                () = sleep_until(lines_due), if lines_at.is_some() => {
+                    lines_at = None;
+                    let (ending, end) = ending(&seen);
+                    let search = explained(ending, end, output.diagnosis, EXPLAINED);
+                    explaining = Some(Box::pin(async { Some(search.await) }));
+                }
+                ending = done(&mut explaining) => {
+                    explaining = None;
+                    self.report_explained(ending.map(cause), launch, output);
+                }
+                event = self.session.next_event() => {
+                    self.note(event);
+                    if !self.all_done && let Some(stop) = stop.take() {
+                        // The rank that failed elsewhere may be a victim of one here that has not
+                        // ended yet.
+                        if self.reported.is_none() && self.verdict.is_none() {
+                            explaining = Some(Box::pin(raised(output.diagnosis, EXPLAINED)));
+                        }
+                        let _ = stop.send(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Stop => {}
+            SessionEvent::Verdict { cause, again } => {
+                self.verdict = Some((*cause, again));
+            }
+            SessionEvent::AllDone => self.all_done = true,
+        }
+    }
+
+    fn report_explained(&mut self, ending: Option<Ending>, launch: &Launch, output: JobOutput<'_>) {
+        if let Some(ending) = ending {
+            let lines = last_lines(output.logs, launch.planned, &ending);
+            self.report(&ending, lines, true);
+        }
+    }
+
+    fn report(&mut self, ending: &Ending, lines: Vec<String>, whole: bool) {
+        let now = muster::now();
+        let cause = Cause {
+            node: self.node,
+            // Node 0 reports a hang, whose culprit may be on any node.
+            on: ending.node.filter(|_| ending.id == Id::Hang).or(self.on),
+            hostname: self.hostname.clone(),
+            rank: ending.rank,
+            id: ending.id,
+            class: ending.class,
+            code: ending.code,
+            text: ending.text.clone(),
+            hint: ending.hint.clone(),
+            at: self.reported.as_ref().map_or(now, |reported| reported.at),
+            lines,
+            whole,
+            loss: None,
+            why: ending.why.clone(),
+            consequence: ending.consequence,
+        };
+        self.session.failed(cause.clone());
+        self.reported = Some(cause);
+    }
+
+    /// The verdict that all nodes share. `local` is the verdict of this node; it is kept if no
+    /// other arrives within `time_left`.
+    pub(super) async fn judge(
+        &mut self,
+        context: &Context,
+        commands: &GuardCommands,
+        local: Ending,
+        lines: Vec<String>,
+        time_left: Duration,
+    ) -> JudgedEnding {
+        let mut local = local;
+        let well = local.class == Class::Done;
+        // Stopped because of another node, so this node has nothing to report.
+        let other = local.id == Id::NodeOther;
+        if well {
+            self.session.done();
+            if let Some(stopped) = self.wait_for_others(context, commands).await {
+                self.report(&stopped, Vec::new(), true);
+                local = stopped;
+            }
+        } else if !other && self.reported.as_ref().is_none_or(|reported| !reported.whole) {
+            self.report(&local, lines, true);
+        }
+        if !self.all_done && self.verdict.is_none() {
+            let _ = timeout(VERDICT.min(time_left), async {
+                while !self.all_done && self.verdict.is_none() {
+                    let event = self.session.next_event().await;
+                    self.note(event);
+                }
+            })
+            .await;
+        }
+        judged(self.node, self.on, local, self.verdict.as_ref())
+    }
+
+    /// Waits until the ranks of all nodes are done, since the job has one end. Some: a stop from
+    /// outside came meanwhile.
+    async fn wait_for_others(
+        &mut self,
+        context: &Context,
+        commands: &GuardCommands,
+    ) -> Option<Ending> {
+        let mut next_line = Instant::now() + PROGRESS;
+        let node = self.node;
+        while !self.all_done && self.verdict.is_none() {
+            tokio::select! {
+                event = self.session.next_event() => self.note(event),
+                command = commands.next() => if let Some(halt) = command.halt() {
+                    return Some(report::ending::halted(halt));
+                },
+                () = sleep_until(next_line) => {
+                    next_line = Instant::now() + PROGRESS;
+                    context.say(&match self.on {
+                        Some(_) => text!(
+                            "rank {node} is done; waiting for the others",
+                            "rank {node} 已完成；正在等待其他 rank 结束"
+                        ),
+                        None => text!(
+                            "this node is done; waiting for the ranks of the other nodes",
+                            "本节点已完成；正在等待其他节点的 rank 结束"
+                        ),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether this is node 0.
+    pub(super) fn leads(&self) -> bool {
+        self.node == 0
+    }
+
+    /// Answers node 0 until it leaves, at most `timeout`.
+    pub(super) async fn stay(&mut self, timeout: Duration) {
+        self.session.stay(timeout).await;
+    }
+
+    pub(super) async fn close(self) {
+        self.session.close().await;
+    }
+}

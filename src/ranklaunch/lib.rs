@@ -1,0 +1,202 @@
+//! `ranklaunch`: starts a node's part of a distributed PyTorch job, supervises its processes,
+//! captures their output and reports one verdict.
+//!
+//! The other crates are rooms along a corridor that this one walks, in this order:
+//!
+//! ```text
+//! settings → node → (muster: gather) → preflight (plan, check, clear) → (muster: agree)
+//!          → prepare → supervise + logs → report
+//! ```
+//!
+//! Only this crate calls what has effects. The result of a crate is a type ([`settings::Settings`],
+//! [`node::observe::Facts`], [`plan::Plan`], [`muster::LinkReport`]), which the later ones take. [`lint`] is beside the
+//! corridor: it reads manifests, judges them by `settings` and `plan`, and starts nothing. [`verdict`] has the exit codes
+//! and the table of ids, [`report::findings`] their explanations.
+//!
+//! [`main`] dispatches to the role or the subcommand that the arguments name. `conductor` owns the order of the phases of
+//! a launch. Each phase has a file of its own, and `live` runs the phases on a real node. The subcommands that start no
+//! job are in `commands`.
+
+#![deny(unsafe_code)]
+
+mod agent;
+mod agree;
+mod attempt;
+mod causes;
+mod clear;
+mod clock;
+#[doc(hidden)]
+pub mod collect;
+mod commands;
+mod companions;
+mod conductor;
+mod context;
+mod driver_watch;
+mod end;
+mod end_request;
+mod exported;
+#[cfg(any(test, feature = "fixtures"))]
+#[doc(hidden)]
+pub mod fuzz;
+mod hang_judge;
+mod hang_remark;
+mod hang_state;
+mod hang_watch;
+mod job_session;
+mod job_verdict;
+mod kept_runs;
+mod kernel_watch;
+mod live;
+mod live_diagnosis;
+mod master;
+mod mpiexec;
+mod muster_config;
+mod narrate;
+mod node_evidence;
+mod node_questions;
+mod notify_peers;
+mod observed;
+mod open;
+mod outlook;
+mod own_plan;
+mod own_report;
+mod pipes;
+mod progress;
+mod read_ahead;
+mod ready;
+mod recorded;
+mod restart;
+mod rule_watch;
+mod run_files;
+mod run_identity;
+mod run_mark;
+mod run_report;
+mod run_socket;
+mod scratch;
+mod shared_plan;
+mod show_status;
+mod slow_question;
+mod slow_ranks;
+mod stale;
+mod stale_request;
+mod start_engine;
+mod statements;
+mod status_feed;
+mod summary;
+mod trainjob;
+mod view;
+mod warm;
+mod warm_slot;
+mod without_muster;
+mod witnesses;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use commands::output::{block_on, choose, complete, print, refuse, say};
+
+use linux::host::Host;
+use linux::sys::Signal;
+use report::closing;
+use settings::cli::{self, Command, Options};
+use supervise::isolate::isolate;
+use supervise::shim;
+use text::lang::Lang;
+
+/// Runs the program with its arguments, the program name first, and returns the exit code.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let arguments: Vec<OsString> = arguments.collect();
+    if let [_, role, rest @ ..] = arguments.as_slice()
+        && role == "rank"
+    {
+        // An engine starts this once per rank, so it skips the argument parser and the settings.
+        return shim::rank(rest.to_vec());
+    }
+    linux::sys::memory::share_arenas();
+    let commit = option_env!("RANKLAUNCH_COMMIT_NOTE");
+    cli::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
+    // For commands that read no other setting.
+    let lang = || {
+        let flag = cli::language_of(&arguments);
+        settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
+    };
+    if let Err(refusal) = preflight::prepare::has_randomness() {
+        return refuse(&refusal, lang());
+    }
+    let cli = match cli::parse(arguments.iter().cloned()) {
+        Ok(cli) => cli,
+        Err(cli::Stop::Shown(text)) => {
+            let text = cli::shown(text, &arguments, lang());
+            return printing(lang(), || {
+                print(text);
+                0
+            });
+        }
+        Err(cli::Stop::Refused(refusal)) => {
+            let lang = lang();
+            let code = refuse(&refusal, lang);
+            if notify_peers::launches_where_the_platform_says(&arguments) {
+                let told = block_on(notify_peers::unread(&Options::default(), &refusal));
+                if let Ok(Some(line)) = told {
+                    say(&closing::line(&line, lang));
+                }
+            }
+            return code;
+        }
+    };
+    choose(settings::color(&color_of(&cli.command), &Host::live()));
+    match cli.command {
+        Command::Run(options) => agent::run(&options),
+        Command::Init(init) => commands::init::init(&init),
+        Command::Plan(plan) => isolate(|| printing(lang(), || commands::plan::plan(&plan))),
+        Command::Check(asked) => {
+            Host::hide(muster::SECRET);
+            isolate(|| printing(lang(), || commands::check::check(&asked)))
+        }
+        Command::Clean(clean) => isolate(|| printing(lang(), || commands::clean::clean(&clean))),
+        Command::Wait(wait) => commands::wait::wait(&wait),
+        Command::Lint(lint) => printing(lang(), || commands::lint::lint(&lint)),
+        Command::Explain(asked) => printing(lang(), || commands::explain::explain(&asked, lang())),
+        Command::Stacks(asked) => printing(lang(), || commands::stacks::stacks(&asked)),
+        Command::Ps(asked) => printing(lang(), || commands::ps::ps(&asked)),
+        Command::Logs(asked) => printing(lang(), || commands::logs::logs(&asked)),
+        Command::Top(asked) => commands::top::top(&asked),
+        Command::Dump(asked) => printing(lang(), || commands::dump::dump(&asked)),
+        Command::Report(asked) => printing(lang(), || commands::report::report(&asked, lang())),
+        Command::Compare(asked) => printing(lang(), || commands::report::compare(&asked, lang())),
+        Command::Profile { action } => printing(lang(), || commands::profiles::profile(&action)),
+        Command::Install { folder } => {
+            printing(lang(), || commands::install::install(Path::new(&folder)))
+        }
+        Command::Completions { shell } => {
+            printing(lang(), || commands::completions::completions(shell))
+        }
+        Command::Man { output: Some(folder), .. } => {
+            printing(lang(), || commands::completions::man_pages(Path::new(&folder), lang()))
+        }
+        Command::Man { output: None, .. } => {
+            printing(lang(), || commands::completions::man(lang()))
+        }
+    }
+}
+
+/// The options that may hold `--color`. For commands without, the variable decides.
+fn color_of(command: &Command) -> Options {
+    let color = match command {
+        Command::Run(options)
+        | Command::Plan(cli::Plan { options, .. })
+        | Command::Check(cli::Check { options, .. })
+        | Command::Clean(cli::Clean { options, .. }) => &options.color,
+        Command::Lint(lint) => &lint.color,
+        Command::Explain(explain) => &explain.color,
+        _ => &None,
+    };
+    Options { color: color.clone(), ..Options::default() }
+}
+
+/// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
+/// write fail, which is reported, instead of killing it.
+fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
+    linux::sys::ignore(&[Signal::XFSZ]);
+    complete(command(), lang)
+}

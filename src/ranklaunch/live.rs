@@ -1,0 +1,218 @@
+//! Implements the conductor's [`Phases`] on a real node.
+
+use std::time::Duration;
+
+use super::agree::{self, Agreed};
+use super::attempt;
+use super::clear::{self, Cleared};
+use super::clock::Clock;
+use super::conductor::{Earlier, Ended, Phases, Start};
+use super::context::{Context, GuardChannel, until_stop};
+use super::end::Rest;
+use super::exported;
+use super::job_verdict::unreplaced;
+use super::notify_peers;
+use super::observed::{self, Observed};
+use super::own_plan::{self, OwnPlan};
+use super::ready::Ready;
+use super::restart::NextAttempt;
+use super::run_report;
+use super::status_feed::run_status;
+use super::warm;
+use linux::sys::Dispositions;
+use monitor::status::Phase;
+use muster::Again;
+use report::{Ending, closing, record_events};
+use supervise::EndStep;
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
+use verdict::outcome::Halt;
+
+/// This node.
+pub(super) struct Live<'a> {
+    pub(super) context: &'a Context,
+    pub(super) guard: GuardChannel<'a>,
+    pub(super) dispositions: Dispositions,
+}
+
+impl Live<'_> {
+    fn clock(&self) -> Clock {
+        Clock::of(self.context.settings.grace.value, None)
+    }
+}
+
+impl Phases for Live<'_> {
+    type Observed = Observed;
+    type OwnPlan = OwnPlan;
+    type Agreed = Agreed;
+    type Cleared = Cleared;
+    type Ready = Ready;
+    type Next = NextAttempt;
+
+    async fn observe(&self) -> Observed {
+        self.context.enter(Phase::Observing);
+        observed::observe(self.context).await
+    }
+
+    async fn plan(
+        &self,
+        observed: &Observed,
+        next: Option<&NextAttempt>,
+    ) -> Result<OwnPlan, Refusal> {
+        self.context.enter(Phase::Planning);
+        let own = own_plan::plan(self.context, observed, next.is_none()).await?;
+        warm::begin(self.context, &observed.facts, &own, self.dispositions);
+        let attempt = next.map_or(0, |next| next.attempt);
+        let identity = next.map(|next| &next.identity);
+        self.context.board.run(run_status(&own.plan, identity, attempt, None));
+        Ok(own)
+    }
+
+    async fn notify_peers(&self, observed: &Observed, refusal: &Refusal) {
+        notify_peers::planned(self.context, &observed.facts, refusal).await;
+    }
+
+    async fn agree(
+        &self,
+        observed: Observed,
+        own: OwnPlan,
+        next: Option<NextAttempt>,
+    ) -> Result<Agreed, Refusal> {
+        self.context.enter(Phase::Agreeing);
+        let agreed = agree::agree(self.context, observed, own, next.as_ref()).await;
+        self.context.console.status(None);
+        let agreed = agreed?;
+        let run = run_status(&agreed.plan, Some(&agreed.identity), agreed.attempt, None);
+        self.context.board.run(run);
+        Ok(agreed)
+    }
+
+    async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
+        self.context.enter(Phase::Clearing);
+        let cleared = clear::carry_out(self.context, agreed).await?;
+        warm::required(self.context, &agreed.plan).await?;
+        Ok(cleared)
+    }
+
+    async fn share(&self, agreed: Agreed, ending: Ending) -> Ending {
+        let Some(mut session) = agreed.session else { return ending };
+        let time_left = self.clock().left(EndStep::LastWords);
+        let (context, commands) = (self.context, self.guard.commands);
+        let judged = session.judge(context, commands, ending, Vec::new(), time_left).await;
+        session.close().await;
+        judged.ending
+    }
+
+    fn ready(&self, agreed: Agreed, cleared: Cleared) -> Ready {
+        Ready::new(self.context, agreed, cleared)
+    }
+
+    async fn run(&self, ready: &mut Ready) -> Ended {
+        attempt::run(self.context, ready, self.guard, self.dispositions).await
+    }
+
+    async fn finish(&self, ready: &mut Ready, rest: Option<Rest>, is_last: bool) {
+        self.context.enter(Phase::Finishing);
+        let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
+        let spans = exported::send_spans(self.context, clock.left_for_answer(EndStep::Record));
+        let session = ready.session.take();
+        if is_last && let Some(rest) = rest {
+            let write = async {
+                rest.finish(self.context).await;
+                run_report::write(self.context, session, clock).await;
+            };
+            tokio::join!(write, spans);
+            return;
+        }
+        let close = async {
+            if let Some(session) = session {
+                session.close().await;
+            }
+        };
+        let write = async {
+            if let Some(rest) = rest {
+                rest.finish(self.context).await;
+            }
+        };
+        tokio::join!(close, write, spans);
+    }
+
+    fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, NextAttempt> {
+        ready.start_again(again)
+    }
+
+    async fn pause(&self, start: &Start<Ready, NextAttempt>, again: Again) {
+        self.context.enter(Phase::Pausing);
+        let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
+        self.say(&match start {
+            Start::Observe(_) => text!(
+                "all nodes start again in {seconds} s: attempt {attempt}",
+                "所有节点将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
+            ),
+            Start::Run(_) => text!(
+                "starting again in {seconds} s: attempt {attempt}",
+                "将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"
+            ),
+        });
+        tokio::time::sleep(Duration::from_millis(again.pause)).await;
+    }
+
+    async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt> {
+        until_stop(self.guard.commands, phase).await
+    }
+
+    fn say(&self, line: &Text) {
+        self.context.say(line);
+    }
+
+    fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
+        let lang = self.context.lang();
+        let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
+        let ending = kept.clone().unwrap_or_else(|| report::refused(refusal));
+        let code = self.context.exit_code(&ending);
+        self.context.console.say(&match &kept {
+            Some(ending) => closing::ended_early(ending, code, lang),
+            None => closing::refusal(refusal, code, lang),
+        });
+        if kept.is_some() {
+            let time_left = self.clock().left_for_answer(EndStep::Record);
+            run_report::amend(self.context, &ending, code, time_left);
+        }
+        self.context.journal.keeper()(record_events::refused(&ending, code));
+        ending
+    }
+
+    fn stopped(&self, halt: Halt) -> Ending {
+        // The phase that was cut short may have waited.
+        self.context.console.status(None);
+        let ending = report::ending::halted(halt);
+        let code = self.context.exit_code(&ending);
+        self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
+        self.context.journal.keeper()(record_events::refused(&ending, code));
+        ending
+    }
+
+    fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>) {
+        let clock = clock.unwrap_or_else(|| self.clock());
+        self.context.show_verdict(ending);
+        self.context.announce(self.guard.link, ending, node, clock);
+    }
+
+    async fn close(&self, clock: Option<Clock>) {
+        let finished = clock.is_some();
+        let clock = clock.unwrap_or_else(|| self.clock());
+        if !finished {
+            exported::send_spans(self.context, clock.left_for_answer(EndStep::Record)).await;
+        }
+        self.context.enter(Phase::Ended);
+        self.context.warm.end();
+        self.context.journal.close(clock.left_for_answer(EndStep::Record));
+        self.context.mark.remove(clock.left_for_answer(EndStep::Record));
+        run_report::write_late(self.context, clock);
+    }
+
+    fn node(&self, agreed: &Agreed) -> u32 {
+        agreed.plan.membership.node_rank
+    }
+}

@@ -1,0 +1,83 @@
+//! Has MPICH's mpiexec end a job whose nodes cannot notify each other.
+//!
+//! A node that refuses because nothing names node 0 cannot tell the others, which take the host of
+//! mpiexec for node 0 and would wait there until `--wait-timeout`. All of them have a connection
+//! to mpiexec: `abort` on it makes hydra kill every process of the job (PMI 1, MPICH's
+//! src/pmi; tried with 4.0 and 4.2). Only said if the connection is that of a proxy above us.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, fstat};
+use rustix::io::ioctl_fionread;
+use rustix::net::{SendFlags, send};
+
+use linux::host::Host;
+use linux::procfs;
+use linux::sys;
+use settings::contract;
+use verdict::Id;
+
+/// The number of the connection's descriptor.
+const DESCRIPTOR: &str = "PMI_FD";
+/// How long the proxy has to read what was said, and how often that is looked at.
+const READ: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The connection, if this refusal is one that no other node hears of.
+pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
+    let number = host.variable(DESCRIPTOR).filter(|_| host.is_live());
+    if refused != Id::MembershipMasterAddr {
+        return None;
+    }
+    let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
+    let proxy = sys::peer(&socket).ok()?.pid;
+    contract::mpiexec_above(host)?;
+    procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
+}
+
+/// Asks mpiexec to end the job with this code. It kills this process as well, so call it last.
+pub(super) fn abort(connection: &OwnedFd, code: i32) -> io::Result<()> {
+    wait_until_read();
+    let line = format!("cmd=abort exitcode={code}\n");
+    send(connection, line.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// The proxy drops what it has not read of our output when the job ends. No event tells that a pipe is empty.
+fn wait_until_read() {
+    let until = Instant::now() + READ;
+    for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        while has_unread(output) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// False for what is no pipe.
+fn has_unread(output: BorrowedFd<'_>) -> bool {
+    let is_pipe =
+        fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    is_pipe && ioctl_fionread(output).is_ok_and(|bytes| bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_unread_until_it_is_read() {
+        let (mut read, mut write) = io::pipe().expect("a pipe");
+        assert!(!has_unread(write.as_fd()));
+        write.write_all(b"said").expect("written");
+        assert!(has_unread(write.as_fd()));
+        read.read_exact(&mut [0; 4]).expect("read");
+        assert!(!has_unread(write.as_fd()));
+        let file = tempfile::tempfile().expect("a file");
+        assert!(!has_unread(file.as_fd()));
+    }
+}

@@ -1,0 +1,183 @@
+//! Notifies the other nodes when this node refuses, so that none waits for it.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::Context;
+use super::mpiexec;
+use super::muster_config::{config, is_wanted};
+use linux::deadline::with_deadline;
+use linux::host::Host;
+use muster::{Config, Declined, Purpose};
+use node::observe::{self, Facts, GpuFacts};
+use plan::Notes;
+use settings::Settings;
+use settings::cli::Options;
+use settings::contract::{self, Contract, Field};
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
+
+/// Time limit for reading the files that say where the other nodes are.
+const FILES: Duration = Duration::from_secs(2);
+
+/// Whether an invalid command line was meant to launch this node's part of the job that the
+/// platform's variables describe. True unless a flag that was parsed says otherwise.
+pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
+    const OWN: &[&str] = &[
+        "--nnodes",
+        "--nodes",
+        "--node-rank",
+        "--master-",
+        "--world-size-counts",
+        "--nested",
+        // The same under the names of other launchers.
+        "--standalone",
+        "--rdzv-endpoint",
+        "--num-machines",
+        "--num-nodes",
+        "--machine-rank",
+        "--main-process-",
+        "--muster",
+        "--host-root",
+    ];
+    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().replace('_', "-"));
+    let words: Vec<String> = words.collect();
+    let launches = words.first().is_some_and(|word| word == "run" || word.starts_with('-'));
+    let ours = words.iter().take_while(|word| *word != "--");
+    launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(*own)))
+}
+
+/// After a refusal by the plan.
+pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal) {
+    let Facts { contract, gpus, hostname, .. } = facts;
+    let (host, settings) = (&context.host, &context.settings);
+    if mpiexec::connection(host, refusal.id).is_some() {
+        context.say(&text!(
+            "mpiexec is asked to end the job on all nodes, since nothing tells the others where node 0 is",
+            "已请求 mpiexec 在所有节点上结束任务，因为其他节点无从得知节点 0 在哪里"
+        ));
+        return;
+    }
+    let told = tell(Purpose::Run, host, settings, contract, Some(gpus), hostname, refusal).await;
+    if let Some(line) = told {
+        context.say(&line);
+    }
+}
+
+/// After a refusal by the plan in `check`.
+pub(super) async fn examined(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    refusal: &Refusal,
+) {
+    let Facts { contract, gpus, hostname, .. } = facts;
+    // The report already has the refusal; whether the others were notified is not part of it.
+    let _ = tell(Purpose::Check, host, settings, contract, Some(gpus), hostname, refusal).await;
+}
+
+/// After a refusal of the settings. Returns the line to print about the notification.
+pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text> {
+    let host = Arc::new(Host::live());
+    let (reader, asked) = (Arc::clone(&host), options.clone());
+    let read = with_deadline(FILES, move || {
+        let above = contract::torchrun_above(&reader);
+        let settings = settings::read_meeting(&asked, &reader);
+        let own = settings.as_ref().and_then(Settings::own_platform);
+        let mut contract = contract::read(&reader, above, own);
+        contract::add_host_files(&mut contract, &contract::host_files(&reader));
+        // A list of hosts is of use only to a host that knows itself.
+        contract.own_names =
+            observe::network::links(&reader, None).own_names(&linux::sys::hostname());
+        (settings, contract)
+    });
+    let (settings, contract) = read?;
+    let Some(settings) = settings else { return cannot_notify(&contract) };
+    if settings.host_root.is_some() {
+        return None;
+    }
+    let hostname = linux::sys::hostname();
+    tell(Purpose::Run, &host, &settings, &contract, None, &hostname, refusal).await
+}
+
+/// None if no variable mentions other nodes.
+fn cannot_notify(contract: &Contract) -> Option<Text> {
+    let about_others = [Field::Nnodes, Field::WorldSize, Field::MasterAddr];
+    about_others.into_iter().find_map(|field| contract.first(field))?;
+    Some(text!(
+        "the other nodes are not notified, since this node does not know its place in the job; they wait for it until --wait-timeout",
+        "无法通知其他节点，因为本节点不知道自己在任务中的位置；它们会一直等到 --wait-timeout"
+    ))
+}
+
+/// `gpus` is None before they are counted. The result is None if there is no other node.
+async fn tell(
+    purpose: Purpose,
+    host: &Arc<Host>,
+    settings: &Settings,
+    contract: &Contract,
+    gpus: Option<&GpuFacts>,
+    hostname: &str,
+    refusal: &Refusal,
+) -> Option<Text> {
+    let mut notes = Notes::default();
+    let member = match gpus {
+        Some(gpus) => plan::membership(settings, contract, gpus, &mut notes),
+        None => plan::identity(settings, contract, &mut notes),
+    };
+    let Ok(member) = member else { return cannot_notify(contract) };
+    if !host.is_live() || !is_wanted(settings, &member).unwrap_or(false) {
+        return None;
+    }
+    let config = match config(host, settings, contract, &member, true) {
+        Ok(config) => Config { purpose, ..config },
+        Err(Refusal { text: Text { en, zh }, .. }) => {
+            return Some(text!("the other nodes are not notified: {en}", "无法通知其他节点：{zh}"));
+        }
+    };
+    if member.is_master() {
+        return Some(heard(&config, muster::turn_away(&config, hostname, refusal).await));
+    }
+    let (address, port) = (&config.master_addr, config.port);
+    Some(match muster::decline(host, &config, hostname, refusal).await {
+        Declined::Told => text!(
+            "node 0 at {address}:{port} was notified, so that no node waits for this one",
+            "已通知节点 0（{address}:{port}），其他节点不会再等待本节点"
+        ),
+        Declined::EndsToo(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} ends as well: {en}",
+            "节点 0（{address}:{port}）同样会结束：{zh}"
+        ),
+        Declined::Absent(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} was not notified, since it is not there ({en}): it has ended, or it starts later and then waits for this node until --wait-timeout",
+            "未能通知节点 0（{address}:{port}），它不在线（{zh}）：可能已经结束；若稍后才启动，它会一直等待本节点，直到 --wait-timeout"
+        ),
+        Declined::Untold(Text { en, zh }) => text!(
+            "node 0 at {address}:{port} could not be notified ({en}); it waits for this node until --wait-timeout",
+            "无法通知节点 0（{address}:{port}，{zh}）；它会一直等待本节点，直到 --wait-timeout"
+        ),
+    })
+}
+
+fn heard(config: &Config, told: usize) -> Text {
+    let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
+    let zh = match told {
+        0 => format!("其他 {others} 个节点均未能收到本次拒绝的通知"),
+        told if told >= others => format!("已将本次拒绝通知其他 {others} 个节点"),
+        told => format!("其他 {others} 个节点中，{told} 个已收到本次拒绝的通知"),
+    };
+    text!("{told} of {others} other nodes were notified of this refusal", "{zh}")
+}
+
+/// On node 0, if another process holds the muster port: notifies the others on the second port.
+pub(super) async fn without_a_port(
+    context: &Context,
+    config: &Config,
+    hostname: &str,
+    refusal: &Refusal,
+) {
+    let told = muster::turn_away(config, hostname, refusal).await;
+    context.say(&heard(config, told));
+}

@@ -1,0 +1,168 @@
+//! The planning phase: this node's own plan, before the muster.
+//!
+//! The first attempt also prints the plan and looks for stale processes. The only process that
+//! this phase ends is a proven leftover on the muster port, since the nodes could not meet
+//! otherwise.
+
+use std::path::PathBuf;
+
+use super::context::Context;
+use super::muster_config::is_wanted;
+use super::observed::Observed;
+use super::stale::{self, Duty};
+use linux::own_executable;
+use node::observe::Facts;
+use plan::{Plan, Scope};
+use preflight::decide::{Stage, decide};
+use preflight::prepare;
+use report::{record_events, start};
+use settings::Settings;
+use text::lang::{Text, cause};
+use text::text;
+use verdict::{Id, Refusal, Severity, Warning};
+
+/// The plan of this node alone.
+pub(super) struct OwnPlan {
+    pub(super) plan: Plan,
+    /// The single rank inherits stdin, stdout and stderr.
+    pub(super) interactive: bool,
+    /// Path of this executable, with which engines start the shim.
+    pub(super) executable: PathBuf,
+    /// The stale processes to end after the nodes have agreed.
+    pub(super) duty: Option<Duty>,
+    /// The refusal because the master port is held by a process that will not be ended.
+    pub(super) port_taken: Option<Refusal>,
+    /// Warnings that this node prints only if node 0 does not: after the agreement, or without one.
+    pub(super) unsaid: Vec<Warning>,
+}
+
+/// `first`: this is the first attempt.
+///
+/// # Errors
+/// The refusal of the planner, of a check, or because of a stale process.
+pub(super) async fn plan(
+    context: &Context,
+    observed: &Observed,
+    first: bool,
+) -> Result<OwnPlan, Refusal> {
+    let (facts, settings) = (&observed.facts, &context.settings);
+    let executable = executable()?;
+    let decided = decide(settings, facts, Scope::Alone);
+    // Also before a refusal. The kernel's release is no fact that a decision needs.
+    let kernel = context.host.read("/proc/sys/kernel/osrelease").ok();
+    let kernel = kernel.as_deref().map(str::trim);
+    context.journal.keeper()(record_events::checked(facts, kernel, decided.checks()));
+    let plan = decided.plan(Stage::BeforeClearing)?;
+    plan.runnable()?;
+    let interactive = interactive(settings, &plan)?;
+    let unsaid = Vec::new();
+    let mut own = OwnPlan { plan, interactive, executable, duty: None, port_taken: None, unsaid };
+    let (plan, acts) = (&own.plan, own.plan.membership.acts_for_node());
+    if !first {
+        decided.plan(Stage::BeforeStart)?;
+        has_room(context, plan)?;
+        return Ok(own);
+    }
+    let shown = without_log_folder(plan, context, facts);
+    context.console.say(&match acts {
+        true => start::block(&shown, settings, context.console.look().width),
+        false => start::line(&shown, settings),
+    });
+    let waits = !plan.membership.is_master() && is_wanted(settings, &plan.membership)?;
+    match (acts, waits) {
+        (false, _) => {}
+        (true, true) => own.unsaid = shown.warnings,
+        (true, false) => context.warn_of_plan(&shown.warnings),
+    }
+    let plan = &own.plan;
+    if let Some(root) = &settings.host_root {
+        let root = root.display();
+        context.say(&text!(
+            "what is known of the node is read below {root} (--host-root): the ranks start on this machine anyway, and no other node is met",
+            "节点信息取自 {root}（--host-root）：各 rank 仍在本机启动，且不与其他节点集结"
+        ));
+    }
+    if interactive {
+        context.say(&text!(
+            "the rank owns the terminal, so its output is not captured (redirect standard input from /dev/null to turn this off)",
+            "该 rank 直接使用终端，其输出不会写入日志（将标准输入重定向到 /dev/null 可关闭此模式）"
+        ));
+    }
+    let survey = stale::survey(&context.host, settings, plan, facts).await?;
+    own.port_taken = survey.obstacle(&context.host, settings);
+    if acts {
+        survey.say(context, own.port_taken.as_ref());
+    }
+    if !survey.frees_gpus()
+        && let Some(refusal) = decided.refusal(Stage::BeforeStart)
+    {
+        return Err(survey.named(refusal));
+    }
+    has_room(context, plan)?;
+    if plan.membership.members() > 1 {
+        survey.free_port(context).await?;
+    }
+    if survey.ended().next().is_some() {
+        own.duty = Some(Duty { request: survey.request, acts });
+    }
+    Ok(own)
+}
+
+/// The plan without the warning of a log folder that cannot be written: the choice of the folder
+/// reports that, with the folder that replaces it. The warning stays if the user set a severity
+/// for the check.
+fn without_log_folder(plan: &Plan, context: &Context, facts: &Facts) -> Plan {
+    const ID: Id = Id::DiskLogs;
+    let mut plan = plan.clone();
+    let unusable = facts.state.logs.as_ref().is_some_and(|folder| folder.problem.is_some());
+    if unusable && !context.settings.severities.contains_key(&ID) {
+        plan.warnings.retain(|warning| warning.id != ID);
+    }
+    plan
+}
+
+/// Raises the limits on files and threads for this many ranks, as far as possible.
+fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
+    let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
+    match plan::severity(&context.settings, refusal.id, Severity::Fail) {
+        Severity::Fail => return Err(refusal),
+        Severity::Warn => context.say(&refusal.text),
+        Severity::Off => {}
+    }
+    Ok(())
+}
+
+/// Whether the rank gets the terminal: on request, or because the job has one rank and stdin is
+/// a terminal.
+pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
+    let nproc = plan.programs_here();
+    if settings.interactive && nproc > 1 {
+        let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
+        let source = source.unwrap_or_default();
+        return Err(Refusal::new(
+            Id::InteractiveNproc,
+            text!(
+                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                 [{source}]",
+                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
+            ),
+            text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
+        ));
+    }
+    let alone = plan.membership.members() == 1 && plan.nproc_per_node == 1;
+    Ok(settings.interactive || (alone && supervise::at_terminal()))
+}
+
+fn executable() -> Result<PathBuf, Refusal> {
+    own_executable::path().map_err(|error| {
+        let Text { en, zh } = cause(&error);
+        Refusal::new(
+            Id::SelfPath,
+            text!(
+                "cannot find the path of this executable (/proc/self/exe): {en}",
+                "无法确定本程序的路径（/proc/self/exe）：{zh}"
+            ),
+            text!("mount /proc in the container", "请在容器中挂载 /proc"),
+        )
+    })
+}

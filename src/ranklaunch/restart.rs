@@ -1,0 +1,450 @@
+//! Whether a further attempt follows a failure, when it begins, and why not.
+//!
+//! Takes how an attempt ended, why as far as the output shows it, and how long it lasted; gives the
+//! pause before the next one. The first row that fits decides:
+//!
+//! | cause | another attempt | pause |
+//! |---|---|---|
+//! | `--no-retry-on` names it | no | |
+//! | `--retry-on` names it | yes | as below |
+//! | the job stood still, with `--on-hang end` | no | |
+//! | certain, never | no | |
+//! | certain, other-node | no: exit code 90 | |
+//! | certain, same-nodes | yes, unless three quick ends are equal | 1 s |
+//! | certain, wait | yes | 30 s |
+//! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
+//!
+//! `--max-restarts` bounds all of them. One policy serves single-node and multi-node jobs: with
+//! several nodes node 0 decides, and the muster carries the decision. Never starts anything itself.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::causes::{RetryRule, RetryRules};
+use muster::{Again, Cause, Decide};
+use plan::RunIdentity;
+use report::Ending;
+use text::lang::Text;
+
+use text::text;
+use verdict::{Class, Confidence, Id, Retry, Why};
+
+/// An attempt that ends sooner counts as one without progress.
+const QUICK: Duration = Duration::from_secs(60);
+/// So many consecutive quick attempts with the same end stop the restarts.
+const REPEATS: usize = 3;
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The part of an ending that decides about a restart.
+#[derive(Debug, Clone)]
+pub(super) struct FailedAttempt {
+    rank: Option<u32>,
+    id: Id,
+    class: Class,
+    code: i32,
+    /// A node is lost; another one may take its place.
+    node_lost: bool,
+    cause: Option<KnownCause>,
+}
+
+/// What the output of the ranks says about the end.
+#[derive(Debug, Clone)]
+struct KnownCause {
+    id: String,
+    confidence: Confidence,
+    retry: Retry,
+}
+
+impl From<&Why> for KnownCause {
+    fn from(why: &Why) -> KnownCause {
+        KnownCause { id: why.id.clone(), confidence: why.confidence, retry: why.retry }
+    }
+}
+
+impl From<&Ending> for FailedAttempt {
+    fn from(ending: &Ending) -> FailedAttempt {
+        let Ending { rank, class, code, .. } = *ending;
+        let cause = ending.why.as_deref().map(KnownCause::from);
+        FailedAttempt { rank, id: ending.id, class, code, node_lost: false, cause }
+    }
+}
+
+impl From<&Cause> for FailedAttempt {
+    fn from(cause: &Cause) -> FailedAttempt {
+        let Cause { rank, class, code, .. } = *cause;
+        let (id, node_lost) = (cause.id, cause.loss.is_some());
+        let cause = cause.why.as_deref().map(KnownCause::from);
+        FailedAttempt { rank, id, class, code, node_lost, cause }
+    }
+}
+
+impl FailedAttempt {
+    /// The id of the cause, else that of the verdict.
+    fn name(&self) -> &str {
+        self.cause.as_ref().map_or(self.id.as_str(), |cause| &cause.id)
+    }
+
+    /// What the cause asks for, if it is certain.
+    fn asks_for(&self) -> Option<Retry> {
+        let certain = |cause: &&KnownCause| cause.confidence == Confidence::Certain;
+        self.cause.as_ref().filter(certain).map(|cause| cause.retry)
+    }
+
+    fn ended_like(&self, other: &FailedAttempt) -> bool {
+        let of = |one: &FailedAttempt| (one.rank, one.id, one.class, one.code, one.node_lost);
+        of(self) == of(other) && self.name() == other.name()
+    }
+
+    /// Whether another attempt can succeed.
+    pub(super) fn may_be_helped(&self) -> bool {
+        self.asks_for().map_or_else(|| self.retry_helps(), |retry| retry != Retry::Never)
+    }
+
+    /// Whether another attempt can succeed, by what is known without a cause.
+    fn retry_helps(&self) -> bool {
+        match self.class {
+            // 2 is a usage error of nearly every program; 126 and 127: not executable, not found.
+            Class::Script => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != Id::RankExec,
+            // The engine would get the same request again, and its own files are the same.
+            Class::Engine => self.id != Id::EngineRanks,
+            Class::Launcher => self.node_lost || self.code >= 128 || self.id == Id::Hang,
+            Class::Done | Class::Stopped => false,
+        }
+    }
+}
+
+/// The attempts so far, and the decision that follows from them.
+#[derive(Debug, Clone)]
+struct RestartPolicy {
+    /// `--max-restarts`
+    most: u32,
+    /// `--retry-on` and `--no-retry-on`
+    rules: RetryRules,
+    /// Number of the current attempt, from 0.
+    attempt: u32,
+    /// How the last quick attempts ended, oldest first.
+    quick: Vec<FailedAttempt>,
+    why_not: Option<Text>,
+}
+
+impl RestartPolicy {
+    /// The rule of the user for this end: the cause's own wins over that of the verdict.
+    fn rule<'f>(&self, failure: &'f FailedAttempt) -> Option<(RetryRule, &'f str)> {
+        let ids = [failure.name(), failure.id.as_str()];
+        ids.into_iter().find_map(|id| Some((self.rules.get(id)?, id)))
+    }
+
+    fn forbids(&self, failure: &FailedAttempt) -> Option<Text> {
+        let (most, name) = (self.most, failure.name());
+        let useless = match (self.rule(failure), failure.asks_for()) {
+            (Some((RetryRule::Never, id)), _) => {
+                Some(text!("not started again: --no-retry-on {id}", "不再重启：--no-retry-on {id}"))
+            }
+            (Some((RetryRule::Ends, _)), _) => {
+                Some(text!("not started again: --on-hang end", "不再重启：--on-hang end"))
+            }
+            (Some((RetryRule::Always, _)), _) | (None, Some(Retry::Wait)) => None,
+            (None, Some(Retry::Never)) if failure.id == Id::WatchRule => Some(text!(
+                "not started again: a breach of the rule {name} ends the job; on = \"restart\" starts again",
+                "不再重启：违反规则 {name} 即终止任务；on = \"restart\" 时会重启"
+            )),
+            (None, Some(Retry::Never)) => Some(text!(
+                "not started again: {name} would fail again the same way; --retry-on {name} starts anyway",
+                "不再重启：{name} 重启后结果相同；加上 --retry-on {name} 则仍会重启"
+            )),
+            (None, Some(Retry::OtherNode)) => Some(text!(
+                "not started again: {name} needs another node; --retry-on {name} starts on the same nodes anyway",
+                "不再重启：{name} 需要换节点；加上 --retry-on {name} 则仍在原节点上重启"
+            )),
+            (None, None) if !failure.retry_helps() => Some(text!(
+                "not started again: it would end the same way ({name}); --retry-on {name} starts anyway",
+                "不再重启：重启后结果相同（{name}）；加上 --retry-on {name} 则仍会重启"
+            )),
+            (None, Some(Retry::SameNodes) | None) if self.quick.len() >= REPEATS => {
+                let seconds = QUICK.as_secs();
+                Some(text!(
+                    "not started again: the last {REPEATS} attempts ended the same way ({name}), each within {seconds} s; --retry-on {name} starts anyway",
+                    "不再重启：最近 {REPEATS} 次尝试均在 {seconds} 秒内以同样方式结束（{name}）；加上 --retry-on {name} 则仍会重启"
+                ))
+            }
+            (None, Some(Retry::SameNodes) | None) => None,
+        };
+        useless.or_else(|| {
+            (self.attempt >= most).then(|| {
+                text!(
+                    "not started again: --max-restarts is {most}",
+                    "不再重启：--max-restarts 为 {most}"
+                )
+            })
+        })
+    }
+
+    /// The pause before the next attempt.
+    fn pause(&self, failure: &FailedAttempt) -> Duration {
+        match failure.asks_for() {
+            Some(Retry::SameNodes) => SHORTEST_PAUSE,
+            Some(Retry::Wait) => LONGEST_PAUSE,
+            Some(Retry::Never | Retry::OtherNode) | None => {
+                let doubled = 2u32.saturating_pow(self.attempt);
+                SHORTEST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
+            }
+        }
+    }
+
+    fn after(&mut self, failure: FailedAttempt, lasted: Duration) -> Option<Again> {
+        let asked = self.most > 0 && !matches!(failure.class, Class::Done | Class::Stopped);
+        if !asked {
+            return None;
+        }
+        if lasted >= QUICK || self.quick.last().is_some_and(|last| !last.ended_like(&failure)) {
+            self.quick.clear();
+        }
+        if lasted < QUICK {
+            self.quick.push(failure.clone());
+        }
+        self.why_not = self.forbids(&failure);
+        if self.why_not.is_some() {
+            return None;
+        }
+        let pause = self.pause(&failure);
+        self.attempt += 1;
+        let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
+        Some(Again { attempt: self.attempt, pause })
+    }
+}
+
+/// The restart policy of a job, shared by the muster's task and the conductor.
+#[derive(Debug, Clone)]
+pub(super) struct Restarts(Arc<Mutex<RestartPolicy>>);
+
+impl Restarts {
+    /// `most`: `--max-restarts`.
+    pub(super) fn new(most: u32, rules: RetryRules) -> Restarts {
+        let policy = RestartPolicy { most, rules, attempt: 0, quick: Vec::new(), why_not: None };
+        Restarts(Arc::new(Mutex::new(policy)))
+    }
+
+    /// On a node that does not decide.
+    pub(super) fn none() -> Restarts {
+        Restarts::new(0, RetryRules::default())
+    }
+
+    fn policy(&self) -> MutexGuard<'_, RestartPolicy> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records how the attempt ended. Gives the next attempt, if the policy allows one.
+    pub(super) fn after(
+        &self,
+        failure: impl Into<FailedAttempt>,
+        lasted: Duration,
+    ) -> Option<Again> {
+        self.policy().after(failure.into(), lasted)
+    }
+
+    /// Why there is no further attempt although restarts were requested.
+    pub(super) fn why_not(&self) -> Option<Text> {
+        self.policy().why_not.clone()
+    }
+
+    /// Counts on from `attempt`, which another node has come to: a job does not begin anew with a new
+    /// node 0. Gives the number of the attempt.
+    pub(super) fn count_on(&self, attempt: u32) -> u32 {
+        let mut policy = self.policy();
+        policy.attempt = policy.attempt.max(attempt);
+        policy.attempt
+    }
+
+    /// The decision function for the muster, which calls it once per attempt.
+    pub(super) fn decide(&self) -> Decide {
+        let restarts = self.clone();
+        Box::new(move |cause, lasted| restarts.after(cause, lasted))
+    }
+}
+
+/// What an attempt of several nodes takes over from the one before.
+pub(super) struct NextAttempt {
+    pub(super) attempt: u32,
+    pub(super) identity: RunIdentity,
+    pub(super) restarts: Restarts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(code: i32) -> FailedAttempt {
+        FailedAttempt {
+            rank: Some(1),
+            id: Id::RankExit,
+            class: Class::Script,
+            code,
+            node_lost: false,
+            cause: None,
+        }
+    }
+
+    #[test]
+    fn only_what_a_new_start_can_help_is_started_again() {
+        let of = |class, id, code| FailedAttempt { class, id, ..failed(code) };
+        let lost = FailedAttempt { node_lost: true, ..of(Class::Launcher, Id::NodeSilent, 137) };
+        for (failure, helps) in [
+            (failed(1), true),
+            (failed(137), true),
+            (failed(2), false),
+            (failed(126), false),
+            (failed(127), false),
+            // A missing permission gives code 126 or the code of the errno that the shim saw.
+            (of(Class::Script, Id::RankExec, 1), false),
+            (of(Class::Engine, Id::EngineGone, 137), true),
+            (of(Class::Launcher, Id::Hang, 91), true),
+            (of(Class::Engine, Id::EngineStart, 68), true),
+            (of(Class::Engine, Id::EngineRanks, 68), false),
+            (of(Class::Launcher, Id::ShimKilled, 137), true),
+            (of(Class::Launcher, Id::EngineExec, 68), false),
+            (of(Class::Launcher, Id::LayoutUnsolvable, 66), false),
+            (of(Class::Stopped, Id::StoppedSignal, 143), false),
+            (of(Class::Done, Id::Done, 0), false),
+            (lost, true),
+        ] {
+            let restarts = Restarts::new(5, RetryRules::default());
+            let again = restarts.after(failure.clone(), Duration::from_secs(600));
+            assert_eq!(again.is_some(), helps, "{failure:?}");
+            // After a success or a stop from outside no reason is given.
+            let said = !helps && !matches!(failure.class, Class::Done | Class::Stopped);
+            assert_eq!(restarts.why_not().is_some(), said, "{failure:?}");
+            // No restarts were requested, so no reason is given.
+            let none = Restarts::none();
+            assert_eq!(none.after(failure, Duration::from_secs(600)), None);
+            assert_eq!(none.why_not(), None);
+        }
+    }
+
+    #[test]
+    fn restarts_end_by_number_or_without_progress() {
+        let long = Duration::from_secs(3600);
+        let restarts = Restarts::new(2, RetryRules::default());
+        let pauses: Vec<_> = (0..4)
+            .map(|_| restarts.after(failed(1), long).map(|again| (again.attempt, again.pause)))
+            .collect();
+        assert_eq!(pauses, [Some((1, 1000)), Some((2, 2000)), None, None]);
+
+        let restarts = Restarts::new(100, RetryRules::default());
+        let quick: Vec<bool> =
+            (0..4).map(|_| restarts.after(failed(1), Duration::ZERO).is_some()).collect();
+        assert_eq!(quick, [true, true, false, false]);
+
+        // Another end, or a long attempt, is progress.
+        let restarts = Restarts::new(100, RetryRules::default());
+        for (code, lasted) in [(1, 0), (3, 0), (1, 0), (1, 0), (1, 100), (1, 0), (1, 0)] {
+            let again = restarts.after(failed(code), Duration::from_secs(lasted));
+            assert!(again.is_some(), "{code} after {lasted} s");
+        }
+
+        // The pause has a bound.
+        let restarts = Restarts::new(100, RetryRules::default());
+        let pauses: Vec<_> = (0..20).filter_map(|_| restarts.after(failed(1), long)).collect();
+        assert_eq!(pauses.last().map(|again| again.pause), Some(30_000));
+    }
+
+    #[test]
+    fn a_new_node_0_counts_on_from_the_attempt_of_the_others() {
+        let restarts = Restarts::new(2, RetryRules::default());
+        assert_eq!((restarts.count_on(1), restarts.count_on(0)), (1, 1));
+        let long = Duration::from_secs(600);
+        let again = restarts.after(failed(1), long).map(|again| again.attempt);
+        assert_eq!((again, restarts.after(failed(1), long)), (Some(2), None));
+        assert_eq!(Restarts::new(2, RetryRules::default()).count_on(u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_rule_wins_over_what_is_known_and_max_restarts_over_a_rule() {
+        let of =
+            |rule: RetryRule, most| Restarts::new(most, RetryRules::with(&[("rank.exit", rule)]));
+        let restarts = of(RetryRule::Always, 4);
+        let tries: Vec<bool> =
+            (0..5).map(|_| restarts.after(failed(2), Duration::ZERO).is_some()).collect();
+        assert_eq!(tries, [true, true, true, true, false]);
+        assert!(restarts.why_not().expect("a reason").en.contains("--max-restarts is 4"));
+
+        let restarts = of(RetryRule::Never, 4);
+        assert_eq!(restarts.after(failed(1), Duration::from_secs(600)), None);
+        assert!(restarts.why_not().expect("a reason").en.contains("--no-retry-on rank.exit"));
+    }
+
+    /// Each row of the policy.
+    #[test]
+    fn a_certain_cause_decides_and_the_user_over_it() {
+        use {Confidence as C, Retry as R, RetryRule as Rule};
+        const ID: &str = "heads_div";
+        let never = "heads_div would fail again the same way; --retry-on heads_div starts anyway";
+        let elsewhere = "heads_div needs another node; --retry-on heads_div";
+        let exit = &[("rank.exit", Rule::Never)][..];
+        let on = &[(ID, Rule::Always)][..];
+        let off = &[(ID, Rule::Never)][..];
+        let (both, other_way) = (
+            [("rank.exit", Rule::Never), (ID, Rule::Always)],
+            [("rank.exit", Rule::Always), (ID, Rule::Never)],
+        );
+        // Confidence, retry, code, rules, the attempt before, then the pause or the reason.
+        for (confidence, retry, code, rules, attempt, expected) in [
+            (C::Certain, R::Never, 1, &[][..], 0, Err(never)),
+            (C::Certain, R::OtherNode, 1, &[], 0, Err(elsewhere)),
+            (C::Certain, R::SameNodes, 1, &[], 3, Ok(1)),
+            (C::Certain, R::Wait, 1, &[], 0, Ok(30)),
+            // What the cause says is worth more than the code.
+            (C::Certain, R::SameNodes, 2, &[], 0, Ok(1)),
+            (C::Likely, R::Never, 1, &[], 2, Ok(4)),
+            (C::Likely, R::Wait, 1, &[], 0, Ok(1)),
+            (C::Unknown, R::OtherNode, 1, &[], 1, Ok(2)),
+            (C::Likely, R::SameNodes, 2, &[], 0, Err("(heads_div); --retry-on heads_div")),
+            // A rule, whatever the confidence.
+            (C::Certain, R::Never, 2, on, 2, Ok(4)),
+            (C::Certain, R::OtherNode, 1, on, 0, Ok(1)),
+            (C::Likely, R::Never, 2, on, 0, Ok(1)),
+            (C::Certain, R::SameNodes, 1, off, 0, Err("--no-retry-on heads_div")),
+            (C::Unknown, R::SameNodes, 1, off, 0, Err("--no-retry-on heads_div")),
+            (C::Certain, R::Wait, 1, exit, 0, Err("--no-retry-on rank.exit")),
+            // That of the cause wins over that of the verdict.
+            (C::Certain, R::Never, 1, &both, 0, Ok(1)),
+            (C::Certain, R::SameNodes, 1, &other_way, 0, Err("--no-retry-on heads_div")),
+            // The bound holds for all of them.
+            (C::Certain, R::Wait, 1, &[], 4, Err("--max-restarts is 4")),
+            (C::Certain, R::Never, 1, on, 4, Err("--max-restarts is 4")),
+        ] {
+            let restarts = Restarts::new(4, RetryRules::with(rules));
+            restarts.policy().attempt = attempt;
+            let cause = Some(KnownCause { id: ID.to_owned(), confidence, retry });
+            let again =
+                restarts.after(FailedAttempt { cause, ..failed(code) }, Duration::from_secs(600));
+            let row = format!("{confidence:?} {retry:?} {code} {rules:?}");
+            match expected {
+                Ok(seconds) => {
+                    assert_eq!(again.map(|again| again.pause), Some(seconds * 1000), "{row}")
+                }
+                Err(reason) => {
+                    let said = restarts.why_not().expect(&row);
+                    assert!(again.is_none() && said.en.contains(reason), "{row}: {}", said.en);
+                    let id = reason.split(' ').find(|word| word.contains(ID)).unwrap_or_default();
+                    assert!(said.zh.contains(id.trim_matches(['(', ')', ';'])), "{}", said.zh);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn quick_ends_are_equal_by_their_cause_and_waiting_has_no_such_bound() {
+        let of = |id: &str, retry| FailedAttempt {
+            cause: Some(KnownCause { id: id.to_owned(), confidence: Confidence::Certain, retry }),
+            ..failed(1)
+        };
+        let tries = |ids: &[&str], retry| -> Vec<bool> {
+            let restarts = Restarts::new(100, RetryRules::default());
+            ids.iter().map(|id| restarts.after(of(id, retry), Duration::ZERO).is_some()).collect()
+        };
+        assert_eq!(tries(&["a", "a", "a"], Retry::SameNodes), [true, true, false]);
+        assert_eq!(tries(&["a", "b", "a", "b"], Retry::SameNodes), [true; 4]);
+        assert_eq!(tries(&["a"; 6], Retry::Wait), [true; 6]);
+    }
+}

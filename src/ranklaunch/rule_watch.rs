@@ -1,0 +1,196 @@
+//! Judges the rules of the profile (`[[watch]]`) while ranks run.
+//!
+//! Takes the starts and ends of ranks, and what the search for causes reads of their output; tells each
+//! breach once, and asks for the end of the job where the rule says so. Its thread has the lowest priority
+//! and runs only if there are rules, so no rank is ever held.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::context::Context;
+use super::end_request::{self, Asked, EndRequest};
+use super::live_diagnosis::{LOWEST, LiveDiagnosis, ToRules};
+use monitor::watch::{Awake, Breach, NodeSources, Rules};
+use plan::Plan;
+use report::closing;
+use settings::OnHang;
+use settings::{OnBreach, Rule};
+use text::rank::GlobalRank;
+
+/// How late a breach is told at most, besides what the priority costs.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Time limit of one look at the GPUs.
+const GPUS: Duration = Duration::from_secs(5);
+
+/// Judges the rules of the profile until what this gives is dropped. Nothing without rules.
+pub(super) fn begin(
+    context: &Context,
+    plan: &Plan,
+    sources: NodeSources,
+    diagnosis: &LiveDiagnosis,
+) -> WatchedRanks {
+    let of_hang = match context.settings.on_hang.value {
+        OnHang::Report => OnBreach::Report,
+        OnHang::End => OnBreach::End,
+        OnHang::Restart => OnBreach::Restart,
+    };
+    let resolved = |rule: &Rule| Rule { on: rule.on.or(Some(of_hang)), ..rule.clone() };
+    let rules: Vec<_> = context.settings.watch.iter().map(|rule| resolved(&rule.value)).collect();
+    if rules.is_empty() {
+        return WatchedRanks::default();
+    }
+    let own = plan.gpus.iter().filter(|gpu| gpu.selected);
+    let own: BTreeSet<_> = own.map(|gpu| gpu.index).collect();
+    let gpus = move || {
+        let gpus = (sources.gpus)(&sources.host, GPUS);
+        let of_job = gpus.into_iter().filter(|gpu| own.contains(&gpu.index));
+        of_job.filter_map(|gpu| gpu.health.load.utilization).collect()
+    };
+    let (console, lang, keep) = (context.console.clone(), context.lang(), context.journal.keeper());
+    let board = context.board.clone();
+    let tell = move |breach: &Breach| {
+        board.finding(&format!("rule {}", breach.rule));
+        let now = Instant::now();
+        keep(breach.event(now, lang));
+        console.say(&closing::line(&breach.words(now), lang));
+    };
+    let rules = Rules::new(rules);
+    let (end, asked) = end_request::new();
+    let watch = RuleWatch {
+        pace: rules.gpu_pace(),
+        gpus: Box::new(gpus),
+        tell: Box::new(tell),
+        end,
+        fatal: Arc::default(),
+    };
+    watch.start(diagnosis.read_along(rules), asked)
+}
+
+/// What is looked at besides the output, and who learns of a breach.
+struct RuleWatch {
+    /// How often the GPUs are looked at; None: never.
+    pace: Option<Duration>,
+    /// The utilisation of the job's GPUs in per cent; none if the driver does not answer.
+    gpus: Box<dyn Fn() -> Vec<u32> + Send>,
+    tell: Box<dyn Fn(&Breach) + Send>,
+    end: EndRequest,
+    fatal: Arc<OnceLock<(Breach, Instant)>>,
+}
+
+enum Event {
+    Began(GlobalRank, Instant),
+    Ended(GlobalRank),
+    Stopping,
+}
+
+/// Tells the thread of the ranks. It ends when this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct WatchedRanks {
+    to: Option<Sender<Event>>,
+    asked: Asked,
+    fatal: Arc<OnceLock<(Breach, Instant)>>,
+}
+
+impl WatchedRanks {
+    pub(super) fn began(&self, rank: GlobalRank) {
+        self.say(Event::Began(rank, Instant::now()));
+    }
+
+    pub(super) fn ended(&self, rank: GlobalRank) {
+        self.say(Event::Ended(rank));
+    }
+
+    pub(super) fn stopping(&self) {
+        self.say(Event::Stopping);
+    }
+
+    fn say(&self, event: Event) {
+        if let Some(to) = &self.to {
+            let _ = to.send(event);
+        }
+    }
+
+    /// Completes when the job is to end for a rule; once.
+    pub(super) fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        std::mem::take(&mut self.asked).made()
+    }
+
+    /// The breach for which the job is to end, and when it was found.
+    pub(super) fn fatal(&self) -> Option<&(Breach, Instant)> {
+        self.fatal.get()
+    }
+}
+
+impl RuleWatch {
+    fn start(
+        mut self,
+        read_up: impl Fn(&mut ToRules<'_>) -> Vec<Breach> + Send + 'static,
+        asked: Asked,
+    ) -> WatchedRanks {
+        let (say, hear) = channel();
+        let fatal = Arc::clone(&self.fatal);
+        let thread = std::thread::Builder::new().name("rules".to_owned());
+        match thread.spawn(move || self.run(&hear, &read_up)) {
+            Ok(_) => WatchedRanks { to: Some(say), asked, fatal },
+            Err(error) => {
+                tracing::warn!(%error, "no thread for the rules of the profile");
+                WatchedRanks::default()
+            }
+        }
+    }
+
+    fn run(&mut self, hear: &Receiver<Event>, read_up: &impl Fn(&mut ToRules<'_>) -> Vec<Breach>) {
+        // Nothing is read before the job starts.
+        let Ok(first) = hear.recv() else { return };
+        // Who asks for the cause of a failure would wait for the catalogue, which this reads at first.
+        read_up(&mut |_| Vec::new());
+        // Of this thread, as the kernel takes the call. Without it the rules are only dearer.
+        let _ = rustix::process::setpriority_process(None, LOWEST);
+        let mut news = vec![first];
+        let mut looked: Option<Instant> = None;
+        let (awake, mut pauses) = (Awake::start(), 0);
+        loop {
+            match hear.recv_timeout(TICK) {
+                Ok(event) => {
+                    news.push(event);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let due = |pace| looked.is_none_or(|looked| looked.elapsed() >= pace);
+            let gpus = self.pace.is_some_and(due).then(|| (self.gpus)());
+            let before = std::mem::replace(&mut pauses, awake.pauses());
+            let now = Instant::now();
+            looked = if gpus.is_some() { Some(now) } else { looked };
+            let found = read_up(&mut |rules| {
+                news.drain(..).for_each(|event| apply(rules, event));
+                if pauses != before {
+                    rules.begin_afresh(now);
+                }
+                if let Some(gpus) = &gpus {
+                    rules.gpus(now, gpus);
+                }
+                rules.judge(now)
+            });
+            for breach in found {
+                (self.tell)(&breach);
+                if breach.on != OnBreach::Report {
+                    self.fatal.get_or_init(|| (breach, now));
+                    self.end.make();
+                }
+            }
+        }
+    }
+}
+
+fn apply(rules: &mut Rules, event: Event) {
+    match event {
+        Event::Began(rank, at) => rules.began(rank, at),
+        Event::Ended(rank) => rules.ended(rank),
+        Event::Stopping => rules.stopping(),
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads what a launcher left in its folder: agent.jsonl, run.json, and the lines around the cause.
+//!
+//! Takes the folder; gives a [`NodeHistory`]. Every file may be missing, cut or of any size, and may
+//! lie on a mount that hangs, so who must go on calls this with a deadline.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use linux::regular_file::{self, WithoutHoles};
+use logs::{AttemptFolder, JOURNAL, LauncherFolder, RUN_JSON};
+use monitor::history::{Attempt, Excerpt, JournalReader, NodeHistory};
+use text::escape::printable;
+use text::lang::{Text, cause, failure};
+use text::mask::mask_file;
+use text::text;
+
+/// Bytes of a line of the journal; a longer one is none of ours.
+const LONGEST: u64 = 4 << 20;
+/// Bytes of a journal; that of a year has some hundred MiB.
+const LARGEST_JOURNAL: u64 = 2 << 30;
+/// Bytes of a run.json, which has a line for every rank of its node.
+const LARGEST_RECORD: u64 = 32 << 20;
+/// Bytes of a log that are searched for the line of the cause.
+const SEARCHED: u64 = 256 << 20;
+/// Bytes of a line of a log.
+const LONGEST_SHOWN: u64 = 64 << 10;
+/// Lines before the one that shows the cause, and after it.
+const BEFORE: usize = 12;
+const AFTER: usize = 6;
+
+/// What the files of a launcher tell, with at most `points` values of each quantity over time.
+///
+/// # Errors
+/// When it has neither a journal nor a run.json.
+pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
+    let mut journal = JournalReader::default();
+    let lines = read_lines(folder, &mut journal);
+    let (record, note) = match regular_file::read(&folder.join(RUN_JSON), LARGEST_RECORD) {
+        Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
+            Ok(record) => (Some(record), None),
+            Err(_) => (
+                None,
+                Some(text!("run.json is cut off or no JSON", "run.json 内容不完整，或不是 JSON")),
+            ),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (
+            None,
+            Some(text!(
+                "run.json is missing: the run still goes on, or ranklaunch itself was killed",
+                "缺少 run.json：运行尚未结束，或 ranklaunch 自身被杀死"
+            )),
+        ),
+        Err(error) => {
+            let Text { en, zh } = cause(&error);
+            (None, Some(text!("run.json: {en}", "run.json：{zh}")))
+        }
+    };
+    if journal.is_empty() && record.is_none() {
+        return Err(lines.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()));
+    }
+    let mut history = journal.finish(record.as_ref(), points);
+    history.notes.extend(note);
+    if let Err(error) = lines {
+        let Text { en, zh } = cause(&error);
+        history.notes.push(text!("agent.jsonl: {en}", "agent.jsonl：{zh}"));
+    }
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    // Without the event that names them.
+    if let Some(of) = name(folder).as_deref().and_then(LauncherFolder::parse) {
+        history.node = of.node_rank;
+        history.task = of.task.map(|task| task.0);
+    }
+    if history.run_id.is_empty() {
+        history.run_id = folder.parent().and_then(name).unwrap_or_default();
+    }
+    if let Some(attempt) = history.last_attempt_mut() {
+        attempt.excerpt = excerpt(folder, attempt);
+    }
+    Ok(history)
+}
+
+fn read_lines(folder: &Path, journal: &mut JournalReader) -> io::Result<()> {
+    let (file, _) = regular_file::open_below(folder, &[JOURNAL])?;
+    let mut file = BufReader::with_capacity(64 * 1024, WithoutHoles::of(file));
+    let mut line = Vec::new();
+    let mut done = 0;
+    loop {
+        line.clear();
+        if done > LARGEST_JOURNAL {
+            let size = LARGEST_JOURNAL >> 30;
+            let why = text!(
+                "what follows its first {size} GiB is not read",
+                "前 {size} GiB 之后的内容未读取"
+            );
+            return Err(failure(io::ErrorKind::FileTooLarge, why));
+        }
+        match file.by_ref().take(LONGEST).read_until(b'\n', &mut line)? {
+            0 => return Ok(()),
+            read => done += read as u64,
+        }
+        journal.line(line.strip_suffix(b"\n").unwrap_or(&line));
+    }
+}
+
+/// The lines around the cause, where its log is here.
+fn excerpt(folder: &Path, attempt: &Attempt) -> Option<Excerpt> {
+    let cause = attempt.cause.as_ref().filter(|cause| !cause.log.is_empty())?;
+    // A name of ours, whatever the record says.
+    let log = Path::new(&cause.log).file_name()?;
+    let of_attempt = AttemptFolder(attempt.number).to_string();
+    let names = [of_attempt.as_str(), log.to_str()?];
+    let evidence = cause.evidence.trim();
+    let shows = |line: &str| !evidence.is_empty() && line.contains(evidence);
+    // Of a log that outgrew its limit the middle is missing, so its lines have other numbers.
+    let (first, shown, lines) =
+        around(folder, &names, |number, line| number == cause.line && shows(line))
+            .or_else(|| around(folder, &names, |_, line| shows(line)))?;
+    Some(Excerpt { log: cause.log.clone(), first, shown, lines })
+}
+
+/// The lines around the first that `is_it`, the number of the first of them, and of that one.
+fn around(
+    folder: &Path,
+    names: &[&str],
+    is_it: impl Fn(u64, &str) -> bool,
+) -> Option<(u64, u64, Vec<String>)> {
+    let (file, _) = regular_file::open_below(folder, names).ok()?;
+    let mut file = BufReader::with_capacity(64 * 1024, file.take(SEARCHED));
+    let mut kept = std::collections::VecDeque::new();
+    let (mut number, mut shown) = (0, None);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        if read_line(&mut file, &mut bytes).ok()? == 0 {
+            break;
+        }
+        number += 1;
+        let line = String::from_utf8_lossy(&bytes);
+        let line = line.trim_end_matches(['\n', '\r']);
+        if shown.is_none() {
+            if kept.len() > BEFORE {
+                kept.pop_front();
+            }
+            shown = is_it(number, line).then_some(number);
+        }
+        kept.push_back(mask_file(&printable(line)));
+        if shown.is_some_and(|shown| number >= shown + AFTER as u64) {
+            break;
+        }
+    }
+    let shown = shown?;
+    let first = number + 1 - kept.len() as u64;
+    Some((first, shown, kept.into()))
+}
+
+/// One line; of a long one the start.
+fn read_line(file: &mut BufReader<io::Take<File>>, line: &mut Vec<u8>) -> io::Result<usize> {
+    let mut count = file.by_ref().take(LONGEST_SHOWN).read_until(b'\n', line)?;
+    if count as u64 == LONGEST_SHOWN && !line.ends_with(b"\n") {
+        loop {
+            let buffer = file.fill_buf()?;
+            let end = memchr::memchr(b'\n', buffer).map(|at| at + 1);
+            let used = end.unwrap_or(buffer.len());
+            file.consume(used);
+            count += used;
+            if end.is_some() || used == 0 {
+                break;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// The folders of launchers in that of a run.
+pub(super) fn launchers(run: &Path) -> Vec<PathBuf> {
+    /// Launchers of a run; a folder may hold anything.
+    const MOST: usize = 20_000;
+    let entries = run.read_dir().into_iter().flatten().flatten().take(MOST);
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| is_launcher(path)).collect();
+    found.sort();
+    found
+}
+
+/// Whether a folder is one of a launcher, with something to read in it.
+pub(super) fn is_launcher(folder: &Path) -> bool {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    name.and_then(LauncherFolder::parse).is_some() && has_records(folder)
+}
+
+/// Whether a folder holds a journal or a run.json.
+pub(super) fn has_records(folder: &Path) -> bool {
+    [RUN_JSON, JOURNAL].iter().any(|name| folder.join(name).is_file())
+}

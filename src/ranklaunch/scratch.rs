@@ -1,0 +1,209 @@
+//! A local scratch folder for files that an engine insists on writing and for those that the ranks'
+//! Python imports; removed with the job.
+//!
+//! Its name is chosen before the agent is forked, so that the guard can remove it if the agent
+//! is killed. Only the own user may enter it. Where both were killed a later launch removes it, once it
+//! is proven that nobody uses it: the agent holds a lock on a file beside it, which the kernel
+//! takes back with its death, also in another container, and no process has its path in its
+//! environment.
+
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use linux::deadline::{io_with_deadline, spawn_detached, with_deadline};
+use linux::regular_file;
+use supervise::inject::Injection;
+
+/// Time limit for the local disk.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// How the names of these folders begin; then 16 hexadecimal digits.
+const PREFIX: &str = "ranklaunch-";
+/// The suffixes of the folder of the warmed interpreter, and of the file that is locked.
+const WARM: &str = "warm";
+const LOCK: &str = "lock";
+/// Files of the temporary folder that are looked at.
+const MOST: usize = 10_000;
+
+/// An unpredictable name.
+#[derive(Debug, Clone)]
+pub(super) struct ScratchName {
+    path: PathBuf,
+    lock: Arc<OnceLock<File>>,
+}
+
+impl ScratchName {
+    pub(super) fn new() -> ScratchName {
+        let token = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+        let path = std::env::temp_dir().join(format!("{PREFIX}{token:016x}"));
+        ScratchName { path, lock: Arc::default() }
+    }
+
+    /// Locks the name as long as this process lives, and removes what dead launches of this user left.
+    /// In a thread of its own, which nobody waits for.
+    pub(super) fn hold(&self) {
+        let ScratchName { path, lock } = self.clone();
+        spawn_detached(move || {
+            if let Some(file) = locked(&path) {
+                let _ = lock.set(file);
+            }
+            if let Some(folder) = path.parent() {
+                remove_abandoned(folder);
+            }
+        });
+    }
+
+    /// Creates the folder, and in it what the ranks' Python imports. Without a folder the engine
+    /// creates its own and leaves it behind.
+    pub(super) fn make(&self, inject: bool) -> Scratch {
+        let path = self.path.clone();
+        let make = move || {
+            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+            let injection = inject.then(|| Injection::write(&path).ok()).flatten();
+            Ok((path, injection))
+        };
+        let (path, injection) = io_with_deadline(ANSWER, make).ok().unzip();
+        Scratch { path, injection: injection.flatten() }
+    }
+
+    /// That of the warmed interpreter, which lives longer than an attempt.
+    pub(super) fn of_warmed(&self) -> PathBuf {
+        self.path.with_extension(WARM)
+    }
+
+    /// Removes the folders synchronously. For the guard, in which nothing else runs any more.
+    pub(super) fn sweep(self) {
+        with_deadline(ANSWER, move || {
+            remove(&self.path);
+            remove(&self.of_warmed());
+            let _ = std::fs::remove_file(self.path.with_extension(LOCK));
+        });
+    }
+}
+
+/// The folder, removed when dropped.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    path: Option<PathBuf>,
+    injection: Option<Injection>,
+}
+
+impl Scratch {
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        self.path.clone()
+    }
+
+    /// None if the ranks start as they are.
+    pub(super) fn injection(&self) -> Option<&Injection> {
+        self.injection.as_ref()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            with_deadline(ANSWER, move || remove(&path));
+        }
+    }
+}
+
+fn locked(path: &Path) -> Option<File> {
+    let mut options = File::options();
+    let file =
+        options.write(true).create_new(true).mode(0o600).open(path.with_extension(LOCK)).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok().map(|()| file)
+}
+
+/// Removes the folders of launches that are dead. Without a file beside it, which earlier versions did not
+/// make, nothing proves that one is.
+fn remove_abandoned(temporary: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    let entries = temporary.read_dir().into_iter().flatten().flatten().take(MOST);
+    let is_named_so = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let token = name.and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(".lock"));
+        token.is_some_and(|token| {
+            token.len() == 16 && token.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    for lock in entries.map(|entry| entry.path()).filter(is_named_so) {
+        let Ok(file) = regular_file::open_to_lock(&lock) else { continue };
+        if file.metadata().is_ok_and(|of| of.uid() == own)
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && !is_in_an_environment(&lock.with_extension(""))
+        {
+            remove(&lock.with_extension(""));
+            remove(&lock.with_extension(WARM));
+            let _ = std::fs::remove_file(&lock);
+        }
+    }
+}
+
+/// Whether a process has this path in its environment, as ranks have that outlived their launcher.
+fn is_in_an_environment(path: &Path) -> bool {
+    let path = path.as_os_str().as_encoded_bytes();
+    let processes = Path::new("/proc").read_dir().into_iter().flatten().flatten();
+    processes.map(|entry| entry.path().join("environ")).any(|environ| {
+        std::fs::read(environ).is_ok_and(|environ| memchr::memmem::find(&environ, path).is_some())
+    })
+}
+
+fn remove(path: &Path) {
+    // Usually the folder was never created or is removed already.
+    let _ = std::fs::remove_dir_all(path);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_dead_launches_are_removed() {
+        let temporary = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| temporary.path().join(name);
+        let folder = |token: &str| {
+            let path = at(&format!("{PREFIX}{token}"));
+            for path in [path.clone(), path.with_extension(WARM)] {
+                std::fs::create_dir(&path).expect("made");
+                std::fs::write(path.join("file"), "x").expect("written");
+            }
+            path
+        };
+        let dead = folder("00000000000000aa");
+        drop(locked(&dead).expect("a lock"));
+        let lives = folder("00000000000000bb");
+        let lock = locked(&lives).expect("a lock");
+        let earlier_version = folder("00000000000000cc");
+        let used = folder("00000000000000dd");
+        drop(locked(&used).expect("a lock"));
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .env("PYTHONPATH", used.join("python"))
+            .spawn()
+            .expect("started");
+        let other = at("ranklaunch-1000.lock");
+        std::fs::write(&other, "").expect("written");
+        std::fs::create_dir(other.with_extension("")).expect("made");
+
+        remove_abandoned(temporary.path());
+        let there = |path: &Path| {
+            [path.exists(), path.with_extension(WARM).exists(), path.with_extension(LOCK).exists()]
+        };
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+        assert_eq!(there(&dead), [false; 3]);
+        assert_eq!(there(&lives), [true; 3]);
+        assert_eq!(there(&earlier_version), [true, true, false]);
+        assert_eq!(there(&used), [true; 3]);
+        assert!(other.exists() && other.with_extension("").exists());
+
+        drop(lock);
+        remove_abandoned(temporary.path());
+        assert_eq!((there(&lives), there(&used)), ([false; 3], [false; 3]));
+    }
+}

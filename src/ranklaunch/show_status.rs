@@ -1,0 +1,45 @@
+//! Keeps the last line of the terminal up to date while the ranks of an attempt live.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::context::Context;
+use logs::Console;
+use report::status_line;
+
+/// Between two looks. The line is drawn only if it changed.
+const PACE: Duration = Duration::from_millis(500);
+
+/// The line, which goes when this is dropped.
+pub(super) struct StatusLine {
+    /// None: there is no line.
+    shown: Option<(JoinHandle<()>, Console)>,
+}
+
+/// `interactive`: the only rank has the terminal, and nothing of ours may stand there.
+pub(super) fn begin(context: &Context, interactive: bool) -> StatusLine {
+    if interactive || !context.console.has_status() {
+        return StatusLine { shown: None };
+    }
+    let (console, lang, board) = (context.console.clone(), context.lang(), context.board.clone());
+    let to = console.clone();
+    let task = tokio::spawn(async move {
+        loop {
+            // No look of a viewer: what the line shows of the GPUs is in no sample of each second.
+            let line = status_line::line(&board.snapshot());
+            to.status(Some(line.get(lang)));
+            tokio::time::sleep(PACE).await;
+        }
+    });
+    StatusLine { shown: Some((task, console)) }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        if let Some((task, console)) = self.shown.take() {
+            task.abort();
+            console.status(None);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What the nodes of a job ask each other about ranks that hold the others back.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use monitor::watch::{Cut, SampledNode, now_ns};
+use text::rank::GlobalRank;
+
+/// What node 0 asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SlowQuestion {
+    /// Answered with the time of the node, in ns since 1970.
+    Time,
+    /// With a [`NodeSample`](monitor::watch::NodeSample).
+    Sample {
+        /// One moment, by the clock of each member. One that is not here shows nothing. A list, since
+        /// a tagged enum cannot read a map by numbers.
+        until_ns: Vec<(u32, i64)>,
+        window: Duration,
+        /// Entries of each rank.
+        most: u32,
+    },
+    /// With the [`Reason`](monitor::watch::Reason)s that the node of this rank shows; other nodes say nothing.
+    Reasons(GlobalRank),
+}
+
+/// What member `member` of the job answers; nothing to what is not for it.
+pub(super) fn answer(member: u32, node: &SampledNode, question: &SlowQuestion) -> Option<Vec<u8>> {
+    match question {
+        SlowQuestion::Time => serde_json::to_vec(&now_ns()).ok(),
+        SlowQuestion::Sample { until_ns, window, most } => {
+            let (_, until_ns) = *until_ns.iter().find(|(of, _)| *of == member)?;
+            serde_json::to_vec(&node.sample(Cut { until_ns, window: *window, most: *most })).ok()
+        }
+        SlowQuestion::Reasons(rank) => serde_json::to_vec(&node.reasons(*rank)?).ok(),
+    }
+}

@@ -1,0 +1,170 @@
+//! What a viewer of a running job asks, and what it gets: `ranklaunch ps`, `logs` and `top`.
+//!
+//! The run's socket and the muster carry these as JSON; here they have types. Answers of other nodes
+//! are untrusted: [`NodeStatus::read`] cleans a status, and lines are made printable where they are
+//! shown. Nothing that a viewer asks changes anything.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use diagnose::stacks::Unanswered;
+use linux::deadline::io_with_deadline;
+use logs::{Cursor, Page, Wanted, page};
+use monitor::status::NodeStatus;
+use muster::{NoAnswer, Packed};
+use text::lang::{Text, cause};
+use text::pattern;
+use text::text;
+
+/// Time limit of one page.
+const READING: Duration = Duration::from_secs(5);
+/// Bytes of the largest page that another node gives.
+const LARGEST_PAGE: usize = 4 << 20;
+/// Bytes of a compiled pattern.
+const LARGEST_PATTERN: usize = 1 << 20;
+/// Bytes of the index before the end that a viewer begins with.
+const NEAR_END: u64 = 32 * 1024;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "view", rename_all = "snake_case")]
+pub(super) enum ViewAsk {
+    /// A [`JobStatus`].
+    Status,
+    /// The plan of this node, as `plan --format json` shows it.
+    Plan,
+    /// [`JobLines`].
+    Lines(LinesAsk),
+}
+
+/// The next lines of some launchers of the job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LinesAsk {
+    /// By the number of the launcher. Of any other only its place is told.
+    pub cursors: Vec<(u32, Cursor)>,
+    #[serde(default)]
+    pub ranks: Vec<u32>,
+    #[serde(default)]
+    pub since_ms: Option<u64>,
+    #[serde(default)]
+    pub grep: Option<String>,
+    /// About so many bytes of each.
+    pub most: usize,
+}
+
+impl LinesAsk {
+    /// Fails if `grep` is no pattern, or too large.
+    pub(super) fn wanted(&self) -> Result<Wanted, regex::Error> {
+        let compiled = |words: &String| pattern::compile_within(LARGEST_PATTERN, words);
+        let grep = self.grep.as_ref().map(compiled).transpose()?;
+        Ok(Wanted { ranks: self.ranks.clone(), since_ms: self.since_ms, grep })
+    }
+}
+
+/// What one launcher gives.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct NodeLines {
+    pub member: u32,
+    /// When it answered, by its own clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Its folder; None if the run keeps no files.
+    pub folder: Option<PathBuf>,
+    /// Where a viewer begins that wants only the newest.
+    pub near_end: Cursor,
+    /// If it was asked for.
+    pub page: Option<Page>,
+    pub problem: Option<Text>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct JobLines {
+    pub nodes: Vec<NodeLines>,
+    pub unanswered: Vec<Unanswered>,
+    /// Whether the agent reaches the others.
+    pub reaches_all: bool,
+}
+
+/// How the nodes of a job are. Who shows it reads them, and not node 0, which passes on those of thousands.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct JobStatus {
+    pub nodes: Vec<PackedStatus>,
+    pub unanswered: Vec<Unanswered>,
+    pub reaches_all: bool,
+    /// Of an agent that hears all nodes by itself, so that it may be asked more often.
+    #[serde(default)]
+    pub at_node_0: bool,
+}
+
+/// The [`NodeStatus`] of one launcher as it came.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct PackedStatus {
+    pub who: Text,
+    pub packed: Packed,
+}
+
+impl JobStatus {
+    /// The nodes in their order, and those that give no status.
+    pub(super) fn read(self) -> (Vec<NodeStatus>, Vec<Unanswered>) {
+        let JobStatus { nodes: packed, mut unanswered, .. } = self;
+        let mut nodes = Vec::new();
+        for PackedStatus { who, packed } in packed {
+            let read = packed.open().ok().and_then(|bytes| NodeStatus::read(&bytes));
+            match read {
+                Some(node) => nodes.push(node),
+                None => unanswered.push(Unanswered { who, why: NoAnswer::Unreadable.text() }),
+            }
+        }
+        nodes.sort_by_key(|node| node.run.as_ref().map(|run| (run.node, run.task)));
+        (nodes, unanswered)
+    }
+}
+
+/// What an agent answers a viewer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "shows", content = "what", rename_all = "snake_case")]
+pub(super) enum View {
+    Status(JobStatus),
+    Plan(Value),
+    Lines(JobLines),
+}
+
+pub(super) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The lines of this launcher, whose files are in `folder`.
+pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> NodeLines {
+    let mut lines = NodeLines {
+        member,
+        now_ms: now_ms(),
+        folder: folder.map(Path::to_owned),
+        near_end: Cursor::default(),
+        page: None,
+        problem: None,
+    };
+    let Some(folder) = folder.map(Path::to_owned) else {
+        lines.problem = Some(text!(
+            "this run keeps no log files; its output was only on the console",
+            "本次运行没有日志文件；输出只在控制台上显示过"
+        ));
+        return lines;
+    };
+    let cursor = asked.cursors.iter().find(|(of, _)| *of == member).map(|(_, cursor)| *cursor);
+    let Ok(wanted) = asked.wanted() else {
+        lines.problem = Some(text!("the pattern of --grep is none", "--grep 的正则表达式无效"));
+        return lines;
+    };
+    let most = asked.most.min(LARGEST_PAGE);
+    let read = io_with_deadline(READING, move || match cursor {
+        Some(cursor) => Ok((Cursor::default(), Some(page(&folder, cursor, &wanted, most, false)?))),
+        None => Ok((Cursor::near_end(&folder, NEAR_END)?, None)),
+    });
+    match read {
+        Ok((near_end, page)) => (lines.near_end, lines.page) = (near_end, page),
+        Err(error) => lines.problem = Some(cause(&error)),
+    }
+    lines
+}

@@ -1,0 +1,455 @@
+//! Draws the state of the view, at any size of the terminal.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::model::{Model, Page, Source};
+use super::rows::{Order, Row};
+use super::tables::{Column, fitting, head, of_nodes, of_ranks};
+use crate::ps_view::ago;
+use monitor::status::{NodeStatus, RankState};
+use text::columns::{columns, padded, start_within, wrapped};
+use text::lang::{Lang, Text};
+use text::text;
+
+/// Fewer rows or columns show nothing that could be read.
+const LEAST: (u16, u16) = (20, 5);
+
+pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        put(buffer, area, 0, "ranklaunch top", Style::new());
+        return;
+    }
+    put(buffer, area, 0, &title(model), Style::new().add_modifier(Modifier::BOLD));
+    let (alert, style) = alert(model, usize::from(area.width));
+    put(buffer, area, 1, &alert, style);
+    let body = Rect { y: area.y + 2, height: area.height - 4, ..area };
+    match model.page.clone() {
+        Page::Ranks => ranks(model, buffer, body),
+        Page::Nodes => {
+            let nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
+            let all = fitting(of_nodes(&nodes, model.lang), usize::from(area.width), model.lang);
+            let remarks = remarks(&model.nodes, model);
+            text_page(model, buffer, body, &all, &remarks);
+        }
+        Page::Help => {
+            let lines: Vec<String> = help().get(model.lang).lines().map(str::to_owned).collect();
+            text_page(model, buffer, body, &[], &lines);
+        }
+        Page::Log(_) | Page::Stacks(_) | Page::Plan => {
+            let mut lines = std::mem::take(&mut model.text);
+            text_page(model, buffer, body, &[], lines.make_contiguous());
+            model.text = lines;
+        }
+    }
+    put(buffer, area, area.height - 2, &status(model), Style::new().add_modifier(Modifier::DIM));
+    let keys = keys(model);
+    put(buffer, area, area.height - 1, keys.get(model.lang), Style::new());
+}
+
+/// One line of the area; what does not fit is left out, which is shown.
+fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
+    if row >= area.height {
+        return;
+    }
+    let width = usize::from(area.width);
+    let (x, y) = (area.x, area.y + row);
+    if columns(text) <= width {
+        buffer.set_stringn(x, y, text, width, style);
+    } else {
+        let text = format!("{}…", start_within(text, width.saturating_sub(1)));
+        buffer.set_stringn(x, y, text, width, style);
+    }
+}
+
+/// The run and how it stands.
+fn title(model: &Model) -> String {
+    let lang = model.lang;
+    let owner = model.owner.as_ref();
+    let owner =
+        owner.map(|user| text!("job of user {user}", "用户 {user} 的任务").get(lang).to_owned());
+    let Some(node) = model.nodes.first() else {
+        let from = match &model.source {
+            Source::Socket => owner.map(|owner| format!("  {owner}")).unwrap_or_default(),
+            Source::Http(at) => format!(" {at}"),
+        };
+        return format!("ranklaunch top{from}");
+    };
+    let run = node.run.clone().unwrap_or_default();
+    let id =
+        run.run_id.unwrap_or_else(|| text!("no run id yet", "尚无运行 ID").get(lang).to_owned());
+    let (nodes, heard) = (run.nodes, model.nodes.len());
+    let running: usize = model.nodes.iter().map(|one| one.count(RankState::Running)).sum();
+    let world = run.world_size;
+    let up = ago(node.at_ms.saturating_sub(node.started_ms) / 1000);
+    let mut parts = vec![id];
+    parts.extend(owner);
+    parts.extend([
+        text!("{heard} of {nodes} nodes", "{heard}/{nodes} 个节点").get(lang).to_owned(),
+        text!("{running} of {world} ranks", "{running}/{world} 个 rank").get(lang).to_owned(),
+        text!("up {up}", "已运行 {up}").get(lang).to_owned(),
+    ]);
+    if run.attempt > 0 {
+        let attempt = run.attempt;
+        parts.push(text!("attempt {attempt}", "第 {attempt} 次尝试").get(lang).to_owned());
+    }
+    if let Some(goodput) = node.ledger.goodput() {
+        let percent = (goodput * 100.0).round();
+        parts.push(text!("goodput {percent} %", "有效时间 {percent} %").get(lang).to_owned());
+    }
+    parts.join("  ")
+}
+
+/// The most important thing to know.
+fn alert(model: &Model, width: usize) -> (String, Style) {
+    let lang = model.lang;
+    let (red, yellow) = (Style::new().fg(Color::Red), Style::new().fg(Color::Yellow));
+    if let Some(why) = &model.silent {
+        return (why.get(lang).to_owned(), yellow);
+    }
+    if let Some(since) = model.stale() {
+        let seconds = since.as_secs();
+        let text = text!("no news for {seconds} s", "{seconds} 秒没有新消息");
+        return (text.get(lang).to_owned(), yellow);
+    }
+    if let Some(end) = model.nodes.iter().find_map(|node| node.end.as_ref()) {
+        let (code, text) = (end.code, end.text.get(lang));
+        let shown = text!("exit code {code}: {text}", "退出码 {code}：{text}");
+        return (shown.get(lang).to_owned(), if code == 0 { Style::new() } else { red });
+    }
+    if let Some(stands) = model.nodes.iter().find_map(|node| node.standstill.as_ref()) {
+        let at = model.nodes.iter().map(|node| node.at_ms).max().unwrap_or(0);
+        let since = ago(at.saturating_sub(stands.since_ms) / 1000);
+        let who = stands.text.as_ref().map_or("", |text| text.get(lang));
+        let shown = text!("stands still for {since}: {who}", "已卡死 {since}：{who}");
+        return (shown.get(lang).to_owned(), red.add_modifier(Modifier::BOLD));
+    }
+    let findings = findings(&model.nodes);
+    let mut words: Vec<String> =
+        model.unanswered.iter().map(|text| text.get(lang).to_owned()).collect();
+    words.extend(findings.iter().map(|(id, count)| match count {
+        1 => (*id).clone(),
+        count => format!("{id} ×{count}"),
+    }));
+    if words.is_empty() {
+        return (String::new(), Style::new());
+    }
+    (as_many_as_fit(&words, width, lang), yellow)
+}
+
+/// The words in their order, and how many more there are.
+fn as_many_as_fit(words: &[String], width: usize, lang: Lang) -> String {
+    let all = words.join("  ");
+    if columns(&all) <= width {
+        return all;
+    }
+    let with_rest = |shown: usize| {
+        let more = words.len() - shown;
+        let rest = text!("… {more} more: n", "……另有 {more} 项：按 n");
+        let shown = words.get(..shown).unwrap_or_default().join("  ");
+        format!("{shown}  {}", rest.get(lang))
+    };
+    // One that is too long by itself is cut.
+    let fits = (1..words.len()).rev().map(with_rest).find(|line| columns(line) <= width);
+    fits.unwrap_or(all)
+}
+
+fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
+    let mut all: Vec<(&String, u64)> = Vec::new();
+    for (id, count) in nodes.iter().flat_map(|node| &node.findings) {
+        match all.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, sum)) => *sum = sum.saturating_add(*count),
+            None => all.push((id, *count)),
+        }
+    }
+    // What happens to the job before remarks of the plan, whose ids have a dot.
+    all.sort_by_key(|(id, count)| (id.contains('.'), std::cmp::Reverse(*count)));
+    all
+}
+
+fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
+    let (lang, width) = (model.lang, usize::from(area.width));
+    // Nodes take a quarter of the room, those with trouble first.
+    let most = usize::from(area.height / 4).max(1);
+    let mut nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
+    let count = nodes.len();
+    if count > most {
+        nodes.sort_by_key(|node| (node.standstill.is_none(), node.abnormal.is_empty()));
+        nodes.truncate(most);
+    }
+    let mut y =
+        lines(buffer, area, 0, &fitting(of_nodes(&nodes, lang), width, lang), 0..most, None, model);
+    if count > most {
+        let more = count - most;
+        let text = text!("… {more} more: n lists all nodes", "……另有 {more} 个：按 n 列出全部节点");
+        put(buffer, area, y, text.get(lang), Style::new().add_modifier(Modifier::DIM));
+        y += 1;
+    }
+    let rows = model.rows();
+    let selected = model.selected(&rows);
+    let room = usize::from(area.height.saturating_sub(y + 1));
+    // The window around the selected row.
+    let first = selected.saturating_sub(room.saturating_sub(1).min(room / 2));
+    let first = first.min(rows.len().saturating_sub(room));
+    let window = first..rows.len().min(first + room);
+    let shown: &[Row<'_>] = rows.get(window.clone()).unwrap_or_default();
+    let all = fitting(of_ranks(shown, count > 1, lang), width, lang);
+    let mark = Some(selected - first.min(selected));
+    lines(buffer, area, y, &all, 0..shown.len(), mark, model);
+    model.fits = room;
+}
+
+/// The head and the lines of a table; gives the row below it.
+fn lines(
+    buffer: &mut Buffer,
+    area: Rect,
+    from: u16,
+    all: &[Column],
+    window: std::ops::Range<usize>,
+    mark: Option<usize>,
+    model: &Model,
+) -> u16 {
+    let head = Style::new().add_modifier(Modifier::REVERSED);
+    put(buffer, area, from, &padded("", usize::from(area.width)), head);
+    let mut y = from + 1;
+    let titles: Vec<(String, Style)> =
+        all.iter().map(|one| (one.title.get(model.lang).to_owned(), head)).collect();
+    line(buffer, area, from, all, &titles);
+    let count = all.first().map_or(0, |column| column.cells.len());
+    for number in window.start..window.end.min(count) {
+        if y >= area.height {
+            break;
+        }
+        let below = row(buffer, area, y, all, number);
+        if mark == Some(number) {
+            let row = Rect { y: area.y + y, height: 1, ..area };
+            buffer.set_style(row, Style::new().add_modifier(Modifier::REVERSED));
+        }
+        y = below;
+    }
+    y
+}
+
+/// A row of a table; gives the row below it.
+fn row(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], number: usize) -> u16 {
+    let cells: Vec<(String, Style)> =
+        all.iter().filter_map(|column| column.cells.get(number).cloned()).collect();
+    line(buffer, area, y, all, &cells);
+    y + 1
+}
+
+fn line(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], cells: &[(String, Style)]) {
+    if y >= area.height {
+        return;
+    }
+    let mut x = 0;
+    let width = usize::from(area.width);
+    for (column, (text, style)) in all.iter().zip(cells) {
+        let room = if column.width == 0 { width.saturating_sub(x) } else { column.width };
+        let gap = if column.is_number { room.saturating_sub(columns(text)) } else { 0 };
+        let at = (x + gap).min(width);
+        if let Ok(at) = u16::try_from(at) {
+            let most = room.saturating_sub(gap).min(width.saturating_sub(usize::from(at)));
+            buffer.set_stringn(area.x + at, area.y + y, text, most, *style);
+        }
+        x += room + 1;
+    }
+}
+
+/// The lines of a text that is wider than the screen. A word that is wider is divided.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut rows = Vec::new();
+    for line in wrapped(text, width).lines() {
+        let mut rest = line;
+        // Only the beginning of the rest is measured: one word may be 128 KiB (MAX_ARG_STRLEN).
+        loop {
+            let part = start_within(rest, width);
+            if part.is_empty() || part.len() == rest.len() {
+                break;
+            }
+            rows.push(part.to_owned());
+            rest = rest.strip_prefix(part).unwrap_or_default();
+        }
+        rows.push(rest.to_owned());
+    }
+    if rows.is_empty() {
+        rows.push(String::new());
+    }
+    rows
+}
+
+/// A page of text, below the rows of a table, whose head stays. What does not fit is scrolled to.
+fn text_page(
+    model: &mut Model,
+    buffer: &mut Buffer,
+    area: Rect,
+    table: &[Column],
+    text: &[String],
+) {
+    let width = usize::from(area.width);
+    let above = table.first().map_or(0, |column| column.cells.len());
+    let begin = if table.is_empty() { 0 } else { lines(buffer, area, 0, table, 0..0, None, model) };
+    if let Some(notice) = &model.notice {
+        for (number, line) in (begin..).zip(folded(notice.get(model.lang), width)) {
+            put(buffer, area, number, &line, Style::new().fg(Color::Yellow));
+        }
+        return;
+    }
+    let room = usize::from(area.height.saturating_sub(begin));
+    let count = above + text.len();
+    // A row of the table has none.
+    let rows_of = |item: usize| item.checked_sub(above).and_then(|at| text.get(at));
+    let rows_of = |item: usize| rows_of(item).map(|line| folded(line, width));
+    let mut left = room;
+    let fitting = (0..count).rev().take_while(|item| {
+        let rows = rows_of(*item).map_or(1, |rows| rows.len());
+        let fits = rows <= left;
+        left = left.saturating_sub(rows);
+        fits
+    });
+    // Where the last page begins.
+    let last = count.saturating_sub(fitting.count().max(1));
+    let first = model.above.unwrap_or(last).min(last);
+    let (mut y, mut shown) = (begin, 0);
+    for item in first..count {
+        if y >= area.height {
+            break;
+        }
+        let Some(rows) = rows_of(item) else {
+            y = row(buffer, area, y, table, item);
+            shown += 1;
+            continue;
+        };
+        let room = usize::from(area.height - y);
+        // Of one that fills more than the screen the end is followed.
+        let skipped = if model.above.is_none() { rows.len().saturating_sub(room) } else { 0 };
+        shown += usize::from(rows.len() <= room);
+        for line in rows.iter().skip(skipped).take(room) {
+            put(buffer, area, y, line, Style::new());
+            y += 1;
+        }
+    }
+    (model.fits, model.last) = (shown, last);
+}
+
+/// What is abnormal about nodes, who is slow, and all findings.
+fn remarks(nodes: &[NodeStatus], model: &Model) -> Vec<String> {
+    let lang = model.lang;
+    let mut lines = vec![String::new()];
+    for node in nodes {
+        let number = node.run.as_ref().map_or(0, |run| run.node);
+        for reason in &node.abnormal {
+            let place = text!("node {number}", "节点 {number}");
+            let text = reason.text.get(lang);
+            lines.push(format!("{}{}{text}", place.get(lang), lang.colon()));
+        }
+    }
+    for slow in nodes.iter().flat_map(|node| &node.slow) {
+        let (rank, lost) = (slow.rank, (slow.lost * 100.0).round());
+        let text = text!(
+            "rank {rank} holds the others back: they lose {lost} % of their time",
+            "rank {rank} 拖慢其他 rank：它们损失 {lost} % 的时间"
+        );
+        lines.push(text.get(lang).to_owned());
+    }
+    lines.extend(findings(nodes).iter().map(|(id, count)| format!("{id} ×{count}")));
+    lines
+}
+
+/// The line above the keys: the filter, or the whole last line of the selected rank.
+fn status(model: &Model) -> String {
+    let lang = model.lang;
+    if model.is_typing {
+        return format!("/{}▏", model.filter);
+    }
+    match &model.page {
+        Page::Ranks => {}
+        Page::Log(rank) => {
+            let text = match model.above {
+                None => text!("log of rank {rank}, followed", "rank {rank} 的日志（跟随中）"),
+                Some(_) => text!(
+                    "log of rank {rank}, not followed: G",
+                    "rank {rank} 的日志（未跟随，按 G）"
+                ),
+            };
+            return text.get(lang).to_owned();
+        }
+        Page::Stacks(rank) => {
+            return text!("stacks of rank {rank}", "rank {rank} 的调用栈").get(lang).to_owned();
+        }
+        Page::Plan => {
+            return text!("the plan and its reasons", "计划及其理由").get(lang).to_owned();
+        }
+        Page::Nodes => return text!("all nodes", "全部节点").get(lang).to_owned(),
+        Page::Help => return text!("keys", "按键").get(lang).to_owned(),
+    }
+    let rows = model.rows();
+    let count = rows.len();
+    let Text { en, zh } = head(model.order);
+    // Ranks ascend, all other columns begin with the largest.
+    let ascends = (model.order == Order::Rank) != model.is_reversed;
+    let way = if ascends { "↑" } else { "↓" };
+    let sorted = text!("{count} ranks by {en}{way}", "{count} 个 rank，按 {zh}{way}");
+    let filter = match model.filter.as_str() {
+        "" => String::new(),
+        filter => format!("  /{filter}"),
+    };
+    let last = rows.get(model.selected(&rows)).map(|row| {
+        let line = row.rank.last_line.as_deref().unwrap_or_default();
+        format!("  r{}: {line}", row.rank.rank)
+    });
+    format!("{}{filter}{}", sorted.get(lang), last.unwrap_or_default())
+}
+
+fn keys(model: &Model) -> Text {
+    match model.page {
+        _ if model.is_typing => {
+            text!("Enter keeps the filter  Esc clears it", "回车确认过滤  Esc 清除")
+        }
+        Page::Ranks => text!(
+            "q quit  ↑↓ select  / filter  s sort  r reverse  l log  t stacks  p plan  ? help",
+            "q 退出  ↑↓ 选择  / 过滤  s 排序  r 反序  l 日志  t 栈  p 计划  ? 帮助"
+        ),
+        _ => text!(
+            "q back  ↑↓ PgUp PgDn g G scroll  ? help",
+            "q 返回  ↑↓ PgUp PgDn g G 滚动  ? 帮助"
+        ),
+    }
+}
+
+fn help() -> Text {
+    text!(
+        "ranklaunch top looks at a job and changes nothing of it.
+
+↑ ↓ j k    select a rank, or scroll       PgUp PgDn  a page
+g G        the first, the last
+/          filter: words that are in a row, such as: r3  node1  failed  loss
+Esc        clear the filter, or go back
+s r        sort by the next column, reverse the order
+l Enter    follow the log of the selected rank
+t          its stacks now                 p          the plan and its reasons
+n          all nodes, what is abnormal, findings
+q Ctrl-C   back, or quit: the job goes on
+
+AGE is the time since the last line of a rank, RST how often it was restarted.
+SLOW is a rank that holds the others back. NET and HCA are bytes per second.",
+        "ranklaunch top 只查看任务，不作任何改变。
+
+↑ ↓ j k    选择 rank，或滚动              PgUp PgDn  翻页
+g G        第一个，最后一个
+/          过滤：行中出现的词，例如 r3  node1  failed  loss
+Esc        清除过滤，或返回
+s r        按下一列排序，反转顺序
+l 回车     跟随所选 rank 的日志
+t          它此刻的调用栈                 p          计划及其理由
+n          全部节点、异常情况、发现的问题
+q Ctrl-C   返回，或退出：任务继续运行
+
+“距今”为 rank 最后一行输出距现在的时间，“重启”为其重启次数。
+“拖慢”表示该 rank 拖慢了其他 rank。网络与 HCA 为每秒字节数。"
+    )
+}

@@ -1,0 +1,278 @@
+//! The columns of the two tables: what each shows, how wide it is, and which fit.
+
+use ratatui::style::{Color, Modifier, Style};
+
+use super::rows::{Order, Row};
+use crate::ps_view::{ago, gpu_use, phase};
+use monitor::status::{NodeStatus, Phase, RankState};
+use text::columns::columns;
+use text::lang::{Lang, Text};
+use text::text;
+
+/// Who wrote nothing for so long may stand still.
+const QUIET_MS: u64 = 60_000;
+
+/// A text and how it looks.
+pub(super) type Cell = (String, Style);
+
+/// A column, filled.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) title: Text,
+    /// 0: what is left of the line.
+    pub(super) width: usize,
+    pub(super) is_number: bool,
+    pub(super) cells: Vec<Cell>,
+    /// The larger the number, the sooner it is left out of a narrow line.
+    need: u8,
+}
+
+impl Column {
+    fn new(title: Text, is_number: bool, need: u8, cells: Vec<Cell>) -> Column {
+        Column { title, width: 0, is_number, cells, need }
+    }
+
+    fn has_any(&self) -> bool {
+        self.cells.iter().any(|(text, _)| !text.is_empty())
+    }
+}
+
+/// The columns that have something to show and fit into `room`; the last one takes what is left.
+pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> {
+    let last = columns.len().saturating_sub(1);
+    let mut shown: Vec<Column> = columns
+        .into_iter()
+        .enumerate()
+        .filter(|(at, column)| *at == last || column.has_any())
+        .map(|(_, column)| column)
+        .collect();
+    let count = shown.len();
+    for column in shown.iter_mut().take(count.saturating_sub(1)) {
+        let widest = column.cells.iter().map(|(text, _)| columns_of(text)).max().unwrap_or(0);
+        column.width = widest.max(columns_of(column.title.get(lang)));
+    }
+    /// Columns that the last one has at least.
+    const LEAST: usize = 12;
+    while shown.len() > 2 {
+        let used: usize = shown.iter().map(|column| column.width + 1).sum();
+        if used + LEAST <= room {
+            break;
+        }
+        let fixed = shown.len() - 1;
+        let least = shown.iter().take(fixed).enumerate().max_by_key(|(_, column)| column.need);
+        let Some((at, column)) = least else { break };
+        if column.need == 0 {
+            break;
+        }
+        shown.remove(at);
+    }
+    shown
+}
+
+fn columns_of(text: &str) -> usize {
+    columns(text)
+}
+
+/// Four or five signs: `512K`, `1.2G`, `80G`.
+pub(super) fn short(bytes: f64) -> String {
+    const UNITS: [&str; 6] = ["B", "K", "M", "G", "T", "P"];
+    let mut value = bytes.max(0.0);
+    let mut units = UNITS.iter();
+    let mut unit = units.next().unwrap_or(&"");
+    while value >= 1000.0 {
+        let Some(next) = units.next() else { break };
+        (value, unit) = (value / 1024.0, next);
+    }
+    match *unit {
+        "B" if value < 0.5 => "0".to_owned(),
+        "B" => format!("{value:.0}B"),
+        unit if value < 9.95 => format!("{value:.1}{unit}"),
+        unit => format!("{value:.0}{unit}"),
+    }
+}
+
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(String::new, |bytes| short(bytes as f64))
+}
+
+fn plain(text: impl Into<String>) -> Cell {
+    (text.into(), Style::new())
+}
+
+fn coloured(text: impl Into<String>, colour: Color) -> Cell {
+    (text.into(), Style::new().fg(colour))
+}
+
+/// In the words of the language.
+fn state(row: &Row<'_>, lang: Lang) -> Cell {
+    let word = row.state();
+    let word = word.get(lang);
+    let end = match (row.rank.code, row.rank.signal) {
+        (Some(code), _) => format!(" {code}"),
+        (None, Some(signal)) => format!(" SIG{signal}"),
+        (None, None) => String::new(),
+    };
+    match row.rank.state {
+        RankState::Planned => (word.to_owned(), Style::new().add_modifier(Modifier::DIM)),
+        RankState::Running if row.slow.is_some() => coloured(word, Color::Yellow),
+        RankState::Running => coloured(word, Color::Green),
+        RankState::Done => plain(word),
+        RankState::Failed => {
+            (format!("{word}{end}"), Style::new().fg(Color::Red).add_modifier(Modifier::BOLD))
+        }
+    }
+}
+
+/// The head of the column by which ranks are sorted.
+pub(super) fn head(order: Order) -> Text {
+    match order {
+        Order::Rank => text!("RANK", "RANK"),
+        Order::State => text!("STATE", "状态"),
+        Order::Cpu => text!("CPU%", "CPU%"),
+        Order::Memory => text!("MEM", "内存"),
+        Order::Gpu => text!("GPU%", "GPU%"),
+        Order::LogRate => text!("LOG/S", "日志/S"),
+        Order::Age => text!("AGE", "距今"),
+    }
+}
+
+pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec<Column> {
+    let of = |cell: &dyn Fn(&Row<'_>) -> Cell| rows.iter().map(cell).collect::<Vec<Cell>>();
+    let restarted = |row: &Row<'_>| match row.rank.restarts {
+        0 => plain(""),
+        count => coloured(count.to_string(), Color::Yellow),
+    };
+    let age = |row: &Row<'_>| {
+        let Some(age) = row.rank.last_line_age_ms else { return plain("") };
+        let is_quiet = age >= QUIET_MS && row.rank.state == RankState::Running;
+        let text = ago(age / 1000);
+        if is_quiet { coloured(text, Color::Yellow) } else { plain(text) }
+    };
+    let node = |row: &Row<'_>| match several_nodes {
+        true => plain(row.node_number().to_string()),
+        false => plain(""),
+    };
+    let rounded =
+        |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
+    let number = |value: Option<u32>| value.map_or_else(String::new, |value| value.to_string());
+    vec![
+        Column::new(head(Order::Rank), true, 0, of(&|row| plain(row.rank.rank.to_string()))),
+        Column::new(text!("NODE", "节点"), true, 1, of(&node)),
+        Column::new(head(Order::State), false, 0, of(&|row| state(row, lang))),
+        Column::new(head(Order::Cpu), true, 2, of(&|row| plain(rounded(row.rank.cpu_percent)))),
+        Column::new(head(Order::Memory), true, 3, of(&|row| plain(size(row.rank.memory)))),
+        Column::new(
+            head(Order::Gpu),
+            true,
+            0,
+            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.utilization)))),
+        ),
+        Column::new(
+            text!("GMEM", "显存"),
+            true,
+            1,
+            of(&|row| plain(size(row.gpu.and_then(|gpu| gpu.memory_used)))),
+        ),
+        Column::new(
+            text!("W", "W"),
+            true,
+            5,
+            of(&|row| plain(rounded(row.gpu.and_then(|gpu| gpu.power)))),
+        ),
+        Column::new(
+            text!("MHZ", "MHZ"),
+            true,
+            6,
+            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.clock)))),
+        ),
+        Column::new(
+            text!("°C", "°C"),
+            true,
+            7,
+            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.temperature)))),
+        ),
+        Column::new(head(Order::LogRate), true, 4, of(&|row| plain(short(row.rank.log_rate)))),
+        Column::new(head(Order::Age), true, 0, of(&age)),
+        Column::new(text!("RST", "重启"), true, 1, of(&restarted)),
+        Column::new(
+            text!("LAST LINE", "最后一行"),
+            false,
+            0,
+            of(&|row| plain(row.rank.last_line.clone().unwrap_or_default())),
+        ),
+    ]
+}
+
+pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
+    let of = |cell: &dyn Fn(&NodeStatus) -> Cell| {
+        nodes.iter().map(|node| cell(node)).collect::<Vec<Cell>>()
+    };
+    let number = |node: &NodeStatus| {
+        let number = node.run.as_ref().map(|run| run.node.to_string());
+        plain(number.unwrap_or_else(|| "?".to_owned()))
+    };
+    let where_it_is = |node: &NodeStatus| {
+        let word = phase(node, lang);
+        match node.phase {
+            _ if node.standstill.is_some() => coloured(word, Color::Red),
+            Phase::Running => coloured(word, Color::Green),
+            Phase::Stopping | Phase::Judging => coloured(word, Color::Yellow),
+            _ => plain(word),
+        }
+    };
+    let since =
+        |node: &NodeStatus| plain(ago(node.at_ms.saturating_sub(node.phase_since_ms) / 1000));
+    let ranks = |node: &NodeStatus| {
+        plain(format!("{}/{}", node.count(RankState::Running), node.ranks.len()))
+    };
+    let memory = |node: &NodeStatus| {
+        let Some(memory) = &node.memory else { return plain("") };
+        let (used, all) = match (memory.group_used, memory.group_limit) {
+            (Some(used), Some(limit)) => (used, limit),
+            _ => (memory.used, memory.used.saturating_add(memory.available)),
+        };
+        let text = format!("{}/{}", short(used as f64), short(all as f64));
+        if used / 19 >= all / 20 { coloured(text, Color::Red) } else { plain(text) }
+    };
+    let used =
+        |node: &NodeStatus| plain(gpu_use(node).map_or_else(String::new, |mean| mean.to_string()));
+    let power = |node: &NodeStatus| {
+        let power: Vec<f64> = node.gpus.iter().filter_map(|gpu| gpu.power).collect();
+        plain(if power.is_empty() {
+            String::new()
+        } else {
+            format!("{:.0}", power.iter().sum::<f64>())
+        })
+    };
+    let traffic = |pairs: Vec<(f64, f64)>| match pairs.is_empty() {
+        true => String::new(),
+        false => {
+            let sum = pairs.iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            format!("{}/{}", short(sum.0), short(sum.1))
+        }
+    };
+    let nics = |node: &NodeStatus| {
+        plain(traffic(node.interfaces.iter().map(|one| (one.received, one.sent)).collect()))
+    };
+    let hcas = |node: &NodeStatus| {
+        plain(traffic(node.hcas.iter().map(|one| (one.received, one.sent)).collect()))
+    };
+    let attempts = |node: &NodeStatus| {
+        let attempt = node.run.as_ref().map_or(0, |run| run.attempt);
+        if attempt == 0 { plain("") } else { coloured(attempt.to_string(), Color::Yellow) }
+    };
+    vec![
+        Column::new(text!("NODE", "节点"), true, 0, of(&number)),
+        Column::new(text!("STATE", "状态"), false, 0, of(&where_it_is)),
+        Column::new(text!("SINCE", "已持续"), true, 6, of(&since)),
+        Column::new(text!("RANKS", "RANK"), true, 1, of(&ranks)),
+        Column::new(text!("RST", "重启"), true, 1, of(&attempts)),
+        Column::new(text!("MEMORY", "内存"), true, 2, of(&memory)),
+        Column::new(text!("GPU%", "GPU%"), true, 1, of(&used)),
+        Column::new(text!("W", "W"), true, 5, of(&power)),
+        Column::new(text!("NET IN/OUT", "网络 入/出"), true, 3, of(&nics)),
+        Column::new(text!("HCA IN/OUT", "HCA 入/出"), true, 3, of(&hcas)),
+        Column::new(text!("LOG/S", "日志/S"), true, 4, of(&|node| plain(short(node.logs.rate)))),
+        Column::new(text!("HOST", "主机"), false, 0, of(&|node| plain(node.host.clone()))),
+    ]
+}

@@ -1,0 +1,287 @@
+//! Reads the program's own arguments as argparse would.
+//!
+//! Takes a program; gives its words, including those of a script after `bash -c`, and the value
+//! of a named argument in any spelling (`--task x`, `--task=x`, the abbreviation `--tas x`); the
+//! last occurrence wins. Never changes an argument.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::Program;
+use linux::procfs::basename;
+use linux::shells;
+
+/// Nested scripts that are followed.
+const DEPTH: u32 = 4;
+
+/// argparse accepts any prefix that no other option shares. The other options are unknown here,
+/// so two letters are required; one is mostly ambiguous (`--t` of `--task` and `--t5_fsdp`).
+const SHORTEST: usize = "--ta".len();
+
+/// An argument and its value as written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenArgument<'a> {
+    /// `--ulysses_size`, or an abbreviation.
+    pub name: &'a str,
+    pub value: &'a OsStr,
+}
+
+/// All words that the program may read as arguments.
+pub fn words(program: &Program) -> Vec<OsString> {
+    match program {
+        // A plan for another node may name a shell that is not in this node's PATH.
+        Program::Script { path, args } if is_shell(path) => {
+            unfolded(std::iter::once(path).chain(args).cloned().collect(), DEPTH)
+        }
+        // After a bare `--` there are no options.
+        Program::Script { args, .. } | Program::Module { args, .. } => {
+            args.iter().take_while(|word| *word != "--").cloned().collect()
+        }
+        Program::Command { argv } => unfolded(argv.clone(), DEPTH),
+    }
+}
+
+/// Position of an argument and its value among the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionPosition {
+    pub name: usize,
+    pub value: usize,
+    /// Bytes of the value's word before it: `--name=`.
+    pub from: usize,
+}
+
+/// The last value of any of the arguments `names`. An abbreviation counts only if `is_value`
+/// holds for its value, since another option may have been meant.
+pub fn place_of<W: AsRef<OsStr>>(
+    words: &[W],
+    names: &[&str],
+    is_value: impl Fn(&OsStr) -> bool,
+) -> Option<OptionPosition> {
+    let mut found = None;
+    let mut at = 0;
+    while let Some(word) = words.get(at).map(AsRef::as_ref) {
+        let name_at = at;
+        at += 1;
+        let (name, attached) = option(word);
+        let is_exact = names.iter().any(|known| known.as_bytes() == name);
+        if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
+            continue;
+        }
+        // `--a --b`: argparse will report the missing value.
+        let next = words.get(at).map(AsRef::as_ref);
+        let next = next.filter(|next: &&OsStr| !next.as_bytes().starts_with(b"--"));
+        let Some(value) = attached.or(next).filter(|value| is_exact || is_value(value)) else {
+            continue;
+        };
+        let (value, from) = match attached {
+            Some(_) => (name_at, word.len() - value.len()),
+            None => (at, 0),
+        };
+        found = Some(OptionPosition { name: name_at, value, from });
+        at = at.max(value + 1);
+    }
+    found
+}
+
+/// The value at [`place_of`].
+pub fn value_of<'a>(
+    words: &'a [OsString],
+    names: &[&str],
+    is_value: impl Fn(&OsStr) -> bool,
+) -> Option<GivenArgument<'a>> {
+    let OptionPosition { name, value, from } = place_of(words, names, is_value)?;
+    let name = std::str::from_utf8(option(words.get(name)?).0).ok()?;
+    let value = OsStr::from_bytes(words.get(value)?.as_bytes().get(from..)?);
+    Some(GivenArgument { name, value })
+}
+
+/// Position of the flag `name`, in full or abbreviated.
+pub fn flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
+    words
+        .iter()
+        .map(|word| word.as_ref().as_bytes())
+        .position(|word| word == name.as_bytes() || abbreviates(word, name))
+}
+
+/// Splits `--name=value` or `--name`.
+fn option(word: &OsStr) -> (&[u8], Option<&OsStr>) {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => {
+            let (name, value) = bytes.split_at(at);
+            (name, value.get(1..).map(OsStr::from_bytes))
+        }
+        None => (bytes, None),
+    }
+}
+
+fn abbreviates(word: &[u8], name: &str) -> bool {
+    word.len() >= SHORTEST && word.len() < name.len() && name.as_bytes().starts_with(word)
+}
+
+/// The words of a command line, in which a shell script is replaced by its words.
+fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
+    let Some(depth) = depth.checked_sub(1) else { return argv };
+    let Some(at) = script(&argv) else { return argv };
+    let text = argv.get(at).map(|script| script.to_string_lossy().into_owned());
+    let inside = commands(&text.unwrap_or_default());
+    let inside = inside.into_iter().flat_map(|command| unfolded(command, depth));
+    let (before, from) = argv.split_at(at);
+    before.iter().cloned().chain(inside).chain(from.iter().skip(1).cloned()).collect()
+}
+
+/// `bash`, `/bin/sh`
+pub fn is_shell(word: &OsStr) -> bool {
+    shells::is_shell(basename(word.as_bytes()))
+}
+
+/// Position of the script in `bash -euo pipefail -c SCRIPT`.
+fn script(argv: &[OsString]) -> Option<usize> {
+    let shell = argv.iter().position(|word| is_shell(word))?;
+    let (at, letters) = after_options(argv, shell.saturating_add(1));
+    (letters.contains(&b'c') && at < argv.len()).then_some(at)
+}
+
+/// Position of the file that `bash -eu -o pipefail FILE ARGS…` runs, in a command line that begins
+/// with the shell.
+pub fn shell_file(argv: &[OsString]) -> Option<usize> {
+    let (at, letters) = after_options(argv, 1);
+    let at = at + usize::from(argv.get(at).is_some_and(|word| word == "--"));
+    (!letters.iter().any(|letter| b"cs".contains(letter)) && at < argv.len()).then_some(at)
+}
+
+/// Position after a shell's options, which begin at `from`, and their letters.
+fn after_options(argv: &[OsString], from: usize) -> (usize, Vec<u8>) {
+    let mut letters = Vec::new();
+    let mut at = from;
+    while let Some(word) = argv.get(at) {
+        let word = word.as_bytes();
+        if !(word.starts_with(b"-") || word.starts_with(b"+")) || word == b"--" {
+            break;
+        }
+        // These take the next word.
+        let has_value = if word.starts_with(b"--") {
+            [&b"--rcfile"[..], b"--init-file"].contains(&word)
+        } else {
+            letters.extend_from_slice(word);
+            word.ends_with(b"o") || word.ends_with(b"O")
+        };
+        at += 1 + usize::from(has_value);
+    }
+    (at, letters)
+}
+
+/// The simple commands of a script, in words without their quotes.
+fn commands(script: &str) -> Vec<Vec<OsString>> {
+    let mut all = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut letters = script.chars().peekable();
+    let mut quote = None;
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), letter) if letter == open => quote = None,
+            (Some('\''), letter) => word.get_or_insert_default().push(letter),
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (_, '\\') => match letters.next() {
+                Some('\n') | None => {}
+                Some(next) => word.get_or_insert_default().push(next),
+            },
+            (Some(_), letter) => word.get_or_insert_default().push(letter),
+            (None, '#') if word.is_none() => {
+                while letters.next_if(|next| *next != '\n').is_some() {}
+            }
+            (None, ' ' | '\t' | '\r' | '\n' | ';' | '&' | '|' | '(' | ')' | '<' | '>') => {
+                if let (Some(done), Some(command)) = (word.take(), all.last_mut()) {
+                    command.push(OsString::from(done));
+                }
+                if !matches!(letter, ' ' | '\t' | '\r') {
+                    all.push(Vec::new());
+                }
+            }
+            (None, letter) => word.get_or_insert_default().push(letter),
+        }
+    }
+    if let (Some(done), Some(command)) = (word, all.last_mut()) {
+        command.push(OsString::from(done));
+    }
+    all.retain(|command| !command.is_empty());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn every_spelling_is_read_and_the_last_one_wins() {
+        type Expected = Option<(&'static str, &'static str)>;
+        let cases: [(&[&str], Expected); 17] = [
+            (&["--task", "a"], Some(("--task", "a"))),
+            (&["--task=a"], Some(("--task", "a"))),
+            (&["--task", "a", "--task=b"], Some(("--task", "b"))),
+            (&["--task=b", "--task", "a"], Some(("--task", "a"))),
+            (&["--task"], None),
+            (&["--tasks=b", "x"], None),
+            (&["--task="], Some(("--task", ""))),
+            (&["--tas", "a"], Some(("--tas", "a"))),
+            (&["--ta=a"], Some(("--ta", "a"))),
+            // Ambiguous, or not a value of this argument.
+            (&["--t", "a"], None),
+            (&["--tas", "--other"], None),
+            (&["--tas=x"], None),
+            (&["--ta"], None),
+            (&["--task", "a", "--tas", "b"], Some(("--tas", "b"))),
+            (&["--other", "--task"], None),
+            (&["--prompt", "--task", "--task", "b"], Some(("--task", "b"))),
+            (&["-task", "a"], None),
+        ];
+        for (args, expected) in cases {
+            let args = strings(args);
+            let is_value = |value: &OsStr| value == "a" || value == "b";
+            let found = value_of(&args, &["--task"], is_value);
+            let found = found.map(|given| (given.name, given.value));
+            assert_eq!(found, expected.map(|(name, value)| (name, OsStr::new(value))), "{args:?}");
+        }
+        assert_eq!(flag(&strings(&["-d", "--dit_f"]), "--dit_fsdp"), Some(1));
+        assert_eq!(flag(&strings(&["--dit_fsdpx", "-d"]), "--dit_fsdp"), None);
+    }
+
+    #[test]
+    fn the_words_of_a_shells_script_are_arguments_too() {
+        let cases: [(&[&str], &str); 9] = [
+            (&["python", "g.py", "--n", "1"], "python|g.py|--n|1"),
+            (&["bash", "-c", "python g.py --n 16"], "bash|-c|python|g.py|--n|16"),
+            (
+                &[
+                    "/bin/bash",
+                    "-euo",
+                    "pipefail",
+                    "-c",
+                    "cd /x && exec python g.py \\\n --n='1 6'",
+                ],
+                "/bin/bash|-euo|pipefail|-c|cd|/x|exec|python|g.py|--n=1 6",
+            ),
+            (&["sh", "-lc", "a # --n 1\nb --n 2"], "sh|-lc|a|b|--n|2"),
+            (&["env", "A=1", "sh", "-cex", "(a \"--n\" 2)"], "env|A=1|sh|-cex|a|--n|2"),
+            (&["bash", "-c", "sh -c \"g.py --n 3\" x"], "bash|-c|sh|-c|g.py|--n|3|x"),
+            (&["bash", "run.sh", "-c", "x --n 1"], "bash|run.sh|-c|x --n 1"),
+            (&["bash", "-c"], "bash|-c"),
+            (&["bash", "-c", "a 'open"], "bash|-c|a|open"),
+        ];
+        for (argv, expected) in cases {
+            let words = words(&Program::Command { argv: strings(argv) });
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            assert_eq!(words.join("|"), expected, "{argv:?}");
+        }
+        let args = strings(&["--a", "--", "--n", "1"]);
+        let script = Program::Script { path: "g.py".into(), args };
+        assert_eq!(words(&script), strings(&["--a"]));
+    }
+}

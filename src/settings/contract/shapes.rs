@@ -1,0 +1,343 @@
+//! Evidence of schedulers that have no row: variables whose names and values only a member of
+//! several has.
+//!
+//! One rule, over the parts of names in [`WORDS`] and over values:
+//!
+//! - A number within a count: `ACME_NODE_INDEX=1` beside `ACME_NUM_NODES=2`. What is left of both
+//!   names without the parts of the table, here ACME, must be the same, and one of them must be
+//!   about members of a job. Without any rest both must be about nodes, or name where they meet.
+//! - A list of several hosts: `ACME_NODEFILE`, `ACME_HOSTS`.
+//!
+//! Names that are about members in part only (`ACME_INDEX` beside `ACME_COUNT`, `ACME_HOSTS`) are
+//! evidence if another variable shows that ACME runs jobs; a list also if it has this host. So lists
+//! of services are none, whose clusters have masters and leaders too. Small letters are as large ones.
+//! [`APART`] has names that look the same and mean separate jobs.
+//!
+//! Decides nothing: `plan` uses the evidence only where no other variable counts nodes.
+
+use std::collections::BTreeMap;
+
+use crate::contract::{Claim, Evidence, Field, Reading, Strength};
+use crate::hostlist;
+use linux::host::Host;
+
+/// The platform of this evidence in messages.
+pub const UNKNOWN: &str = "unknown";
+/// Bytes of a file of hosts, some 100 000 names.
+const LONGEST_FILE: usize = 4 << 20;
+
+/// The meaning of a part of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// The number of a member, whatever else the name says.
+    Rank,
+    /// A number of something.
+    Index,
+    /// A number only beside a member: an id may be anything.
+    Id,
+    Count,
+    /// A count only beside a member.
+    Size,
+    /// A count before what is counted: NUM_NODES.
+    Number,
+    /// Members of a job.
+    Member,
+    Members,
+    /// The same for members that are nodes; also without the name of a scheduler.
+    Node,
+    Nodes,
+    /// Members of a job, or of a service.
+    Peer,
+    Peers,
+    /// A whole job, of which another index numbers separate ones.
+    Job,
+    /// The same of a job or of a service.
+    Cluster,
+    /// Tells a scheduler from another only if nothing else does.
+    Filler,
+    HostFile,
+    /// A file or a list after what is in it.
+    File,
+    Hosts,
+}
+
+#[rustfmt::skip]
+const WORDS: &[(Word, &[&str])] = &[
+    (Word::Rank, &[
+        "RANK", "RANKID", "PROCNO", "PROCID", "PROCNUM", "TASKNUM", "TASKNO", "TASKID", "NODENUM", "NODENO",
+        "NODEID", "VNODENUM", "WORKERID", "REPLICAID",
+    ]),
+    (Word::Index, &["INDEX", "IDX", "ORDINAL"]),
+    (Word::Id, &["ID", "NO", "NUMBER"]),
+    (Word::Count, &["COUNT", "TOTAL"]),
+    (Word::Size, &["SIZE"]),
+    (Word::Number, &["NUM", "N"]),
+    (Word::Member, &["TASK", "PROC", "PROCESS", "WORKER", "TRAINER", "WORLD"]),
+    (Word::Members, &[
+        "NPROCS", "NPROC", "NTASKS", "NWORKERS", "NRANKS", "NUMPROC", "NUMPROCS", "NUMTASKS", "TASKS", "PROCS",
+        "PROCESSES", "WORKERS", "TRAINERS", "RANKS",
+    ]),
+    (Word::Peer, &["REPLICA", "MEMBER", "PEER"]),
+    (Word::Peers, &["REPLICAS", "MEMBERS", "PEERS"]),
+    (Word::Node, &["NODE", "HOST", "MACHINE", "INSTANCE", "POD"]),
+    (Word::Nodes, &[
+        "NNODES", "NHOSTS", "NUMNODES", "NODECOUNT", "NODES", "MACHINES", "INSTANCES", "PODS",
+    ]),
+    (Word::Job, &["JOB", "JOBID", "JOBNAME", "ALLOC", "ALLOCATION"]),
+    (Word::Cluster, &["CLUSTER", "MASTER", "LEADER", "HEAD"]),
+    (Word::Filler, &["CURRENT", "THIS", "OWN", "ALL", "GLOBAL", "ROLE"]),
+    (Word::HostFile, &["NODEFILE", "NODELIST", "NODEINF", "HOSTFILE", "HOSTLIST", "MACHINEFILE", "RANKFILE"]),
+    (Word::File, &["FILE", "LIST"]),
+    (Word::Hosts, &["HOSTS", "HOSTNAMES"]),
+];
+
+/// Names that look like those of members, by a part of them, or with `_` at the end by their
+/// beginning.
+#[rustfmt::skip]
+const APART: &[&str] = &[
+    // Parts of a pipeline, which share a test suite or a matrix: jobs of their own (GitLab, Cirrus
+    // and Heroku: CI_NODE_INDEX; CircleCI, Semaphore, Harness, GoCD, Buildkite, Bitbucket).
+    "CI", "CIRCLE", "SEMAPHORE", "HARNESS", "GO_JOB_", "BUILDKITE", "BITBUCKET", "DRONE", "TRAVIS", "TEAMCITY",
+    "PIPELINE", "STRATEGY", "MATRIX", "PARALLEL",
+    // Members of an array of jobs (Slurm, PBS, AWS Batch, NGC), tasks of Cloud Run, which have no
+    // address, and of Google Batch, which have one only with a file of hosts.
+    "ARRAY", "CLOUD_RUN_", "BATCH_TASK_",
+    // Parts of the work, of which each process does its own.
+    "SHARD", "SHARDS", "SPLIT", "FOLD", "CHUNK", "PARTITION", "TRIAL", "SWEEP", "RETRY", "ATTEMPT", "RESTART",
+    "TEST", "TESTS", "PYTEST", "BUILD", "LAYER", "DATA", "DATALOADER", "LOADER",
+    // Ranks of matrices.
+    "LORA", "QLORA", "DORA", "ADALORA", "RSLORA", "LOHA", "LOKR", "ADAPTER", "PEFT", "GALORE", "SVD", "TENSOR", "MODEL",
+    // Parts of one host.
+    "LOCAL", "NUMA", "GPU", "GPUS", "CPU", "CPUS", "CORE", "CORES", "SOCKET", "THREAD", "THREADS", "DEVICE", "MIG",
+    // Workers of a server or a framework that gives them work one by one.
+    "SPARK", "CELERY", "GUNICORN", "UVICORN", "DASK", "JEST", "VITEST", "AIRFLOW", "PM2", "PREFECT", "DAGSTER",
+    "TEMPORAL", "SIDEKIQ", "VLLM", "SGLANG",
+    // Hosts that may be built on or logged in to, and clients that may be served.
+    "DISTCC", "ICECC", "SCCACHE", "ANSIBLE", "PDSH", "PSSH", "DSH", "SSH", "KNOWN", "ALLOWED", "TRUSTED", "DENIED",
+    "PROXY", "CORS", "VIRTUAL", "EXTRA", "ETC",
+    // Services, and links to them in Kubernetes (NAME_SERVICE_HOST, NAME_PORT_80_TCP_ADDR).
+    "SERVICE", "SERVER", "BROKER", "TCP", "UDP", "CACHE", "SEARCH", "DATABASE", "DB", "POSTGRES", "POSTGRESQL", "PG",
+    "PGPOOL", "PATRONI", "MYSQL", "MARIADB", "GALERA", "COCKROACH", "TIDB", "YUGABYTE", "MONGO", "MONGODB", "CASSANDRA",
+    "SCYLLA", "COUCHBASE", "COUCHDB", "AEROSPIKE", "NEO4J", "CLICKHOUSE", "DRUID", "TRINO", "PRESTO", "HBASE", "HDFS",
+    "HADOOP", "REDIS", "SENTINEL", "VALKEY", "KEYDB", "MEMCACHED", "HAZELCAST", "IGNITE", "ELASTIC", "ELASTICSEARCH",
+    "ES", "OPENSEARCH", "SOLR", "QDRANT", "MILVUS", "WEAVIATE", "VESPA", "KAFKA", "REDPANDA", "PULSAR", "ROCKETMQ",
+    "RABBITMQ", "ACTIVEMQ", "NATS", "MQTT", "ETCD", "ZK", "ZOOKEEPER", "CONSUL", "NACOS", "VAULT", "KEYCLOAK", "LDAP",
+    "MINIO", "CEPH", "WEKA", "LUSTRE", "BEEGFS", "GLUSTER", "SEAWEEDFS", "JUICEFS", "ALLUXIO", "INFLUX", "INFLUXDB",
+    "PROMETHEUS", "LOKI", "SELENIUM",
+    // Wishes to a launcher that did not start this (srun -m arbitrary, MPICH and Intel MPI).
+    "SLURM_HOSTFILE", "I_MPI_", "HYDRA",
+];
+
+/// What the name of a variable can be evidence of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Index,
+    Count,
+    List,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shape {
+    role: Role,
+    /// What is left of the name.
+    scheduler: Vec<String>,
+    /// It is about members of a job, and not only of anything.
+    is_of_members: bool,
+    is_of_nodes: bool,
+    /// It counts only beside the number of a member: a size may be that of a file.
+    is_size: bool,
+}
+
+/// The evidence of names and values that no row of a platform knows.
+pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
+    let names = host.environment().keys().filter_map(|name| name.to_str());
+    let all: Vec<(Shape, Claim)> = names
+        .filter_map(|name| {
+            let claim = Claim { variable: name.to_owned(), value: host.variable(name)? };
+            Some((shape(name)?, claim))
+        })
+        .collect();
+    let indices = all.iter().filter(|(shape, _)| shape.role == Role::Index);
+    let numbered = indices.filter_map(|(shape, index)| {
+        let count = all.iter().find(|count| is_within(host, (shape, index), (&count.0, &count.1)));
+        let (_, count) = count?;
+        // A job on one node that its scheduler numbers tasks of, as a script of several slots.
+        let is_one_node = |(of, nodes): &(Shape, Claim)| {
+            of.role == Role::Count
+                && of.is_of_nodes
+                && of.scheduler == shape.scheduler
+                && nodes.value.trim() == "1"
+        };
+        let is_first = number(index) == Some(0);
+        let is_alone = is_first && all.iter().any(is_one_node);
+        (!is_alone).then(|| found(index, Reading::IndexOfCount, Some(count.clone())))
+    });
+    let lists = all.iter().filter(|(shape, _)| shape.role == Role::List);
+    let listed = lists.filter_map(|(shape, list)| {
+        let is_file = list.value.trim().starts_with('/');
+        let runs_jobs = || shape.is_of_members || runs_jobs(host, &shape.scheduler);
+        if !shape.is_of_members && has_ports(&list.value) {
+            return None;
+        }
+        let reading = match (is_file, !shape.scheduler.is_empty() && runs_jobs()) {
+            (true, true) => Reading::HostFile,
+            (true, false) => return None,
+            (false, true) => Reading::Hosts,
+            (false, false) => Reading::OwnHosts,
+        };
+        Some(found(list, reading, None))
+    });
+    numbered.chain(listed).collect()
+}
+
+fn found(claim: &Claim, reading: Reading, beside: Option<Claim>) -> Evidence {
+    Evidence {
+        platform: UNKNOWN.to_owned(),
+        field: Field::Several,
+        claim: claim.clone(),
+        reading,
+        beside,
+        strength: Strength::Hint,
+    }
+}
+
+/// A list of services has ports.
+fn has_ports(list: &str) -> bool {
+    list.split(':').skip(1).any(|rest| {
+        let end = rest.find(|letter: char| ",;&+".contains(letter) || letter.is_whitespace());
+        rest.get(..end.unwrap_or(rest.len())).is_some_and(|port| port.parse::<u32>().is_ok())
+    })
+}
+
+fn number(claim: &Claim) -> Option<u32> {
+    claim.value.trim().parse().ok()
+}
+
+/// Whether the first is the number of a member, of which the second is the count. Some count from
+/// one.
+fn is_within(
+    host: &Host,
+    (of_index, index): (&Shape, &Claim),
+    (of_count, count): (&Shape, &Claim),
+) -> bool {
+    let is_pair = of_count.role == Role::Count && of_index.scheduler == of_count.scheduler;
+    let within = number(index).zip(number(count));
+    if !is_pair || !within.is_some_and(|(index, count)| count > 1 && index <= count) {
+        return false;
+    }
+    if of_count.is_size && !of_index.is_of_members {
+        return false;
+    }
+    if of_index.scheduler.is_empty() {
+        return (of_index.is_of_nodes && of_count.is_of_nodes)
+            || (of_index.is_of_members && has_meeting_point(host));
+    }
+    of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
+}
+
+/// Whether a variable says where processes meet that number themselves: COORDINATOR_ADDRESS.
+fn has_meeting_point(host: &Host) -> bool {
+    let names = host.environment().keys().filter_map(|name| name.to_str());
+    names.map(str::to_ascii_uppercase).any(|name| {
+        let has = |wanted: &[&str]| parts(&name).any(|part| wanted.contains(&part));
+        has(&["COORDINATOR", "RENDEZVOUS", "RDZV", "CHIEF"])
+            && has(&["ADDR", "ADDRESS", "ENDPOINT", "HOST", "IP"])
+            && !is_apart(&name)
+    })
+}
+
+/// Whether a variable with this beginning is about jobs or their members.
+fn runs_jobs(host: &Host, scheduler: &[String]) -> bool {
+    let names = host.environment().keys().filter_map(|name| name.to_str());
+    let is_link = |name: &str| host.variable(name).is_some_and(|value| value.contains("://"));
+    let names = names.filter(|name| !is_link(name)).map(str::to_ascii_uppercase);
+    names.filter(|name| !is_apart(name)).any(|name| {
+        let mut parts = parts(&name);
+        scheduler.iter().all(|part| parts.next() == Some(part.as_str()))
+            // One host is also where a service is.
+            && parts.filter(|part| *part != "HOST").any(|part| {
+                matches!(
+                    word(part),
+                    Some(Word::Job | Word::Rank | Word::Node | Word::Nodes)
+                        | Some(Word::Member | Word::Members | Word::HostFile)
+                )
+            })
+    })
+}
+
+fn parts(name: &str) -> impl Iterator<Item = &str> {
+    name.split('_').filter(|part| !part.is_empty())
+}
+
+fn word(part: &str) -> Option<Word> {
+    WORDS.iter().find(|(_, parts)| parts.contains(&part)).map(|(word, _)| *word)
+}
+
+fn is_apart(name: &str) -> bool {
+    APART.iter().any(|apart| match apart.ends_with('_') {
+        true => name.starts_with(apart),
+        false => name == *apart || parts(name).any(|part| part == *apart),
+    })
+}
+
+/// What a name may be evidence of; None for nearly all.
+fn shape(name: &str) -> Option<Shape> {
+    let name = name.to_ascii_uppercase();
+    let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
+    if !name.bytes().all(is_letter) || is_apart(&name) {
+        return None;
+    }
+    let words: Vec<(&str, Option<Word>)> = parts(&name).map(|part| (part, word(part))).collect();
+    let has = |wanted: &[Word]| {
+        words.iter().any(|(_, word)| word.is_some_and(|word| wanted.contains(&word)))
+    };
+    let is_of_nodes = has(&[Word::Node, Word::Nodes]);
+    let is_of_members = is_of_nodes || has(&[Word::Rank, Word::Member, Word::Members]);
+    let is_of_any = is_of_members || has(&[Word::Peer, Word::Peers]);
+    let (_, last) = words.last()?;
+    let role = match (*last)? {
+        Word::Rank => Role::Index,
+        // Of the jobs that something numbers, each is whole.
+        Word::Index | Word::Id if has(&[Word::Job, Word::Cluster]) && !is_of_any => return None,
+        Word::Index => Role::Index,
+        Word::Id if is_of_any => Role::Index,
+        Word::Count | Word::Members | Word::Nodes | Word::Peers | Word::Size => Role::Count,
+        Word::Number if is_of_any || has(&[Word::Job, Word::Cluster]) => Role::Count,
+        Word::Member | Word::Node | Word::Peer if has(&[Word::Number, Word::Count]) => Role::Count,
+        Word::HostFile | Word::Hosts => Role::List,
+        Word::File if is_of_nodes || has(&[Word::Hosts]) => Role::List,
+        _ => return None,
+    };
+    let of = |wanted: Option<Word>| words.iter().filter(move |(_, word)| *word == wanted);
+    let fillers = of(Some(Word::Filler)).filter(|_| of(None).next().is_none());
+    let scheduler = of(None).chain(fillers).map(|(part, _)| (*part).to_owned()).collect();
+    // Hosts of replicas may be those of a service.
+    let is_of_members = match role {
+        Role::List => is_of_members || has(&[Word::HostFile, Word::File]),
+        Role::Index | Role::Count => is_of_any,
+    };
+    let is_size = *last == Some(Word::Size);
+    Some(Shape { role, scheduler, is_of_members, is_of_nodes, is_size })
+}
+
+/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path.
+pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
+    let names = host.environment().keys().filter_map(|name| name.to_str());
+    let lists = names.filter(|name| shape(name).is_some_and(|shape| shape.role == Role::List));
+    let paths = lists.filter_map(|name| host.variable(name));
+    let hosts = |path: String| {
+        let text = text(host, &path)?;
+        let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let hosts: Vec<String> = lines.filter_map(first).collect();
+        Some((path, hostlist::whole(&hosts.join(",")).join(",")))
+    };
+    paths.filter(|path| path.starts_with('/')).filter_map(hosts).collect()
+}
+
+/// The text of a file of some size: anything else may never end.
+pub(super) fn text(host: &Host, path: &str) -> Option<String> {
+    let size = host.metadata(path).filter(|found| found.is_file())?.len();
+    let is_short = usize::try_from(size).is_ok_and(|size| size <= LONGEST_FILE);
+    is_short.then(|| host.read(path).ok())?
+}

@@ -1,0 +1,84 @@
+//! The expansion of host lists as a function that a fuzzer feeds. Not part of the program.
+
+use super::{LONGEST_NAME, MOST, expand, is_whole, items, of_daemons, of_prterun, position};
+use text::fuzzing::Choices;
+
+/// Expands a list. The first byte chooses: any text, or a list that is made of the bytes and whose hosts are known.
+pub fn nodelist(data: &[u8]) -> bool {
+    let [mode, rest @ ..] = data else { return false };
+    if mode.is_multiple_of(3) {
+        known(&mut Choices(rest));
+        return true;
+    }
+    let Ok(list) = std::str::from_utf8(rest) else { return false };
+    let hosts = if mode % 3 == 1 { expand(list) } else { of_daemons(list) };
+    bounded(&hosts);
+    if mode % 3 == 1 {
+        let parts: Vec<&str> = items(list).collect();
+        assert_eq!(parts.join(","), list.trim());
+        let whole = parts.iter().all(|part| is_whole(part));
+        // Whole lists leave no bracket in a name, and what has none is a list of itself.
+        if whole {
+            assert!(!hosts.iter().any(|host| host.contains(['[', ']'])), "{hosts:?}");
+        }
+        if hosts.len() < 50 && !hosts.iter().any(|host| host.contains(['[', ']', ','])) {
+            let trimmed: Vec<&str> = hosts.iter().map(String::as_str).collect();
+            if trimmed.iter().all(|host| *host == host.trim()) {
+                assert_eq!(expand(&hosts.join(",")), hosts);
+            }
+        }
+    }
+    for host in hosts.iter().take(3) {
+        let first = hosts.iter().position(|other| other == host.trim());
+        if mode % 3 == 1 {
+            assert_eq!(position(list, host), first, "{host}");
+        }
+    }
+    if let Some(host) = of_prterun(list) {
+        assert!(!host.is_empty() && list.contains(host));
+    }
+    !hosts.is_empty()
+}
+
+fn bounded(hosts: &[String]) {
+    assert!(hosts.len() <= MOST, "{} hosts", hosts.len());
+    for host in hosts {
+        assert!(!host.is_empty() && host.len() <= LONGEST_NAME, "{} bytes", host.len());
+    }
+}
+
+/// Hosts that are written as a list by another way than they are read.
+fn known(choices: &mut Choices<'_>) {
+    let (mut list, mut hosts) = (Vec::new(), Vec::new());
+    while !choices.is_empty() && list.len() < 6 {
+        let name = choices.of(&["n", "gpu-", "rack", "a.b", "节", "x_"]);
+        let tail = choices.of(&["", "", "-ib", ".lan"]);
+        let width = choices.below(4);
+        let mut group = Vec::new();
+        for _ in 0..choices.below(3) {
+            let first = choices.below(120);
+            let last = first + choices.below(12);
+            let numbers: Vec<String> = (first..=last).map(|n| format!("{n:0width$}")).collect();
+            group.push(match numbers.as_slice() {
+                [one] => one.clone(),
+                // The width is that of the first one.
+                [one, .., end]
+                    if one.len() >= width && (one.len() == end.len() || !one.starts_with('0')) =>
+                {
+                    format!("{one}-{end}")
+                }
+                _ => numbers.join(","),
+            });
+            hosts.extend(numbers.iter().map(|number| format!("{name}{number}{tail}")));
+        }
+        if group.is_empty() {
+            list.push(format!("{name}{tail}"));
+            hosts.push(format!("{name}{tail}"));
+        } else {
+            list.push(format!("{name}[{}]{tail}", group.join(",")));
+        }
+    }
+    let text = list.join(",");
+    assert!(list.iter().all(|item| is_whole(item)), "{text}");
+    assert_eq!(expand(&text), hosts, "{text}");
+}

@@ -1,0 +1,136 @@
+//! The table of torchrun's options, each of which it also takes from a PET_ variable, and what
+//! becomes of such a variable here.
+//!
+//! Data only. Platforms set these variables (PyTorchJob's `elasticPolicy.maxRestarts` is
+//! PET_MAX_RESTARTS), and none reaches the engine: torchrun would take each as the default of its
+//! option. So each has a meaning here, or a reason why it has none. A test compares the table with
+//! the parser of the installed torch (`get_args_parser` in torch/distributed/run.py).
+
+use text::lang::Text;
+
+/// What becomes of an option that a PET_ variable gives.
+#[derive(Debug, Clone, Copy)]
+pub enum Becomes {
+    /// A platform contract reads it.
+    Claim,
+    /// It counts as this setting of ours where nothing of ours gives that.
+    Setting(&'static str),
+    /// It says how the program is started.
+    Start,
+    /// The engine torchrun gets it.
+    Passed,
+    /// The same, where the nodes meet through c10d.
+    PassedWithC10d,
+    /// Nothing is lost without it: why.
+    Needless(&'static str, &'static str),
+    /// The job may count on it: what to do instead.
+    Lost(&'static str, &'static str),
+}
+
+/// One option.
+#[derive(Debug)]
+pub struct TorchrunOption {
+    /// With hyphens, without the leading ones.
+    pub name: &'static str,
+    pub becomes: Becomes,
+}
+
+use Becomes::{Claim, Lost, Needless, Passed, PassedWithC10d, Setting, Start};
+
+const OUTPUT: Becomes = Needless(
+    "each rank's output goes to its own file; --console selects what is shown",
+    "每个 rank 的输出各存一个文件；--console 决定显示哪些",
+);
+
+macro_rules! options {
+    ($($name:literal => $becomes:expr),+ $(,)?) => {
+        /// Those that have a variable: `--numa-binding`, `--logs-specs` and `--print-completion`
+        /// have none.
+        pub const OPTIONS: &[TorchrunOption] =
+            &[$(TorchrunOption { name: $name, becomes: $becomes }),+];
+    };
+}
+
+options! {
+    "nnodes" => Claim,
+    "nproc-per-node" => Claim,
+    "node-rank" => Claim,
+    "master-addr" => Claim,
+    "master-port" => Claim,
+    "rdzv-backend" => Claim,
+    "rdzv-endpoint" => Claim,
+    "rdzv-id" => Claim,
+    "standalone" => Claim,
+    "max-restarts" => Setting("max-restarts"),
+    "log-dir" => Setting("log-dir"),
+    "module" => Start,
+    "no-python" => Start,
+    "rdzv-conf" => PassedWithC10d,
+    "local-addr" => PassedWithC10d,
+    "role" => Passed,
+    "event-log-handler" => Passed,
+    "virtual-local-rank" => Passed,
+    "shutdown-timeout" => Lost(
+        "--grace is the time of a stop",
+        "停止的时间由 --grace 指定",
+    ),
+    "monitor-interval" => Needless(
+        "the end of a rank is reported at once",
+        "rank 结束会立即得知",
+    ),
+    "start-method" => Needless(
+        "it is about functions; a rank is a program",
+        "它只对函数有意义，而 rank 是程序",
+    ),
+    "run-path" => Needless(
+        "the script runs in an interpreter of its own",
+        "脚本在自己的解释器中运行",
+    ),
+    "signals-to-handle" => Needless(
+        "the ranks get TERM, INT, HUP, QUIT, USR1 and USR2",
+        "rank 会收到 TERM、INT、HUP、QUIT、USR1 和 USR2",
+    ),
+    "redirects" => OUTPUT,
+    "tee" => OUTPUT,
+    "log-line-prefix-template" => OUTPUT,
+    "local-ranks-filter" => OUTPUT,
+    "duplicate-stdout-filters" => OUTPUT,
+    "duplicate-stderr-filters" => OUTPUT,
+}
+
+impl TorchrunOption {
+    /// `PET_MAX_RESTARTS`
+    pub fn variable(&self) -> String {
+        format!("PET_{}", self.name.replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// The option of this variable; None: torchrun has none.
+    pub fn of(variable: &str) -> Option<&'static TorchrunOption> {
+        OPTIONS.iter().find(|option| option.variable() == variable)
+    }
+
+    /// The option of this name.
+    pub fn named(name: &str) -> Option<&'static TorchrunOption> {
+        OPTIONS.iter().find(|option| option.name == name)
+    }
+
+    /// Whether torchrun takes no value for it.
+    pub fn is_switch(&self) -> bool {
+        ["standalone", "module", "no-python", "run-path", "virtual-local-rank"].contains(&self.name)
+    }
+}
+
+impl Becomes {
+    /// Why it is not used, or what replaces it.
+    pub fn because(self) -> Option<Text> {
+        match self {
+            Needless(en, zh) | Lost(en, zh) => Some(Text::new(en, zh)),
+            Claim | Setting(_) | Start | Passed | PassedWithC10d => None,
+        }
+    }
+}
+
+/// Each option with a variable: its name, and whether torchrun takes no value for it.
+pub fn torchrun_options() -> Vec<(&'static str, bool)> {
+    OPTIONS.iter().map(|option| (option.name, option.is_switch())).collect()
+}

@@ -1,0 +1,347 @@
+//! One interpreter per node that imports what the program will import, before its ranks exist. Each rank is then a
+//! fork of it, in place of a start of its own.
+//!
+//! Takes a [`Warming`]: the command line of a rank and its environment. `scout.py` finds out, in an interpreter of its
+//! own, what the program imports before its first statement that could change anything. `sitecustomize.py` imports
+//! that in the interpreter that is warmed, while `ahead.py` reads the files before it, and forks: a process that becomes the rank's shim, and below it the rank,
+//! in which the interpreter goes on as if it had just been started. A shim that the engine has started asks for both
+//! (`supervise::warmed`), and starts the rank by itself where it gets a refusal.
+//!
+//! A thread reads what the interpreter says. Nothing waits for it but [`Warmed::is_listening`] and whoever requires it.
+
+mod ahead;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
+mod kill;
+mod learned;
+mod reasons;
+mod scouted;
+mod warming;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use ahead::Reader;
+use learned::Learned;
+pub use scouted::Scouted;
+pub use warming::{ReadAhead, Target, Warming};
+
+use linux::procfs;
+use linux::random;
+use linux::sys;
+use text::lang::{Text, cause};
+
+/// Time limit for the interpreter to start.
+const STARTS: Duration = Duration::from_secs(20);
+/// Time limit for one that steps aside: it runs the exit functions of what it has imported.
+const LEAVES: Duration = Duration::from_secs(10);
+
+/// A warmed interpreter, or why there is none. Ends with [`Warmed::end`].
+#[derive(Debug)]
+pub struct Warmed {
+    shared: Arc<Shared>,
+    name: String,
+    /// Interpreter, options and program.
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The interpreter, which may have ended.
+    process: Option<procfs::Process>,
+    /// What reads ahead for it, until a rank may begin.
+    reader: Option<Reader>,
+    phase: Phase,
+    /// Nothing may start any more.
+    over: bool,
+}
+
+/// How far the interpreter is.
+#[derive(Debug, Clone, Default)]
+enum Phase {
+    /// What to import is being found out.
+    #[default]
+    Scouting,
+    /// It imports; shims may ask.
+    Listening,
+    /// Ranks are forked at once.
+    Ready,
+    /// Ranks are started as without it, because of this.
+    Aside(Text),
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+pub enum Event {
+    Scouted(Scouted),
+    /// All was imported, within this time.
+    Ready(Duration),
+    /// No rank will be forked, because of this.
+    Aside(Text),
+    /// This rank is started as without it, because of this.
+    Refused(Text),
+    /// So is the engine.
+    RefusedEngine(Text),
+}
+
+/// What would be imported.
+///
+/// # Errors
+/// Why nothing is.
+pub fn scout(warming: &Warming) -> Result<Scouted, Text> {
+    write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    let scouted = scouted::scout(warming, STARTS);
+    let _ = std::fs::remove_dir_all(&warming.folder);
+    let scouted = scouted?;
+    scouted.imports()?;
+    Ok(scouted)
+}
+
+impl Warmed {
+    /// Begins in a thread, and returns at once. `tell` hears each event, from that thread.
+    ///
+    /// # Errors
+    /// No random bytes for a name, or no thread. It lives as long as the interpreter, so it is never the caller's.
+    pub fn begin(warming: Warming, tell: impl Fn(Event) + Send + 'static) -> io::Result<Warmed> {
+        let name = format!("ranklaunch-warm-{}", random::hex::<12>()?);
+        let shared = Arc::<Shared>::default();
+        let program = warming.program().to_vec();
+        let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
+        let run = move || {
+            let told = |event: &Event| match event {
+                Event::Ready(_) => shared.set(Phase::Ready),
+                Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
+                Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => {}
+            };
+            let tell = |event: Event| {
+                if matches!(event, Event::Ready(_) | Event::Aside(_)) {
+                    shared.end_reader();
+                }
+                told(&event);
+                tell(event);
+            };
+            let Err(why) = warm(&shared, &warming, &name, &tell) else { return };
+            let (is_over, process) = {
+                let state = shared.lock();
+                (state.over, state.process.clone())
+            };
+            // The run has ended meanwhile: nothing would have been forked any more.
+            if is_over {
+                return;
+            }
+            tell(Event::Aside(why));
+            if let Some(process) = process {
+                kill::kill_after(&process, LEAVES);
+            }
+        };
+        std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
+        Ok(warmed)
+    }
+
+    /// The abstract name of the socket on which shims ask.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it runs the program of a rank with this command line; arguments of the program may be others.
+    pub fn is_for(&self, argv: &[OsString]) -> bool {
+        argv.starts_with(&self.program)
+    }
+
+    /// Waits until shims may ask. False: there is no interpreter to ask. None: it has not started in time.
+    pub fn is_listening(&self, within: Duration) -> Option<bool> {
+        match self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting)) {
+            Phase::Scouting => None,
+            Phase::Listening | Phase::Ready => Some(true),
+            Phase::Aside(_) => Some(false),
+        }
+    }
+
+    /// Waits until all is imported.
+    ///
+    /// # Errors
+    /// Why no rank will be forked.
+    pub fn is_ready(&self, within: Duration) -> Result<(), Text> {
+        let decided = |phase: &Phase| matches!(phase, Phase::Ready | Phase::Aside(_));
+        match self.shared.wait(within, decided) {
+            Phase::Ready => Ok(()),
+            Phase::Aside(why) => Err(why),
+            Phase::Scouting | Phase::Listening => Err(reasons::late(within)),
+        }
+    }
+
+    /// Ends the interpreter; ranks that it has forked go on. Waits a moment for its end.
+    pub fn end(&self) {
+        let process = {
+            let mut state = self.shared.lock();
+            state.over = true;
+            state.process.take()
+        };
+        self.shared.end_reader();
+        if let Some(process) = process {
+            kill::kill(&process);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, phase: Phase) {
+        self.lock().phase = phase;
+        self.changed.notify_all();
+    }
+
+    fn end_reader(&self) {
+        let reader = self.lock().reader.take();
+        if let Some(reader) = reader {
+            reader.end();
+        }
+    }
+
+    fn wait(&self, within: Duration, until: impl Fn(&Phase) -> bool) -> Phase {
+        let waits = |state: &mut State| !until(&state.phase);
+        let waited = self.changed.wait_timeout_while(self.lock(), within, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.phase.clone()
+    }
+}
+
+/// Runs until the interpreter has ended.
+fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
+    write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
+    let scouted = scouted::scout(warming, STARTS);
+    // Also that of a scout that was ended at its time limit: then there is no warm start, which ends the reader.
+    if let Some(reader) = Reader::of(&warming.folder) {
+        let mut state = shared.lock();
+        let over = state.over;
+        state.reader = Some(reader);
+        drop(state);
+        if over {
+            shared.end_reader();
+        }
+    }
+    let scouted = scouted?;
+    let modules = scouted.imports()?;
+    let mut added = if warming.below_python { scouted.coerced.clone() } else { BTreeMap::new() };
+    for (name, value) in [
+        ("RANKLAUNCH_WARM_LISTEN", name.to_owned()),
+        ("RANKLAUNCH_WARM_IMPORTS", modules),
+        ("RANKLAUNCH_WARM_FOLDER", scouted.folder.clone()),
+        ("RANKLAUNCH_WARM_FILE", scouted.file.clone()),
+    ] {
+        added.insert(name.to_owned(), value);
+    }
+    tell(Event::Scouted(scouted));
+    let said =
+        start(shared, warming, added).map_err(|error| reasons::not_started(cause(&error)))?;
+    // Modules after whose import the interpreter cannot be forked, and the one that it imports now.
+    let (mut blamed, mut importing) = (Vec::new(), None);
+    let learn = |modules: &[String], why: &[&str]| {
+        if let Err(error) = Learned::of(warming).leave_out(modules, why) {
+            tracing::debug!(%error, "what this run has shown is not kept");
+        }
+        reasons::of(why)
+    };
+    for line in BufReader::new(std::fs::File::from(said)).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split(' ');
+        match words.next().unwrap_or_default() {
+            "listening" => shared.set(Phase::Listening),
+            "imports" => importing = words.next().map(str::to_owned),
+            "ready" => {
+                importing = None;
+                let ms = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                tell(Event::Ready(Duration::from_millis(ms)));
+            }
+            "blames" => blamed.extend(words.next().map(str::to_owned)),
+            "aside" => {
+                let why: Vec<&str> = words.collect();
+                return Err(learn(&blamed, &why));
+            }
+            "refused" => tell(Event::Refused(reasons::of(&words.collect::<Vec<_>>()))),
+            "refused-engine" => {
+                tell(Event::RefusedEngine(reasons::of_engine(&words.collect::<Vec<_>>())));
+            }
+            // What Python says before it imports our file.
+            _ => {}
+        }
+    }
+    let is_over = shared.lock().over;
+    match importing {
+        _ if is_over => Ok(()),
+        Some(module) => Err(learn(std::slice::from_ref(&module), &["dies", &module])),
+        None => Err(reasons::ended()),
+    }
+}
+
+/// What the interpreter imports: the files of Python beside this one, as build.rs has deflated them.
+static FILES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/warm.zz"));
+
+/// Makes the folder with the files of the interpreter.
+fn write_own_files(folder: &Path) -> io::Result<()> {
+    write_files(folder, &embed::files(FILES)?)
+}
+
+/// Makes the folder with these files. After an error, as of a full disk, it is not there.
+fn write_files(folder: &Path, files: &[(String, String)]) -> io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(folder)?;
+    let written = files.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text));
+    written.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
+}
+
+/// Starts the interpreter with these variables added. Gives what it says.
+fn start(
+    shared: &Shared,
+    warming: &Warming,
+    added: BTreeMap<String, String>,
+) -> io::Result<OwnedFd> {
+    let mut environment = warming.environment();
+    environment.extend(added.into_iter().map(|(name, value)| (name.into(), value.into())));
+    let (said, say) = io::pipe()?;
+    let nothing = std::fs::File::open("/dev/null")?;
+    let streams = [nothing.into(), say.try_clone()?.into(), say.into()];
+    let mut state = shared.lock();
+    if state.over {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    let begun = sys::start(&warming.argv, &environment, streams, || {
+        sys::new_session()?;
+        sys::restore_in_child(&warming.dispositions)
+    })?;
+    state.process = procfs::process("/proc".as_ref(), begun.pid);
+    Ok(said.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_filled_does_not_stay() {
+        let above = tempfile::tempdir().expect("a folder");
+        let folder = above.path().join("warm");
+        let missing =
+            ["first.py", "nowhere/second.py"].map(|name| (name.to_owned(), String::new()));
+        write_files(&folder, &missing).expect_err("there is no such folder");
+        assert!(!folder.exists());
+        write_own_files(&folder).expect("written");
+        // That of somebody else is neither used nor removed.
+        write_own_files(&folder).expect_err("it is there already");
+        assert!(folder.join("watch.py").exists());
+    }
+}

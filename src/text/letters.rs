@@ -1,0 +1,93 @@
+//! Letters that are not what they look like: those that are not seen but change what is (control
+//! characters, directions, no width), and those that stand for one of ASCII.
+
+/// Whether a letter may not stand in a name or a text of somebody else: a terminal obeys it, it turns
+/// the direction of what follows (`U+202E`), breaks the line, or is not seen at all. Unicode's `Cc`, `Zl`
+/// and `Zp`, and of `Cf` what is no part of a script.
+pub fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// The letter of ASCII for which an editor, a web page or an input method writes this one: quotes,
+/// dashes, spaces, and letters, digits and signs in full width. None for brackets and commas in full
+/// width, which are Chinese.
+pub fn meant(letter: char) -> Option<char> {
+    Some(match letter {
+        '\u{201c}'..='\u{201f}' | '\u{ab}' | '\u{bb}' => '"',
+        '\u{2018}'..='\u{201b}' => '\'',
+        '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
+        '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        '＂' | '＇' | '－' | '＝' | '＿' | '０'..='９' | 'Ａ'..='Ｚ' | 'ａ'..='ｚ' => {
+            char::from_u32(u32::from(letter) - 0xfee0)?
+        }
+        _ => return None,
+    })
+}
+
+/// `“ (U+201C)`; a space is not shown.
+pub fn named(letter: char) -> String {
+    let number = format!("U+{:04X}", u32::from(letter));
+    if meant(letter) == Some(' ') { number } else { format!("{letter} ({number})") }
+}
+
+/// The first letter of a message that stands for another ([`meant`]). A dash only before a word, since
+/// `1–3` is a range.
+pub fn unmeant(message: &str) -> Option<(char, char)> {
+    let mut before = ' ';
+    let mut rest = message.chars();
+    while let Some(letter) = rest.next() {
+        let next = rest.clone().next().unwrap_or(' ');
+        let begins_a_word = !before.is_alphanumeric() && next.is_alphabetic();
+        match meant(letter) {
+            Some('-') if !begins_a_word => {}
+            Some(other) => return Some((letter, other)),
+            None => {}
+        }
+        before = letter;
+    }
+    // As messages escape it.
+    let escaped = |letter: char| message.contains(&*letter.escape_unicode().to_string());
+    ['\u{a0}', '\u{3000}'].into_iter().find(|letter| escaped(*letter)).map(|letter| (letter, ' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_that_stands_for_another_is_found_where_it_is_meant_so() {
+        for (message, expected) in [
+            ("--nnodes is `“2”`", Some('“')),
+            ("is `‘2’`", Some('‘')),
+            ("is `＂2`", Some('＂')),
+            ("is `２`", Some('２')),
+            ("a\u{a0}b", Some('\u{a0}')),
+            (r"is `2\u{a0}`", Some('\u{a0}')),
+            (r"is `2\u{3000}`", Some('\u{3000}')),
+            ("there is no subcommand `–nnodes`", Some('–')),
+            ("`——nnodes`", Some('—')),
+            ("nodes 1–3 never connected", None),
+            ("nodes − 1", None),
+            ("/data/训练（一）：终，版/a.py", None),
+            ("it's \"a\" -b --c", None),
+        ] {
+            assert_eq!(unmeant(message).map(|(letter, _)| letter), expected, "{message}");
+        }
+        let all = "“”„«»‘’–—＂＇－＝＿０９ＡＺａｚ";
+        let meant: String = all.chars().filter_map(meant).collect();
+        assert_eq!(meant, r#""""""''--"'-=_09AZaz"#);
+        assert_eq!([named('“'), named('\u{a0}')], ["“ (U+201C)", "U+00A0"]);
+    }
+}

@@ -1,0 +1,20 @@
+//! Text for people and the words it is made of: both languages, colours, columns, escapes, masks of secrets, ranks and
+//! ranges. Knows no file, no process and no other crate of ranklaunch.
+
+#![deny(unsafe_code)]
+
+pub mod annotations;
+pub mod columns;
+pub mod escape;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzzing;
+pub mod lang;
+pub mod letters;
+pub mod mask;
+pub mod nearest;
+pub mod pattern;
+pub mod ranges;
+pub mod rank;
+pub mod run_id;
+pub mod style;
+pub mod version;

@@ -1,0 +1,67 @@
+//! The hiding of secrets as a function that a fuzzer feeds. Not part of the program.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+
+use serde_json::Value;
+
+use super::{MASK, mask_args, mask_file, mask_json, mask_value};
+
+const SECRET: &str = "hunter2-hunter2";
+
+/// A file or a command line. The first byte chooses which.
+///
+/// A secret under its own name is hidden, whatever stands beside it; nothing but what is hidden changes.
+pub fn mask(data: &[u8]) -> bool {
+    let [mode, bytes @ ..] = data else { return false };
+    match mode % 4 {
+        0 => {
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            let masked = mask_file(&text);
+            // Nothing but what is hidden changes: between the masks stand parts of the text, in their order.
+            let mut rest = text.as_str();
+            for part in masked.split(MASK) {
+                let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} of {text:?}"));
+                rest = &rest[at + part.len()..];
+            }
+            // A line of its own in a file of variables.
+            let plain = |letter: char| letter.is_alphanumeric() || "_=\n -.".contains(letter);
+            if text.chars().all(plain) {
+                let masked = mask_file(&format!("{text}\nHF_TOKEN={SECRET}\n"));
+                assert!(!masked.contains(SECRET), "{masked}");
+            }
+            masked != text
+        }
+        1 => {
+            // Whatever the other words are, an option of its own hides its value.
+            let mut words: Vec<OsString> = words(bytes);
+            words.insert(0, "python".into());
+            words.push(format!("--api_key={SECRET}").into());
+            let masked = mask_args(&words);
+            assert_eq!(masked.len(), words.len());
+            let last = masked.last().expect("a word").to_string_lossy();
+            assert!(!last.contains(SECRET), "{masked:?}");
+            masked != words
+        }
+        2 => {
+            let value = OsStr::new(std::str::from_utf8(bytes).unwrap_or_default());
+            let masked = mask_value("PLAIN", value);
+            assert_eq!(mask_value("HF_TOKEN", OsStr::new(SECRET)), MASK);
+            masked != value
+        }
+        _ => {
+            let Ok(inner) = serde_json::from_slice::<Value>(bytes) else { return false };
+            let mut document = serde_json::json!({ "a": inner, "HF_TOKEN": SECRET });
+            mask_json(&mut document);
+            assert!(document["HF_TOKEN"] == MASK, "{document}");
+            let once = document.clone();
+            mask_json(&mut document);
+            assert_eq!(document, once);
+            true
+        }
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<OsString> {
+    bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
+}

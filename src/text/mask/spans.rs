@@ -1,0 +1,43 @@
+//! The parts of one text that are not shown.
+//!
+//! Every reader of this room only marks parts, so the shown text differs from the original only
+//! in the marked parts.
+
+use std::ops::Range;
+
+/// What is shown in place of a hidden value.
+pub const MASK: &str = "***";
+
+/// Marked parts of one text, by bytes.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    hidden: Vec<Range<usize>>,
+}
+
+impl Spans {
+    /// Marks `length` bytes from `at`; nothing if `length` is 0.
+    pub(super) fn hide(&mut self, at: usize, length: usize) {
+        if length > 0 {
+            self.hidden.push(at..at + length);
+        }
+    }
+
+    /// The text without its marked parts.
+    pub(super) fn apply(mut self, text: &str) -> String {
+        self.hidden.sort_by_key(|span| (span.start, span.end));
+        let mut shown = String::with_capacity(text.len());
+        let mut done = 0;
+        let mut masked_to = None;
+        for span in self.hidden {
+            // Overlapping and touching parts are one.
+            if masked_to.is_none_or(|end| span.start > end) {
+                shown.push_str(text.get(done..span.start).unwrap_or_default());
+                shown.push_str(MASK);
+            }
+            done = done.max(span.end);
+            masked_to = Some(done);
+        }
+        shown.push_str(text.get(done..).unwrap_or_default());
+        shown
+    }
+}

@@ -1,0 +1,78 @@
+//! Regular expressions over bytes, as all of this program are compiled.
+//!
+//! Without Unicode: what is searched may be any bytes, and the tables that `\d`, `\w` and `(?i)` would need are not in
+//! the executable. Tests have these tables through their own dependencies, so a pattern that is compiled past this file
+//! would work in them alone: `clippy.toml` forbids it.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::lang::Text;
+use crate::text;
+
+/// Compiles a pattern: `\d`, `\w`, `\b` and `(?i)` mean ASCII, other letters mean their bytes.
+pub fn compile(pattern: &str) -> Result<Regex, regex::Error> {
+    of_bytes(pattern).build()
+}
+
+/// The same for a pattern from elsewhere, of at most this many bytes when it is compiled.
+pub fn compile_within(limit: usize, pattern: &str) -> Result<Regex, regex::Error> {
+    of_bytes(pattern).size_limit(limit).build()
+}
+
+fn of_bytes(pattern: &str) -> RegexBuilder {
+    #[expect(clippy::disallowed_methods, reason = "the one place")]
+    let mut builder = RegexBuilder::new(pattern);
+    builder.unicode(false);
+    builder
+}
+
+/// What is wrong with a pattern, in one line of the library.
+pub fn flaw(error: &regex::Error) -> String {
+    // The lines above the last one point at the place with a caret.
+    let error = error.to_string();
+    error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+/// What such a pattern may have.
+pub fn syntax() -> Text {
+    text!(
+        "write it in the syntax of Rust's regex crate, for bytes: no look-around, no back-references, no \\p{{…}}; letters other than ASCII in brackets are (?u:[…])",
+        "请按 Rust 的 regex 库的语法书写，按字节匹配：不支持环视、反向引用和 \\p{{…}}；方括号中的非 ASCII 字符请写成 (?u:[…])"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_those_of_ascii_and_other_letters_are_bytes() {
+        for (pattern, line, holds) in [
+            (r"^step \d+$", "step 12", true),
+            // A Devanagari digit and a long s, which Unicode counts in.
+            (r"^step \d+$", "step \u{966}", false),
+            (r"(?i)^STEP", "step", true),
+            (r"(?i)^STEP", "\u{17f}tep", false),
+            (r"第\d+步", "第3步", true),
+            (r"(?i)错误 OOM", "错误 oom", true),
+            (r"^(?u:[步轮])$", "轮", true),
+            (r"\w", "步", false),
+        ] {
+            let compiled = compile(pattern).expect(pattern);
+            assert_eq!(compiled.is_match(line.as_bytes()), holds, "{pattern} in {line}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_told_in_one_line() {
+        for (pattern, what) in [
+            ("(", "unclosed group"),
+            ("[步]", "Unicode not allowed here"),
+            (r"\p{L}", "Unicode not allowed here"),
+            (r"(?:\d{1000}){1000}", "Compiled regex exceeds size limit of 10485760 bytes."),
+        ] {
+            assert_eq!(flaw(&compile(pattern).expect_err(pattern)), what);
+        }
+        assert!(compile_within(100, "a{1000}").is_err() && compile("a{1000}").is_ok());
+    }
+}
