@@ -23,7 +23,6 @@ use super::own_report::RunReport;
 use super::run_mark::MarkSlot;
 use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
-use super::status_feed;
 use super::warm_slot::WarmSlot;
 use linux::host::Host;
 use linux::sys::{Dispositions, PollFd, PollFlags, poll};
@@ -247,11 +246,6 @@ async fn refuse_settings(
     }
     console.flush(LAST_WORDS);
     let ending = report::refused(refusal);
-    let board = StatusBoard::new(collect::hostname(&Host::live()));
-    board.judged(status_feed::end_status(&ending, code));
-    if let Some(line) = exported::spans_of(&Host::live(), &board, None, LAST_WORDS).await {
-        console.say(&closing::line(&line, lang));
-    }
     if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
         let Text { en, zh } = lang::cause(&error);
         let text = text!("cannot write the termination message: {en}", "无法写入终止消息：{zh}");

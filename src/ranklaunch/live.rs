@@ -9,7 +9,6 @@ use super::clock::Clock;
 use super::conductor::{Earlier, Ended, Phases, Start};
 use super::context::{Context, GuardChannel, until_stop};
 use super::end::Rest;
-use super::exported;
 use super::job_verdict::unreplaced;
 use super::notify_peers;
 use super::observed::{self, Observed};
@@ -115,14 +114,10 @@ impl Phases for Live<'_> {
     async fn finish(&self, ready: &mut Ready, rest: Option<Rest>, is_last: bool) {
         self.context.enter(Phase::Finishing);
         let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
-        let spans = exported::send_spans(self.context, clock.left_for_answer(EndStep::Record));
         let session = ready.session.take();
         if is_last && let Some(rest) = rest {
-            let write = async {
-                rest.finish(self.context).await;
-                run_report::write(self.context, session, clock).await;
-            };
-            tokio::join!(write, spans);
+            rest.finish(self.context).await;
+            run_report::write(self.context, session, clock).await;
             return;
         }
         let close = async {
@@ -135,7 +130,7 @@ impl Phases for Live<'_> {
                 rest.finish(self.context).await;
             }
         };
-        tokio::join!(close, write, spans);
+        tokio::join!(close, write);
     }
 
     fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, NextAttempt> {
@@ -200,11 +195,7 @@ impl Phases for Live<'_> {
     }
 
     async fn close(&self, clock: Option<Clock>) {
-        let finished = clock.is_some();
         let clock = clock.unwrap_or_else(|| self.clock());
-        if !finished {
-            exported::send_spans(self.context, clock.left_for_answer(EndStep::Record)).await;
-        }
         self.context.enter(Phase::Ended);
         self.context.warm.end();
         self.context.journal.close(clock.left_for_answer(EndStep::Record));

@@ -1,22 +1,19 @@
-//! What is known of a running job, for other systems: metrics, probes and traces.
+//! What is known of a running job, for other systems: metrics, probes and the status of a TrainJob.
 //!
-//! Takes the [`StatusBoard`](crate::status::StatusBoard) and how far the job is; gives answers over HTTP, spans
-//! of OTLP and the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
+//! Takes the [`StatusBoard`](crate::status::StatusBoard) and how far the job is; gives answers over HTTP and
+//! the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a bounded
 //! amount of memory, and never time of a rank or of what supervises.
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod openmetrics;
-mod otlp;
 mod pages;
-mod post;
 mod request;
 mod server;
 #[cfg(test)]
 mod tests;
 mod trainjob;
+mod url;
 
-pub use otlp::{OtlpTarget, spans_json};
-pub use post::{HttpUrl, PostError, post};
 pub use server::HttpServer;
 pub use trainjob::{TrainJobTarget, is_taken, trainer_status};

@@ -1,19 +1,16 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::openmetrics::{Format, render};
-use super::otlp::{OtlpTarget, spans_json};
-use super::post::{HttpUrl, PostError, post};
 use super::request::{Bad, is_loopback, parse};
 use super::server::HttpServer;
-use crate::status::{
-    EndStatus, GpuStatus, NodeStatus, Phase, PhaseTime, RankState, RunStatus, SlowStatus,
-    StatusBoard,
-};
+use super::trainjob::TrainJobTarget;
+use super::url::HttpUrl;
+use crate::status::{GpuStatus, NodeStatus, Phase, RankState, RunStatus, SlowStatus, StatusBoard};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};
 use verdict::outcome::Notice;
@@ -274,163 +271,24 @@ fn nothing_listens_after_the_end() {
     }
 }
 
-fn target(pairs: &[(&str, &str)]) -> Result<Option<OtlpTarget>, Text> {
-    let pairs: BTreeMap<&str, &str> = pairs.iter().copied().collect();
-    OtlpTarget::of(|name| pairs.get(name).map(|value| (*value).to_owned()))
-}
-
 #[test]
-fn the_standard_variables_are_understood() {
-    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/");
-    assert_eq!(target(&[]), Ok(None));
-    assert_eq!(target(&[endpoint, ("OTEL_SDK_DISABLED", "TRUE")]), Ok(None));
-    assert_eq!(target(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]), Ok(None));
-    let url = |pairs: &[(&str, &str)]| target(pairs).expect("understood").expect("wanted").url;
-    assert_eq!(url(&[endpoint]), "http://c:4318/v1/traces");
-    let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://d:1/x");
-    assert_eq!(url(&[endpoint, traces]), "http://d:1/x");
-    let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20a, x = y");
-    let headers = target(&[endpoint, headers]).expect("understood").expect("wanted").headers;
-    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    assert_eq!(headers, [pair("authorization", "Bearer a"), pair("x", "y")]);
-    assert!(target(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).is_err());
-    assert!(target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c")]).is_err());
-}
-
-/// Each is printed, and stands in the journal.
-#[test]
-fn an_address_is_quoted_without_its_secrets() {
-    let said = |text: Text| {
-        assert!(!text.en.contains("S3CR3T") && !text.zh.contains("S3CR3T"), "{text:?}");
-        text.en.into_owned()
-    };
-    let refused = HttpUrl::parse("http://me:S3CR3T@c:4318/v1/traces").expect_err("no user");
-    assert!(said(refused.text()).contains("http://***@c:4318/v1/traces"));
-    for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "https://c/?token=S3CR3T"] {
-        let why = target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]).expect_err("no http");
-        assert!(said(why).contains("***"), "{url}");
-    }
-}
-
-#[test]
-fn what_the_user_says_of_the_resource_wins_and_each_key_is_there_once() {
-    let target = target(&[
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
-        ("OTEL_SERVICE_NAME", "training"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "host.name=mine,service.name=other,a=1,a=2"),
-    ]);
-    let target = target.expect("understood").expect("wanted");
-    let phase = PhaseTime { phase: Phase::Running, attempt: 0, began_ms: 5, ended_ms: None };
-    let document = spans_json(&target, &status(), &[phase]).expect("spans");
-    let attributes = document["resourceSpans"][0]["resource"]["attributes"].as_array();
-    let attributes: Vec<(&str, &str)> = attributes
-        .expect("attributes")
-        .iter()
-        .filter_map(|one| Some((one["key"].as_str()?, one["value"]["stringValue"].as_str()?)))
-        .collect();
-    let version = env!("CARGO_PKG_VERSION");
-    let expected = [
-        ("a", "2"),
-        ("host.name", "mine"),
-        ("service.name", "training"),
-        ("service.version", version),
-    ];
-    assert_eq!(attributes, expected);
-}
-
-fn spans(target: &OtlpTarget, node: u32) -> Vec<Value> {
-    let mut status = status();
-    if let Some(run) = &mut status.run {
-        run.node = node;
-    }
-    status.end = Some(EndStatus {
-        code: 1,
-        id: "rank.exit".to_owned(),
-        cause: Some("cuda_oom".to_owned()),
-        rank: None,
-        node: None,
-        text: Text::same("rank 3"),
-    });
-    let phase =
-        |phase, attempt, began_ms, ended_ms| PhaseTime { phase, attempt, began_ms, ended_ms };
-    let phases = [
-        phase(Phase::Running, 1, 5, Some(8)),
-        phase(Phase::Finishing, 1, 8, Some(10)),
-        phase(Phase::Pausing, 1, 10, Some(15)),
-        phase(Phase::Launching, 2, 15, Some(20)),
-        phase(Phase::Running, 2, 20, Some(22)),
-        phase(Phase::Finishing, 2, 22, None),
-    ];
-    let document = spans_json(target, &status, &phases).expect("spans");
-    let spans = &document["resourceSpans"][0]["scopeSpans"][0]["spans"];
-    spans.as_array().expect("spans").clone()
-}
-
-#[test]
-fn an_attempt_is_a_span_with_its_phases() {
-    let plain = target(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c")]).expect("one").expect("one");
-    let all = spans(&plain, 1);
-    let names: Vec<_> = all.iter().map(|span| span["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["node 1 attempt 2", "pausing", "launching", "running", "finishing"]);
-    let [root, first, ..] = all.as_slice() else { panic!("two") };
-    assert_eq!(
-        (&root["startTimeUnixNano"], &first["endTimeUnixNano"]),
-        (&json!("10000000"), &json!("15000000"))
-    );
-    assert_eq!(root["status"], json!({ "code": 2, "message": "rank 3" }));
-    assert!(root["parentSpanId"].is_null() && first["parentSpanId"] == root["spanId"]);
-    let other = spans(&plain, 0);
-    assert_eq!(other[0]["traceId"], root["traceId"], "the nodes of a run have one trace");
-    assert_ne!(other[0]["spanId"], root["spanId"]);
-    assert_eq!(root["traceId"].as_str().map(str::len), Some(32));
-    assert_eq!(root["spanId"].as_str().map(str::len), Some(16));
-    let (trace, span) = ("a".repeat(32), "b".repeat(16));
-    let parent = format!("00-{trace}-{span}-01");
-    let pairs = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"), ("TRACEPARENT", parent.as_str())];
-    let below = spans(&target(&pairs).expect("one").expect("one"), 1);
-    assert_eq!((&below[0]["traceId"], &below[0]["parentSpanId"]), (&json!(trace), &json!(span)));
-}
-
-#[tokio::test]
-async fn a_document_is_posted_within_its_time() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let url = HttpUrl::parse(&format!("http://localhost:{port}/v1/traces")).expect("a URL");
-    let here = [IpAddr::from(Ipv4Addr::LOCALHOST)];
-    let collector = std::thread::spawn(move || {
-        let mut asked = Vec::new();
-        for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 429 Too Many\r\n\r\n", "SSH-2.0\r\n"] {
-            let (mut stream, _) = listener.accept().expect("a client");
-            let mut request = Vec::new();
-            while !request.ends_with(b"{}") {
-                let mut bytes = [0; 512];
-                let count = stream.read(&mut bytes).expect("readable");
-                assert!(count > 0, "{request:?}");
-                request.extend_from_slice(&bytes[..count]);
-            }
-            stream.write_all(answer.as_bytes()).expect("answered");
-            asked.push(String::from_utf8(request).expect("text"));
-        }
-        // The last one gets no answer.
-        (listener.accept().expect("a client"), asked)
-    });
-    let headers = [("x".to_owned(), "y\r\nz: 1".to_owned())];
-    post(&url, &here, &headers, b"{}", SOON).await.expect("taken");
-    for code in ["429", "SSH"] {
-        let refused = post(&url, &here, &[], b"{}", SOON).await.expect_err("refused");
-        assert!(matches!(&refused, PostError::Refused(line) if line.contains(code)), "{refused:?}");
-    }
-    let late = post(&url, &here, &[], b"{}", Duration::from_millis(50)).await.expect_err("late");
-    assert!(matches!(late, PostError::Late(_)), "{late:?}");
-    let (_, asked) = collector.join().expect("it ran");
-    assert!(asked[0].starts_with("POST /v1/traces HTTP/1.1\r\nHost: localhost:"), "{}", asked[0]);
-    assert!(asked[0].contains("\r\nx: yz: 1\r\n"), "{}", asked[0]);
+fn a_url_is_read_by_its_parts() {
     for url in ["ftp://a/", "http://", "http://a:x/", "http://u@a/", "http://a b/", "a:1"] {
-        assert!(HttpUrl::parse(url).is_err(), "{url}");
+        assert_eq!(HttpUrl::parse(url), None, "{url}");
     }
     let ports = ["http://a/", "https://a/"].map(|url| HttpUrl::parse(url).expect("a URL").port);
     assert_eq!(ports, [80, 443]);
     assert_eq!(HttpUrl::parse("http://[::1]:4318").expect("a URL").host, "::1");
+}
+
+/// It is printed, and stands in the journal.
+#[test]
+fn an_address_is_quoted_without_its_secrets() {
+    for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "ftp://c/?token=S3CR3T"] {
+        let variable = |name: &str| (name == super::trainjob::URL).then(|| url.to_owned());
+        let Text { en, zh } = TrainJobTarget::of(variable).expect_err("no address");
+        assert!(en.contains("***") && !en.contains("S3CR3T") && !zh.contains("S3CR3T"), "{en}");
+    }
 }
 
 #[test]

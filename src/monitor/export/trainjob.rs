@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::post::{HttpUrl, is_success, without_secrets};
+use super::url::{HttpUrl, is_success, without_secrets};
 use crate::watch::JobProgress;
 use text::lang::Text;
 use text::text;
 
-const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
+pub(super) const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 const CA: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
 const TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
 
@@ -40,7 +40,7 @@ impl TrainJobTarget {
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<TrainJobTarget>, Text> {
         let given = |name| variable(name).map(|value| value.trim().to_owned());
         let Some(url) = given(URL).filter(|url| !url.is_empty()) else { return Ok(None) };
-        let parsed = HttpUrl::parse(&url).map_err(|_| {
+        let parsed = HttpUrl::parse(&url).ok_or_else(|| {
             let url = without_secrets(&url);
             text!(
                 "no progress is posted: {URL}={url} is not of the form https://HOST:PORT/PATH",

@@ -9,7 +9,7 @@ use super::node::{
     EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
     SlowStatus, Standstill,
 };
-use super::phase::{Phase, PhaseSpan, PhaseTime, Phases, ms};
+use super::phase::{Phase, Phases, ms};
 use crate::watch::{Reason, Sample, SlowNews};
 use text::lang::Text;
 use text::rank::{GlobalRank, RankId};
@@ -313,18 +313,6 @@ impl StatusBoard {
         if let Some(wake) = wake {
             wake();
         }
-    }
-
-    /// The phases up to now.
-    pub fn phases(&self) -> Vec<PhaseTime> {
-        let state = self.state();
-        let time = |(span, ended): (PhaseSpan, Option<Instant>)| PhaseTime {
-            phase: span.phase,
-            attempt: span.attempt,
-            began_ms: state.ms_of(span.began),
-            ended_ms: ended.map(|at| state.ms_of(at)),
-        };
-        state.phases.all().map(time).collect()
     }
 
     fn now_ms(&self) -> u64 {

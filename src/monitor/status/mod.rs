@@ -22,7 +22,6 @@ pub use node::{
     EndStatus, GpuStatus, HcaStatus, InterfaceStatus, LogStatus, MemoryStatus, NodeStatus,
     RankState, RankStatus, RunStatus, SlowStatus, Standstill,
 };
-pub use phase::PhaseTime;
 pub use phase::{Ledger, Phase};
 
 /// Nodes of which node 0 hears in a second while somebody looks there. 1000 a second cost 1.5 % of a core above the

@@ -1,6 +1,5 @@
 //! The phases of a launch as a viewer sees them, and how long each took.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -119,24 +118,9 @@ impl Ledger {
     }
 }
 
-/// A phase by the node's clock, in milliseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PhaseTime {
-    pub phase: Phase,
-    pub attempt: u32,
-    pub began_ms: u64,
-    /// None: it lasts.
-    pub ended_ms: Option<u64>,
-}
-
-/// Phases that are kept; a job that restarts for weeks has more.
-const KEPT: usize = 512;
-
-/// The phases up to now.
+/// The phase that lasts, and where the time up to now went.
 #[derive(Debug)]
 pub(super) struct Phases {
-    /// Each with its end.
-    past: VecDeque<(PhaseSpan, Instant)>,
     current: PhaseSpan,
     /// Of the past.
     ledger: Ledger,
@@ -152,7 +136,6 @@ impl Phases {
     pub(super) fn new(now: Instant) -> Phases {
         let current = PhaseSpan { phase: Phase::Starting, attempt: 0, began: now };
         Phases {
-            past: VecDeque::new(),
             current,
             ledger: Ledger::default(),
             running: Duration::ZERO,
@@ -163,12 +146,6 @@ impl Phases {
 
     pub(super) fn current(&self) -> PhaseSpan {
         self.current
-    }
-
-    /// All, each with its end; the last one lasts.
-    pub(super) fn all(&self) -> impl Iterator<Item = (PhaseSpan, Option<Instant>)> {
-        let past = self.past.iter().map(|(span, ended)| (*span, Some(*ended)));
-        past.chain([(self.current, None)])
     }
 
     /// False if this is the phase already, or the last one was.
@@ -187,10 +164,6 @@ impl Phases {
             let lost = ms(std::mem::take(&mut self.running));
             self.ledger.failed_attempts_ms = self.ledger.failed_attempts_ms.saturating_add(lost);
         }
-        if self.past.len() >= KEPT {
-            self.past.pop_front();
-        }
-        self.past.push_back((current, now));
         self.current = PhaseSpan { phase, attempt, began: now };
         true
     }
