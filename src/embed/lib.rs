@@ -1,6 +1,5 @@
 //! Files that a crate's build script deflates into its output and the program inflates: texts to a quarter of their size,
-//! read only where a person asks or a job has failed, and the node-probe to less than a half, read once where there may
-//! be a driver to ask.
+//! read only where a person asks or a job has failed.
 
 #![deny(unsafe_code)]
 

@@ -46,7 +46,8 @@ fn main() -> Result<(), Failure> {
     };
     let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
     let needs = needs_of(&bytes)?;
-    fs::write(folder.join("node-probe.zz"), embed::deflated(&bytes)?)?;
+    // Whole: inflating it would take milliseconds of each start on a node with GPUs.
+    fs::write(folder.join("node-probe"), &bytes)?;
     println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={}", needs.interpreter);
     println!(
         "cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=asks NVML where the node has glibc {} or newer, else counts device nodes",

@@ -23,7 +23,7 @@ use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_sig
 
 pub use answer::Answer;
 pub use answer::{
-    CallError, GpuProcess, Health, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, WatchLine,
+    CallError, GpuProcess, Health, LIBRARIES, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, WatchLine,
 };
 
 pub use watch::{Waited, WatchLines, WatchProbe};

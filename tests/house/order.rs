@@ -17,7 +17,7 @@ const CRATES: &[(&str, &str)] = &[
     ("verdict", "text"),
     ("diagnose", "embed text linux verdict"),
     ("settings", "text linux verdict diagnose"),
-    ("node", "embed text linux verdict settings"),
+    ("node", "text linux verdict settings"),
     ("plan", "text linux verdict settings node"),
     ("lint", "text linux verdict settings plan"),
     ("muster", "text linux verdict settings plan"),

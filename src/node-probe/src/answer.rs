@@ -5,6 +5,24 @@
 
 use serde::{Deserialize, Serialize};
 
+/// NVML's library: its SONAME for the loader's own search, then where container runtimes, GKE,
+/// distributions, cluster managers and WSL put it outside that search.
+pub const LIBRARIES: &[&str] = &[
+    "libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/lib64/nvidia/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib/libnvidia-ml.so.1",
+    "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
+    "/cm/local/apps/cuda/libs/current/lib64/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+];
+
 /// The whole document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

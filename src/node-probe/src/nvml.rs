@@ -18,27 +18,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t, nvmlMemory_t, nvmlReturn_t,
 };
 
-use crate::answer::{CallError, NvmlAnswer, NvmlGpu};
+use crate::answer::{CallError, LIBRARIES, NvmlAnswer, NvmlGpu};
 use crate::call::failed;
 use crate::health;
-
-/// The SONAME for the loader's own search, then where container runtimes, GKE,
-/// distributions, cluster managers and WSL put it outside that search.
-const LIBRARIES: &[&str] = &[
-    "libnvidia-ml.so.1",
-    "/usr/lib64/libnvidia-ml.so.1",
-    "/usr/lib64/nvidia/libnvidia-ml.so.1",
-    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
-    "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
-    "/usr/lib/aarch64-linux-gnu/nvidia/current/libnvidia-ml.so.1",
-    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
-    "/usr/local/nvidia/lib/libnvidia-ml.so.1",
-    "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
-    "/cm/local/apps/cuda/libs/current/lib64/libnvidia-ml.so.1",
-    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-    "/run/opengl-driver/lib/libnvidia-ml.so.1",
-];
 
 /// Names another library for this node; the launcher forwards it.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";

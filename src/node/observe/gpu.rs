@@ -5,6 +5,7 @@
 //! never open a device of a driver that hangs. Which GPUs a job uses or excludes is decided in
 //! `src/plan/devices/choose.rs`.
 
+mod absent;
 mod assumed;
 mod fallback;
 mod faults;
@@ -129,12 +130,25 @@ pub(super) fn read_fallbacks(host: &Host) {
 
 fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     let mut hung = false;
-    match nvml(host, mode, timeout) {
+    // Where GPUs are requested, all that NVML says of their absence is told.
+    let is_needless = mode == ProbeMode::Auto
+        && host.is_live()
+        && facts.requested_by.is_empty()
+        && library(host).is_none()
+        && absent::is_absent(host);
+    match (!is_needless).then(|| nvml(host, mode, timeout)).flatten() {
         Some(Ok(answer)) => {
             if take_nvml(host, answer, facts) {
                 return;
             }
         }
+        None if is_needless => facts.attempts.push((
+            GpuSource::Nvml,
+            text!(
+                "not asked, since no device, module or library of an NVIDIA driver is here",
+                "未查询：这里没有 NVIDIA 驱动的设备、内核模块或库"
+            ),
+        )),
         None => facts.attempts.push((
             GpuSource::Nvml,
             text!("not queried for a copied root", "对拷贝的根目录不查询"),

@@ -21,7 +21,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use linux::sys::execute::execute_descriptor;
 use settings::ProbeMode;
 
-static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe.zz"));
+static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
 
 /// argv\[0\] and the name of file and memfd, as `ps` shows it.
 const NAME: &str = "ranklaunch-node-probe";
@@ -206,7 +206,7 @@ impl Temporary {
         // create_new neither follows a link nor opens an existing file.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
         let temporary = Temporary(path);
-        file.write_all(&embed::bytes(DEFLATED)?)?;
+        file.write_all(PROBE)?;
         Ok(temporary)
     }
 }
@@ -227,7 +227,7 @@ fn memory() -> io::Result<OwnedFd> {
         other => other?,
     };
     let mut file = File::from(memory);
-    file.write_all(&embed::bytes(DEFLATED)?)?;
+    file.write_all(PROBE)?;
     Ok(file.into())
 }
 
