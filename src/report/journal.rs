@@ -75,9 +75,9 @@ impl Journal {
     /// Records all `tracing` events from now on.
     pub fn begin() -> Journal {
         let journal = Journal::new();
-        // Of libraries only warnings and errors.
+        // All own crates begin with this name; of libraries only warnings and errors.
         let own = Targets::new()
-            .with_target(env!("CARGO_PKG_NAME"), Level::DEBUG)
+            .with_target("ranklaunch", Level::DEBUG)
             .with_default(Level::WARN);
         let lines = tracing_subscriber::fmt::layer()
             .json()
