@@ -1,4 +1,5 @@
-//! What is seen of a job while it runs, and told to who asks: samples, rules, hangs, status, metrics, the history of a run.
+//! Observations of a job while it runs, reported to callers that ask: samples, rules, hangs, status, metrics, the
+//! history of a run.
 
 #![deny(unsafe_code)]
 

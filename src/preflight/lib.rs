@@ -1,5 +1,5 @@
-//! What is decided and done on a node before its ranks start: the decision with its checks, the end of stale processes,
-//! ports and files that are made ready.
+//! Decisions and actions on a node before its ranks start: the decision with its checks, the end of stale processes,
+//! and the preparation of ports and files.
 
 #![deny(unsafe_code)]
 

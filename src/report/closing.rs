@@ -12,7 +12,7 @@ use text::style::{Style, paint};
 use text::text;
 use verdict::{Class, Id, Refusal, Warning, by_importance};
 
-/// What the closing block shows beside the verdict.
+/// Contents of the closing block beside the verdict.
 #[derive(Debug)]
 pub struct Closing<'a> {
     pub ending: &'a Ending,
@@ -29,7 +29,7 @@ pub struct Closing<'a> {
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
-    /// What this console warned of before, for a failure.
+    /// Earlier warnings on this console, for a failure.
     pub warnings: &'a [Warning],
     pub lang: Lang,
 }
@@ -93,7 +93,7 @@ pub fn block(closing: &Closing<'_>) -> String {
             None => text!("exit code {exit_code} ({id})", "退出码 {exit_code}（{id}）"),
         };
         let _ = writeln!(out, "   {}", code.get(lang));
-        // Who stopped the job knows why it ended.
+        // The sender of a stop knows why the job ended.
         if ending.class != Class::Stopped {
             push_warnings(&mut out, closing.warnings, lang);
         }
@@ -129,7 +129,7 @@ fn push_warnings(out: &mut String, warnings: &[Warning], lang: Lang) {
     }
 }
 
-/// What the verdict itself says, where the output shows no cause.
+/// Appends the verdict itself, for an output that shows no cause.
 fn push_verdict(out: &mut String, ending: &Ending, seconds: &str, lang: Lang) {
     let title = why_view::timed(&ending.text, seconds);
     let title = format!("── ranklaunch: {}", title.get(lang));
@@ -213,7 +213,7 @@ pub(crate) fn hint_label(lang: Lang) -> String {
     format!("{}{}", paint(Style::Info, text!("hint", "提示").get(lang)), lang.colon())
 }
 
-/// What every line of our own begins with.
+/// The prefix of every line of our own.
 fn name() -> String {
     format!("{} ", paint(Style::Dim, "ranklaunch:"))
 }

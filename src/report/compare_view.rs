@@ -1,4 +1,4 @@
-//! What differs between two runs, for people and for programs.
+//! Differences between two runs, for people and for programs.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What logs say of a job's end, for people and for programs: `ranklaunch explain LOG…`.
+//! The diagnosis of a job's end from its logs, for people and for programs: `ranklaunch explain LOG…`.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use text::style::{Style, paint};
 use text::text;
 use verdict::{Confidence, Id, Refusal};
 
-/// Lines of a log that are shown where nothing explains its end.
+/// Lines of a log that are shown if nothing explains its end.
 const LAST_LINES: usize = 20;
 /// Pieces of evidence that are shown beside the cause.
 const MOST_FINDINGS: usize = 12;
@@ -28,9 +28,9 @@ pub struct View<'a> {
     pub diagnosis: &'a Diagnosis,
     pub logs: &'a [Scanned],
     pub unread: &'a [Unread],
-    /// What was left out on purpose.
+    /// Notes on input that was left out on purpose.
     pub notes: &'a [Text],
-    /// What ranklaunch said of the run when it ended.
+    /// Verdicts that ranklaunch gave on the run when it ended.
     pub verdicts: &'a [Text],
 }
 
@@ -200,14 +200,14 @@ fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
     }
 }
 
-/// What is said of the logs where there is none, but other files.
+/// The notes and the unread files, for an input that has other files but no logs.
 pub fn reading(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     push_reading(&mut out, view, lang, width);
     out
 }
 
-/// What was not read.
+/// Appends the notes and the files that were not read.
 fn push_reading(out: &mut String, view: View<'_>, lang: Lang, width: Option<usize>) {
     for note in view.notes {
         push(out, &text!("note", "说明"), note.get(lang), lang, width);
@@ -222,7 +222,7 @@ fn push_reading(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
     }
 }
 
-/// The evidence that people read where there is no cause.
+/// The evidence that people read if there is no cause.
 fn shown(diagnosis: &Diagnosis) -> Vec<&Evidence> {
     diagnosis.findings.iter().take(MOST_FINDINGS).collect()
 }

@@ -11,7 +11,7 @@ use text::columns::{fold, labelled, padded};
 use text::lang::{Lang, Text};
 use text::text;
 
-/// What is explained.
+/// The subject of an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject<'a> {
     Id(Id),

@@ -46,7 +46,7 @@ pub struct RunRecord {
     pub logs: Value,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: Vec<Growth>,
-    /// What looks like a cause in the logs of this node and is none.
+    /// Troubles in the logs of this node that look like a cause and are none.
     pub survived: Vec<Survived>,
     /// When the job stood still, for people of both languages.
     pub hangs: Vec<Value>,

@@ -1,5 +1,5 @@
-//! Who keeps a job waiting, for people and for programs: what `ranklaunch explain` says of dumps of
-//! torch's flight recorder.
+//! Culprits that keep a job waiting, for people and for programs: the report of `ranklaunch explain` on
+//! dumps of torch's flight recorder.
 
 use std::fmt::Write as _;
 
@@ -82,7 +82,7 @@ fn collective(of: &Collective) -> Text {
     text!("{op} {seq} of group {group}", "组 {group} 的第 {seq} 个集合通信 {op}")
 }
 
-/// What a culprit did, or did not.
+/// A sentence on what a culprit did or did not do.
 fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
     let nothing = || text!("a collective", "集合通信");
     let Text { en: what, zh: what_zh } =
@@ -142,7 +142,7 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
     }
 }
 
-/// What is said where nobody is named.
+/// The statement and the remedy if nobody is named.
 fn nobody(hang: &Hang) -> (Text, Text) {
     let read_all = text!(
         "give the dumps of all ranks, read at about the same time",
@@ -182,7 +182,7 @@ fn nobody(hang: &Hang) -> (Text, Text) {
     (text!("not visible in these dumps", "从这些转储中看不出原因"), read_all)
 }
 
-/// What happened in the first line, what to do in the second. `width`: columns of the terminal.
+/// The report for people: the event in the first line, the remedy in the second. `width`: columns of the terminal.
 pub fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> String {
     let hang = view.hang;
     let mut out = String::new();

@@ -24,7 +24,7 @@ const QUEUE: usize = 1024;
 /// Between two looks whether there is room in the queue at the end.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the thread that writes gets, in this order.
+/// Messages to the thread that writes, in this order.
 #[derive(Debug)]
 enum Entry {
     Line(Vec<u8>),
@@ -76,9 +76,7 @@ impl Journal {
     pub fn begin() -> Journal {
         let journal = Journal::new();
         // All own crates begin with this name; of libraries only warnings and errors.
-        let own = Targets::new()
-            .with_target("ranklaunch", Level::DEBUG)
-            .with_default(Level::WARN);
+        let own = Targets::new().with_target("ranklaunch", Level::DEBUG).with_default(Level::WARN);
         let lines = tracing_subscriber::fmt::layer()
             .json()
             .with_target(false)

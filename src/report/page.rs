@@ -1,7 +1,7 @@
 //! The page of a run: report.html.
 //!
 //! Takes a [`JobHistory`]; gives one file that holds everything and asks for nothing. Its script
-//! draws it from a document in the file. What logs say is text in that document, never markup.
+//! draws it from a document in the file. The content of logs is text in that document, never markup.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -52,7 +52,7 @@ pub(super) fn data(job: &JobHistory, whole: bool) -> Value {
         .map(|node| {
             let (numbers, passed) = checks_of(node, &mut checks, in_full);
             let others = node.plan.decisions.iter().map(|one| decisions.number(json!(one)));
-            // What every node decides for itself is no difference.
+            // A decision that every node makes for itself is no difference.
             let differs: Vec<usize> = others.filter(|one| !planned.contains(one)).collect();
             json!({
                 "node": node.node,
@@ -124,7 +124,7 @@ pub(super) fn data(job: &JobHistory, whole: bool) -> Value {
     })
 }
 
-/// What was found, by time. Every node has a standstill of the job in its journal.
+/// The findings, by time. The journal of every node contains each standstill of the job.
 fn findings(job: &JobHistory) -> Vec<(&NodeHistory, &Finding)> {
     let nodes = job.nodes().iter();
     let mut all: Vec<_> =

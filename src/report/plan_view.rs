@@ -249,8 +249,8 @@ fn explained(out: &mut String, decision: &Decision, wide: usize, lang: Lang, wid
     }
 }
 
-/// The command on one line, or where it does not fit one option with its value a line, so that it
-/// can still be copied.
+/// The command on one line. If it does not fit, each line has one option with its value, so that the
+/// command can still be copied.
 fn command(out: &mut String, words: &[String], width: Option<usize>) {
     let line = format!("  {}", words.join(" "));
     let Some(width) = width.filter(|width| columns(&line) > *width) else {
@@ -268,7 +268,7 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
             let _ = write!(part, " {value}");
         }
         match lines.last_mut() {
-            // What starts the program stands in the first lines.
+            // The words that start the program stand in the first lines.
             Some(last) if columns(last) + columns(&part) + 5 <= width && !is_option(&part) => {
                 let _ = write!(last, " {part}");
             }

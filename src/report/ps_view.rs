@@ -113,7 +113,7 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
     let ranks = text!("{running} of {all} ranks", "{running}/{all} 个 rank");
     let since = node.at_ms.saturating_sub(node.phase_since_ms) / 1000;
     let cpu: f64 = node.ranks.iter().filter_map(|rank| rank.cpu_percent).sum();
-    // What another node says may be anything.
+    // Another node may send any values.
     let memory = node.ranks.iter().filter_map(|rank| rank.memory).fold(0, u64::saturating_add);
     let mut row = vec![
         place.get(lang).to_owned(),
@@ -144,7 +144,7 @@ pub fn ago(seconds: u64) -> String {
     }
 }
 
-/// Where a launch is, for people.
+/// The phase of a launch, for people.
 pub fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
     if node.standstill.is_some() {
         return match lang {

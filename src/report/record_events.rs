@@ -17,7 +17,7 @@ use plan::Plan;
 use preflight::check::Check;
 use text::lang::Lang;
 
-/// What was found on the node, before anything was agreed.
+/// Facts and checks of the node, before anything was agreed.
 pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
     let gpus = &facts.gpus;
     let torch = facts.python.torch.as_ref();
@@ -56,7 +56,7 @@ pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
     })
 }
 
-/// What an attempt will start.
+/// The plan that an attempt will start.
 pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
     let mut shown = document(|lang| plan_json::json(plan, lang, shim));
     if let Some(shown) = shown.as_object_mut() {

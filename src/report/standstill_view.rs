@@ -130,7 +130,7 @@ fn sign(of: &Sign, lang: Lang) -> Value {
     json!({ "kind": of.kind, "node": of.node, "ranks": of.ranks, "text": of.text.get(lang) })
 }
 
-/// What happens to the job now.
+/// The consequence of the standstill for the job.
 fn then(on_hang: Option<OnHang>) -> Text {
     match on_hang {
         None => text!(

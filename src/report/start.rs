@@ -21,8 +21,8 @@ pub fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
     out
 }
 
-/// What is printed in full, and what one line counts: advice by which no result changes, unless
-/// the user asked for it.
+/// Warnings that are printed in full, and advice that one line counts. Advice changes no result; it is
+/// printed in full if the user asked for it.
 #[derive(Debug)]
 pub struct Remarks<'a> {
     pub telling: Vec<&'a Warning>,

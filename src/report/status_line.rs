@@ -1,4 +1,4 @@
-//! What a job does now, in one line for the end of a terminal.
+//! The current state of a job, in one line for the end of a terminal.
 //!
 //! Takes a [`NodeStatus`]; gives a text whose most important part comes first, since a narrow
 //! window cuts it.

@@ -26,7 +26,7 @@ pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> St
     if let Some(who) = who(why, ending) {
         line(who);
     }
-    // What is known of this end beside its cause.
+    // The hint of this ending, beside its cause.
     let Text { en, zh } = &ending.hint;
     if !en.is_empty() && ending.hint != why.remedy && ending.hint != read_log() {
         line(text!("hint: {en}", "提示：{zh}"));
@@ -108,7 +108,7 @@ pub(super) fn missing(ranks: &[u32]) -> Text {
     )
 }
 
-/// What became of the ranks that are no cause. `alike`: they say the same as the cause.
+/// The fate of the ranks that are no cause. `alike`: they say the same as the cause.
 pub(super) fn others(ranks: &[u32], alike: bool, what: &Text) -> Text {
     let (noun, ranks) = named(ranks);
     let Text { en, zh } = what;

@@ -5,8 +5,8 @@
 //! and the rank dies of their death in `next()` before it has saved. So the main process alone is
 //! asked. Two kinds of main process pass nothing on. A shell dies, or runs its trap only after the
 //! command that it waits for: what it has started is asked with it. Any other program that dies of the
-//! signal leaves its children to the shim, which asks them then. What lives on below a main process
-//! that does not end is asked late in the grace period, except helpers.
+//! signal leaves its children to the shim, which asks them then. Processes that live on below a main
+//! process that does not end are asked late in the grace period, except helpers.
 //!
 //! Takes /proc; signals the processes below a shim, except its own child, which the shim signals
 //! itself: that keeps its pid until it is reaped, and hidepid may hide it.
@@ -44,14 +44,14 @@ const MUTE: Duration = Duration::from_millis(500);
 /// The processes of one rank that have been asked to end.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// What the main process got first.
+    /// The signal that the main process got first.
     first: i32,
-    /// When, and by which signal.
+    /// When each process was asked, and by which signal.
     processes: HashMap<Key, (Instant, i32)>,
     /// The command lines of programs among them, which a fork has as well.
     lines: HashSet<Vec<u8>>,
-    /// Those below the shim when the stop began, and whether each was a helper. What a rank starts in order to
-    /// save is not asked while it lives.
+    /// Processes below the shim when the stop began, and whether each was a helper. A process that a rank starts
+    /// in order to save is not asked while the rank lives.
     before: HashMap<Key, bool>,
 }
 
@@ -210,8 +210,8 @@ fn has_word(line: &[u8]) -> bool {
     HELPERS.iter().any(|word| memchr::memmem::find(line, word).is_some())
 }
 
-/// What to send in place of `number`: a program that does not handle it would only die, so one that handles
-/// TERM gets that.
+/// The signal to send in place of `number`. A program that does not handle `number` would only die, so it gets
+/// TERM if it handles TERM.
 pub(super) fn suited(pid: i32, number: i32) -> i32 {
     let term = Signal::TERM.as_raw();
     match tree::handled(pid) {

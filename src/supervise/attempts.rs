@@ -1,7 +1,7 @@
-//! What a rank sees of the attempts: the same variables with every engine.
+//! Variables that show the attempts to a rank: the same with every engine.
 //!
-//! torchrun counts only its own restarts, and there are none but in an elastic job; the launcher
-//! starts all nodes again. So the shim, which comes after the engine, adds the launcher's numbers to
+//! torchrun counts only its own restarts, which occur only in an elastic job; the launcher starts
+//! all nodes again. So the shim, which comes after the engine, adds the launcher's numbers to
 //! torchrun's variables, by which programs decide whether they resume.
 
 use super::message::{AGENT_SOCKET, RESTARTS};

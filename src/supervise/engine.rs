@@ -21,7 +21,7 @@ use linux::sys::{self, Begun, Dispositions, Signal, SignalSet};
 use text::rank::RankId;
 use verdict::outcome::{Planned, RankUnit};
 
-/// What to start, as fixed by the plan.
+/// The launch on this node, as fixed by the plan.
 #[derive(Debug)]
 pub struct Launch {
     pub start: Start,

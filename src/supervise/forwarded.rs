@@ -3,12 +3,12 @@
 //! `scancel --signal=USR1` and `sbatch --signal=USR1@60` signal every process of a step: the rank
 //! itself, its shim, and the guard, which has the signal forwarded to every rank (proctrack of
 //! Slurm; proctrack/pgid signals only the group of the task, so that no rank has it before).
-//! A checkpoint on USR1 must not be written twice. What the shim got itself, the rank has too.
+//! A checkpoint on USR1 must not be written twice. The rank has also got each signal that the shim got itself.
 //!
 //! A stop comes from up to three sides: a manager signals every process ([`super::manager`]), torchrun
-//! the group of each rank, and the agent asks for it. A rank that saves is not to begin again, and none
-//! may be left without. That the shim got TERM proves nothing by itself: `pkill ranklaunch` signals the
-//! shim and not its rank. Only a manager's TERM has reached both.
+//! the group of each rank, and the agent asks for it. A rank that saves must not begin again, and no
+//! rank may be left without a signal. A TERM to the shim proves nothing by itself: `pkill ranklaunch`
+//! signals the shim and not its rank. Only a manager's TERM has reached both.
 //!
 //! Takes what came to the shim and what it has to forward; gives what the rank still lacks. Pure.
 

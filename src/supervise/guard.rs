@@ -55,9 +55,9 @@ const WATCHED: [Signal; 14] = [
 pub struct LostAgent {
     pub how: HowLost,
     pub at: Instant,
-    /// What it sent with [`AgentLink::send_report_settings`].
+    /// Settings that it sent with [`AgentLink::send_report_settings`].
     pub report_settings: Option<Vec<u8>>,
-    /// What it sent last with [`AgentLink::announce_outlived`].
+    /// The last count that it sent with [`AgentLink::announce_outlived`].
     pub outlived: Option<Outlived>,
 }
 

@@ -55,7 +55,7 @@ pub(super) enum AgentReport {
     Verdict(i32),
     /// These processes outlived SIGKILL, and this was reported.
     Left(Vec<i32>),
-    /// What a report for a lost agent needs; opaque to the guard.
+    /// Settings that a report for a lost agent needs; opaque to the guard.
     ReportSettings(Vec<u8>),
     /// The kernel's count of kills for memory that the agent has outlived.
     Outlived(u64),

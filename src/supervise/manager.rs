@@ -10,7 +10,7 @@ use linux::sys::{Pid, own_pid};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manager {
     pub(super) pid: i32,
-    /// Time in which it signals all processes. Whoever signals the guard alone waits so long.
+    /// Time in which it signals all processes. A stop signal to the guard alone is delayed by this time.
     pub(super) spread: Duration,
 }
 

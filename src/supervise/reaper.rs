@@ -26,7 +26,7 @@ use verdict::outcome::{End, Survivor};
 /// Two interrupts closer than this count as one key press.
 const SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 
-/// What has to be set up before the child is forked.
+/// State that must be set up before the child is forked.
 pub(super) struct ChildWatch {
     /// The signal state with which the program was started; the child gets it back.
     pub(super) inherited: Dispositions,

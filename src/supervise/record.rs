@@ -1,4 +1,4 @@
-//! What torch's `@record` wrote of the exception that ended a rank.
+//! The record that torch's `@record` wrote of the exception that ended a rank.
 //!
 //! Takes how the rank ended; gives a packet for the agent and the file that goes with it.
 

@@ -16,13 +16,13 @@ pub(super) const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two scans while each process gets TERM as it appears.
 const TERM_PAUSE: Duration = Duration::from_millis(100);
 
-/// What to do with the processes that exist now.
+/// The action for the processes that exist now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SweepStep {
     Wait,
-    /// TERM to each that [`Sweep::is_new`].
+    /// Send TERM to each process for which [`Sweep::is_new`] holds.
     Term,
-    /// KILL to all.
+    /// Send KILL to all.
     Kill,
     /// Name them, and stop waiting.
     GiveUp,

@@ -27,7 +27,7 @@ pub(super) struct Terminal {
     modes: Option<Termios>,
 }
 
-/// What the lender has to do after the borrower has stopped.
+/// The action of the lender after the borrower has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     /// Stop the owner's group, since its shell waits for that.

@@ -67,7 +67,7 @@ pub(super) fn family(all: &BTreeMap<i32, Process>, roots: &[i32]) -> HashSet<i32
     below.iter().map(|process| process.pid).chain(roots.iter().copied()).collect()
 }
 
-/// What a shell has started, down to the first programs that are no shells; nothing if `root` is none.
+/// Processes that a shell has started, down to the first programs that are no shells. Empty if `root` is no shell.
 pub(super) fn below_shells(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Process> {
     let (mut found, mut shells) = (Vec::new(), vec![root]);
     while let Some(pid) = shells.pop() {

@@ -127,7 +127,7 @@ fn request_of_rank(command: &Command) -> io::Result<OwnedFd> {
     request(&argv, &shim, &rank, &program.map(OsStr::to_owned).collect::<Vec<_>>(), &[])
 }
 
-/// What `sitecustomize.py` reads, see its `_Request`.
+/// The request that `sitecustomize.py` reads, see its `_Request`.
 fn request(
     argv: &[OsString],
     shim: &BTreeMap<OsString, OsString>,
@@ -254,7 +254,7 @@ pub(super) struct Adoption {
 }
 
 impl Adoption {
-    /// What the interpreter says of it; None for a shim that an engine has started.
+    /// The adoption as the interpreter states it; None for a shim that an engine has started.
     pub(super) fn find() -> Option<Adoption> {
         let value = std::env::var(ADOPTED).ok()?;
         let numbers: Vec<i32> = value.split(' ').filter_map(|word| word.parse().ok()).collect();

@@ -63,7 +63,7 @@ fn local(host: &str) -> bool {
     };
     let socket = host.parse::<SocketAddr>().is_ok_and(|one| one.ip().is_loopback());
     let before = |mark: char| host.split_once(mark).is_some_and(|(name, _)| is_own(name));
-    // What follows an address in brackets is not looked at, nor is a port.
+    // The text after an address in brackets is not looked at, nor is a port.
     socket
         || is_own(host)
         || before(':')

@@ -1,4 +1,4 @@
-//! What is known of a running job, for other systems: metrics, probes and the status of a TrainJob.
+//! The known state of a running job, for other systems: metrics, probes and the status of a TrainJob.
 //!
 //! Takes the [`StatusBoard`](crate::status::StatusBoard) and how far the job is; gives answers over HTTP and
 //! the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a bounded

@@ -178,8 +178,8 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         Some(seconds(status.started_ms)),
     );
     let ledger = status.ledger;
-    // A counter that fell would be taken for one that began anew. What is too much of the one is missing in the other,
-    // until the job has gone on for as long.
+    // A counter that fell would be taken for one that began anew. So the running time does not fall: its excess is
+    // missing in the stalled time until the job has gone on for as long.
     let running = ledger.running_ms.max(ledger.most_running_ms);
     let stalled = ledger.stalled_ms.saturating_sub(running - ledger.running_ms);
     let spent = [

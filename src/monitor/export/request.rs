@@ -7,7 +7,7 @@ pub(super) const LARGEST: usize = 8 * 1024;
 /// Headers that are read.
 const HEADERS: usize = 64;
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     /// Without the query.
@@ -31,7 +31,7 @@ pub(super) enum Bad {
 /// None: more bytes are needed.
 ///
 /// # Errors
-/// What is wrong with the bytes up to now.
+/// The fault in the bytes up to now.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Request>, Bad> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);

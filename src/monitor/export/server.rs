@@ -53,7 +53,7 @@ impl HttpServer {
         Ok(HttpServer { address, _open: open })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -77,8 +77,8 @@ enum State {
     Asking(Vec<u8>),
     /// The answer, and how much of it is sent.
     Taking(Vec<u8>, usize),
-    /// All is sent. Closed before the client does, the answer could be lost with what the client still
-    /// sends.
+    /// All is sent. If the server closed before the client, the answer could be lost with the bytes that the
+    /// client still sends.
     Closing,
 }
 
@@ -134,7 +134,7 @@ impl Serving {
             return;
         }
         if self.connections.len() >= MOST {
-            // Who was first has had the most time.
+            // The oldest connection has had the most time.
             self.connections.remove(0);
         }
         let until = Instant::now() + CLIENT;
@@ -195,7 +195,7 @@ impl Connection {
                     let mut rest = [0; 2048];
                     match self.stream.read(&mut rest) {
                         Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                        // Who sends on has had its answer, and the time limit.
+                        // A client that sends on has had its answer. The time limit ends the connection.
                         Ok(_) => return Ok(()),
                         Err(error) => Err(error),
                     }

@@ -81,11 +81,11 @@ fn a_status_is_a_page_of_openmetrics() {
     assert!(page.contains("# TYPE ranklaunch_run info\n"));
     assert!(page.contains("# TYPE ranklaunch_restarts counter\n"));
     assert!(page.contains("# UNIT ranklaunch_spent_seconds seconds\n"));
-    // What NVML does not say is no zero.
+    // A value that NVML does not tell is not shown as zero.
     assert!(!page.contains("ranklaunch_gpu_power_watts"));
 }
 
-/// A hang is found after some minutes, which the time in which the job ran loses then.
+/// A hang is found after some minutes, which are then taken from the running time.
 #[test]
 fn no_counter_falls_when_a_hang_is_found() {
     let mut status = status();

@@ -20,10 +20,10 @@ pub(super) const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 const CA: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
 const TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
 
-/// What Python runs; its docstring says how.
+/// The program that Python runs; its docstring says how.
 const POST: &str = include_str!("post.py");
 
-/// Where a TrainJob takes its status.
+/// The endpoint that takes the status of a TrainJob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainJobTarget {
     url: HttpUrl,

@@ -1,9 +1,9 @@
-//! What a rank does, as its stacks and the kernel show it.
+//! The activity of a rank, as its stacks and the kernel show it.
 
 use super::evidence::RankEvidence;
 use diagnose::stacks::{Frame, KernelState, ProcessStacks, ThreadStack};
 
-/// What holds a rank where it is.
+/// The reason why a rank stays where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Doing {
     /// SIGSTOP or SIGTSTP.
@@ -61,7 +61,7 @@ pub(super) struct Seen {
     pub(super) lines: Vec<(String, u64)>,
 }
 
-/// What a frame of a library shows.
+/// The activity that a frame of a library shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shows {
     Debugger,
@@ -138,13 +138,13 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
     frames.iter().map(shown).find(diagnose::Frame::is_own)
 }
 
-/// What the frames of libraries show, as far as these are further in than the user's own.
+/// The activity that the frames of libraries show, as far as these are further in than the user's own.
 fn library(frames: &[Frame]) -> Option<Shows> {
     let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
     frames.iter().find(is_told).and_then(shows)
 }
 
-/// What the first thread of a rank does; of one that waits for a child, the child's own line.
+/// The activity of a rank's first thread. If it waits for a child, the line is the child's own.
 pub(super) fn seen(rank: &RankEvidence) -> Seen {
     let first = rank.stacks.as_ref().and_then(|stacks| stacks.process.threads.first());
     let line = |frame: &Frame| (frame.file.clone(), u64::from(frame.line.unwrap_or_default()));

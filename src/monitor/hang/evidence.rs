@@ -1,4 +1,4 @@
-//! What a node found out about its ranks while the job stood still.
+//! The evidence of a node about its ranks while the job stood still.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,13 @@ pub struct NodeEvidence {
     pub ranks: Vec<RankEvidence>,
     /// Bytes went over the node's interfaces, or to its ranks, while nothing else moved.
     pub traffic: bool,
-    /// What NCCL says of its ranks, if it is asked and answers.
+    /// The verdict of NCCL on its ranks, if NCCL is asked and answers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ras: Option<RasVerdict>,
-    /// What was abnormal about the node while nothing moved.
+    /// The abnormal findings about the node while nothing moved.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub reasons: Vec<Reason>,
-    /// What the GPUs of its ranks do.
+    /// The use of its ranks' GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub gpus: Vec<GpuUse>,
     /// One of its ranks moved so many ms ago; None: none runs.

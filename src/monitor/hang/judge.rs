@@ -1,8 +1,8 @@
 //! Puts the recorder's judgement and the stacks together.
 //!
-//! The recorder knows who has not come to a collective, the stacks know where that one is. Where no
-//! rank has a record, the stacks alone decide: who is not in a collective is the one that the others
-//! wait for. Where neither names a rank, NCCL may.
+//! The recorder knows which rank has not come to a collective; the stacks know where that rank is. If no
+//! rank has a record, the stacks alone decide: the rank that is not in a collective is the one that the
+//! others wait for. If neither names a rank, NCCL may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub struct Culprit {
     pub kind: Kind,
     /// The line of the user's own code where it is.
     pub frame: Option<Frame>,
-    /// What it did not enter; what it entered, where it entered something else.
+    /// The collective that it did not enter, or the one that it entered if it entered something else.
     pub collective: Option<Collective>,
     pub text: Text,
 }
@@ -39,20 +39,20 @@ pub struct Culprit {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hang {
     pub culprits: Vec<Culprit>,
-    /// Who only waits, by node.
+    /// Ranks that only wait, by node.
     pub waiting: BTreeMap<u32, Vec<u32>>,
     /// Ranks wait for others, culprits among them; otherwise each culprit is stuck by itself.
     pub is_awaited: bool,
     pub confidence: Confidence,
-    /// What else shows something abnormal.
+    /// Other signs of something abnormal.
     pub signs: Vec<Sign>,
     /// Nodes that did not answer.
     pub silent: Vec<u32>,
-    /// Where a culprit is was not read within the time: another look may show it, or another culprit.
+    /// The place of a culprit was not read within the time. Another look may show it, or another culprit.
     pub late: bool,
 }
 
-/// What the ending of a job says of it, on all nodes.
+/// The culprit as the ending of a job reports it, on all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstCulprit {
     pub node: Option<u32>,
@@ -87,12 +87,12 @@ impl Hang {
     }
 }
 
-/// What the evidence shows.
+/// The conclusion from the evidence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Judgement {
     Hangs(Hang),
     /// Ranks wait, but for one that is at work. `gives_up_ns`: when torch itself ends the wait, in
-    /// ns since 1970. `seen`: who waits for whom, where that is certain.
+    /// ns since 1970. `seen`: who waits for whom, if that is certain.
     HeldUp {
         by: Vec<u32>,
         gives_up_ns: Option<i64>,
@@ -117,7 +117,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         None => Vec::new(),
     };
     let mut waiting = waiting(recorded.as_ref(), &ranks, &seen, &blamed);
-    // Where somebody is elsewhere, the link is not what the others wait for.
+    // If some rank is elsewhere, the others do not wait for the link.
     if ranks.keys().any(|rank| !waiting.contains(rank)) {
         blamed.retain(|(kind, _)| *kind != Suspicion::Link);
     }
@@ -140,7 +140,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         let Some((_, evidence)) = ranks.get(rank) else { return false };
         match seen.get(rank).map(|seen| &seen.doing) {
             Some(Doing::Stopped) => false,
-            // What the machine writes to its disks says nothing of another one's, nor of what waits for no disk.
+            // Disk writes on this node say nothing about other machines, or about ranks that do not wait for a disk.
             Some(Doing::Uninterruptible { is_remote, call, .. })
                 if *is_remote || !call.as_deref().is_none_or(doing::may_wait_for_disk) =>
             {
@@ -160,7 +160,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
     if let Some(by) = &held_up {
         blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
-        // Who has entered a collective and goes on does not wait in it.
+        // A rank that has entered a collective and goes on does not wait in it.
         let waits = |rank: &u32| {
             let doing = seen.get(rank).map(|seen| &seen.doing);
             matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))

@@ -1,4 +1,4 @@
-//! What NCCL's RAS says about the ranks of a job that stands still.
+//! The verdict of NCCL's RAS on the ranks of a job that stands still.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::evidence::NodeEvidence;
 use crate::watch::RasVerdict;
 use text::rank::GlobalRank;
 
-/// What all nodes heard. Ranks that have ended are not missing.
+/// The verdicts that all nodes heard, as one. Ranks that have ended are not missing.
 pub(super) fn merged(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> RasVerdict {
     let mut all = RasVerdict::default();
     for ras in nodes.iter().filter_map(|node| node.ras.as_ref()) {
@@ -24,8 +24,8 @@ pub(super) fn merged(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> Ras
     all
 }
 
-/// Whom it names, and whether it reaches that one. Of ranks that are behind only a single one: each of
-/// several may wait in one communicator for another one that is late in a second.
+/// The ranks that it names, and whether it reaches each of them. A rank that is behind is named only if no other
+/// is: each of several may wait in one communicator for another one that is late in a second.
 pub(super) fn culprits(of: &RasVerdict) -> Vec<(u32, bool)> {
     let missing: BTreeSet<u32> =
         of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).collect();

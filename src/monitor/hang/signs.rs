@@ -1,5 +1,5 @@
-//! What shows something abnormal beside records and stacks, as a sentence each: what NCCL says, and what
-//! the nodes of the culprits show.
+//! Signs of something abnormal beside records and stacks, one sentence each: those of NCCL, and those of the
+//! culprits' nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,8 +37,8 @@ pub enum SignKind {
     Node(ReasonKind),
 }
 
-/// What NCCL says first, then what the nodes of the culprits show. `culprits`: nodes and ranks. `is_link`:
-/// what carries the messages of all nodes is suspected.
+/// The signs of NCCL first, then those of the culprits' nodes. `culprits`: nodes and ranks. `is_link`: the
+/// link that carries the messages of all nodes is suspected.
 pub(super) fn signs(
     nodes: &[NodeEvidence],
     nccl: &RasVerdict,

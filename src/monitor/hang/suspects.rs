@@ -26,7 +26,7 @@ pub(super) enum Suspicion {
 pub(super) struct Suspect {
     pub(super) rank: Option<u32>,
     pub(super) collective: Option<Collective>,
-    /// What it entered in place of what, for a mismatch.
+    /// For a mismatch: the call that it entered, and the call that was expected in its place.
     pub(super) entered: Option<recorder::Entered>,
     pub(super) frame: Option<Frame>,
 }
@@ -95,8 +95,8 @@ pub(super) fn by_record(
     found
 }
 
-/// Who called something else makes others miss what comes next: those are its victims. Of ranks that wait
-/// for each other in different collectives, those are odd in whose collective fewer are.
+/// A rank that called something else makes others miss the next call: those are its victims. Of ranks that wait
+/// for each other in different collectives, those in the collective with fewer ranks are odd.
 pub(super) fn only_the_odd(
     blamed: &mut Vec<(Suspicion, Suspect)>,
     seen: &BTreeMap<u32, Seen>,
@@ -183,7 +183,7 @@ pub(super) fn waiting(
     waiting
 }
 
-/// Where the records blame nobody: those that are not in a collective while others are. If none is,
+/// If the records blame nobody: the ranks that are not in a collective while others are. If no rank is in one,
 /// those that are certainly stuck by themselves.
 pub(super) fn by_stacks(
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
@@ -210,7 +210,7 @@ pub(super) fn by_stacks(
         .collect()
 }
 
-/// Where all wait for others: the link if they stand at one line or in one group, else all of them, of
+/// If all wait for others: the link if they stand at one line or in one group, else all of them, of
 /// which [`only_the_odd`] stay.
 pub(super) fn at_other_lines(
     hang: Option<&recorder::Hang>,

@@ -1,4 +1,4 @@
-//! What the stacks alone show. Records are tested with real ranks.
+//! Judgements from the stacks alone. Records are tested with real ranks.
 
 use super::evidence::{DeadChild, NodeEvidence, RankEvidence};
 use super::judge::{Judgement, judge};
@@ -246,7 +246,7 @@ fn nccl_does_not_overrule_what_is_seen() {
     let judgement = judged_with([waits(0), elsewhere, waits(2)], ras.clone());
     assert_eq!(first(&judgement), Some((Some(1), Kind::NeverEntered, "data.py:7".to_owned())));
     assert_eq!(kinds(&judgement), ["ras_dead", "ras_behind"]);
-    // Who is at work stays at work, and who has ended is not missing.
+    // A rank at work stays at work, and a rank that has ended is not missing.
     let busy = RankEvidence {
         busy: true,
         ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
@@ -295,11 +295,11 @@ fn only_what_concerns_the_culprit_is_shown_of_the_nodes() {
     let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
     let spins = "node 0: GPU 1 is used 100 % of the time at 120 of 700 W, as by a kernel of NCCL that waits for other ranks";
     assert_eq!(hang.signs[2].text.en, spins);
-    // Of a link that of all nodes.
+    // For a link, the link reasons of all nodes are shown.
     let own = NodeEvidence { ranks: vec![waits(0), waits(1)], ..own };
     let judgement = judge(&[own, other], &[], true);
     assert_eq!(kinds(&judgement), ["hca_errors", "link_lost"]);
-    // What a node gives travels as JSON.
+    // The evidence of a node travels as JSON.
     let sent = NodeEvidence {
         ras: Some(RasVerdict { behind: vec![behind(1, "AllReduce")], ..RasVerdict::default() }),
         reasons: vec![reason(ReasonKind::GpuEcc, &[3])],
@@ -545,7 +545,7 @@ fn who_ended_first_is_no_fault_of_the_network() {
     for code in 0..5_u32.pow(4) {
         let of = |number| code / 5_u32.pow(number) % 5;
         let ended: Vec<u32> = (0..4).filter(|number| of(*number) == 0).collect();
-        // Who asks the store alone may wait for another job.
+        // A rank that only asks the store may wait for another job.
         let waits = (0..4).any(|number| [1, 2, 4].contains(&of(number)));
         if ended.is_empty() || !waits {
             continue;

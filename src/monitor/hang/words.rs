@@ -8,7 +8,7 @@ use diagnose::recorder::{Collective, Entered};
 use text::lang::{Text, between, leading};
 use text::text;
 
-/// What the sentence is made of.
+/// The facts that the sentence is made of.
 pub(super) struct Facts<'a> {
     pub(super) kind: Kind,
     pub(super) rank: Option<u32>,
@@ -108,7 +108,7 @@ fn deed(facts: &Facts<'_>) -> Text {
     }
 }
 
-/// What keeps a rank at work.
+/// The activity that keeps a rank at work.
 fn work(facts: &Facts<'_>) -> Text {
     let Some(evidence) = facts.evidence else { return text!("is at work", "正在工作") };
     if evidence.computes || !(evidence.busy || evidence.drains) {

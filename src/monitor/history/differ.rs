@@ -1,4 +1,4 @@
-//! In what two runs differ.
+//! The differences between two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub struct Difference {
 
 /// Times that differ by less are the same.
 const SAME_MS: u64 = 500;
-/// What was measured is the same where it differs by less than this part of the larger one.
+/// Measured values that differ by less than this part of the larger one are the same.
 const SAME_PART: u64 = 10;
 
 type Things = BTreeMap<(Part, String), String>;
@@ -71,7 +71,7 @@ fn differ(part: Part, a: Option<&String>, b: Option<&String>) -> bool {
     }
 }
 
-/// What is of one launcher or one attempt alone: every run has its own.
+/// Values of one launcher or one attempt alone: every run has its own.
 const OWN: [&str; 4] = ["run_id", "timestamp", "node_rank", "RANK"];
 
 fn things(job: &JobHistory, lang: Lang) -> Things {
@@ -118,7 +118,7 @@ fn things(job: &JobHistory, lang: Lang) -> Things {
     add(Part::Plan, "engine", plan.engine.clone());
     add(Part::Plan, "nodes", lead.members.to_string());
     add(Part::Plan, "gpus", plan.gpus.to_string());
-    // What is set for the ranks wins over what the container has.
+    // A variable set for the ranks wins over the container's.
     let variables = lead.environment.iter().chain(&plan.env);
     for (name, value) in variables.filter(|(name, _)| !OWN.contains(&name.as_str())) {
         add(Part::Settings, name, value.clone());

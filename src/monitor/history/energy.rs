@@ -1,4 +1,4 @@
-//! What the GPUs of a job took, by the samples of their counters and of their power.
+//! Energy used by the job's GPUs, from sampled counters and power.
 
 use std::collections::{BTreeMap, BTreeSet};
 

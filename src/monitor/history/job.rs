@@ -17,7 +17,7 @@ pub struct JobHistory {
 impl JobHistory {
     /// None without any launcher. Of two histories of one launcher the longer one counts.
     pub fn of(mut nodes: Vec<NodeHistory>) -> Option<JobHistory> {
-        // What another node sends may be anything; no time of a run goes backwards.
+        // Another node may send anything; no time of a run goes backwards.
         nodes.iter_mut().for_each(|node| node.ended = node.ended.max(node.began));
         nodes.sort_by_key(|node| (node.node, node.task, std::cmp::Reverse(node.ended)));
         nodes.dedup_by_key(|node| (node.node, node.task));

@@ -17,7 +17,7 @@ use verdict::Class;
 const STEPS: [&str; 6] = ["settings", "observe", "stale.look", "muster", "wait", "stale.end"];
 /// Findings that are kept, so that a rule that breaks each second fills no page.
 const MOST_FINDINGS: usize = 400;
-/// What is abnormal at two samples is one finding if no more time is between them.
+/// An abnormality at two samples is one finding if no more time than this is between them.
 const SAME: Millis = 90_000;
 /// No line of ours is longer.
 const LONGEST: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! What the time of a run went to.
+//! How the time of a run was spent.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct Ledger {
     pub gpu_hours: f64,
     pub gpu_hours_computing: f64,
     pub energy_wh: Option<f64>,
-    /// What of it is power over time, not measured.
+    /// The part of it that is power over time, not measured.
     pub energy_estimated_wh: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What run.json says, and the event of the journal that holds the same in both languages.
+//! The contents of run.json, and the event of the journal that holds the same in both languages.
 
 use serde_json::Value;
 

@@ -6,7 +6,8 @@ use super::*;
 use text::lang::Lang;
 use verdict::Id;
 
-/// What another node sends of itself is read as it comes; a panic would end the launcher, which has a verdict to tell.
+/// The history that another node sends is read as it comes. A panic would end the launcher, which has a verdict to
+/// tell.
 #[test]
 fn a_history_of_another_node_may_say_anything() {
     let sent = json!({
@@ -269,7 +270,7 @@ fn the_launcher_on_whose_node_the_cause_is_tells_the_end() {
         history
     };
     for (nodes, expected) in [
-        // Who was stopped because of another node says less.
+        // A node that was stopped because of another one says less.
         ([of(0, None, 0), of(1, Some(1), 0)], 1),
         // Node 0 tells the others the cause.
         ([of(0, Some(1), 0), of(1, Some(1), 0)], 1),

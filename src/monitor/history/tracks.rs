@@ -11,7 +11,7 @@ use super::moment::Millis;
 /// Buckets of each track while they are collected.
 const MOST: usize = 512;
 
-/// What was measured over time.
+/// Measurements over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Samples {

@@ -1,4 +1,4 @@
-//! What is known of a run, per launcher.
+//! The known facts of a run, per launcher.
 
 use std::collections::BTreeMap;
 
@@ -62,9 +62,9 @@ pub struct NodeHistory {
     pub samples: Samples,
     /// Of its GPUs, as far as the driver told their energy or their power.
     pub energy_joules: Option<f64>,
-    /// What of it is power over time, since the driver counts no energy.
+    /// The part of it that is power over time, since the driver counts no energy.
     pub energy_estimated_joules: f64,
-    /// What could not be read.
+    /// Notes about anything that could not be read.
     pub notes: Vec<Text>,
 }
 
@@ -121,7 +121,7 @@ pub struct Cause {
     pub line: u64,
     pub evidence: String,
     pub frame: String,
-    /// What became of other ranks, and what else failed.
+    /// The fate of other ranks, and other failures.
     pub others: Vec<Words>,
 }
 
@@ -182,7 +182,7 @@ pub struct CheckRow {
     pub hint: Words,
 }
 
-/// What was planned, with the reasons.
+/// The plan, with the reasons.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanRecord {

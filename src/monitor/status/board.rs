@@ -15,13 +15,13 @@ use text::lang::Text;
 use text::rank::{GlobalRank, RankId};
 use verdict::outcome::{End, Notice, Owner};
 
-/// Who looked within this time looks.
+/// A viewer that looked within this time counts as looking.
 const LOOKS_FOR: Duration = Duration::from_secs(10);
 
 /// Interfaces that are shown.
 const INTERFACES: usize = 32;
 
-/// What is known now. Clones are the same board.
+/// The current knowledge about the job. Clones are the same board.
 #[derive(Clone)]
 pub struct StatusBoard(Arc<Shared>);
 
@@ -29,7 +29,7 @@ struct Shared {
     state: Mutex<State>,
     /// Reads the logs; not held while the state is, since it takes the locks of the logs.
     logs: Mutex<Option<Arc<LogSource>>>,
-    /// Wakes who takes samples.
+    /// Wakes the thread that takes samples.
     wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
@@ -119,7 +119,7 @@ impl StatusBoard {
         self.state().run.as_ref().map_or(0, |run| run.attempt)
     }
 
-    /// What runs, as far as it is known.
+    /// Sets the current run, as far as it is known.
     pub fn run(&self, run: RunStatus) {
         self.state().run = Some(run);
     }
@@ -142,7 +142,7 @@ impl StatusBoard {
         state.logs = LogStatus::default();
     }
 
-    /// Where the logs of the attempt are read from now on.
+    /// Sets the source from which the logs of the attempt are read from now on.
     pub fn logs_from(&self, source: LogSource) {
         *held(&self.0.logs) = Some(Arc::new(source));
     }
@@ -303,7 +303,7 @@ impl StatusBoard {
         self.state().is_watched()
     }
 
-    /// What wakes who takes samples, when somebody begins to look.
+    /// Sets the call that wakes the thread that takes samples when somebody begins to look.
     pub fn wakes(&self, wake: impl Fn() + Send + Sync + 'static) {
         *held(&self.0.wake) = Some(Arc::new(wake));
     }
@@ -319,7 +319,7 @@ impl StatusBoard {
         self.state().ms_of(Instant::now())
     }
 
-    /// What is known now.
+    /// The current status.
     pub fn snapshot(&self) -> NodeStatus {
         let source = held(&self.0.logs).clone();
         let logs = source.map(|read| read());
@@ -348,7 +348,7 @@ impl StatusBoard {
                 rank.last_line.clone_from(&one.last_line);
                 rank.last_line_age_ms = one.last_at.map(|at| ms(now.saturating_duration_since(at)));
             }
-            // What was read last stays when the logs are gone.
+            // The values that were read last stay when the logs are gone.
             if !logs.is_empty() {
                 state.logs = sum;
             }

@@ -6,8 +6,8 @@ use text::fuzzing::assert_printable;
 /// Bytes of a text, and what a character that is replaced may leave of it.
 const LONGEST: usize = 1024;
 
-/// What a viewer reads of another node. No text has control characters or is long; what was read is read again as the
-/// same.
+/// The status of another node as a viewer reads it. No text has control characters or is long. A status that was
+/// read is read again as the same.
 pub fn status(data: &[u8]) -> bool {
     let Some(status) = NodeStatus::read(data) else { return false };
     let value = serde_json::to_value(&status).expect("JSON");

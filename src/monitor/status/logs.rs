@@ -1,11 +1,11 @@
-//! What the logs say of each owner, and at which rate it writes.
+//! The log statistics of each owner, and the rate at which it writes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use verdict::outcome::Owner;
 
-/// What one owner has written so far.
+/// The output that one owner has written so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerLog {
     pub owner: Owner,

@@ -1,4 +1,4 @@
-//! What a node knows of its job at this moment, for whoever looks at it while it runs.
+//! The current knowledge of a node about its job, for anyone who looks at it while it runs.
 //!
 //! Owns [`NodeStatus`] and the [`StatusBoard`] that collects it. Takes phases, notices, samples
 //! and what the watches tell, as they come; gives a [`NodeStatus`] to whoever asks: the metrics,

@@ -1,6 +1,6 @@
 //! The types of [`NodeStatus`].
 //!
-//! What travels to other nodes and viewers as JSON. Every field may be missing, so that nodes of
+//! They travel to other nodes and viewers as JSON. Every field may be missing, so that nodes of
 //! other versions can be read; texts of other nodes are untrusted, see [`NodeStatus::read`].
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use text::rank::{GlobalRank, LocalRank};
 /// Bytes of any other text of another node.
 const LONGEST_TEXT: usize = 1024;
 
-/// What a node knows of its job now. Times of day are milliseconds since 1970 by the node's clock.
+/// The current knowledge of a node about its job. Times of day are milliseconds since 1970 by the node's clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
@@ -58,7 +58,7 @@ pub struct NodeStatus {
     /// the cause of the end. By id.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub findings: BTreeMap<String, u64>,
-    /// What is abnormal about the node.
+    /// The abnormal findings about the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abnormal: Vec<Reason>,
     /// Since when, and for whom, the job stands still.
@@ -74,7 +74,7 @@ pub struct NodeStatus {
     pub end: Option<EndStatus>,
 }
 
-/// What runs.
+/// The current run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStatus {
@@ -90,7 +90,7 @@ pub struct RunStatus {
     pub task: Option<u32>,
     pub world_size: u32,
     pub engine: String,
-    /// What the ranks run, as the user named it.
+    /// The program of the ranks, as the user named it.
     pub program: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_folder: Option<String>,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Where a launch is. In the order in which they usually come.
+/// The phases of a launch, in the order in which they usually come.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -81,7 +81,7 @@ pub(super) struct PhaseSpan {
     pub began: Instant,
 }
 
-/// Where the time of the job went on this node, in milliseconds.
+/// How the time of the job was spent on this node, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {

@@ -41,7 +41,7 @@ pub(super) struct Connection {
     pub(super) inode: u32,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// What was received, and what was sent and has arrived.
+    /// Bytes received, and bytes sent that have arrived.
     pub(super) bytes: u64,
 }
 

@@ -35,7 +35,7 @@ pub struct ControlSocket {
     /// RANK of the process; None without one.
     pub rank: Option<GlobalRank>,
     pub pid: i32,
-    /// What answers is not torch but `inject`'s calls.py, for a gloo that keeps no record.
+    /// `inject`'s calls.py answers instead of torch, for a gloo that keeps no record.
     pub is_calls: bool,
     path: PathBuf,
 }
@@ -178,7 +178,7 @@ pub(super) fn asked(
     answers
 }
 
-/// Where the body of a complete answer is; None as long as it is incomplete.
+/// The range of the body in a complete answer. None as long as the answer is incomplete.
 fn whole(answer: &[u8]) -> io::Result<Option<std::ops::Range<usize>>> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
@@ -267,7 +267,8 @@ mod tests {
 
     const BUSY: &str = "busy";
 
-    /// What a rank answers to each request whose line begins so, of [`BUSY`] nothing; nothing else is known.
+    /// `handlers`: the beginning of each request line that the rank knows, with its answer. [`BUSY`] has an empty
+    /// answer. No other request is known.
     fn records_of(handlers: &[(&'static str, &'static str)]) -> Option<Vec<String>> {
         let handlers = handlers.to_vec();
         let folder = tempfile::tempdir().expect("a folder");

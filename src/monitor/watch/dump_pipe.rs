@@ -38,7 +38,7 @@ struct Ways {
 pub(super) fn record(proc: &Path, pid: i32, until: Instant) -> Option<String> {
     let environ = std::fs::read(proc.join(pid.to_string()).join("environ")).ok()?;
     let Ways { pipe, file } = ways(&environ)?;
-    // What was written for somebody else before is not read as the answer, and stays.
+    // A record written earlier for somebody else is not read as the answer, and stays.
     let before = stamp(&file);
     ask(&pipe)?;
     while Instant::now() < until {

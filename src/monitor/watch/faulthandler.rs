@@ -1,6 +1,6 @@
 //! Asks the faulthandler of a rank for its stacks, by a signal: the last way to them.
 //!
-//! The stacks of a rank are read from its memory (room `stacks`), which takes nothing from it. Where the
+//! The stacks of a rank are read from its memory (room `stacks`), which takes nothing from it. If the
 //! kernel refuses that, or the interpreter is one whose memory is not understood, the injected file has
 //! left a handler that writes them into a file of the run, also while the GIL is held. A signal wakes
 //! the rank out of a system call: Python goes on with what it did, but a library in C may not. So this
@@ -86,8 +86,8 @@ fn has_handler(pid: i32) -> bool {
     mask("SigCgt:").is_some_and(|caught| caught >> (NUMBER - 1) & 1 == 1)
 }
 
-/// Whether the handler's descriptor is still the file. Where the kernel hides that, as it hides the
-/// memory, it is believed.
+/// Whether the handler's descriptor is still the file. If the kernel hides the descriptor, as it hides the
+/// memory, the answer is yes.
 fn holds(pid: i32, path: &Path) -> bool {
     match std::fs::read_link(format!("/proc/{pid}/fd/{DESCRIPTOR}")) {
         Ok(file) => std::fs::canonicalize(path).is_ok_and(|path| path == file),
@@ -218,7 +218,7 @@ def last():
             // The default action would end it.
             "faulthandler.unregister(58)",
             "signal.signal(58, signal.SIG_IGN)",
-            // Whatever has this number now, it is not ours.
+            // The descriptor with this number is closed or not ours any more.
             "os.closerange(3, 2000)",
             "os.dup2(1, 1000)",
         ] {

@@ -1,6 +1,6 @@
-//! Finds out about the ranks of this node what shows why a job stands still.
+//! Collects evidence about the ranks of this node that shows why a job stands still.
 //!
-//! Stacks and records are read side by side. Whatever does not answer is missing in the evidence, and
+//! Stacks and records are read side by side. A source that does not answer is missing in the evidence, and
 //! costs no more than the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if
 //! it stands still.
 

@@ -47,7 +47,7 @@ pub struct ProgressLines {
     number: Option<Regex>,
     out: Partial,
     err: Partial,
-    /// What is counted, and how far that came.
+    /// The total that the lines count up to, and their last count.
     followed: Option<(f64, f64)>,
     /// The first line, for the rate.
     first: Option<(Instant, f64)>,
@@ -56,7 +56,7 @@ pub struct ProgressLines {
     starts_over: bool,
 }
 
-/// What one line says.
+/// The progress that one line reports.
 struct Said {
     done: f64,
     /// None: the line gives a share.

@@ -27,7 +27,7 @@ const LONGER: u32 = 3;
 /// The connections of a job are worth a look after this part of the time.
 const QUIET_PART: u32 = 4;
 
-/// What a rank had done so far, when it was looked at.
+/// The activity of a rank up to one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pulse {
     /// Processor time of the rank and of what it started.
@@ -52,13 +52,13 @@ pub struct Pulse {
 pub struct Carried {
     pub rank: GlobalRank,
     pub inode: u32,
-    /// What it carried so far, both ways.
+    /// Bytes that it has carried so far, both ways.
     pub bytes: u64,
     /// The other end is torch's store or another rank.
     pub of_job: bool,
 }
 
-/// What a node had done so far.
+/// The activity of a node up to one look.
 #[derive(Debug, Clone, Default)]
 pub struct NodePulse {
     pub ranks: BTreeMap<GlobalRank, Pulse>,
@@ -66,7 +66,8 @@ pub struct NodePulse {
     pub carried: Option<Vec<Carried>>,
     /// Bytes that its interfaces carried.
     pub network: u64,
-    /// Bytes that wait to be written to disks. What shrinks is being written, perhaps for another program.
+    /// Bytes that wait to be written to disks. A decrease means that they are being written, perhaps for another
+    /// program.
     pub dirty: u64,
 }
 
@@ -105,7 +106,7 @@ struct Track {
     in_disk: Option<Instant>,
 }
 
-/// What is known of the ranks of a node.
+/// The known progress of the ranks of a node.
 #[derive(Debug)]
 pub struct Progress {
     ranks: BTreeMap<GlobalRank, Track>,
@@ -315,7 +316,7 @@ impl Progress {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
     }
 
-    /// What the ranks said of their collectives at the last look, those that said something.
+    /// The collective counters that the ranks reported at the last look. Ranks that reported none are left out.
     pub fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
         let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.pulse.collectives?));
         self.ranks.iter().filter_map(count).collect()

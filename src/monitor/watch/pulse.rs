@@ -18,9 +18,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// For the environment of a process.
 const ENVIRON: Duration = Duration::from_millis(200);
 
-/// What the ranks with these pids have done. `output`: bytes that a rank has written. `control`: the
-/// folder of their worker servers. `connected`: whether their connections are looked at as well, which only
-/// what seems to stand still is worth. Takes as long as the servers need to answer, at most two seconds.
+/// The activity so far of the ranks with these pids. `output`: bytes that a rank has written. `control`: the
+/// folder of their worker servers. `connected`: whether their connections are looked at as well, which is
+/// worth it only if they seem to stand still. Takes as long as the servers need to answer, at most two seconds.
 pub fn pulse(
     proc: &Path,
     ranks: &BTreeMap<GlobalRank, i32>,

@@ -1,6 +1,6 @@
-//! Reads what a [`Sample`] has: memory, traffic, ranks and GPUs of the node, with rates since the sample before.
+//! Reads the contents of a [`Sample`]: memory, traffic, ranks and GPUs of the node, with rates since the last sample.
 //!
-//! What hangs once, a file system or the counters of an HCA, is not read again.
+//! A file system, or the counters of an HCA, that hangs once is not read again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use text::rank::GlobalRank;
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time limit for reading the counters of the node.
 const COUNTERS: Duration = Duration::from_secs(2);
-/// How many interfaces are listed, those with the most traffic; a Kubernetes node may have
+/// Maximum number of interfaces in a sample; those with the most traffic are kept. A Kubernetes node may have
 /// hundreds.
 const INTERFACES: usize = 8;
 
@@ -32,9 +32,9 @@ pub struct WatchedNode {
     pub log_folder: Option<PathBuf>,
     /// The folder of the ranks' control sockets, if they have any.
     pub control: Option<PathBuf>,
-    /// The counters of which a sample tells what is abnormal.
+    /// The sources of the counters whose abnormal values a sample tells.
     pub sources: NodeSources,
-    /// What the GPUs of the job do now, asked of the driver within a moment.
+    /// Asks the driver for the current state of the job's GPUs, within a moment.
     pub live_gpus: Box<dyn Fn() -> Vec<NvmlGpu> + Send>,
     /// Reads bytes received and sent of the ports of the job's HCAs, if there are any.
     pub ports: Option<Ports>,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for WatchedNode {
     }
 }
 
-/// What a rate counts from.
+/// The earlier readings that rates count from.
 #[derive(Debug, Default)]
 struct Baseline {
     /// CPU time, and when it was read.
@@ -129,7 +129,7 @@ impl Readings {
         sample
     }
 
-    /// What changes from second to second and costs little, with rates since the last sample.
+    /// The quantities that change from second to second and cost little, with rates since the last sample.
     pub(super) fn live(&mut self) -> Sample {
         let began = Instant::now();
         let mut baseline = std::mem::take(&mut self.since_last);
@@ -153,7 +153,7 @@ impl Readings {
         Sample { memory, ranks, network, hcas, ..Sample::default() }
     }
 
-    /// What is abnormal about the node since the last full sample, and its GPUs.
+    /// The abnormal findings about the node since the last full sample, and its GPUs.
     fn abnormal(&mut self, parts: Parts) -> (Option<Vec<Reason>>, Vec<GpuSample>) {
         let pid = |pid: &Pid| i32::try_from(pid.as_u32()).unwrap_or(-1);
         let ranks: Vec<_> = self.ranks.iter().map(|(number, (of, _))| (*number, pid(of))).collect();

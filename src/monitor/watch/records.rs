@@ -26,7 +26,7 @@ pub struct Cut {
     pub most: u32,
 }
 
-/// What a rank's recorder held, without what nobody asks for.
+/// The contents of a rank's recorder, without the parts that nobody asks for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     pub rank: GlobalRank,

@@ -19,7 +19,7 @@ pub struct Sample {
     pub hcas: Vec<HcaSample>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// What is abnormal about the node since the last sample. None: this one did not look.
+    /// The abnormal findings about the node since the last sample. None: this sample did not look for them.
     #[serde(skip_serializing_if = "nothing_abnormal")]
     pub abnormal: Option<Vec<Reason>>,
     /// How far each rank is in its process groups, if it has a worker server.

@@ -33,7 +33,7 @@ impl SamplingPace {
     };
 }
 
-/// Who gets the samples.
+/// The receivers of the samples.
 pub struct SampleSinks {
     /// Each full sample, for agent.jsonl.
     pub keep: Box<dyn Fn(&Sample) + Send>,

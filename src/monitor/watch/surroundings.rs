@@ -1,7 +1,7 @@
-//! What NCCL and the node show about ranks that stand still.
+//! Evidence from NCCL and the node about ranks that stand still.
 //!
-//! The counters of the node say something only as changes, so they are read each time a rank has moved:
-//! what has changed since the last time is of the time in which nothing moves.
+//! Only changes of the node's counters say something, so the counters are read each time a rank has moved.
+//! The changes since the last such reading belong to the time in which nothing moves.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
@@ -36,7 +36,7 @@ pub struct Surroundings {
     before: Mutex<Option<(Instant, NodeReading)>>,
 }
 
-/// What was found.
+/// The result of a reading.
 #[derive(Debug, Default)]
 pub struct Around {
     pub ras: Option<RasVerdict>,
@@ -80,7 +80,7 @@ impl Surroundings {
         Reading { ras, node, until: Instant::now() + READING }
     }
 
-    /// What was read. Whatever has not answered in time is missing.
+    /// The result of the reading. A source that has not answered in time is missing.
     pub fn end(&self, reading: Reading) -> Around {
         let Reading { ras, node, until } = reading;
         let left = || until.saturating_duration_since(Instant::now());

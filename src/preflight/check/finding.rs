@@ -1,4 +1,4 @@
-//! What a check finds, before its severity is known.
+//! Results of a check, before their severity is known.
 
 use std::path::Path;
 

@@ -544,7 +544,7 @@ fn files_of_other_users_forge_no_line() {
     assert!(text.contains(r"nccl-a\nrefused") && !text.contains(char::is_control), "{text}");
 }
 
-/// Who raises the cgroup's limit must not run into the next one at the following start.
+/// A user who raises the cgroup's limit must not run into the next limit at the following start.
 #[test]
 fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
     let mut node = Node::new(8);

@@ -224,7 +224,7 @@ impl<'a> ProcessScan<'a> {
         self.around(process, |around| around.dead_launcher(process))
     }
 
-    /// What a proof needs to know of the processes above this one.
+    /// Calls `prove` with the facts that it needs about the processes above this one.
     fn around<T>(&mut self, process: &Process, prove: impl FnOnce(&Around<'_>) -> T) -> T {
         // Reads the kinds of all ancestors first, since the closure below cannot borrow `self`.
         let chain: Vec<i32> =

@@ -101,7 +101,7 @@ pub struct StaleProcess {
     pub age: Option<Duration>,
     pub parent: Parent,
     pub rule: StaleRule,
-    /// What it holds of this job.
+    /// Resources of this job that it holds.
     pub holds: Vec<HeldResource>,
     pub fate: Fate,
     /// An ancestor shares its fate, so one line for that ancestor is enough.

@@ -26,7 +26,7 @@ use linux::shells;
 use text::lang::Text;
 use text::text;
 
-/// What python launchers set for each process that they start, and nobody else sets.
+/// Variables that python launchers set for each process that they start, and that nobody else sets.
 const OF_LAUNCHERS: [&str; 2] = [
     // torchrun, and accelerate through it (torch.distributed.elastic, local_elastic_agent.py).
     "TORCHELASTIC_RUN_ID",
@@ -34,10 +34,10 @@ const OF_LAUNCHERS: [&str; 2] = [
     "CROSS_RANK",
 ];
 
-/// What a rank may have without such a launcher. Users, scripts and programs of any language set
-/// `LOCAL_RANK`. MPI and Slurm set theirs for a step, whose shells pass them on to what they leave
-/// behind: `srun --pty bash`, `mpirun --pernode start.sh` in place of pdsh. Sessions tell neither
-/// from a rank: Hydra starts each in a session of its own, as setsid does.
+/// Variables that a rank may have without such a launcher. Users, scripts and programs of any
+/// language set `LOCAL_RANK`. MPI and Slurm set theirs for a step, whose shells pass them on to the
+/// processes that they leave behind: `srun --pty bash`, `mpirun --pernode start.sh` in place of pdsh.
+/// Sessions tell neither from a rank: Hydra starts each in a session of its own, as setsid does.
 const OF_ANYONE: [&str; 8] = [
     "LOCAL_RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -68,13 +68,13 @@ pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
     [name, comm].into_iter().any(|name| shells::is_shell(name) || name == b"fish")
 }
 
-/// What the proof needs to know about the other processes.
+/// Facts about the other processes that the proof needs.
 pub(super) struct Around<'a> {
     pub(super) host: &'a Host,
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// Whether a pid is ourselves or an ancestor.
     pub(super) ours: &'a dyn Fn(i32) -> bool,
-    /// What kind of process a pid is.
+    /// The kind of the process with a pid.
     pub(super) kind: &'a dyn Fn(i32) -> ProgramKind,
 }
 

@@ -31,13 +31,13 @@ pub(super) struct ProcessScan<'a> {
     /// [`procfs::pid_place`] of ours.
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
-    /// What was read of a process beyond its stat.
+    /// Facts that were read of each process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
     /// Processes of runs that go on, each with its living agent, as far as a match led to them.
     pub(super) living: BTreeMap<i32, i32>,
 }
 
-/// What was read of a process beyond its stat.
+/// Facts that were read of a process beyond its stat.
 pub(super) struct Seen {
     pub(super) argv: Vec<Vec<u8>>,
     pub(super) kind: ProgramKind,
@@ -122,7 +122,7 @@ impl<'a> ProcessScan<'a> {
         })
     }
 
-    /// What the kernel says of a signal to a process that /proc does not list; None where it
+    /// The answer of the kernel to a signal to a process that /proc does not list; None if it
     /// cannot be asked.
     fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
         // A pid of a replayed host is another process here. A listing has no threads, but /proc

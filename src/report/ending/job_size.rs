@@ -54,7 +54,7 @@ pub fn with_cure(ending: Ending, outcome: &Outcome, cure: Option<Text>) -> Endin
     }
 }
 
-/// What to do about an engine that starts another number of ranks.
+/// The remedy for an engine that starts another number of ranks.
 pub(super) fn own_mode() -> Text {
     text!(
         "the engine's own arguments or configuration request another number of processes: correct them, set that number with --nnodes and --nproc-per-node, or use --engine command for a program that starts its ranks itself",

@@ -79,8 +79,8 @@ impl Ending {
         !says_so_itself && (self.class == Class::Script || self.blames_engine())
     }
 
-    /// The same ending with what the output says. Where the kernel named the cause, its words are
-    /// more precise than those of the catalogue.
+    /// The same ending with the explanation from the output. If the kernel named the cause, its words
+    /// are more precise than those of the catalogue.
     #[must_use]
     pub fn explained(self, why: Why) -> Ending {
         let why = match self.id {
@@ -101,7 +101,7 @@ impl Ending {
         Ending { why: Some(Box::new(Why { rank, ..why })), ..self }
     }
 
-    /// The same ending where the output shows only consequences. `gone`: a rank that had ended with code 0 before.
+    /// The same ending if the output shows only consequences. `gone`: a rank that had ended with code 0 before.
     #[must_use]
     pub fn unexplained(self, gone: Option<GlobalRank>) -> Ending {
         let hint = text!(

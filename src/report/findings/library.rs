@@ -66,7 +66,7 @@ fn empty() -> Explanation {
     Explanation { what: nothing(), why: nothing(), mend: nothing(), off: nothing() }
 }
 
-/// What `explain ID` says.
+/// The explanation that `explain ID` shows.
 pub fn explanation(id: Id) -> Explanation {
     let own = ENTRIES.get(id.as_str()).cloned();
     let mut found = own.or_else(|| of_form(id)).unwrap_or_else(empty);

@@ -1,4 +1,4 @@
-//! What is read of a run afterwards as a function that a fuzzer feeds. Not part of the program.
+//! The reading of a run after its end, as a function that a fuzzer feeds. Not part of the program.
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ pub fn journal(data: &[u8]) -> bool {
         let json = compare_view::json((&job, &other), &differs);
         assert!(json.is_object(), "{json}");
     }
-    // What a launcher sends is read by another one as it was.
+    // A launcher reads the history of another one as it was sent.
     for node in job.nodes() {
         let sent = serde_json::to_vec(node).expect("JSON");
         let read: NodeHistory = serde_json::from_slice(&sent).expect("a history");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use monitor::history::{JournalReader, NodeHistory};
 
-/// What a rank may print to break out of the page.
+/// Output that a rank may print to break out of the page.
 const HOSTILE: &str = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> &lt; \u{2028}\u{2029} {{data}} {{nonce}} ]]>";
 
 fn node(number: u32, ranks: u32, samples: u32) -> NodeHistory {

@@ -166,7 +166,7 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
             None => all.push((id, *count)),
         }
     }
-    // What happens to the job before remarks of the plan, whose ids have a dot.
+    // Events of the job come before remarks of the plan, whose ids have a dot.
     all.sort_by_key(|(id, count)| (id.contains('.'), std::cmp::Reverse(*count)));
     all
 }
@@ -282,7 +282,7 @@ fn folded(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// A page of text, below the rows of a table, whose head stays. What does not fit is scrolled to.
+/// A page of text, below the rows of a table, whose head stays. Text that does not fit is reached by scrolling.
 fn text_page(
     model: &mut Model,
     buffer: &mut Buffer,
@@ -311,7 +311,7 @@ fn text_page(
         left = left.saturating_sub(rows);
         fits
     });
-    // Where the last page begins.
+    // The item with which the last page begins.
     let last = count.saturating_sub(fitting.count().max(1));
     let first = model.above.unwrap_or(last).min(last);
     let (mut y, mut shown) = (begin, 0);
@@ -336,7 +336,7 @@ fn text_page(
     (model.fits, model.last) = (shown, last);
 }
 
-/// What is abnormal about nodes, who is slow, and all findings.
+/// Abnormal states of nodes, slow ranks, and all findings.
 fn remarks(nodes: &[NodeStatus], model: &Model) -> Vec<String> {
     let lang = model.lang;
     let mut lines = vec![String::new()];

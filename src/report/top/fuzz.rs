@@ -12,8 +12,8 @@ use text::fuzzing::Choices;
 use text::lang::{Lang, Text};
 use text::rank::GlobalRank;
 
-/// What nodes and ranks say, parted by NUL bytes, then keys of a terminal. The first bytes are its size, the language and
-/// how the keys are cut.
+/// Messages of nodes and ranks, separated by NUL bytes, then keys of a terminal. The first bytes are the size of the
+/// terminal, the language and how the keys are cut.
 ///
 /// Every cut gives the same keys. The picture has as many cells as the terminal, and nothing that a terminal would obey.
 pub fn terminal(data: &[u8]) -> bool {

@@ -1,6 +1,6 @@
 //! The keys of a terminal in raw mode, from the bytes that it sends.
 
-/// What a person pressed.
+/// A key that a person pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     Letter(char),

@@ -17,10 +17,10 @@ use text::text;
 
 /// Lines of a log that are kept to scroll in.
 const KEPT: usize = 5000;
-/// Without news for so long the view says so.
+/// The view says so after this time without news.
 const STALE: Duration = Duration::from_secs(5);
 
-/// From whom the view hears.
+/// The source of the news for the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The run's socket: logs, stacks and the plan as well.
@@ -29,7 +29,7 @@ pub enum Source {
     Http(String),
 }
 
-/// What was heard.
+/// A piece of news for the view.
 #[derive(Debug)]
 pub enum News {
     Status {
@@ -41,23 +41,23 @@ pub enum News {
     Lines(GlobalRank, Vec<LogLine>),
     Stacks(GlobalRank, String),
     Plan(Value),
-    /// What a page has instead of what was asked for.
+    /// The text that a page shows in place of the requested content.
     Failed(Request, Text),
 }
 
-/// What the person wants to see.
+/// A request of the person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Follow the log of this rank.
     Log(GlobalRank),
     Stacks(GlobalRank),
     Plan,
-    /// What was asked for is not looked at any more.
+    /// The requested content is not looked at any more.
     Nothing,
     Quit,
 }
 
-/// What fills the screen.
+/// The page that fills the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Page {
     Ranks,
@@ -69,7 +69,7 @@ pub(super) enum Page {
 }
 
 impl Page {
-    /// To what it shows the answer.
+    /// The request whose answer it shows.
     fn request(&self) -> Option<Request> {
         match self {
             Page::Log(rank) => Some(Request::Log(*rank)),
@@ -84,7 +84,7 @@ impl Page {
 pub struct Model {
     pub(super) lang: Lang,
     pub(super) source: Source,
-    /// Whose job it is, if it is not that of the person.
+    /// The owner of the job, if that is not the person.
     pub(super) owner: Option<String>,
     pub(super) nodes: Vec<NodeStatus>,
     pub(super) unanswered: Vec<Text>,
@@ -101,7 +101,7 @@ pub struct Model {
     /// Of a page of text: lines above the window; None: its end is followed.
     pub(super) above: Option<usize>,
     pub(super) text: VecDeque<String>,
-    /// What a page waits for, or says instead.
+    /// The message that a page shows while it waits, or in place of its content.
     pub(super) notice: Option<Text>,
     /// Rows of the table, or whole lines of the text, that the screen shows, as it was drawn last.
     pub(super) fits: usize,

@@ -75,17 +75,17 @@ pub(super) fn rows<'a>(nodes: &'a [NodeStatus], filter: &str) -> Vec<Row<'a>> {
     rows
 }
 
-/// By what the rows are sorted.
+/// The sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Rank,
-    /// What failed first.
+    /// Failed ranks first.
     State,
     Cpu,
     Memory,
     Gpu,
     LogRate,
-    /// Who was silent for long first.
+    /// Ranks with the longest silence first.
     Age,
 }
 

@@ -37,7 +37,7 @@ impl Saved {
         Ok(Saved(tcgetattr(io::stdin())?))
     }
 
-    /// Leaves the terminal as it was found. What cannot be restored is gone.
+    /// Leaves the terminal as it was found. A terminal that cannot be restored is gone.
     pub fn restore(&self) {
         let mut out = io::stdout().lock();
         let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
@@ -70,8 +70,8 @@ impl Drop for Screen {
     }
 }
 
-/// What ratatui draws on: sequences that every terminal since the VT100 understands, and colours of
-/// xterm.
+/// The backend on which ratatui draws: sequences that every terminal since the VT100 understands, and
+/// colours of xterm.
 #[derive(Debug)]
 pub struct Backend {
     out: String,

@@ -9,7 +9,7 @@ use text::columns::columns;
 use text::lang::{Lang, Text};
 use text::text;
 
-/// Who wrote nothing for so long may stand still.
+/// A rank that wrote nothing for this time may stand still.
 const QUIET_MS: u64 = 60_000;
 
 /// A text and how it looks.

@@ -1,7 +1,7 @@
-//! What a Python rank gets besides its program: a `sitecustomize` that starts torch's own worker
-//! server on a Unix socket of the run, answers for gloo where that keeps no flight record, leaves
-//! faulthandler a file for the stacks, and lets helper processes outlive a SIGTERM to every process; and a
-//! folder for what torch's flight recorder writes down.
+//! Additions to the program of a Python rank. A `sitecustomize` starts torch's own worker server on a
+//! Unix socket of the run, answers for gloo if gloo keeps no flight record, leaves faulthandler a file for
+//! the stacks, and lets helper processes outlive a SIGTERM to every process. A folder takes the records of
+//! torch's flight recorder.
 //!
 //! The launcher writes the files into a folder of its own; the rank shim adds that folder to the
 //! environment of the rank alone, so that no engine imports it. A rank whose Python does not read
@@ -53,7 +53,7 @@ impl Injection {
         self.0.join("control")
     }
 
-    /// Where torch writes the records of its collectives.
+    /// The folder into which torch writes the records of its collectives.
     pub fn records(&self) -> PathBuf {
         self.0.join("records")
     }
@@ -68,7 +68,7 @@ impl Injection {
     }
 }
 
-/// What a shim changes in the environment of its rank. `variable` reads its own; None removes one.
+/// Changes by a shim to the environment of its rank. `variable` reads the shim's own; None removes a variable.
 pub(crate) fn for_rank(
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<(&'static str, Option<OsString>)> {

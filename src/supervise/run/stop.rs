@@ -50,7 +50,7 @@ impl Supervisor<'_> {
         let now = Instant::now();
         self.outcome.stopped_at = Some(now);
         let budget = EndBudget::of(self.grace);
-        // What stops all nodes may be a manager that signals all of them.
+        // A stop of all nodes may come from a manager that signals all of them.
         if !is_from_outside(reason) {
             for shim in self.shims.values() {
                 let _ = shim.connection.send(&ToRank::NoManager, &[]);

@@ -41,7 +41,7 @@ pub(super) struct ShimConnection {
     pub(super) phase: ShimPhase,
 }
 
-/// What is known about the peer of a connection.
+/// Knowledge about the peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShimPhase {
     /// Not identified yet; nothing waits for it.
@@ -92,7 +92,7 @@ impl ShimConnection {
     }
 }
 
-/// What is known of the attempt. [`super::stop`] has its rules of a stop.
+/// Knowledge about the attempt. [`super::stop`] contains the rules for its stop.
 pub(super) struct Supervisor<'a> {
     /// The token that a shim of ours sends first.
     pub(super) token: String,
@@ -148,7 +148,7 @@ pub(super) struct Stopping {
 /// The shims of failed ranks that may leave.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Released {
-    /// That of the rank that failed first, since this time.
+    /// The shim of the rank that failed first may leave since this time.
     pub(super) first: std::time::Instant,
     pub(super) all: bool,
 }

@@ -29,7 +29,7 @@ pub(super) fn kill(process: &procfs::Process) {
     let sent = linux::signal::send("/proc".as_ref(), one, handle.as_ref(), Signal::KILL);
     let until = Instant::now() + ENDS;
     while sent.is_ok() && Instant::now() < until {
-        // Whoever supervises may have taken its status already.
+        // A supervising process may have taken its status already.
         if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) {
             return;
         }

@@ -1,4 +1,4 @@
-//! What earlier runs of a program have shown: modules after whose import the interpreter could not be forked. A later
+//! Knowledge from earlier runs of a program: modules after whose import the interpreter could not be forked. A later
 //! run leaves them to the ranks, and forks with the others.
 //!
 //! One JSON file in the user's cache folder. One that is missing, broken or of nobody says nothing; one that cannot be
@@ -43,7 +43,7 @@ struct Known {
     left_out: Vec<LeftOut>,
 }
 
-/// What is known of one program below one interpreter.
+/// The knowledge about one program below one interpreter.
 #[derive(Debug, Clone)]
 pub(super) struct Learned {
     file: Option<PathBuf>,

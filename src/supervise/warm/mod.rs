@@ -3,9 +3,10 @@
 //!
 //! Takes a [`Warming`]: the command line of a rank and its environment. `scout.py` finds out, in an interpreter of its
 //! own, what the program imports before its first statement that could change anything. `sitecustomize.py` imports
-//! that in the interpreter that is warmed, while `ahead.py` reads the files before it, and forks: a process that becomes the rank's shim, and below it the rank,
-//! in which the interpreter goes on as if it had just been started. A shim that the engine has started asks for both
-//! (`supervise::warmed`), and starts the rank by itself where it gets a refusal.
+//! that in the warmed interpreter, while `ahead.py` reads the files before it. The interpreter then forks a process
+//! that becomes the rank's shim and, below it, the rank, in which the interpreter goes on as if it had just been
+//! started. A shim that the engine has started asks for both (`supervise::warmed`), and starts the rank by itself if
+//! it is refused.
 //!
 //! A thread reads what the interpreter says. Nothing waits for it but [`Warmed::is_listening`] and whoever requires it.
 
@@ -61,7 +62,7 @@ struct Shared {
 struct State {
     /// The interpreter, which may have ended.
     process: Option<procfs::Process>,
-    /// What reads ahead for it, until a rank may begin.
+    /// The process that reads files ahead for the interpreter, until a rank may begin.
     reader: Option<Reader>,
     phase: Phase,
     /// Nothing may start any more.
@@ -71,35 +72,35 @@ struct State {
 /// How far the interpreter is.
 #[derive(Debug, Clone, Default)]
 enum Phase {
-    /// What to import is being found out.
+    /// The modules to import are being determined.
     #[default]
     Scouting,
     /// It imports; shims may ask.
     Listening,
     /// Ranks are forked at once.
     Ready,
-    /// Ranks are started as without it, because of this.
+    /// Ranks are started as without the interpreter, for this reason.
     Aside(Text),
 }
 
-/// What there is to tell.
+/// An event that [`Warmed::begin`] reports.
 #[derive(Debug)]
 pub enum Event {
     Scouted(Scouted),
     /// All was imported, within this time.
     Ready(Duration),
-    /// No rank will be forked, because of this.
+    /// No rank will be forked, for this reason.
     Aside(Text),
-    /// This rank is started as without it, because of this.
+    /// This rank is started as without the interpreter, for this reason.
     Refused(Text),
-    /// So is the engine.
+    /// The engine is started as without the interpreter, for this reason.
     RefusedEngine(Text),
 }
 
-/// What would be imported.
+/// The modules that would be imported.
 ///
 /// # Errors
-/// Why nothing is.
+/// The reason why nothing would be imported.
 pub fn scout(warming: &Warming) -> Result<Scouted, Text> {
     write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
@@ -277,7 +278,7 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
             "refused-engine" => {
                 tell(Event::RefusedEngine(reasons::of_engine(&words.collect::<Vec<_>>())));
             }
-            // What Python says before it imports our file.
+            // Output of Python before it imports our file.
             _ => {}
         }
     }
@@ -289,7 +290,7 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
     }
 }
 
-/// What the interpreter imports: the files of Python beside this one, as build.rs has deflated them.
+/// The files that the interpreter imports: the Python files beside this one, as build.rs has deflated them.
 static FILES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/warm.zz"));
 
 /// Makes the folder with the files of the interpreter.
@@ -340,7 +341,7 @@ mod tests {
         write_files(&folder, &missing).expect_err("there is no such folder");
         assert!(!folder.exists());
         write_own_files(&folder).expect("written");
-        // That of somebody else is neither used nor removed.
+        // A folder of somebody else is neither used nor removed.
         write_own_files(&folder).expect_err("it is there already");
         assert!(folder.join("watch.py").exists());
     }

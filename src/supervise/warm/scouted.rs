@@ -1,4 +1,4 @@
-//! What a program imports before its first statement that could change anything, found by `scout.py`.
+//! Imports of a program before its first statement that could change anything, found by `scout.py`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use text::lang::Text;
 use text::letters::is_hidden;
 use text::text;
 
-/// What was found.
+/// The result of `scout.py`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Scouted {
     /// `module`, or `module:name,name`, in the order of the program.
@@ -56,7 +56,7 @@ impl Ends {
 }
 
 impl Scouted {
-    /// What earlier runs have shown, one line for each module that is left to the ranks for it.
+    /// Reasons from earlier runs, one line for each module that is left to the ranks because of them.
     pub fn learned(&self) -> impl Iterator<Item = Text> {
         self.learned.iter().map(|LeftOut { module, why, .. }| {
             let Text { en, zh } = reasons::of(&why.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What is warmed: a command line, an environment, and the program in it.
+//! Input of a warm start: a command line, an environment, and the program in it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ pub enum Target {
     Module(OsString),
 }
 
-/// That files are read ahead.
+/// Settings for reading files ahead.
 #[derive(Debug)]
 pub struct ReadAhead {
     /// Bytes that may be read.
@@ -22,7 +22,7 @@ pub struct ReadAhead {
     pub after: String,
 }
 
-/// What is warmed.
+/// Input of a warm start.
 #[derive(Debug)]
 pub struct Warming {
     /// The whole command line of a rank, interpreter and options first.
@@ -36,7 +36,7 @@ pub struct Warming {
     pub ahead: Option<ReadAhead>,
     /// An engine that is Python starts the ranks.
     pub below_python: bool,
-    /// That of the ranks, as far as it is known.
+    /// The environment of the ranks, as far as it is known.
     pub environment: BTreeMap<OsString, OsString>,
     pub dispositions: Dispositions,
     /// A folder for the files that the interpreter imports, which does not exist yet.

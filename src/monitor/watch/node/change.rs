@@ -1,4 +1,4 @@
-//! What changed on the node between two readings, and what of it is abnormal.
+//! Changes on the node between two readings, and the abnormal ones among them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) struct NodeChange {
 }
 
 impl NodeReading {
-    /// What changed since an earlier reading of the same [`NodeReader`](super::NodeReader).
+    /// Changes since an earlier reading of the same [`NodeReader`](super::NodeReader).
     pub(crate) fn since(&self, earlier: &NodeReading) -> NodeChange {
         let passed = self.at.saturating_duration_since(earlier.at);
         let both = Both { seconds: passed.max(SHORTEST).as_secs_f64(), old: earlier, new: self };
@@ -60,17 +60,17 @@ impl NodeReading {
 }
 
 impl NodeChange {
-    /// What is abnormal, that of control groups and ranks first.
+    /// The abnormal findings; those of control groups and ranks come first.
     pub(crate) fn reasons(&self) -> &[Reason] {
         &self.reasons
     }
 
-    /// What the GPUs of the ranks do now.
+    /// The current use of the ranks' GPUs.
     pub(crate) fn gpu_use(&self) -> Vec<GpuUse> {
         self.gpus.iter().filter_map(GpuUse::of).collect()
     }
 
-    /// What is abnormal for this rank of the node; what concerns it alone comes first.
+    /// The abnormal findings for this rank of the node; those that name ranks come before those of the whole node.
     pub(crate) fn reasons_for(&self, rank: GlobalRank) -> Vec<&Reason> {
         let mut found: Vec<&Reason> =
             self.reasons.iter().filter(|reason| reason.concerns(rank)).collect();

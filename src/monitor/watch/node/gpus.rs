@@ -20,7 +20,7 @@ pub(crate) struct GpuReading {
     pub gpu: NvmlGpu,
 }
 
-/// What the GPU of ranks does at the moment.
+/// The current use of a GPU that ranks use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUse {
     /// NVML's index.

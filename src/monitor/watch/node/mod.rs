@@ -1,4 +1,4 @@
-//! What the node does to its ranks: counters of pressure, limits, links and GPUs, read twice.
+//! The node's effects on its ranks: counters of pressure, limits, links and GPUs, read twice.
 //!
 //! Takes the [`Host`](linux::host::Host) and the pids of the ranks; gives a [`NodeReading`], and
 //! of two of them a `NodeChange` with the `Reason`s for which a rank may be slow or stand

@@ -20,7 +20,7 @@ use text::rank::GlobalRank;
 /// Asks the driver for the GPUs, within a time limit.
 type AskGpus = dyn Fn(&Host, Duration) -> Vec<NvmlGpu> + Send + Sync;
 
-/// Where the counters come from.
+/// The sources of the counters.
 #[derive(Clone)]
 pub struct NodeSources {
     pub host: Arc<Host>,
@@ -36,13 +36,13 @@ impl std::fmt::Debug for NodeSources {
     }
 }
 
-/// What is read.
+/// The parts of the node that a reading covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parts {
     /// Files of the kernel: well below a millisecond for each rank.
     Kernel,
-    /// The GPUs as well. The driver is initialised for it by a process of its own, which takes up
-    /// to seconds: for who has a reason to ask, not for each sample.
+    /// The GPUs as well. A separate process initialises the driver for this, which takes up to seconds.
+    /// It is for callers with a reason to ask, not for each sample.
     All,
 }
 

@@ -115,7 +115,7 @@ fn what_connections_carry_is_progress_unless_it_is_words() {
         (5 << 10, false, false, "held up"),
         (20 << 20, false, false, "held up"),
         (100, false, false, "still"),
-        // What a prefetching thread loads does not end the wait for another rank.
+        // Loads by a prefetching thread do not end the wait for another rank.
         (20 << 20, false, true, "still"),
         (8 << 10, true, false, "still"),
         (8 << 10, true, true, "still"),

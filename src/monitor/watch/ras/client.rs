@@ -21,7 +21,7 @@ const LONGEST_LINE: usize = 4096;
 /// Attempts to reach a rank of our own job on a port that another job shares.
 const ATTEMPTS: usize = 4;
 
-/// What NCCL said.
+/// A report of NCCL's RAS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RasReport {
     /// As it came.
@@ -136,7 +136,7 @@ fn ask_at(address: &str, place: SocketAddr, until: Instant) -> Result<RasReport,
     if !hello.starts_with(b"SERVER PROTOCOL ") {
         return Err(not_ras(&hello));
     }
-    // What it may wait for each half of its work; a refusal leaves it at 5 s.
+    // The time it may wait in each half of its work. If it refuses the command, the time stays at 5 s.
     let seconds = (line.left().map_err(io)?.as_secs() / 3).max(1);
     line.ask(&format!("TIMEOUT {seconds}")).map_err(io)?;
     let has_json = line.ask("SET FORMAT json").map_err(io)?.starts_with(b"OK");
@@ -184,7 +184,7 @@ impl Line {
                 line.pop();
                 return Ok(line);
             }
-            // What is no line is an answer as well: of a program that is no RAS.
+            // An answer that is no line counts as well: it is of a program that is no RAS.
             if self.read.len() > LONGEST_LINE || !self.more()? {
                 return Ok(std::mem::take(&mut self.read));
             }

@@ -1,8 +1,8 @@
 //! Asks NCCL's RAS what its communicators look like, over TCP, as the program `ncclras` does.
 //!
 //! Takes the ranks of this node and a deadline; gives the report and a [`RasVerdict`] of it. An NCCL
-//! before 2.28.7 has no JSON, and gives its text alone. Any rank answers for all of the job, while it
-//! hangs as well. Whatever listens on the port, it costs the deadline and no more.
+//! before 2.28.7 has no JSON, and gives its text alone. Any rank answers for the whole job, also while it
+//! hangs. A program that listens on the port costs no more than the deadline.
 //!
 //! Protocol and JSON: `src/ras/client_support.cc` of NCCL 2.30. All ranks of a host listen on the
 //! same port, those of another job as well (SO_REUSEPORT), and the kernel chooses who answers. So

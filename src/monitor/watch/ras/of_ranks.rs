@@ -12,7 +12,7 @@ use text::rank::GlobalRank;
 
 /// 0 switches it off.
 const ENABLED: &str = "NCCL_RAS_ENABLE";
-/// What remains for the environments of the ranks, which are read at first.
+/// Least time that remains for the RAS after the environments of the ranks, which are read first.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// Ranks with the pids of processes.
@@ -37,7 +37,7 @@ pub fn report(
     Some(asked(source, ranks, timeout)?.1)
 }
 
-/// What the report means. None also where none can be read. `world`: ranks of the job.
+/// The meaning of the report. None also if no report can be read. `world`: ranks of the job.
 pub fn verdict(
     source: RasSource,
     world: Option<u32>,
@@ -65,10 +65,11 @@ fn asked(
     Some((processes, report))
 }
 
-/// That of the first rank that has one; NCCL's own is None. None at all without a RAS.
+/// The RAS address of the first rank that has one. An inner None is NCCL's own address; an outer None means that
+/// there is no RAS.
 fn address(host: &Host, source: RasSource, ranks: &[(GlobalRank, i32)]) -> Option<Option<String>> {
     ranks.iter().find_map(|(_, pid)| {
-        // Whose environment is hidden has what NCCL assumes.
+        // A rank whose environment is hidden is taken to have NCCL's defaults.
         let environ = procfs::environ(host, *pid).unwrap_or_default();
         let value = |name| {
             let value = String::from_utf8_lossy(procfs::variable(&environ, name)?).into_owned();

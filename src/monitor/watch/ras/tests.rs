@@ -124,7 +124,7 @@ fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
     // Of a communicator of some ranks only those of this node can be told.
     let verdict = view.verdict(Some(8), &OWN);
     assert_eq!((verdict.dead, verdict.behind[0].rank), (ranks(&[]), GlobalRank(1)));
-    // Who sends and who receives differ without end.
+    // The counts of senders and receivers may differ for ever.
     let sends = read(SAMPLE.replace("AllReduce", "Send").as_bytes()).expect("JSON");
     assert_eq!(sends.verdict(Some(4), &OWN).behind, []);
     // The control: all are reached and have launched as much.

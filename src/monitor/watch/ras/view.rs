@@ -90,7 +90,7 @@ pub struct Behind {
     pub of: u32,
 }
 
-/// What the view means, by global ranks as far as they can be told.
+/// The meaning of the view, by global ranks as far as they can be told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasVerdict {
     /// Considered dead by NCCL.
@@ -105,8 +105,8 @@ pub struct RasVerdict {
 
 /// IN_PROGRESS of ncclResult_t.
 const IN_PROGRESS: i32 = 7;
-/// Ranks behind that are told: each node hears of all of a job, and tells node 0. Where so many are behind, the few
-/// others are ahead.
+/// Maximum number of reported ranks that are behind: each node hears of all ranks of a job, and tells node 0. If so
+/// many are behind, the few others are ahead.
 const MOST_BEHIND: usize = 512;
 /// Of these a healthy rank may have launched fewer than others.
 const BETWEEN_TWO: &[&str] = &["Send", "Recv", "SendRecv"];

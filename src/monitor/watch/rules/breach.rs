@@ -132,7 +132,7 @@ impl Breach {
         Breach::new(rule, None, since, found)
     }
 
-    /// What happened, and what was seen.
+    /// The breach in words, with the last line that was seen.
     pub fn what(&self, now: Instant) -> Text {
         let Text { en, zh } = &self.text;
         let Some(seen) = self.seen.as_ref().filter(|seen| !seen.line.is_empty()) else {

@@ -218,7 +218,7 @@ impl Watched {
     }
 }
 
-/// The number of a line that fits. What is none (`-`, `?`) says nothing.
+/// The number of a line that fits. None if the value is no number (`-`, `?`).
 fn number(lines: &Lines, line: &[u8]) -> Option<f64> {
     let found = lines.pattern.captures(line)?;
     std::str::from_utf8(found.name(VALUE)?.as_bytes()).ok()?.trim().parse().ok()

@@ -217,7 +217,7 @@ fn the_users_words_come_first_and_secrets_do_not_show() {
     assert_eq!(breach.text.en, expected);
 }
 
-/// What follows a secret says that it is one, so a line is masked before it is cut.
+/// The text after a secret marks it as one, so a line is masked before it is cut.
 #[test]
 fn a_secret_at_the_cut_of_a_long_line_is_hidden() {
     let expects = Expects::Line(lines("ready", Ranks::All), Time::Within(seconds(60)));

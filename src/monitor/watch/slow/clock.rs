@@ -19,8 +19,8 @@ impl Clock {
         Clock { least, most: theirs.saturating_sub(asked).max(least), at: answered }
     }
 
-    /// What both measurements allow: the shortest way there and the shortest way back count. A clock
-    /// that was set in between is as the later measurement shows it.
+    /// The range that both measurements allow: the shortest way there and the shortest way back count. If the
+    /// clock was set in between, the later measurement counts.
     pub fn and(self, later: Clock) -> Clock {
         let drift = later.at.saturating_sub(self.at).max(0) / DRIFT;
         let least = self.least.saturating_sub(drift).max(later.least);

@@ -1,4 +1,4 @@
-//! What one node knows of its ranks: what their recorders hold, and what the node does to them.
+//! The knowledge of one node about its ranks: the contents of their recorders, and the node's effects on them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const GPUS: Duration = Duration::from_secs(10);
 /// have been in another control group, or not yet slow.
 const READINGS: usize = 2;
 
-/// What the ranks of a node did.
+/// The recorded activity of the ranks of a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeSample {
     pub(super) node: u32,
@@ -57,8 +57,8 @@ impl SampledNode {
         lock(&self.pids).remove(&rank);
     }
 
-    /// What the recorders of the ranks hold; none without `torch.distributed`. The counters of the
-    /// node are read as well, for a later question. Blocks for four seconds at most.
+    /// The contents of the ranks' recorders; none without `torch.distributed`. Also reads the counters of the
+    /// node, for a later question. Blocks for four seconds at most.
     pub fn sample(&self, cut: Cut) -> NodeSample {
         let recorded = recorded(&self.control, cut, RECORDS);
         if !recorded.is_empty() {
@@ -72,7 +72,7 @@ impl SampledNode {
         NodeSample { node: self.node, recorded }
     }
 
-    /// What was abnormal since the oldest of the last samples, and about the GPUs now. None for a
+    /// The abnormal findings since the oldest of the last samples, and about the GPUs now. None for a
     /// rank of another node. Blocks for ten seconds at most.
     pub fn reasons(&self, rank: GlobalRank) -> Option<Vec<Reason>> {
         let pids = self.pids();

@@ -24,7 +24,7 @@ pub struct Slow {
     pub median_ms: f64,
     /// The share of the time that the others lost by it.
     pub lost: f64,
-    /// What its node shows; empty: nothing abnormal; None: the node did not say.
+    /// The abnormal findings of its node. Empty: nothing abnormal; None: the node did not say.
     pub reasons: Option<Vec<Reason>>,
 }
 

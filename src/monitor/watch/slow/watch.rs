@@ -26,7 +26,7 @@ impl SlowPace {
         SlowPace { every: Duration::from_secs(15), window: Duration::from_secs(45) };
 }
 
-/// What a node answered, and its clock.
+/// The answer of a node, and the node's clock.
 #[derive(Debug)]
 pub struct ClockedSample {
     pub sample: NodeSample,
@@ -35,11 +35,11 @@ pub struct ClockedSample {
 
 /// Asks the nodes whose ranks are compared, this one included. Both may block for some seconds.
 pub trait AskNodes: Send {
-    /// What their ranks did within the window. None if a node does not answer: ranks that wait for
-    /// one of its ranks are not to be compared without it.
+    /// The recorded activity of their ranks within the window. None if a node does not answer: ranks that wait
+    /// for one of its ranks must not be compared without it.
     fn samples(&mut self, window: Duration) -> Option<Vec<ClockedSample>>;
 
-    /// What the node of this rank shows of it. None if it does not answer.
+    /// The findings of the rank's node about it. None if the node does not answer.
     fn reasons(&self, rank: GlobalRank) -> Option<Vec<Reason>>;
 }
 
@@ -82,7 +82,7 @@ impl SlowWatch {
         SlowWatch { node: None, begin: None }
     }
 
-    /// What answers the questions of other nodes.
+    /// The part that answers the questions of other nodes.
     pub fn node(&self) -> Option<Arc<SampledNode>> {
         self.node.clone()
     }
@@ -175,7 +175,7 @@ fn late_in(samples: &[ClockedSample], world: Option<u32>) -> Vec<Late> {
     found
 }
 
-/// What concerns all ranks of the only node makes none of them slower than the others.
+/// Drops reasons that concern all ranks of the only node: they make no rank slower than the others.
 fn telling(mut reasons: Vec<Reason>, one_node: bool) -> Vec<Reason> {
     reasons.retain(|reason| !(one_node && reason.ranks.is_empty() && reason.gpu.is_none()));
     reasons
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// What two looks tell: the node and the rank of each that is slow.
+    /// The result of two looks: the node and the rank of each slow rank.
     fn told(nodes: Job) -> Vec<(u32, u32)> {
         let window = SlowPace::STANDARD.window;
         let mut looks = Looks { nodes, world: Some(2), window, tracker: Tracker::default() };

@@ -1,8 +1,8 @@
-//! Who is taken for left over, by what PID 1 is, how the process came to it, and its variables.
+//! Processes taken for left over, by the kind of PID 1, how the process came to it, and its variables.
 
 use super::*;
 
-/// What a process may have in its environment, and whether only a launcher sets it.
+/// Variables that a process may have in its environment, and whether only a launcher sets them.
 const VARIABLES: [(&str, bool); 8] = [
     ("PATH=/bin", false),
     ("LOCAL_RANK=0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500", false),
@@ -26,13 +26,13 @@ fn first_processes() -> Vec<(Planted, bool)> {
         "s6-svscan /run/service",
         "runit",
         "pause",
-        // What keeps a container alive.
+        // Programs that keep a container alive.
         "sleep infinity",
         "tail -f /dev/null",
         "cat",
         "sshd -D",
         "cron -f",
-        // What starts programs, and ranks as well.
+        // Programs that start other programs, and ranks as well.
         "sh -c sleep_infinity",
         "bash start.sh",
         "-bash",
@@ -114,7 +114,7 @@ fn only_a_launchers_variable_under_another_kind_of_parent_is_proof() {
         for (rank, of_launcher, what) in crowd {
             let proven = of_launcher && !launches;
             assert_eq!(leftover.contains(&rank.pid), proven, "{} · {what}", first.argv);
-            // What is not ended is named.
+            // A process that is not ended is named.
             let named = [&leftover, &forced, &spared].iter().any(|all| all.contains(&rank.pid));
             assert!(named, "{} · {what}", first.argv);
             *(if proven { &mut ended } else { &mut kept }) += 1;
