@@ -76,7 +76,7 @@ pub(super) fn run(options: &Options) -> i32 {
     })
 }
 
-/// What the guard needs to report for a lost agent. The guard itself reads no settings.
+/// Settings with which the guard reports for a lost agent. The guard itself reads no settings.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct ReportSettings {
     lang: Lang,

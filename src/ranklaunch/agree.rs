@@ -33,7 +33,7 @@ use text::ranges::listed;
 use text::text;
 use verdict::{Refusal, Warning, by_importance};
 
-/// What this node starts after stale processes are cleared.
+/// The launch that this node starts after stale processes are cleared.
 pub(super) struct Agreed {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,

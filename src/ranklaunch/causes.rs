@@ -1,5 +1,5 @@
-//! What the user says about causes: further rows of the catalogue of failures (`[[diagnose]]`), and
-//! after which of them an attempt follows (`--retry-on`, `--no-retry-on`).
+//! Settings of the user about causes: further rows of the catalogue of failures (`[[diagnose]]`), and
+//! the failures after which an attempt follows (`--retry-on`, `--no-retry-on`).
 //!
 //! Takes the values as the settings read them; gives a catalogue in which every pattern compiles
 //! and every example matches, and rules in which every id exists; or the refusal that names the
@@ -14,7 +14,7 @@ use text::nearest::nearest;
 use text::text;
 use verdict::{Id, Refusal, Use};
 
-/// The catalogue with the rows of a profile; None where it has none, since the built-in one is
+/// The catalogue with the rows of a profile; None if it has none, since the built-in one is
 /// read only when a rank has written something. It lives as long as the process: threads that
 /// read logs hold it, and a process has one profile.
 ///

@@ -1,5 +1,5 @@
-//! What accompanies the ranks of an attempt: each hears when a rank begins and ends, and where it gets what it
-//! looks at. A new one is a row of [`Companion`] and a name in `attempt.rs`.
+//! Companions of the ranks of an attempt, with the sources that they look at. Each companion hears when a rank
+//! begins and ends. A new one is a row of [`Companion`] and a name in `attempt.rs`.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use supervise::inject::Injection;
 use text::rank::RankId;
 use verdict::outcome::{End, Notice};
 
-/// What wants to know which ranks run. What it does not need is left out.
+/// A listener that wants to know which ranks run. An implementation leaves out the methods that it does not need.
 pub(super) trait Companion: Sync {
     fn began(&self, _rank: RankId, _pid: i32) {}
     /// None: the rank's shim was lost without a report.

@@ -16,15 +16,15 @@ use verdict::outcome::Halt;
 pub(super) trait Phases {
     /// The facts of the node.
     type Observed;
-    /// What this node would do on its own.
+    /// The plan of this node on its own.
     type OwnPlan;
-    /// What all nodes agreed to do.
+    /// The launch on which all nodes agreed.
     type Agreed;
     /// Proof that stale processes have ended.
     type Cleared;
     /// A node that may start.
     type Ready;
-    /// What an attempt of several nodes takes over from the one before.
+    /// Data that an attempt of several nodes takes over from the previous attempt.
     type Next;
 
     async fn observe(&self) -> Self::Observed;
@@ -61,7 +61,7 @@ pub(super) trait Phases {
     /// `is_last`: no attempt follows, so the report of the run is written as well.
     async fn finish(&self, ready: &mut Self::Ready, rest: Option<Rest>, is_last: bool);
 
-    /// Where a further attempt begins.
+    /// Start point of a further attempt.
     fn start_again(&self, ready: Self::Ready, again: Again) -> Start<Self::Ready, Self::Next>;
 
     /// Announces a further attempt and waits until it is due.
@@ -90,7 +90,7 @@ pub(super) trait Phases {
     fn node(&self, agreed: &Self::Agreed) -> u32;
 }
 
-/// Where an attempt begins.
+/// Start point of an attempt.
 pub(super) enum Start<Ready, Next> {
     /// From the first phase.
     Observe(Option<Next>),

@@ -38,7 +38,7 @@ pub(super) struct GuardChannel<'a> {
     pub(super) commands: &'a GuardCommands,
 }
 
-/// What every phase needs.
+/// Values that every phase needs.
 pub(super) struct Context {
     pub(super) host: Arc<Host>,
     pub(super) settings: Arc<Settings>,
@@ -49,12 +49,12 @@ pub(super) struct Context {
     pub(super) journal: Journal,
     /// The interpreter from which ranks are forked.
     pub(super) warm: WarmSlot,
-    /// What is known of the job now, for who looks at it.
+    /// Current knowledge about the job, for its viewers.
     pub(super) board: StatusBoard,
     pub(super) report: RunReport,
-    /// That the run lives, in its log folder.
+    /// The mark in the log folder that shows that the run lives.
     pub(super) mark: MarkSlot,
-    /// Answers who looks at the job.
+    /// Answers the viewers of the job.
     pub(super) socket: RunSocket,
     /// The catalogue of failures, where the profile adds rows to the built-in one.
     pub(super) catalogue: Option<&'static Catalogue>,

@@ -1,10 +1,10 @@
 //! Hears from the driver, while the ranks run, of the Xids of the GPUs that they use, and asks it
 //! what these do.
 //!
-//! Takes the GPUs; gives [`Statement`]s for the diagnosis, and to who looks the load of each GPU. A
+//! Takes the GPUs; gives [`Statement`]s to the diagnosis, and the load of each GPU to viewers. A
 //! probe waits in the driver; a thread of ours owns it, since a probe dies with the thread that
-//! started it. Whatever the driver does, no rank and no end of a job waits for it. What does not work
-//! is said in agent.jsonl, once.
+//! started it. No rank and no end of a job ever waits for the driver. A failure of the watch is noted
+//! in agent.jsonl, once.
 
 use std::io::{PipeReader, PipeWriter, pipe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use node::observe::gpu;
 use node::probe::{CallError, NvmlGpu, Waited, WatchLine, WatchLines, WatchProbe};
 use settings::ProbeMode;
 
-/// Where these statements come from, as people read it.
+/// Source of these statements, as people read it.
 const PLACE: &str = "NVML event";
 /// Time limit to execute the probe, which takes milliseconds: the start of the ranks waits for it,
-/// since who supervises them has to know it from the start.
+/// since their supervisor has to know it from the start.
 const STARTED: Duration = Duration::from_secs(5);
-/// For how long the answer to a question is waited for. A later one is given to who asks next, if
-/// that is soon.
+/// Time limit of the wait for an answer. A later answer is given to the next question, if that comes
+/// soon.
 const ANSWER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(2);
 /// The same Xid of a GPU after a longer pause is another trouble.
@@ -50,7 +50,7 @@ struct Watched {
     read: Condvar,
 }
 
-/// What the probe said up to now.
+/// Reports of the probe up to now.
 #[derive(Debug)]
 struct Heard {
     lines: WatchLines,
@@ -128,8 +128,8 @@ impl DriverWatch {
 }
 
 impl LiveGpus {
-    /// What they do now; none if the driver does not answer within a moment. One that hangs is
-    /// waited for once.
+    /// Current state of the GPUs; none if the driver does not answer within a moment. A driver that hangs
+    /// is waited for once.
     pub(super) fn now(&self) -> Vec<NvmlGpu> {
         let LiveGpus(watched) = self;
         let mut heard = watched.read();

@@ -22,14 +22,14 @@ use text::text;
 /// If the log files are written within this time, run.json is written only once.
 const QUICK: Duration = Duration::from_millis(100);
 
-/// What remains to be written after the verdict of an attempt is printed.
+/// Data that remains to be written after the verdict of an attempt is printed.
 pub(super) struct Rest {
     pub(super) clock: Clock,
     pub(super) logs: Arc<Logs>,
     pub(super) folder: Option<Arc<LogFolder>>,
     /// run.json without the summary of the logs.
     pub(super) record: RunRecord,
-    /// What torch wrote of the exceptions of ranks and of their collectives, by name.
+    /// Records of torch about the exceptions of ranks and about their collectives, by name.
     pub(super) evidence: Vec<(String, Vec<u8>)>,
     pub(super) sampling: Sampling,
 }

@@ -1,14 +1,14 @@
-//! The request of a thread that the job ends, to what supervises the ranks.
+//! The request of a thread to the supervision of the ranks to end the job.
 //!
 //! Made once at most. A thread that ends without making it asks for nothing.
 
 use tokio::sync::oneshot;
 
-/// The end of the thread.
+/// The thread's end of the channel.
 #[derive(Debug)]
 pub(super) struct EndRequest(Option<oneshot::Sender<()>>);
 
-/// The end of what supervises. The default one is never completed.
+/// The supervision's end of the channel. The default one is never completed.
 #[derive(Debug, Default)]
 pub(super) struct Asked(Option<oneshot::Receiver<()>>);
 

@@ -1,6 +1,6 @@
 //! The HTTP server of `--http`.
 //!
-//! It is no part of the job: an address that cannot be bound is said once, and the job goes on.
+//! It is no part of the job: if the address cannot be bound, one line says so, and the job goes on.
 
 use super::context::Context;
 use monitor::export::HttpServer;

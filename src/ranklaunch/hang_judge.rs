@@ -1,7 +1,7 @@
 //! The thread that looks at the ranks, and judges where nothing moves.
 //!
 //! Node 0 asks the others how they stand once its own ranks stand still, and all of them for evidence if
-//! none moves; where the nodes cannot ask each other, each judges what it sees.
+//! none moves. If the nodes cannot ask each other, each judges its own evidence.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,13 +70,13 @@ pub(super) struct Watching {
     /// Was judged in this standing, still or held up, and is not again before this time.
     judged: Option<(bool, Instant)>,
     limit: Option<Limit>,
-    /// So often the machine was too busy since the job last moved.
+    /// Number of times that the machine was too busy since the job last moved.
     late: u32,
-    /// Who was at a lock, and where, when that was judged last.
+    /// Ranks that were at a lock when locks were last judged, with their positions.
     locked: Option<Locked>,
-    /// Was seen once, and ends the job if that is seen again.
+    /// A hang that was seen once. It ends the job if it is seen again.
     once: Option<Once>,
-    /// Was reported before torch gives up, and ends the job if torch does not.
+    /// A hang was reported before torch gives up. It ends the job if torch does not.
     is_left_to_torch: bool,
     remarks: Remarks,
     /// Since when the ranks move.
@@ -240,7 +240,7 @@ impl Watching {
 
     /// Whether a rank of this node came to a collective, or left one, while the evidence was gathered, which takes
     /// seconds on a busy machine: of a job whose last rank has just come, the records show that all wait alike.
-    /// What a rank writes says nothing: it may answer to who gathered.
+    /// Output of a rank proves nothing: it may be the rank's answer to the gathering.
     fn moved_since(&self, collectives: &BTreeMap<GlobalRank, u64>) -> bool {
         self.shared.look();
         let now = self.shared.state().progress.collectives();
@@ -254,7 +254,7 @@ impl Watching {
         answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Stands::Moves))
     }
 
-    /// That of all nodes, and the nodes that gave none.
+    /// The evidence of all nodes, and the nodes that gave none.
     fn evidence(&self) -> (Vec<NodeEvidence>, Vec<u32>) {
         let read = |bytes: Vec<u8>| serde_json::from_slice::<NodeEvidence>(&bytes).ok();
         let (mut nodes, mut silent) = (Vec::new(), Vec::new());
@@ -305,7 +305,7 @@ impl Watching {
         self.shared.awake.instant(at?, began)
     }
 
-    /// `ends`: what `--on-hang` says is done.
+    /// `ends`: the action of `--on-hang` is taken.
     fn report(&mut self, found: &Standstill, ends: bool) {
         let shared = Arc::clone(&self.shared);
         let Watched { on_hang, lang, console, .. } = &shared.watched;

@@ -15,7 +15,7 @@ const AGAIN: u32 = 2;
 /// The remarks on the wait of this moment.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
-    /// Who is waited for, by node, and for how long when that was said.
+    /// Ranks that the others wait for, with their nodes, and the length of the wait at the last remark.
     said: Option<(Vec<(u32, u32)>, Duration)>,
 }
 

@@ -28,7 +28,7 @@ const AT_WORK: Duration = Duration::from_secs(60);
 pub(super) type Ask =
     Box<dyn Fn(&HangQuestion, Duration) -> Vec<(u32, Option<Vec<u8>>)> + Send + Sync>;
 
-/// What is watched, and who hears of it.
+/// The job as it is watched, and the receivers of the findings.
 pub(super) struct Watched {
     pub(super) after: Duration,
     pub(super) on_hang: OnHang,
@@ -49,7 +49,7 @@ pub(super) struct Watched {
     pub(super) only_answers: bool,
 }
 
-/// What node 0 asks the others, and tells them.
+/// Questions and messages of node 0 to the other nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HangQuestion {
@@ -79,7 +79,7 @@ pub(super) enum Stands {
     Still,
 }
 
-/// What the thread and the answers to other nodes use.
+/// State that the thread shares with the answers to other nodes.
 pub(super) struct Shared {
     pub(super) watched: Watched,
     pub(super) awake: Awake,
@@ -169,7 +169,7 @@ impl Shared {
             // Ranks that fail after a hang fail because of it.
             state.is_over |= state.stands;
         }
-        // Who ends well does not wait any more; node 0 knows whether that holds for all nodes.
+        // A rank that ends well does not wait any more. Node 0 knows whether that holds for all nodes.
         let moves = well && !state.is_over && !self.watched.only_answers;
         drop(state);
         moves && self.goes_on()

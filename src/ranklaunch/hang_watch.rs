@@ -55,14 +55,14 @@ impl HangWatch {
         }
     }
 
-    /// The ranks end because they are told to: what they do from now on says nothing of a hang.
+    /// The ranks end because they are told to: their behaviour from now on proves nothing about a hang.
     pub(super) fn stopping(&self) {
         if let Some(shared) = &self.shared {
             shared.state().is_over = true;
         }
     }
 
-    /// What answers the questions of node 0.
+    /// Function that answers the questions of node 0.
     pub(super) fn answerer(
         &self,
     ) -> impl Fn(HangQuestion) -> Option<Vec<u8>> + Send + Sync + use<> {
@@ -80,7 +80,7 @@ impl HangWatch {
         self.shared.as_ref().map(|shared| shared.state().found.clone()).unwrap_or_default()
     }
 
-    /// Who the others waited for when the attempt ended.
+    /// The rank that the others waited for when the attempt ended.
     pub(super) fn culprit(&self) -> Option<FirstCulprit> {
         let state = self.shared.as_ref()?.state();
         state.first.clone().filter(|_| state.stands)

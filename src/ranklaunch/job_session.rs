@@ -31,7 +31,7 @@ const VERDICT: Duration = Duration::from_secs(8);
 /// Interval of the line that says that other nodes still run.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// What the ranks of this node wrote, and the search in it.
+/// Output of the ranks of this node, and the search in it.
 #[derive(Clone, Copy)]
 pub(super) struct JobOutput<'a> {
     pub(super) logs: &'a Logs,
@@ -68,7 +68,7 @@ pub(super) struct JobSession {
     hostname: String,
     /// Only on node 0: the mark by which a late node recognises the store of this run.
     mark: Option<StoreMark>,
-    /// What this node reported.
+    /// The cause that this node reported.
     reported: Option<Cause>,
     verdict: Option<(Cause, Option<Again>)>,
     all_done: bool,

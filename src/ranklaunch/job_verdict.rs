@@ -41,8 +41,8 @@ pub(super) fn judged(
     let own = culprit == place && cause.loss.is_none();
     // A stop from outside keeps its code, whichever node failed first.
     let keeps_code = own || local.class == Class::Stopped;
-    // Operators start a job again by the codes of all its nodes: what another attempt may help must not
-    // be ended for good by a node on which nothing failed.
+    // Operators start a job again by the codes of all its nodes: a node on which nothing failed must not end
+    // a job for good that another attempt may help.
     let helps = cause.is_retryable() || FailedAttempt::from(cause).may_be_helped();
     let (code, class) = match (keeps_code, helps) {
         // This node reported what its ranks had said before they were stopped.
@@ -53,7 +53,7 @@ pub(super) fn judged(
     };
     let Cause { hostname, text: said, .. } = cause;
     let node = cause.on.unwrap_or(cause.node);
-    // Who did not see it says where it was.
+    // The text of a node that did not see the failure names the place itself.
     let names_node = cause.loss.is_some() || cause.id == Id::Hang;
     let text = if names_node { said.clone() } else { placed(said, cause.rank, node, hostname) };
     let ending = if local.names_survivors() && local.id != cause.id {

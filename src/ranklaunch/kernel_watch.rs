@@ -16,7 +16,7 @@ use node::observe::kernel_log::{
 };
 use text::rank::GlobalRank;
 
-/// Where these statements come from, as people read it.
+/// Source of these statements, as people read it.
 const PLACE: &str = "kernel log";
 /// Statements that are kept, and other lines that are noted.
 const MOST: usize = 256;
@@ -77,7 +77,7 @@ impl KernelWatch {
         }
     }
 
-    /// What the log says up to now.
+    /// Recent statements of the log up to now.
     pub(super) fn statements(&self) -> Vec<Statement> {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.read();

@@ -1,9 +1,9 @@
 //! Searches the output of an attempt for the cause of a failure, while the ranks run.
 //!
-//! Takes what the logs room keeps in a [`Backlog`], and what [`Witnesses`] say; gives the [`Why`]
-//! of the end. Much output is searched at the lowest priority, so that it takes no time from a
-//! rank; a little of it is not, since who asks for the result waits for the part that is being
-//! searched. Who asks does at its own priority what is left to do.
+//! Takes the output that the logs room keeps in a [`Backlog`], and the statements of [`Witnesses`]; gives
+//! the [`Why`] of the end. Much output is searched at the lowest priority, so that it takes no time from a
+//! rank; a little of it is not, since the asking thread waits for the part that is being searched.
+//! The asking thread does the rest of the search at its own priority.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};
 use verdict::{Id, Why};
 
-/// Bytes that are searched at once, so that who asks for the result never waits long for the
+/// Bytes that are searched at once, so that a question for the result never waits long for the
 /// thread, which on a busy machine gets a hundredth of a core.
 const PART: usize = 8 * 1024;
 /// Bytes of one second that are searched at the thread's own priority, in some milliseconds. At the
@@ -31,8 +31,8 @@ const PART: usize = 8 * 1024;
 const LITTLE: usize = 256 * 1024;
 /// The nice value for the rest.
 pub(super) const LOWEST: i32 = 19;
-/// What is said longer than this after the stop began comes from the stop: killed ranks leave Xids
-/// behind as well.
+/// Statements that come longer than this after the start of the stop are effects of the stop: killed
+/// ranks leave Xids behind as well.
 const AFTER_STOP: Duration = Duration::from_secs(1);
 
 /// Bytes of all records of `@record` that are kept of one attempt.
@@ -49,7 +49,7 @@ pub(super) struct KnownEnd {
     pub(super) gone: Option<GlobalRank>,
 }
 
-/// What the output of the ranks says of their end.
+/// Explanation of the end of the ranks by their output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Told {
     Root(Box<Why>),
@@ -76,7 +76,7 @@ struct Shared {
     error_files: Mutex<Vec<(ErrorFile, Vec<u8>)>>,
 }
 
-/// What torch's `@record` wrote of the exception that ended a rank.
+/// Record of torch's `@record` about the exception that ended a rank.
 #[derive(Debug)]
 struct Record {
     owner: Owner,
@@ -87,7 +87,7 @@ struct Record {
 /// Something that is done to the rules of the profile.
 pub(super) type ToRules<'a> = dyn FnMut(&mut Rules) -> Vec<Breach> + 'a;
 
-/// What a log is to its owner.
+/// Role of a log for its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Log {
     Stream(Stream),
@@ -151,7 +151,7 @@ impl LiveDiagnosis {
         LiveDiagnosis { shared }
     }
 
-    /// Where the logs room puts its copy of the output.
+    /// The backlog in which the logs room puts its copy of the output.
     pub(super) fn backlog(&self) -> Arc<Backlog> {
         Arc::clone(&self.shared.backlog)
     }
@@ -160,8 +160,8 @@ impl LiveDiagnosis {
         &self.shared.witnesses
     }
 
-    /// Lets rules read along. What this gives lets them read all that came up to its call, then does
-    /// something to them.
+    /// Lets rules read along. The returned function lets them read all output up to its call, then applies
+    /// its argument to them.
     pub(super) fn read_along(
         &self,
         rules: Rules,
@@ -174,8 +174,8 @@ impl LiveDiagnosis {
         }
     }
 
-    /// Lets these read the output of rank 0. What this gives tells what they know by now, or, if that is asked
-    /// for, once they have read all that came up to its call.
+    /// Lets these lines read the output of rank 0. The returned function gives the progress that they know by now.
+    /// On request it first lets them read all output up to its call.
     pub(super) fn read_progress(
         &self,
         lines: ProgressLines,
@@ -195,8 +195,8 @@ impl LiveDiagnosis {
         self.shared.stopped.get_or_init(Instant::now);
     }
 
-    /// What the output and the witnesses up to now say, together with how a rank ended. `failed`:
-    /// the job has.
+    /// Explanation of the end by the output and the witnesses up to now, and by the end of a rank. `failed`:
+    /// the job has failed.
     pub(super) fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
         let Shared { backlog, witnesses, stopped, .. } = &*self.shared;
         let mut statements = witnesses.statements();
@@ -228,8 +228,8 @@ impl LiveDiagnosis {
         std::mem::take(&mut *held(&self.shared.error_files))
     }
 
-    /// What the ranks survived, as of the last time that the cause was asked for. Nothing while
-    /// the search is not done.
+    /// Troubles that the ranks survived, as of the last question for the cause. Empty while a search
+    /// is in progress.
     pub(super) fn survived(&self) -> Vec<Survived> {
         self.shared.search.try_lock().map_or_else(|_| Vec::new(), |search| search.survived.clone())
     }
@@ -250,7 +250,7 @@ impl Shared {
         held(&self.search)
     }
 
-    /// Searches all that came up to now, at the priority of who asks.
+    /// Searches all output up to now, at the priority of the calling thread.
     fn read_up(&self) {
         self.lock().catalogue();
         self.lock().take(&self.backlog);
@@ -377,7 +377,7 @@ impl Search {
         statements: &[Statement],
         stopped: Option<Instant>,
     ) -> Told {
-        // What the kernel did needs no other evidence, and of a signal the engine knows no more
+        // A kill by the kernel for memory needs no other evidence. The engine knows no more about a signal
         // than its rank's shim.
         let counts = |owner: &Owner| match end {
             Some(KnownEnd { oom: true, .. }) => false,
@@ -392,7 +392,7 @@ impl Search {
             logs.iter_mut().for_each(|log| log.leave_out_stop(catalogue, stop));
         }
         let mut names: Vec<String> = self.logs.iter().map(name).collect();
-        // The counters of the kernel are more precise than what anybody writes of a kill.
+        // The counters of the kernel are more precise than any statement about a kill.
         if !matches!(end, Some(KnownEnd { oom: true, .. })) {
             for (place, scan) in self.stated(names.len(), statements) {
                 logs.push(scan);
@@ -411,7 +411,7 @@ impl Search {
         }
     }
 
-    /// What the witnesses say, as a log of each place and rank. `log`: the number of the first.
+    /// Statements of the witnesses, as one log for each place and rank. `log`: the number of the first log.
     fn stated(&self, log: usize, statements: &[Statement]) -> Vec<(&'static str, Scanned)> {
         let counts = |statement: &&Statement| !self.progress.outlived(statement.arrived);
         let statements: Vec<&Statement> = statements.iter().filter(counts).collect();

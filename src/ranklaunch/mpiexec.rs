@@ -55,7 +55,7 @@ fn wait_until_read() {
     }
 }
 
-/// False for what is no pipe.
+/// False if the output is no pipe.
 fn has_unread(output: BorrowedFd<'_>) -> bool {
     let is_pipe =
         fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);

@@ -60,7 +60,7 @@ const ONE_COMMAND: &[&str] = &[
     "kubernetes-indexed-job",
 ];
 
-/// What to do about a node without ranklaunch. `first`: this is the first attempt of the job.
+/// Reaction to a node without ranklaunch. `first`: this is the first attempt of the job.
 fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bool) -> Without {
     let one = unit == MemberKind::Task
         || contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));

@@ -61,7 +61,7 @@ struct Ends {
     told: Grouped,
 }
 
-/// What is to be said of a notice.
+/// Decision when to tell a notice, and with which ends of ranks.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     Now,
@@ -124,7 +124,7 @@ fn of_ends(planned: Planned, ends: &Grouped) -> Vec<Text> {
     ends.iter().map(line).collect()
 }
 
-/// What is said of one event; None of most.
+/// The line about one event; None for most events.
 fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
     Some(match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {

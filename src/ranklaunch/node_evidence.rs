@@ -1,7 +1,7 @@
 //! The evidence that this node gives of a running job, for a bug report: `ranklaunch dump`.
 //!
 //! Takes the ranks, their control sockets, their last lines and the files of the run; gives texts
-//! without secrets, and what is missing. Each source has a time limit, and nothing is written.
+//! without secrets, and the list of missing evidence. Each source has a time limit, and nothing is written.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -30,13 +30,13 @@ const ANSWER: Duration = Duration::from_secs(1);
 const JOURNAL_END: u64 = 1 << 20;
 /// Lines of each rank.
 const LINES: usize = 200;
-/// What the kernel says of a rank. None of these waits for a lock that the process holds.
+/// Files of the kernel about a rank. None of these waits for a lock that the process holds.
 const OF_RANK: &[&str] = &["status", "stat", "wchan", "syscall", "schedstat", "limits", "cgroup"];
 /// The same of the node.
 const OF_NODE: &[&str] =
     &["version", "uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/io", "pressure/memory"];
 
-/// Where the evidence is.
+/// Sources of the evidence.
 pub(super) struct NodeEvidence {
     pub(super) ranks: RunningRanks,
     pub(super) logs: Arc<Logs>,
@@ -44,11 +44,11 @@ pub(super) struct NodeEvidence {
     pub(super) plan: Value,
     /// With the journal; None without a folder.
     pub(super) folder: Option<PathBuf>,
-    /// What is told when the run is over.
+    /// The history that is told when the run is over.
     pub(super) history: OwnHistory,
     /// With the control sockets of the ranks; None with `--inject off`.
     pub(super) control: Option<PathBuf>,
-    /// Where the counters of the node and NCCL's RAS are.
+    /// Places of the counters of the node and of NCCL's RAS.
     pub(super) sources: NodeSources,
     pub(super) ras: RasSource,
 }

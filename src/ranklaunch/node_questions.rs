@@ -1,4 +1,4 @@
-//! What the nodes of a running job ask each other, and how this one answers.
+//! Questions between the nodes of a running job, and the answers of this node.
 //!
 //! The muster carries bytes; here they get a meaning. Takes the ranks of this node; gives what all
 //! nodes know.
@@ -41,10 +41,10 @@ enum NodeQuestion {
     Hang(HangQuestion),
     /// Answered with a [`NodeHistory`], once the run is over there.
     History,
-    /// What its ranks do, and what the node does to one that holds the others back.
+    /// Asks about the work of its ranks, and about the effect of the node on a rank that holds the others back.
     SlowRanks(SlowQuestion),
-    /// With a [`NodeStatus`]. Who asks looks, so the node takes samples each
-    /// second for a while.
+    /// Answered with a [`NodeStatus`]. The question shows that somebody looks, so the node takes samples
+    /// each second for a while.
     Status,
     /// With [`NodeLines`].
     Lines(LinesAsk),

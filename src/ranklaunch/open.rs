@@ -16,7 +16,7 @@ use verdict::{Id, Refusal};
 /// Default time limit for reading the profile and the folders searched for it.
 const PROFILE: Duration = Duration::from_secs(30);
 
-/// What every command with settings begins with.
+/// Values with which every command with settings begins.
 pub(super) struct Opened {
     pub(super) host: Host,
     pub(super) settings: Settings,

@@ -16,7 +16,7 @@ use verdict::Refusal;
 pub(super) struct Outlook {
     /// The plan as far as it can be made, even if the launch is refused.
     pub(super) plan: Option<Plan>,
-    /// What `run` would report first.
+    /// The refusal that `run` would report first.
     pub(super) refusal: Option<Refusal>,
     /// The variables of the platform, and what became of each.
     pub(super) evidence: Vec<WeighedEvidence>,

@@ -1,4 +1,4 @@
-//! What the report of this launch needs: the folder that it goes to, and what node 0 is told.
+//! Inputs of the report of this launch: the folder that it goes to, and the history for node 0.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct RunReport {
     history: OwnHistory,
 }
 
-/// What this launcher tells node 0 at the end. Clones are the same.
+/// The history that this launcher gives node 0 at the end. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OwnHistory(Arc<(Mutex<Option<Vec<u8>>>, Condvar)>);
 

@@ -10,7 +10,7 @@ use diagnose::is_progress;
 /// A job that reports progress so long after a moment, three times, has outlived what happened
 /// then: ranks that wait for each other cannot go on without one of them.
 const OUTLIVED: Duration = Duration::from_secs(60);
-/// Where no rank reports progress, trouble counts for so long: a hang ends by the time-out of the
+/// If no rank reports progress, trouble counts for this long: a hang ends by the time-out of the
 /// collectives, which is seldom longer.
 const COUNTS_FOR: Duration = Duration::from_secs(2 * 60 * 60);
 /// Lines of progress that show that a job went on.

@@ -1,8 +1,8 @@
-//! What torch's flight recorder wrote down when a collective failed or timed out.
+//! Records that torch's flight recorder wrote when a collective failed or timed out.
 //!
 //! Takes the folder where the ranks write their records, which is local and goes with the attempt;
-//! gives the files for the folder of the logs, and who kept the others waiting. That takes the records
-//! of all ranks: where other nodes have some, `ranklaunch explain` judges them.
+//! gives the files for the folder of the logs, and the ranks that kept the others waiting. To find these
+//! ranks takes the records of all ranks: if other nodes have some, `ranklaunch explain` judges them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn read(folder: &Path, plan: &Plan) -> Recorded {
     let mut records: Vec<RankRecord> = Vec::new();
     let mut size = 0;
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    // What does not fit is left out, the same each time.
+    // Records that do not fit are left out, the same ones each time because of the order.
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort_unstable();
     for path in paths {

@@ -48,7 +48,7 @@ pub(super) struct FailedAttempt {
     cause: Option<KnownCause>,
 }
 
-/// What the output of the ranks says about the end.
+/// Cause of the end according to the output of the ranks.
 #[derive(Debug, Clone)]
 struct KnownCause {
     id: String,
@@ -85,7 +85,7 @@ impl FailedAttempt {
         self.cause.as_ref().map_or(self.id.as_str(), |cause| &cause.id)
     }
 
-    /// What the cause asks for, if it is certain.
+    /// The retry that the cause asks for, if the cause is certain.
     fn asks_for(&self) -> Option<Retry> {
         let certain = |cause: &&KnownCause| cause.confidence == Confidence::Certain;
         self.cause.as_ref().filter(certain).map(|cause| cause.retry)
@@ -263,7 +263,7 @@ impl Restarts {
     }
 }
 
-/// What an attempt of several nodes takes over from the one before.
+/// Data that an attempt of several nodes takes over from the previous attempt.
 pub(super) struct NextAttempt {
     pub(super) attempt: u32,
     pub(super) identity: RunIdentity,
@@ -393,7 +393,7 @@ mod tests {
             (C::Certain, R::OtherNode, 1, &[], 0, Err(elsewhere)),
             (C::Certain, R::SameNodes, 1, &[], 3, Ok(1)),
             (C::Certain, R::Wait, 1, &[], 0, Ok(30)),
-            // What the cause says is worth more than the code.
+            // The cause counts more than the code.
             (C::Certain, R::SameNodes, 2, &[], 0, Ok(1)),
             (C::Likely, R::Never, 1, &[], 2, Ok(4)),
             (C::Likely, R::Wait, 1, &[], 0, Ok(1)),
@@ -406,7 +406,7 @@ mod tests {
             (C::Certain, R::SameNodes, 1, off, 0, Err("--no-retry-on heads_div")),
             (C::Unknown, R::SameNodes, 1, off, 0, Err("--no-retry-on heads_div")),
             (C::Certain, R::Wait, 1, exit, 0, Err("--no-retry-on rank.exit")),
-            // That of the cause wins over that of the verdict.
+            // The rule for the cause wins over the rule for the verdict.
             (C::Certain, R::Never, 1, &both, 0, Ok(1)),
             (C::Certain, R::SameNodes, 1, &other_way, 0, Err("--no-retry-on heads_div")),
             // The bound holds for all of them.

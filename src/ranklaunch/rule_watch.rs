@@ -1,7 +1,7 @@
 //! Judges the rules of the profile (`[[watch]]`) while ranks run.
 //!
-//! Takes the starts and ends of ranks, and what the search for causes reads of their output; tells each
-//! breach once, and asks for the end of the job where the rule says so. Its thread has the lowest priority
+//! Takes the starts and ends of ranks, and their output as the search for causes reads it; tells each
+//! breach once, and asks for the end of the job if the rule says so. Its thread has the lowest priority
 //! and runs only if there are rules, so no rank is ever held.
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ pub(super) fn begin(
     watch.start(diagnosis.read_along(rules), asked)
 }
 
-/// What is looked at besides the output, and who learns of a breach.
+/// Data that the watch reads besides the output, and the receivers of a breach.
 struct RuleWatch {
     /// How often the GPUs are looked at; None: never.
     pace: Option<Duration>,
@@ -145,7 +145,7 @@ impl RuleWatch {
     fn run(&mut self, hear: &Receiver<Event>, read_up: &impl Fn(&mut ToRules<'_>) -> Vec<Breach>) {
         // Nothing is read before the job starts.
         let Ok(first) = hear.recv() else { return };
-        // Who asks for the cause of a failure would wait for the catalogue, which this reads at first.
+        // The first call reads the catalogue. Without it, a question for the cause of a failure would wait for that.
         read_up(&mut |_| Vec::new());
         // Of this thread, as the kernel takes the call. Without it the rules are only dearer.
         let _ = rustix::process::setpriority_process(None, LOWEST);

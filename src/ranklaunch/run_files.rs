@@ -31,7 +31,7 @@ const LONGEST_SHOWN: u64 = 64 << 10;
 const BEFORE: usize = 12;
 const AFTER: usize = 6;
 
-/// What the files of a launcher tell, with at most `points` values of each quantity over time.
+/// History from the files of a launcher, with at most `points` values of each quantity over time.
 ///
 /// # Errors
 /// When it has neither a journal nor a run.json.

@@ -1,6 +1,6 @@
 //! Writes the report of a run when it is over: of this launcher, and on node 0 of the job.
 //!
-//! The verdict is told, and run.json is written. What is written here may be missed: a full disk, a
+//! At this time the verdict is told, and run.json is written. The report is dispensable: a full disk, a
 //! mount that hangs or a node that is gone costs the report or a part of it, never the exit code, and
 //! no more than the time that is left. Node 0 asks the others for their histories; they stay until it
 //! has them.
@@ -72,7 +72,7 @@ pub(super) fn amend(context: &Context, ending: &Ending, code: i32, time_left: Du
     }
 }
 
-/// The same where the run ended between two attempts, without the other nodes.
+/// The same if the run ended between two attempts, without the other nodes.
 pub(super) fn write_late(context: &Context, clock: Clock) {
     if context.report.history().is_given() {
         return;
@@ -96,7 +96,7 @@ pub(super) fn write_late(context: &Context, clock: Clock) {
 async fn write_own(context: &Context, clock: Clock) -> Option<NodeHistory> {
     let own = told_and_written(context, clock).await;
     if own.is_none() && !context.report.history().is_given() {
-        // Node 0 need not wait for what does not come.
+        // Node 0 need not wait for a history that does not come.
         context.report.history().give(Vec::new());
     }
     own
@@ -139,7 +139,7 @@ async fn write_job(context: &Context, own: NodeHistory, others: Vec<NodeHistory>
     let write = move || {
         let (run_id, place) = (own.run_id.clone(), (own.node, own.task));
         let mut nodes = vec![own];
-        // What another node sends never takes the place of this one's own history.
+        // A history from another node never takes the place of this node's own history.
         nodes.extend(
             others
                 .into_iter()

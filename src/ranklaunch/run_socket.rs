@@ -19,7 +19,7 @@ pub(super) struct RunSocket {
     _server: StacksServer,
 }
 
-/// What answers while ranks run.
+/// Sources of the answers while ranks run.
 struct Attempt {
     ranks: RunningRanks,
     everywhere: Everywhere,

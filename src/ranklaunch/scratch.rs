@@ -2,7 +2,7 @@
 //! Python imports; removed with the job.
 //!
 //! Its name is chosen before the agent is forked, so that the guard can remove it if the agent
-//! is killed. Only the own user may enter it. Where both were killed a later launch removes it, once it
+//! is killed. Only the own user may enter it. If both were killed, a later launch removes it, once it
 //! is proven that nobody uses it: the agent holds a lock on a file beside it, which the kernel
 //! takes back with its death, also in another container, and no process has its path in its
 //! environment.
@@ -71,7 +71,7 @@ impl ScratchName {
         Scratch { path, injection: injection.flatten() }
     }
 
-    /// That of the warmed interpreter, which lives longer than an attempt.
+    /// The folder of the warmed interpreter, which lives longer than an attempt.
     pub(super) fn of_warmed(&self) -> PathBuf {
         self.path.with_extension(WARM)
     }

@@ -26,7 +26,7 @@ pub(super) fn begin(context: &Context, interactive: bool) -> StatusLine {
     let to = console.clone();
     let task = tokio::spawn(async move {
         loop {
-            // No look of a viewer: what the line shows of the GPUs is in no sample of each second.
+            // No look of a viewer: the samples of each second hold nothing that the line shows about the GPUs.
             let line = status_line::line(&board.snapshot());
             to.status(Some(line.get(lang)));
             tokio::time::sleep(PACE).await;

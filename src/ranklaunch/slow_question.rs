@@ -1,4 +1,4 @@
-//! What the nodes of a job ask each other about ranks that hold the others back.
+//! Questions between the nodes of a job about ranks that hold the others back.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use monitor::watch::{Cut, SampledNode, now_ns};
 use text::rank::GlobalRank;
 
-/// What node 0 asks.
+/// A question of node 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SlowQuestion {
@@ -26,7 +26,7 @@ pub(super) enum SlowQuestion {
     Reasons(GlobalRank),
 }
 
-/// What member `member` of the job answers; nothing to what is not for it.
+/// The answer of member `member` of the job; None to a question that is not for it.
 pub(super) fn answer(member: u32, node: &SampledNode, question: &SlowQuestion) -> Option<Vec<u8>> {
     match question {
         SlowQuestion::Time => serde_json::to_vec(&now_ns()).ok(),

@@ -1,6 +1,6 @@
 //! Looks for ranks that hold the others back, and tells of them, while the job runs.
 //!
-//! Node 0 asks all nodes what their ranks did and names; where the nodes cannot ask each other, each
+//! Node 0 asks all nodes what their ranks did and names the slow ones. If the nodes cannot ask each other, each
 //! looks at its own ranks. Takes the questions between the nodes; gives lines and `slow` events.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use report::{closing, slow_view};
 use supervise::inject::Injection;
 use text::rank::GlobalRank;
 
-/// Time limits of the nodes: for the time, for what the recorders hold, and for what a node shows.
+/// Time limits of the nodes: for the time, for a sample of the recorders, and for reasons on a node.
 const CLOCKS: Duration = Duration::from_secs(1);
 const SAMPLES: Duration = Duration::from_secs(5);
 const REASONS: Duration = Duration::from_secs(12);

@@ -168,12 +168,12 @@ pub(super) fn launch(
     }
 }
 
-/// Where torch's `@record` writes down the exception that ends a rank, as below torchrun. On the
+/// Folder in which torch's `@record` writes the exception that ends a rank, as below torchrun. It is on the
 /// local disk, since a log folder whose mount died would hold the rank.
 struct Records(Option<PathBuf>);
 
 impl Records {
-    /// None where the user has named a file, or no file with an empty value.
+    /// None if the user has named a file, or no file with an empty value.
     fn of(env: &BTreeMap<OsString, OsString>, scratch: &Scratch) -> Records {
         let own = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
         Records(own)

@@ -1,4 +1,4 @@
-//! What others than the processes of a job say of its end, and the GPUs that they say it of.
+//! Reports of driver and kernel about the job's end, with their GPUs.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use plan::Plan;
 use text::rank::{GlobalRank, LocalRank};
 use verdict::outcome::{Planned, RankUnit};
 
-/// One line of somebody who is no process of the job.
+/// One line of a witness that is no process of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Statement {
-    /// Where it comes from, as people read it.
+    /// Source of the line, as people read it.
     pub(super) place: &'static str,
     /// The rank that it is about, where that is known.
     pub(super) rank: Option<GlobalRank>,

@@ -46,7 +46,7 @@ impl Context {
     }
 }
 
-/// A verdict for who looks.
+/// A verdict for the viewers.
 pub(super) fn end_status(ending: &Ending, code: i32) -> EndStatus {
     EndStatus {
         code,
@@ -58,7 +58,7 @@ pub(super) fn end_status(ending: &Ending, code: i32) -> EndStatus {
     }
 }
 
-/// What runs by this plan. `identity`: as the nodes agreed, once they have.
+/// Status of the run of this plan. `identity`: as the nodes agreed, once they have.
 pub(super) fn run_status(
     plan: &Plan,
     identity: Option<&RunIdentity>,
@@ -134,7 +134,7 @@ fn last_line(line: &str) -> String {
     mask::mask_file(&cut).replace(is_hidden, " ")
 }
 
-/// Where the samples go: all to the board, the full ones to agent.jsonl as well.
+/// Receivers of the samples: all samples go to the board, the full ones to agent.jsonl as well.
 pub(super) fn sinks(context: &Context) -> SampleSinks {
     let (keep, shown, asked) =
         (context.journal.keeper(), context.board.clone(), context.board.clone());

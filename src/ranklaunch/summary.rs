@@ -173,7 +173,7 @@ mod tests {
         assert!(script("a.py", &["--node={node_rank}"]).contains("{node_rank}"));
         let module = of(Program::Module { name: "a.b".to_owned(), args: Vec::new() });
         assert!(module.starts_with("-m a.b ("), "{module}");
-        // What is cut still differs by its digest.
+        // Two commands that differ only in the cut part still differ by their digests.
         let long = |last: &str| script("a.py", &["x".repeat(400).as_str(), last]);
         assert_ne!(long("1"), long("2"));
         assert!(long("1").chars().count() < 200);

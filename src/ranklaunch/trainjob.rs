@@ -1,7 +1,7 @@
 //! Posts how far the job is to its TrainJob, where the variables of Kubeflow's Trainer ask for it.
 //!
-//! Only the node of rank 0 sees its lines, so only that one posts. A thread of its own asks and posts; a
-//! server that does not answer is said once, and the job goes on.
+//! Only the node of rank 0 sees its lines, so only that one posts. A thread of its own asks and posts. If a
+//! server does not answer, one line says so, and the job goes on.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,7 +34,7 @@ pub(super) struct TrainJobPosts {
     ended: Receiver<()>,
 }
 
-/// What posts.
+/// State of the thread that posts.
 struct Poster {
     target: TrainJobTarget,
     python: PathBuf,

@@ -1,8 +1,8 @@
-//! What a viewer of a running job asks, and what it gets: `ranklaunch ps`, `logs` and `top`.
+//! Questions of a viewer of a running job, and their answers: `ranklaunch ps`, `logs` and `top`.
 //!
 //! The run's socket and the muster carry these as JSON; here they have types. Answers of other nodes
 //! are untrusted: [`NodeStatus::read`] cleans a status, and lines are made printable where they are
-//! shown. Nothing that a viewer asks changes anything.
+//! shown. No question of a viewer changes anything.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -63,7 +63,7 @@ impl LinesAsk {
     }
 }
 
-/// What one launcher gives.
+/// Answer of one launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct NodeLines {
     pub member: u32,
@@ -71,7 +71,7 @@ pub(super) struct NodeLines {
     pub now_ms: u64,
     /// Its folder; None if the run keeps no files.
     pub folder: Option<PathBuf>,
-    /// Where a viewer begins that wants only the newest.
+    /// Start position of a viewer that wants only the newest lines.
     pub near_end: Cursor,
     /// If it was asked for.
     pub page: Option<Page>,
@@ -86,7 +86,7 @@ pub(super) struct JobLines {
     pub reaches_all: bool,
 }
 
-/// How the nodes of a job are. Who shows it reads them, and not node 0, which passes on those of thousands.
+/// Status of the nodes of a job. The viewer unpacks the statuses; node 0 does not, since it passes on thousands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct JobStatus {
     pub nodes: Vec<PackedStatus>,
@@ -121,7 +121,7 @@ impl JobStatus {
     }
 }
 
-/// What an agent answers a viewer.
+/// Answer of an agent to a viewer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "shows", content = "what", rename_all = "snake_case")]
 pub(super) enum View {

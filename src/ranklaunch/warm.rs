@@ -1,7 +1,7 @@
 //! Warms an interpreter for the ranks of this node, from the first plan on, and lets the shims ask it.
 //!
-//! It is begun once for all attempts. What speaks against it is said in one line, and the ranks start as without it,
-//! unless the settings require it.
+//! It is begun once for all attempts. If something speaks against it, one line says so, and the ranks start as
+//! without it, unless the settings require it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -96,7 +96,7 @@ fn warmed(
     Warmed::begin(warming, tell).map_err(|error| text::lang::cause(&error))
 }
 
-/// What would be warmed for this plan, with the files of the interpreter in `folder`.
+/// The warming for this plan, with the files of the interpreter in `folder`.
 ///
 /// # Errors
 /// Why nothing is.
@@ -180,7 +180,7 @@ fn is_placed(environment: &BTreeMap<OsString, OsString>, name: &str) -> bool {
     value.is_some_and(|value| !value.is_empty() && !value.eq_ignore_ascii_case("false"))
 }
 
-/// What `run` would import for the ranks, for `plan`. Nothing: nobody asks for it.
+/// The modules that `run` would import for the ranks of `plan`. Empty: the settings do not ask for it.
 pub(super) fn outlook(host: &Host, settings: &Settings, facts: &Facts, plan: &Plan) -> Vec<Text> {
     if settings.warm.value == Warm::Off || settings.host_root.is_some() {
         return Vec::new();

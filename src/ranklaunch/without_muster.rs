@@ -13,7 +13,7 @@ use settings::{MusterMode, StaleMode};
 use text::text;
 use verdict::Refusal;
 
-/// What this node starts by itself.
+/// The launch that this node starts by itself.
 pub(super) struct Alone {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
@@ -44,7 +44,7 @@ pub(super) async fn plan(
         // Some choices differ, such as the id of a c10d rendezvous.
         let before = std::mem::take(&mut plan.warnings);
         plan = plan_again(facts)?;
-        // What is lost without a muster, such as restarts, is reported before the launch.
+        // The losses without a muster, such as restarts, are reported before the launch.
         let new = plan.warnings.iter().filter(|warning| !before.contains(warning)).cloned();
         context.warn(&new.collect::<Vec<_>>());
     }

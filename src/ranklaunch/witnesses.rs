@@ -1,4 +1,4 @@
-//! Who besides the processes of a job can say why it ended: the driver and the kernel.
+//! External evidence for why a job ended: the driver and the kernel.
 //!
 //! Takes what watches them; gives their [`Statement`]s to the diagnosis, at any time.
 
@@ -43,7 +43,7 @@ impl Witnesses {
         self.driver.as_ref()?.pid()
     }
 
-    /// Who asks the driver what the GPUs do.
+    /// Handle that asks the driver what the GPUs do.
     pub(super) fn live_gpus(&self) -> Option<LiveGpus> {
         self.driver.as_ref().map(DriverWatch::live_gpus)
     }
@@ -55,13 +55,13 @@ impl Witnesses {
         }
     }
 
-    /// What they said up to now.
+    /// Statements of all witnesses up to now.
     pub(super) fn statements(&self) -> Vec<Statement> {
         let driver = self.driver.iter().flat_map(DriverWatch::statements);
         driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
     }
 
-    /// What the kernel logged of its kills for memory; nothing where the log is not readable.
+    /// Kills for memory in the kernel's log; empty if the log is not readable.
     pub(super) fn oom_kills(&self) -> LoggedKills {
         self.kernel.as_ref().map(KernelWatch::oom_kills).unwrap_or_default()
     }

@@ -206,7 +206,7 @@ async fn written(facts: &Facts, deadlines: Deadlines) -> Option<Result<PathBuf, 
     with_deadline_async(deadlines.files, move || prepare::try_write(&folder)).await
 }
 
-/// What can be tried without waiting: a file in the log folder, the port on node 0, one connection to the
+/// Tries what needs no wait: a file in the log folder, the port on node 0, one connection to the
 /// master on other nodes.
 async fn attempts(
     host: &Host,

@@ -38,7 +38,7 @@ pub(crate) fn dump(asked: &Dump) -> i32 {
     }
 }
 
-/// What the agents of a job gave.
+/// The answers of the agents of a job.
 struct Evidence {
     job: Job,
     stacks: JobStacks,
@@ -269,7 +269,7 @@ impl Written {
         Ok(())
     }
 
-    /// `read_ms` becomes the time of the file: what is said of a record depends on it.
+    /// `read_ms` becomes the time of the file: the findings about a record depend on it.
     fn write(&mut self, name: &Path, text: &str, read_ms: Option<u64>) -> io::Result<()> {
         let path = self.folder.join(name);
         if let Some(parent) = path.parent() {

@@ -69,7 +69,7 @@ fn catalogue_of(asked: &cli::Explain) -> Result<&'static Catalogue, Refusal> {
     Ok(extended.unwrap_or_else(|| catalogue()))
 }
 
-/// What a word means if it is no log. An id wins over a file of the same name: `./86` is the file.
+/// Meaning of a word that is no log. An id wins over a file of the same name: `./86` is the file.
 fn subject<'c>(word: &OsStr, catalogue: &'c Catalogue) -> Option<Subject<'c>> {
     let word = word.to_str()?;
     let id = word.parse().ok().map(Subject::Id);

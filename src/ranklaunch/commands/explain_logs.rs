@@ -34,7 +34,7 @@ const WORTH_PROGRESS: u64 = 64 * 1024 * 1024;
 /// still for that long.
 const WATCHDOG: &str = "watchdog_timeout";
 
-/// What came of the logs that were named.
+/// Result of reading the named logs.
 struct Input {
     logs: Vec<Scanned>,
     /// The dumps of torch's flight recorder among them.
@@ -42,7 +42,7 @@ struct Input {
     /// Logs that could not be read, or not to their ends.
     unread: Vec<Unread>,
     notes: Vec<Text>,
-    /// What ranklaunch wrote of the end.
+    /// Records of ranklaunch about the end.
     records: OwnRecords,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn explain(
     0
 }
 
-/// What logs and dumps say; what names a cause comes first.
+/// Text about the logs and the dumps. The part that names a cause comes first.
 fn both(view: View<'_>, hang: Option<HangView<'_>>, lang: Lang, width: Option<usize>) -> String {
     let Some(hang) = hang else { return diagnosis_view::text(view, lang, width) };
     let hang = hang_view::text(hang, lang, width);
@@ -141,7 +141,7 @@ fn scan_statement(catalogue: &Catalogue, number: usize, stated: Stated) -> Scann
     scan.finish()
 }
 
-/// What torch's `@record` wrote of the exception that ended a rank.
+/// Scans the record of torch's `@record` about the exception that ended a rank.
 fn scan_record(catalogue: &Catalogue, number: usize, file: &LogFile) -> Result<Scanned, Text> {
     let path = file.path.as_deref().unwrap_or(Path::new(""));
     let bytes = regular_file::read(path, LARGEST_RECORD).map_err(|error| cause(&error))?;
@@ -229,7 +229,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     }
 }
 
-/// What a log says, and why it was not read to its end.
+/// Scans a log. Gives the result, and the error if the log was not read to its end.
 fn scan(
     catalogue: &Catalogue,
     number: usize,

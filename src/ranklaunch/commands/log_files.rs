@@ -1,7 +1,7 @@
 //! Finds the logs that the words of the command line name: files, folders, standard input.
 //!
-//! Takes words of the command line; gives the files behind them, each once, with what its place
-//! says of rank and node, and what was left out. Reads no log.
+//! Takes words of the command line; gives the files behind them, each once, with the rank and the node
+//! that its path names, and the files that were left out. Reads no log.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -31,9 +31,9 @@ const MOST_LISTED: usize = 10 * MOST_FILES;
 /// How deep logs lie below a folder that is named: torchrun's are in
 /// `RUN/attempt_0/0/stderr.log`, ours in `RUN/node-0/attempt-1/rank-00000.err`.
 const DEEPEST: usize = 5;
-/// What a log's name ends in, without the ending of a compression.
+/// Endings of the names of logs, without the ending of a compression.
 const ENDINGS: &[&str] = &["log", "out", "err", "txt"];
-/// What the folder of an attempt is called by torchrun, before its number.
+/// torchrun's name for the folder of an attempt, up to the number.
 const TORCHRUN_ATTEMPT: &str = "attempt_";
 
 /// A log to be read.
@@ -48,7 +48,7 @@ pub(super) struct LogFile {
     pub(super) asked: bool,
     /// It is one of ours, of a rank or of the command of a node.
     pub(super) own: bool,
-    /// What torch's `@record` wrote, in place of lines.
+    /// It is a record of torch's `@record`, in place of lines.
     pub(super) is_record: bool,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct LogFile {
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) logs: Vec<LogFile>,
-    /// What could not be looked at.
+    /// Files and folders that could not be looked at.
     pub(super) unread: Vec<Unread>,
-    /// What was left out on purpose.
+    /// Notes about what was left out on purpose.
     pub(super) notes: Vec<Text>,
     /// The folders of launchers whose logs are read as a whole.
     pub(super) launchers: BTreeSet<OwnFolder>,
@@ -178,7 +178,7 @@ impl Named {
         Ok(())
     }
 
-    /// Lists the logs below a folder. What cannot be looked at is noted and passed over.
+    /// Lists the logs below a folder. Notes and passes over each entry that cannot be looked at.
     fn list(&mut self, folder: &Path, deeper: usize, logs: &mut Vec<Listed>) -> io::Result<()> {
         for entry in folder.read_dir()? {
             if logs.len() > MOST_LISTED {
@@ -313,7 +313,7 @@ fn is_record(path: &Path) -> bool {
     })
 }
 
-/// `nccl_trace_rank_3`, `comm_lib_trace_rank_3`: what torch's flight recorder writes by itself.
+/// `nccl_trace_rank_3`, `comm_lib_trace_rank_3`: names of the files that torch's flight recorder writes by itself.
 fn is_dump(path: &Path) -> bool {
     let name = folder_name(path).map(plain);
     let ranked = name.and_then(|name| name.rsplit_once("_trace_rank_").map(|(_, rank)| rank));
@@ -387,8 +387,8 @@ fn newest_attempts(mut listed: Vec<Listed>) -> Vec<Listed> {
     listed
 }
 
-/// What a log's place says. Only names that this launcher and torchrun give count: above the
-/// folder that was named, and in names of other files, `rank-8` means anything.
+/// Origin of a log according to its path. Only names that this launcher and torchrun give count: above
+/// the folder that was named, and in names of other files, `rank-8` means anything.
 fn origin(path: &Path, named: &Path) -> Origin {
     let file = folder_name(path).unwrap_or_default();
     let parts = |path: &Path| -> Vec<String> {

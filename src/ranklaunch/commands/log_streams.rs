@@ -1,6 +1,6 @@
 //! Plain bytes of a log, whatever it is packed with: nothing, gzip or zstd.
 //!
-//! Takes a path or standard input; gives a reader. What came before damage is given before the
+//! Takes a path or standard input; gives a reader. The reader gives the bytes before damage, then the
 //! error. Reading ends: holes are skipped, a file is read to the end that it had, unpacking ends where a file
 //! cannot be a log, and no log takes longer than [`LONGEST`].
 
@@ -24,7 +24,7 @@ const CHUNK: usize = 256 * 1024;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// Logs have 5 to 30 times the bytes of what they are packed to; zeros have 1000 times. Below the first
+/// Logs have 5 to 30 times the bytes of their packed form; zeros have 1000 times. Below the first
 /// number any ratio passes.
 const ANY_RATIO: u64 = 256 << 20;
 const MOST_RATIO: u64 = 100;
@@ -39,8 +39,8 @@ pub(super) struct Opened {
     pub(super) taken: Rc<Cell<u64>>,
 }
 
-/// Opens a file, or standard input where no path is given. `asked`: the file itself was named, so that
-/// it may be a pipe (`<(kubectl logs …)`); what lies in a folder is a file.
+/// Opens a file, or standard input if no path is given. `asked`: the file itself was named, so that
+/// it may be a pipe (`<(kubectl logs …)`); an entry of a folder is a file.
 pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
     let file = match path {
         None => None,
@@ -62,7 +62,7 @@ pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
     Ok(Opened { bytes, taken })
 }
 
-/// What a log holds, until it is too much for what it was packed to, or takes too long.
+/// Content of a log. Reading fails once the content is too large for its packed size, or takes too long.
 struct Bounded<R> {
     plain: R,
     given: u64,
@@ -102,7 +102,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// What went wrong while a log was read.
+/// Text for an error in the reading of a log.
 pub(super) fn words(error: &io::Error) -> Text {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<FrameDecoderError>());
     match inner {
@@ -276,7 +276,7 @@ mod tests {
         for text in [&why.en, &why.zh] {
             assert!(text.contains(&format!("{} MiB", given >> 20)), "{text}");
         }
-        // Who writes to a pipe may take longer than that; what it writes may not.
+        // The writer of a pipe may take longer than that; the reading of its output may not.
         let slow = || Drip(longest, 3);
         assert!(matches!(read(slow(), true, longest), (196_608, None)));
         assert!(matches!(read(slow(), false, longest), (65_536.., Some(_))));

@@ -30,7 +30,7 @@ pub(super) struct Seen {
     pub(super) stopped: bool,
 }
 
-/// What one launcher says.
+/// Statements of one launcher about the end.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) class: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Told {
     pub(super) rank: Option<GlobalRank>,
     pub(super) ends: Vec<Seen>,
     pub(super) command: bool,
-    /// Where the ends stand.
+    /// The file that holds the ends.
     pub(super) file: PathBuf,
     pub(super) line: u64,
     pub(super) cause: Option<(Recorded, Stated)>,

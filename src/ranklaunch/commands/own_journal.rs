@@ -13,7 +13,7 @@ use text::rank::GlobalRank;
 /// Bytes at the end of a journal that are read. The ends of ranks are its last lines.
 const LAST: u64 = 16 * 1024 * 1024;
 
-/// What the journal says of an attempt; None: of any.
+/// Statements of the journal about an attempt; None: about any.
 ///
 /// # Errors
 /// When it cannot be read.

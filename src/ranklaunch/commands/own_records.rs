@@ -1,4 +1,4 @@
-//! What ranklaunch itself wrote of an attempt beside its logs: run.json, or agent.jsonl where the
+//! Records of ranklaunch itself about an attempt, beside its logs: run.json, or agent.jsonl if the
 //! run has no run.json (yet).
 //!
 //! Takes the folders of launchers; gives what is known of the end. Every file may be missing,
@@ -26,7 +26,7 @@ use verdict::outcome::End;
 
 /// Bytes of a run.json, which has a line for every rank of its node.
 const LARGEST: u64 = 32 * 1024 * 1024;
-/// What supervision sends to ranks that have to end.
+/// Signals that supervision sends to ranks that have to end.
 const STOPS: [i32; 2] = [15, 9];
 
 /// A launcher's folder, and the attempt whose logs are read.
@@ -49,7 +49,7 @@ pub(super) enum Unheard {
     All,
 }
 
-/// What the records of all launchers say.
+/// Statements of the records of all launchers.
 #[derive(Debug, Default)]
 pub(super) struct OwnRecords {
     /// Without the numbers of logs.
@@ -156,7 +156,7 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
     }
 }
 
-/// What was said of a job that stood still, in the language of then.
+/// The report of a job that stood still, in the language in which it was made.
 fn standstill(path: &Path, hang: &Value) -> Option<Text> {
     let culprits = hang["culprits"].as_array()?.iter().filter_map(|one| one["text"].as_str());
     let culprits = culprits.collect::<Vec<_>>().join("; ");
@@ -204,8 +204,8 @@ impl OwnRecords {
     fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
         self.runs_a_command = told.iter().any(|(_, one)| one.command);
         let classes: Vec<&str> = told.iter().filter_map(|(_, one)| one.class.as_deref()).collect();
-        // Who stopped the job from outside is its cause, whatever the ranks said of it. A node
-        // that was stopped because of another one names the cause there.
+        // A stop from outside is the cause, whatever the ranks said about it. A node that was stopped
+        // because of another node names the cause on that node.
         self.known.blameless = !classes.is_empty()
             && classes.iter().all(|class| ["done", "stopped"].contains(class))
             && told.iter().all(|(_, one)| one.cause.is_none());

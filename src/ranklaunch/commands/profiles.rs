@@ -12,7 +12,7 @@ use settings::{KnownProfile, LayoutRule, Program, Settings};
 use text::lang::Lang;
 use text::text;
 
-/// What `profile new` prints.
+/// The text that `profile new` prints.
 const BEGINNING: &str = include_str!("../../../config/new.toml");
 
 pub(crate) fn profile(action: &ProfileAction) -> i32 {

@@ -1,7 +1,7 @@
-//! Dumps of torch's flight recorder among the files that `explain` is given, and what they show.
+//! Dumps of torch's flight recorder among the files that `explain` is given, and their findings.
 //!
-//! A file is known by its content, since torch lets everybody choose the name. Only whose dump it is
-//! stands nowhere in it: the rank is that of the name.
+//! A dump is recognised by its content, since torch lets everybody choose the name. Only its rank is
+//! not in the content: the rank is that of the name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ struct Found {
     read: Read,
 }
 
-/// What a file turned out to be.
+/// Kind of a file, by its content.
 pub(super) enum Kind {
     Log(Opened),
     /// It is kept here.
@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Unread(Unread),
 }
 
-/// What the dumps show.
+/// Findings from the dumps.
 pub(super) struct Shown {
     pub(super) hang: Hang,
     pub(super) late: Vec<Late>,

@@ -44,7 +44,7 @@ struct Source {
     odd: BTreeSet<String>,
 }
 
-/// Where a viewer begins.
+/// Start position of a viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
     Start,
@@ -157,15 +157,15 @@ impl RunLines {
         self.sources.iter().any(|source| source.folder.is_none())
     }
 
-    /// Nothing will be written any more: what is no whole line counts too. What the other nodes
-    /// wrote last cannot be asked for.
+    /// The run writes nothing any more, so that an incomplete line counts too. The last output of the
+    /// other nodes cannot be asked for.
     pub(super) fn end(&mut self) {
         self.is_over = true;
         self.agent = None;
         self.look_again();
     }
 
-    /// What was at its end may have more.
+    /// Reads sources again that were at their end: they may have more.
     pub(super) fn look_again(&mut self) {
         for source in &mut self.sources {
             source.is_end = source.failed.is_some();
@@ -279,7 +279,7 @@ impl Source {
         }
     }
 
-    /// What is said of files that are no logs, once each.
+    /// Messages about files that are no logs, once for each file.
     fn odd(&mut self, page: &Page) -> Vec<Text> {
         let new: Vec<&String> =
             page.odd.iter().filter(|name| self.odd.insert((*name).clone())).collect();

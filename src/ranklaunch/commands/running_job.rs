@@ -16,14 +16,14 @@ use verdict::{Id, Refusal};
 /// A job, and its agents here: with tasks, or with two nodes on one machine, several.
 pub(super) struct RunningJob {
     pub(super) run_id: RunId,
-    /// The user whose it is, unless that is who asks.
+    /// The owner of the job, unless the asking user is the owner.
     pub(super) stranger: Option<u32>,
     pub(super) agents: Vec<(Listener, Job)>,
 }
 
 impl RunningJob {
-    /// What RUN may be for it: its run id, or the pid of its agent where the nodes have not agreed on
-    /// one yet.
+    /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
+    /// run id yet.
     pub(super) fn name(&self) -> &str {
         match self.agents.first() {
             Some((agent, _)) if self.run_id.is_empty() => agent.pid(),
@@ -129,7 +129,7 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
 /// None is, or several are.
 pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     let Found { jobs, mut refused, mut unheard, .. } = all()?;
-    // What one's own say is told first.
+    // The answers of the user's own agents are told first.
     refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
     unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
     let (refused, unheard) = (refused.pop(), unheard.pop());

@@ -37,7 +37,7 @@ fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
     let wanted = numbers(asked)?;
     let mut job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
     job.tell_owner(lang);
-    // Where the nodes do not know each other, the agent of that node has to be asked.
+    // If the nodes do not know each other, the agent of that node has to be asked.
     job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);
     let selection = Selection { node: wanted.node, ranks: wanted.rank.into_iter().collect() };
     let mut found: Option<Found> = None;

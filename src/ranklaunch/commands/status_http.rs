@@ -48,7 +48,7 @@ fn read(stream: &mut TcpStream, within: Duration) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// What follows the head of an answer that is well.
+/// Body of an answer with status 200.
 fn body(answer: &[u8]) -> Option<&[u8]> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut head = httparse::Response::new(&mut fields);

@@ -23,9 +23,9 @@ use verdict::{Id, Refusal, Verdict};
 
 /// How often the picture is drawn without news: ages grow, and the terminal may have another size.
 const TICK: Duration = Duration::from_millis(500);
-/// What follows an ESC within so long belongs to it, also over a slow connection.
+/// Bytes that follow an ESC within this time belong to it, also over a slow connection.
 const SEQUENCE: Duration = Duration::from_millis(60);
-/// What ends the view.
+/// Signals that end the view.
 const ENDS: &[Signal] = &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 pub(crate) fn top(asked: &Top) -> i32 {

@@ -1,4 +1,4 @@
-//! What `ranklaunch top` shows: asks the job, in threads, so that a node that is silent holds no key.
+//! Source of the data of `ranklaunch top`: asks the job in threads, so that a silent node delays no key.
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -37,14 +37,14 @@ const AT_ONCE: usize = 2000;
 /// Time limit of a name.
 const RESOLVING: Duration = Duration::from_secs(5);
 
-/// What the view hears, and asks.
+/// Channels through which the view hears and asks, with the source.
 pub(super) struct Told {
     pub(super) news: Receiver<News>,
     /// Readable when there are news.
     pub(super) woken: PipeReader,
     pub(super) requests: Sender<Request>,
     pub(super) source: Source,
-    /// The user whose job it is, unless that is who asks.
+    /// The owner of the job, unless the asking user is the owner.
     pub(super) owner: Option<String>,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     Ok(Told { news, woken, requests, source: Source::Socket, owner })
 }
 
-/// What all nodes say, and when to ask them again.
+/// Status of all nodes, and the time until the next question.
 fn status(agents: &[Listener]) -> (News, Duration) {
     let (mut all, mut missing, mut failed) = (Vec::new(), Vec::new(), None);
     let mut at_node_0 = false;
@@ -275,7 +275,7 @@ fn nothing() -> Text {
     text!("nothing to show", "没有可显示的内容")
 }
 
-/// Where `HOST:PORT` is.
+/// Address of `HOST:PORT`.
 fn address(at: &str) -> Result<SocketAddr, Refusal> {
     let host = Host::live();
     let asked = cli::Wait { target: at.into(), timeout: None, lang: None };

@@ -19,7 +19,7 @@ pub(super) enum Run {
     Folder(RunFolder),
 }
 
-/// Where runs may be, in the order in which a launch chooses.
+/// Folders that may hold runs, in the order in which a launch chooses.
 pub(super) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
     let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
     let candidates = match open(&options) {
@@ -33,7 +33,7 @@ pub(super) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
     };
     let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
     if log_dir.is_some() {
-        // Who names a folder means that one.
+        // A user who names a folder means only that one.
         folders.truncate(1);
     }
     folders.retain(|folder| folder.is_dir());
@@ -46,7 +46,7 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
         return of_folder(folder).ok_or_else(|| no_run_in(folder));
     }
     let mut of_a_stranger = None;
-    // Who only names a folder means none of the jobs that run here.
+    // A user who names only a folder means none of the jobs that run here.
     if run.is_some() || log_dir.is_none() {
         match running_job::chosen(run) {
             // Any user may have a job here; one's own last run comes before it.

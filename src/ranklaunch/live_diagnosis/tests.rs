@@ -1,11 +1,11 @@
-//! Pieces of output and statements of witnesses, and what is said of them.
+//! Explanations of pieces of output and of statements of witnesses.
 
 use super::*;
 use verdict::Confidence;
 
 const CLOSED: &str = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:51514\n";
 
-/// What is said of pieces of (rank, stream, text), each a tenth of a second after the other.
+/// Explanation for pieces of (rank, stream, text), each a tenth of a second after the previous one.
 fn told(pieces: &[(u32, Stream, &str)], end: Option<KnownEnd>) -> Told {
     told_beside(pieces, &[], end, None)
 }
