@@ -17,9 +17,18 @@ pub fn deflated(bytes: &[u8]) -> io::Result<Vec<u8>> {
     out.finish()
 }
 
-/// For a build script: deflates those of a folder's files whose names have one of these endings, in the order of their
-/// names, for [`files`]. Prints what cargo must know to run the script again.
-pub fn deflated_folder(folder: &Path, endings: &[&str]) -> io::Result<Vec<u8>> {
+/// For a build script: deflates folders into its output. Of each the name of the file there, the folder, and the endings
+/// of the files that it holds for [`files`]. Prints what cargo must know to run the script again.
+pub fn embed_folders(folders: &[(&str, &str, &[&str])]) -> io::Result<()> {
+    let out = std::env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
+    for (name, folder, endings) in folders {
+        std::fs::write(Path::new(&out).join(name), deflated_folder(Path::new(folder), endings)?)?;
+    }
+    Ok(())
+}
+
+/// Those of a folder's files whose names have one of these endings, in the order of their names.
+fn deflated_folder(folder: &Path, endings: &[&str]) -> io::Result<Vec<u8>> {
     let is_one =
         |path: &PathBuf| endings.iter().any(|ending| path.extension() == Some(ending.as_ref()));
     let entries: io::Result<Vec<_>> = std::fs::read_dir(folder)?.collect();

@@ -1,7 +1,7 @@
 //! Finds mistakes in Kubernetes manifests that would show only when the job runs.
 //!
 //! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
-//! tables of other rooms ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
+//! tables of other crates ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
 //! cannot be read. Pure functions: no file, no environment, no clock. Nothing is guessed: values
 //! that only a running shell or an operator knows give an info finding or none.
 
@@ -26,8 +26,7 @@ mod workload;
 mod workload_kinds;
 mod yaml;
 
-pub use findings::Finding;
-pub use findings::LintSeverity;
+pub use findings::{Finding, LintSeverity};
 pub use print::{github, json, plain};
 pub use rules::RULES;
 pub use scene::{Knowledge, LintLimits};

@@ -121,3 +121,8 @@ pub fn io_with_deadline<T: Send + 'static>(
         Err(failure(io::ErrorKind::TimedOut, why))
     })
 }
+
+/// Whole milliseconds, at most [`u64::MAX`].
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

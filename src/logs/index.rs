@@ -25,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::folder::{FolderLevel, LogFolder};
+use linux::deadline::millis;
 use verdict::outcome::Owner;
 
 /// The file's name, in the folder of an attempt.
@@ -242,10 +243,6 @@ impl IndexWriter {
     fn interval(&self) -> Duration {
         Duration::from_millis(1 + self.written / STEP).min(LONGEST)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use super::lines::LineFormatter;
 use super::queue::LAST_BYTES;
 use super::sink::Lane;
 use super::tail::Tail;
+use linux::deadline::millis;
 use linux::sys::{PollFd, PollFlags, poll};
 use verdict::outcome::{Owner, Stream};
 
@@ -45,7 +46,7 @@ impl Counters {
     fn count(&self, bytes: usize, lines: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.lines.fetch_add(lines as u64, Ordering::Relaxed);
-        let now = u64::try_from(epoch().elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = millis(epoch().elapsed());
         // 0: never.
         self.last.store(now.saturating_add(1), Ordering::Relaxed);
     }

@@ -43,10 +43,9 @@ pub use keepalive::PEER_TIMEOUT;
 pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
-    Again, Decide, Difference, LinkReport, Loss, MeasureEndpoint, NoAnswer, NodeResult, Property,
-    Seat, VARIABLE as SECRET,
+    Again, Agreement, Cause, Decide, Difference, LinkReport, Loss, MeasureEndpoint, MemberKind,
+    Memory, NoAnswer, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, VARIABLE as SECRET,
 };
-pub use protocol::{Agreement, Cause, MemberKind, Memory, NodeSummary, Purpose, Secret};
 pub use questions::{Packed, Questions};
 pub use server::compare::refuse_differences;
 pub use server::decline::turn_away;

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_signal};
 
-pub use answer::Answer;
 pub use answer::{
-    CallError, GpuProcess, Health, LIBRARIES, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind, WatchLine,
+    Answer, CallError, GpuProcess, Health, LIBRARIES, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind,
+    WatchLine,
 };
 
 pub use watch::{Waited, WatchLines, WatchProbe};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use linux::deadline::millis;
 use linux::host::{Host, LastPath};
 use muster::names::{self, LastResort};
 use node::observe::{
@@ -90,7 +91,7 @@ impl<T> Reading<T> {
         match tokio::time::timeout_at(self.started + self.timeout, self.task).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
-                let after_millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+                let after_millis = millis(self.timeout);
                 late.push(TimedOut {
                     source: self.source,
                     path: self.last_path.get(),

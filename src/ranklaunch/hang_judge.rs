@@ -11,8 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::end_request::EndRequest;
 use super::hang_remark::Remarks;
-use super::hang_state::{Found, HangQuestion, Shared, Stands, Watched, ms};
+use super::hang_state::{Found, HangQuestion, Shared, Stands, Watched};
 use diagnose::Frame;
+use linux::deadline::millis;
 use monitor::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
 use monitor::watch;
 use report::standstill_view::Standstill;
@@ -164,7 +165,7 @@ impl Watching {
         };
         let (nodes, silent) = self.evidence();
         let moved = |node: &NodeEvidence| {
-            node.moved_ms.is_some_and(|moved| moved < ms(EARLY.min(shared.watched.after)))
+            node.moved_ms.is_some_and(|moved| moved < millis(EARLY.min(shared.watched.after)))
         };
         if is_last_chance && nodes.iter().any(moved) {
             return;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use diagnose::stacks::RunningRank;
+use linux::deadline::millis;
 use logs::{Console, Logs};
 use monitor::hang::{FirstCulprit, NodeEvidence, RankEvidence};
 use monitor::status::StatusBoard;
@@ -252,10 +253,10 @@ impl Shared {
             let owner = self.watched.planned.owner(rank.rank);
             let last = self.watched.logs.tail(owner, 1).pop();
             rank.last_line = last.map(|line| mask::mask_file(&line.text()));
-            rank.last_line_ms = state.output.get(&rank.rank).map(|last| ms(last.at.elapsed()));
+            rank.last_line_ms = state.output.get(&rank.rank).map(|last| millis(last.at.elapsed()));
         }
         let ended =
-            state.ended.iter().map(|(rank, at)| RankEvidence::ended(*rank, ms(at.elapsed())));
+            state.ended.iter().map(|(rank, at)| RankEvidence::ended(*rank, millis(at.elapsed())));
         ranks.extend(ended);
         NodeEvidence {
             node: self.watched.node,
@@ -265,8 +266,8 @@ impl Shared {
             ras: around.ras,
             reasons: around.reasons,
             gpus: around.gpus,
-            moved_ms: state.progress.moved().map(|at| ms(at.elapsed())),
-            took_ms: ms(began.elapsed()),
+            moved_ms: state.progress.moved().map(|at| millis(at.elapsed())),
+            took_ms: millis(began.elapsed()),
         }
     }
 
@@ -301,8 +302,4 @@ impl Shared {
         }
         true
     }
-}
-
-pub(super) fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

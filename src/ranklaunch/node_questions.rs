@@ -18,7 +18,7 @@ use diagnose::stacks::{
     self, Answer, Ask, Everywhere, JobDump, JobStacks, NodeDump, NodeStacks, Refused, Selection,
     Unanswered,
 };
-use linux::deadline::spawn_detached;
+use linux::deadline::{millis, spawn_detached};
 use monitor::history::NodeHistory;
 use monitor::status::{NodeStatus, StatusBoard, look_pace};
 use monitor::watch::SlowWatch;
@@ -178,7 +178,7 @@ impl Nodes {
             nodes,
             unanswered,
             reaches_all: self.reaches_all,
-            took_ms: stacks::millis(began.elapsed()),
+            took_ms: millis(began.elapsed()),
         }
     }
 

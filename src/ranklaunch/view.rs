@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use diagnose::stacks::Unanswered;
-use linux::deadline::io_with_deadline;
+use linux::deadline::{io_with_deadline, millis};
 use logs::{Cursor, Page, Wanted, page};
 use monitor::status::NodeStatus;
 use muster::{NoAnswer, Packed};
@@ -132,7 +132,7 @@ pub(super) enum View {
 
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    millis(since)
 }
 
 /// The lines of this launcher, whose files are in `folder`.

@@ -58,13 +58,11 @@ pub use condition::PlannedSize;
 pub use config_files::config_files;
 pub use forms::{Form, forms};
 pub use meeting::read_meeting;
-pub use places::EMBEDDED;
-pub use places::{KnownProfile, known, text_of};
+pub use places::{EMBEDDED, KnownProfile, known, text_of};
 use profile::Profile;
 use refuse::quoted;
 #[cfg(any(test, feature = "fixtures"))]
-pub use rule::Ranks;
-pub use rule::{Expects, Lines, OnBreach, PERCENT, Rule, STEPS, TOTAL, Time, VALUE};
+pub use rule::{Expects, Lines, OnBreach, PERCENT, Ranks, Rule, STEPS, TOTAL, Time, VALUE};
 pub use size_tables::Placeholder;
 pub use table::choices;
 use table::{SettingRow, TABLE, Take, row};

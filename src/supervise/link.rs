@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use tokio::io::unix::AsyncFd;
 
+use linux::deadline::millis;
 use linux::sys::Signal;
 use verdict::outcome::Halt;
 
@@ -68,9 +69,7 @@ impl AgentReport {
     fn encode(&self) -> Vec<u8> {
         let word = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
         match self {
-            AgentReport::Grace(grace) => {
-                word(b'g', &u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).to_le_bytes())
-            }
+            AgentReport::Grace(grace) => word(b'g', &millis(*grace).to_le_bytes()),
             AgentReport::Interactive => word(b'i', &[]),
             AgentReport::StatusLine => word(b't', &[]),
             AgentReport::Reported(code) => word(b's', &code.to_le_bytes()),

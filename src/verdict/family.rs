@@ -50,9 +50,7 @@ impl Family {
             Family::Lint => text!("Rules of lint", "lint 规则"),
         }
     }
-}
 
-impl Family {
     /// Its ids, in the order of the table.
     pub fn ids(self) -> impl Iterator<Item = crate::Id> {
         crate::Id::ALL.iter().copied().filter(move |id| id.family() == self)

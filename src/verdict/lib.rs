@@ -2,7 +2,7 @@
 //!
 //! The codes are a public contract (docs/guide/exit-codes.md, profiles' `[exit]`, podFailurePolicy rules). All are
 //! below 128, since operators treat 128 and above as retryable. Their explanations are in
-//! the room `findings`, the choice of a job's verdict is in `src/report/ending.rs`.
+//! `src/report/findings/`, the choice of a job's verdict is in `src/report/ending.rs`.
 
 #![deny(unsafe_code)]
 
@@ -17,8 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use by_cause::code_by_cause;
 pub use family::Family;
-pub use ids::{Exit, Id};
-pub use ids::{Use, Usual, Where};
+pub use ids::{Exit, Id, Use, Usual, Where};
 pub use kinds::IdKind;
 use text::lang::Text;
 use text::letters;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::modules::is_for_tests;
-use crate::{root, shown};
+use crate::{root, shown, sources};
 
 /// A `pub` function, method or constant.
 struct Item {
@@ -58,19 +58,6 @@ fn collect(items: &[syn::Item], file: &Path, found: &mut Vec<Item>) {
     }
 }
 
-/// The sources below a folder.
-fn sources(folder: &Path, all: &mut Vec<(PathBuf, String)>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() && !path.ends_with("target") {
-            sources(&path, all);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            let text = std::fs::read_to_string(&path).expect("text");
-            all.push((path, text));
-        }
-    }
-}
-
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }
@@ -108,8 +95,10 @@ fn unused(all: &[(PathBuf, String)]) -> Vec<String> {
 
 #[test]
 fn every_open_door_is_used() {
-    let mut all = Vec::new();
-    ["src", "tests", "benches"].iter().for_each(|place| sources(&root().join(place), &mut all));
+    let all: Vec<_> = ["src", "tests", "benches"]
+        .into_iter()
+        .flat_map(|place| sources(&root().join(place)))
+        .collect();
     let unused = unused(&all);
     assert!(unused.is_empty(), "{} could be pub(crate):\n{}", unused.len(), unused.join("\n"));
 }

@@ -64,6 +64,21 @@ fn reachable(next: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<
     found
 }
 
+/// The Rust sources below a folder of the project, with their texts.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(&path).expect("text");
+            found.push((path, text));
+        }
+    }
+    found
+}
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -75,13 +90,11 @@ fn shown(file: &Path) -> String {
 fn rooms() -> BTreeMap<String, Room> {
     let room = |(name, file): (String, PathBuf)| {
         let read = Crate::read(&file);
-        let count = |file: &&Path| {
+        let count = |file: &Path| {
             let text = std::fs::read_to_string(file).expect("a module's file");
             (text.lines().count(), shown(file))
         };
-        let mut files: BTreeSet<PathBuf> = read.files().into_keys().map(Path::to_owned).collect();
-        files.insert(file);
-        let mut lines: Vec<_> = files.iter().map(|file| count(&&**file)).collect();
+        let mut lines: Vec<_> = read.files().into_iter().map(count).collect();
         lines.sort();
         (name, Room { lines, edges: read.edges().into_values().collect() })
     };

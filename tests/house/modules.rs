@@ -108,17 +108,9 @@ impl Crate {
         }
     }
 
-    /// Every file with the room it belongs to: the top module it is in or below.
-    pub(crate) fn files(&self) -> BTreeMap<&Path, String> {
-        (1..self.modules.len()).map(|id| (&*self.modules[id].file, self.room(id))).collect()
-    }
-
-    fn room(&self, mut id: Id) -> String {
-        while self.modules[id].parent != 0 {
-            id = self.modules[id].parent;
-        }
-        let name = |(name, child): (&String, &Id)| (*child == id).then(|| name.clone());
-        self.modules[0].children.iter().find_map(name).unwrap_or_default()
+    /// Every file of the crate, its root among them.
+    pub(crate) fn files(&self) -> BTreeSet<&Path> {
+        self.modules.iter().map(|module| &*module.file).collect()
     }
 
     /// Which file needs which other one, once for each pair.

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::root;
+use crate::{root, sources};
 
 /// The crates, lowest first, each with those that it may name. A new arrow is a line here and its reason in the commit.
 const CRATES: &[(&str, &str)] = &[
@@ -89,23 +88,10 @@ fn every_arrow_is_drawn_by_an_import() {
         let sources = sources(&root().join("src").join(name));
         for other in names.split_whitespace() {
             let path = format!("{other}::");
-            let is_named = sources.iter().any(|text| text.contains(&path));
+            let is_named = sources.iter().any(|(_, text)| text.contains(&path));
             assert!(is_named, "{name} names nothing of {other}");
         }
     }
-}
-
-fn sources(folder: &Path) -> Vec<String> {
-    let mut texts = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            texts.extend(sources(&path));
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            texts.push(std::fs::read_to_string(path).expect("text"));
-        }
-    }
-    texts
 }
 
 /// The graph as docs/architecture.md shows it: what a crate names beyond what these name themselves.

@@ -1,11 +1,12 @@
 //! What the command and the agent say to each other: one JSON line each.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::process::ProcessStacks;
+use linux::deadline::millis;
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank};
 use text::run_id::RunId;
@@ -157,8 +158,4 @@ pub enum Refused {
     Question,
     /// No ranks run: it waits for other nodes, or is between two attempts.
     NotRunning,
-}
-
-pub fn millis(took: Duration) -> u64 {
-    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
 }

@@ -29,7 +29,7 @@ mod unread;
 
 pub use answer::{
     Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, NodeStacks, RankStacks,
-    Refused, Selection, Unanswered, millis,
+    Refused, Selection, Unanswered,
 };
 pub use client::{Listener, ask, ask_all, jobs};
 pub use collect::{RunningRank, collect};

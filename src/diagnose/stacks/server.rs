@@ -14,8 +14,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::answer::{Answer, Ask, Job, NodeStacks, Refused, Selection, millis};
+use super::answer::{Answer, Ask, Job, NodeStacks, Refused, Selection};
 use super::collect::{RunningRank, collect};
+use linux::deadline::millis;
 use linux::random;
 use linux::sys::{self, PollFd, PollFlags};
 use text::rank::{GlobalRank, RankId};

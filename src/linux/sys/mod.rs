@@ -30,25 +30,24 @@ mod socket;
 mod start;
 mod streams;
 
-pub use rustix::process::Pid;
-pub use rustix::process::Signal;
+pub use rustix::process::{Pid, Signal};
 
 pub use clock::{Clocks, clock_state};
 pub(crate) use environment::take_variable;
 pub use numa::numa_calls;
 pub use poll::{PollFd, PollFlags, is_readable, poll};
-pub use process::in_child;
 pub(crate) use process::is_single_threaded;
-pub use process::{Fork, exit_now, fork_single_threaded, hostname, own_pid, parent_pid, watch};
+pub use process::{
+    Fork, exit_now, fork_single_threaded, hostname, in_child, own_pid, parent_pid, watch,
+};
 pub use session::{
     foreground, give_group, group_of, new_group, new_session, own_group, own_session, session_of,
     set_foreground, signal_group,
 };
-pub use signal_queue::SignalSet;
-pub use signal_queue::{SignalQueue, Taken};
-pub use signals::{Dispositions, restore_in_child, send};
+pub use signal_queue::{SignalQueue, SignalSet, Taken};
 pub use signals::{
-    die_by, ignore, ignore_all, send_real_time, signal_name, stop_by, unblock_in_this_thread,
+    Dispositions, die_by, ignore, ignore_all, restore_in_child, send, send_real_time, signal_name,
+    stop_by, unblock_in_this_thread,
 };
 pub use socket::{Peer, cap_retransmission, peer};
 pub use start::{Begun, start};

@@ -9,8 +9,9 @@ use super::node::{
     EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
     SlowStatus, Standstill,
 };
-use super::phase::{Phase, Phases, ms};
+use super::phase::{Phase, Phases};
 use crate::watch::{Reason, Sample, SlowNews};
+use linux::deadline::millis;
 use text::lang::Text;
 use text::rank::{GlobalRank, RankId};
 use verdict::outcome::{End, Notice, Owner};
@@ -346,7 +347,8 @@ impl StatusBoard {
                 rank.log_dropped_bytes = one.dropped_bytes;
                 rank.log_dropped_lines = one.dropped_lines;
                 rank.last_line.clone_from(&one.last_line);
-                rank.last_line_age_ms = one.last_at.map(|at| ms(now.saturating_duration_since(at)));
+                rank.last_line_age_ms =
+                    one.last_at.map(|at| millis(now.saturating_duration_since(at)));
             }
             // The values that were read last stay when the logs are gone.
             if !logs.is_empty() {
@@ -375,8 +377,8 @@ impl State {
         let (zero, day) = self.zero;
         let day = day.duration_since(UNIX_EPOCH).unwrap_or_default();
         match at.checked_duration_since(zero) {
-            Some(after) => ms(day.saturating_add(after)),
-            None => ms(day.saturating_sub(zero.saturating_duration_since(at))),
+            Some(after) => millis(day.saturating_add(after)),
+            None => millis(day.saturating_sub(zero.saturating_duration_since(at))),
         }
     }
 

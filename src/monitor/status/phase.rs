@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use linux::deadline::millis;
+
 use serde::{Deserialize, Serialize};
 
 /// The phases of a launch, in the order in which they usually come.
@@ -161,7 +163,7 @@ impl Phases {
             self.running += lasted;
         }
         if phase == Phase::Pausing {
-            let lost = ms(std::mem::take(&mut self.running));
+            let lost = millis(std::mem::take(&mut self.running));
             self.ledger.failed_attempts_ms = self.ledger.failed_attempts_ms.saturating_add(lost);
         }
         self.current = PhaseSpan { phase, attempt, began: now };
@@ -179,7 +181,7 @@ impl Phases {
 
     pub(super) fn goes_on(&mut self, now: Instant) {
         if let Some(since) = self.stalled.take() {
-            let stood = ms(now.saturating_duration_since(since));
+            let stood = millis(now.saturating_duration_since(since));
             self.ledger.stalled_ms = self.ledger.stalled_ms.saturating_add(stood);
         }
     }
@@ -190,7 +192,7 @@ impl Phases {
         let lasts = now.saturating_duration_since(self.current.began);
         account(&mut ledger, self.current.phase, lasts);
         if let Some(since) = self.stalled {
-            let stood = ms(now.saturating_duration_since(since));
+            let stood = millis(now.saturating_duration_since(since));
             ledger.stalled_ms = ledger.stalled_ms.saturating_add(stood);
         }
         ledger.running_ms = ledger.running_ms.saturating_sub(ledger.stalled_ms);
@@ -212,9 +214,5 @@ fn account(ledger: &mut Ledger, phase: Phase, time: Duration) {
         Phase::Pausing => &mut ledger.pausing_ms,
         Phase::Ended => return,
     };
-    *sum = sum.saturating_add(ms(time));
-}
-
-pub(super) fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    *sum = sum.saturating_add(millis(time));
 }

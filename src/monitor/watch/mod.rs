@@ -29,8 +29,7 @@ pub use awake::Awake;
 pub use control::ControlSocket;
 pub use gather::{evidence, gives_up_ns};
 pub use job_progress::{JobProgress, ProgressLines};
-pub use node::{GpuUse, NodeSources};
-pub use node::{Reason, ReasonKind};
+pub use node::{GpuUse, NodeSources, Reason, ReasonKind};
 pub use progress::{Progress, Standing};
 pub use pulse::pulse;
 pub use ras::{Behind, RasSource, RasVerdict};
@@ -38,9 +37,7 @@ pub use readings::WatchedNode;
 pub use records::{Cut, now_ns};
 pub use rules::{Breach, Rules};
 #[cfg(any(test, feature = "fixtures"))]
-pub use sample::RankSample;
-pub use sample::Sample;
-pub use sample::{GpuSample, HcaSample, InterfaceSample, MemorySample};
+pub use sample::{GpuSample, HcaSample, InterfaceSample, MemorySample, RankSample, Sample};
 pub use sampler::{SampleSinks, Sampler, Sampling, SamplingPace};
 pub use slow::{
     AskNodes, Clock, ClockedSample, NodeSample, SampledNode, Slow, SlowNews, SlowPace, SlowWatch,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use linux::deadline::millis;
 use text::rank::GlobalRank;
 
 /// Part of a core below which a rank does not compute: loops that poll use a few percent.
@@ -330,10 +331,6 @@ impl Progress {
 
 /// However long the pauses were, one that is so many times longer than asked for is none.
 const MOST_PATIENCE: u32 = 12;
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use linux::deadline::millis;
 use text::lang::Text;
 use text::text;
 
@@ -114,11 +115,16 @@ impl NoAnswer {
 
 impl QuestionFrame {
     pub fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
-        QuestionFrame::Ask { id, within: ms(within), question: question.to_owned(), every: None }
+        QuestionFrame::Ask {
+            id,
+            within: millis(within),
+            question: question.to_owned(),
+            every: None,
+        }
     }
 
     pub fn again(id: u64, within: Duration, question: &[u8], every: Duration) -> QuestionFrame {
-        let (within, every) = (ms(within), Some(ms(every)));
+        let (within, every) = (millis(within), Some(millis(every)));
         QuestionFrame::Ask { id, within, question: question.to_owned(), every }
     }
 
@@ -135,10 +141,6 @@ impl QuestionFrame {
             _ => Ok(()),
         }
     }
-}
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Bytes in JSON.

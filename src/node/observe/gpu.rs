@@ -21,10 +21,8 @@ use std::time::Duration;
 pub use hidden::{means_cpu, why_none};
 pub use label::label;
 pub use requests::counts;
-pub use state::FabricState;
-pub use state::{ComputeMode, RecoveryAction, THROTTLED};
-pub use visible::unreadable;
-pub use visible::visible;
+pub use state::{ComputeMode, FabricState, RecoveryAction, THROTTLED};
+pub use visible::{unreadable, visible};
 
 use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
 use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
@@ -130,33 +128,30 @@ pub(super) fn read_fallbacks(host: &Host) {
 
 fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     let mut hung = false;
-    // Where GPUs are requested, all that NVML says of their absence is told.
-    let is_needless = mode == ProbeMode::Auto
-        && host.is_live()
-        && facts.requested_by.is_empty()
-        && library(host).is_none()
-        && absent::is_absent(host);
-    match (!is_needless).then(|| nvml(host, mode, timeout)).flatten() {
-        Some(Ok(answer)) => {
-            if take_nvml(host, answer, facts) {
-                return;
-            }
-        }
-        None if is_needless => facts.attempts.push((
+    if is_needless(host, mode, facts) {
+        facts.attempts.push((
             GpuSource::Nvml,
             text!(
                 "not asked, since no device, module or library of an NVIDIA driver is here",
                 "未查询：这里没有 NVIDIA 驱动的设备、内核模块或库"
             ),
-        )),
-        None => facts.attempts.push((
-            GpuSource::Nvml,
-            text!("not queried for a copied root", "对拷贝的根目录不查询"),
-        )),
-        Some(Err(error)) => {
-            hung = matches!(error, ProbeError::TimedOut { .. });
-            facts.faults.extend(faults::of_probe(&error));
-            facts.attempts.push((GpuSource::Nvml, error.text()));
+        ));
+    } else {
+        match nvml(host, mode, timeout) {
+            Some(Ok(answer)) => {
+                if take_nvml(host, answer, facts) {
+                    return;
+                }
+            }
+            None => facts.attempts.push((
+                GpuSource::Nvml,
+                text!("not queried for a copied root", "对拷贝的根目录不查询"),
+            )),
+            Some(Err(error)) => {
+                hung = matches!(error, ProbeError::TimedOut { .. });
+                facts.faults.extend(faults::of_probe(&error));
+                facts.attempts.push((GpuSource::Nvml, error.text()));
+            }
         }
     }
     let smi_first = mode == ProbeMode::NvidiaSmi;
@@ -182,6 +177,17 @@ fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     if !smi_first {
         take_nvidia_smi(host, mode, timeout, hung, facts);
     }
+}
+
+/// Whether NVML could say nothing that somebody waits for. Where GPUs are requested, all that it says of their absence
+/// is told, and a capture keeps its answer.
+fn is_needless(host: &Host, mode: ProbeMode, facts: &GpuFacts) -> bool {
+    mode == ProbeMode::Auto
+        && host.is_live()
+        && !host.is_recorded()
+        && facts.requested_by.is_empty()
+        && library(host).is_none()
+        && absent::is_absent(host)
 }
 
 fn take(source: GpuSource, found: Result<Vec<Gpu>, Text>, facts: &mut GpuFacts) -> bool {

@@ -10,5 +10,4 @@ mod library;
 
 pub use codes::ExitCode;
 pub use library::{Explanation, explanation, sources};
-pub use verdict::Use;
-pub use verdict::{Exit, Family, Id, IdKind};
+pub use verdict::{Exit, Family, Id, IdKind, Use};

@@ -39,9 +39,8 @@ use remarks::{ADVICE, REMARKS};
 pub use row::{Platform, PlatformRow, Test};
 pub use shapes::UNKNOWN;
 use table::PLATFORMS;
-pub(crate) use vocabulary::beside_of;
-pub(crate) use vocabulary::readings_of;
 pub use vocabulary::{Beside, fields};
+pub(crate) use vocabulary::{beside_of, readings_of};
 
 /// All contracts in their order of trust: the profile's own, launchers, platforms.
 fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Platform> {

@@ -18,6 +18,7 @@ use super::super::tree;
 use super::supervisor::{
     Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
 };
+use linux::deadline::millis;
 use linux::sys::{Signal, own_pid};
 use verdict::outcome::{End, KillReason, Notice, StopReason};
 
@@ -258,7 +259,7 @@ impl Supervisor<'_> {
         if step != SweepStep::Wait && !left.is_empty() && !leftovers.announced {
             leftovers.announced = true;
             let names = tree::names(&left, Notice::NAMED);
-            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            let grace_ms = millis(grace);
             (self.notice)(Notice::Leftovers { rank: None, names, count: left.len(), grace_ms });
         }
         match step {

@@ -18,6 +18,7 @@ use super::super::socket::ShimSocket;
 use super::super::sweep::Sweep;
 use super::super::{terminal, tree};
 use super::launching::Launching;
+use linux::deadline::millis;
 use linux::sys::{self, Signal, own_pid};
 use text::rank::{GlobalRank, RankId};
 use verdict::Verdict;
@@ -251,7 +252,7 @@ impl Supervisor<'_> {
                 self.rank_ended(rank, Some(end));
             }
             (FromRank::Leftovers { names, count }, ShimPhase::Ended(rank)) => {
-                let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+                let grace_ms = millis(self.grace);
                 (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
             }
             // No shim of ours, and its time limit is over with this packet: nothing may wait for it.
