@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use memchr::{memchr, memchr2, memchr2_iter, memrchr};
+use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
 
 use super::config::Marks;
 use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
@@ -74,12 +74,18 @@ impl LineFormatter {
         let joined = self.take_unfinished().map(|begun| [&begun, chunk].concat());
         let mut rest = joined.as_deref().unwrap_or(chunk);
         let mut rows = self.rows.are_drawn(now);
-        while let Some((line, after)) =
-            memchr(b'\n', rest).and_then(|end| Some((rest.get(..end)?, rest.get(end + 1..)?)))
-        {
-            let fresh = self.partial.is_empty() && !self.shown && !self.progress.active;
+        while let Some(end) = memchr(b'\n', rest) {
+            let fresh = self.partial.is_empty() && !self.shown && !self.progress.active && !rows;
+            if fresh {
+                let plain = self.emit_plain(rest, out);
+                if plain > 0 {
+                    rest = rest.get(plain..).unwrap_or_default();
+                    continue;
+                }
+            }
+            let (line, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if fresh && !rows && line.len() <= LONGEST_LINE && stays(line) {
+            if fresh && line.len() <= LONGEST_LINE && stays(line) {
                 emit(&self.marks, line, out);
                 self.emitted += 1;
             } else {
@@ -91,13 +97,37 @@ impl LineFormatter {
                 }
                 rows = self.rows.are_drawn(now);
             }
-            rest = after;
+            rest = after.get(1..).unwrap_or_default();
         }
         if !rest.is_empty() {
             self.extend(rest, now, out);
             self.touched = Some(now);
             self.began.get_or_insert(now);
         }
+    }
+
+    /// Emits the whole lines at the beginning of `text` that need no escape, and gives their length.
+    fn emit_plain(&mut self, text: &[u8], out: &mut Vec<u8>) -> usize {
+        let plain = text.get(..plain_lines(text)).unwrap_or_default();
+        let Marks { before, after } = &self.marks;
+        let mut start = 0;
+        for end in memchr_iter(b'\n', plain) {
+            let line = plain.get(start..end).unwrap_or_default();
+            if line.len() > LONGEST_LINE {
+                break;
+            }
+            out.extend_from_slice(before.as_bytes());
+            if after.is_empty() {
+                out.extend_from_slice(plain.get(start..=end).unwrap_or_default());
+            } else {
+                out.extend_from_slice(line);
+                out.extend_from_slice(after.as_bytes());
+                out.push(b'\n');
+            }
+            self.emitted += 1;
+            start = end + 1;
+        }
+        start
     }
 
     /// When to call [`tick`](Self::tick), if no byte arrives before.
@@ -275,6 +305,22 @@ impl LineFormatter {
     }
 }
 
+/// Length of the whole lines at the beginning of `text` that hold only printable ASCII and tabs.
+fn plain_lines(text: &[u8]) -> usize {
+    // Branches only once per block, so that the compiler makes vectors of it.
+    let (blocks, _) = text.as_chunks::<64>();
+    let is_plain =
+        |block: &[u8; 64]| block.iter().fold(true, |all, byte| all & is_plain_byte(*byte));
+    let whole = blocks.iter().take_while(|block| is_plain(block)).count() * 64;
+    let rest = text.get(whole..).unwrap_or_default();
+    let plain = whole + rest.iter().take_while(|byte| is_plain_byte(**byte)).count();
+    memrchr(b'\n', text.get(..plain).unwrap_or_default()).map_or(0, |end| end + 1)
+}
+
+fn is_plain_byte(byte: u8) -> bool {
+    (byte.wrapping_sub(0x20) < 0x5f) | (byte == b'\n') | (byte == b'\t')
+}
+
 /// Whether nothing in a line moves the cursor.
 fn stays(line: &[u8]) -> bool {
     memchr2_iter(b'\r', 0x1b, line).all(|at| {
@@ -345,6 +391,52 @@ mod tests {
             let (first, second) = line.split_at(at);
             assert_eq!(shown(&[(0, first), (0, second)]), rows, "cut at {at}");
         }
+    }
+
+    #[test]
+    fn plain_lines_end_before_the_first_odd_byte() {
+        let line = b"0123456789abcdefghijklmnop\ttab\n";
+        let text = line.repeat(8);
+        assert_eq!(plain_lines(&text), text.len());
+        assert_eq!(plain_lines(&text[..text.len() - 1]), text.len() - line.len());
+        for place in 0..text.len() {
+            for odd in [0, 0x1b, b'\r', 0x1f, 0x7f, 0x80, 0xff] {
+                let mut text = text.clone();
+                text[place] = odd;
+                assert_eq!(plain_lines(&text), place / line.len() * line.len(), "{odd:#x}");
+            }
+        }
+    }
+
+    /// Plain lines take a way of their own through a chunk.
+    #[test]
+    fn plain_lines_are_shown_as_they_are_one_by_one() {
+        let long = "x".repeat(LONGEST_LINE + 1);
+        let parts = [
+            "one\ttwo\n",
+            "\n",
+            "\u{1b}[31mred\u{1b}[0m\n",
+            "a\rb\n",
+            "训练\n",
+            "\x07\n",
+            &long,
+            "\n",
+        ];
+        proptest::proptest!(|(picks in proptest::collection::vec(0..parts.len(), 1..40), colour: bool)| {
+            let text: Vec<&str> = picks.iter().map(|pick| parts[*pick]).collect();
+            let after = if colour { "\x1b[0m" } else { "" };
+            let marks = Marks { before: "[r0] ".to_owned(), after };
+            let now = Instant::now();
+            let feed = |chunks: &[&[u8]]| {
+                let (mut lines, mut out) = (LineFormatter::new(&marks), Vec::new());
+                chunks.iter().for_each(|chunk| lines.feed(chunk, now, &mut out));
+                lines.finish(&mut out);
+                (out, lines.emitted)
+            };
+            let whole = text.concat();
+            let bytes: Vec<&[u8]> = whole.as_bytes().chunks(1).collect();
+            proptest::prop_assert_eq!(feed(&[whole.as_bytes()]), feed(&bytes));
+        });
     }
 
     #[test]
