@@ -1,10 +1,14 @@
 //! Observations of a job while it runs, reported to callers that ask: samples, rules, hangs, status, metrics, the
-//! history of a run.
+//! run's socket, the history of a run.
 
 #![deny(unsafe_code)]
 
+pub mod end_request;
 pub mod export;
 pub mod hang;
 pub mod history;
+pub mod socket;
+pub mod standstill;
 pub mod status;
 pub mod watch;
+pub mod witnesses;

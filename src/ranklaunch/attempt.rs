@@ -9,12 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::clock::{ANSWER, Clock};
-use super::companions::{Companion, node_sources, nodes, ras_source, sampler};
+use super::companions::{Companion, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;
 use super::context::{Context, GuardChannel};
 use super::end::Rest;
-use super::hang_state::Watched;
-use super::hang_watch::HangWatch;
 use super::job_session::{JobEnd, JobOutput};
 use super::job_verdict::JudgedEnding;
 use super::kept_runs;
@@ -33,22 +31,24 @@ use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown
 use super::status_feed::{self, run_status};
 use super::trainjob;
 use super::warm;
-use super::witnesses::Witnesses;
-use diagnose::stacks::{Job, RunningRanks};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
 use logs::{FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
+use monitor::socket::{Job, RunningRanks};
+use monitor::standstill::{HangWatch, Watched};
 use monitor::status::Phase;
 use monitor::watch::{Sampling, Surroundings};
+use monitor::witnesses::Witnesses;
 use node::observe::counters::{self, Counters, Growth};
-use node::observe::{AccelerateConfig, OomWatch};
+use node::observe::{AccelerateConfig, GpuSource, OomWatch};
 use plan::{Membership, Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
 use report::ending::{self, ending, memory};
 use report::files::RunRecord;
 use report::record_events;
+use report::standstill_view::StandstillReporter;
 use report::{Ending, engine_log};
 use supervise::EndStep;
 use supervise::inject::Injection;
@@ -170,7 +170,9 @@ impl Attempt {
         let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
         context.journal.keeper()(event);
         let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
-        let witnesses = Witnesses::start(&context.host, mode, &plan, planned).await;
+        let (gpus, asks_driver) =
+            (watched_gpus(&plan, planned), plan.gpu_source == GpuSource::Nvml);
+        let witnesses = Witnesses::start(&context.host, mode, gpus, asks_driver).await;
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
         let logs = Arc::new(Logs::start(
@@ -362,9 +364,11 @@ impl Attempt {
                 planned.world,
             ),
             logs: Arc::clone(&self.logs),
-            console: context.console.clone(),
-            lang: context.lang(),
-            keep: Box::new(context.journal.keeper()),
+            reporter: Box::new(StandstillReporter {
+                console: context.console.clone(),
+                lang: context.lang(),
+                keep: Box::new(context.journal.keeper()),
+            }),
             ask: nodes.about_hang(),
             board: context.board.clone(),
             only_answers: nodes.reaches_all && self.plan.membership.member() != 0,

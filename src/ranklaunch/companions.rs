@@ -4,24 +4,23 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use super::driver_watch::LiveGpus;
-use super::hang_watch::HangWatch;
 use super::live_diagnosis::LiveDiagnosis;
 use super::node_questions::Nodes;
 use super::ready::Ready;
 use super::rule_watch::WatchedRanks;
 use super::scratch::Scratch;
 use super::status_feed;
-use super::witnesses::Witnesses;
-use diagnose::stacks::RunningRanks;
 use logs::LogFolder;
+use monitor::socket::RunningRanks;
+use monitor::standstill::HangWatch;
 use monitor::watch::{self, NodeSources, RasSource, Sampler, SamplingPace, SlowWatch};
+use monitor::witnesses::{LiveGpus, WatchedGpu, Witnesses};
 use muster::{MemberKind, Questions};
 use node::observe::{GpuSource, counters, gpu, limits};
 use plan::Plan;
 use supervise::inject::Injection;
-use text::rank::RankId;
-use verdict::outcome::{End, Notice};
+use text::rank::{LocalRank, RankId};
+use verdict::outcome::{End, Notice, Planned, RankUnit};
 
 /// A listener that wants to know which ranks run. An implementation leaves out the methods that it does not need.
 pub(super) trait Companion: Sync {
@@ -160,6 +159,28 @@ pub(super) fn node_sources(context: &Context, plan: &Plan) -> NodeSources {
             },
         ),
     }
+}
+
+/// The GPUs of the plan that the ranks of this launcher use.
+pub(super) fn watched_gpus(plan: &Plan, planned: Planned) -> Vec<WatchedGpu> {
+    let mut gpus: Vec<WatchedGpu> = Vec::new();
+    let own = plan.membership.task.as_ref().map(|task| task.local.0);
+    let selected = plan.gpus.iter().filter(|gpu| gpu.selected);
+    for gpu in selected.filter(|gpu| own.is_none() || gpu.local_rank == own) {
+        let Some(pci) = gpu.pci.clone() else { continue };
+        let is_rank = planned.what == RankUnit::Rank;
+        let rank = match own {
+            Some(_) => Some(planned.first),
+            None => gpu.local_rank.map(|local| planned.rank(LocalRank(local)).global),
+        };
+        let rank = rank.filter(|_| is_rank);
+        match gpus.iter_mut().find(|known| known.pci == pci) {
+            // Instances of one GPU.
+            Some(known) => known.rank = known.rank.filter(|known| Some(*known) == rank),
+            None => gpus.push(WatchedGpu { pci, index: gpu.index, rank }),
+        }
+    }
+    gpus
 }
 
 /// NCCL is used where there are GPUs.

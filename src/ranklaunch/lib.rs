@@ -31,21 +31,14 @@ mod commands;
 mod companions;
 mod conductor;
 mod context;
-mod driver_watch;
 mod end;
-mod end_request;
 mod exported;
 #[cfg(any(test, feature = "fixtures"))]
 #[doc(hidden)]
 pub mod fuzz;
-mod hang_judge;
-mod hang_remark;
-mod hang_state;
-mod hang_watch;
 mod job_session;
 mod job_verdict;
 mod kept_runs;
-mod kernel_watch;
 mod live;
 mod live_diagnosis;
 mod master;
@@ -80,7 +73,6 @@ mod slow_ranks;
 mod stale;
 mod stale_request;
 mod start_engine;
-mod statements;
 mod status_feed;
 mod summary;
 mod trainjob;
@@ -88,7 +80,6 @@ mod view;
 mod warm;
 mod warm_slot;
 mod without_muster;
-mod witnesses;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -10,14 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::progress::Progress;
-use super::statements::Statement;
-use super::witnesses::Witnesses;
 use diagnose::{
     Catalogue, LogScan, Node, Origin, Scanned, Survived, diagnose_whole, recorded_exception,
 };
 use linux::deadline::with_deadline_async;
 use logs::{Backlog, ErrorFile, Piece, log_name};
 use monitor::watch::{Breach, JobProgress, ProgressLines, Rules};
+use monitor::witnesses::{Statement, Witnesses};
 use report::{Ending, ending};
 use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};

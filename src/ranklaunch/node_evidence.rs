@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::own_report::OwnHistory;
 use diagnose::recorder;
-use diagnose::stacks::{Missing, NodeDump, READING, RunningRanks};
 use linux::deadline::{io_with_deadline, spawn_detached};
 use linux::regular_file;
 use logs::{JOURNAL, Logs, RUN_JSON};
+use monitor::socket::{Missing, NodeDump, READING, RunningRanks};
 use monitor::watch::{ControlSocket, NodeSources, RasSource, node_document, ras_report};
 use text::lang::{Text, cause};
 use text::mask::{mask_file, mask_json};

@@ -9,23 +9,22 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::hang_state::{Ask as AskHang, HangQuestion};
-use super::hang_watch::HangWatch;
 use super::node_evidence::NodeEvidence;
 use super::slow_question::{self, SlowQuestion};
 use super::view::{self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
-use diagnose::stacks::{
+use linux::deadline::{millis, spawn_detached};
+use monitor::history::NodeHistory;
+use monitor::socket::{
     self, Answer, Ask, Everywhere, JobDump, JobStacks, NodeDump, NodeStacks, Refused, Selection,
     Unanswered,
 };
-use linux::deadline::{millis, spawn_detached};
-use monitor::history::NodeHistory;
+use monitor::standstill::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::status::{NodeStatus, StatusBoard, look_pace};
 use monitor::watch::SlowWatch;
 use muster::{MemberKind, NoAnswer, Questions};
 
 /// Time limit of what a person asks of all nodes.
-const TIMEOUT: Duration = stacks::READING.saturating_add(stacks::OTHERS);
+const TIMEOUT: Duration = socket::READING.saturating_add(socket::OTHERS);
 
 /// A question, as JSON. A new one is a variant and its arm in [`answer`].
 #[derive(Debug, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::end_request::{self, Asked, EndRequest};
 use super::live_diagnosis::{LOWEST, LiveDiagnosis, ToRules};
+use monitor::end_request::{self, Asked, EndRequest};
 use monitor::watch::{Awake, Breach, NodeSources, Rules};
 use plan::Plan;
 use report::closing;

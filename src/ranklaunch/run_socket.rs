@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::view::{JobStatus, PackedStatus, View, ViewAsk};
-use diagnose::stacks::{Answer, Ask, Everywhere, Job, Refused, RunningRanks, StacksServer};
+use monitor::socket::{Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks};
 use monitor::status::StatusBoard;
 use muster::{MemberKind, Packed};
 use text::run_id::RunId;
@@ -16,7 +16,7 @@ use text::run_id::RunId;
 #[derive(Debug)]
 pub(super) struct RunSocket {
     attempt: Arc<Mutex<Option<Attempt>>>,
-    _server: StacksServer,
+    _server: RunServer,
 }
 
 /// Sources of the answers while ranks run.
@@ -62,7 +62,7 @@ impl RunSocket {
                 }
             }
         };
-        let server = StacksServer::start(Arc::new(which), Arc::new(everywhere));
+        let server = RunServer::start(Arc::new(which), Arc::new(everywhere));
         RunSocket { attempt, _server: server }
     }
 

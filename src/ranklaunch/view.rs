@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use diagnose::stacks::Unanswered;
 use linux::deadline::{io_with_deadline, millis};
 use logs::{Cursor, Page, Wanted, page};
+use monitor::socket::Unanswered;
 use monitor::status::NodeStatus;
 use muster::{NoAnswer, Packed};
 use text::lang::{Text, cause};

@@ -10,9 +10,10 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use diagnose::stacks::{
-    Frame, Group, Job, JobStacks, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall,
-    ThreadStack, Unanswered, Unread, UsedFile, alike, grouped,
+    Frame, Group, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall, ThreadStack,
+    Unread, UsedFile, alike, grouped,
 };
+use monitor::socket::{Job, JobStacks, Unanswered};
 use text::lang::{Lang, Text, counted, leading};
 use text::ranges::listed;
 use text::rank::GlobalRank;

@@ -2,13 +2,16 @@
 //! agent.jsonl.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::both_languages;
+use super::closing;
 use super::files::stamp;
+use logs::Console;
 use monitor::hang::{Culprit, Hang, Sign};
+use monitor::standstill::{Reporter, Standstill};
 use settings::OnHang;
 use text::lang::{Lang, Text};
 use text::ranges::listed;
@@ -18,95 +21,116 @@ use text::text;
 /// Culprits, and what else shows something abnormal, that the console names; all are in the files.
 const MOST_SHOWN: usize = 4;
 
-/// A hang that was reported.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Standstill {
-    pub at: SystemTime,
-    /// For how long nothing had moved then.
-    pub after: Duration,
-    pub hang: Hang,
+/// Reports standstills to the console and to agent.jsonl.
+pub struct StandstillReporter {
+    pub console: Console,
+    pub lang: Lang,
+    pub keep: Box<dyn Fn(Value) + Send + Sync>,
 }
 
-impl Standstill {
-    /// For people, when it is found. `on_hang`: None where it ends nothing, since torch itself ends the wait.
-    pub fn block(&self, on_hang: Option<OnHang>, lang: Lang) -> String {
-        let Hang { culprits, waiting, signs, silent, .. } = &self.hang;
-        let seconds = self.after.as_secs();
-        let mut out = String::new();
-        let title = text!(
-            "the job stands still: nothing has moved for {seconds} s",
-            "任务卡死：已有 {seconds} 秒没有任何进展"
-        );
-        let title = format!("── ranklaunch: {}", title.get(lang));
-        let _ = writeln!(out, "{}", paint(Style::Fail, &title));
-        let mut line = |label: Text, words: &str| {
-            let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
-        };
-        // Of sides of which none is odd, one sentence says all.
-        let mut texts: Vec<&str> = culprits.iter().map(|one| one.text.get(lang)).collect();
-        texts.dedup();
-        for text in texts.iter().take(MOST_SHOWN) {
-            line(text!("culprit", "起因"), text);
-        }
-        if let Some(more) = texts.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
-            line(text!("culprit", "起因"), text!("{more} more", "另有 {more} 个").get(lang));
-        }
-        if !waiting.is_empty() {
-            let ranks = listed(waiting.values().flatten().copied(), '-');
-            line(text!("waiting", "等待"), text!("ranks {ranks}", "rank {ranks}").get(lang));
-        }
-        for sign in signs.iter().take(MOST_SHOWN) {
-            line(text!("seen", "现象"), sign.text.get(lang));
-        }
-        if !silent.is_empty() {
-            let nodes = listed(silent.iter().copied(), '-');
-            line(text!("not seen", "未查看"), text!("nodes {nodes}", "节点 {nodes}").get(lang));
-        }
-        if let Some(first) = culprits.first() {
-            line(text!("hint", "提示"), first.kind.hint().get(lang));
-        }
-        line(text!("now", "现在"), then(on_hang).get(lang));
-        out
+impl std::fmt::Debug for StandstillReporter {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("StandstillReporter").finish_non_exhaustive()
+    }
+}
+
+impl Reporter for StandstillReporter {
+    fn document(&self, found: &Standstill) -> Value {
+        both_languages::document(|lang| document_in(found, lang))
     }
 
-    /// Of ranks that are at work: a line for each.
-    pub fn remarks(&self) -> Vec<Text> {
-        let ranks = listed(self.hang.waiting.values().flatten().copied(), '-');
-        let seconds = self.after.as_secs();
-        let since = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let since = since.saturating_sub(seconds);
-        let since = stamp(UNIX_EPOCH + Duration::from_secs(since));
-        let line = |one: &Culprit| {
-            let Text { en, zh } = &one.text;
-            text!(
-                "{en}; ranks {ranks} have waited for it since {since} ({seconds} s), which ends nothing",
-                "{zh}；rank {ranks} 自 {since} 起一直在等待它（{seconds} 秒），任务不会因此终止"
-            )
-        };
-        self.hang.culprits.iter().take(MOST_SHOWN).map(line).collect()
+    fn keep(&self, event: Value) {
+        (self.keep)(event);
     }
 
-    /// As agent.jsonl has it, for people of both languages.
-    pub fn json(&self) -> Value {
-        both_languages::document(|lang| self.json_in(lang))
+    fn stands_still(&self, found: &Standstill, then: Option<OnHang>) {
+        self.console.say(&block(found, then, self.lang));
     }
 
-    /// As run.json has it.
-    fn json_in(&self, lang: Lang) -> Value {
-        let Hang { culprits, waiting, confidence, signs, silent, is_awaited: _, late: _ } =
-            &self.hang;
-        let waiting: Vec<Value> =
-            waiting.iter().map(|(node, ranks)| json!({ "node": node, "ranks": ranks })).collect();
-        json!({
-            "at": stamp(self.at),
-            "after_s": self.after.as_secs(),
-            "culprits": culprits.iter().map(|one| culprit(one, lang)).collect::<Vec<_>>(),
-            "waiting": waiting,
-            "confidence": confidence,
-            "signs": signs.iter().map(|one| sign(one, lang)).collect::<Vec<_>>(),
-            "silent_nodes": silent,
-        })
+    fn remark(&self, found: &Standstill) {
+        for line in remarks(found) {
+            self.console.say(&closing::line(&line, self.lang));
+        }
     }
+
+    fn goes_on(&self) {
+        let line = text!("the job goes on by itself", "任务已自行恢复");
+        self.console.say(&closing::line(&line, self.lang));
+    }
+}
+
+/// For people, when it is found. `on_hang`: None where it ends nothing, since torch itself ends the wait.
+fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
+    let Hang { culprits, waiting, signs, silent, .. } = &found.hang;
+    let seconds = found.after.as_secs();
+    let mut out = String::new();
+    let title = text!(
+        "the job stands still: nothing has moved for {seconds} s",
+        "任务卡死：已有 {seconds} 秒没有任何进展"
+    );
+    let title = format!("── ranklaunch: {}", title.get(lang));
+    let _ = writeln!(out, "{}", paint(Style::Fail, &title));
+    let mut line = |label: Text, words: &str| {
+        let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
+    };
+    // Of sides of which none is odd, one sentence says all.
+    let mut texts: Vec<&str> = culprits.iter().map(|one| one.text.get(lang)).collect();
+    texts.dedup();
+    for text in texts.iter().take(MOST_SHOWN) {
+        line(text!("culprit", "起因"), text);
+    }
+    if let Some(more) = texts.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        line(text!("culprit", "起因"), text!("{more} more", "另有 {more} 个").get(lang));
+    }
+    if !waiting.is_empty() {
+        let ranks = listed(waiting.values().flatten().copied(), '-');
+        line(text!("waiting", "等待"), text!("ranks {ranks}", "rank {ranks}").get(lang));
+    }
+    for sign in signs.iter().take(MOST_SHOWN) {
+        line(text!("seen", "现象"), sign.text.get(lang));
+    }
+    if !silent.is_empty() {
+        let nodes = listed(silent.iter().copied(), '-');
+        line(text!("not seen", "未查看"), text!("nodes {nodes}", "节点 {nodes}").get(lang));
+    }
+    if let Some(first) = culprits.first() {
+        line(text!("hint", "提示"), first.kind.hint().get(lang));
+    }
+    line(text!("now", "现在"), then(on_hang).get(lang));
+    out
+}
+
+/// A line for each rank that is at work.
+fn remarks(found: &Standstill) -> Vec<Text> {
+    let ranks = listed(found.hang.waiting.values().flatten().copied(), '-');
+    let seconds = found.after.as_secs();
+    let since = found.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let since = since.saturating_sub(seconds);
+    let since = stamp(UNIX_EPOCH + Duration::from_secs(since));
+    let line = |one: &Culprit| {
+        let Text { en, zh } = &one.text;
+        text!(
+            "{en}; ranks {ranks} have waited for it since {since} ({seconds} s), which ends nothing",
+            "{zh}；rank {ranks} 自 {since} 起一直在等待它（{seconds} 秒），任务不会因此终止"
+        )
+    };
+    found.hang.culprits.iter().take(MOST_SHOWN).map(line).collect()
+}
+
+/// An element of `hang` in run.json.
+fn document_in(found: &Standstill, lang: Lang) -> Value {
+    let Hang { culprits, waiting, confidence, signs, silent, is_awaited: _, late: _ } = &found.hang;
+    let waiting: Vec<Value> =
+        waiting.iter().map(|(node, ranks)| json!({ "node": node, "ranks": ranks })).collect();
+    json!({
+        "at": stamp(found.at),
+        "after_s": found.after.as_secs(),
+        "culprits": culprits.iter().map(|one| culprit(one, lang)).collect::<Vec<_>>(),
+        "waiting": waiting,
+        "confidence": confidence,
+        "signs": signs.iter().map(|one| sign(one, lang)).collect::<Vec<_>>(),
+        "silent_nodes": silent,
+    })
 }
 
 fn culprit(of: &Culprit, lang: Lang) -> Value {

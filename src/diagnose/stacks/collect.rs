@@ -7,7 +7,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::answer::RankStacks;
+use serde::{Deserialize, Serialize};
+
 use super::process::{self, ProcessStacks};
 use super::unread::Unread;
 use linux::procfs;
@@ -19,6 +20,18 @@ pub struct RunningRank {
     pub rank: GlobalRank,
     pub local_rank: LocalRank,
     pub pid: i32,
+}
+
+/// The stacks of a rank and of the processes below it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStacks {
+    pub rank: GlobalRank,
+    pub local_rank: LocalRank,
+    pub process: ProcessStacks,
+    /// The processes that it started, and theirs: workers of a DataLoader, a compiler.
+    pub children: Vec<ProcessStacks>,
+    #[serde(default)]
+    pub children_left_out: usize,
 }
 
 /// Threads that read at the same time.

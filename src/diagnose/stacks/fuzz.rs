@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::answer::RankStacks;
+use super::collect::RankStacks;
 use super::elf::Symbols;
 use super::layout::{self, Version};
 use super::lines::LineTable;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::answer::RankStacks;
+use super::collect::RankStacks;
 use super::process::ProcessStacks;
 use super::python::Frame;
 use super::unread::Unread;

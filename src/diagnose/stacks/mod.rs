@@ -1,14 +1,9 @@
 //! The stacks of running ranks: Python frames and the kernel's state of each thread.
 //!
-//! Takes the pids of ranks; gives what their threads do now. The agent reads, because an ancestor
-//! may read a process's memory where a program that entered the container later may not
-//! (`memory`). [`StacksServer`] answers in a thread of its own; [`jobs`] and [`ask`] are the side
-//! of the command, which asks for the whole evidence of a job on the same way, and for what a viewer
-//! shows. Nothing is attached, stopped, signalled or loaded into a rank, and no file of
-//! the interpreter is opened. Never holds what supervises.
+//! Takes the pids of ranks; gives the frames and the kernel state of their threads. The agent calls it, because an
+//! ancestor may read a process's memory where a program that entered the container later may not (`memory`). Nothing
+//! is attached, stopped, signalled or loaded into a rank, and no file of the interpreter is opened.
 
-mod answer;
-mod client;
 mod collect;
 mod elf;
 #[cfg(any(test, feature = "fixtures"))]
@@ -21,22 +16,15 @@ mod maps;
 mod memory;
 mod process;
 mod python;
-mod server;
 mod sockets;
 mod syscalls;
 mod traceback;
 mod unread;
 
-pub use answer::{
-    Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, NodeStacks, RankStacks,
-    Refused, Selection, Unanswered,
-};
-pub use client::{Listener, ask, ask_all, jobs};
-pub use collect::{RunningRank, collect};
+pub use collect::{RankStacks, RunningRank, collect};
 pub use group::{Group, alike, grouped};
 pub use kernel::{KernelState, Syscall, UsedFile};
 pub use process::{ProcessStacks, PythonStack, ThreadStack};
 pub use python::Frame;
-pub use server::{Everywhere, OTHERS, READING, RunningRanks, StacksServer};
 pub use syscalls::call;
 pub use unread::Unread;

@@ -4,7 +4,7 @@
 //! newest thread first: the last block is of the thread that runs the program. Nobody checks what is in
 //! the file, so a line that is not understood is left out.
 
-use super::answer::RankStacks;
+use super::collect::RankStacks;
 use super::process::{PythonStack, ThreadStack};
 use super::python::Frame;
 

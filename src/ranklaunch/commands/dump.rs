@@ -14,11 +14,11 @@ use serde_json::json;
 use super::output::{refuse, show};
 use super::running_job::{none, refusal_of, silent, unanswered};
 use super::which_run::running;
-use diagnose::stacks::{
-    self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, Selection, Unanswered,
-};
 use linux::deadline::spawn_detached;
 use linux::host::Host;
+use monitor::socket::{
+    self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, Selection, Unanswered,
+};
 use report::stacks_view;
 use settings::cli::{Dump, Options};
 use text::lang::{Lang, Text, cause, counted};
@@ -77,8 +77,8 @@ fn collected(asked: &Dump, lang: Lang) -> Result<Evidence, Refusal> {
         // Side by side, since each waits for the nodes that say nothing.
         let (tell, told) = mpsc::channel();
         let same = agent.clone();
-        spawn_detached(move || drop(tell.send(stacks::ask(&same, &Ask::Dump))));
-        let stacks = stacks::ask(&agent, &Ask::Stacks(Selection::default()));
+        spawn_detached(move || drop(tell.send(socket::ask(&same, &Ask::Dump))));
+        let stacks = socket::ask(&agent, &Ask::Stacks(Selection::default()));
         let dump = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
         match (stacks, dump) {
             (Ok(Answer::Stacks(stacks)), Ok(Answer::Dump(dump))) => {

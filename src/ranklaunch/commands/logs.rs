@@ -12,9 +12,9 @@ use super::run_lines::{Begin, RunLines};
 use super::running_job::RunningJob;
 use super::which_run::{Run, chosen};
 use crate::view::LinesAsk;
-use diagnose::stacks;
 use linux::host::Host;
 use logs::{LogLine, Wanted};
+use monitor::socket;
 use report::closing;
 use report::line_view::{LineStyle, line};
 use settings::cli::{LogsOf, Options};
@@ -84,7 +84,7 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
 
 /// Whether an agent of the job still listens.
 fn lives(job: &RunningJob) -> bool {
-    let table = stacks::jobs(std::path::Path::new("/proc")).unwrap_or_default();
+    let table = socket::jobs(std::path::Path::new("/proc")).unwrap_or_default();
     job.agents.iter().any(|(agent, _)| table.iter().any(|one| one.name == agent.name))
 }
 

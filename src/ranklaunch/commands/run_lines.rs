@@ -13,8 +13,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms};
-use diagnose::stacks::{self, Answer, Ask, Listener};
 use logs::{Cursor, LogLine, Page, Wanted, attempts, page};
+use monitor::socket::{self, Answer, Ask, Listener};
 use text::lang::{Text, cause};
 use text::text;
 
@@ -349,7 +349,7 @@ fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
 /// If it is gone, refuses, or answers something else.
 pub(super) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
     let of: Value = serde_json::to_value(asked)?;
-    match stacks::ask(agent, &Ask::View { of })? {
+    match socket::ask(agent, &Ask::View { of })? {
         Answer::View { what } => Ok(serde_json::from_value(what)?),
         other => {
             let why = super::running_job::refusal_of(&other);

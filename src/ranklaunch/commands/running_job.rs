@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::output::say;
-use diagnose::stacks::{self, Answer, Job, Listener, Refused};
 use linux::users;
+use monitor::socket::{self, Answer, Job, Listener, Refused};
 use report::closing;
 use text::lang::{Lang, Text, cause};
 use text::run_id::RunId;
@@ -77,7 +77,7 @@ pub(super) struct Found {
 /// # Errors
 /// If the kernel's table of sockets cannot be read.
 pub(super) fn all() -> Result<Found, Refusal> {
-    let table = stacks::jobs(Path::new("/proc")).map_err(|error| {
+    let table = socket::jobs(Path::new("/proc")).map_err(|error| {
         let Text { en, zh } = cause(&error);
         Refusal::new(
             Id::StacksJob,
@@ -88,7 +88,7 @@ pub(super) fn all() -> Result<Found, Refusal> {
             text!("mount procfs on /proc", "请将 procfs 挂载到 /proc"),
         )
     })?;
-    let asked = stacks::ask_all(table);
+    let asked = socket::ask_all(table);
     let mut found = Found { unasked: asked.unasked, ..Found::default() };
     for (agent, answer) in asked.answers {
         match answer {

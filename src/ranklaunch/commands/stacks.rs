@@ -3,8 +3,8 @@
 use super::output::{print, refuse, show};
 use super::running_job::{none, refusal_of, silent, unanswered};
 use super::which_run::running;
-use diagnose::stacks::{self, Answer, Ask, Job, JobStacks, NodeStacks, Selection, Unanswered};
 use linux::host::Host;
+use monitor::socket::{self, Answer, Ask, Job, JobStacks, NodeStacks, Selection, Unanswered};
 use report::stacks_view;
 use settings::cli::{Options, ReportFormat, Stacks};
 use text::lang::{Lang, Text, cause};
@@ -43,7 +43,7 @@ fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
     let mut found: Option<Found> = None;
     let mut failed = None;
     for (agent, own) in job.agents {
-        match stacks::ask(&agent, &Ask::Stacks(selection.clone())) {
+        match socket::ask(&agent, &Ask::Stacks(selection.clone())) {
             Ok(Answer::Stacks(more)) => {
                 let reaches_all = more.reaches_all;
                 match &mut found {

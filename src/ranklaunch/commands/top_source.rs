@@ -11,11 +11,11 @@ use super::run_lines::{Begin, RunLines, view};
 use super::running_job::{self, RunningJob};
 use super::status_http;
 use crate::view::{LinesAsk, View, ViewAsk};
-use diagnose::stacks::{self, Answer, Ask, Job, Listener, Selection};
 use linux::deadline::spawn_detached;
 use linux::host::Host;
 use linux::users;
 use logs::LogLine;
+use monitor::socket::{self, Answer, Ask, Job, Listener, Selection};
 use monitor::status::look_pace;
 use muster::names;
 use report::stacks_view;
@@ -215,7 +215,7 @@ impl Details {
         let selection = Selection { node: None, ranks: vec![rank] };
         let mut why = nothing();
         for agent in &self.listeners {
-            match stacks::ask(agent, &Ask::Stacks(selection.clone())) {
+            match socket::ask(agent, &Ask::Stacks(selection.clone())) {
                 Ok(Answer::Stacks(found)) => {
                     let is_there = found.nodes.iter().any(|node| !node.ranks.is_empty());
                     let Some(job) = found.nodes.first().map(|node| node.job.clone()) else {

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::statements::{Statement, WatchedGpu};
+use super::statement::{Statement, WatchedGpu};
 use linux::host::Host;
 use node::observe::LoggedKills;
 use node::observe::kernel_log::{

@@ -10,7 +10,7 @@ use std::io::{PipeReader, PipeWriter, pipe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::statements::{Statement, WatchedGpu};
+use super::statement::{Statement, WatchedGpu};
 use linux::host::Host;
 use node::observe::gpu;
 use node::probe::{CallError, NvmlGpu, Waited, WatchLine, WatchLines, WatchProbe};
@@ -41,7 +41,7 @@ pub(super) struct DriverWatch {
 
 /// Asks the driver what the GPUs of the job do, for any thread.
 #[derive(Debug, Clone)]
-pub(super) struct LiveGpus(Arc<Watched>);
+pub struct LiveGpus(Arc<Watched>);
 
 #[derive(Debug)]
 struct Watched {
@@ -130,7 +130,7 @@ impl DriverWatch {
 impl LiveGpus {
     /// Current state of the GPUs; none if the driver does not answer within a moment. A driver that hangs
     /// is waited for once.
-    pub(super) fn now(&self) -> Vec<NvmlGpu> {
+    pub fn now(&self) -> Vec<NvmlGpu> {
         let LiveGpus(watched) = self;
         let mut heard = watched.read();
         let late = heard.answer.take().filter(|(_, at)| at.elapsed() < SOON).map(|(gpus, _)| gpus);

@@ -6,21 +6,21 @@ use tokio::sync::oneshot;
 
 /// The thread's end of the channel.
 #[derive(Debug)]
-pub(super) struct EndRequest(Option<oneshot::Sender<()>>);
+pub struct EndRequest(Option<oneshot::Sender<()>>);
 
 /// The supervision's end of the channel. The default one is never completed.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Option<oneshot::Receiver<()>>);
+pub struct Asked(Option<oneshot::Receiver<()>>);
 
 /// Both ends.
-pub(super) fn new() -> (EndRequest, Asked) {
+pub fn new() -> (EndRequest, Asked) {
     let (make, made) = oneshot::channel();
     (EndRequest(Some(make)), Asked(Some(made)))
 }
 
 impl EndRequest {
     /// Asks for the end of the job; nothing the second time.
-    pub(super) fn make(&mut self) {
+    pub fn make(&mut self) {
         if let Some(make) = self.0.take() {
             let _ = make.send(());
         }
@@ -29,7 +29,7 @@ impl EndRequest {
 
 impl Asked {
     /// Completes when the request is made.
-    pub(super) async fn made(self) {
+    pub async fn made(self) {
         if let Some(made) = self.0
             && made.await.is_ok()
         {

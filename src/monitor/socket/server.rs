@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Ask, Job, NodeStacks, Refused, Selection};
-use super::collect::{RunningRank, collect};
+use diagnose::stacks::{RunningRank, collect};
 use linux::deadline::millis;
 use linux::random;
 use linux::sys::{self, PollFd, PollFlags};
@@ -87,16 +87,16 @@ pub(super) type WhichJob = Arc<dyn Fn() -> Job + Send + Sync>;
 
 /// Answers until it is dropped.
 #[derive(Debug)]
-pub struct StacksServer {
+pub struct RunServer {
     /// Closed at the end, which wakes the thread.
     _open: Option<PipeWriter>,
 }
 
-impl StacksServer {
+impl RunServer {
     /// Starts the thread. Without a socket or a thread the job runs on, and the command finds
     /// nothing.
-    pub fn start(job: WhichJob, everywhere: Everywhere) -> StacksServer {
-        StacksServer { _open: serve(job, everywhere).ok() }
+    pub fn start(job: WhichJob, everywhere: Everywhere) -> RunServer {
+        RunServer { _open: serve(job, everywhere).ok() }
     }
 }
 

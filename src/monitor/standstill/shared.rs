@@ -1,75 +1,98 @@
-//! How the job stands as this node sees it, and what it answers to node 0.
+//! The state of the job as this node sees it, and its answers to node 0.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::hang::{FirstCulprit, Hang, NodeEvidence, RankEvidence};
+use crate::status::StatusBoard;
+use crate::watch::{self, Awake, Progress, Standing, Surroundings};
 use diagnose::stacks::RunningRank;
 use linux::deadline::millis;
-use logs::{Console, Logs};
-use monitor::hang::{FirstCulprit, NodeEvidence, RankEvidence};
-use monitor::status::StatusBoard;
-use monitor::watch::{self, Awake, Progress, Standing, Surroundings};
-use report::closing;
+use logs::Logs;
 use settings::OnHang;
-use text::lang::Lang;
 use text::mask;
 use text::rank::{GlobalRank, RankId};
-use text::text;
 use verdict::outcome::Planned;
 
 /// A rank that computed within this time is at work.
 const AT_WORK: Duration = Duration::from_secs(60);
 
 /// Asks all nodes, and gives what each answers within the time.
-pub(super) type Ask =
-    Box<dyn Fn(&HangQuestion, Duration) -> Vec<(u32, Option<Vec<u8>>)> + Send + Sync>;
+pub type Ask = Box<dyn Fn(&HangQuestion, Duration) -> Vec<(u32, Option<Vec<u8>>)> + Send + Sync>;
+
+/// A hang that was reported, or a wait that is remarked on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standstill {
+    pub at: SystemTime,
+    /// For how long nothing had moved then.
+    pub after: Duration,
+    pub hang: Hang,
+}
+
+/// The ways by which findings reach people and files.
+pub trait Reporter: Send + Sync {
+    /// The element of `hang` in agent.jsonl, for people of both languages.
+    fn document(&self, found: &Standstill) -> Value;
+    /// Keeps an event in agent.jsonl.
+    fn keep(&self, event: Value);
+    /// Tells people that the job stands still. `then`: None where it ends nothing, since torch itself ends the wait.
+    fn stands_still(&self, found: &Standstill, then: Option<OnHang>);
+    /// Tells people of ranks that are at work while others wait for them.
+    fn remark(&self, found: &Standstill);
+    /// Tells people that the job goes on after a hang.
+    fn goes_on(&self);
+}
 
 /// The job as it is watched, and the receivers of the findings.
-pub(super) struct Watched {
-    pub(super) after: Duration,
-    pub(super) on_hang: OnHang,
+pub struct Watched {
+    pub after: Duration,
+    pub on_hang: OnHang,
     /// Rank of this node.
-    pub(super) node: u32,
-    pub(super) planned: Planned,
+    pub node: u32,
+    pub planned: Planned,
     /// The folder of the ranks' worker servers, if they have any.
-    pub(super) control: Option<PathBuf>,
-    pub(super) surroundings: Surroundings,
-    pub(super) logs: Arc<Logs>,
-    pub(super) console: Console,
-    pub(super) lang: Lang,
-    pub(super) keep: Box<dyn Fn(Value) + Send + Sync>,
-    pub(super) board: StatusBoard,
+    pub control: Option<PathBuf>,
+    pub surroundings: Surroundings,
+    pub logs: Arc<Logs>,
+    pub reporter: Box<dyn Reporter>,
+    pub board: StatusBoard,
     /// To the nodes that are judged together, this one included.
-    pub(super) ask: Ask,
+    pub ask: Ask,
     /// Another node judges; this one answers.
-    pub(super) only_answers: bool,
+    pub only_answers: bool,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Watched").field("node", &self.node).finish_non_exhaustive()
+    }
 }
 
 /// Questions and messages of node 0 to the other nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum HangQuestion {
+pub enum HangQuestion {
     /// Answered with a [`Stands`].
     Standing,
     /// Answered with a [`NodeEvidence`].
     Evidence,
     /// The job stands still.
-    Stands(Box<Found>),
+    Stands(Box<JudgedHang>),
     /// It goes on.
     Moves,
 }
 
 /// A hang that was judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub struct JudgedHang {
     /// As agent.jsonl has it.
-    pub(super) document: Value,
-    pub(super) first: Option<FirstCulprit>,
+    pub document: Value,
+    pub first: Option<FirstCulprit>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,12 +295,12 @@ impl Shared {
     }
 
     /// Records a hang that was judged here or on node 0. False after the attempt.
-    pub(super) fn note(&self, found: Found) -> bool {
+    pub(super) fn note(&self, found: JudgedHang) -> bool {
         if self.state().is_closed {
             return false;
         }
-        let Found { document, first } = found;
-        (self.watched.keep)(json!({ "message": "hang", "hang": &document }));
+        let JudgedHang { document, first } = found;
+        self.watched.reporter.keep(json!({ "message": "hang", "hang": &document }));
         let text = first.as_ref().map(|first| first.text.clone());
         let already = Duration::from_secs(document["after_s"].as_u64().unwrap_or_default());
         self.watched.board.stands_still(already, text);
@@ -293,12 +316,11 @@ impl Shared {
         if !std::mem::take(&mut self.state().stands) {
             return false;
         }
-        let Watched { keep, console, lang, only_answers, board, .. } = &self.watched;
+        let Watched { reporter, only_answers, board, .. } = &self.watched;
         board.goes_on();
-        keep(json!({ "message": "the job goes on after a hang" }));
+        reporter.keep(json!({ "message": "the job goes on after a hang" }));
         if !only_answers {
-            let line = text!("the job goes on by itself", "任务已自行恢复");
-            console.say(&closing::line(&line, *lang));
+            reporter.goes_on();
         }
         true
     }

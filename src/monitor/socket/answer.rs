@@ -1,14 +1,14 @@
-//! What the command and the agent say to each other: one JSON line each.
+//! Questions of a command and answers of the agent: one JSON line each.
 
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::process::ProcessStacks;
+use diagnose::stacks::RankStacks;
 use linux::deadline::millis;
 use text::lang::Text;
-use text::rank::{GlobalRank, LocalRank};
+use text::rank::GlobalRank;
 use text::run_id::RunId;
 
 /// Command → agent.
@@ -21,8 +21,7 @@ pub enum Ask {
     Stacks(Selection),
     /// The evidence of all nodes, for a bug report.
     Dump,
-    /// A question of who looks at the job: its state, its plan, its output. What it means is not
-    /// this room's.
+    /// A question of a viewer about the job: its state, its plan, its output. The executable gives it its meaning.
     View { of: Value },
 }
 
@@ -61,7 +60,7 @@ pub struct Job {
     pub ranks: Vec<GlobalRank>,
 }
 
-/// What the nodes of a job answered.
+/// Answers of the nodes of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStacks {
     pub nodes: Vec<NodeStacks>,
@@ -116,14 +115,14 @@ pub struct DumpFile {
     pub read_ms: u64,
 }
 
-/// What belongs to a dump, but is not there.
+/// A part of a dump that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub what: Text,
     pub why: Text,
 }
 
-/// What one agent read.
+/// The reading of one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStacks {
     /// With all its ranks.
@@ -132,17 +131,6 @@ pub struct NodeStacks {
     pub ranks: Vec<RankStacks>,
     /// How long the reading took.
     pub took_ms: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankStacks {
-    pub rank: GlobalRank,
-    pub local_rank: LocalRank,
-    pub process: ProcessStacks,
-    /// The processes that it started, and theirs: workers of a DataLoader, a compiler.
-    pub children: Vec<ProcessStacks>,
-    #[serde(default)]
-    pub children_left_out: usize,
 }
 
 /// Why the agent gives nothing.

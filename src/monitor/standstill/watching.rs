@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::end_request::EndRequest;
-use super::hang_remark::Remarks;
-use super::hang_state::{Found, HangQuestion, Shared, Stands, Watched};
+use super::remarks::Remarks;
+use super::shared::{HangQuestion, JudgedHang, Shared, Stands, Standstill};
+use crate::end_request::EndRequest;
+use crate::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
+use crate::watch;
 use diagnose::Frame;
 use linux::deadline::millis;
-use monitor::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
-use monitor::watch;
-use report::standstill_view::Standstill;
 use settings::OnHang;
 use text::rank::GlobalRank;
 
@@ -309,14 +308,14 @@ impl Watching {
     /// `ends`: the action of `--on-hang` is taken.
     fn report(&mut self, found: &Standstill, ends: bool) {
         let shared = Arc::clone(&self.shared);
-        let Watched { on_hang, lang, console, .. } = &shared.watched;
-        let news = Found { document: found.json(), first: found.hang.first() };
+        let (on_hang, reporter) = (shared.watched.on_hang, &shared.watched.reporter);
+        let news = JudgedHang { document: reporter.document(found), first: found.hang.first() };
         // Before anybody can answer to it.
         if !shared.note(news.clone()) {
             return;
         }
-        let then = Some(*on_hang).filter(|on_hang| ends || *on_hang == OnHang::Report);
-        console.say(&found.block(then, *lang));
+        let then = Some(on_hang).filter(|on_hang| ends || *on_hang == OnHang::Report);
+        reporter.stands_still(found, then);
         (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
         if ends {
             shared.state().is_over = true;

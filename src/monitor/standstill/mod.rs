@@ -3,21 +3,27 @@
 //! Takes the starts and ends of ranks; gives the hangs that were found. A thread of its own looks and judges.
 //! Never holds a rank or what supervises.
 
+mod remarks;
+mod shared;
+mod watching;
+
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use serde_json::Value;
 
-use super::end_request::{self, Asked};
-use super::hang_judge::Watching;
-use super::hang_state::{HangQuestion, Shared, Watched};
-use monitor::hang::FirstCulprit;
+pub use shared::{Ask, HangQuestion, Reporter, Standstill, Watched};
+
+use crate::end_request::{self, Asked};
+use crate::hang::FirstCulprit;
+use shared::Shared;
 use text::rank::RankId;
 use verdict::outcome::End;
+use watching::Watching;
 
 /// The handle of the thread. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct HangWatch {
+pub struct HangWatch {
     /// Tells the thread that the other nodes are to hear that the job goes on.
     tell_others: Option<Sender<()>>,
     shared: Option<Arc<Shared>>,
@@ -26,7 +32,7 @@ pub(super) struct HangWatch {
 
 impl HangWatch {
     /// None: nothing is watched. If no thread can be started the job is not judged.
-    pub(super) fn start(watched: Option<Watched>) -> HangWatch {
+    pub fn start(watched: Option<Watched>) -> HangWatch {
         let nothing = || HangWatch { tell_others: None, shared: None, asked: Asked::default() };
         let Some(watched) = watched else { return nothing() };
         let shared = Arc::new(Shared::new(watched));
@@ -40,13 +46,13 @@ impl HangWatch {
         }
     }
 
-    pub(super) fn began(&self, rank: RankId, pid: i32) {
+    pub fn began(&self, rank: RankId, pid: i32) {
         if let Some(shared) = &self.shared {
             shared.began(rank, pid);
         }
     }
 
-    pub(super) fn ended(&self, rank: RankId, end: Option<End>) {
+    pub fn ended(&self, rank: RankId, end: Option<End>) {
         let Some(shared) = &self.shared else { return };
         if shared.ended(rank, end.is_some_and(End::success))
             && let Some(tell_others) = &self.tell_others
@@ -56,32 +62,30 @@ impl HangWatch {
     }
 
     /// The ranks end because they are told to: their behaviour from now on proves nothing about a hang.
-    pub(super) fn stopping(&self) {
+    pub fn stopping(&self) {
         if let Some(shared) = &self.shared {
             shared.state().is_over = true;
         }
     }
 
     /// Function that answers the questions of node 0.
-    pub(super) fn answerer(
-        &self,
-    ) -> impl Fn(HangQuestion) -> Option<Vec<u8>> + Send + Sync + use<> {
+    pub fn answerer(&self) -> impl Fn(HangQuestion) -> Option<Vec<u8>> + Send + Sync + use<> {
         let shared = self.shared.clone();
         move |question| shared.as_ref()?.answer(question)
     }
 
     /// Completes when the job stands still and is to end; once.
-    pub(super) fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::mem::take(&mut self.asked).made()
     }
 
     /// All hangs of the attempt, as run.json has them.
-    pub(super) fn found(&self) -> Vec<Value> {
+    pub fn found(&self) -> Vec<Value> {
         self.shared.as_ref().map(|shared| shared.state().found.clone()).unwrap_or_default()
     }
 
     /// The rank that the others waited for when the attempt ended.
-    pub(super) fn culprit(&self) -> Option<FirstCulprit> {
+    pub fn culprit(&self) -> Option<FirstCulprit> {
         let state = self.shared.as_ref()?.state();
         state.first.clone().filter(|_| state.stands)
     }
@@ -103,12 +107,12 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    use super::super::hang_state::Found;
+    use super::shared::JudgedHang;
     use super::*;
+    use crate::status::StatusBoard;
+    use crate::watch::{NodeSources, RasSource, Surroundings};
     use linux::host::Host;
     use logs::{Console, Logs, LogsConfig};
-    use monitor::status::StatusBoard;
-    use monitor::watch::{NodeSources, RasSource, Surroundings};
     use node::observe::counters::Counters;
     use settings::{Color, ConsoleMode, ConsolePrefix, OnHang};
     use text::lang::{Lang, Text};
@@ -117,6 +121,25 @@ mod tests {
     use verdict::outcome::{Planned, RankUnit};
 
     const RANK: RankId = RankId { global: GlobalRank(0), local: LocalRank(0) };
+
+    struct Keeper(Arc<Mutex<Vec<String>>>);
+
+    impl Reporter for Keeper {
+        fn document(&self, _: &Standstill) -> Value {
+            Value::Null
+        }
+
+        fn keep(&self, event: Value) {
+            let message = event["message"].as_str().unwrap_or_default().to_owned();
+            self.0.lock().expect("kept").push(message);
+        }
+
+        fn stands_still(&self, _: &Standstill, _: Option<OnHang>) {}
+
+        fn remark(&self, _: &Standstill) {}
+
+        fn goes_on(&self) {}
+    }
 
     /// The watch of a job of two ranks, and the events that it keeps.
     fn watch() -> (HangWatch, Arc<Mutex<Vec<String>>>) {
@@ -138,7 +161,6 @@ mod tests {
             gpus: Arc::new(|_, _| Vec::new()),
         };
         let kept: Arc<Mutex<Vec<String>>> = Arc::default();
-        let keeps = Arc::clone(&kept);
         let watched = Watched {
             // No look within the test.
             after: Duration::from_secs(3600),
@@ -152,13 +174,8 @@ mod tests {
             },
             control: None,
             surroundings: Surroundings::new(sources, RasSource::IfNamed, Some(2)),
-            logs: Arc::new(Logs::start(config, console.clone())),
-            console,
-            lang: Lang::En,
-            keep: Box::new(move |event| {
-                let message = event["message"].as_str().unwrap_or_default().to_owned();
-                keeps.lock().expect("kept").push(message);
-            }),
+            logs: Arc::new(Logs::start(config, console)),
+            reporter: Box::new(Keeper(Arc::clone(&kept))),
             board: StatusBoard::new("a".to_owned()),
             ask: Box::new(|_, _| Vec::new()),
             only_answers: false,
@@ -166,7 +183,7 @@ mod tests {
         (HangWatch::start(Some(watched)), kept)
     }
 
-    fn hang() -> Found {
+    fn hang() -> JudgedHang {
         let first = FirstCulprit {
             node: Some(0),
             rank: Some(1),
@@ -176,7 +193,7 @@ mod tests {
             confidence: Confidence::Likely,
             waiting: vec![0],
         };
-        Found { document: serde_json::json!({}), first: Some(first) }
+        JudgedHang { document: serde_json::json!({}), first: Some(first) }
     }
 
     /// A rank that ends with code 0 because it is told to does not show that the job goes on.

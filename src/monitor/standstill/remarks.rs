@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::hang_state::Shared;
-use report::closing;
-use report::standstill_view::Standstill;
+use super::shared::{Shared, Standstill};
 use text::rank::GlobalRank;
 
 /// A remark is made again after a wait that is so many times as long.
@@ -33,13 +31,12 @@ impl Remarks {
             self.over(shared);
         }
         let watched = &shared.watched;
-        (watched.keep)(json!({ "message": "held_up", "held_up": found.json() }));
+        let document = watched.reporter.document(found);
+        watched.reporter.keep(json!({ "message": "held_up", "held_up": document }));
         for (node, rank) in &awaited {
             watched.board.holds_up(*node, GlobalRank(*rank));
         }
-        for line in found.remarks() {
-            watched.console.say(&closing::line(&line, watched.lang));
-        }
+        watched.reporter.remark(found);
         self.said = Some((awaited, found.after));
     }
 
@@ -52,7 +49,7 @@ impl Remarks {
         for (node, rank) in awaited {
             shared.watched.board.holds_up_no_more(GlobalRank(rank));
             let event = json!({ "message": "held_up_over", "node": node, "rank": rank });
-            (shared.watched.keep)(event);
+            shared.watched.reporter.keep(event);
         }
     }
 }

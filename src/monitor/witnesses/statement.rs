@@ -1,0 +1,28 @@
+//! Reports of driver and kernel about the job's end, with their GPUs.
+
+use std::time::Instant;
+
+use text::rank::GlobalRank;
+
+/// One line of a witness that is no process of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// Source of the line, as people read it.
+    pub place: &'static str,
+    /// The rank that it is about, where that is known.
+    pub rank: Option<GlobalRank>,
+    /// When it was said.
+    pub arrived: Instant,
+    pub line: String,
+}
+
+/// A GPU that the ranks of this launcher use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedGpu {
+    /// `0000:18:00.0`
+    pub pci: String,
+    /// NVML's number.
+    pub index: u32,
+    /// None where several ranks share it, or where it is not known which one uses it.
+    pub rank: Option<GlobalRank>,
+}
