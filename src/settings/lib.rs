@@ -61,7 +61,6 @@ pub use meeting::read_meeting;
 pub use places::{EMBEDDED, KnownProfile, known, text_of};
 use profile::Profile;
 use refuse::quoted;
-#[cfg(any(test, feature = "fixtures"))]
 pub use rule::{Expects, Lines, OnBreach, PERCENT, Ranks, Rule, STEPS, TOTAL, Time, VALUE};
 pub use size_tables::Placeholder;
 pub use table::choices;

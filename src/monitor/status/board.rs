@@ -260,11 +260,11 @@ impl StatusBoard {
     }
 
     /// The others do nothing but wait for this rank, which is at work.
-    pub fn holds_up(&self, node: u32, rank: GlobalRank) {
+    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank) {
         self.loses(node, rank, 1.0);
     }
 
-    pub fn holds_up_no_more(&self, rank: GlobalRank) {
+    pub(crate) fn holds_up_no_more(&self, rank: GlobalRank) {
         self.state().slow.remove(&rank);
     }
 

@@ -33,7 +33,7 @@ const SPARE: Duration = Duration::from_millis(200);
 const WHOLE: &str = "includecollectives=true";
 
 /// Everything of these ranks. `still`: those that neither compute nor read nor write.
-pub fn evidence(
+pub(crate) fn evidence(
     ranks: &[RunningRank],
     still: &BTreeSet<GlobalRank>,
     control: Option<&Path>,
@@ -162,7 +162,7 @@ fn records(control: &Path) -> Vec<(ControlSocket, Vec<String>)> {
 }
 
 /// When torch gives up the first wait of these ranks, in ns since 1970.
-pub fn gives_up_ns(control: &Path) -> Option<i64> {
+pub(crate) fn gives_up_ns(control: &Path) -> Option<i64> {
     let record = |(socket, texts): (ControlSocket, Vec<String>)| {
         let dumps = texts.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
         Some(RankRecord { rank: socket.rank?.0, dumps, read: Read::At(now_ns()) })

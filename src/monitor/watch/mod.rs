@@ -27,16 +27,15 @@ mod surroundings;
 
 pub use awake::Awake;
 pub use control::ControlSocket;
-pub use gather::{evidence, gives_up_ns};
+pub(crate) use gather::{evidence, gives_up_ns};
 pub use job_progress::{JobProgress, ProgressLines};
 pub use node::{GpuUse, NodeSources, Reason, ReasonKind};
-pub use progress::{Progress, Standing};
-pub use pulse::pulse;
+pub(crate) use progress::{Progress, Standing};
+pub(crate) use pulse::pulse;
 pub use ras::{Behind, RasSource, RasVerdict};
 pub use readings::WatchedNode;
 pub use records::{Cut, now_ns};
 pub use rules::{Breach, Rules};
-#[cfg(any(test, feature = "fixtures"))]
 pub use sample::{GpuSample, HcaSample, InterfaceSample, MemorySample, RankSample, Sample};
 pub use sampler::{SampleSinks, Sampler, Sampling, SamplingPace};
 pub use slow::{

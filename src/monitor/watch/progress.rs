@@ -30,7 +30,7 @@ const QUIET_PART: u32 = 4;
 
 /// The activity of a rank up to one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     /// Processor time of the rank and of what it started.
     pub cpu: Duration,
     /// Bytes that they read and wrote.
@@ -50,7 +50,7 @@ pub struct Pulse {
 
 /// A TCP connection of a rank or of what it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Carried {
+pub(crate) struct Carried {
     pub rank: GlobalRank,
     pub inode: u32,
     /// Bytes that it has carried so far, both ways.
@@ -61,7 +61,7 @@ pub struct Carried {
 
 /// The activity of a node up to one look.
 #[derive(Debug, Clone, Default)]
-pub struct NodePulse {
+pub(crate) struct NodePulse {
     pub ranks: BTreeMap<GlobalRank, Pulse>,
     /// The connections of the ranks; None: nobody looked, or the kernel does not say.
     pub carried: Option<Vec<Carried>>,
@@ -74,7 +74,7 @@ pub struct NodePulse {
 
 /// How the ranks of this node stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// Some rank moves, or did so lately.
     Moves,
     /// None has moved since then, but some compute, read or write.
@@ -109,7 +109,7 @@ struct Track {
 
 /// The known progress of the ranks of a node.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     ranks: BTreeMap<GlobalRank, Track>,
     at: Option<Instant>,
     /// When all began afresh.
@@ -129,7 +129,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(after: Duration) -> Progress {
+    pub(crate) fn new(after: Duration) -> Progress {
         Progress {
             ranks: BTreeMap::new(),
             at: None,
@@ -145,7 +145,7 @@ impl Progress {
     }
 
     /// Begins anew, since nobody looked for a while: what was not seen in it has not stood still.
-    pub fn begin_afresh(&mut self, now: Instant) {
+    pub(crate) fn begin_afresh(&mut self, now: Instant) {
         self.moved_before = self.last_moved();
         for track in self.ranks.values_mut() {
             (track.moved, track.busy) = (now, now);
@@ -155,7 +155,7 @@ impl Progress {
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
-    pub fn note(&mut self, now: Instant, pulse: &NodePulse) {
+    pub(crate) fn note(&mut self, now: Instant, pulse: &NodePulse) {
         let before = self.still_since();
         let passed =
             self.at.map(|at| now.duration_since(at).as_secs_f64()).filter(|time| *time > 0.0);
@@ -251,7 +251,7 @@ impl Progress {
         self.ranks.values().map(last).max()
     }
 
-    pub fn standing(&self, now: Instant) -> Standing {
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
         let patience = self.longest_pause.saturating_mul(LONGER).min(self.after * MOST_PATIENCE);
         let longest = self.after.max(patience);
         let (Some(still), Some(moved)) =
@@ -269,62 +269,62 @@ impl Progress {
     }
 
     /// Since when no rank has moved, whatever is busy.
-    pub fn moved(&self) -> Option<Instant> {
+    pub(crate) fn moved(&self) -> Option<Instant> {
         self.ranks.values().map(|track| track.moved).max()
     }
 
     /// When a rank last moved, also if all began afresh since then.
-    pub fn last_moved(&self) -> Option<Instant> {
+    pub(crate) fn last_moved(&self) -> Option<Instant> {
         if self.has_moved() { self.moved() } else { self.moved_before }
     }
 
     /// Whether some rank has moved since all began afresh.
-    pub fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         self.afresh.is_none_or(|afresh| self.moved().is_some_and(|moved| moved > afresh))
     }
 
     /// Whether nothing has moved for a part of the time after which the job stands still.
-    pub fn is_quiet(&self, now: Instant) -> bool {
+    pub(crate) fn is_quiet(&self, now: Instant) -> bool {
         self.moved().is_some_and(|moved| now.duration_since(moved) >= self.after / QUIET_PART)
     }
 
     /// Whether a rank used a processor within this time.
-    pub fn computes(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+    pub(crate) fn computes(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let at = self.ranks.get(&rank).and_then(|track| track.computed);
         at.is_some_and(|at| now.duration_since(at) < within)
     }
 
     /// Whether a rank computed, read or wrote within this time.
-    pub fn is_busy(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+    pub(crate) fn is_busy(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         self.ranks.get(&rank).is_some_and(|track| now.duration_since(track.busy) < within)
     }
 
     /// Whether a rank was in the kernel within this time while the machine wrote to its disks.
-    pub fn drains(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+    pub(crate) fn drains(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let at = self.ranks.get(&rank).and_then(|track| track.drains);
         at.is_some_and(|at| now.duration_since(at) < within)
     }
 
     /// Whether a rank has been in the kernel for half of the time, and could not be interrupted. At any
     /// one look every process may be, for an instant.
-    pub fn is_stuck(&self, rank: GlobalRank, now: Instant) -> bool {
+    pub(crate) fn is_stuck(&self, rank: GlobalRank, now: Instant) -> bool {
         let since = self.ranks.get(&rank).and_then(|track| track.in_disk);
         since.is_some_and(|since| now.duration_since(since) >= self.after / 2)
     }
 
     /// Whether bytes flowed over the interfaces or between ranks within this time.
-    pub fn carries(&self, now: Instant, within: Duration) -> bool {
+    pub(crate) fn carries(&self, now: Instant, within: Duration) -> bool {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
     }
 
     /// The collective counters that the ranks reported at the last look. Ranks that reported none are left out.
-    pub fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
+    pub(crate) fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
         let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.pulse.collectives?));
         self.ranks.iter().filter_map(count).collect()
     }
 
     /// Whether some rank waits in a collective.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.ranks.values().any(|track| track.pulse.waits)
     }
 }

@@ -21,7 +21,7 @@ const ENVIRON: Duration = Duration::from_millis(200);
 /// The activity so far of the ranks with these pids. `output`: bytes that a rank has written. `control`: the
 /// folder of their worker servers. `connected`: whether their connections are looked at as well, which is
 /// worth it only if they seem to stand still. Takes as long as the servers need to answer, at most two seconds.
-pub fn pulse(
+pub(crate) fn pulse(
     proc: &Path,
     ranks: &BTreeMap<GlobalRank, i32>,
     output: impl Fn(GlobalRank) -> u64,
