@@ -20,7 +20,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// With more changes another word was meant.
+/// With more changes, another word was meant.
 const MOST: usize = 2;
 
 /// Whether two different names are one typing mistake apart.
