@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_certain_fault_of_the_node_replaces_the_code_of_a_rank() {
+    fn certain_node_fault_replaces_rank_exit_code() {
         use {Confidence as C, Owner as O, Retry as R};
         for (class, confidence, owner, retry, code) in [
             (Class::Script, C::Certain, O::Node, R::OtherNode, 90),
