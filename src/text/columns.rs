@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_text_never_takes_more_columns() {
+    fn text_end_never_exceeds_the_columns() {
         for (wide, end) in [(0, ""), (1, "b"), (2, "b"), (3, "点b"), (6, "a节点b"), (99, "a节点b")]
         {
             assert_eq!(end_within("a节点b", wide), end, "{wide}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_a_text_never_takes_more_columns() {
+    fn text_start_never_exceeds_the_columns() {
         for (wide, start) in
             [(0, ""), (1, "a"), (2, "a"), (3, "a节"), (6, "a节点b"), (99, "a节点b")]
         {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colour_ends_with_its_line_and_goes_on_in_the_next() {
+    fn colour_ends_with_line_and_resumes_in_next() {
         let line = format!("  {}", style::paint(style::Style::Dim, "one two three four five six"));
         let text = wrapped(&format!("{line}\nshort\n"), 28);
         assert_eq!(text, "  \x1b[2mone two three four five\x1b[0m\n    \x1b[2msix\x1b[0m\nshort\n");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_chinese_lines_may() {
+    fn lines_break_only_where_chinese_text_allows() {
         let folded = |line: &str, width: usize| {
             let mut out = String::new();
             fold(&mut out, line, 0, Some(width));

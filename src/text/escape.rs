@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_act_on_is_spelt_out() {
+    fn terminal_control_bytes_are_spelt_out() {
         for (line, shown) in [
             (&b"step 1 loss 0.5"[..], "step 1 loss 0.5"),
             (b"a\tb", "a\tb"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_text_keeps_its_lines_and_nothing_else_that_acts() {
+    fn own_text_keeps_lines_and_escapes_controls() {
         assert!(matches!(printable("── 训练\tx\n"), Cow::Borrowed(_)));
         assert_eq!(
             printable("── last\n   a\x1b]0;t\x07\n   \x1b[31mred\nend"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_at_every_place_of_a_word_is_judged_alike() {
+    fn plain_check_is_independent_of_byte_position() {
         for byte in 0..=255u8 {
             for place in 0..17 {
                 let mut line = [b'x'; 17];

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_is_told_in_both_languages() {
+    fn system_errors_are_told_in_both_languages() {
         let refused = cause(&io::Error::from_raw_os_error(111));
         assert_eq!(refused.en, "Connection refused (os error 111)");
         assert_eq!(refused.zh, "连接被拒绝（os error 111）");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_counted_in_the_singular() {
+    fn nouns_counted_once_are_singular() {
         for (many, one) in [
             ("1 nodes × 1 processes", "1 node × 1 process"),
             ("11 nodes, 21 GPUs", "11 nodes, 21 GPUs"),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_said_for_people() {
+    fn sizes_have_readable_units() {
         for (count, said) in [
             (0, "0 B"),
             (1023, "1023 B"),

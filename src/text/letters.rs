@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_that_stands_for_another_is_found_where_it_is_meant_so() {
+    fn lookalike_letter_is_found_in_messages() {
         for (message, expected) in [
             ("--nnodes is `“2”`", Some('“')),
             ("is `‘2’`", Some('‘')),

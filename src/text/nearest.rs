@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typing_mistake_finds_its_name_and_another_word_does_not() {
+    fn typing_mistake_finds_name_but_other_word_none() {
         let names = ["nnodes", "node_rank", "engine", "shm.size"];
         for (word, expected) in [
             ("nnode", Some("nnodes")),

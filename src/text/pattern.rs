@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_those_of_ascii_and_other_letters_are_bytes() {
+    fn classes_are_ascii_and_other_letters_are_bytes() {
         for (pattern, line, holds) in [
             (r"^step \d+$", "step 12", true),
             // A Devanagari digit and a long s would match with Unicode.
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_in_one_line() {
+    fn invalid_pattern_gives_a_one_line_reason() {
         for (pattern, what) in [
             ("(", "unclosed group"),
             ("[步]", "Unicode not allowed here"),

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_taken_out_and_nothing_else() {
+    fn colours_are_removed_and_nothing_else() {
         let painted = paint(Style::Warn, "warning");
         assert_eq!(painted, "\x1b[33mwarning\x1b[0m");
         assert_eq!(plain(&painted), "warning");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_other_colours_and_no_rank_that_of_a_failure() {
+    fn neighbour_ranks_differ_in_colour_without_failure_colours() {
         for rank in 0..1000 {
             let (one, next) = (of_rank(GlobalRank(rank)), of_rank(GlobalRank(rank + 1)));
             assert!(one != next && !["31", "33", "91", "93"].contains(&one), "{rank}");

@@ -518,7 +518,7 @@ fn documents_keep_all_but_their_secrets() {
 }
 
 #[test]
-fn bytes_that_are_no_text_stay_what_they_are() {
+fn invalid_utf8_stays_unchanged() {
     let odd = OsString::from_vec(b"\xff mixed \x80".to_vec());
     assert_eq!(mask_value("X", &odd), odd);
     let odd = [odd];
@@ -659,7 +659,7 @@ proptest! {
     }
 
     #[test]
-    fn a_masked_text_stays_as_it_is(text in "(\\PC|[-=:;&|$(){}'\"\\\\\n ]|token|HF_TOKEN=|--key |://){0,30}") {
+    fn masked_file_keeps_all_other_text(text in "(\\PC|[-=:;&|$(){}'\"\\\\\n ]|token|HF_TOKEN=|--key |://){0,30}") {
         let once = mask_file(&text);
         prop_assert!(is_masked(&text, &once));
     }

@@ -302,7 +302,7 @@ fn users_in_addresses_are_hidden() {
 }
 
 #[test]
-fn an_option_after_a_secrets_option_is_read_as_both() {
+fn option_after_secret_option_is_read_as_both() {
     for [first, second] in
         [["--PASS", "--PASSWORD"], ["--token", "-pass"], ["--hf_token", "--API-KEY"]]
     {
