@@ -21,17 +21,18 @@ pub struct RunningRank {
     pub pid: i32,
 }
 
-/// Threads that read at the same time.
+/// Maximum number of threads that read at the same time.
 const READERS: usize = 8;
-/// The same with those that an earlier question has left in the kernel, where nothing can end
-/// them: a read waits if the process holds its own memory lock in a page fault of a dead mount.
+/// Like [`READERS`], including reader threads that are still blocked in the kernel from an earlier
+/// request, where nothing can end them: a read waits if the process holds its own memory lock in a
+/// page fault of a dead mount.
 const MOST_READERS: usize = 16;
-/// Processes below one rank that are read. A DataLoader has some tens.
+/// Maximum number of processes below one rank that are read. A DataLoader has some tens.
 const MOST_CHILDREN: usize = 64;
 
 static LIVING: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a reader as long as it lives.
+/// Counts a reader while it lives.
 struct Counted;
 
 impl Counted {
@@ -95,7 +96,7 @@ pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankSt
 }
 
 fn read(proc: &Path, rank: RunningRank, below: &[i32], until: Instant) -> RankStacks {
-    /// For what follows the reading.
+    /// Time reserved for the work after the reading.
     const REST: Duration = Duration::from_millis(500);
     let until = until - REST;
     let Some(process) = process::read(proc, rank.pid, until) else {
@@ -106,7 +107,7 @@ fn read(proc: &Path, rank: RunningRank, below: &[i32], until: Instant) -> RankSt
         rank: rank.rank,
         local_rank: rank.local_rank,
         process,
-        // One that has ended meanwhile is left out.
+        // A process that has ended meanwhile is left out.
         children: children.filter_map(|pid| process::read(proc, *pid, until)).collect(),
         children_left_out: below.len().saturating_sub(MOST_CHILDREN),
     }
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(unread, [(0, Some(Unread::NotPython)), (1, Some(Unread::Gone))]);
         let kernel = found.first().and_then(|one| one.process.threads.first()?.kernel.clone());
         assert_eq!(kernel.expect("a thread").name, "sleep");
-        // Readers of other tests may still be at work.
+        // Readers of other tests may still run.
         let deadline = Instant::now() + Duration::from_secs(20);
         while LIVING.load(Ordering::Relaxed) > 0 {
             assert!(Instant::now() < deadline, "a reader stays");

@@ -1,11 +1,10 @@
 //! The stacks of running ranks: Python frames and the kernel's state of each thread.
 //!
-//! Takes the pids of ranks; gives what their threads do now. The agent reads, because an ancestor
-//! may read a process's memory where a program that entered the container later may not
-//! (`memory`). [`StacksServer`] answers in a thread of its own; [`jobs`] and [`ask`] are the side
-//! of the command, which asks for the whole evidence of a job on the same way, and for what a viewer
-//! shows. Nothing is attached, stopped, signalled or loaded into a rank, and no file of
-//! the interpreter is opened. Never holds what supervises.
+//! Takes the pids of ranks; gives the present work of their threads. The agent reads, because an ancestor may read a
+//! process's memory even if a program that entered the container later may not (`memory`). [`StacksServer`] answers
+//! in a thread of its own. [`jobs`] and [`ask`] are the side of the command, which asks in the same way for the whole
+//! evidence of a job, and for the data of a viewer. Nothing is attached, stopped, signalled or loaded into a rank,
+//! and no file of the interpreter is opened. Never holds up supervision.
 
 mod answer;
 mod client;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     pub local: String,
-    /// None of a listener.
+    /// None for a listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Whatever a log holds and however it is cut.
+//! Logs with any bytes and any cuts.
 
 use proptest::prelude::*;
 
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// A fuzzer found that their order was another one each time.
+/// A fuzzer found that the order of the evidence differed each time.
 #[test]
 fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
     let line =
@@ -109,7 +109,7 @@ fn ranks_and_writers_without_number_keep_bounded_evidence() {
     }
     scan.feed(b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n");
     let diagnosis = diagnose(catalogue(), &[scan.finish()], false);
-    // One more: the line of the launcher.
+    // 2048 pieces of evidence, and the line of the launcher.
     assert_eq!(diagnosis.findings.len(), 2049);
     assert_eq!(diagnosis.cause.map(|cause| cause.id).as_deref(), Some("cuda_oom"));
 }

@@ -1,4 +1,4 @@
-//! Logs of which only a part is there, and lines that hold more than one.
+//! Logs that are only partly available, and lines that hold several lines.
 
 use super::super::{Origin, catalogue, diagnose, diagnose_whole};
 use super::{id, of, scanned};
@@ -18,7 +18,7 @@ fn the_last_words_of_a_log_are_a_likely_cause() {
     assert_eq!((&*cause.id, cause.confidence), ("cli_args", Confidence::Likely));
     let warned = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (n7.lab, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
     assert_eq!(named(warned), "gai_error");
-    // The program worked on, or did something instead.
+    // The program worked on, or used an alternative.
     assert_eq!(named(&format!("{ARGUMENTS}step 1 loss 2.5\n")), "none");
     assert_eq!(named(&format!("{ARGUMENTS}{}", "a line\n".repeat(21))), "none");
     assert_eq!(
@@ -92,26 +92,26 @@ fn the_warning_of_nccl_is_its_error() {
     assert_eq!(named(&format!("{advice}{after}")), "none");
 }
 
-/// The node and the task of a line are those of its parts.
+/// The parts of a line have the node and the task of the line.
 #[test]
 fn parts_of_a_line_have_its_prefix() {
     let glued = "[pod/w-1/c] [rank8]: a line [rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
     let cause = of(glued).cause.expect("a cause");
     assert_eq!(cause.rank.map(|rank| rank.0), Some(9));
     assert_eq!(cause.node.map(|node| node.to_string()).as_deref(), Some("w-1"));
-    // A prefix in front of torch's own is not cut from it.
+    // A prefix before torch's own prefix is kept.
     let task = "3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
     let other = "0: RuntimeError: CUDA error: device-side assert triggered\n";
     let late = of(&format!("{task}{other}")).cause.expect("a cause");
     assert_eq!((&*late.id, late.rank.map(|rank| rank.0)), ("cuda_oom", Some(3)));
-    // What a logger says of an exception that it caught.
+    // The report of a logger about an exception that it caught.
     let caught = r#"{"level": "WARNING", "exc": "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nValueError: no split"}"#;
     assert_eq!(named(caught), "none");
     let long = format!("Traceback (most recent call last):{}ValueError: x", "\\n".repeat(10_000));
     assert_eq!(named(&long), "user_exception");
 }
 
-/// A job that still runs is asked about because another node failed.
+/// Somebody asks about a job that still runs, because another node failed.
 #[test]
 fn the_last_words_of_a_running_job_are_no_cause() {
     let of_whole = |log: &str| {

@@ -1,4 +1,4 @@
-//! Rows of a profile beside those of the catalogue.
+//! Rows of a profile beside the rows of the catalogue.
 
 use super::super::{Catalogue, Diagnosis, LogScan, Origin, Row, catalogue, diagnose};
 use super::id;
@@ -34,7 +34,7 @@ fn a_row_of_a_profile_is_found_with_what_its_pattern_captures() {
     );
     assert_eq!(&*cause.text.zh, "分片 train-00017.tar 为空");
     assert_eq!(id(&of(catalogue(), &log)), "user_exception");
-    // The rows of the program are there as before.
+    // The rows of the program work as before.
     let log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
     assert_eq!(id(&of(&whole, log)), id(&of(catalogue(), log)));
 }
@@ -47,7 +47,7 @@ fn in_the_same_line_the_row_of_the_profile_is_meant_and_certain() {
     let own = row("bad_slot", "patterns = ['(?P<shard>invalid device) ordinal']");
     let cause = of(&Catalogue::with(&[own]).expect("a sound row"), &log).cause.expect("a cause");
     assert_eq!((cause.id.as_str(), cause.confidence), ("bad_slot", known.confidence));
-    // One of the same id takes its place.
+    // A row with the same id replaces it.
     let own = Row {
         cause: Text::same("x"),
         remedy: Text::same("y"),

@@ -1,4 +1,4 @@
-//! What ended nothing, and what only looks as if it had.
+//! Problems that were survived, and lines that only look like failures.
 
 use super::super::{Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
@@ -44,7 +44,8 @@ fn a_module_that_is_missed_at_the_top_may_be_done_without() {
         of_rank.replace("    import", "[rank3]:     import").replace("Module", "[rank3]: Module");
     let others = said(&(of_rank + &steps("[rank1]: ", 300)));
     assert_eq!(others, ("module_missing".to_owned(), Some(Confidence::Certain), true));
-    // What comes below may have waited in a buffer, or the program went on: nobody can tell.
+    // The lines below may have waited in a buffer, or the program went on: the log does not show
+    // which.
     let late = said(&(PROBE.to_owned() + &steps("", 50)));
     assert_eq!(late, ("module_missing".to_owned(), Some(Confidence::Likely), true));
 }
@@ -87,7 +88,7 @@ fn times_of_other_zones_are_the_same_times() {
     let east = format!("2024-01-01T10:00:00+08:00 {OOM}");
     let west = format!("2024-01-01T03:00:00Z {FULL}");
     assert_eq!(of_logs(&[&west, &east]).0, "cuda_oom");
-    // The stamp knows its zone; what the program prints may not.
+    // The stamp names its zone; the time that the program prints may not.
     let local = format!("2024-01-01T02:00:00Z [2024-01-01 09:00:00] ERROR {OOM}");
     assert_eq!(of_logs(&[&west, &local]).0, "cuda_oom");
 }
@@ -105,7 +106,7 @@ fn logs_of_several_nodes_in_one_stream_are_one_job() {
     let (early, late) = (start("10:00:00.000000"), start("12:00:00.000000"));
     let beside = said(&format!("{early}{dated}{failed}{early}{peer}"));
     assert_eq!(beside, ("cuda_oom".to_owned(), Some(Confidence::Certain), true));
-    // It began after the first one had ended: an attempt of its own.
+    // The run began after the first one had ended: an attempt of its own.
     let retried = said(&format!("{early}{dated}{failed}{late}{peer}"));
     assert_eq!(retried, ("none".to_owned(), None, true));
     let unknown = said(&format!("{early}{failed}{early}{peer}"));
@@ -119,7 +120,7 @@ fn events_of_one_pod_say_nothing_of_another() {
         |pod: u32| format!("1m  Normal  Started  pod/worker-{pod}  Started container main\n");
     assert_eq!(id(&of(&format!("{failed}{}", started(2)))), "image_pull");
     assert_eq!(id(&of(&format!("{failed}{}", started(1)))), "none");
-    // Its type is no opinion of a logger.
+    // The type of an event is not the level of a logger.
     let trimmed = "Warning  Failed  pod/worker-1  Failed to pull image \"a/b:c\": not found\n";
     assert_eq!(id(&of(trimmed)), "image_pull");
 }
@@ -132,7 +133,7 @@ fn a_frame_belongs_to_what_happened_just_before() {
         diagnosis.findings.iter().find(|one| one.text.contains("Errno 28")).expect("found").frame,
         None
     );
-    // Taking back an event leaves the rest as it was.
+    // Removing an event leaves the other evidence unchanged.
     let log = format!(
         "  Warning  FailedScheduling  2m  default-scheduler  0/8 nodes are available: 8 Insufficient memory.\n[rank0]: RuntimeError: [Errno 28] No space left on device\n[rank1]: {OOM}  Normal  Scheduled  1m  default-scheduler  Successfully assigned a/b to n\n[rank0]: Current thread 0x1 (most recent call first):\n[rank0]:   File \"/w/rank0.py\", line 5 in f\n"
     );
@@ -175,7 +176,7 @@ fn words_alone_are_no_failure() {
     assert_eq!(said(OOM).0, "cuda_oom");
     assert_eq!(said("train.py: error: unrecognized arguments: run.log\n").0, "cli_args");
     assert_eq!(said("[2026-05-07T02:17:31.933] error: Detected 1 oom_kill event in StepId=1.batch. Some of the step tasks have been OOM Killed.\n").0, "host_oom");
-    // The end of a container beside the program says nothing of it.
+    // The end of a container beside the program says nothing about the program.
     assert_eq!(said(&format!("{OOM}Container istio-proxy exited with code 0\n")).0, "cuda_oom");
 }
 

@@ -172,10 +172,10 @@ RuntimeError: unable to allocate shared memory(shm) for file </torch_7_9_0>: No 
     let waited = Some("train.py:5".to_owned());
     let shm = |confidence| ("torch_shm_full".to_owned(), confidence, waited.clone());
     assert_eq!(said(log), shm(Confidence::Certain));
-    // A logger's traceback begins where it was caught.
+    // The traceback of a logger begins where the exception was caught.
     let caught = log.replace("in <module>", "in try_it");
     assert_eq!(said(&caught), shm(Confidence::Likely));
-    // A frame of the worker's own says more.
+    // A frame in the worker's own code gives more information.
     let own = log.replace("/opt/lib/python3.11/site-packages/torch/utils/data/_utils", "/work");
     assert_eq!(said(&own).2.as_deref(), Some("worker.py:3"));
 }
@@ -204,7 +204,7 @@ fn an_exception_of_few_words_is_told_by_the_file_that_raised_it() {
     for (path, words, expected) in [
         (torch, "EOFError", "ckpt_empty"),
         (torch, "EOFError: Ran out of input", "ckpt_empty"),
-        // A pipe that was closed, and a pickle of the program's own.
+        // A closed pipe, and a pickle of the program's own.
         (pipe, "EOFError", "none"),
         ("/work/data.py", "EOFError: Ran out of input", "user_exception"),
     ] {

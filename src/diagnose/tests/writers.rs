@@ -1,4 +1,4 @@
-//! Who wrote a line, and when.
+//! The writer and the time of a line.
 
 use super::super::prefixes::{Level, Time, peel};
 

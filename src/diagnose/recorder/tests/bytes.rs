@@ -1,4 +1,4 @@
-//! Whatever bytes are read as a record: a value or a refusal, in bounded time and memory.
+//! Any bytes that are read as a record: a value or a refusal, in bounded time and memory.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::pickle::PickleFlaw;
 use super::super::{fuzz, may_be_dump, read, to_json};
 use super::real::file;
 
-/// A pickle of protocol 2 with this inside.
+/// A pickle of protocol 2 with this content.
 fn pickle(inside: &[u8]) -> Vec<u8> {
     [b"\x80\x02", inside, b"."].concat()
 }
@@ -23,7 +23,7 @@ fn refusal(bytes: &[u8]) -> PickleFlaw {
 
 #[test]
 fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
-    // What `pickle.dumps` writes of an object whose __reduce__ is (os.system, ("id",)).
+    // The output of `pickle.dumps` for an object whose __reduce__ is (os.system, ("id",)).
     let attack = b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03.";
     let refused = |opcode, name, offset| PickleFlaw::Refused { opcode, name, offset };
     assert_eq!(refusal(attack), refused(b'c', "GLOBAL", 2));
@@ -50,7 +50,7 @@ fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
     assert_eq!(refusal(b"\x80\x06N."), PickleFlaw::Protocol { protocol: 6 });
 }
 
-/// As in Python; a fuzzer found that `pg_status` was read with both.
+/// As in Python. A fuzzer found that `pg_status` was read with both values.
 #[test]
 fn of_a_key_that_stands_twice_the_last_value_counts() {
     let text = |text: &str| {
@@ -95,12 +95,12 @@ fn a_damaged_pickle_is_refused_where_it_is_damaged() {
 
 #[test]
 fn lists_that_hold_one_another_end() {
-    // A list of itself as entries.
+    // A list that holds itself, as entries.
     let itself =
         b"}(X\x07\x00\x00\x00versionX\x01\x00\x00\x002X\x07\x00\x00\x00entries]q\x00h\x00au";
     assert!(matches!(read(&pickle(itself)), Err(Unreadable::Shape { field: "entries[]", .. })));
-    // Ten lists, each of which holds the one before 200 times, as the sizes of one entry; and 5000
-    // times that entry: 15 KiB that a walk would need years for.
+    // Ten lists, each of which holds the list before it 200 times, as the sizes of one entry, and
+    // that entry 5000 times: 15 KiB that would take years to walk.
     let mut bytes = b"\x80\x02](K\x01eq\x000".to_vec();
     for level in 1..=9_u8 {
         bytes.extend_from_slice(b"](");
@@ -120,7 +120,7 @@ fn lists_that_hold_one_another_end() {
     assert_eq!(refusal(&bytes), PickleFlaw::TooMany);
 }
 
-/// One name of a MB that 40 groups have: a file of a MB, which would become 40.
+/// One name of a MB that 40 groups share: a file of one MB, which would become 40 MB.
 #[test]
 fn what_groups_share_in_a_file_is_not_copied_without_end() {
     let mut bytes = b"\x80\x02X\x00\x00\x10\x00".to_vec();

@@ -1,6 +1,6 @@
-//! What gloo records nothing of or cannot be brought into: NCCL's states, sends and receives, lost
-//! entries, groups that were made anew. The fields are those of the records that torch wrote; the
-//! values follow `torch/csrc/distributed/c10d/FlightRecorder.hpp` and ProcessGroupNCCL of 2.15.
+//! Cases that gloo does not record or that cannot be produced with it: NCCL's states, sends and receives, lost
+//! entries, groups that were made anew. The fields are those of the records that torch wrote; the values follow
+//! `torch/csrc/distributed/c10d/FlightRecorder.hpp` and ProcessGroupNCCL of 2.15.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::super::groups::Groups;
 use super::super::*;
 use verdict::Confidence;
 
-/// An entry; `seq` and `record` follow from its place unless `more` says them.
+/// An entry; `seq` and `record` follow from its place unless `more` gives them.
 struct E(&'static str, &'static str, Value);
 
 /// The dump of a rank in which `groups` are known: name, description, ranks.
@@ -91,7 +91,7 @@ fn what_the_watchdog_gave_up_is_not_done_and_proves_the_hang() {
     let dumps = vec![dump(&[done(REDUCE), given_up()], WORLD), dump(&[done(REDUCE)], WORLD)];
     let hang = hang_of(dumps, false);
     assert_eq!((hang.culprits[0].rank, hang.confidence), (Some(1), Confidence::Certain));
-    // gloo retires what is done and says no more of it.
+    // gloo retires entries that are done and does not mark them otherwise.
     let gloo = |state| E("0", "gloo:all_reduce", json!({ "state": "scheduled", "retired": state }));
     let dumps = vec![dump(&[gloo(true), gloo(true)], WORLD), dump(&[gloo(true)], WORLD)];
     let hang = hang_of(dumps, true);
@@ -154,7 +154,7 @@ fn the_few_are_odd_and_of_two_equal_sides_neither_is_certain() {
 
 #[test]
 fn what_has_left_the_ring_accuses_nobody() {
-    // Rank 1 filled its ring with another group; whether it entered the first one is lost.
+    // Rank 1 filled its ring with another group; the entries of the first group are lost.
     let groups: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1]), ("1", "tp", &[1, 2])];
     let other = || E("1", REDUCE, json!({ "record_id": 2000 }));
     let hang = hang_of(vec![dump(&[open(REDUCE)], groups), dump(&[other()], groups)], true);
@@ -178,7 +178,7 @@ fn a_collective_whose_name_is_not_known_differs_from_none() {
 #[test]
 fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
     const THREE: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1, 2])];
-    // As the calls of a gloo without a recorder are: only the last one is known.
+    // As in the calls of a gloo without a recorder: only the last call is known.
     let further =
         || E("0", REDUCE, json!({ "state": "started", "retired": false, "collective_seq_id": 2 }));
     let of = |all: &[&[E]]| {
@@ -218,8 +218,8 @@ fn who_has_not_left_what_others_left_may_only_wait_there() {
 
 #[test]
 fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
-    // As gloo of 2.15 records it: of groups a and b no members. Rank 0 waits in b for rank 1, which waits in a for
-    // an answer of rank 2, which has come.
+    // As in records of gloo 2.15, which name no members of groups a and b. Rank 0 waits in b for rank 1. Rank 1 waits
+    // in a for an answer of rank 2, which has come.
     let entry = |group, seq: i64, is_done: bool| {
         let state = if is_done { "completed" } else { "started" };
         E(group, REDUCE, json!({ "state": state, "retired": is_done, "collective_seq_id": seq }))
@@ -270,7 +270,7 @@ fn a_group_that_was_made_anew_begins_again() {
     };
     let before = [&[done(REDUCE), done(REDUCE), anew()][..], &[done(REDUCE), done(REDUCE)]];
     let hang = hang_of(before.iter().map(|entries| dump(entries, WORLD)).collect(), true);
-    // Rank 1 is still in the old one: its numbers say nothing of the new one, and it left all.
+    // Rank 1 is still in the old group: its numbers say nothing about the new group, and it left every collective.
     assert_eq!(hang.culprits, []);
     let first = || E("0", REDUCE, json!({ "pg_id": 7, "collective_seq_id": 1 }));
     let next = json!({ "pg_id": 7, "collective_seq_id": 2, "state": "started", "retired": false });
@@ -281,7 +281,7 @@ fn a_group_that_was_made_anew_begins_again() {
     assert_eq!(judged(&both), [(Some(1), HangKind::NeverEntered)], "it is in the new one");
 }
 
-/// What is damaged may hold any number.
+/// A damaged record may hold any number.
 #[test]
 fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
     let groups: &[(&str, &str, &[u32])] = &[WORLD[0], ("7", "undefined", &[0, 3_000_000])];
@@ -297,7 +297,7 @@ fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
 
 #[test]
 fn of_a_group_whose_members_are_not_known_nobody_is_named() {
-    // As gloo has it: each rank names the members of its last group, and not which one that is.
+    // As in records of gloo: each rank names the members of its last group, but not the group.
     let of = |entries: &[E], last: &[u32]| {
         let mut dump = dump(entries, &[("", "", last)]);
         dump.groups.iter_mut().for_each(|group| group.name.clear());
@@ -311,7 +311,7 @@ fn of_a_group_whose_members_are_not_known_nobody_is_named() {
     };
     let pairs = dumps([&[0, 1], &[0, 1], &[2, 3], &[2, 3]]);
     assert_eq!(hang_of(pairs, true).culprits, []);
-    // But where all others are in the default group only, rank 1 must be the other one.
+    // If all others are only in the default group, rank 1 must be the other member.
     let hang = hang_of(dumps([&[0, 1], &[0, 1], world, world]), true);
     assert_eq!(hang.culprits.len(), 1);
     assert_eq!(hang.culprits[0].rank, Some(1));
@@ -340,13 +340,13 @@ fn a_send_waits_for_its_receive() {
     let large = || with(recv, json!([[4]]), json!([[9]]));
     let both = [(Some(0), HangKind::OtherShape), (Some(1), HangKind::OtherShape)];
     assert_eq!(judged(&[&[open(send)], &[large()]]), both);
-    // Both send first.
+    // Both ranks send first.
     let circle = [(Some(0), HangKind::Deadlock), (Some(1), HangKind::Deadlock)];
     assert_eq!(judged(&[&[open(send)], &[open("nccl:send 1->0")]]), circle);
-    // Which of the receives is the other side is lost with the first ones.
+    // The matching receive cannot be found, because the first ones are lost.
     let later = || E("0", recv, json!({ "record_id": 2000 }));
     assert_eq!(judged(&[&[done(send), open(send)], &[later()]]), []);
-    // From anybody.
+    // A receive from any rank.
     assert_eq!(judged(&[&[done(send)], &[done(recv), open("nccl:recv 1<-?")]]), []);
 }
 
@@ -380,7 +380,7 @@ fn three_groups_in_a_ring_are_a_circle() {
 fn a_broadcast_is_left_by_its_root_before_the_others_come() {
     let rank = || [done("nccl:broadcast"), open(REDUCE)];
     assert_eq!(judged(&[&rank(), &[]]), [(Some(1), HangKind::NeverEntered)]);
-    // But an all_reduce that one has left all have entered: rank 1 was read before.
+    // All ranks have entered an all_reduce that one has left: rank 1 was read before.
     assert_eq!(judged(&[&[done(REDUCE), open(REDUCE)], &[]]), []);
 }
 
@@ -413,7 +413,7 @@ fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
 
 #[test]
 fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
-    // `ms`: how late each of two ranks comes to a step.
+    // `ms`: delay of each of two ranks at a step.
     let late_in = |op: &'static str, ms: [&dyn Fn(i64) -> i64; 2]| {
         let of = |ms: &dyn Fn(i64) -> i64| {
             let entry = |step: i64| {
@@ -437,25 +437,25 @@ fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
     assert_eq!((slow[0].share, slow[0].median_ns), (1.0, 20_000_000));
     assert!((slow[0].lost - 0.2).abs() < 0.02, "{slow:?}");
     assert_eq!(late(&late_by([0, 5]), None, &none), [], "5 % of the time");
-    // Ranks that take turns, and one that writes a checkpoint now and then.
+    // Ranks that take turns, and a rank that writes a checkpoint now and then.
     let turns = late_at([&|step| step % 2 * 40, &|step| (step + 1) % 2 * 40]);
     assert_eq!(late(&turns, None, &none), []);
     let checkpoint = late_at([&|_| 0, &|step| if step % 20 == 10 { 90_000 } else { 1 }]);
     assert_eq!(late(&checkpoint, None, &none), []);
-    // A rank that is stopped at every fifth step; the other one is late for a moment at the others.
+    // A rank that is stopped at every fifth step; the other rank is slightly late at the other steps.
     let throttled =
         late_at([&|step| i64::from(step % 5 != 0), &|step| i64::from(step % 5 == 0) * 80]);
     let slow = late(&throttled, None, &none);
     assert_eq!((slow.len(), slow[0].rank), (1, 1), "{slow:?}");
     // The clock of rank 1 is ahead.
     assert_eq!(late(&late_by([0, 20]), None, &[(1, 20_000_000)].into()), []);
-    // In the queue of a GPU a rank may be behind for nothing.
+    // In the queue of a GPU, a rank may be behind without any cost.
     for op in ["nccl:all_reduce", "nccl2:all_reduce"] {
         assert_eq!(late(&late_in(op, [&|_| 0, &|_| 20]), None, &none), []);
     }
 }
 
-/// Things of which any two are a mismatch, or none that the records tell.
+/// Entries; any two of them are a mismatch, unless the records do not show it.
 fn unlike(which: u64) -> E {
     let sized = |name, inputs: Value, outputs: Value| with(name, inputs, outputs);
     let typed = |dtypes: Value| {

@@ -8,7 +8,7 @@ use verdict::Confidence;
 const RANKS: u32 = 4;
 const SECOND: i64 = 1_000_000_000;
 
-/// What a rank wrote in a kind of hang.
+/// The file of a rank from a kind of hang.
 pub(super) fn file(kind: &str, name: &str) -> Option<Vec<u8>> {
     let folder =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/records/torch-2.15.0-gloo");
@@ -20,7 +20,7 @@ fn dump(kind: &str, rank: u32) -> Option<Dump> {
     Some(read(&bytes).expect("a record of torch"))
 }
 
-/// The job as it was read that long after the last rank came to a stand.
+/// The job as read `after` ns after the last rank came to a standstill.
 fn job(kind: &str, after: Option<i64>) -> Job {
     let mut records = Vec::new();
     for rank in 0..RANKS {
@@ -37,10 +37,10 @@ fn culprits(hang: &Hang) -> Vec<Found> {
     hang.culprits.iter().map(|culprit| (culprit.rank, culprit.kind)).collect()
 }
 
-/// A culprit, if any one rank shows it, and what it did.
+/// A culprit, if a single rank shows it, and its fault.
 type Found = (Option<u32>, HangKind);
 
-/// Culprits and who waits, by kind.
+/// Culprits and waiting ranks, by kind.
 const HUNG: &[(&str, &[Found], &[u32])] = &[
     ("never", &[(Some(1), HangKind::NeverEntered)], &[0, 2, 3]),
     ("collective", &[(Some(1), HangKind::OtherCollective)], &[0, 2, 3]),
