@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_torch_and_those_of_others_are_read() {
+    fn records_of_torch_and_of_handlers_are_read() {
         let stack =
             "Traceback (most recent call last):\n  File \"a.py\", line 2, in main\nValueError: no";
         let torch = json!({ "message": {

@@ -155,7 +155,7 @@ mod tests {
     use super::Frame;
 
     #[test]
-    fn a_frame_is_the_users_own_unless_its_file_is_installed() {
+    fn frame_is_own_unless_file_is_installed() {
         for (path, own) in [
             ("/home/me/torch/train.py", true),
             ("/home/me/bin/train.py", true),

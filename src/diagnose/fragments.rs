@@ -112,7 +112,7 @@ mod tests {
     /// The rows of this program have fragments of their own, chosen by hand. The fragments from
     /// their patterns must hold for their examples as well.
     #[test]
-    fn what_the_patterns_of_the_catalogue_give_stands_in_its_examples() {
+    fn fragments_from_catalogue_patterns_occur_in_examples() {
         let mut seen = 0;
         for row in crate::catalogue().rows() {
             for pattern in &row.patterns {

@@ -174,7 +174,7 @@ mod tests {
 
     /// gloo marks a done entry as "scheduled", and retires it.
     #[test]
-    fn what_gloo_has_retired_is_done() {
+    fn retired_gloo_entry_is_done() {
         let gloo = record(0, 1000, 1, 0).replace("nccl:", "gloo:");
         let retired = gloo.replacen(
             "\"state\":\"scheduled\"",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_open_the_first_and_the_last_are_kept() {
+    fn first_and_last_open_collectives_are_kept() {
         let kept = entries(&last_entries(record(0, 1000, 1, 500)));
         let places: Vec<i64> = kept.iter().map(|(.., place)| *place).collect();
         let expected: Vec<i64> = (492..516).chain([999]).collect();
@@ -226,7 +226,7 @@ mod tests {
 
     /// The other side is found by counting, so omitted entries must count as well.
     #[test]
-    fn sends_and_receives_stay_with_their_other_sides() {
+    fn sends_and_receives_keep_their_counterparts() {
         let done = |names: &'static [&'static str]| {
             let steps = (1..=100).flat_map(move |_| names.iter().copied());
             (1_i64..).zip(steps).map(|(seq, name)| (name, "completed", seq))
@@ -249,7 +249,7 @@ mod tests {
 
     /// Entries of a batch are never done by themselves, but with the entry that closes the batch.
     #[test]
-    fn a_batch_is_done_with_its_last_entry() {
+    fn batch_is_done_with_its_last_entry() {
         const ZERO: &[&str; 2] = &["nccl:send 0->1", "nccl:recv 0<-1"];
         const ONE: &[&str; 2] = &["nccl:send 1->0", "nccl:recv 1<-0"];
         let batch = |own: &'static [&'static str; 2], close: &'static str, seq: i64| {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_record_and_what_is_none_stay_as_they_are() {
+    fn short_records_and_other_text_stay_unchanged() {
         for text in
             [record(0, 20, 3, 20), "[]".to_owned(), "{".to_owned(), r#"{"entries":3}"#.to_owned()]
         {
@@ -282,7 +282,7 @@ mod tests {
 
     /// The judgement of a hang is the same from the whole records and from the reduced records.
     #[test]
-    fn the_judgement_stays_the_same() {
+    fn judgement_is_same_for_reduced_records() {
         use super::super::{Job, RankRecord, Read, judge, read};
         let judged = |keep: &dyn Fn(String) -> String| {
             let of_rank = |(rank, entries): (u32, i64)| {

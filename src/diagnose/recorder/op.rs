@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_collective_are_no_other_collective() {
+    fn functions_of_one_collective_share_a_family() {
         let like = |one: &str, other: &str| Op::parse(one).family() == Op::parse(other).family();
         assert!(like("nccl:all_gather", "nccl:_all_gather_base"));
         assert!(like("x:unheard_of", "x:unheard_of"));

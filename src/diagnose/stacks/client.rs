@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_table_names_the_agents() {
+    fn kernel_socket_table_lists_agents() {
         let table = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 4711 @ranklaunch-stacks-12-ab
@@ -300,7 +300,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     /// `(one byte each 50 ms)`: each read is in time, the answer is not.
     #[test]
-    fn an_answer_has_a_deadline_as_a_whole() {
+    fn answer_deadline_covers_the_whole_answer() {
         let drip = answered(|mut stream| {
             while stream.write_all(b" ").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
@@ -315,14 +315,14 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn an_answer_without_end_is_not_kept() {
+    fn endless_answer_is_refused() {
         let flood = answered(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
         let error = ask(&flood, &Ask::Job).expect_err("no answer");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 
     #[test]
-    fn a_run_id_that_is_none_is_no_answer() {
+    fn invalid_run_id_is_refused_as_answer() {
         for (run_id, is_one) in [
             ("job-20260101-000000-ab12", true),
             ("", true),
@@ -339,7 +339,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn a_full_queue_holds_nobody() {
+    fn full_queue_blocks_no_client() {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::SocketAddr;
         let name = format!("{PREFIX}1-{}", linux::random::hex::<8>().expect("random digits"));

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_python_and_one_that_ended_have_their_reasons() {
+    fn non_python_and_ended_processes_give_reasons() {
         let mut sleep = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let mut ended = std::process::Command::new("true").spawn().expect("true");
         ended.wait().expect("ended");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_every_rank_is_late() {
+    fn every_rank_is_late_without_time() {
         let rank = RunningRank {
             rank: GlobalRank(3),
             local_rank: LocalRank(1),

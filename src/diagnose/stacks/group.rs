@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_comes_first() {
+    fn smallest_group_comes_first() {
         let mut ranks: Vec<RankStacks> = (0..8).map(|number| rank(number, &[7, 8, 9])).collect();
         ranks[5] = rank(5, &[41, 8, 9]);
         // The order of threads after the first has no meaning.

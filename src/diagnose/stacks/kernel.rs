@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_of_a_path_is_the_last_one_with_the_longest_prefix() {
+    fn path_mount_is_last_with_longest_prefix() {
         let table = "\
 21 1 0:20 / / rw - ext4 /dev/vda rw
 22 21 0:21 / /data rw,relatime shared:2 - ext4 /dev/vdb rw
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_wait_is_seen() {
+    fn own_blocking_read_is_seen() {
         let (read, write) = std::io::pipe().expect("a pipe");
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_file_that_is_polled_is_shown() {
+    fn single_polled_file_is_shown() {
         let process = Path::new("/proc/self");
         let (read, _write) = std::io::pipe().expect("a pipe");
         let list = [std::os::fd::AsRawFd::as_raw_fd(&read).cast_unsigned(), 1];

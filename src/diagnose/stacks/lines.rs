@@ -117,7 +117,7 @@ mod tests {
     /// ```
     /// Lines that `co_lines()` gives for this function (3.8: `dis.findlinestarts`).
     #[test]
-    fn tables_of_real_compilers() {
+    fn line_tables_of_real_compilers_give_expected_lines() {
         for (kind, table, first, lines) in LINES {
             for (offset, line) in *lines {
                 assert_eq!(kind.line(table, *first, *offset), *line, "{kind:?} at {offset}");
@@ -183,7 +183,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_table_that_ends_early_is_no_error() {
+    fn truncated_line_table_is_no_error() {
         for kind in [LineTable::Lnotab, LineTable::Ranges, LineTable::Locations] {
             for table in [&b""[..], b"\x08", b"\xe8", b"\xe8\xff\xff", b"\xff\xff\xff\xff\xff"] {
                 for offset in [-1, 0, 5, i64::MAX] {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_before_the_program_that_calls_it() {
+    fn library_candidate_precedes_program_candidate() {
         let maps = "\
 55d0-55d1 r--p 00000000 fd:00 12 /opt/my env/bin/python3.11
 55d1-55d2 r-xp 00001000 fd:00 12 /opt/my env/bin/python3.11

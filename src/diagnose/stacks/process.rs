@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_given_the_gil_away_is_not_said_to_keep_it() {
+    fn just_released_gil_is_not_reported_as_held() {
         let after = |next: fn(u32) -> (Option<bool>, char)| {
             let looks = Cell::new(0);
             let look = || {

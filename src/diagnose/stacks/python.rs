@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_means_nothing_is_read_to_an_end() {
+    fn walk_over_nonsense_memory_ends() {
         let began = Instant::now();
         let tids = BTreeSet::from([1, 2, 300]);
         let mut outcomes = BTreeSet::new();

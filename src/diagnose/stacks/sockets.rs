@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_as_the_socket_says() {
+    fn connection_ends_match_the_socket() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             // A machine may have no IPv6.
             let Ok(listener) = std::net::TcpListener::bind(host) else { continue };

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceback_changes_nothing() {
+    fn text_without_traceback_changes_nothing() {
         for words in ["", "\n", "  File \"a\", line 1 in f\n", "garbage (most recent call first)"] {
             let mut found = stacks();
             found.take_traceback(words);

@@ -72,7 +72,7 @@ proptest! {
 
 /// A fuzzer found that the order of the evidence differed each time.
 #[test]
-fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
+fn line_of_several_ranks_is_judged_deterministically() {
     let line =
         (0..8).map(|rank| format!("[rank{rank}]: OSError: [Errno 28] No space left on device "));
     let log: String = line.chain(["\n".to_owned()]).collect();
@@ -87,7 +87,7 @@ fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
 }
 
 #[test]
-fn a_log_without_line_ends_is_read_in_pieces_of_the_same_size() {
+fn endless_line_is_read_in_equal_pieces() {
     let log = vec![b'x'; LONGEST * 2 + 10];
     for size in [1000, LONGEST - 1, LONGEST, LONGEST + 1, log.len()] {
         let (mut lines, mut sizes) = (Lines::new(), Vec::new());

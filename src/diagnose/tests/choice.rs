@@ -20,7 +20,7 @@ fn log(parts: &[&str]) -> String {
 }
 
 #[test]
-fn a_root_is_preferred_to_the_exceptions_around_it() {
+fn root_is_preferred_to_surrounding_exceptions() {
     let of_log = of(&log(&[RAISED, OOM, CHILD_FAILED]));
     assert_eq!(id(&of_log), "cuda_oom");
     let alone = of(&log(&[RAISED, CHILD_FAILED]));
@@ -32,7 +32,7 @@ fn a_root_is_preferred_to_the_exceptions_around_it() {
 
 /// An earlier failure that the program swallowed is the cause, if any line shows it.
 #[test]
-fn a_missing_process_group_is_the_cause_only_where_nothing_else_is() {
+fn missing_process_group_is_only_a_last_resort() {
     const MISSING: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 71, in <module>\n    main()\n  File \"/work/train.py\", line 60, in main\n    dist.barrier()\n  File \"/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py\", line 1234, in _get_default_group\n    raise ValueError(\nValueError: Default process group has not been initialized, please make sure to call init_process_group.\n";
     const WARNED: &str = "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n";
     let alone = of(&log(&[MISSING, CHILD_FAILED]));
@@ -69,14 +69,14 @@ fn consequences_alone_are_no_cause() {
 }
 
 #[test]
-fn a_timeout_is_a_cause_only_where_it_is_the_first() {
+fn timeout_is_a_cause_only_if_first() {
     assert_eq!(id(&of(&log(&[WATCHDOG, CHILD_FAILED]))), "watchdog_timeout");
     assert_eq!(id(&of(&log(&[RAISED, WATCHDOG, CHILD_FAILED]))), "user_exception");
     assert_eq!(id(&of(&log(&[WATCHDOG, OOM, CHILD_FAILED]))), "watchdog_timeout");
 }
 
 #[test]
-fn what_was_survived_is_no_cause() {
+fn survived_problem_is_no_cause() {
     let caught = RAISED.replace("in <module>", "in try_it");
     assert_eq!(id(&of(&log(&[&caught, &steps(50)]))), "none");
     assert_eq!(id(&of(&log(&[OOM, &steps(50)]))), "none");
@@ -89,7 +89,7 @@ fn what_was_survived_is_no_cause() {
 }
 
 #[test]
-fn a_warning_is_a_cause_only_where_nothing_better_is() {
+fn warning_is_a_cause_only_without_better_one() {
     let warning = "/opt/torch/cuda/__init__.py:7: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n";
     assert_eq!(id(&of(&log(&[warning, &steps(9)]))), "none");
     assert_eq!(id(&of(&log(&[warning, RAISED, CHILD_FAILED]))), "user_exception");
@@ -97,7 +97,7 @@ fn a_warning_is_a_cause_only_where_nothing_better_is() {
 }
 
 #[test]
-fn a_shell_goes_on_after_a_command_that_it_does_not_find() {
+fn missing_command_yields_to_later_failures() {
     let shell = "/var/spool/slurmd/job31/slurm_script: line 40: python: command not found\n";
     let limit = "slurmstepd: error: *** STEP 31.0 ON n4 CANCELLED AT 2025-03-04T05:06:07 DUE TO TIME LIMIT ***\n";
     assert_eq!(id(&of(&log(&[shell, "0: loading\n", limit]))), "time_limit");
@@ -107,7 +107,7 @@ fn a_shell_goes_on_after_a_command_that_it_does_not_find() {
 }
 
 #[test]
-fn a_command_before_the_tasks_is_not_what_failed() {
+fn command_before_the_tasks_is_no_cause() {
     let script = "Traceback (most recent call last):\n  File \"/work/sizes.py\", line 2, in <module>\n    import tabulate\nModuleNotFoundError: No module named 'tabulate'\n";
     let task: String = RAISED.lines().map(|line| format!(" 3: {line}\n")).collect();
     assert_eq!(id(&of(&log(&[script, &task, CHILD_FAILED]))), "user_exception");
@@ -118,7 +118,7 @@ fn a_command_before_the_tasks_is_not_what_failed() {
 }
 
 #[test]
-fn what_comes_after_the_end_of_the_launch_is_not_why_it_ended() {
+fn output_after_launch_end_is_no_cause() {
     let unmounted = "OSError: [Errno 107] Transport endpoint is not connected\n";
     let late = of(&log(&[RAISED, CHILD_FAILED, unmounted]));
     assert_eq!(id(&late), "user_exception");
@@ -132,7 +132,7 @@ fn what_comes_after_the_end_of_the_launch_is_not_why_it_ended() {
 }
 
 #[test]
-fn the_environment_that_a_script_prints_is_no_evidence() {
+fn printed_environment_is_no_evidence() {
     for line in [
         "_COMPAT_STATUS=System has unsupported display driver / cuda driver combination\n",
         "+ export LAST_ERROR=CUDA_ERROR_SYSTEM_DRIVER_MISMATCH\n",
@@ -142,7 +142,7 @@ fn the_environment_that_a_script_prints_is_no_evidence() {
 }
 
 #[test]
-fn what_was_not_caught_before_makes_a_cause_uncertain() {
+fn earlier_uncaught_exception_makes_cause_uncertain() {
     let of_rank = |rank: u32, words: &str| -> String {
         words.lines().map(|line| format!("[rank{rank}]: {line}\n")).collect()
     };
@@ -164,7 +164,7 @@ fn the_last_run_of_a_file_counts() {
 }
 
 #[test]
-fn ranks_without_a_cause_of_their_own_are_victims() {
+fn ranks_without_own_cause_are_victims() {
     let text = log(&[
         "[rank2]: ",
         OOM,
@@ -191,7 +191,7 @@ fn two_independent_causes_are_both_named() {
 }
 
 #[test]
-fn the_rank_that_did_not_come_is_the_culprit() {
+fn rank_missing_from_collective_is_culprit() {
     let late = |rank: u32, sequence: u32| {
         WATCHDOG
             .replace("rank1", &format!("rank{rank}"))
@@ -244,7 +244,7 @@ fn logs_of_several_ranks_are_one_job() {
 }
 
 #[test]
-fn of_several_logs_with_times_the_earliest_counts() {
+fn earliest_of_several_timed_logs_counts() {
     let at = |second: u32, text: &str| format!("[E922 03:32:{second:02}.116 x.cpp:607] {text}");
     let full = "OSError: [Errno 28] No space left on device: '/data/ckpt/model.pt'\n";
     for (oom, disk, expected) in [(5, 9, "cuda_oom"), (9, 5, "disk_full")] {
@@ -260,7 +260,7 @@ const UNKNOWN_NAME: &str = "[W1122 17:25:54.547 socket.cpp:764] [c10d] The IPv6 
 const STORE_TIMEOUT: &str = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (train-master-0, 29500).\n";
 
 #[test]
-fn the_warning_that_a_timeout_follows_from_is_its_cause() {
+fn warning_that_led_to_timeout_is_cause() {
     let both = of(&log(&[UNKNOWN_NAME, STORE_TIMEOUT, CHILD_FAILED]));
     let confidence = both.cause.as_ref().map(|cause| cause.confidence);
     assert_eq!((id(&both), confidence), ("gai_error", Some(Confidence::Likely)));
@@ -285,7 +285,7 @@ fn the_warning_that_a_timeout_follows_from_is_its_cause() {
 
 /// The kernel writes its line late, often after the program has failed.
 #[test]
-fn a_fault_of_the_hardware_is_the_cause_of_the_cuda_error_of_its_rank() {
+fn hardware_fault_explains_cuda_error_of_its_rank() {
     const FAILED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    loss.backward()\nRuntimeError: CUDA error: unspecified launch failure\n";
     let said = |xid: &str, rank: u32| {
         let of = |rank| Origin { rank: Some(GlobalRank(rank)), ..Origin::default() };

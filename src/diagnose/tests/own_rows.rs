@@ -23,7 +23,7 @@ fn of(catalogue: &Catalogue, log: &str) -> Diagnosis {
 }
 
 #[test]
-fn a_row_of_a_profile_is_found_with_what_its_pattern_captures() {
+fn profile_row_is_found_with_its_captures() {
     let own = row("empty_shard", "patterns = ['(?i)no samples in (?P<shard>\\S+)']");
     let whole = Catalogue::with(&[own]).expect("a sound row");
     let log = format!("{RAISED}RuntimeError: No samples in train-00017.tar\n");
@@ -40,7 +40,7 @@ fn a_row_of_a_profile_is_found_with_what_its_pattern_captures() {
 }
 
 #[test]
-fn in_the_same_line_the_row_of_the_profile_is_meant_and_certain() {
+fn profile_row_wins_in_the_same_line() {
     let line = "RuntimeError: CUDA error: invalid device ordinal";
     let log = format!("{RAISED}{line}\n");
     let known = of(catalogue(), &log).cause.expect("a cause");
@@ -60,7 +60,7 @@ fn in_the_same_line_the_row_of_the_profile_is_meant_and_certain() {
 }
 
 #[test]
-fn a_flawed_row_is_named_with_key_value_and_what_is_allowed() {
+fn flawed_row_is_named_with_key_and_hint() {
     let plain = |more: &str| Row { cause: Text::same("x"), ..row("a", more) };
     for (row, key, value, problem, hint) in [
         (plain(""), "fragments", "", "is empty", "fragments = ["),

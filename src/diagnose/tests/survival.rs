@@ -31,7 +31,7 @@ fn of_logs(logs: &[&str]) -> (String, Option<Confidence>) {
 }
 
 #[test]
-fn a_module_that_is_missed_at_the_top_may_be_done_without() {
+fn missing_optional_module_is_survived_by_progress() {
     let none = ("none".to_owned(), None, false);
     assert_eq!(said(&(PROBE.to_owned() + &steps("", 300))), none);
     assert_eq!(said(&(PROBE.to_owned() + &steps("", 9) + "Training completed\n")), none);
@@ -51,7 +51,7 @@ fn a_module_that_is_missed_at_the_top_may_be_done_without() {
 }
 
 #[test]
-fn a_consequence_that_was_survived_is_no_failure() {
+fn survived_consequence_is_no_failure() {
     let none = ("none".to_owned(), None, false);
     assert_eq!(said(&(PEER.to_owned() + &steps("", 300))), none);
     assert_eq!(said(&(PEER.to_owned() + "Training completed\n")), none);
@@ -59,7 +59,7 @@ fn a_consequence_that_was_survived_is_no_failure() {
 }
 
 #[test]
-fn pieces_of_a_progress_bar_are_counted_on_both_sides() {
+fn progress_bar_pieces_do_not_change_the_cause() {
     let bar: String = (0..200).map(|step| format!("{step}/200\r")).collect();
     let bus = "\nRuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.\n";
     assert_eq!(id(&of(&(bar + bus))), id(&of(bus)));
@@ -73,7 +73,7 @@ fn lines_are_counted_by_their_line_feeds() {
 }
 
 #[test]
-fn a_line_without_a_time_came_after_the_last_that_has_one() {
+fn untimed_line_follows_the_last_timed_line() {
     let start = "W0101 10:00:00.000000 1 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process\n";
     let step = "[2024-01-01 14:00:10] INFO step 9\n";
     let first = "[2024-01-01 14:00:00] ERROR torch.OutOfMemoryError: CUDA out of memory. Tried\n";
@@ -84,7 +84,7 @@ fn a_line_without_a_time_came_after_the_last_that_has_one() {
 }
 
 #[test]
-fn times_of_other_zones_are_the_same_times() {
+fn times_of_different_zones_are_compared_correctly() {
     let east = format!("2024-01-01T10:00:00+08:00 {OOM}");
     let west = format!("2024-01-01T03:00:00Z {FULL}");
     assert_eq!(of_logs(&[&west, &east]).0, "cuda_oom");
@@ -94,7 +94,7 @@ fn times_of_other_zones_are_the_same_times() {
 }
 
 #[test]
-fn logs_of_several_nodes_in_one_stream_are_one_job() {
+fn node_logs_in_one_stream_are_one_job() {
     let start = |time: &str| {
         format!(
             "W0101 {time} 1 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process\n"
@@ -126,7 +126,7 @@ fn events_of_one_pod_say_nothing_of_another() {
 }
 
 #[test]
-fn a_frame_belongs_to_what_happened_just_before() {
+fn frame_belongs_to_the_problem_just_before() {
     let lines: String = (0..60).map(|line| format!("line {line}\n")).collect();
     let diagnosis = of(&(FULL.to_owned() + &lines + RAISED));
     assert_eq!(
@@ -181,7 +181,7 @@ fn words_alone_are_no_failure() {
 }
 
 #[test]
-fn long_lines_are_cut_around_what_they_say() {
+fn long_lines_are_cut_around_their_fragment() {
     let long = "x".repeat(20_000);
     let log = format!("RuntimeError: {long} CUDA out of memory. Tried to allocate\n");
     let diagnosis = of(&log);
@@ -191,7 +191,7 @@ fn long_lines_are_cut_around_what_they_say() {
 }
 
 #[test]
-fn names_of_any_length_are_kept_in_part() {
+fn overlong_names_are_kept_in_part() {
     let long = "p".repeat(1_000);
     let log = format!(
         "[pod/{long}/main] Traceback (most recent call last):\n[pod/{long}/main]   File \"/{long}/a.py\", line 1, in {long}\n[pod/{long}/main] {long}.SomeError: {long}\n"

@@ -22,7 +22,7 @@ fn refusal(bytes: &[u8]) -> PickleFlaw {
 }
 
 #[test]
-fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
+fn code_running_pickle_is_refused_by_name() {
     // The output of `pickle.dumps` for an object whose __reduce__ is (os.system, ("id",)).
     let attack = b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03.";
     let refused = |opcode, name, offset| PickleFlaw::Refused { opcode, name, offset };
@@ -52,7 +52,7 @@ fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
 
 /// As in Python. A fuzzer found that `pg_status` was read with both values.
 #[test]
-fn of_a_key_that_stands_twice_the_last_value_counts() {
+fn last_value_of_a_repeated_key_counts() {
     let text = |text: &str| {
         let length = u8::try_from(text.len()).expect("short");
         [&[0x8c, length], text.as_bytes()].concat()
@@ -74,7 +74,7 @@ fn of_a_key_that_stands_twice_the_last_value_counts() {
 }
 
 #[test]
-fn a_damaged_pickle_is_refused_where_it_is_damaged() {
+fn damaged_pickle_is_refused_with_its_offset() {
     for (bytes, offset) in [
         (&b"\x80\x02"[..], 2),
         (b"\x80\x02X\xff\xff\xff\xffab", 7),
@@ -94,7 +94,7 @@ fn a_damaged_pickle_is_refused_where_it_is_damaged() {
 }
 
 #[test]
-fn lists_that_hold_one_another_end() {
+fn nested_lists_are_read_within_bounds() {
     // A list that holds itself, as entries.
     let itself =
         b"}(X\x07\x00\x00\x00versionX\x01\x00\x00\x002X\x07\x00\x00\x00entries]q\x00h\x00au";
@@ -122,7 +122,7 @@ fn lists_that_hold_one_another_end() {
 
 /// One name of a MB that 40 groups share: a file of one MB, which would become 40 MB.
 #[test]
-fn what_groups_share_in_a_file_is_not_copied_without_end() {
+fn shared_names_are_not_copied_without_limit() {
     let mut bytes = b"\x80\x02X\x00\x00\x10\x00".to_vec();
     bytes.resize(bytes.len() + (1 << 20), b'x');
     bytes.extend_from_slice(
@@ -144,7 +144,7 @@ fn what_groups_share_in_a_file_is_not_copied_without_end() {
 }
 
 #[test]
-fn every_protocol_of_python_gives_the_same() {
+fn every_pickle_protocol_gives_same_record() {
     // `pickle.dumps({"version": "2.10", "entries": [], "rank": 70000, "pg_status": None}, n)` of
     // CPython 3.11.
     let protocols: [&[u8]; 3] = [
@@ -160,7 +160,7 @@ fn every_protocol_of_python_gives_the_same() {
 }
 
 #[test]
-fn only_the_start_of_a_record_looks_like_one() {
+fn only_record_starts_look_like_records() {
     for head in ["{\"version\":\"2.1\"", " { \"entries\" : [", "{\"comm_lib_version\":\"\""] {
         assert!(may_be_dump(head.as_bytes()), "{head}");
     }
@@ -171,7 +171,7 @@ fn only_the_start_of_a_record_looks_like_one() {
 }
 
 #[test]
-fn a_record_in_json_with_an_unknown_first_key_is_read() {
+fn json_record_with_unknown_first_key_is_read() {
     let json = String::from_utf8(records().swap_remove(1)).expect("JSON");
     let (_, behind) = json.split_once('"').expect("a key");
     assert!(fuzz::dump(format!("{{\"#{behind}").as_bytes()));
@@ -186,14 +186,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_bytes_behind_the_start_of_a_pickle_are_read_or_refused(
+    fn any_pickle_bytes_are_read_or_refused(
         protocol in 2u8..=5, bytes in prop::collection::vec(any::<u8>(), 0..300),
     ) {
         fuzz::dump(&[&[0x80, protocol], bytes.as_slice()].concat());
     }
 
     #[test]
-    fn a_record_with_some_other_bytes_is_read_or_refused(
+    fn altered_record_is_read_or_refused(
         which in 0usize..2, changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..8),
         cut in any::<u16>(),
     ) {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_left_out_of_a_record_the_rest_is_judged(left_out in any::<[u8; 4]>()) {
+    fn record_with_missing_fields_is_still_judged(left_out in any::<[u8; 4]>()) {
         let json = file("collective", "rank_0.json").or_else(|| file("never", "rank_0.json"));
         let mut value: serde_json::Value =
             serde_json::from_slice(&json.expect("a file")).expect("JSON");

@@ -86,7 +86,7 @@ fn judged(all: &[&[E]]) -> Vec<(Option<u32>, HangKind)> {
 const REDUCE: &str = "nccl:all_reduce";
 
 #[test]
-fn what_the_watchdog_gave_up_is_not_done_and_proves_the_hang() {
+fn entry_given_up_by_watchdog_proves_hang() {
     let given_up = || E("0", REDUCE, json!({ "state": "started", "retired": true }));
     let dumps = vec![dump(&[done(REDUCE), given_up()], WORLD), dump(&[done(REDUCE)], WORLD)];
     let hang = hang_of(dumps, false);
@@ -99,12 +99,12 @@ fn what_the_watchdog_gave_up_is_not_done_and_proves_the_hang() {
 }
 
 #[test]
-fn who_entered_nothing_at_all_has_not_come() {
+fn rank_without_entries_has_not_come() {
     assert_eq!(judged(&[&[open(REDUCE)], &[]]), [(Some(1), HangKind::NeverEntered)]);
 }
 
 #[test]
-fn where_all_have_come_alike_the_link_is_at_fault_if_the_job_stood_still() {
+fn link_is_blamed_if_all_ranks_wait_alike() {
     let both = || vec![dump(&[open(REDUCE)], WORLD), dump(&[open(REDUCE)], WORLD)];
     let hang = hang_of(both(), true);
     let link = (hang.culprits[0].rank, hang.culprits[0].kind, hang.confidence);
@@ -113,7 +113,7 @@ fn where_all_have_come_alike_the_link_is_at_fault_if_the_job_stood_still() {
 }
 
 #[test]
-fn sizes_are_compared_as_each_collective_needs() {
+fn sizes_are_compared_per_kind_of_collective() {
     let shape = |one: E, other: E| judged(&[&[one], &[other]]);
     let both = [(Some(0), HangKind::OtherShape), (Some(1), HangKind::OtherShape)];
     let link = [(None, HangKind::Link)];
@@ -140,7 +140,7 @@ fn sizes_are_compared_as_each_collective_needs() {
 }
 
 #[test]
-fn the_few_are_odd_and_of_two_equal_sides_neither_is_certain() {
+fn minority_is_odd_and_equal_sides_stay_uncertain() {
     let three = &[("0", "default_pg", &[0, 1, 2][..])];
     let of = |names: [&'static str; 3]| {
         hang_of(names.iter().map(|name| dump(&[open(name)], three)).collect(), false)
@@ -153,7 +153,7 @@ fn the_few_are_odd_and_of_two_equal_sides_neither_is_certain() {
 }
 
 #[test]
-fn what_has_left_the_ring_accuses_nobody() {
+fn lost_ring_entries_accuse_nobody() {
     // Rank 1 filled its ring with another group; the entries of the first group are lost.
     let groups: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1]), ("1", "tp", &[1, 2])];
     let other = || E("1", REDUCE, json!({ "record_id": 2000 }));
@@ -165,7 +165,7 @@ fn what_has_left_the_ring_accuses_nobody() {
 }
 
 #[test]
-fn a_collective_whose_name_is_not_known_differs_from_none() {
+fn unnamed_collective_mismatches_no_other() {
     let unnamed = || open("gloo:collective");
     let reduce = || open("gloo:all_reduce");
     assert_eq!(judged(&[&[unnamed()], &[reduce()]]), [(None, HangKind::Link)]);
@@ -176,7 +176,7 @@ fn a_collective_whose_name_is_not_known_differs_from_none() {
 }
 
 #[test]
-fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
+fn few_ranks_waiting_further_on_are_blamed() {
     const THREE: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1, 2])];
     // As in the calls of a gloo without a recorder: only the last call is known.
     let further =
@@ -199,7 +199,7 @@ fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
 }
 
 #[test]
-fn who_has_not_left_what_others_left_may_only_wait_there() {
+fn rank_inside_a_left_collective_is_only_likely() {
     const GROUPS: &[(&str, &str, &[u32])] =
         &[("0", "default_pg", &[0, 1, 2]), ("1", "dp", &[0, 1])];
     let next = || E("1", REDUCE, json!({ "state": "started", "retired": false }));
@@ -217,7 +217,7 @@ fn who_has_not_left_what_others_left_may_only_wait_there() {
 }
 
 #[test]
-fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
+fn unnamed_group_is_complete_after_a_finished_collective() {
     // As in records of gloo 2.15, which name no members of groups a and b. Rank 0 waits in b for rank 1. Rank 1 waits
     // in a for an answer of rank 2, which has come.
     let entry = |group, seq: i64, is_done: bool| {
@@ -243,7 +243,7 @@ fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
 }
 
 #[test]
-fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
+fn few_groups_of_nonsensical_record_hold_all_ranks() {
     let called = |number: usize| {
         E("", REDUCE, json!({ "process_group": [number.to_string(), "default_pg"] }))
     };
@@ -260,7 +260,7 @@ fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
 }
 
 #[test]
-fn a_group_that_was_made_anew_begins_again() {
+fn remade_group_restarts_its_numbers() {
     let anew = || {
         E(
             "0",
@@ -283,7 +283,7 @@ fn a_group_that_was_made_anew_begins_again() {
 
 /// A damaged record may hold any number.
 #[test]
-fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
+fn wrong_number_costs_neither_memory_nor_judgement() {
     let groups: &[(&str, &str, &[u32])] = &[WORLD[0], ("7", "undefined", &[0, 3_000_000])];
     let late = || E("0", REDUCE, json!({ "record_id": i64::MAX, "time_created_ns": i64::MAX }));
     let early = || E("0", REDUCE, json!({ "record_id": 0, "time_created_ns": i64::MIN }));
@@ -296,7 +296,7 @@ fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
 }
 
 #[test]
-fn of_a_group_whose_members_are_not_known_nobody_is_named() {
+fn group_with_unknown_members_names_no_culprit() {
     // As in records of gloo: each rank names the members of its last group, but not the group.
     let of = |entries: &[E], last: &[u32]| {
         let mut dump = dump(entries, &[("", "", last)]);
@@ -351,7 +351,7 @@ fn a_send_waits_for_its_receive() {
 }
 
 #[test]
-fn coalesced_operations_are_done_when_the_last_one_is() {
+fn coalesced_operations_are_done_with_their_last() {
     let part =
         |name| E("0", name, json!({ "p2p_seq_id": 1, "state": "scheduled", "retired": false }));
     let close = |state: &str| {
@@ -366,7 +366,7 @@ fn coalesced_operations_are_done_when_the_last_one_is() {
 }
 
 #[test]
-fn three_groups_in_a_ring_are_a_circle() {
+fn three_groups_in_a_ring_deadlock() {
     let groups: &[(&str, &str, &[u32])] =
         &[("1", "a", &[0, 1]), ("2", "b", &[1, 2]), ("3", "c", &[0, 2])];
     let waits = |group| E(group, REDUCE, json!({ "state": "started", "retired": false }));
@@ -377,7 +377,7 @@ fn three_groups_in_a_ring_are_a_circle() {
 }
 
 #[test]
-fn a_broadcast_is_left_by_its_root_before_the_others_come() {
+fn broadcast_root_may_leave_before_others_come() {
     let rank = || [done("nccl:broadcast"), open(REDUCE)];
     assert_eq!(judged(&[&rank(), &[]]), [(Some(1), HangKind::NeverEntered)]);
     // All ranks have entered an all_reduce that one has left: rank 1 was read before.
@@ -385,7 +385,7 @@ fn a_broadcast_is_left_by_its_root_before_the_others_come() {
 }
 
 #[test]
-fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
+fn other_versions_are_read_and_missing_version_refused() {
     let old = r#"{"version":"1.4","entries":[{"record_id":0,"seq_id":3,"process_group":"0","profiling_name":"nccl:all_reduce","state":"scheduled"}]}"#;
     let dump = read(old.as_bytes()).expect("a record");
     assert_eq!((dump.entries[0].collective_seq, &*dump.entries[0].group), (3, "0"));
@@ -412,7 +412,7 @@ fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
 }
 
 #[test]
-fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
+fn repeatedly_last_rank_is_slow_if_costly() {
     // `ms`: delay of each of two ranks at a step.
     let late_in = |op: &'static str, ms: [&dyn Fn(i64) -> i64; 2]| {
         let of = |ms: &dyn Fn(i64) -> i64| {
@@ -481,7 +481,7 @@ fn unlike(which: u64) -> E {
 }
 
 #[test]
-fn no_rank_is_accused_of_what_the_others_entered() {
+fn odd_rank_is_never_in_the_majority() {
     let mut state = 7_u64;
     let mut below = |limit: u64| {
         state =
@@ -528,7 +528,7 @@ fn no_rank_is_accused_of_what_the_others_entered() {
 }
 
 #[test]
-fn of_two_ranks_none_is_odd() {
+fn two_differing_ranks_are_sides_not_odd() {
     let of_all = with("gloo:all_reduce", json!([[1000]]), json!([[1000]]));
     let none = json!({ "state": "started", "retired": false, "input_sizes": [], "output_sizes": [],
         "input_dtypes": [], "output_dtypes": [] });

@@ -51,7 +51,7 @@ const HUNG: &[(&str, &[Found], &[u32])] = &[
 ];
 
 #[test]
-fn each_hang_names_its_culprit_and_who_waits() {
+fn each_hang_names_culprits_and_waiting_ranks() {
     for (kind, expected, waiting) in HUNG {
         let hang = judge(&job(kind, Some(60 * SECOND)));
         assert_eq!(culprits(&hang), *expected, "{kind}: {hang:#?}");
@@ -63,7 +63,7 @@ fn each_hang_names_its_culprit_and_who_waits() {
 }
 
 #[test]
-fn when_nothing_says_for_how_long_nothing_is_certain_that_time_could_mend() {
+fn unknown_duration_leaves_curable_hangs_uncertain() {
     for (kind, expected, _) in HUNG {
         let hang = judge(&job(kind, None));
         assert_eq!(culprits(&hang), *expected, "{kind}");
@@ -84,7 +84,7 @@ fn a_short_wait_accuses_nobody() {
 }
 
 #[test]
-fn a_job_that_goes_on_has_no_culprit_however_late_it_is_read() {
+fn progressing_job_has_no_culprit_at_any_time() {
     for kind in ["fine", "slow", "running"] {
         for after in [None, Some(60 * SECOND)] {
             let hang = judge(&job(kind, after));
@@ -117,7 +117,7 @@ fn the_collective_and_its_line_are_named() {
 }
 
 #[test]
-fn any_rank_that_was_not_read_makes_no_other_one_the_culprit() {
+fn unread_rank_makes_no_other_rank_culprit() {
     for (kind, expected, _) in HUNG {
         for left_out in 0..RANKS {
             let mut job = job(kind, Some(60 * SECOND));
@@ -133,7 +133,7 @@ fn any_rank_that_was_not_read_makes_no_other_one_the_culprit() {
 }
 
 #[test]
-fn json_and_pickle_of_one_rank_are_the_same() {
+fn json_and_pickle_of_one_rank_agree() {
     for rank in 0..RANKS {
         let json = file("never", &format!("rank_{rank}.json")).expect("a file");
         let mut json = read(&json).expect("a record of torch");
