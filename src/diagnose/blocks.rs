@@ -1,7 +1,7 @@
-//! Tracebacks and dumps of stacks, read line by line as one writer writes them.
+//! Tracebacks and dumps of stacks, read line by line for one writer.
 //!
-//! Several ranks may write into one file without a prefix, so that their tracebacks stand line in
-//! line: nothing here needs a block to be whole. A log may also begin in the middle of one.
+//! Several ranks may write into one file without a prefix, so that their tracebacks interleave:
+//! nothing here needs a complete block. A log may also begin in the middle of a block.
 
 use std::sync::LazyLock;
 
@@ -14,13 +14,13 @@ use text::pattern::compile;
 
 /// Lines after the last frame within which a block may still end.
 const PATIENCE: u32 = 12;
-/// Lines after the last frame within which an interleaved exception is taken for one.
+/// Lines after the last frame within which an interleaved exception counts as the end of a block.
 const INTERLEAVED: u32 = 200;
 
-/// What a line is within a block.
+/// The role of a line within a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// None of the others.
+    /// Any other line.
     Other,
     /// The head of a block, or a frame of it.
     Inside,
@@ -33,30 +33,30 @@ pub(super) enum Part {
 pub(super) struct Exception {
     pub(super) kind: String,
     pub(super) message: String,
-    /// It came while another one was handled, which stands above.
+    /// The exception was raised while the exception above it was handled.
     pub(super) chained: bool,
 }
 
 /// The block of one writer.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Blocks {
-    /// Lines since the last frame or head; none: no block is near.
+    /// Lines since the last frame or head; None: no block is near.
     since: Option<u32>,
     /// The exception has not been named yet.
     open: bool,
-    /// What follows belongs to the exception above.
+    /// The next traceback belongs to the exception above.
     chained: bool,
     own_frame: Option<Frame>,
-    /// The file of the innermost frame, whoever's it is.
+    /// The file of the innermost frame, own or installed.
     innermost: Option<String>,
-    /// The last own frame of the block that waited for the worker whose block this is.
+    /// The last own frame of the block that waited for the worker. The worker wrote this block.
     waited_in: Option<Frame>,
     first_function: Option<String>,
     ignored: bool,
     dump: bool,
-    /// Spaces before the head of the block: the tables of launchers indent what they quote.
+    /// Spaces before the head of the block: the tables of launchers indent quoted text.
     indent: usize,
-    /// The same of its last frame.
+    /// Spaces before the last frame of the block.
     frame_indent: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ struct Patterns {
 
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
     Patterns {
-    // Glued to another rank's line, a frame does not begin its line.
+    // A frame that is glued to another rank's line does not begin its line.
     frame: compile(
         r#"File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>[^\n]+))?"#,
     )
@@ -90,12 +90,12 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
 });
 
 impl Blocks {
-    /// Whether the next line may belong to a block, so that it must be given.
+    /// Whether the next line may belong to a block and therefore has to be read.
     pub(super) fn is_open(&self) -> bool {
         self.open || self.dump
     }
 
-    /// Whether a line is one of the source that a frame quotes.
+    /// Whether a line is source code that a frame quotes.
     pub(super) fn is_source(&self, body: &[u8]) -> bool {
         let in_group = body.trim_ascii_start().starts_with(b"|");
         let deepest = self.frame_indent.unwrap_or(self.indent + 3);
@@ -118,12 +118,12 @@ impl Blocks {
         innermost.is_some_and(|path| files.iter().any(|file| path.ends_with(file)))
     }
 
-    /// Whether the frames are those of a dump, which stand below what happened.
+    /// Whether the frames belong to a dump, which is printed below the failure.
     pub(super) fn is_dump(&self) -> bool {
         self.dump
     }
 
-    /// Whether the block began where a program or a thread of it begins.
+    /// Whether the block began at the start of a program or of a thread.
     pub(super) fn is_uncaught(&self) -> bool {
         const BEGINNINGS: &[&str] =
             &["<module>", "_bootstrap", "_run_code", "_run_module_as_main", "_wrap", "spawn_main"];
@@ -131,12 +131,12 @@ impl Blocks {
             && self.first_function.as_deref().is_some_and(|first| BEGINNINGS.contains(&first))
     }
 
-    /// Whether Python went on after the exception: a destructor's, or that of a callback.
+    /// Whether Python went on after the exception: a destructor or a callback raised it.
     pub(super) fn is_ignored(&self) -> bool {
         self.ignored && self.is_near()
     }
 
-    /// Takes one line of the writer without prefix and header.
+    /// Takes one line of the writer, without prefix and header.
     pub(super) fn read(&mut self, body: &[u8]) -> Part {
         let holds = |words: &[u8]| memmem::find(body, words).is_some();
         if holds(b"Traceback (most recent call last)") {
@@ -151,8 +151,8 @@ impl Blocks {
                 indent,
                 ..Blocks::default()
             };
-            // What a worker of torch raised, passed on by the exception above: who did not catch
-            // that one did not catch this one.
+            // The exception above passes on an exception that a worker of torch raised. If nobody
+            // caught the exception above, nobody caught the worker's exception.
             let passed_on = holds(b"Original Traceback") && self.is_near();
             let outer = std::mem::replace(self, new);
             if passed_on {
@@ -192,7 +192,7 @@ impl Blocks {
         let deepest = self.frame_indent.filter(|_| self.open && near).unwrap_or(self.indent);
         let named = if indent(body) <= deepest { body.trim_ascii_start() } else { body };
         match exception(named, self.open && near) {
-            // Those that it holds follow, each with a traceback of its own.
+            // The exceptions of the group follow, each with a traceback of its own.
             Some((kind, _)) if kind.ends_with("ExceptionGroup") => Part::Inside,
             Some((kind, message)) => {
                 self.open = false;
@@ -216,7 +216,7 @@ impl Blocks {
             return Part::Inside;
         }
         if !self.open {
-            // A log that begins in the middle, or a frame of another rank.
+            // A log that begins in the middle of a block, or a frame of another rank.
             self.own_frame = None;
             self.waited_in = None;
             self.first_function = None;
@@ -250,7 +250,7 @@ fn frame(body: &[u8]) -> Option<Frame> {
     })
 }
 
-/// The end of a path says which file it is.
+/// The end of a path identifies the file.
 fn path(path: &[u8]) -> String {
     kept(path.get(path.len().saturating_sub(LONGEST_PART)..).unwrap_or(path)).trim().to_owned()
 }
@@ -266,13 +266,13 @@ pub(super) fn lone_exception(body: &[u8]) -> Option<Exception> {
     Some(Exception { kind, message, chained: false })
 }
 
-/// `RuntimeError: words`. `open`: a block waits for its end, so that any name may be one.
+/// `RuntimeError: words`. `open`: a block waits for its end, so that any name may be an exception.
 fn exception(body: &[u8], open: bool) -> Option<(String, String)> {
     let groups = PATTERNS.exception.as_ref()?.captures(body)?;
     let kind = groups.name("kind")?.as_bytes();
     let named = PATTERNS.named.as_ref()?.is_match(kind);
     let message = groups.name("message");
-    // A word alone may be a line of the program that printed it.
+    // A single word may be a line that the program printed.
     let dotted = kind.contains(&b'.') || kind.first().is_some_and(u8::is_ascii_uppercase);
     if !(named || (open && dotted && (message.is_some() || kind.contains(&b'.')))) {
         return None;

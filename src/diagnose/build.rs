@@ -1,4 +1,4 @@
-//! Deflates the catalogue: it is read only where a job has failed or a log is explained.
+//! Deflates the catalogue: the program reads it only if a job has failed or a log is explained.
 
 use std::path::Path;
 

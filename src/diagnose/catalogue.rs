@@ -9,13 +9,13 @@ use serde::Deserialize;
 use super::matcher::{Found, Matcher};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
 
-/// All rows, ready to be looked for.
+/// All rows, ready for searching.
 #[derive(Debug)]
 pub struct Catalogue {
     rows: Vec<Row>,
     user_exception: Option<RowIndex>,
     matcher: Matcher,
-    /// So many of the first rows are a profile's.
+    /// Number of first rows that come from a profile.
     own: usize,
 }
 
@@ -39,19 +39,19 @@ pub(super) fn embedded_text() -> io::Result<String> {
     embed::text(DEFLATED)
 }
 
-/// The catalogue of this executable, read when it is first asked for.
+/// The catalogue of this executable, read on first use.
 pub fn catalogue() -> &'static Catalogue {
     &EMBEDDED
 }
 
 impl Catalogue {
-    /// Reads rows. Their patterns are compiled when a fragment of theirs is first seen.
+    /// Reads rows. The patterns of a row are compiled when a fragment of the row is first seen.
     pub fn parse(text: &str) -> Result<Catalogue, Flaw> {
         let File { row: rows } = toml::from_str(text)?;
         Catalogue::of(rows)
     }
 
-    /// Rows in the order in which they win over each other.
+    /// Builds a catalogue. Earlier rows win over later ones.
     pub(super) fn of(rows: Vec<Row>) -> Result<Catalogue, Flaw> {
         let mut ids = BTreeSet::new();
         for row in &rows {
@@ -78,12 +78,12 @@ impl Catalogue {
         Catalogue { rows: Vec::new(), user_exception: None, matcher, own: 0 }
     }
 
-    /// The same where the first `own` rows are a profile's.
+    /// The same catalogue, with the first `own` rows as those of a profile.
     pub(super) fn preferring(self, own: usize) -> Catalogue {
         Catalogue { own, ..self }
     }
 
-    /// Whether a row is a profile's: of the rows of one line it is the one that is meant.
+    /// Whether a row comes from a profile: a profile's row wins over the other rows of its line.
     pub(super) fn is_own(&self, index: RowIndex) -> bool {
         index.0 < self.own
     }
@@ -104,17 +104,17 @@ impl Catalogue {
         self.user_exception
     }
 
-    /// Whether a line holds anything that may matter. True for few lines, and quickly told.
+    /// Whether a line holds anything that may matter. Few lines do, and the check is fast.
     pub(super) fn is_of_interest(&self, line: &[u8]) -> bool {
         self.matcher.is_of_interest(line)
     }
 
-    /// What a line without its prefix holds.
+    /// The rows and signs in a line without its prefix.
     pub(super) fn find(&self, line: &[u8]) -> Found {
         self.matcher.find(&self.rows, line)
     }
 
-    /// What the named groups of a row's pattern hold in a line.
+    /// The text that the named groups of a row's pattern match in a line.
     pub(super) fn captures(&self, index: RowIndex, line: &[u8]) -> Vec<(String, String)> {
         let row = self.row(index);
         row.map_or_else(Vec::new, |row| self.matcher.captures(index, row, line))

@@ -5,16 +5,16 @@
 
 use serde_json::Value;
 
-/// What a record says.
+/// Content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedException {
-    /// As Python prints an exception.
+    /// The exception as Python prints it.
     pub text: String,
-    /// When it was written, in seconds since the epoch; the fraction is cut off.
+    /// Time of the record, in seconds since the epoch; the fraction is cut off.
     pub seconds: Option<u64>,
 }
 
-/// Reads a record. None: it is cut, or something else.
+/// Reads a record. None if the record is cut, or the bytes are something else.
 pub fn recorded_exception(bytes: &[u8]) -> Option<RecordedException> {
     let record: Value = serde_json::from_slice(bytes).ok()?;
     let message = &record["message"];
@@ -23,7 +23,7 @@ pub fn recorded_exception(bytes: &[u8]) -> Option<RecordedException> {
     let stack = more["py_callstack"].as_str().filter(|stack| !stack.trim().is_empty());
     let text = match (stack, words) {
         (Some(stack), _) => stack.to_owned(),
-        // Without a head, a line is no exception but words of a program.
+        // Without a head, the line would count as words of a program, not as an exception.
         (None, Some(words)) if !words.trim().is_empty() => {
             format!("Traceback (most recent call last):\n{words}")
         }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_torch_and_those_of_others_are_read() {
+    fn records_of_torch_and_of_handlers_are_read() {
         let stack =
             "Traceback (most recent call last):\n  File \"a.py\", line 2, in main\nValueError: no";
         let torch = json!({ "message": {

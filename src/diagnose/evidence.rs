@@ -1,4 +1,4 @@
-//! What a log says, one piece each: which row, where, of whom and when.
+//! Pieces of evidence from logs: the row, the place, the writer and the time of each.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::prefixes::{Level, Time};
 use super::rows::RowIndex;
 use text::rank::GlobalRank;
 
-/// A node, by what the log calls it.
+/// A node, by its name in the log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Node {
@@ -32,14 +32,14 @@ impl fmt::Display for Node {
 pub struct Frame {
     pub path: String,
     pub line: u64,
-    /// Empty where the log names none.
+    /// Empty if the log names no function.
     pub function: String,
 }
 
 impl Frame {
     /// Whether the file is the user's own: no installed package, no part of Python.
     pub fn is_own(&self) -> bool {
-        // The last one: a PyTorch that was built from source.
+        // The last entry is a PyTorch that was built from source.
         const INSTALLED: &[&str] = &[
             "site-packages/",
             "dist-packages/",
@@ -62,7 +62,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Where a line stands.
+/// The place of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Counts the logs that were read, from 0.
@@ -73,75 +73,77 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// What came after a piece of evidence.
+/// The course of the program after a piece of evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fate {
     /// The program went on.
     pub(super) survived: bool,
-    /// It says that something came to a bad end, and nothing below contradicts.
+    /// The evidence shows a failure, and nothing below contradicts.
     pub(super) failure: bool,
-    /// Nothing went on between it and the next failure, or the end.
+    /// No progress was made between the evidence and the next failure, or the end.
     pub(super) last_word: bool,
-    /// The log ends with it, or soon after without any work.
+    /// The log ends with the evidence, or soon after without any work.
     pub(super) at_end: bool,
 }
 
-/// One row seen of one rank, with the lines that say it.
+/// One row seen for one rank, with the lines that show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     pub row: RowIndex,
     pub first: Place,
-    /// Lines that say the same of the same rank.
+    /// Number of lines with this row and this rank.
     pub count: u64,
     pub rank: Option<GlobalRank>,
     pub node: Option<Node>,
-    /// The line, without its prefix; at most 2000 characters around what the row found.
+    /// The line, without its prefix; at most 2000 characters around the row's fragment.
     pub text: String,
     /// The last frame of the user's own code above the line.
     pub frame: Option<Frame>,
-    /// The last of these lines, counted as pieces of lines are.
+    /// Number of the last of these lines. Pieces of lines count as lines.
     pub(super) last_seen: u64,
-    /// The line was not written before this time,
+    /// The line was not written before this time.
     pub(super) time: Option<Time>,
-    /// and not after this one.
+    /// The line was not written after this time.
     pub(super) until: Option<Time>,
     pub(super) level: Level,
     /// The line belongs to an exception, not only to the words of a program.
     pub(super) raised: bool,
-    /// It has the form of an exception, and no traceback stands above it.
+    /// The line has the form of an exception without a traceback above it.
     pub(super) alone: bool,
-    /// The line ends a traceback that began where a program begins: nobody caught it, or only
-    /// code at the top of a module did. So does what C++ prints when it ends a process.
+    /// The line ends a traceback that began at the start of a program: nobody caught the exception,
+    /// or only code at the top of a module did. The line that C++ prints when it ends a process
+    /// counts as well.
     pub(super) uncaught: bool,
-    /// The line has the form of an error, and does not merely hold its words.
+    /// The line has the form of an error, not merely its words.
     pub(super) stated: bool,
     pub(super) captures: Vec<(String, String)>,
-    /// A shell says that it did not find a command: it goes on with the next one.
+    /// A shell reports that it did not find a command. The shell goes on with the next command.
     pub(super) by_shell: bool,
-    /// The line has the number of a task before it, as `srun --label` writes it.
+    /// The line begins with the number of a task, as `srun --label` writes it.
     pub(super) of_task: bool,
-    /// The pod that an event is about.
+    /// The pod that an event concerns.
     pub(super) object: Option<String>,
-    /// Of the last of these lines.
+    /// Writer of the last of these lines.
     pub(super) writer: u64,
     /// Lines of progress in the log before the last of these lines.
     pub(super) progress: u64,
-    /// The same of its writer.
+    /// Lines of the writer's progress before the last of these lines.
     pub(super) own_progress: u64,
     pub(super) fate: Fate,
 }
 
-/// The characters of a line that are kept.
+/// Maximum number of characters that are kept of a line.
 pub(super) const LONGEST_TEXT: usize = 2000;
 
-/// What people read of a line.
+/// The text of a line for people.
 pub(super) fn shown(line: &[u8]) -> String {
     shown_around(line, 0)
 }
 
-/// The same where what matters stands at `at`.
+/// Like [`shown`], for a line whose important part is at `at`.
 pub(super) fn shown_around(line: &[u8], at: usize) -> String {
-    // What stands before it tells whose it is; more of what follows says what it is.
+    // The text before the important part names its subject; the text after it explains more, so
+    // more of it is kept.
     let from = if line.len() <= LONGEST_TEXT { 0 } else { at.saturating_sub(LONGEST_TEXT / 4) };
     let part = line.get(from..).unwrap_or_default();
     let part = part.get(..LONGEST_TEXT * 4).unwrap_or(part);
@@ -153,7 +155,7 @@ mod tests {
     use super::Frame;
 
     #[test]
-    fn a_frame_is_the_users_own_unless_its_file_is_installed() {
+    fn frame_is_own_unless_file_is_installed() {
         for (path, own) in [
             ("/home/me/torch/train.py", true),
             ("/home/me/bin/train.py", true),

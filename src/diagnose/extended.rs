@@ -1,4 +1,4 @@
-//! The catalogue with the rows of a profile, and what makes a row sound.
+//! The catalogue with the rows of a profile, and the conditions for a sound row.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,19 +11,19 @@ use text::nearest::nearest;
 use text::pattern::{self, compile};
 use text::text;
 
-/// Bytes of all fragments of a profile: each costs memory.
+/// Maximum bytes of all fragments of a profile: each fragment costs memory.
 const MOST_FRAGMENTS: usize = 32 * 1024;
 
-/// What is wrong with a row.
+/// The flaw of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowFlaw {
     pub id: String,
     /// The key of the row.
     pub key: &'static str,
-    /// Its value, or the part of it that is meant; empty: there is none.
+    /// The value of the key, or the faulty part of the value; empty if there is no value.
     pub value: String,
     pub problem: Text,
-    /// What is allowed.
+    /// The allowed values.
     pub hint: Text,
 }
 
@@ -35,13 +35,13 @@ impl fmt::Display for RowFlaw {
 }
 
 impl Catalogue {
-    /// The catalogue of this executable with more rows, which win over its own in the same line.
-    /// A row whose id is known replaces that row. A row without fragments gets those of its
-    /// patterns.
+    /// The catalogue of this executable with more rows, which win over the rows of the catalogue in
+    /// the same line. A row with a known id replaces the row of that id. A row without fragments
+    /// gets fragments from its patterns.
     ///
     /// # Errors
     /// The first flaw of a row: a pattern that does not compile, a name in braces that no pattern
-    /// captures, an example that contradicts.
+    /// captures, an example that contradicts the row.
     pub fn with(rows: &[Row]) -> Result<Catalogue, RowFlaw> {
         let mut all = rows.iter().map(with_fragments).collect::<Result<Vec<Row>, RowFlaw>>()?;
         let long = |row: &Row| row.fragments.iter().map(String::len).sum::<usize>();
@@ -64,7 +64,7 @@ impl Catalogue {
         }
     }
 
-    /// What is wrong with a row in its catalogue: patterns, texts and examples.
+    /// The flaws of a row in its catalogue: patterns, texts and examples.
     pub(super) fn flaws_of(&self, index: RowIndex) -> Vec<RowFlaw> {
         let Some(row) = self.row(index) else { return Vec::new() };
         let patterns = [("patterns", &row.patterns), ("except", &row.except)];
@@ -114,7 +114,7 @@ fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
 }
 
-/// The row with its fragments in lower case, or with those that its patterns give.
+/// The row with its fragments in lower case, or with fragments from its patterns.
 fn with_fragments(row: &Row) -> Result<Row, RowFlaw> {
     if row.id == USER_EXCEPTION {
         return Err(reserved(row));
@@ -273,7 +273,7 @@ fn contradicts(row: &Row, key: &'static str, example: &str, expected: bool) -> R
     flaw(row, key, example, problem, hint)
 }
 
-/// A catalogue that cannot be built for a reason that is no row's.
+/// A catalogue that cannot be built, although no single row is at fault.
 fn unusable(row: Option<&Row>, flaw: &Flaw) -> RowFlaw {
     let id = row.map(|row| row.id.clone()).unwrap_or_default();
     RowFlaw {

@@ -1,4 +1,4 @@
-//! What the form of a line says, whatever its words mean.
+//! Statements that the form of a line makes, whatever its words mean.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,8 @@ pub(super) fn terminates(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"what():")
 }
 
-/// `NAME=words`, as `env` and `set -x` print the environment: it says nothing of this run.
+/// `NAME=words`, as `env` and `set -x` print the environment: such a line says nothing about this
+/// run.
 pub(super) fn is_variable(body: &[u8]) -> bool {
     static PATTERN: LazyLock<Option<Regex>> =
         LazyLock::new(|| compile(r"^(?:\++ )?(?:(?:export|declare -x) )?[A-Z_][A-Z0-9_]*=").ok());
@@ -30,7 +31,7 @@ pub(super) fn is_by_shell(body: &[u8]) -> bool {
     PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(body))
 }
 
-/// `train.py: error: words`, as argparse and Slurm say it.
+/// `train.py: error: words`, the form of argparse and Slurm.
 pub(super) fn is_error(text: &[u8]) -> bool {
     static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
         compile(r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: |\bslurmstepd\b.{0,40}: error: ")
@@ -39,12 +40,12 @@ pub(super) fn is_error(text: &[u8]) -> bool {
     PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(text))
 }
 
-/// The time of a line, whole or only its head.
+/// The time of a line. The line may be whole, or only its head.
 pub(super) fn time_of(line: &[u8]) -> Option<Time> {
     if line.is_empty() { None } else { peel(line).time }
 }
 
-/// The pod of an event, where the list names it.
+/// The pod of an event, if the list of events names it.
 pub(super) fn object(row: &Row, text: &[u8]) -> Option<String> {
     static PATTERN: LazyLock<Option<Regex>> =
         LazyLock::new(|| compile(r"(?i)\b(?:pods?/)([\w.-]+)").ok());
@@ -54,7 +55,7 @@ pub(super) fn object(row: &Row, text: &[u8]) -> Option<String> {
     Some(kept(PATTERN.as_ref()?.captures(text)?.get(1)?.as_bytes()))
 }
 
-/// A rank that a line names in its own words.
+/// A rank that the own words of a line name.
 pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
     static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
         compile(r"(?i:\brank (\d{1,6})\]|\bfor rank (\d{1,6})\b|local_rank: (\d{1,6})\b)").ok()
@@ -64,7 +65,7 @@ pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()
 }
 
-/// Whether a program reports that it works: a progress bar, a step, a loss.
+/// Whether a line reports that the program works: a progress bar, a step, a loss.
 pub fn is_progress(line: &[u8]) -> bool {
     static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
         const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];

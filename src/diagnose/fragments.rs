@@ -1,14 +1,14 @@
-//! Fragments from a pattern: words of which every line that it matches holds one.
+//! Fragments of a pattern: every line that matches the pattern holds at least one of these words.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Bytes of a fragment. A shorter one stands in too many lines.
+/// Minimum bytes of a fragment. A shorter fragment occurs in too many lines.
 pub(super) const SHORTEST: usize = 3;
-/// Fragments of one pattern.
+/// Maximum number of fragments of one pattern.
 const MOST: usize = 64;
 
-/// The fragments of a pattern, in lower case. None: it matches lines that share no word of
+/// The fragments of a pattern, in lower case. None: the pattern matches lines that share no word of
 /// [`SHORTEST`] bytes.
 pub(super) fn fragments(pattern: &str) -> Option<Vec<String>> {
     let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(pattern).ok()?;
@@ -16,7 +16,7 @@ pub(super) fn fragments(pattern: &str) -> Option<Vec<String>> {
     found.into_iter().map(|fragment| String::from_utf8(fragment).ok()).collect()
 }
 
-/// Words of which one stands in everything that `hir` matches.
+/// Words, at least one of which is in every text that `hir` matches.
 fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     match hir.kind() {
         HirKind::Capture(group) => required(&group.sub),
@@ -59,7 +59,7 @@ fn in_row(parts: &[Hir]) -> Option<Vec<Vec<u8>>> {
     found.into_iter().filter(|words| shortest(words) >= SHORTEST).max_by_key(shortest)
 }
 
-/// What a part that matches one word, in any case, matches.
+/// The word that a part matches, in lower case; None if the part matches several words.
 fn literal(part: &Hir) -> Option<Vec<u8>> {
     match part.kind() {
         HirKind::Literal(literal) => Some(literal.0.to_ascii_lowercase()),
@@ -109,10 +109,10 @@ mod tests {
         }
     }
 
-    /// The rows of this program have fragments of their own, chosen by hand: what their patterns
-    /// give must hold for their examples as well.
+    /// The rows of this program have fragments of their own, chosen by hand. The fragments from
+    /// their patterns must hold for their examples as well.
     #[test]
-    fn what_the_patterns_of_the_catalogue_give_stands_in_its_examples() {
+    fn fragments_from_catalogue_patterns_occur_in_examples() {
         let mut seen = 0;
         for row in crate::catalogue().rows() {
             for pattern in &row.patterns {

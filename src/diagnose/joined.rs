@@ -11,10 +11,10 @@ use regex::bytes::Regex;
 use super::prefixes::prefix;
 use text::pattern::compile;
 
-/// Parts of a line that are read: the first and the last half of them.
+/// Maximum number of parts of a line that are read: the first half and the last half of them.
 const MOST_PARTS: usize = 256;
 
-/// The lines of one line; none, where it is one.
+/// The lines that one line holds; None if it holds only one.
 pub(super) fn parts(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let parts = unescaped(line).or_else(|| unglued(line))?;
     let surplus = parts.len().saturating_sub(MOST_PARTS);
@@ -35,7 +35,7 @@ fn unglued(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     if cuts.is_empty() {
         return None;
     }
-    // What stands before the rank of the first part is the prefix of all.
+    // The text before the rank of the first part is the prefix of all parts.
     let outer = marks.first().filter(|mark| **mark < own.len()).copied().unwrap_or(own.len());
     let (outer, _) = line.split_at_checked(outer)?;
     let ends = cuts.iter().copied().skip(1).chain([line.len()]);
@@ -46,8 +46,8 @@ fn unglued(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(parts)
 }
 
-/// The lines of a traceback that stands in one line, as JSON and `repr` write it. A logger that
-/// writes it as a warning has caught the exception.
+/// The lines of a traceback that JSON or `repr` wrote into one line. A logger that writes the
+/// traceback as a warning has caught the exception.
 fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     const HEAD: &[u8] = b"Traceback (most recent call last):";
     let at = memmem::find_iter(line, HEAD).find(|at| line.get(at + HEAD.len()) == Some(&b'\\'))?;
@@ -63,7 +63,7 @@ fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
             parts.last_mut()?.push(byte);
             continue;
         }
-        // Quoted twice, each backslash stands twice.
+        // Each backslash is doubled if the text was quoted twice.
         while bytes.next_if_eq(&b'\\').is_some() {}
         match bytes.peek() {
             Some(b'n') => {
@@ -74,7 +74,7 @@ fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
             _ => parts.last_mut()?.push(byte),
         }
     }
-    // What stands before a head in its line is not of its traceback.
+    // The text before a head in the same line is not part of its traceback.
     let cut = |part: Vec<u8>| match memmem::find(&part, HEAD).map(|at| part.split_at(at)) {
         Some((before, head)) if !before.is_empty() => vec![before.to_vec(), head.to_vec()],
         _ => vec![part],

@@ -1,9 +1,9 @@
-//! What the launcher knows of a job's end, beside what its logs say.
+//! Facts that the launcher knows about a job's end, beside the content of its logs.
 //!
-//! The two streams of a rank are two files, and nothing in them says which line of one came
-//! before a line of the other. So no line of a stream counts as progress after a line of the
-//! other one. What needs no order decides instead: how each rank ended, and what the launcher saw
-//! the ranks survive while they ran, when it read both streams as they came.
+//! The two streams of a rank are two files, and nothing in them gives the order of lines from
+//! different streams. So no line of a stream counts as progress after a line of the other stream.
+//! Facts that need no order decide instead: the end of each rank, and the problems that the
+//! launcher saw the ranks survive while they ran, when it read both streams as they arrived.
 
 use std::collections::BTreeSet;
 
@@ -15,19 +15,19 @@ use super::rows::Role;
 use super::scan::Scanned;
 use text::rank::GlobalRank;
 
-/// Survived troubles that are kept of one attempt.
+/// Maximum number of survived problems that are kept of one attempt.
 const MOST_SURVIVED: usize = 256;
-/// Characters of their lines.
+/// Maximum number of characters kept of each line of a survived problem.
 const WORDS: usize = 200;
 
-/// A trouble that would be a cause if its program had not gone on.
+/// A problem that would be a cause if its program had not gone on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survived {
     /// A row of the catalogue.
     pub id: String,
     /// Global rank.
     pub rank: Option<u32>,
-    /// The beginning of its line.
+    /// The beginning of the line.
     pub text: String,
 }
 
@@ -40,30 +40,31 @@ pub struct Recorded {
     pub line: u64,
 }
 
-/// What is known of the end of one attempt.
+/// Facts that are known about the end of one attempt.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Words that name a trouble are one, since there is a failure to explain.
+    /// A line that mentions a problem counts as evidence, because the job is known to have failed.
     pub has_failed: bool,
-    /// The logs are no excerpts: how they end says nothing.
+    /// The logs are no excerpts, so the last line of a log has no special meaning.
     pub is_whole: bool,
-    /// It ended well, or was stopped from outside: nothing in its own logs is a cause.
+    /// The attempt ended well, or was stopped from outside: nothing in its own logs is a cause.
     pub blameless: bool,
-    /// No rank has failed so far. What some code caught, its program survived; what no code
-    /// caught may be why a rank hangs at its end.
+    /// No rank has failed so far. Programs survived the exceptions that some code caught. An
+    /// exception that no code caught may be the reason why a rank hangs at its end.
     pub unended: bool,
-    /// An exception of a rank that ended with code 0 was survived, whatever follows it in its log.
+    /// Ranks that ended with code 0: they survived their exceptions, whatever follows in their
+    /// logs.
     pub ended_well: BTreeSet<GlobalRank>,
-    /// The ranks that failed, the first one first; those that were stopped because of it last.
+    /// The ranks that failed, the first one first. Ranks that were stopped because of it come last.
     pub failed: Vec<GlobalRank>,
     pub survived: Vec<Survived>,
     pub recorded: Option<Recorded>,
-    /// The numbers of logs that say nothing beside what the kernel did.
+    /// The numbers of logs whose evidence does not count, because the recorded end explains more.
     pub unheard: BTreeSet<usize>,
 }
 
 impl Known {
-    /// Marks as survived what is known to have been.
+    /// Marks the evidence that is known to have been survived.
     pub(super) fn settle(&self, catalogue: &Catalogue, logs: &mut [Scanned]) {
         for (number, log) in logs.iter_mut().enumerate() {
             let unheard = self.unheard.contains(&number);
@@ -80,7 +81,7 @@ impl Known {
 
     fn is_survived(&self, catalogue: &Catalogue, one: &Evidence) -> bool {
         let Some(row) = catalogue.row(one.row) else { return false };
-        // Of a row each rank has one piece of evidence; of exceptions without a row, one of each
+        // Each rank has one piece of evidence per row; for exceptions without a row, one per
         // message.
         let alike = |text: &str| {
             catalogue.user_exception() != Some(one.row) || beginning(&one.text) == text
@@ -91,13 +92,14 @@ impl Known {
     }
 }
 
-/// Whether a trouble that would be a cause has ended no process so far.
+/// Whether a problem that would be a cause has ended no process so far.
 fn is_caught(catalogue: &Catalogue, one: &Evidence) -> bool {
     let row = catalogue.row(one.row);
     !one.uncaught && row.is_some_and(|row| row.role == Role::Root && !row.stream.is_record())
 }
 
-/// What the ranks survived of these findings, for [`Known::survived`] of a later diagnosis.
+/// The problems among these findings that the ranks survived, for [`Known::survived`] of a later
+/// diagnosis.
 pub fn survived(catalogue: &Catalogue, findings: &[Evidence]) -> Vec<Survived> {
     let roots = findings.iter().filter(|one| one.fate.survived).filter_map(|one| {
         let row = catalogue.row(one.row).filter(|row| row.role == Role::Root)?;

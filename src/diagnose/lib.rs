@@ -1,15 +1,15 @@
-//! What failed, from what a job's processes wrote: one root cause, or the word that none is visible.
+//! The cause of a job's failure, from the output of its processes: one root cause, or the statement that none is
+//! visible.
 //!
-//! Owns the catalogue of failures (data: `catalogue.toml`, one row per failure; a profile may add
-//! rows) and the rules by which one line of many is the cause. Takes the bytes of logs, in pieces of any size
-//! ([`LogScan`]); gives a [`Diagnosis`]. Reads no file and no clock, and keeps a bounded part of
-//! what passes, so that a log of any size can be read. A line without a row is never a cause by
-//! itself, whatever words it holds. An exception without a row is one (`user_exception`), where
-//! nothing shows that it was caught or survived.
+//! Owns the catalogue of failures (data: `catalogue.toml`, one row per failure; a profile may add rows) and the rules
+//! that choose one line of many as the cause. Takes the bytes of logs, in pieces of any size ([`LogScan`]); gives a
+//! [`Diagnosis`]. Reads no file and no clock. Keeps a bounded part of the input, so that a log of any size can be
+//! read. A line without a row is never a cause by itself, whatever words it holds. An exception without a row is a
+//! cause (`user_exception`) if nothing shows that it was caught or survived.
 //!
-//! A byte goes this way: `lines` (whole lines) → `matcher` (rows whose fragment stands in the
-//! line) → `prefixes` (who wrote it, when) → `blocks` (tracebacks) → `scan` (evidence) → `run`
-//! (what of it was survived) → `candidates` (what may be it) → `select` (the cause).
+//! Path of a byte: `lines` (whole lines) → `matcher` (rows whose fragment is in the line) → `prefixes` (the writer,
+//! the time) → `blocks` (tracebacks) → `scan` (evidence) → `run` (evidence that was survived) → `candidates`
+//! (possible causes) → `select` (the cause).
 
 #![deny(unsafe_code)]
 

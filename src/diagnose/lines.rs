@@ -1,14 +1,14 @@
 //! Whole lines from pieces of any size.
 //!
-//! A carriage return ends a piece of a line as well: progress bars are one line of many pieces.
+//! A carriage return also ends a piece of a line: a progress bar is one line of many pieces.
 
-/// A longer line is read as several. Bounds the memory that a log without line ends takes.
+/// A longer line is read as several lines. Bounds the memory that a log without line ends takes.
 pub(super) const LONGEST: usize = 64 * 1024;
 
 /// Bytes of a name or of words that are kept from a line.
 pub(super) const LONGEST_PART: usize = 300;
 
-/// A part of a line, cut where it is too long for what a log may make the program keep.
+/// A part of a line, cut to [`LONGEST_PART`] bytes so that a log cannot make the program keep more.
 pub(super) fn kept(part: &[u8]) -> String {
     String::from_utf8_lossy(part.get(..LONGEST_PART).unwrap_or(part)).into_owned()
 }
@@ -19,7 +19,7 @@ pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
     /// Counts line feeds, from 1: the number that an editor shows.
     pub(super) number: u64,
-    /// Of its first byte in the log.
+    /// Offset of the first byte in the log.
     pub(super) offset: u64,
 }
 
@@ -68,12 +68,13 @@ impl Lines {
         }
     }
 
-    /// Line feeds, and the line after the last of them if it holds anything.
+    /// Number of line feeds, plus one if text follows the last of them.
     pub(super) fn count(&self, last: &[u8]) -> u64 {
         self.number - u64::from(matches!(last.last(), None | Some(b'\n')))
     }
 
-    /// Bytes are missing from here on, and `line_feeds` among them. Gives what stands before.
+    /// Records that bytes are missing from here on, with `line_feeds` among them. Gives the line
+    /// before the gap.
     pub(super) fn skip(&mut self, bytes: u64, line_feeds: u64, each: impl FnMut(Line<'_>)) {
         self.finish(each);
         self.offset += bytes;
@@ -81,7 +82,7 @@ impl Lines {
         self.broken = true;
     }
 
-    /// Gives the last line, which no line end closes.
+    /// Gives the last line, which has no line end.
     pub(super) fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
         if !self.unfinished.is_empty() && !self.broken {
             each(Line { bytes: &self.unfinished, number: self.number, offset: self.offset });

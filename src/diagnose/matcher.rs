@@ -1,6 +1,6 @@
 //! Finds the rows of a line: first by fragments, in one pass, then by patterns.
 //!
-//! Most lines of a log hold no fragment and cost that pass only.
+//! Most lines of a log hold no fragment and cost only that pass.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use super::lines::kept;
 use super::rows::{Flaw, Row, RowIndex};
 use text::pattern::compile;
 
-/// What makes a line worth reading besides the rows.
+/// Fragments besides those of the rows that make a line worth reading.
 const STRUCTURE: &[&str] = &[
     "traceback (most recent call last)",
     "file \"",
@@ -27,18 +27,18 @@ const STRUCTURE: &[&str] = &[
     "assertionerror",
 ];
 
-/// A launcher begins: what stands above belongs to an earlier run in the same file.
+/// A launcher begins: the lines above belong to an earlier run in the same file.
 const STARTS: &[&str] = &[
     "setting omp_num_threads environment variable",
     "starting elastic_operator with launch configs",
     "using nproc_per_node=",
 ];
 
-/// A launcher says that its job has failed and that it ends: what stands below is of what still
-/// ends, or of another program.
+/// A launcher reports that its job has failed and that the launcher ends. The lines below come from
+/// processes that are still ending, or from another program.
 const ENDS: &[&str] = &["childfailederror", "exits with return code = "];
 
-/// A run says that it is done.
+/// A run reports that it is done.
 const DONE: &[&str] = &[
     "training completed",
     "training complete",
@@ -54,7 +54,7 @@ const DONE: &[&str] = &[
     "train_runtime",
 ];
 
-/// What one fragment stands for.
+/// The meaning of one fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Row(RowIndex),
@@ -64,7 +64,7 @@ enum Owner {
     Done,
 }
 
-/// What a line holds.
+/// Content of a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// In the order of the catalogue.
@@ -72,12 +72,12 @@ pub(super) struct Found {
     pub(super) start: bool,
     pub(super) end: bool,
     pub(super) done: bool,
-    /// Where the first fragment of a row ends.
+    /// End of the first fragment of a row.
     pub(super) at: usize,
 }
 
-/// The patterns of one row, compiled. A pattern that does not compile matches nothing; a test
-/// names it.
+/// The patterns of one row, compiled. A pattern that does not compile matches nothing; a test names
+/// such a pattern.
 #[derive(Debug, Default)]
 struct Compiled {
     patterns: Vec<Regex>,
@@ -118,7 +118,7 @@ impl Matcher {
         let automaton = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
-            // It is kept while a job runs: a DFA takes 8 MB more.
+            // The automaton is kept while a job runs: a DFA takes 8 MB more.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(&fragments)?;
         let compiled = rows.iter().map(|_| OnceLock::new()).collect();
@@ -130,7 +130,7 @@ impl Matcher {
         self.fragments.as_ref().is_some_and(|fragments| fragments.is_match(line))
     }
 
-    /// What a line holds.
+    /// Finds the rows and the signs in a line.
     pub(super) fn find(&self, rows: &[Row], line: &[u8]) -> Found {
         let mut found = Found::default();
         let Some(fragments) = &self.fragments else { return found };
@@ -170,7 +170,7 @@ impl Matcher {
         })
     }
 
-    /// What the named groups of the first pattern that matches hold.
+    /// The text that the named groups of the first matching pattern match.
     pub(super) fn captures(
         &self,
         index: RowIndex,

@@ -1,8 +1,8 @@
-//! What stands before a line's own words: who wrote it, and when.
+//! Prefixes of lines: the writer and the time.
 //!
 //! Launchers, Ray, Slurm and kubectl put the writer before each line; loggers put time and level
-//! there. Prefixes of the first kind are taken off, since a pattern must match whoever wrote the
-//! line. Headers of loggers stay for the patterns and are only skipped to find tracebacks.
+//! there. Prefixes of the first kind are removed, since a pattern must match lines of every writer.
+//! Headers of loggers stay for the patterns and are only skipped to find tracebacks.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -13,24 +13,24 @@ use regex::bytes::{Captures, Regex};
 use super::lines::kept;
 use text::pattern::compile;
 
-/// When a line was written. Logs often leave the year out, so two runs that meet at New Year are
-/// in the wrong order.
+/// The time of a line. Logs often omit the year, so two runs around New Year are in the wrong
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Time {
-    /// The line names its zone. Otherwise the time is that of an unknown place.
+    /// The line names its zone. Otherwise the zone is unknown.
     pub(super) utc: bool,
-    /// Since the beginning of the year.
+    /// Nanoseconds since the beginning of the year.
     pub(super) nanoseconds: u64,
 }
 
 impl Time {
-    /// Whether this is not after `other`; none where the two cannot be compared.
+    /// Whether this time is not after `other`; None if the two cannot be compared.
     pub(super) fn is_until(self, other: Time) -> Option<bool> {
         (self.utc == other.utc).then_some(self.nanoseconds <= other.nanoseconds)
     }
 }
 
-/// What a logger thought of its line.
+/// The level that a logger gave its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     /// A warning, or less.
@@ -43,21 +43,21 @@ pub(super) enum Level {
 /// A line without its prefix.
 #[derive(Debug)]
 pub(super) struct Peeled<'a> {
-    /// For patterns: without prefix and colours.
+    /// Text for patterns: without prefix and colours.
     pub(super) text: Cow<'a, [u8]>,
-    /// Where a logger's header ends in `text`.
+    /// End of a logger's header in `text`.
     pub(super) body: usize,
-    /// The prefix as a whole: lines of one writer have the same.
+    /// The prefix as a whole, which is the same for all lines of one writer.
     pub(super) writer: Vec<u8>,
     pub(super) rank: Option<u32>,
     pub(super) node: Option<String>,
-    /// The prefix begins with the number of a task: `srun --label`.
+    /// The prefix begins with the number of a task, as `srun --label` writes it.
     pub(super) of_task: bool,
     pub(super) time: Option<Time>,
     pub(super) level: Level,
 }
 
-/// The prefixes, each with the bytes that it may begin with: most lines need no pattern.
+/// A prefix with the bytes that it may begin with: most lines need no pattern.
 struct Prefix {
     first: &'static [u8],
     pattern: &'static str,
@@ -81,7 +81,7 @@ const PREFIXES: &[Prefix] = &[
         first: b"(",
         pattern: r"^\([\w.:<>-]*(?: ?rank=(?P<rank>\d+))? ?(?:pid=\d+)(?:, ip=(?P<node>[0-9a-fA-F.:]+))?\) ?",
     },
-    // Ray's own daemons, as its driver shows them.
+    // Ray's own daemons, in the form that its driver shows.
     Prefix {
         first: b"(",
         pattern: r"^\((?:raylet|gcs_server|autoscaler)(?:, ip=(?P<node>[0-9a-fA-F.:]+))?\) ?",
@@ -95,7 +95,7 @@ const PREFIXES: &[Prefix] = &[
     },
     // mpirun --tag-output
     Prefix { first: b"[", pattern: r"^\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err|diag)>: ?" },
-    // pdsh and DeepSpeed's launcher over ssh; hosts by their usual names only, since `Error: ` is
+    // pdsh and DeepSpeed's launcher over ssh. Only usual names of hosts match, since `Error: ` is
     // no host.
     Prefix { first: b"123456789", pattern: r"^(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): ?" },
     Prefix {
@@ -104,7 +104,7 @@ const PREFIXES: &[Prefix] = &[
     },
     // docker compose
     Prefix { first: LOWER, pattern: r"^(?P<node>[a-z][\w.-]*[-_]\d{1,5}) +\| " },
-    // stdout and stderr as the container runtime keeps them
+    // stdout and stderr in the form that the container runtime keeps
     Prefix { first: b"s", pattern: r"^std(?:out|err) [FP] " },
 ];
 
@@ -123,16 +123,16 @@ const HEADERS: &[&str] = &[
 /// Warnings that Python prints with file and line before them.
 const WARNINGS: &str = r"^[^ ]{0,300}:\d+: \w*Warning: ";
 
-/// Times anywhere near the beginning of a line.
+/// Forms of times near the beginning of a line.
 const TIMES: &[&str] = &[
     r"\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d\b)?",
     r"^\[?[IWEFD](?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?",
     r"^[A-Z]+ (?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)",
 ];
 
-/// How many bytes of a line may hold its time.
+/// Number of first bytes of a line that may hold its time.
 const TIME_WITHIN: usize = 120;
-/// The same with the prefixes before it.
+/// Like [`TIME_WITHIN`], with the prefixes before the time.
 pub(super) const DATED_WITHIN: usize = 2 * TIME_WITHIN;
 
 struct Patterns {
@@ -153,7 +153,7 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
     }
 });
 
-/// Who wrote a line, as [`peel`] tells it, without reading the rest.
+/// The writer of a line, as [`peel`] gives it, without reading the rest.
 pub(super) fn writer(line: &[u8]) -> Vec<u8> {
     const FIRST: &[u8] = b"[(># 0123456789\x1b";
     if line.first().is_some_and(|first| FIRST.contains(first) || LOWER.contains(first)) {
@@ -163,12 +163,12 @@ pub(super) fn writer(line: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The prefixes of a line: who wrote it.
+/// The prefixes of a line, which name the writer.
 pub(super) fn prefix(line: &[u8]) -> &[u8] {
     line.get(..prefixes(line).length).unwrap_or_default()
 }
 
-/// Takes the prefixes off.
+/// Removes the prefixes.
 pub(super) fn peel(line: &[u8]) -> Peeled<'_> {
     let mut text = without_colours(line);
     let Prefixes { length, writer, rank, node, stamp } = prefixes(&text);
@@ -180,12 +180,12 @@ pub(super) fn peel(line: &[u8]) -> Peeled<'_> {
         && writer.contains(&b':')
         && node.is_none();
     let (body, level) = header(&text);
-    // The stamp names its zone, which the line's own time may not.
+    // The stamp names its zone; the line's own time may not.
     let time = stamp.or_else(|| time(&text));
     Peeled { body, writer, rank, node, of_task, time, level, text }
 }
 
-/// What the prefixes of a line say.
+/// Content of the prefixes of a line.
 #[derive(Debug, Default)]
 struct Prefixes {
     length: usize,
@@ -197,7 +197,7 @@ struct Prefixes {
 
 fn prefixes(text: &[u8]) -> Prefixes {
     let mut all = Prefixes::default();
-    // A line may have several: kubectl's before torchrun's.
+    // A line may have several prefixes: kubectl's before torchrun's.
     for _ in 0..4 {
         let rest = text.get(all.length..).unwrap_or_default();
         let Some((taken, found)) = PATTERNS.prefixes.iter().find_map(|(first, pattern)| {
@@ -238,7 +238,7 @@ fn header(text: &[u8]) -> (usize, Level) {
         Some((end, level))
     });
     found.unwrap_or_else(|| {
-        // NCCL has no other level for its errors.
+        // NCCL has no other level for errors.
         if memmem::find(text, b" NCCL WARN ").is_some() || text.starts_with(b"NCCL WARN ") {
             return (0, Level::Error);
         }
@@ -255,7 +255,7 @@ fn word(groups: &Captures<'_>, name: &str) -> Option<String> {
     Some(kept(groups.name(name)?.as_bytes()))
 }
 
-/// Whether a line may hold a time where [`peel`] looks for one.
+/// Whether a line may hold a time in the part that [`peel`] searches.
 pub(super) fn may_be_dated(line: &[u8]) -> bool {
     let head = line.get(..DATED_WITHIN).unwrap_or(line);
     let digit = |at: usize| head.get(at).is_some_and(u8::is_ascii_digit);
@@ -265,7 +265,8 @@ pub(super) fn may_be_dated(line: &[u8]) -> bool {
 }
 
 fn time(text: &[u8]) -> Option<Time> {
-    /// Of a leap year: a log without a year is not off by a day from one with it.
+    /// Days of a leap year, so that a log without a year is not off by a day from a log with a
+    /// year.
     const DAYS_BEFORE: [u64; 12] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335];
     const SECOND: u64 = 1_000_000_000;
     let text = text.get(..TIME_WITHIN).unwrap_or(text);
@@ -280,7 +281,7 @@ fn time(text: &[u8]) -> Option<Time> {
             digits.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'))
         });
         let zone = groups.name("zone").map(|zone| zone.as_bytes());
-        // The first of January is day 1, so that no zone leads below 0.
+        // The first of January is day 1, so that no zone makes the time negative.
         let seconds = seconds.checked_add_signed(-zone.map_or(0, east))?;
         Some(Time { utc: zone.is_some(), nanoseconds: seconds * SECOND + fraction })
     })

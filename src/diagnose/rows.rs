@@ -1,4 +1,4 @@
-//! A row of the catalogue: what it says of a line, and in which words.
+//! A row of the catalogue: its statement about a line, and the words of that statement.
 
 use std::fmt;
 
@@ -10,27 +10,27 @@ use verdict::{Owner, Retry};
 /// The row for an exception that no other row explains. Its evidence comes from tracebacks.
 pub(super) const USER_EXCEPTION: &str = "user_exception";
 
-/// The rows of ranks that gave up a wait for another one. Who that was is the cause, where it is known.
+/// The rows of ranks that gave up waiting for another rank. The awaited rank is the cause, if it is known.
 pub const GIVEN_UP: &[&str] = &["watchdog_timeout", "store_timeout"];
 
-/// The rows of what a stop by the launcher makes ranks, shells and engines say.
+/// The rows of lines that ranks, shells and engines write when the launcher stops them.
 pub(super) const ENDED_BY_SIGNAL: &[&str] = &["term_external", "worker_sigkill"];
 
-/// What a line of a row says about the end of the job.
+/// The statement of a line about the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Why the job failed.
+    /// The cause of the failure.
     Root,
     /// A consequence of a failure elsewhere, and so a sign that something failed.
     Cascade,
-    /// Supports another cause; is none by itself.
+    /// Supports another cause; is no cause by itself.
     Confirmation,
     /// Says nothing about the end: advice, warnings, retries.
     Context,
 }
 
-/// Where a cause lies.
+/// The domain of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Domain {
@@ -43,7 +43,7 @@ pub enum Domain {
     Sched,
 }
 
-/// Where the lines of a row come from.
+/// The source of the lines of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stream {
@@ -53,12 +53,12 @@ pub enum Stream {
     Scheduler,
     /// Events of the platform: `kubectl describe`, `kubectl get events`.
     Event,
-    /// The statement of a launcher about how a process ended.
+    /// The statement of a launcher about the end of a process.
     Exit,
 }
 
 impl Stream {
-    /// Whether the writer knows that something ended, and did not merely report an error.
+    /// Whether the writer knows that something ended, rather than merely reporting an error.
     pub(super) fn is_record(self) -> bool {
         matches!(self, Stream::Kernel | Stream::Scheduler | Stream::Exit)
     }
@@ -75,52 +75,52 @@ pub struct Row {
     pub retry: Retry,
     #[serde(default)]
     pub stream: Stream,
-    /// Yields to every root that is not weak, wherever that stands.
+    /// Yields to every root that is not weak, before or after it.
     #[serde(default)]
     pub weak: bool,
-    /// A root only where no other stands before it; otherwise a consequence of that one.
+    /// A root only if it is the first one; otherwise a consequence of the root before it.
     #[serde(default)]
     pub first_only: bool,
-    /// A root only where there is no other, not even in a warning: what failed before was
-    /// swallowed. Otherwise a consequence of that one.
+    /// A root only if there is no other, not even in a warning: an earlier failure was swallowed. Otherwise a
+    /// consequence of the other root.
     #[serde(default)]
     pub last_resort: bool,
-    /// Lower-case ASCII. A line of this row holds one of them, in any case.
+    /// Lower-case ASCII. A line of this row holds at least one of the fragments, in any case.
     #[serde(default)]
     pub fragments: Vec<String>,
-    /// One of these matches a line of this row; none given: the fragment is enough.
+    /// A line of this row matches at least one of these patterns. Without patterns, the fragment is enough.
     #[serde(default)]
     pub patterns: Vec<String>,
     /// None of these matches a line of this row.
     #[serde(default)]
     pub except: Vec<String>,
-    /// Ends of paths. A line of this row ends a traceback whose innermost frame lies in one of
-    /// these files; for an exception whose words are those of many failures.
+    /// Ends of paths. A line of this row ends a traceback whose innermost frame lies in one of these files. Meant for
+    /// exceptions whose words are shared by many failures.
     #[serde(default)]
     pub raised_in: Vec<String>,
-    /// Ids whose evidence above a line of this row is void: the trouble is over.
+    /// Ids whose evidence above a line of this row is void: the problem is over.
     #[serde(default)]
     pub clears: Vec<String>,
-    /// Consequences of this row: where one of them is the cause by what else is known, a warning
-    /// of this row above it, of the same rank, is the cause instead.
+    /// Consequences of this row. If one of them would be the cause, a warning of this row above it, from the same
+    /// rank, is the cause instead.
     #[serde(default)]
     pub leads_to: Vec<String>,
-    /// What happened, in one sentence; `{name}` is what the group of that name matched.
+    /// Description of the failure, in one sentence. `{name}` stands for the match of the group of that name.
     pub cause: Text,
     pub remedy: Text,
     /// Lines of this row, for tests.
     #[serde(default)]
     pub matches: Vec<String>,
-    /// Lines that look like it and are none, for tests.
+    /// Lines that look similar and do not belong to this row, for tests.
     #[serde(default)]
     pub differs: Vec<String>,
 }
 
-/// A row by its place in the catalogue.
+/// A row, by its place in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowIndex(pub(super) usize);
 
-/// Why a catalogue cannot be used.
+/// The reason why a catalogue cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Flaw {
     #[error("{0}")]
@@ -137,7 +137,7 @@ impl Flaw {
     }
 }
 
-/// `text` with what was matched in place of `{name}`; an ellipsis where nothing was.
+/// `text` with the matched words in place of `{name}`; an ellipsis if nothing was matched.
 pub fn filled(text: &Text, captures: &[(String, String)]) -> Text {
     Text::new(filled_in(&text.en, captures), filled_in(&text.zh, captures))
 }

@@ -1,4 +1,4 @@
-//! The evidence of one run, and what of it the program survived.
+//! The evidence of one run, and the part of it that the program survived.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,61 +10,62 @@ use super::prefixes::{Level, Time};
 use super::rows::{Role, Row, RowIndex};
 use text::rank::GlobalRank;
 
-/// Pieces of evidence that are kept of one run. Of a row that has none yet, one more is.
+/// Maximum number of pieces of evidence that are kept of one run. A row without evidence may add
+/// one more.
 const MOST_EVIDENCE: usize = 2048;
-/// The same where many logs are read together.
+/// Like [`MOST_EVIDENCE`], if many logs are read together.
 const MOST_EVIDENCE_OF_MANY: usize = 64;
-/// Logs that keep the larger number.
+/// Number of first logs that may keep the larger number.
 const FEW_LOGS: usize = 8;
-/// Writers of a log that are told apart.
+/// Maximum number of writers of a log that are told apart.
 pub(super) const MOST_WRITERS: usize = 4096;
-/// Progress between two lines of the same row that makes the earlier one a trouble of the past.
+/// Progress between two lines of the same row after which the earlier problem counts as past.
 const SURVIVED_BETWEEN: u64 = 40;
-/// Progress after a line that ends nothing, from which on it is taken for survived.
+/// Progress after which a line that does not end its process counts as survived.
 const WENT_ON: u64 = 3;
-/// The same where something failed later, or where the line is the end of a process in most
-/// logs: what stood in the buffer of its standard output comes below it.
+/// Like [`WENT_ON`], if something failed later, or if the line is the end of a process in most
+/// logs: text from the buffer of its standard output comes below the line.
 const WENT_ON_FOR_LONG: u64 = 200;
-/// Lines of any kind after an exception that say the same as progress.
+/// Lines of any kind after an exception that count as much as progress.
 const FOLLOWED_BY: u64 = 1000;
-/// The same after a line that belongs to no exception.
+/// Like [`FOLLOWED_BY`], after a line that belongs to no exception.
 const TALKED_ON: u64 = 100;
-/// Lines of any kind after one that the log ends with.
+/// Maximum number of lines of any kind after the evidence with which a log ends.
 const ENDS_WITHIN: u64 = 20;
 
 /// A key of evidence within its run.
 pub(super) type Key = u64;
 
-/// One run of a log that is being read: from where its launcher began.
+/// One run of a log that is being read. A run begins at the start of its launcher.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Run {
     most: usize,
-    /// Sorted, so that what one line holds is weighed in the same order each time.
+    /// Sorted, so that evidence from one line is always judged in the same order.
     known: BTreeMap<Key, Evidence>,
     of_row: HashMap<RowIndex, Vec<Key>>,
     /// Evidence that no dated line has followed yet.
     open: Vec<Key>,
     /// Lines of progress since the first evidence.
     pub(super) progress: u64,
-    /// The same of each writer.
+    /// Lines of progress of each writer.
     progress_of: HashMap<u64, u64>,
-    /// Of the last line that says that the run is done, counted by [`Run::close`]'s `seen`.
+    /// Number of the last line that says that the run is done, counted by [`Run::close`]'s `seen`.
     pub(super) done: Option<u64>,
     /// The rank that the launcher names as the first that failed.
     pub(super) blamed: Option<GlobalRank>,
-    /// Where a launcher first says that its job has failed.
+    /// The first line in which a launcher says that its job has failed.
     pub(super) ended: Option<Place>,
 }
 
-/// A run that was read.
+/// A run that was read to its end.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// In the order of the log.
     pub(super) evidence: Vec<Evidence>,
     pub(super) blamed: Option<GlobalRank>,
-    /// Where a launcher first says that its job has failed.
+    /// The first line in which a launcher says that its job has failed.
     pub(super) ended: Option<Place>,
-    /// It may be an attempt before the last one.
+    /// The run may be an attempt before the last one.
     pub(super) doubtful: bool,
     /// A line says that the run is done.
     pub(super) done: bool,
@@ -98,7 +99,7 @@ impl Run {
                 *known = if survived {
                     Evidence { count, ..new }
                 } else {
-                    // The first line is shown; the later ones say more of the end.
+                    // The first line is shown; the later lines say more about the end.
                     let first = known.first;
                     let (text, captures) =
                         (std::mem::take(&mut known.text), std::mem::take(&mut known.captures));
@@ -131,7 +132,7 @@ impl Run {
         self.known.get_mut(&key)
     }
 
-    /// The trouble of a row is over, for that object.
+    /// Removes the evidence of a row for that object: the problem is over.
     pub(super) fn clear(&mut self, row: RowIndex, object: Option<&str>) {
         let Some(keys) = self.of_row.get_mut(&row) else { return };
         let known = &mut self.known;
@@ -147,7 +148,7 @@ impl Run {
         }
     }
 
-    /// Whether a dated line would tell anything.
+    /// Whether a dated line would add information.
     pub(super) fn has_undated(&self) -> bool {
         !self.open.is_empty()
     }
@@ -173,12 +174,12 @@ impl Run {
         self.progress_of.get(&writer).copied().unwrap_or_default()
     }
 
-    /// Whether anything says that the run came to a bad end.
+    /// Whether any evidence shows that the run failed.
     pub(super) fn failed(&self, catalogue: &Catalogue, seen: u64) -> bool {
         self.fates(catalogue, seen).iter().any(|(_, fate)| fate.failure)
     }
 
-    /// Whether it holds what may be a cause.
+    /// Whether the run holds a possible cause.
     pub(super) fn has_root(&self, catalogue: &Catalogue, seen: u64) -> bool {
         self.fates(catalogue, seen).iter().any(|(key, fate)| {
             let row = self.known.get(key).and_then(|one| catalogue.row(one.row));
@@ -186,12 +187,12 @@ impl Run {
         })
     }
 
-    /// From the last line up, since only a failure that was not survived is one.
+    /// Goes from the last line up, since only a failure that was not survived counts.
     fn fates(&self, catalogue: &Catalogue, seen: u64) -> Vec<(Key, Fate)> {
         let mut all: Vec<(&Key, &Evidence)> = self.known.iter().collect();
         all.sort_by_key(|(_, one)| Reverse(one.last_seen));
         let mut fates = Vec::with_capacity(all.len());
-        // The progress before the next failure below, and before those in the same line.
+        // The progress before the next failure below, and before failures in the same line.
         let (mut next, mut here) = (None, None);
         let mut line = None;
         for (key, one) in all {
@@ -221,7 +222,7 @@ impl Run {
         let survived = if record {
             false
         } else if one.uncaught {
-            // A process that ended says nothing more, whatever failed after it.
+            // A process that ended prints nothing more, whatever failed after it.
             done || own >= WENT_ON_FOR_LONG
         } else if ends {
             done || went_on >= WENT_ON_FOR_LONG
@@ -234,12 +235,12 @@ impl Run {
         let last_word = record || own < WENT_ON || went_on < WENT_ON;
         let after = seen.saturating_sub(one.last_seen);
         let quiet = !done && self.progress == one.progress && after <= ENDS_WITHIN;
-        // A warning says that the program goes on, unless it is all that there is.
+        // A warning means that the program goes on, unless the log holds nothing else.
         let at_end = quiet && (one.level != Level::Warning || seen <= ENDS_WITHIN);
         Fate { survived, failure: ends && !survived, last_word, at_end }
     }
 
-    /// `seen`: the lines of the log up to here.
+    /// `seen`: number of lines of the log up to here.
     pub(super) fn close(mut self, catalogue: &Catalogue, seen: u64) -> Ended {
         let fates = self.fates(catalogue, seen);
         let known = &mut self.known;
@@ -251,7 +252,7 @@ impl Run {
     }
 }
 
-/// What makes two lines one piece of evidence.
+/// Lines with the same key are one piece of evidence.
 pub(super) fn key(row: RowIndex, rank: Option<GlobalRank>, words: &str) -> Key {
     hash(&(row, rank, words))
 }

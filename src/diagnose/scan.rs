@@ -1,4 +1,4 @@
-//! Reads one log and keeps what it says of the end.
+//! Reads one log and keeps its statements about the end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,41 +17,41 @@ use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
 use text::rank::GlobalRank;
 
-/// Runs of one stream that are kept side by side.
+/// Maximum number of overlapping runs of one stream that are kept.
 const MOST_BESIDE: usize = 64;
-/// Lines of any writer after a part of a block in which another may come.
+/// Lines of any writer after a part of a block in which another part may come.
 const NEAR_A_BLOCK: u64 = 400;
-/// Lines of any writer between what happened and the dump of the stack that belongs to it.
+/// Lines of any writer between a failure and the dump of the stack that belongs to it.
 const NEAR_A_DUMP: u64 = 40;
-/// Bytes at the end of a log that are kept for people.
+/// Bytes at the end of a log that are kept for display.
 const TAIL: usize = 8 * 1024;
 
-/// What is known of a log before it is read.
+/// Facts that are known about a log before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
-    /// Its path as it was given; `-` for standard input.
+    /// Path of the log as it was given; `-` for standard input.
     pub name: String,
-    /// Whose log it is, where it belongs to one rank.
+    /// The rank that wrote the log, if the log belongs to one rank.
     pub rank: Option<GlobalRank>,
     pub node: Option<Node>,
 }
 
-/// What is left of a log that was read.
+/// The result of reading a log.
 #[derive(Debug)]
 pub struct Scanned {
     pub origin: Origin,
-    /// More than one where several logs stand in one stream.
+    /// Several runs if one stream holds several logs.
     pub(super) runs: Vec<Ended>,
     /// The last bytes of the log.
     tail: Vec<u8>,
-    /// Line feeds; a last line without one counts as well.
+    /// Number of line feeds; a last line without a line feed counts as well.
     pub lines: u64,
     pub bytes: u64,
 }
 
 impl Scanned {
-    /// Leaves out what a stop of the job by its launcher made processes say of their end. `stop`: when it began, as
-    /// for [`LogScan::feed_live`].
+    /// Removes the statements of processes about their end if a stop of the job by its launcher caused them. `stop`:
+    /// start of the stop, as for [`LogScan::feed_live`].
     pub fn leave_out_stop(&mut self, catalogue: &Catalogue, stop: Duration) {
         let stop = time(stop);
         let is_of_stop = |one: &Evidence| {
@@ -71,7 +71,7 @@ impl Scanned {
             && let Some(end) = tail.iter().position(|byte| matches!(byte, b'\n' | b'\r'))
             && end + 1 < tail.len()
         {
-            // The first line is not whole; where it is the only one, its end is what there is.
+            // The first line is not whole. If it is the only line, its end is kept.
             tail = tail.get(end + 1..).unwrap_or_default();
         }
         let lines = tail.split(|byte| matches!(byte, b'\n' | b'\r'));
@@ -83,15 +83,15 @@ impl Scanned {
     }
 }
 
-/// One who writes lines of the log, known by the prefix.
+/// A writer of lines of the log, identified by the prefix.
 #[derive(Debug, Default, Clone)]
 struct Writer {
     blocks: Blocks,
-    /// The chain of exceptions has its evidence already.
+    /// The chain of exceptions already has its evidence.
     explained: bool,
-    /// The evidence whose dump of the stack may follow, until that line.
+    /// The evidence whose dump of the stack may follow, and the last line until which it may.
     dumped: Option<(Key, u64)>,
-    /// Of the row of torchrun's table that is being read.
+    /// The rank of the row of torchrun's table that is being read.
     table_rank: Option<u32>,
     blames: bool,
 }
@@ -99,7 +99,7 @@ struct Writer {
 /// A log that is being read: one stream, or the streams of one process.
 #[derive(Debug, Clone)]
 pub struct LogScan<'c> {
-    /// By the number of the log that each is.
+    /// The lines of each stream, by the number of its log.
     streams: BTreeMap<usize, Lines>,
     reader: Reader<'c>,
     tail: Vec<u8>,
@@ -109,32 +109,31 @@ pub struct LogScan<'c> {
 #[derive(Debug, Clone)]
 struct Reader<'c> {
     catalogue: &'c Catalogue,
-    /// Whose line is read.
+    /// Number of the log whose line is read.
     log: usize,
-    /// When the line was read from the process, where it is read while the process runs.
+    /// Time at which the line was read from its process, if it is read while the process runs.
     arrived: Option<Time>,
-    /// The line of the log that holds all lines that are read: a record of an exception that
-    /// ended its process.
+    /// The line of the log that holds all lines being read: a record of an exception that ended its process.
     record: Option<u64>,
     origin: Origin,
-    /// By what their prefix hashes to.
+    /// The writers, by the hash of their prefix.
     writers: HashMap<u64, Writer>,
     run: Run,
     /// Runs of other nodes, which overlap with this one in time.
     beside: Vec<Run>,
     /// The last run before this one, if it failed.
     earlier: Option<Run>,
-    /// No times tell whether that is an attempt before this one or another node's.
+    /// No times show whether the earlier run is a previous attempt or another node's run.
     untold: bool,
     seen: u64,
     near_a_block: u64,
     last_progress: u64,
-    /// The head of the last line that holds a time; empty: none. Most are never read.
+    /// The head of the last line that holds a time; empty: no line does. Most heads are never parsed.
     dated: Vec<u8>,
 }
 
 impl<'c> LogScan<'c> {
-    /// `log`: its number among those that are read for one diagnosis.
+    /// `log`: number of the log among the logs of one diagnosis.
     pub fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> LogScan<'c> {
         let reader = Reader {
             catalogue,
@@ -160,21 +159,20 @@ impl<'c> LogScan<'c> {
         }
     }
 
-    /// Takes the next bytes. Where they are cut changes nothing.
+    /// Takes the next bytes. The cuts between calls change nothing.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.feed_stream(self.reader.log, bytes);
     }
 
-    /// Takes the next bytes of one stream of a process that runs. `log`: the number of the log
-    /// that the stream is. `arrived`: since any moment that all logs share.
+    /// Takes the next bytes of one stream of a running process. `log`: number of the log that holds the stream.
+    /// `arrived`: time since a moment that all logs share.
     pub fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
         self.reader.arrived = Some(time(arrived));
         self.feed_stream(log, bytes);
     }
 
-    /// Takes what a record says of the exception that ended its process, in the form in which
-    /// Python prints one. `line`: where the record stands in its log. `arrived`: as for
-    /// [`LogScan::feed_live`].
+    /// Takes the record of the exception that ended a process, in the form in which Python prints an exception.
+    /// `line`: the line of the record in its log. `arrived`: as for [`LogScan::feed_live`].
     pub fn feed_record(&mut self, log: usize, line: u64, arrived: Option<Duration>, text: &str) {
         self.reader.arrived = arrived.map(time);
         self.reader.record = Some(line);
@@ -183,7 +181,7 @@ impl<'c> LogScan<'c> {
         self.reader.record = None;
     }
 
-    /// Bytes of that stream were not kept, and `line_feeds` of them end lines.
+    /// Skips bytes of a stream that were not kept. `line_feeds` of them end lines.
     pub fn skip(&mut self, log: usize, bytes: u64, line_feeds: u64) {
         self.bytes += bytes;
         let (reader, lines) = self.stream(log);
@@ -218,7 +216,7 @@ impl<'c> LogScan<'c> {
         };
         beside.into_iter().for_each(|run| close(run, false));
         match earlier {
-            // A run that began after the failure and has done nothing yet says nothing.
+            // A run that began after the failure and has made no progress yet shows nothing.
             Some(earlier) if !failed && run.progress == 0 => close(earlier, false),
             // Without times, a retry and the log of another node look the same.
             Some(earlier) if failed && untold && !run.has_root(catalogue, seen) => {
@@ -231,7 +229,7 @@ impl<'c> LogScan<'c> {
     }
 }
 
-/// A moment of a process that runs.
+/// A moment of a running process.
 fn time(arrived: Duration) -> Time {
     Time { utc: true, nanoseconds: u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX) }
 }
@@ -250,7 +248,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Keeps the time of a line, unless a reader of it is not there yet.
+    /// Keeps the head of a line that may hold a time. The time is parsed only if evidence waits for it.
     fn note_time(&mut self, line: &[u8]) {
         if !may_be_dated(line) {
             return;
@@ -264,11 +262,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Another launcher begins. What stands above is of an attempt before it, or of another node.
+    /// Another launcher begins. The lines above belong to a previous attempt, or to another node.
     fn start(&mut self, began: Option<Time>) {
         let latest = time_of(&self.dated);
         let beside = match (began, latest) {
-            // In the same second, it may be either.
+            // Within the same second, both are possible.
             (Some(began), Some(latest)) if began != latest => began.is_until(latest),
             _ => None,
         };
@@ -290,7 +288,7 @@ impl Reader<'_> {
         self.dated.clear();
     }
 
-    /// Counts what a program prints while it works, once something to survive has been seen.
+    /// Counts a line of progress, once there is evidence that could be survived.
     fn note_progress(&mut self, line: &[u8]) {
         if self.run.is_empty() && self.earlier.is_none() {
             return;
@@ -324,7 +322,7 @@ impl Reader<'_> {
         }
         self.note_time(line.bytes);
         let prefix = hash(&(self.log, &peeled.writer));
-        // Writers beyond these share one.
+        // Writers beyond the limit share one entry.
         let known = self.writers.len() < MOST_WRITERS || self.writers.contains_key(&prefix);
         let key = if known { prefix } else { hash(&Vec::<u8>::new()) };
         let mut writer = self.writers.remove(&key).unwrap_or_default();
@@ -422,7 +420,7 @@ impl Reader<'_> {
             return;
         }
         let Exception { kind, message, .. } = exception;
-        // What passes another one on, which follows.
+        // An exception that only passes on another one, which follows.
         if kind == "Exception" && message.is_empty() {
             return;
         }
@@ -434,7 +432,7 @@ impl Reader<'_> {
         writer.explained = true;
     }
 
-    /// `TypeError: words` of an excerpt that leaves the traceback out.
+    /// `TypeError: words` in an excerpt that omits the traceback.
     fn note_alone(&mut self, writer: &Writer, peeled: &Peeled<'_>, line: Line<'_>) {
         let body = peeled.text.get(peeled.body..).unwrap_or_default();
         let Some(Exception { kind, message, .. }) = lone_exception(body) else { return };
@@ -453,7 +451,7 @@ impl Reader<'_> {
         rows.iter().filter_map(|index| self.catalogue.row(*index)).any(|row| row.role == Role::Root)
     }
 
-    /// The frames of a dump follow the line that says what happened.
+    /// The frames of a dump follow the line that names the failure.
     fn note_dump(&mut self, writer: &mut Writer, part: &Part) {
         let Some((key, until)) = writer.dumped else { return };
         if !writer.blocks.is_dump() {

@@ -1,10 +1,10 @@
-//! Which piece of evidence is the cause.
+//! Chooses the piece of evidence that is the cause.
 //!
-//! The earliest root wins, with these exceptions: an exception that only the program itself
-//! explains and a bare exit status yield to every other root; what also comes as a consequence
-//! (a time-out, a signal) must be the very first; what another program wrote before or after the
-//! job yields to what the job itself says; a trouble that was survived is none. Nothing but
-//! consequences means that the cause is not visible.
+//! The earliest root wins, with these exceptions. An exception that only the program itself
+//! explains and a bare exit status yield to every other root. A root that also occurs as a
+//! consequence (a time-out, a signal) must be the very first. Output of another program before or
+//! after the job yields to the output of the job itself. A problem that was survived is no root. If
+//! there are only consequences, the cause is not visible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,64 +20,64 @@ use text::lang::Text;
 use text::rank::GlobalRank;
 use verdict::{Confidence, Owner, Retry};
 
-/// Why a job failed.
+/// The cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     pub row: RowIndex,
     pub id: String,
     pub confidence: Confidence,
-    /// What happened.
+    /// Description of the failure.
     pub text: Text,
     pub remedy: Text,
     pub owner: Owner,
     pub retry: Retry,
-    /// The culprit, where a line or the launcher names it.
+    /// The culprit, if a line or the launcher names it.
     pub rank: Option<GlobalRank>,
     pub node: Option<Node>,
     /// The last frame of the user's own code.
     pub frame: Option<Frame>,
-    /// The line that says it.
+    /// The line that shows the cause.
     pub evidence: Evidence,
-    /// Ranks that did not reach what the others waited for.
+    /// Ranks that did not reach the point at which the others waited.
     pub missing: Vec<GlobalRank>,
 }
 
-/// Ranks that failed because of another.
+/// Ranks that failed because of another rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victims {
     pub ranks: Vec<GlobalRank>,
     pub row: RowIndex,
 }
 
-/// What logs say of the end of a job.
+/// The statements of logs about the end of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diagnosis {
-    /// None: nothing in these logs says why, or nothing failed.
+    /// None: no line of these logs shows the cause, or nothing failed.
     pub cause: Option<Cause>,
     /// Causes that do not depend on the first one.
     pub also: Vec<Cause>,
     pub victims: Vec<Victims>,
-    /// Whether anything says that something failed.
+    /// Whether any line shows a failure.
     pub failed: bool,
-    /// Whether anything says that the job came to a good end. Lines that nobody knows say neither.
+    /// Whether any line shows that the job ended well. Lines without a known meaning show neither.
     pub done: bool,
     /// All evidence in the order of the logs, each row once per rank.
     pub findings: Vec<Evidence>,
 }
 
-/// The cause, from logs that somebody asks about: parts of those of one job. `has_failed`: that
-/// is known from elsewhere.
+/// The cause, from logs that somebody asks about: parts of the logs of one job. `has_failed`: the
+/// failure is known from another source.
 #[cfg(any(test, feature = "fixtures"))]
 pub fn diagnose(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
     chosen(catalogue, logs, &Known { has_failed, ..Known::default() })
 }
 
-/// The same of the whole output of a job, which may still run.
+/// The cause, from the whole output of a job, which may still run.
 pub fn diagnose_whole(catalogue: &Catalogue, logs: &[Scanned], has_failed: bool) -> Diagnosis {
     chosen(catalogue, logs, &Known { has_failed, is_whole: true, ..Known::default() })
 }
 
-/// The same where the launcher knows more of the job than its logs hold.
+/// The cause, if the launcher knows more about the job than its logs hold.
 pub fn diagnose_knowing(catalogue: &Catalogue, logs: &mut [Scanned], known: &Known) -> Diagnosis {
     known.settle(catalogue, logs);
     chosen(catalogue, logs, known)
@@ -138,8 +138,9 @@ fn found_before<'a>(logs: &[Vec<Candidate<'a>>], recorded: &Recorded) -> Option<
     all().find(|one| one.evidence.first.line == recorded.line).or_else(|| all().next()).copied()
 }
 
-/// Of several logs: where times tell their order, as in one; else as in one where the order in
-/// which their ranks failed is known; else the one that is worth most.
+/// The cause among several logs. If times give the order of the logs, they are treated as one log.
+/// The same holds if the order is known in which their ranks failed. Otherwise the strongest root
+/// wins.
 fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Candidate<'a>> {
     let winner = |log: &Vec<Candidate<'a>>| earliest(log).map(|one| announced(log, one));
     let winners: Vec<Candidate<'a>> = logs.iter().filter_map(winner).collect();
@@ -157,16 +158,16 @@ fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Cand
     }
     let worth = |one: &Candidate<'_>| match one.strength {
         Strength::Strong => 3,
-        // A warning is among them only as what led to another.
+        // A warning is among the winners only if it led to another root.
         Strength::Weak | Strength::Warned => 2,
         Strength::FirstOnly => 1,
         Strength::Aside => 0,
     };
-    // The first of those that are worth the same.
+    // The first root of those with the same strength.
     winners.into_iter().rev().max_by_key(worth)
 }
 
-/// The same in the order of their times, where every one is known to be before the next.
+/// The winners in the order of their times; None unless each is known to be before the next.
 fn in_time<'a>(winners: &[Candidate<'a>]) -> Option<Vec<Candidate<'a>>> {
     let mut winners = winners.to_vec();
     winners.sort_by_key(|one| one.evidence.time.map(|time| time.nanoseconds));
@@ -177,12 +178,12 @@ fn in_time<'a>(winners: &[Candidate<'a>]) -> Option<Vec<Candidate<'a>>> {
     winners.windows(2).all(known).then_some(winners)
 }
 
-/// Whether the times of two lines say that the first was written first.
+/// Whether the times of two lines prove that the first was written first.
 fn is_before(one: &Evidence, other: &Evidence) -> bool {
     one.until.zip(other.time).and_then(|(until, time)| until.is_until(time)) == Some(true)
 }
 
-/// The cause among roots that stand in the order of their times.
+/// The cause among roots in order of time.
 fn earliest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
     let of = |strength: Strength| candidates.iter().find(|one| one.strength == strength).copied();
     let position = |wanted: &Candidate<'_>| {
@@ -201,7 +202,7 @@ fn earliest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
         .or_else(|| of(Strength::Aside))
 }
 
-/// The warning that the winner of a log follows from; else the winner.
+/// The warning that led to the winner of a log; without such a warning, the winner.
 fn announced<'a>(log: &[Candidate<'a>], winner: Candidate<'a>) -> Candidate<'a> {
     let leads = |one: &&Candidate<'a>| {
         one.strength == Strength::Warned
@@ -211,30 +212,31 @@ fn announced<'a>(log: &[Candidate<'a>], winner: Candidate<'a>) -> Candidate<'a> 
     log.iter().find(leads).copied().unwrap_or(winner)
 }
 
-/// The fault of the hardware that the chosen root follows from; else the root. The kernel may
-/// tell of it after the program has failed.
+/// The hardware fault that led to the chosen root; without such a fault, the root. The kernel may
+/// report the fault after the program has failed.
 fn from_hardware<'a>(logs: &[Vec<Candidate<'a>>], chosen: Candidate<'a>) -> Candidate<'a> {
     let leads = |one: &&Candidate<'a>| one.row.stream == Stream::Kernel && leads_to(one, &chosen);
     logs.iter().flatten().find(leads).copied().unwrap_or(chosen)
 }
 
-/// Whether one is known to have the other as its consequence, for the same rank.
+/// Whether the second root is a known consequence of the first, for the same rank.
 fn leads_to(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
     one.evidence.rank == other.evidence.rank && one.row.leads_to.contains(&other.row.id)
 }
 
-/// Whether one may have led to the other.
+/// Whether the first root may have led to the second.
 fn precedes(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
     let (one, other) = (one.evidence.first, other.evidence.first);
     one.log != other.log || one < other
 }
 
-/// What stands only in warnings, where nothing else explains the failure.
+/// A root that only warnings mention. It is used if nothing else explains the failure.
 fn warned<'a>(logs: &[Vec<Candidate<'a>>]) -> Option<Candidate<'a>> {
     logs.iter().flatten().find(|one| one.strength == Strength::Warned).copied()
 }
 
-/// `own`: the row is the profile's, which says what the line means whatever else it holds.
+/// `own`: the row comes from the profile and defines the meaning of the line, whatever else the
+/// line holds.
 fn confidence(
     chosen: &Candidate<'_>,
     own: bool,
@@ -242,7 +244,7 @@ fn confidence(
     findings: &[Evidence],
 ) -> Confidence {
     let one = chosen.evidence;
-    // Of another log only times tell what came later.
+    // For another log, only times show whether the evidence came later.
     let later = |other: &Evidence| {
         if other.first.log == one.first.log {
             other.first > one.first
@@ -271,7 +273,7 @@ fn confidence(
                 || !strengths.contains(&other.strength)
         })
     };
-    // What no code caught before this line may be the cause as well.
+    // An exception that no code caught before this line may be the cause as well.
     let preceded = others.iter().any(|other| is_raised(other) && earlier(other.evidence));
     let certain = match chosen.strength {
         Strength::Strong => ended && !preceded && alone(&[Strength::Strong]),
@@ -314,7 +316,7 @@ fn cause(
     }
 }
 
-/// Roots of other ranks that the chosen one does not explain, each row once.
+/// Roots of other ranks that the chosen root does not explain, each row once.
 fn independent<'a>(chosen: &Candidate<'a>, others: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
     let mut rows = BTreeSet::from([chosen.evidence.row]);
     others
@@ -333,7 +335,7 @@ fn independent_of(chosen: &Candidate<'_>, other: &Candidate<'_>) -> bool {
         && other.evidence.row != chosen.evidence.row
 }
 
-/// The ranks of which only consequences are known, by the first of these.
+/// The ranks for which only consequences are known, by the first consequence.
 fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<Victims> {
     let mut of_rank: BTreeMap<GlobalRank, RowIndex> = BTreeMap::new();
     let mut own = BTreeSet::from_iter(cause.rank);
@@ -344,7 +346,7 @@ fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<V
             Role::Cascade => {
                 of_rank.entry(rank).or_insert(one.row);
             }
-            // Who says the same of the last resort did not wait for the culprit.
+            // A rank with the same row of last resort did not wait for the culprit.
             Role::Root if row.first_only || row.last_resort && one.row != cause.row => {
                 of_rank.entry(rank).or_insert(one.row);
             }

@@ -1,30 +1,30 @@
-//! Which ranks did not come to a collective that the others waited in.
+//! Ranks that did not come to a collective in which the others waited.
 //!
-//! Those that time out say so; the culprit says nothing, or names an earlier collective.
+//! Ranks that time out say so. The culprit says nothing, or names an earlier collective.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::Evidence;
 use text::rank::GlobalRank;
 
-/// What stands before the number of the collective in the words of c10d's watchdog.
+/// The text before the number of the collective in the messages of c10d's watchdog.
 const SEQUENCE: &str = "SeqNum=";
 
-/// The group of a line: `5(tp)` of `[PG ID 1 PG GUID 5(tp) Rank 0]`, `1` of `[PG 1 Rank 0]`. None: before version 2.3
-/// of torch no line names it.
+/// The group of a line: `5(tp)` of `[PG ID 1 PG GUID 5(tp) Rank 0]`, `1` of `[PG 1 Rank 0]`. None: torch before
+/// version 2.3 names no group.
 fn group(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("[PG ")?;
     let (group, _) = rest.split_once(" Rank ")?;
     Some(group.rsplit_once("GUID ").map_or(group, |(_, name)| name))
 }
 
-/// Whether it is that of all ranks, which torch makes first.
+/// Whether the group is the group of all ranks, which torch makes first.
 fn is_of_all(group: &str) -> bool {
     group == "0" || group.contains("default_pg")
 }
 
-/// The missing ranks: without a line among the known ones, or behind all others. Empty where
-/// nothing tells them apart: each group counts by itself, and who is in it is known only of that of all ranks.
+/// The missing ranks: known ranks without a line, or ranks behind all others. Empty if nothing distinguishes the
+/// ranks: each group counts by itself, and members are known only for the group of all ranks.
 pub(super) fn stragglers(cause: &Evidence, findings: &[Evidence]) -> Vec<GlobalRank> {
     let sequence = |one: &Evidence| {
         let (_, number) = one.text.split_once(SEQUENCE)?;
@@ -42,7 +42,7 @@ pub(super) fn stragglers(cause: &Evidence, findings: &[Evidence]) -> Vec<GlobalR
     let all_are_in_it = groups.iter().flatten().all(|group| is_of_all(group));
     let highest = findings.iter().filter_map(|one| one.rank).max().map_or(0, |rank| rank.0);
     let known = u64::from(highest) + 1;
-    // More than half of them silent says more of the log than of the ranks.
+    // Silence of more than half of the ranks says more about the log than about the ranks.
     let silent = known.saturating_sub(waited.len() as u64);
     if all_are_in_it && silent > 0 && silent < waited.len() as u64 {
         return (0..=highest).map(GlobalRank).filter(|rank| !waited.contains_key(rank)).collect();

@@ -1,4 +1,4 @@
-//! The rules of the room, each with a log that needs it.
+//! The rules of this crate, each with a log that needs it.
 
 mod any_bytes;
 mod choice;
@@ -27,7 +27,7 @@ fn id(diagnosis: &Diagnosis) -> &str {
     diagnosis.cause.as_ref().map_or("none", |cause| cause.id.as_str())
 }
 
-/// Every flaw that is not found by reading a catalogue: patterns, texts and examples.
+/// Every flaw that reading a catalogue does not find: patterns, texts and examples.
 fn flaws(catalogue: &Catalogue) -> Vec<String> {
     let rows = 0..catalogue.rows().len();
     rows.flat_map(|index| catalogue.flaws_of(RowIndex(index)))

@@ -7,7 +7,7 @@ use super::select::Diagnosis;
 use text::rank::GlobalRank;
 use verdict::{AlsoFailed, Victims, Why};
 
-/// The cause of `diagnosis`, if it has one. `logs`: the names of the logs by their numbers.
+/// The cause of `diagnosis`, if there is one. `logs`: the names of the logs, by their numbers.
 pub fn why(catalogue: &Catalogue, diagnosis: &Diagnosis, logs: &[String]) -> Option<Why> {
     let cause = diagnosis.cause.clone()?;
     let victims = diagnosis.victims.iter().filter_map(|victims| {

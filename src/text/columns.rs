@@ -76,7 +76,7 @@ pub fn shortened_path(path: &str, wide: usize) -> String {
     }
 }
 
-/// Every line that is wider than `width` is folded, its further lines a little below its beginning.
+/// Folds every line that is wider than `width`. Further lines are indented a little more.
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len() + 64);
     for line in text.split_inclusive('\n') {
@@ -87,7 +87,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
         }
         let bare = style::plain(body);
         let lead = bare.len() - bare.trim_start().len();
-        // Below the words of a block whose lines begin with a rule.
+        // Further lines of a heading (`── …`) begin below its words.
         let indent = if bare.starts_with("── ") { 3 } else { lead + 2 };
         fold(&mut out, body, indent, Some(width));
         if body.len() == line.len() {
@@ -97,7 +97,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// A label, and the words beside it, folded below one another. `indent`: columns before the label.
+/// A label with its words beside it, folded to `width`. `indent`: columns before the label.
 pub fn labelled(out: &mut String, indent: usize, label: &str, words: &str, width: Option<usize>) {
     const LABEL: usize = 10;
     let line = format!("{:indent$}{}{words}", "", padded(label, LABEL));
@@ -113,7 +113,7 @@ pub fn fold(out: &mut String, line: &str, indent: usize, width: Option<usize>) {
     };
     // Room for a punctuation mark that may not begin the next line.
     let width = width - 2;
-    // `is_new`: nothing but blanks stands in the line, so that another line would have no more room.
+    // `is_new`: the line holds only blanks, so another line would have no more room.
     let (mut at, mut is_new) = (0, true);
     // A colour ends with its line, and begins again on the next.
     let mut active = "";
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_text_never_takes_more_columns() {
+    fn text_end_never_exceeds_the_columns() {
         for (wide, end) in [(0, ""), (1, "b"), (2, "b"), (3, "点b"), (6, "a节点b"), (99, "a节点b")]
         {
             assert_eq!(end_within("a节点b", wide), end, "{wide}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_a_text_never_takes_more_columns() {
+    fn text_start_never_exceeds_the_columns() {
         for (wide, start) in
             [(0, ""), (1, "a"), (2, "a"), (3, "a节"), (6, "a节点b"), (99, "a节点b")]
         {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colour_ends_with_its_line_and_goes_on_in_the_next() {
+    fn colour_ends_with_line_and_resumes_in_next() {
         let line = format!("  {}", style::paint(style::Style::Dim, "one two three four five six"));
         let text = wrapped(&format!("{line}\nshort\n"), 28);
         assert_eq!(text, "  \x1b[2mone two three four five\x1b[0m\n    \x1b[2msix\x1b[0m\nshort\n");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_chinese_lines_may() {
+    fn lines_break_only_where_chinese_text_allows() {
         let folded = |line: &str, width: usize| {
             let mut out = String::new();
             fold(&mut out, line, 0, Some(width));

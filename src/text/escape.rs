@@ -13,21 +13,21 @@ const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
 const SPACES: u64 = LOW * 0x20;
 
-/// Whether every byte is printable ASCII (0x20–0x7e), eight bytes at a time: on
-/// the path of every line, and release builds for size do not vectorise loops.
+/// Whether every byte is printable ASCII (0x20–0x7e). Checks eight bytes at a time: every line
+/// passes through here, and release builds for size do not vectorise loops.
 pub fn is_plain(line: &[u8]) -> bool {
     let (words, rest) = line.as_chunks::<8>();
     words.iter().all(|word| {
         let word = u64::from_ne_bytes(*word);
-        // High bit of some byte set: not ASCII; adding one sets it for DEL,
-        // taking 0x20 borrows for a control character. A carry or borrow into
-        // the next byte starts only from a byte that already counts.
+        // The high bit of a byte is set if the byte is not ASCII. Adding one sets the bit for DEL;
+        // subtracting 0x20 borrows for a control character. A carry or borrow into the next byte
+        // starts only from a byte that already counts.
         (word | word.wrapping_add(LOW) | word.wrapping_sub(SPACES)) & HIGH == 0
     }) && rest.iter().all(|byte| matches!(byte, 0x20..=0x7e))
 }
 
-/// Our own text, which may quote names of processes and hosts or the last lines of a rank. Line
-/// ends are kept.
+/// Escapes text of our own, which may quote names of processes and hosts or the last lines of a
+/// rank. Line ends are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| is_hidden(c) && c != '\n' && c != '\t') {
         return Cow::Borrowed(text);
@@ -53,7 +53,7 @@ pub fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     }
     let mut coloured = false;
     for chunk in line.utf8_chunks() {
-        // The output of a rank may be in any script, whose marks of direction are its own.
+        // The output of a rank may be in any script, so its marks of direction are kept.
         push_text(chunk.valid(), char::is_control, &mut coloured, out);
         chunk.invalid().iter().for_each(|byte| push_hex(*byte, out));
     }
@@ -96,7 +96,7 @@ fn push_hex(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 0xf)]);
 }
 
-/// How many bytes at the end belong to an incomplete UTF-8 sequence (0–3).
+/// Number of bytes at the end that belong to an incomplete UTF-8 sequence (0–3).
 pub fn unfinished_suffix(bytes: &[u8]) -> usize {
     (1..=bytes.len().min(3))
         .find(|back| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_act_on_is_spelt_out() {
+    fn terminal_control_bytes_are_spelt_out() {
         for (line, shown) in [
             (&b"step 1 loss 0.5"[..], "step 1 loss 0.5"),
             (b"a\tb", "a\tb"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_text_keeps_its_lines_and_nothing_else_that_acts() {
+    fn own_text_keeps_lines_and_escapes_controls() {
         assert!(matches!(printable("── 训练\tx\n"), Cow::Borrowed(_)));
         assert_eq!(
             printable("── last\n   a\x1b]0;t\x07\n   \x1b[31mred\nend"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_at_every_place_of_a_word_is_judged_alike() {
+    fn plain_check_is_independent_of_byte_position() {
         for byte in 0..=255u8 {
             for place in 0..17 {
                 let mut line = [b'x'; 17];

@@ -1,4 +1,5 @@
-//! The tools of fuzz targets: how bytes become choices, and what no target may print. Not part of the program.
+//! Tools of fuzz targets: choices made from bytes, and a check for text that no target may print. Not part of the
+//! program.
 
 use crate::style;
 
@@ -17,7 +18,7 @@ impl<'a> Choices<'a> {
         u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A number below `most`, of at most 256.
+    /// A number below `most`, which is at most 256.
     pub fn below(&mut self, most: usize) -> usize {
         usize::from(self.byte()) % most.max(1)
     }
@@ -42,7 +43,7 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// Panics where a text holds what a terminal would obey, beside line ends, tabs and colours of ours.
+/// Panics if a text holds control characters other than line ends, tabs and our colours: a terminal would obey them.
 pub fn assert_printable(text: &str) {
     let plain = style::plain(text);
     let odd = plain.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t'));

@@ -132,7 +132,7 @@ pub fn cause(error: &io::Error) -> Text {
         (io::ErrorKind::StaleNetworkFileHandle, "网络文件句柄已失效"),
         (io::ErrorKind::OutOfMemory, "内存不足"),
     ];
-    /// Errors that have no kind of their own, or one that errors with other words have as well.
+    /// Errors without a kind of their own, or whose kind also covers errors with other words.
     const NUMBERS: &[(Errno, &str)] = &[
         (Errno::AGAIN, "资源暂时不可用"),
         (Errno::INVAL, "无效的参数"),
@@ -167,7 +167,7 @@ pub fn between(zh: &str) -> String {
     zh
 }
 
-/// The same at the beginning of a sentence.
+/// Like [`between`], at the beginning of a sentence: without the leading space.
 pub fn leading(zh: &str) -> String {
     between(zh).trim_start().to_owned()
 }
@@ -197,7 +197,7 @@ const NOUNS: &[(&str, &str)] = &[
 ];
 
 /// The sentence with the singular of each noun that is counted once: `1 nodes × 1 processes`
-/// becomes `1 node × 1 process`. So no message needs two forms.
+/// becomes `1 node × 1 process`. A message therefore needs only one form.
 pub fn singular(sentence: String) -> String {
     if !sentence.contains("1 ") {
         return sentence;
@@ -207,7 +207,7 @@ pub fn singular(sentence: String) -> String {
     while let Some(at) = rest.find("1 ") {
         let (before, after) = rest.split_at(at + 2);
         let is_one = before.len() == 2 || before.get(..at).is_some_and(|b| b.ends_with([' ', '(']));
-        // Not the end of a longer number at the start of the rest.
+        // A `1` at the start of the rest may be the end of a longer number.
         let is_one = is_one && !(before.len() == 2 && out.ends_with(|c: char| !c.is_whitespace()));
         out.push_str(before);
         rest = after;
@@ -263,11 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_is_told_in_both_languages() {
+    fn system_errors_are_told_in_both_languages() {
         let refused = cause(&io::Error::from_raw_os_error(111));
         assert_eq!(refused.en, "Connection refused (os error 111)");
         assert_eq!(refused.zh, "连接被拒绝（os error 111）");
-        // An error without a kind, and one of the limits of a container.
+        // An error without a kind, and an error from a container's limits.
         for (number, zh) in [(24, "进程打开的文件过多"), (11, "资源暂时不可用")] {
             let said = cause(&io::Error::from_raw_os_error(number));
             assert_eq!(said.zh, format!("{zh}（os error {number}）"));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_counted_in_the_singular() {
+    fn nouns_counted_once_are_singular() {
         for (many, one) in [
             ("1 nodes × 1 processes", "1 node × 1 process"),
             ("11 nodes, 21 GPUs", "11 nodes, 21 GPUs"),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_said_for_people() {
+    fn sizes_have_readable_units() {
         for (count, said) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,9 +1,9 @@
-//! Letters that are not what they look like: those that are not seen but change what is (control
-//! characters, directions, no width), and those that stand for one of ASCII.
+//! Letters that mislead the eye: invisible ones that change the visible text (control characters, marks of direction,
+//! no width), and letters that stand for an ASCII letter.
 
-/// Whether a letter may not stand in a name or a text of somebody else: a terminal obeys it, it turns
-/// the direction of what follows (`U+202E`), breaks the line, or is not seen at all. Unicode's `Cc`, `Zl`
-/// and `Zp`, and of `Cf` what is no part of a script.
+/// Whether a letter is not allowed in a name or a text from elsewhere: a terminal obeys it, or it reverses the
+/// direction of the following text (`U+202E`), breaks the line, or is invisible. Covers Unicode's `Cc`, `Zl` and
+/// `Zp`, and the letters of `Cf` that belong to no script.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(
@@ -20,9 +20,9 @@ pub fn is_hidden(letter: char) -> bool {
         )
 }
 
-/// The letter of ASCII for which an editor, a web page or an input method writes this one: quotes,
-/// dashes, spaces, and letters, digits and signs in full width. None for brackets and commas in full
-/// width, which are Chinese.
+/// The ASCII letter in whose place an editor, a web page or an input method writes this letter: quotes, dashes,
+/// spaces, and letters, digits and signs in full width. None for brackets and commas in full width, which are
+/// Chinese.
 pub fn meant(letter: char) -> Option<char> {
     Some(match letter {
         '\u{201c}'..='\u{201f}' | '\u{ab}' | '\u{bb}' => '"',
@@ -42,8 +42,8 @@ pub fn named(letter: char) -> String {
     if meant(letter) == Some(' ') { number } else { format!("{letter} ({number})") }
 }
 
-/// The first letter of a message that stands for another ([`meant`]). A dash only before a word, since
-/// `1–3` is a range.
+/// The first letter of a message that stands for an ASCII letter ([`meant`]), with that letter. A dash counts only
+/// before a word, since `1–3` is a range.
 pub fn unmeant(message: &str) -> Option<(char, char)> {
     let mut before = ' ';
     let mut rest = message.chars();
@@ -57,7 +57,7 @@ pub fn unmeant(message: &str) -> Option<(char, char)> {
         }
         before = letter;
     }
-    // As messages escape it.
+    // Messages show these spaces in escaped form.
     let escaped = |letter: char| message.contains(&*letter.escape_unicode().to_string());
     ['\u{a0}', '\u{3000}'].into_iter().find(|letter| escaped(*letter)).map(|letter| (letter, ' '))
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_that_stands_for_another_is_found_where_it_is_meant_so() {
+    fn lookalike_letter_is_found_in_messages() {
         for (message, expected) in [
             ("--nnodes is `“2”`", Some('“')),
             ("is `‘2’`", Some('‘')),

@@ -1,5 +1,5 @@
-//! Text for people and the words it is made of: both languages, colours, columns, escapes, masks of secrets, ranks and
-//! ranges. Knows no file, no process and no other crate of ranklaunch.
+//! Text for people and its parts: both languages, colours, columns, escapes, masks of secrets, ranks and ranges.
+//! Knows no file, no process and no other crate of ranklaunch.
 
 #![deny(unsafe_code)]
 

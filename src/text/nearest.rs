@@ -20,7 +20,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// With more changes another word was meant.
+/// With more changes, another word was meant.
 const MOST: usize = 2;
 
 /// Whether two different names are one typing mistake apart.
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typing_mistake_finds_its_name_and_another_word_does_not() {
+    fn typing_mistake_finds_name_but_other_word_none() {
         let names = ["nnodes", "node_rank", "engine", "shm.size"];
         for (word, expected) in [
             ("nnode", Some("nnodes")),

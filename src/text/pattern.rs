@@ -1,8 +1,8 @@
-//! Regular expressions over bytes, as all of this program are compiled.
+//! Regular expressions over bytes: all patterns of this program are compiled here.
 //!
-//! Without Unicode: what is searched may be any bytes, and the tables that `\d`, `\w` and `(?i)` would need are not in
-//! the executable. Tests have these tables through their own dependencies, so a pattern that is compiled past this file
-//! would work in them alone: `clippy.toml` forbids it.
+//! Unicode is off: the searched text may be any bytes, and the tables that `\d`, `\w` and `(?i)` would need are not
+//! in the executable. Tests have these tables through their own dependencies, so a pattern that is compiled elsewhere
+//! would work only in tests. `clippy.toml` forbids that.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -14,7 +14,7 @@ pub fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     of_bytes(pattern).build()
 }
 
-/// The same for a pattern from elsewhere, of at most this many bytes when it is compiled.
+/// Compiles a pattern from elsewhere. The compiled pattern may take at most `limit` bytes.
 pub fn compile_within(limit: usize, pattern: &str) -> Result<Regex, regex::Error> {
     of_bytes(pattern).size_limit(limit).build()
 }
@@ -26,14 +26,14 @@ fn of_bytes(pattern: &str) -> RegexBuilder {
     builder
 }
 
-/// What is wrong with a pattern, in one line of the library.
+/// The library's reason why a pattern is invalid, in one line.
 pub fn flaw(error: &regex::Error) -> String {
     // The lines above the last one point at the place with a caret.
     let error = error.to_string();
     error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
-/// What such a pattern may have.
+/// The syntax that a pattern may use.
 pub fn syntax() -> Text {
     text!(
         "write it in the syntax of Rust's regex crate, for bytes: no look-around, no back-references, no \\p{{…}}; letters other than ASCII in brackets are (?u:[…])",
@@ -46,10 +46,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_those_of_ascii_and_other_letters_are_bytes() {
+    fn classes_are_ascii_and_other_letters_are_bytes() {
         for (pattern, line, holds) in [
             (r"^step \d+$", "step 12", true),
-            // A Devanagari digit and a long s, which Unicode counts in.
+            // A Devanagari digit and a long s would match with Unicode.
             (r"^step \d+$", "step \u{966}", false),
             (r"(?i)^STEP", "step", true),
             (r"(?i)^STEP", "\u{17f}tep", false),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_in_one_line() {
+    fn invalid_pattern_gives_a_one_line_reason() {
         for (pattern, what) in [
             ("(", "unclosed group"),
             ("[步]", "Unicode not allowed here"),

@@ -1,6 +1,6 @@
 //! Groups ascending numbers into ranges: 1, 2, 3, 7 are 1–3 and 7.
 //!
-//! Shared by the rooms that print numbers of CPUs, nodes and ranks.
+//! Shared by the modules that print numbers of CPUs, nodes and ranks.
 
 /// First and last of each run of consecutive numbers, in the order of `numbers`.
 pub fn ranges(numbers: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {

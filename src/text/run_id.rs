@@ -1,15 +1,15 @@
-//! The id of a run, which becomes the name of a folder, an argument, and what a person types.
+//! The id of a run, which becomes the name of a folder, an argument, and a word that people type.
 
 use serde::{Deserialize, Serialize};
 
-/// `<job>-<UTC time>-<4 hex>`; empty before the nodes agree on one. Whoever sent it, it is one plain
-/// word: no path, no escape of a terminal, and no hidden file.
+/// `<job>-<UTC time>-<4 hex>`; empty before the nodes agree on an id. An id from any sender is one plain word: no
+/// path, no escape of a terminal, and no hidden file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(String);
 
 impl RunId {
-    /// Whether a word can be one: letters, digits, `.`, `-` and `_`.
+    /// Whether a word can be an id: letters, digits, `.`, `-` and `_`.
     pub fn is_sound(word: &str) -> bool {
         (1..=128).contains(&word.len())
             && !word.starts_with('.')

@@ -1,8 +1,8 @@
 //! Colours of the text for people.
 //!
-//! Texts are written with colours, and the place that prints them takes the colours out where they
-//! are not wanted (`src/linux/terminal.rs`). So a text says what a word is, and nothing else depends on
-//! who reads it. Files and JSON are made of other values and never hold a colour.
+//! Texts are built with colours, and the code that prints them removes the colours if they are not wanted
+//! (`src/linux/terminal.rs`). So a text names the role of each word, and nothing else depends on the reader. Files
+//! and JSON are built from other values and never hold a colour.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub enum Color {
     Never,
 }
 
-/// What a word is.
+/// The role of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// A failure, a refusal.
@@ -64,8 +64,8 @@ pub fn paint(style: Style, words: &str) -> String {
     format!("{}{words}{END}", style.begins())
 }
 
-/// The colours of ranks: the bright and dark ones of the terminal but for red and yellow, which
-/// are those of failures and warnings, and for black, white and grey.
+/// The colours of ranks: the dark and bright colours of the terminal, without red and yellow, which mark failures and
+/// warnings, and without black, white and grey.
 const RANKS: &[&str] = &["36", "32", "35", "34", "96", "92", "95", "94"];
 
 /// The colour of a rank, the same in each run.
@@ -75,8 +75,8 @@ pub fn of_rank(rank: GlobalRank) -> &'static str {
     RANKS.get(at).copied().unwrap_or("36")
 }
 
-/// The length of a leading sequence that sets a colour (`ESC [ digits ; m`), the only one that
-/// changes nothing else.
+/// The length of a leading sequence that sets a colour (`ESC [ digits ; m`). No other sequence leaves everything else
+/// unchanged.
 pub fn sequence(bytes: &[u8]) -> Option<usize> {
     let parameters = bytes.strip_prefix(b"\x1b[")?;
     let length = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';' | b':'))?;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_taken_out_and_nothing_else() {
+    fn colours_are_removed_and_nothing_else() {
         let painted = paint(Style::Warn, "warning");
         assert_eq!(painted, "\x1b[33mwarning\x1b[0m");
         assert_eq!(plain(&painted), "warning");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_other_colours_and_no_rank_that_of_a_failure() {
+    fn neighbour_ranks_differ_in_colour_without_failure_colours() {
         for rank in 0..1000 {
             let (one, next) = (of_rank(GlobalRank(rank)), of_rank(GlobalRank(rank + 1)));
             assert!(one != next && !["31", "33", "91", "93"].contains(&one), "{rank}");

@@ -1,4 +1,4 @@
-//! What the cause of a failure says about the exit code.
+//! The effect of a failure's cause on the exit code.
 
 use super::why::{Confidence, Owner, Retry, Why};
 use super::{Class, Verdict};
@@ -36,8 +36,8 @@ impl Why {
     }
 }
 
-/// The exit code of an end with `code`. A rank's own code gives way to [`Verdict::ReplaceNode`]
-/// where the node has to be replaced: only then can the platform tell that from a failure of the
+/// The exit code of an end with `code`. [`Verdict::ReplaceNode`] replaces a rank's own code if the
+/// node has to be replaced: only then can the platform tell that case from a failure of the
 /// program.
 pub fn code_by_cause(class: Class, code: i32, why: Option<&Why>) -> i32 {
     match why {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_certain_fault_of_the_node_replaces_the_code_of_a_rank() {
+    fn certain_node_fault_replaces_rank_exit_code() {
         use {Confidence as C, Owner as O, Retry as R};
         for (class, confidence, owner, retry, code) in [
             (Class::Script, C::Certain, O::Node, R::OtherNode, 90),

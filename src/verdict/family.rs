@@ -51,7 +51,7 @@ impl Family {
         }
     }
 
-    /// Its ids, in the order of the table.
+    /// The ids of the family, in the order of the table.
     pub fn ids(self) -> impl Iterator<Item = crate::Id> {
         crate::Id::ALL.iter().copied().filter(move |id| id.family() == self)
     }

@@ -13,7 +13,7 @@ use super::{Family, Severity, Verdict};
 use text::lang::Text;
 use text::text;
 
-/// Where an id is used, and with which exit code.
+/// A use of an id, with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// A check, which `run` applies as well; a failure refuses.
@@ -41,7 +41,7 @@ pub enum Exit {
     Own,
     /// 128 plus the signal.
     Signal,
-    /// As shells do: 126 if it may not be executed, 127 if it does not exist.
+    /// As in shells: 126 if the program may not be executed, 127 if it does not exist.
     NotExecuted,
 }
 
@@ -96,7 +96,7 @@ impl Usual {
         }
     }
 
-    /// The condition under which it fails, in words.
+    /// The condition under which the check fails, in words.
     pub fn fails_where(self) -> Option<Text> {
         match self {
             Fail | Warn | Advise => None,
@@ -130,19 +130,19 @@ macro_rules! ids {
         pub enum Id { $($($name,)*)* }
 
         impl Id {
-            /// All of them, family by family.
+            /// All ids, family by family.
             pub const ALL: &[Id] = &[$($(Id::$name,)*)*];
 
             pub const fn as_str(self) -> &'static str {
                 match self { $($(Id::$name => $id,)*)* }
             }
 
-            /// Its family; the explanation is in that family's file.
+            /// The family of the id; the explanation is in that family's file.
             pub const fn family(self) -> Family {
                 match self { $($(Id::$name => Family::$family,)*)* }
             }
 
-            /// Its uses.
+            /// The uses of the id.
             pub const fn uses(self) -> &'static [Use] {
                 match self { $($(Id::$name => &[$($use),*],)*)* }
             }
@@ -480,7 +480,7 @@ impl Id {
         Id::checks().find(|id| id.as_str() == name)
     }
 
-    /// Of a check: verdict of a failure and default severity.
+    /// The verdict of a failure and the default severity; only for checks.
     fn own_check(self) -> Option<(Verdict, Usual)> {
         self.uses().iter().find_map(|one| match one {
             Checks(verdict, usual) => Some((*verdict, *usual)),
@@ -488,7 +488,7 @@ impl Id {
         })
     }
 
-    /// The check to which it belongs: itself, or `gpu.fault` for `gpu.fault.lost`.
+    /// The check to which the id belongs: itself, or `gpu.fault` for `gpu.fault.lost`.
     pub fn check(self) -> Option<Id> {
         let of = self.uses().iter().find_map(|one| match one {
             PartOf(check) => Some(*check),
@@ -502,7 +502,7 @@ impl Id {
         self.check()?.own_check().map(|(_, usual)| usual)
     }
 
-    /// Whether its warning is advice only.
+    /// Whether the warning of the check is only advice.
     pub fn is_advice(self) -> bool {
         self.own_check().is_some_and(|(_, usual)| usual == Advise)
     }
@@ -518,7 +518,7 @@ impl Id {
         Id::ALL.iter().copied().find(|id| id.as_str().strip_prefix("settings.") == Some(&*name))
     }
 
-    /// Every verdict that it can have.
+    /// Every verdict that the id can have.
     pub fn verdicts(self) -> impl Iterator<Item = Verdict> {
         let check = self.check().and_then(Id::own_check).map(|(verdict, _)| verdict);
         let others = self.uses().iter().filter_map(|one| match one {
@@ -528,7 +528,7 @@ impl Id {
         check.into_iter().chain(others)
     }
 
-    /// The first of [`Id::verdicts`]; [`Verdict::Internal`] if it refuses nothing.
+    /// The first of [`Id::verdicts`]; [`Verdict::Internal`] if the id refuses nothing.
     pub fn verdict(self) -> Verdict {
         self.verdicts().next().unwrap_or(Internal)
     }

@@ -1,11 +1,11 @@
-//! What an id can be, and the exit codes that come with it.
+//! Kinds of ids, and their exit codes.
 
 use text::lang::Text;
 use text::text;
 
 use crate::{Exit, Id, Use};
 
-/// Where an id occurs.
+/// The kind of an id, by the place where it occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IdKind {
     /// A check of `ranklaunch check`, which `run` applies as well.
@@ -77,7 +77,7 @@ impl Id {
 }
 
 impl Exit {
-    /// `80`, `128 + signal`, `126 or 127`, `that of the rank or the engine`.
+    /// `80`, `128 + signal`, `126 or 127`, `the exit code of the process that failed`.
     pub fn words(self) -> Text {
         match self {
             Exit::Verdict(verdict) => Text::same(verdict.code().to_string()),

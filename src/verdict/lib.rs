@@ -85,7 +85,7 @@ verdicts! {
     OtherNode = 92,
 }
 
-/// What ended: distinguishes a script's own exit code 66 from ranklaunch's.
+/// The kind of an end: distinguishes a script's own exit code 66 from ranklaunch's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -116,14 +116,14 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// With the verdict from the table of ids.
+    /// A refusal with the verdict from the table of ids.
     pub fn new(id: Id, text: Text, hint: Text) -> Refusal {
         debug_assert!(id.verdicts().next().is_some(), "{id} refuses nothing");
         debug_assert!(id.verdicts().all(|one| one == id.verdict()), "{id} has several verdicts");
         Refusal { verdict: id.verdict(), id, hint: with_unmeant(&text, hint), text }
     }
 
-    /// With one of the verdicts that the table of ids allows.
+    /// A refusal with one of the verdicts that the table of ids allows.
     pub fn with(verdict: Verdict, id: Id, text: Text, hint: Text) -> Refusal {
         debug_assert!(id.verdicts().any(|one| one == verdict), "{id}: never {verdict:?}");
         Refusal { verdict, id, hint: with_unmeant(&text, hint), text }
@@ -139,7 +139,7 @@ impl Refusal {
     }
 }
 
-/// The hint, and the first letter of the refused text that only looks like the one that is meant.
+/// The hint, with the first letter of the refused text that only looks like the intended letter.
 fn with_unmeant(text: &Text, hint: Text) -> Text {
     let Some((letter, meant)) = letters::unmeant(&text.en) else { return hint };
     let Text { en, zh } = hint;
@@ -165,8 +165,7 @@ impl Warning {
         Warning { id, text, hint }
     }
 
-    /// The same number for the same warning, on every node of a job and in every version
-    /// (FNV-1a).
+    /// A number that is the same for the same warning, on every node of a job and in every version (FNV-1a).
     pub fn key(&self) -> u64 {
         let bytes = self.id.as_str().bytes().chain([0]).chain(self.text.en.bytes());
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -175,8 +174,8 @@ impl Warning {
     }
 }
 
-/// The warnings in the order in which people should read them: what refuses a launch by default and
-/// was only made a warning, then what may change the result, then advice; those with one id together.
+/// The warnings in the order in which people should read them: first warnings that would refuse a launch by default,
+/// then warnings that may change the result, then advice. Warnings with one id stay together.
 pub fn by_importance(warnings: &[Warning]) -> Vec<&Warning> {
     let first = |id: Id| warnings.iter().position(|one| one.id == id);
     let mut ordered: Vec<&Warning> = warnings.iter().collect();

@@ -1,4 +1,4 @@
-//! How processes ended: the data that supervision gives to the report.
+//! Ends of processes: the data that supervision gives to the report.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -12,7 +12,7 @@ use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};
 use text::text;
 
-/// How one process ended, as wait(2) tells it.
+/// The end of one process, as wait(2) reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
@@ -51,7 +51,7 @@ pub fn exec_code(error: &std::io::Error) -> i32 {
     if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// Why a phase without ranks is cancelled: a stop from outside, or the loss of the guard.
+/// The reason for cancelling a phase without ranks: a stop from outside, or the loss of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     Signal(i32),
@@ -66,7 +66,7 @@ pub struct RankEnd {
     pub pid: Option<i32>,
     /// None: its shim was lost without a report, and we ended the rank.
     pub end: Option<End>,
-    /// When it ended, by this node's clock.
+    /// Time of the end, by this node's clock.
     pub at: SystemTime,
 }
 
@@ -76,7 +76,7 @@ impl RankEnd {
     }
 }
 
-/// Why the job was ended before its ranks ended by themselves.
+/// The reason for ending the job before its ranks ended by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     /// The guard received this stop signal.
@@ -89,13 +89,13 @@ pub enum StopReason {
     GuardGone,
     /// A rank of another node failed, or the node was lost.
     OtherNode,
-    /// The job stood still, and is to end for that.
+    /// The job stood still, and is ended for that.
     StoodStill,
-    /// A rule of the profile was broken, and says that the job ends for that.
+    /// A rule of the profile that ends the job was broken.
     RuleBroken,
 }
 
-/// Why SIGKILL is sent.
+/// The reason for SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillReason {
     /// The ranks' part of the grace period is over.
@@ -115,11 +115,11 @@ pub struct Survivor {
     /// kill(2) is refused: it belongs to another user, and we have no CAP_KILL.
     pub forbidden: bool,
     pub state: char,
-    /// Kernel function it sleeps in, when readable.
+    /// Kernel function in which the process sleeps, if readable.
     pub wait_channel: Option<String>,
 }
 
-/// What one shim runs.
+/// The process that one shim runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RankUnit {
     #[default]
@@ -128,7 +128,7 @@ pub enum RankUnit {
     Command,
 }
 
-/// Whose output a pipe carries.
+/// The process whose output a pipe carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     Engine,
@@ -138,7 +138,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// As a sentence names it.
+    /// The name of the owner in a sentence.
     pub fn text(self) -> Text {
         match self {
             Owner::Engine => text!("the engine", "启动引擎"),
@@ -165,13 +165,13 @@ pub enum Stream {
     Err,
 }
 
-/// Which ranks the engine was asked to start on this node.
+/// The ranks that the engine was asked to start on this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Planned {
     pub what: RankUnit,
-    /// The first of them.
+    /// The first rank.
     pub first: GlobalRank,
-    /// How many.
+    /// Number of ranks.
     pub local: u32,
     /// The world size; None if it is not fixed (an elastic job) or the program starts ranks of
     /// its own.
@@ -184,7 +184,7 @@ impl Planned {
         RankId { global: self.first.plus(local), local }
     }
 
-    /// Whose output the shim with this number carries.
+    /// The process whose output the shim with this number carries.
     pub fn owner(&self, number: GlobalRank) -> Owner {
         match self.what {
             RankUnit::Rank => Owner::Rank(number),
@@ -203,7 +203,7 @@ impl Planned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherWorld {
     pub rank: GlobalRank,
-    /// Its WORLD_SIZE; None: it has none.
+    /// WORLD_SIZE of the rank; None: the variable is not set.
     pub world_size: Option<u32>,
 }
 
@@ -223,15 +223,16 @@ pub enum Notice {
         rank: Option<RankId>,
         program: String,
         after: Duration,
-        /// Time after which it is given up; None: only when the job is stopped.
+        /// Time after which the program is given up; None: only when the job is stopped.
         given_up: Option<Duration>,
     },
     /// A rank started with another world size than the planned one.
     OtherWorld(OtherWorld),
-    /// A process was killed by SIGKILL in a control group that is not ours; before its end.
+    /// SIGKILL killed a process in a control group that is not ours; reported before the end of the
+    /// process.
     KilledIn {
         pid: i32,
-        /// Its group of version 2, as /proc names it.
+        /// The control group of version 2, as /proc names it.
         group: String,
     },
     RankEnded {
@@ -244,7 +245,7 @@ pub enum Notice {
     Stopping {
         reason: StopReason,
     },
-    /// SIGKILL for what is left.
+    /// SIGKILL is sent to the remaining processes.
     Killing {
         why: KillReason,
     },
@@ -252,7 +253,7 @@ pub enum Notice {
     Leftovers {
         /// The rank that left them; None if unknown.
         rank: Option<RankId>,
-        /// Such as `sleep (31)`, escaped for printing; at most [`Notice::NAMED`].
+        /// Names such as `sleep (31)`, escaped for printing; at most [`Notice::NAMED`].
         names: Vec<String>,
         count: usize,
         /// Time until they are killed, in milliseconds.
@@ -265,11 +266,11 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// How many leftovers are named.
+    /// Number of leftovers that are named.
     pub const NAMED: usize = 5;
 }
 
-/// How the whole launch ended on this node.
+/// The end of the whole launch on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// In the order of the global rank.
@@ -283,8 +284,7 @@ pub struct Outcome {
     /// None for engine `direct` and `command`, whose ranks are our own children.
     pub engine: Option<End>,
     pub stop: Option<StopReason>,
-    /// When the stop began, from which an `EndBudget` counts. None if the
-    /// ranks ended by themselves.
+    /// Start of the stop, from which an `EndBudget` counts. None if the ranks ended by themselves.
     pub stopped_at: Option<Instant>,
     /// A stop was requested from outside or the guard is lost, so no attempt may follow.
     pub told: bool,

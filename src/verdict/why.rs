@@ -1,11 +1,11 @@
-//! Why a job failed, as far as what its processes wrote shows it.
+//! The cause of a job's failure, as far as the output of its processes shows it.
 
 use serde::{Deserialize, Serialize};
 
 use text::lang::Text;
 use text::text;
 
-/// How far a cause can be relied on.
+/// Reliability of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
@@ -14,7 +14,7 @@ pub enum Confidence {
     Certain,
 }
 
-/// Who has to act.
+/// The party that has to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
@@ -31,7 +31,7 @@ pub enum Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Retry {
-    /// It would fail again in the same way.
+    /// Another attempt would fail in the same way.
     Never,
     SameNodes,
     OtherNode,
@@ -45,7 +45,7 @@ pub struct Why {
     /// A row of the catalogue of failures, or of the profile.
     pub id: String,
     pub confidence: Confidence,
-    /// What happened.
+    /// Description of the failure.
     pub text: Text,
     pub remedy: Text,
     pub owner: Owner,
@@ -54,14 +54,14 @@ pub struct Why {
     pub rank: Option<u32>,
     /// The last frame of the user's own code: `generate.py:363 main`.
     pub frame: Option<String>,
-    /// The log that shows it, as a path below the folder of the attempt; empty where no line
-    /// does, but the exit status of a rank.
+    /// The log that shows the cause, as a path below the folder of the attempt. Empty if no line
+    /// shows the cause, but the exit status of a rank does.
     pub log: String,
     /// Counts line feeds, from 1.
     pub line: u64,
-    /// That line, without its prefix.
+    /// The line in the log, without its prefix.
     pub evidence: String,
-    /// Ranks that did not reach what the others waited for.
+    /// Ranks that did not reach the point at which the others waited.
     pub missing: Vec<u32>,
     /// Ranks that failed as a consequence.
     pub victims: Vec<Victims>,
@@ -74,7 +74,7 @@ pub struct Why {
 pub struct Victims {
     /// Global ranks in ascending order.
     pub ranks: Vec<u32>,
-    /// The row of what they said.
+    /// The catalogue row of their output.
     pub id: String,
     pub text: Text,
 }

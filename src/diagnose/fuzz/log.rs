@@ -2,8 +2,8 @@
 
 use crate::{LogScan, Origin, Scanned, catalogue, diagnose};
 
-/// Reads the same log whole and in pieces; panics where the two differ. The first byte says how
-/// large the pieces are.
+/// Reads the same log whole and in pieces; panics if the results differ. The first byte gives the
+/// size of the pieces.
 pub fn log(data: &[u8]) -> bool {
     let Some((size, log)) = data.split_first() else { return false };
     let whole = read(std::iter::once(log));

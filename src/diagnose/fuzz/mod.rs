@@ -1,4 +1,4 @@
-//! Logs, and rows of a profile, as functions that a fuzzer feeds. Not part of the program.
+//! Fuzz targets for logs and for rows of a profile. Not part of the program.
 
 mod log;
 pub mod rows;

@@ -9,12 +9,13 @@ use text::lang::Text;
 use text::pattern::compile;
 use verdict::{Owner, Retry};
 
-/// Bytes of a compiled pattern in `pattern`, so that a run takes milliseconds.
+/// Maximum length of a pattern in `pattern`, in bytes, so that a run takes milliseconds.
 const LONGEST_PATTERN: usize = 400;
 
 /// A pattern, then a line behind a NUL byte.
 ///
-/// Every line that the pattern matches holds one of its fragments in any case; else the line would never be looked at.
+/// Every line that the pattern matches holds one of its fragments in any case. A line without a fragment would never
+/// be examined.
 pub fn pattern(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let (pattern, line) = (choices.until_nul(), choices.0);
@@ -27,7 +28,7 @@ pub fn pattern(data: &[u8]) -> bool {
     for fragment in &found {
         assert!(fragment.len() >= SHORTEST && *fragment == fragment.to_ascii_lowercase());
     }
-    // Lines that are likely to match: the fragments themselves among the line's own words.
+    // Lines that are likely to match: the fragments themselves, beside the given lines.
     let mut lines: Vec<Vec<u8>> = line.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     lines.extend(found.iter().map(|fragment| fragment.to_ascii_uppercase().into_bytes()));
     lines.push(pattern.as_bytes().to_vec());
@@ -47,10 +48,10 @@ pub fn pattern(data: &[u8]) -> bool {
     true
 }
 
-/// A row: its pattern, fragment, words and example, and a log in which it is looked for, parted by NUL bytes.
+/// A row: its pattern, fragment, words and example, and a log that is searched for the row, separated by NUL bytes.
 ///
-/// The row is refused with a key and a reason in both languages, or it is found exactly where its pattern matches, and a
-/// log is read the same however it is cut.
+/// The row is refused with a key and a reason in both languages, or the row is found exactly where its pattern
+/// matches. The cuts of a log do not change the result.
 pub fn catalogue(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let flags = choices.byte();

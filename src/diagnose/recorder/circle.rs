@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::place::Place;
 
-/// Each rank of a circle, with the place where it waits in it. Tarjan's strongly connected
-/// components, without recursion: a circle may have thousands of ranks.
+/// Each rank of a circle, with the place in the circle where the rank waits. Tarjan's strongly
+/// connected components, without recursion: a circle may have thousands of ranks.
 pub(super) fn circles(places: &[Place<'_>]) -> Vec<(u32, usize)> {
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
     for (rank, _) in places.iter().flat_map(|place| &place.here) {
@@ -36,7 +36,7 @@ pub(super) fn circles(places: &[Place<'_>]) -> Vec<(u32, usize)> {
     let mut found = Vec::new();
     for (number, rank) in ranks.iter().enumerate() {
         let Some(own) = component.get(number) else { continue };
-        // From the place ways lead back to the rank.
+        // Paths lead from the place back to the rank.
         let inside = edges.get(number).into_iter().flatten();
         let mut inside = inside.filter(|place| component.get(**place) == Some(own));
         if let Some(place) = inside.next() {
@@ -57,7 +57,7 @@ fn components(edges: &[Vec<usize>]) -> Vec<usize> {
         if index[root] != NONE {
             continue;
         }
-        // A node, and how many of its edges were followed.
+        // A node, and the number of its edges that were followed.
         let mut path = vec![(root, 0_usize)];
         while let Some((node, followed)) = path.last_mut() {
             let node = *node;

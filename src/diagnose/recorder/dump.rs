@@ -1,9 +1,8 @@
-//! One rank's record, as torch's flight recorder writes it: JSON or a pickle of the same shape.
+//! The record of one rank, as torch's flight recorder writes it: JSON or a pickle of the same shape.
 //!
-//! Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp` of 2.15, version 2.10. The minor version
-//! rises with each new field and the major one when a field changes, so unknown fields are ignored
-//! and missing ones have a meaning. A dump is no snapshot of its process: `pg_status` is read
-//! before the entries.
+//! Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp` of 2.15, version 2.10. The minor version rises with each
+//! new field, and the major version when a field changes. So unknown fields are ignored, and missing fields have a
+//! meaning. A dump is no snapshot of its process: `pg_status` is read before the entries.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -14,25 +13,25 @@ use super::pickle::{self, PickleFlaw};
 use super::tree::{Tree, Value};
 use crate::Frame;
 
-/// Entries of one dump that are kept, the last ones; torch's own bound is 2000 unless it is set.
+/// Maximum number of entries that are kept of one dump, the last ones. torch's own limit is 2000 by default.
 const MOST_ENTRIES: usize = 20_000;
-/// Lists and maps in one another: of a frame of an entry, five.
+/// Maximum depth of nested lists and maps. A frame of an entry has depth five.
 const MOST_DEPTH: u8 = 32;
-/// Tensors of one entry whose sizes are kept.
+/// Maximum number of tensors of one entry whose sizes are kept.
 const MOST_TENSORS: usize = 4096;
 
-/// Members of the groups of one dump, and letters of their names: one list of a pickle may stand in any number of
-/// groups.
+/// Maximum number of members of the groups of one dump, and of letters of their names: a pickle may use one list in
+/// any number of groups.
 const MOST_MEMBERS: usize = 16 << 20;
-/// The field by which `last_entries` says which one of its kind a send or a receive is.
+/// The field in which `last_entries` stores the number of a send or a receive among entries of its kind.
 pub(super) const NTH: &str = "nth_of_kind";
 
-/// Why bytes are no record.
+/// The reason why bytes are no record.
 #[derive(Debug)]
 pub enum Unreadable {
     Pickle(PickleFlaw),
     Json(serde_json::Error),
-    /// Well formed, but something else. `field`: what is missing or not as expected.
+    /// Well formed, but something else. `field`: the field that is missing or has an unexpected value.
     Shape {
         field: &'static str,
         found: String,
@@ -40,7 +39,7 @@ pub enum Unreadable {
     },
 }
 
-/// A group as `pg_config` has it. gloo of 2.15 gives it no name.
+/// A group as `pg_config` describes it. gloo of 2.15 gives the group no name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GroupConfig {
     pub name: String,
@@ -58,13 +57,13 @@ pub(super) enum State {
 /// The elements and the types of tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Tensors {
-    /// Of each tensor.
+    /// The sizes of each tensor.
     pub(super) sizes: Vec<Vec<i64>>,
     pub(super) dtypes: Vec<Rc<str>>,
 }
 
 impl Tensors {
-    /// Elements of each tensor.
+    /// Number of elements of each tensor.
     pub(super) fn counts(&self) -> Vec<i64> {
         self.sizes.iter().map(|size| elements(size)).collect()
     }
@@ -81,7 +80,7 @@ fn elements(size: &[i64]) -> i64 {
 /// A collective, a send or a receive that the rank entered.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
-    /// Counts the entries of the process.
+    /// Number of the entry among the entries of the process.
     pub(super) record: i64,
     pub(super) pg_id: i64,
     pub(super) group: Rc<str>,
@@ -95,11 +94,11 @@ pub(super) struct Entry {
     pub(super) state: State,
     pub(super) retired: bool,
     pub(super) created_ns: i64,
-    /// After so long torch gives it up; None: never, or the dump does not say.
+    /// Time limit after which torch gives up the entry; None: no limit, or the dump names none.
     pub(super) limit_ms: Option<i64>,
-    /// The innermost frame of the user's own code, where the dump has stacks.
+    /// The innermost frame of the user's own code, if the dump has stacks.
     pub(super) frame: Option<Rc<Frame>>,
-    /// Which one of its kind a send or a receive is, from 0, where entries before it are left out.
+    /// Number of a send or a receive among entries of its kind, from 0, if entries before it are left out.
     pub(super) nth: Option<usize>,
 }
 
@@ -108,35 +107,35 @@ impl Entry {
         is_done(self.state == State::Completed, self.retired, &self.op)
     }
 
-    /// Given up by the watchdog: it timed out, or the group was aborted.
+    /// Whether the watchdog gave up the entry: it timed out, or the group was aborted.
     pub(super) fn is_given_up(&self) -> bool {
         self.retired && !self.is_done()
     }
 }
 
-/// Whether an entry says that it is done: some backends say so only by retiring it.
+/// Whether an entry is marked as done: some backends mark it only by retiring it.
 pub(super) fn is_done(is_completed: bool, is_retired: bool, op: &Op) -> bool {
     is_completed || (is_retired && !op.retires_what_failed())
 }
 
-/// What one recorder of a rank held. Each backend may have a recorder of its own.
+/// Content of one recorder of a rank. Each backend may have a recorder of its own.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Dump {
     /// `2.10`
     pub version: String,
-    /// In the order in which they were entered.
+    /// Entries in the order in which the rank entered them.
     pub(super) entries: Vec<Entry>,
     pub(super) groups: Vec<GroupConfig>,
     /// The last collective that was entered, by `pg_id`; −1: none.
     pub(super) enqueued: Vec<(i64, i64)>,
-    /// Entries are missing: the ring was full, or only a part was asked for.
+    /// Entries are missing: the ring was full, or only a part was requested.
     pub(super) lost: bool,
-    /// The rank, where a writer added it.
+    /// The rank, if a writer added it.
     pub rank: Option<u32>,
 }
 
 impl Dump {
-    /// Nothing was entered, and there is no group.
+    /// Whether nothing was entered and there is no group.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.groups.is_empty()
     }
@@ -145,12 +144,12 @@ impl Dump {
         self.entries.iter().map(|entry| entry.op.backend.as_str()).collect()
     }
 
-    /// Whether both are dumps of the same recorder, if they are of the same rank.
+    /// Whether both dumps come from the same recorder, provided that they come from the same rank.
     pub fn is_of_same(&self, other: &Dump) -> bool {
         self.backends() == other.backends()
     }
 
-    /// Of the same recorder: it holds later entries, or the stacks of the same ones.
+    /// Whether this dump of the same recorder holds later entries, or stacks for the same entries.
     pub fn is_newer_than(&self, other: &Dump) -> bool {
         let last = |dump: &Dump| {
             let last = dump.entries.last();
@@ -160,8 +159,7 @@ impl Dump {
     }
 }
 
-/// Whether the first bytes may be those of a record, and so whether [`read`] is worth a try. A log
-/// may begin like one.
+/// Whether the first bytes may belong to a record, so that [`read`] is worth a try. A log may begin in the same way.
 pub fn may_be_dump(head: &[u8]) -> bool {
     const KEYS: &[&[u8]] = &[
         b"comm_lib_version",
@@ -186,12 +184,12 @@ pub fn may_be_dump(head: &[u8]) -> bool {
 /// Reads a record from the whole bytes of a file or of an answer.
 ///
 /// # Errors
-/// When they are no record, or one that cannot be read.
+/// If the bytes are no record, or a record that cannot be read.
 pub fn read(bytes: &[u8]) -> Result<Dump, Unreadable> {
     of_tree(&tree(bytes)?)
 }
 
-/// A record in JSON, whatever it is written in. None: it is no whole record.
+/// A record in JSON, converted from either form. None if the bytes are no whole record.
 pub fn to_json(bytes: &[u8]) -> Option<String> {
     let tree = tree(bytes).ok()?;
     of_tree(&tree).ok()?;
@@ -268,7 +266,7 @@ fn of_tree(tree: &Tree<'_>) -> Result<Dump, Unreadable> {
     Ok(dump)
 }
 
-/// None: without members it says nothing.
+/// None: a group without members gives no information.
 fn group(config: Value<'_, '_>) -> Option<GroupConfig> {
     let text = |key| config.get(key).and_then(Value::text).unwrap_or_default().to_owned();
     let ranks = config.get("ranks")?;
@@ -283,13 +281,13 @@ fn group(config: Value<'_, '_>) -> Option<GroupConfig> {
         (None, None) => None,
     };
     let mut ranks = ranks.filter(|ranks| !ranks.is_empty())?;
-    // The order is that of the ranks in the group.
+    // The order is the order of the ranks in the group.
     let mut seen = HashSet::new();
     ranks.retain(|rank| seen.insert(*rank));
     Some(GroupConfig { name: text("name"), desc: text("desc"), ranks })
 }
 
-/// Each text and each list of tensors once: thousands of entries have the same.
+/// Keeps each text and each list of tensors once: thousands of entries share them.
 #[derive(Default)]
 struct Names {
     texts: HashMap<String, Rc<str>>,
@@ -402,7 +400,7 @@ impl Names {
         list.map(|one| self.text(one.text().unwrap_or_default())).collect()
     }
 
-    /// The innermost frame that is the user's own, else the innermost of all; torch writes it
+    /// The innermost frame in the user's own code, else the innermost frame of all. torch writes the innermost frame
     /// first.
     fn frame(&mut self, stack: Value<'_, '_>) -> Option<Rc<Frame>> {
         let mut frames = stack.list()?.filter_map(|frame| {

@@ -1,15 +1,14 @@
-//! The reading and the judgement of a dump as a function that a fuzzer feeds. Not part of the
-//! program.
+//! Reading and judging a dump as a fuzz target. Not part of the program.
 
 use std::collections::BTreeSet;
 
 use super::{Job, RankRecord, Read, judge, late, may_be_dump, read, to_json};
 use verdict::Confidence;
 
-/// Reads bytes as the record of a rank and judges it beside another with the same content.
+/// Reads bytes as the record of a rank and judges it beside a second rank with the same content.
 ///
-/// What is written as JSON says the same as the pickle. Culprits are ranks of the job, nobody is culprit and waits, and
-/// without a culprit nothing is sure.
+/// The JSON form has the same content as the pickle. Culprits are ranks of the job. No rank is both a culprit and
+/// waiting. Without a culprit, the confidence is unknown.
 pub fn dump(data: &[u8]) -> bool {
     let Ok(dump) = read(data) else { return false };
     // JSON may begin with a key that torch does not write.

@@ -1,49 +1,47 @@
-//! The process groups of a job, put together from the records of its ranks.
+//! The process groups of a job, combined from the records of its ranks.
 //!
-//! Groups are told apart by backend, name and members, never by `pg_id`, which counts in each process
-//! by itself. A group that was made anew keeps its name and begins its numbers again: of each rank
-//! only what it entered in its last group of that name counts.
+//! Groups are distinguished by backend, name and members, never by `pg_id`, which each process counts by itself. A
+//! group that was made anew keeps its name and restarts its numbers. So for each rank only the entries of its last
+//! group of that name count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::dump::{Dump, Entry};
 
-/// Of torch; the name of the group of all ranks.
+/// torch's name of the group of all ranks.
 pub const DEFAULT_GROUP: &str = "default_pg";
 
-/// When a record was read.
+/// Time at which a record was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Read {
     #[default]
     Unknown,
-    /// Not after this time, in ns since 1970 by the rank's clock: the file was written then, or
-    /// copied.
+    /// Not after this time, in ns since 1970 by the rank's clock: the time at which the file was written or copied.
     NotAfter(i64),
-    /// At this time or later, in ns since 1970 by the rank's clock: the rank was asked then, while it
-    /// ran.
+    /// At this time or later, in ns since 1970 by the rank's clock: the rank was asked at this time, while it ran.
     At(i64),
 }
 
-/// What was read of one rank.
+/// Records that were read from one rank.
 #[derive(Debug, Clone, Default)]
 pub struct RankRecord {
-    /// Global.
+    /// Global rank.
     pub rank: u32,
-    /// One for each backend that records by itself.
+    /// One dump for each backend that has a recorder of its own.
     pub dumps: Vec<Dump>,
     pub read: Read,
 }
 
-/// What has one sequence number: one entry, or those of coalesced operations.
+/// Entries with one sequence number: one entry, or the entries of coalesced operations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Step<'d> {
     pub(super) entries: Vec<&'d Entry>,
 }
 
 impl<'d> Step<'d> {
-    /// Coalesced operations complete in the last entry, which closes them; the others have no
-    /// events of their own.
+    /// Coalesced operations complete in the last entry, which closes them. The other entries have no events of their
+    /// own.
     pub(super) fn is_done(&self) -> bool {
         self.entries.last().is_some_and(|last| last.is_done())
     }
@@ -62,21 +60,21 @@ impl<'d> Step<'d> {
     }
 }
 
-/// What a rank did in a group.
+/// Entries of a rank in a group.
 #[derive(Debug, Default)]
 pub(super) struct Track<'d> {
-    /// By sequence number.
+    /// Steps by sequence number.
     pub(super) collectives: BTreeMap<i64, Step<'d>>,
     pub(super) pairs: BTreeMap<i64, Step<'d>>,
-    /// The last collective that it entered.
+    /// The last collective that the rank entered.
     pub(super) entered: i64,
-    /// Entries of this rank are missing, so the first ones here may be.
+    /// Entries of this rank are missing, possibly the first ones of this group.
     pub(super) lost: bool,
 }
 
 impl Track<'_> {
-    /// The first collective after one that it has entered and not left. gloo's threads say late, and
-    /// in any order, that one is done.
+    /// The first collective after `passed` that the rank has entered and not left. Threads of gloo report completion
+    /// late, and in any order.
     pub(super) fn open_after(&self, passed: i64) -> Option<i64> {
         let mut later = self.collectives.range(passed.saturating_add(1)..);
         later.find(|(_, step)| !step.is_done()).map(|(seq, _)| *seq)
@@ -96,40 +94,40 @@ pub(super) struct Group<'d> {
     pub(super) desc: &'d str,
     /// Global ranks, in the order of the ranks in the group. Groups of all ranks share one list.
     pub(super) members: Rc<[u32]>,
-    /// Whether these are all members. gloo of 2.15 records no members by name.
+    /// Whether `members` holds all members. gloo of 2.15 records no members by name.
     pub(super) is_whole: bool,
-    /// They are although no record names them: a collective that ends after all have come has ended, and each
-    /// rank that may have been in it is seen here.
+    /// Whether the members are complete although no record names them: a collective that ends only after all have
+    /// come has ended, and each rank that may have been in it is seen here.
     pub(super) is_proven: bool,
-    /// Of the members that have entered anything in it, as far as they were read.
+    /// Tracks of the members that have entered anything in the group, as far as they were read.
     pub(super) tracks: BTreeMap<u32, Track<'d>>,
 }
 
-/// How far a member has come.
+/// Progress of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Come {
-    /// It has entered this collective and none after it.
+    /// The member has entered this collective and no later one.
     Through(i64),
-    /// It was read, but before what others have left, or what its record held is lost.
+    /// The record was read too early to show collectives that other ranks have left, or its entries were lost.
     Unknown,
-    /// It was not read.
+    /// No record of the member was read.
     Silent,
 }
 
 impl Group<'_> {
-    /// What people call it.
+    /// The name of the group for people.
     pub(super) fn title(&self) -> &str {
         if ["", "undefined"].contains(&self.desc) { self.name } else { self.desc }
     }
 
-    /// All members have entered at least this collective: one has left it, and none leaves it
-    /// before all have come.
+    /// All members have entered at least this collective: one member has left it, and no member leaves it before all
+    /// have come.
     pub(super) fn entered_by_all(&self) -> i64 {
         self.tracks.values().map(Track::last_done_by_all).max().unwrap_or(0)
     }
 }
 
-/// Backend, name and members of a group. Two groups of one name and other members are two.
+/// Backend, name and members of a group. Groups with one name and different members are different groups.
 type Key<'d> = (&'d str, &'d str, Option<Rc<[u32]>>);
 
 /// All groups in which anything was entered.
@@ -137,12 +135,12 @@ type Key<'d> = (&'d str, &'d str, Option<Rc<[u32]>>);
 pub(super) struct Groups<'d> {
     pub(super) all: Vec<Group<'d>>,
     records: BTreeMap<u32, &'d RankRecord>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub(super) world: u32,
 }
 
 impl<'d> Groups<'d> {
-    /// `world`: ranks of the job, where that is known.
+    /// `world`: number of ranks of the job, if known.
     pub(super) fn of(records: &'d [RankRecord], world: Option<u32>) -> Groups<'d> {
         let numbers = records.iter().flat_map(|record| {
             let configured = record.dumps.iter().flat_map(|dump| &dump.groups);
@@ -198,9 +196,8 @@ impl<'d> Groups<'d> {
         (0..self.world).filter(|rank| !self.records.contains_key(rank)).collect()
     }
 
-    /// The members of the groups that no record names, as far as they can be told. A rank whose last
-    /// group is that of all ranks is in no other one. So where only two ranks can be in a group,
-    /// it is those two.
+    /// Finds the members of groups that no record names, as far as possible. A rank whose last group is the group of
+    /// all ranks is in no other group. So if only two ranks can be in a group, they are its members.
     fn find_members(&mut self) {
         if self.all.iter().all(|group| group.is_whole) {
             return;
@@ -231,13 +228,13 @@ impl<'d> Groups<'d> {
             && record.dumps.iter().any(|dump| !dump.groups.is_empty())
     }
 
-    /// `passed`: what [`Group::entered_by_all`] says.
+    /// `passed`: the result of [`Group::entered_by_all`].
     pub(super) fn come(&self, group: &Group<'_>, rank: u32, passed: i64) -> Come {
         let Some(record) = self.record(rank) else { return Come::Silent };
         let through = match group.tracks.get(&rank) {
             Some(track) => track.entered,
             None if record.dumps.iter().any(|dump| dump.lost) => return Come::Unknown,
-            // The record of another backend says nothing of this one.
+            // The record of another backend says nothing about this one.
             None if !records_backend(record, group.backend) => return Come::Unknown,
             None => 0,
         };
@@ -245,20 +242,20 @@ impl<'d> Groups<'d> {
     }
 }
 
-/// Ranks that a job can have here, so that a wrong number in a dump costs no memory.
+/// Maximum number of ranks of a job here, so that a wrong number in a dump costs no memory.
 const MOST_RANKS: u32 = 1 << 18;
 
-/// Groups that are taken for that of all ranks because they are called so. Each backend has one; a
-/// dump that is nonsense has any number, and all ranks would be looked for in each.
+/// Maximum number of groups that count as the group of all ranks because of their name. Each backend has one such
+/// group. A nonsensical dump has any number, and all ranks would be searched in each.
 const MOST_DEFAULTS: usize = 16;
 
-/// The members of a group that the dump names.
+/// The members of a group, if the dump names them.
 fn configured(dump: &Dump, name: &str) -> Option<Rc<[u32]>> {
     let mut named = dump.groups.iter().filter(|group| !name.is_empty() && group.name == name);
     named.next().map(|group| Rc::from(group.ranks.as_slice()))
 }
 
-/// An empty dump is that of a recorder into which nothing was entered, whatever its backend.
+/// An empty dump counts for every backend: it comes from a recorder into which nothing was entered.
 fn records_backend(record: &RankRecord, backend: &str) -> bool {
     let of_it = |dump: &Dump| dump.entries.iter().any(|entry| entry.op.backend == backend);
     record.dumps.iter().any(|dump| dump.entries.is_empty() || of_it(dump))
@@ -269,7 +266,7 @@ struct Described<'d> {
     track: Track<'d>,
 }
 
-/// By backend and name.
+/// The tracks of a dump, by backend and name.
 fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Described<'_>> {
     let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for entry in &dump.entries {
@@ -297,8 +294,8 @@ fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Described<'_>> {
         let id = newest.get(key).copied();
         let enqueued = dump.enqueued.iter().find(|(of, _)| Some(*of) == id);
         let track = &mut described.track;
-        // The status may count sends and receives as well, and is older than the entries: it counts
-        // only where they are not all here.
+        // The status may count sends and receives as well, and is older than the entries. So it counts only if
+        // entries are missing.
         if let Some((_, last)) = enqueued.filter(|_| track.lost && track.pairs.is_empty()) {
             track.entered = track.entered.max(*last);
         }

@@ -16,7 +16,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tree<'_>, serde_json::Error> {
     Ok(Tree::new(nodes, root))
 }
 
-/// Where a value goes.
+/// Destination of a value.
 struct Into<'n, 'a>(&'n mut Nodes<'a>);
 
 impl<'a> Into<'_, 'a> {

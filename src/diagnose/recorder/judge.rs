@@ -1,15 +1,13 @@
-//! Who keeps the others waiting: a pure function over the records of a job's ranks.
+//! Finds the ranks that keep the others waiting: a pure function over the records of a job's ranks.
 //!
-//! Ranks and the places where they wait are a graph. A rank waits at its first collective that is not
-//! done, and the place waits for the members that have not come. Who is waited for and waits for
-//! nobody is the culprit; ranks that wait for each other in a circle use their groups in different
-//! orders; where all have come, either they called different things or the connection between them
-//! is at fault.
+//! Ranks and the places where they wait are a graph. A rank waits at its first collective that is not done, and the
+//! place waits for the members that have not come. A rank that others wait for and that waits for nobody is the
+//! culprit. Ranks that wait for each other in a circle use their groups in different orders. If all ranks have come,
+//! either they called different things or the connection between them is at fault.
 //!
-//! The records are read one after the other while the job may run, so they are no picture of one
-//! moment: a rank that has just not come yet looks like one that never will. What could be due to that
-//! is never `certain` without a proof that the job stood still, and is left out where the wait was
-//! short.
+//! The records are read one after the other while the job may run, so they show no single moment: a rank that has not
+//! come yet looks like a rank that never will. A finding that this could explain is never `certain` without a proof
+//! that the job stood still, and is omitted if the wait was short.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,19 +21,19 @@ use crate::Frame;
 use verdict::Confidence;
 
 const SECOND: i64 = 1_000_000_000;
-/// A wait that is shorter says nothing.
+/// A shorter wait shows nothing.
 const SHORTEST_WAIT: i64 = SECOND;
-/// A wait of this length is no step of a job, unless its steps are as long.
+/// A wait of this length is no step of a job, unless the steps of the job are as long.
 const LONG_WAIT: i64 = 30 * SECOND;
 
-/// All that is known of a job.
+/// Facts that are known about a job.
 #[derive(Debug, Default)]
 pub struct Job {
-    /// Each rank once.
+    /// The record of each rank, once.
     pub records: Vec<RankRecord>,
-    /// Ranks of the job, where that is known.
+    /// Number of ranks of the job, if known.
     pub world: Option<u32>,
-    /// Something else proves that the job stood still when it was read.
+    /// Another observation proves that the job stood still when its records were read.
     pub stood_still: bool,
 }
 
@@ -45,34 +43,35 @@ pub enum HangKind {
     OtherShape,
     Deadlock,
     NeverEntered,
-    /// It was not read: stopped, ended, or its record is elsewhere.
+    /// The rank was not read: it is stopped, it ended, or its record is elsewhere.
     Unknown,
     Link,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Culprit {
-    /// None: no one rank shows it.
+    /// None: no single rank shows it.
     pub rank: Option<u32>,
     pub kind: HangKind,
-    /// What it did not enter; what it entered, where it entered something else.
+    /// The collective that the culprit did not enter, or the collective that it entered in place of the expected one.
     pub collective: Option<Collective>,
-    /// The culprit's line that entered it, where it has.
+    /// The culprit's line that entered the collective, if it has entered.
     pub frame: Option<Frame>,
-    /// The line at which one who waits entered it.
+    /// The line at which a waiting rank entered the collective.
     pub waited_at: Option<Frame>,
-    /// Where it entered something else than others.
+    /// The entries of the ranks, if the culprit entered something else than others.
     pub entered: Option<Entered>,
-    /// Its last entry, where it has not come: after this line it was never seen again.
+    /// The last entry of the culprit, if it has not come: after this line the record shows nothing more of it.
     pub last: Option<(Collective, Option<Frame>)>,
-    /// It has not left that one, though others have: it waits there, unless its stack shows something else.
+    /// The culprit has not left its last entry, though others have: it waits there, unless its stack shows something
+    /// else.
     pub is_inside: bool,
 }
 
-/// What was entered in place of what: `all_reduce [4] Float`.
+/// An unexpected entry beside the expected one: `all_reduce [4] Float`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entered {
-    /// `expected`: by most ranks.
+    /// `expected`: the entry of most ranks.
     Odd { own: String, expected: String },
     /// No side has more ranks than another.
     Sides(Vec<(Vec<u32>, String)>),
@@ -81,38 +80,39 @@ pub enum Entered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hang {
     pub culprits: Vec<Culprit>,
-    /// Ranks that wait and are no culprits.
+    /// Ranks that wait and are not culprits.
     pub waiting: Vec<u32>,
-    /// Unknown: no culprit.
+    /// Unknown if there is no culprit.
     pub confidence: Confidence,
-    /// The collective that each rank waits in.
+    /// The collective in which each rank waits.
     pub entered: BTreeMap<u32, Collective>,
     /// Ranks that were read.
     pub read: Vec<u32>,
-    /// Ranks of the job that were not.
+    /// Ranks of the job that were not read.
     pub silent: Vec<u32>,
-    /// Ranks that were read before the others had left what these had not entered.
+    /// Ranks with an older record: others had already left a collective that these ranks had not entered when they
+    /// were read.
     pub older: Vec<u32>,
-    /// Since when the first one waits, in ns since 1970.
+    /// Start of the first wait, in ns since 1970.
     pub since_ns: Option<i64>,
-    /// For how long when it was read; `false`: at most.
+    /// Length of the longest wait at the time of reading, in ns; `false`: at most this long.
     pub waited: Option<(i64, bool)>,
-    /// When torch gives up the first wait, in ns since 1970.
+    /// Time at which torch gives up the first wait, in ns since 1970.
     pub gives_up_ns: Option<i64>,
-    /// The wait was too short to say that anything stands still.
+    /// The wait was too short to conclude that anything stands still.
     pub moves: bool,
 }
 
-/// How sure it is that the job stood still.
+/// Certainty that the job stood still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stood {
-    /// It did not, as far as is known: the wait was short.
+    /// The job did not stand still, as far as known: the wait was short.
     Moves,
     Perhaps,
     Proven,
 }
 
-/// Judges a job. Never fails: what the records do not show is not said.
+/// Judges a job. Never fails: the result holds only findings that the records show.
 pub fn judge(job: &Job) -> Hang {
     let groups = Groups::of(&job.records, job.world);
     let mut places: Vec<Place<'_>> = Vec::new();
@@ -159,7 +159,7 @@ pub fn judge(job: &Job) -> Hang {
     }
 }
 
-/// Of a rank that waits in several the last one: gloo says late that one is done.
+/// The collective in which each rank waits; the last one if there are several, because gloo reports completion late.
 fn entered(places: &[Place<'_>]) -> BTreeMap<u32, Collective> {
     let mut last: BTreeMap<u32, ((i64, i64), &Collective)> = BTreeMap::new();
     for place in places {
@@ -174,7 +174,7 @@ fn entered(places: &[Place<'_>]) -> BTreeMap<u32, Collective> {
     last.into_iter().map(|(rank, (_, collective))| (rank, collective.clone())).collect()
 }
 
-/// The longest wait when the ranks were read, and whether it is that at least.
+/// The longest wait when the ranks were read, and whether the wait lasted at least that long.
 fn wait(job: &Job, groups: &Groups<'_>, places: &[Place<'_>]) -> Option<(i64, bool)> {
     let waits = places.iter().flat_map(|place| &place.here).filter_map(|(rank, step)| {
         let created = step.first().map(|entry| entry.created_ns).filter(|ns| *ns > 0)?;
@@ -200,13 +200,13 @@ fn stood(job: &Job, groups: &Groups<'_>, places: &[Place<'_>], wait: Option<(i64
     }
 }
 
-/// The longest time that one who waits here needed from one collective of the group to the next.
+/// The longest time that a rank waiting here needed from one collective of the group to the next.
 fn longest_step(groups: &Groups<'_>, place: &Place<'_>) -> Option<i64> {
     let group = groups.all.get(place.group)?;
     let of_rank = |(rank, _): &(u32, Step<'_>)| {
         let steps = group.tracks.get(rank)?.collectives.values();
         let times: Vec<i64> = steps.filter_map(Step::first).map(|entry| entry.created_ns).collect();
-        // A dump may say any time.
+        // A dump may hold any time.
         let later = times.iter().skip(1);
         times.iter().zip(later).map(|(one, next)| next.saturating_sub(*one)).max()
     };
@@ -255,7 +255,8 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
         let collective = Some(place.collective.clone());
         let waited_at = place.frame();
         match (place.silent.as_slice(), place.unclear.is_empty()) {
-            // With one that was not read the others cannot go on; of several, any may be it.
+            // Without a single unread rank the others cannot go on. Among several unread ranks, any may be the
+            // culprit.
             ([silent], true) => {
                 let new = Culprit::new(Some(*silent), HangKind::Unknown);
                 found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
@@ -270,7 +271,7 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
     found
 }
 
-/// Whether all who take part are known to wait here.
+/// Whether all participants are known to wait here.
 fn is_whole(groups: &Groups<'_>, place: &Place<'_>) -> bool {
     let group = groups.all.get(place.group);
     let members = group.filter(|group| group.is_whole || group.is_proven);
@@ -303,7 +304,7 @@ fn never_entered(groups: &Groups<'_>, place: &Place<'_>, rank: u32) -> Culprit {
     Culprit {
         collective: Some(place.collective.clone()),
         waited_at: place.frame(),
-        // Of a collective without a name it is not known when it is done.
+        // The end of a collective without a name is not known.
         is_inside: last.is_some_and(|(_, step, entry)| !step.is_done() && !entry.op.is_unnamed()),
         last: last.map(|(group, _, entry)| (called(group, entry), entry.frame.as_deref().cloned())),
         ..Culprit::new(Some(rank), HangKind::NeverEntered)
@@ -359,8 +360,9 @@ fn mismatched(place: &Place<'_>, found: &mut Vec<(Culprit, Confidence)>) {
     }
 }
 
-/// The few that wait further on in the same group, though all have come to what most still wait in: they had no
-/// part in it, or another one. With records of what they entered there [`mismatched`] tells more.
+/// Finds the few ranks that wait at a later collective of the group, although all ranks have come to the collective
+/// in which most still wait. These few took no part in it, or a different part. If the records hold their entries
+/// there, [`mismatched`] tells more.
 fn left_too_early(
     groups: &Groups<'_>,
     place: &Place<'_>,

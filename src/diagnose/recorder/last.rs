@@ -1,4 +1,5 @@
-//! What a judgement needs of a long record: of each group what is open, and the last entries before.
+//! The part of a long record that a judgement needs: the open entries of each group, and the last entries before
+//! them.
 //!
 //! A full ring has some 2000 entries, a MB of JSON, and node 0 gets one from each rank.
 
@@ -9,27 +10,27 @@ use serde_json::Value;
 use super::dump::{self, NTH};
 use super::op::Op;
 
-/// Of each track: steps that are done, the last ones.
+/// Number of last steps that are kept of each track among the steps that are done.
 const DONE: usize = 8;
-/// Of each group: collectives that are open, the first ones; the last one is kept as well, which says how far the rank
-/// has come.
+/// Number of first collectives that are kept of each group among the open ones. The last open collective is kept as
+/// well, because it shows the progress of the rank.
 const OPEN: usize = 16;
 
-/// Entries with one number: one, or coalesced ones, which are done when the last one is.
+/// Entries with one number: one entry, or coalesced entries, which are done when the last one is.
 #[derive(Debug, Default)]
 struct Step {
     entries: Vec<usize>,
     is_done: bool,
 }
 
-/// The steps of a group, or those of it that have a send or a receive of one kind: the other side counts these.
+/// The steps of a group, or its steps with a send or a receive of one kind: the other side counts such steps.
 #[derive(Debug, Default)]
 struct Track {
     is_p2p: bool,
     steps: Vec<usize>,
 }
 
-/// The record with these entries alone. What is no record stays as it is.
+/// The record, reduced to the entries that are kept. Any other text stays unchanged.
 pub fn last_entries(json: String) -> String {
     let Ok(mut dump) = serde_json::from_str::<Value>(&json) else { return json };
     let Some(entries) = dump.get_mut("entries").and_then(Value::as_array_mut) else { return json };
@@ -37,7 +38,7 @@ pub fn last_entries(json: String) -> String {
     let mut steps: Vec<Step> = Vec::new();
     let mut known: HashMap<(String, Option<i64>), usize> = HashMap::new();
     let mut tracks: HashMap<String, Track> = HashMap::new();
-    // Which one of its kind a send or a receive is, from 0.
+    // Number of each send or receive among entries of its kind, from 0.
     let mut places: Vec<Option<usize>> = Vec::with_capacity(entries.len());
     let mut kinds: HashMap<String, usize> = HashMap::new();
     for (at, entry) in entries.iter().enumerate() {
@@ -72,7 +73,7 @@ pub fn last_entries(json: String) -> String {
         let of_track = || all.iter().filter_map(|step| steps.get(*step));
         let done: Vec<&Step> = of_track().filter(|step| step.is_done).collect();
         let open: Vec<&Step> = of_track().filter(|step| !step.is_done).collect();
-        // Of sends and receives all: the other side may be at any of them.
+        // All open sends and receives are kept: the other side may be at any of them.
         let first = if *is_p2p { open.len() } else { OPEN };
         let last_done = done.iter().rev().take(DONE);
         for step in last_done.chain(open.iter().take(first)).chain(open.last()) {
@@ -93,8 +94,8 @@ pub fn last_entries(json: String) -> String {
     }
     let mut keeps = keeps.into_iter();
     entries.retain(|_| keeps.next().unwrap_or(true));
-    // Entries whose numbers do not follow one another from 0 on say that some are lost, and so that who is in no
-    // entry of a group may have entered it. What is left out here is not lost: each group has its last ones.
+    // Numbers that do not count up from 0 show that entries are lost, and so that a rank without an entry in a group
+    // may have entered it. Entries that are left out here are not lost: each group has its last ones.
     let follow =
         |pair: &[Option<i64>]| matches!(pair, [Some(one), next] if one.checked_add(1) == *next);
     if numbers.first() == Some(&Some(0)) && numbers.windows(2).all(follow) {
@@ -126,7 +127,7 @@ fn seq(entry: &Value, is_p2p: bool) -> Option<i64> {
     if is_p2p { of("p2p_seq_id") } else { of("collective_seq_id").or_else(|| of("seq_id")) }
 }
 
-/// A group that was made anew has another id, and sends count by themselves.
+/// A group that was made anew has another id. Sends have numbers of their own.
 fn group(entry: &Value, is_p2p: bool) -> String {
     let of = |key: &str| entry.get(key).map(Value::to_string).unwrap_or_default();
     format!("{} {} {is_p2p}", of("pg_id"), of("process_group"))
@@ -138,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Entries in turn of each group; those from `open` on are not done.
+    /// Entries of each group in turn; entries from `open` on are not done.
     fn record(first: i64, entries: i64, groups: i64, open: i64) -> String {
         let entry = |at: i64| {
             let state = if at < open { "completed" } else { "scheduled" };
@@ -149,7 +150,7 @@ mod tests {
         json!({ "version": "2.10", "pg_config": {}, "entries": entries }).to_string()
     }
 
-    /// Of each entry its number, its group and its place in that.
+    /// The number, the group and the place in the group of each entry.
     fn entries(json: &str) -> Vec<(i64, i64, i64)> {
         let dump: Value = serde_json::from_str(json).expect("JSON");
         let field = |entry: &Value, key: &str| entry[key].as_i64().expect("a number");
@@ -171,9 +172,9 @@ mod tests {
         assert_eq!(full.first(), Some(&(2484, 0, 992)), "some are lost");
     }
 
-    /// gloo calls what is done "scheduled", and retires it.
+    /// gloo marks a done entry as "scheduled", and retires it.
     #[test]
-    fn what_gloo_has_retired_is_done() {
+    fn retired_gloo_entry_is_done() {
         let gloo = record(0, 1000, 1, 0).replace("nccl:", "gloo:");
         let retired = gloo.replacen(
             "\"state\":\"scheduled\"",
@@ -184,20 +185,20 @@ mod tests {
             entries(&last_entries(text)).iter().map(|(.., place)| *place).collect::<Vec<_>>()
         };
         assert_eq!(places(retired.clone()), (989..1000).collect::<Vec<_>>());
-        // NCCL retires what it gave up as well.
+        // NCCL also retires entries that it gave up.
         let open: Vec<i64> = (0..16).chain([999]).collect();
         assert_eq!(places(retired.replace("gloo:", "nccl:")), open);
     }
 
     #[test]
-    fn of_what_is_open_the_first_and_the_last_are_kept() {
+    fn first_and_last_open_collectives_are_kept() {
         let kept = entries(&last_entries(record(0, 1000, 1, 500)));
         let places: Vec<i64> = kept.iter().map(|(.., place)| *place).collect();
         let expected: Vec<i64> = (492..516).chain([999]).collect();
         assert_eq!(places, expected);
     }
 
-    /// Names of sends and receives with their states, as the record of one of three ranks.
+    /// The record of one of three ranks, from names and states of sends and receives.
     fn pairs(all: impl IntoIterator<Item = (&'static str, &'static str, i64)>) -> String {
         let entry = |(at, (name, state, seq)): (i64, (&str, &str, i64))| {
             json!({ "record_id": at, "pg_id": 0, "process_group": ["0", "default_pg"], "is_p2p": true,
@@ -208,7 +209,7 @@ mod tests {
         json!({ "version": "2.10", "pg_config": config, "entries": entries }).to_string()
     }
 
-    /// Culprits of three ranks, from the whole records and from what is kept of them.
+    /// Culprits of three ranks, from the whole records and from the reduced records.
     fn culprits_of_pairs(records: [String; 3]) -> [Vec<Option<u32>>; 2] {
         use super::super::{Job, RankRecord, Read, judge, read};
         let judged = |keep: &dyn Fn(String) -> String| -> Vec<Option<u32>> {
@@ -223,9 +224,9 @@ mod tests {
         [judged(&|record| record), judged(&last_entries)]
     }
 
-    /// The other side is found by counting, so what is left out must count as well.
+    /// The other side is found by counting, so omitted entries must count as well.
     #[test]
-    fn sends_and_receives_stay_with_their_other_sides() {
+    fn sends_and_receives_keep_their_counterparts() {
         let done = |names: &'static [&'static str]| {
             let steps = (1..=100).flat_map(move |_| names.iter().copied());
             (1_i64..).zip(steps).map(|(seq, name)| (name, "completed", seq))
@@ -237,7 +238,7 @@ mod tests {
             pairs(done(&["nccl:recv 2<-1"])),
         ]);
         assert_eq!(never, [vec![Some(0)], vec![Some(0)]]);
-        // Both are there, and what they do goes on.
+        // Both sides are there, and their transfers go on.
         let moves = culprits_of_pairs([
             pairs(done(&["nccl:send 0->1"]).chain([("nccl:send 0->1", "completed", 101)])),
             pairs(done(&["nccl:recv 1<-0", "nccl:send 1->2"]).chain([(next, "started", 201)])),
@@ -246,9 +247,9 @@ mod tests {
         assert!(moves.iter().all(Vec::is_empty), "{moves:?}");
     }
 
-    /// Those of a batch are never done by themselves, but with the entry that closes it.
+    /// Entries of a batch are never done by themselves, but with the entry that closes the batch.
     #[test]
-    fn a_batch_is_done_with_its_last_entry() {
+    fn batch_is_done_with_its_last_entry() {
         const ZERO: &[&str; 2] = &["nccl:send 0->1", "nccl:recv 0<-1"];
         const ONE: &[&str; 2] = &["nccl:send 1->0", "nccl:recv 1<-0"];
         let batch = |own: &'static [&'static str; 2], close: &'static str, seq: i64| {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_record_and_what_is_none_stay_as_they_are() {
+    fn short_records_and_other_text_stay_unchanged() {
         for text in
             [record(0, 20, 3, 20), "[]".to_owned(), "{".to_owned(), r#"{"entries":3}"#.to_owned()]
         {
@@ -279,9 +280,9 @@ mod tests {
         }
     }
 
-    /// A hang is judged alike from the whole records and from what is kept of them.
+    /// The judgement of a hang is the same from the whole records and from the reduced records.
     #[test]
-    fn the_judgement_stays_the_same() {
+    fn judgement_is_same_for_reduced_records() {
         use super::super::{Job, RankRecord, Read, judge, read};
         let judged = |keep: &dyn Fn(String) -> String| {
             let of_rank = |(rank, entries): (u32, i64)| {

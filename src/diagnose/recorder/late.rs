@@ -1,46 +1,45 @@
 //! Ranks that come late to collectives, and so hold the others back.
 //!
-//! All ranks leave a collective together, so who comes last to the next one needed the longest in
-//! between. How much later than the last but one it came is what the job would save. Times of
-//! different nodes need the offsets of their clocks: an offset of its own looks like a slow node.
+//! All ranks leave a collective together, so the last rank to come to the next one needed the longest in between. Its
+//! delay after the last but one is the time that the job would save. Times of different nodes need the offsets of
+//! their clocks: a clock offset looks like a slow node.
 
 use std::collections::BTreeMap;
 
 use super::groups::{Group, Groups, RankRecord};
 
-/// Backends whose collectives begin when a rank enters them. Those on GPUs enter a queue: a rank that reads a value of
-/// each step, as the one that logs does, is always behind the others there, and costs them next to nothing.
+/// Backends whose collectives begin when a rank enters them. Collectives on GPUs enter a queue: a rank that reads a
+/// value in each step, for example for the log, is always behind the others there, and costs them next to nothing.
 const BEGIN_AT_ONCE: &[&str] = &["gloo", "mpi"];
-/// Collectives that ranks must have in common before one is called slow.
+/// Minimum number of common collectives before a rank is called slow.
 const FEWEST: usize = 20;
-/// The last collectives of a group that are compared.
+/// Maximum number of collectives of a group that are compared, the last ones.
 const MOST: usize = 1000;
-/// Entries that are compared in all.
+/// Maximum number of entries that are compared in all.
 const MOST_ENTRIES: usize = 4_000_000;
-/// The share of the time that the others lose by a slow rank, and its share of what they lose by
-/// all ranks that come last. Of two ranks that take turns each has half of that; one that is stopped
-/// a moment in each second comes last only then, and has nearly all.
+/// Minimum share of the time that the others lose because of a slow rank, and ([`MOSTLY`]) minimum share of the slow
+/// rank in the loss because of all last ranks. Two ranks that take turns have half of the loss each. A rank that
+/// is stopped for a moment in each second comes last only then, and has nearly all of the loss.
 const COSTS: f64 = 0.1;
 const MOSTLY: f64 = 0.65;
-/// Its longest waits, which do not count: a checkpoint is no slow rank.
+/// Number of longest waits for a rank that do not count: a checkpoint does not make a rank slow.
 const ONCE: usize = 2;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Late {
     pub rank: u32,
     pub group: String,
-    /// Collectives that were compared.
+    /// Number of collectives that were compared.
     pub of: usize,
-    /// The share to which it came last.
+    /// The share of the collectives to which the rank came last.
     pub share: f64,
-    /// After the last but one, in the median of those.
+    /// Median delay after the last but one, over the collectives to which the rank came last.
     pub median_ns: i64,
     /// The share of the time between the first and the last collective that the others lost.
     pub lost: f64,
 }
 
-/// The slow ranks, the worst one first. `offsets`: what the clock of a rank is ahead, in ns; 0
-/// where it has none.
+/// The slow ranks, the worst one first. `offsets`: lead of the clock of a rank, in ns; 0 if the rank has none.
 pub fn late(records: &[RankRecord], world: Option<u32>, offsets: &BTreeMap<u32, i64>) -> Vec<Late> {
     let groups = Groups::of(records, world);
     let mut room = MOST_ENTRIES;

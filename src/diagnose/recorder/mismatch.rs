@@ -1,8 +1,8 @@
-//! Whether ranks that entered the same number of the same group called the same.
+//! Compares the entries of ranks with the same number in the same group.
 //!
-//! Shapes need not be equal, only the numbers of elements: a reshaped tensor is the same to every
-//! backend. What `torch.distributed.flight_recorder` compares beyond that (states, dtypes of inputs
-//! with those of outputs) tells no rank from another.
+//! Shapes need not be equal, only the numbers of elements: a reshaped tensor is the same to every backend. Further
+//! comparisons of `torch.distributed.flight_recorder` (states, dtypes of inputs with dtypes of outputs) distinguish
+//! no rank from another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,41 +18,41 @@ pub(super) enum Differs {
     Shape,
 }
 
-/// Ranks that entered the same.
+/// Ranks with the same entry.
 #[derive(Debug)]
 pub(super) struct Side<'d> {
     pub(super) ranks: Vec<u32>,
     pub(super) entry: &'d Entry,
-    /// `all_reduce [4] Float`, unlike that of each other side.
+    /// `all_reduce [4] Float`, different from the text of each other side.
     pub(super) shown: String,
 }
 
 #[derive(Debug)]
 pub(super) struct Mismatch<'d> {
     pub(super) differs: Differs,
-    /// That with the most ranks first. Only one where the sizes of all together do not fit, which no one rank
-    /// shows.
+    /// The side with the most ranks comes first. There is only one side if the sizes of all ranks together do not
+    /// fit, which no single rank shows.
     pub(super) sides: Vec<Side<'d>>,
 }
 
 impl Mismatch<'_> {
-    /// No side has more ranks than another, so that none is odd.
+    /// Whether no side has more ranks than another, so that no side is odd.
     pub(super) fn is_tie(&self) -> bool {
         matches!(self.sides.as_slice(), [one, other, ..] if one.ranks.len() == other.ranks.len())
     }
 }
 
-/// A rank and what it entered.
+/// A rank and its entry.
 struct Came<'d> {
     rank: u32,
     entry: &'d Entry,
     /// The same text for the same collective.
     operation: String,
-    /// As the program called it.
+    /// The name that the program called.
     name: String,
 }
 
-/// What the ranks entered in one collective, by rank. `all`: nobody else takes part.
+/// The mismatch in one collective. `entered`: entries by rank. `all`: no other rank takes part.
 pub(super) fn mismatch<'d>(entered: &[(u32, &Step<'d>)], all: bool) -> Option<Mismatch<'d>> {
     let joined = |step: &Step<'d>, of: fn(&'d Op) -> &'d str| {
         step.entries.iter().map(|entry| of(&entry.op)).collect::<Vec<_>>().join("+")
@@ -65,7 +65,7 @@ pub(super) fn mismatch<'d>(entered: &[(u32, &Step<'d>)], all: bool) -> Option<Mi
     let named = |one: &Came<'d>| (!one.entry.op.is_unnamed()).then(|| one.operation.clone());
     odd(&entered, Differs::Operation, named).or_else(|| {
         let first = entered.first()?.entry;
-        // Names of the same collective hold its tensors in forms of their own.
+        // Functions for the same collective record its tensors in forms of their own.
         if !entered.iter().all(|one| one.entry.op.name == first.op.name) {
             return None;
         }
@@ -92,7 +92,8 @@ pub(super) fn pair_mismatch<'d>(entered: &[(u32, &Step<'d>)]) -> Option<Mismatch
     Some(Mismatch { differs: Differs::Shape, sides: sides_of(named.into()) })
 }
 
-/// Who differs from whom, in what `of` gives of each; None: it says nothing.
+/// The sides of ranks with equal values of `of`; ranks without a value are left out. None if fewer than two values
+/// occur.
 fn odd<'d, K: Ord>(
     entered: &[Came<'d>],
     differs: Differs,
@@ -110,10 +111,10 @@ fn odd<'d, K: Ord>(
     Some(Mismatch { differs, sides: sides_of(classes.into_values().collect()) })
 }
 
-/// Ranks, an entry of one of them, and its name.
+/// Ranks, the entry of one of these ranks, and its name.
 type Class<'d> = (Vec<u32>, &'d Entry, String);
 
-/// With as much of what they entered as tells them apart.
+/// Shows as much of the entries as distinguishes the sides.
 fn sides_of(mut classes: Vec<Class<'_>>) -> Vec<Side<'_>> {
     classes.sort_by_key(|(ranks, ..)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
     let shown_by = |most: usize, both: bool| -> Vec<String> {
@@ -128,7 +129,7 @@ fn sides_of(mut classes: Vec<Class<'_>>) -> Vec<Side<'_>> {
     classes.into_iter().zip(texts).map(side).collect()
 }
 
-/// Tensors and types that are shown where these tell ranks apart.
+/// Number of tensors and types that are shown if they distinguish the ranks.
 const FEW: usize = 4;
 
 /// `all_reduce [4] Float`; with `both`, `all_gather [4] -> [8] Float -> Float`.
@@ -168,7 +169,7 @@ fn counts(entry: &Entry) -> Option<(Vec<i64>, Vec<i64>)> {
     }
 }
 
-/// Types of what each rank must have. A tensor without elements may have any.
+/// Types that each rank must have. A tensor without elements may have any type.
 fn dtypes(entry: &Entry) -> Option<Vec<&str>> {
     let of = |tensors: &'_ Tensors| -> bool { tensors.total() > 0 && !tensors.dtypes.is_empty() };
     let side = match entry.op.sizes() {
@@ -179,7 +180,7 @@ fn dtypes(entry: &Entry) -> Option<Vec<&str>> {
     of(side).then(|| side.dtypes.iter().map(|dtype| &**dtype).collect())
 }
 
-/// All inputs of an all_to_all together are as large as all outputs.
+/// Checks that all inputs of an all_to_all together are as large as all outputs.
 fn sums<'d>(entered: &[Came<'d>]) -> Option<Mismatch<'d>> {
     let (mut inputs, mut outputs) = (0_i64, 0_i64);
     for Came { entry, .. } in entered {

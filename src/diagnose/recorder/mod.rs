@@ -1,9 +1,9 @@
-//! torch's flight recorder: what each rank of a job entered, and so who keeps the others waiting.
+//! torch's flight recorder: the entries of each rank of a job, and so the ranks that keep the others waiting.
 //!
-//! Owns the reader of its dumps (JSON, and pickles by a reader that executes nothing), the judgement
-//! of a hang ([`judge()`]) and of slow ranks ([`late()`]). Takes bytes and times; gives types. Reads no
-//! file and no clock. Never names a culprit that only the moment of reading made one: a job that
-//! runs looks, for an instant, like one that hangs.
+//! Owns the reader of its dumps (JSON, and pickles by a reader that executes nothing), the judgement of a hang
+//! ([`judge()`]) and of slow ranks ([`late()`]). Takes bytes and times; gives types. Reads no file and no clock.
+//! Never names a culprit that only the moment of reading suggests: for an instant, a running job looks like one that
+//! hangs.
 
 mod circle;
 mod dump;

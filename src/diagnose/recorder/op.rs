@@ -1,4 +1,4 @@
-//! What an entry did, by its `profiling_name`: `nccl:all_reduce`, `gloo:send 0->1`.
+//! The operation of an entry, from its `profiling_name`: `nccl:all_reduce`, `gloo:send 0->1`.
 //!
 //! The names are those that torch's own reader knows
 //! (`torch/distributed/flight_recorder/components/types.py` of 2.15).
@@ -13,17 +13,17 @@ pub(super) struct Pair {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Op {
-    /// `nccl`, `gloo`; empty where the name has none.
+    /// `nccl`, `gloo`; empty if the name has none.
     pub backend: String,
     /// `all_reduce`, without the other side of a send.
     pub name: String,
     pub pair: Option<Pair>,
 }
 
-/// What ranks must agree on.
+/// Sizes on which ranks must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sizes {
-    /// Nothing that a record shows.
+    /// None that a record shows.
     Free,
     /// Inputs and outputs are as large on each rank.
     Same,
@@ -39,13 +39,14 @@ pub(super) enum Sizes {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     names: &'static [&'static str],
-    /// It ends on no rank before all have entered it. So who has ended it proves that all came.
+    /// The collective ends on no rank before all have entered it. So a rank that has ended it
+    /// proves that all came.
     waits_for_all: bool,
     sizes: Sizes,
 }
 
-/// A line holds names of one collective: who called another function of the same line called
-/// nothing else.
+/// A line holds the names of one collective: ranks that call different functions of one line call
+/// the same collective.
 const TABLE: &[Known] = &[
     known(&["all_reduce", "allreduce_coalesced"], true, Sizes::Same),
     known(&["barrier", "all_reduce_barrier"], true, Sizes::Free),
@@ -84,17 +85,18 @@ const fn known(names: &'static [&'static str], waits_for_all: bool, sizes: Sizes
     Known { names, waits_for_all, sizes }
 }
 
-/// Backends whose watchdog retires an entry that failed or timed out as well, so that only
-/// `completed` says that it is done. The others retire what is done and never say `completed`
-/// (gloo), or say `completed` for all that is (the hook of 2.15).
+/// Backends whose watchdog also retires entries that failed or timed out, so that only `completed`
+/// means done. Other backends retire done entries and never say `completed` (gloo), or say
+/// `completed` for all done entries (the hook of 2.15).
 const RETIRE_WHAT_FAILED: &[&str] = &["nccl", "rccl", "xccl", "hccl", "mccl"];
 
-/// What `src/supervise/inject/calls.py` writes of an asynchronous collective of an older torch.
+/// Name that `src/supervise/inject/calls.py` writes for an asynchronous collective of an older
+/// torch.
 const UNNAMED: &str = "collective";
 
 impl Op {
     pub(super) fn parse(profiling_name: &str) -> Op {
-        // From the right: a backend of the user's may be called anything.
+        // Split from the right: a backend of the user's may have any name.
         let (backend, rest) = profiling_name.rsplit_once(':').unwrap_or(("", profiling_name));
         let (name, sides) = rest.split_once(' ').unwrap_or((rest, ""));
         let pair = match name {
@@ -113,7 +115,7 @@ impl Op {
         matches!(self.name.as_str(), "send" | "recv")
     }
 
-    /// That a collective was entered is known, and not which.
+    /// Whether only the fact is known that some collective was entered.
     pub(super) fn is_unnamed(&self) -> bool {
         self.name == UNNAMED
     }
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_collective_are_no_other_collective() {
+    fn functions_of_one_collective_share_a_family() {
         let like = |one: &str, other: &str| Op::parse(one).family() == Op::parse(other).family();
         assert!(like("nccl:all_gather", "nccl:_all_gather_base"));
         assert!(like("x:unheard_of", "x:unheard_of"));

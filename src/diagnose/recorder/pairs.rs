@@ -1,7 +1,8 @@
-//! Sends and receives: who waits for the other side of one.
+//! Sends and receives: ranks that wait for the other side.
 //!
-//! Their numbers count in each rank by itself, so the n-th send from one rank to another belongs to
-//! the n-th receive there from it. That holds only where both records begin at the first one.
+//! Each rank counts its own sends and receives, so the n-th send from one rank to another belongs
+//! to the n-th receive there from it. The counts match only if both records begin at the first
+//! entry.
 
 use super::dump::Entry;
 use super::groups::{Group, Groups, Step};
@@ -10,7 +11,7 @@ use super::place::{Collective, Place};
 /// The places of a group where a rank waits for the other side.
 pub(super) fn pair_places<'d>(groups: &Groups<'d>, at: usize, group: &Group<'d>) -> Vec<Place<'d>> {
     let mut places = Vec::new();
-    // The sides are ranks of the group: without its members nobody knows who they are.
+    // The sides are ranks of the group: without its members the sides are unknown.
     if !group.is_whole {
         return places;
     }
@@ -43,7 +44,7 @@ pub(super) fn pair_places<'d>(groups: &Groups<'d>, at: usize, group: &Group<'d>)
                         let sides = other.into_iter().flat_map(|other| other.pairs.values());
                         match other_side(sides, entry, nth) {
                             OtherSide::Missing => place.missing.push(peer),
-                            // It moves.
+                            // The transfer goes on.
                             OtherSide::Left => continue,
                             OtherSide::Here(there) => {
                                 place.here.push((peer, Step { entries: vec![there] }));
@@ -58,7 +59,7 @@ pub(super) fn pair_places<'d>(groups: &Groups<'d>, at: usize, group: &Group<'d>)
     places
 }
 
-/// The global rank on the other side. None: any rank, or the record is not what torch writes.
+/// The global rank on the other side. None: any rank, or torch does not write such a record.
 fn peer(group: &Group<'_>, rank: u32, entry: &Entry) -> Option<u32> {
     let pair = entry.op.pair?;
     let member = |of: u32| group.members.get(of as usize).copied();
@@ -70,7 +71,7 @@ fn peer(group: &Group<'_>, rank: u32, entry: &Entry) -> Option<u32> {
     }
 }
 
-/// Which one of its kind to the same side it is, from 0.
+/// Number of the entry among entries of its kind to the same side, from 0.
 fn nth<'s, 'd: 's>(steps: impl Iterator<Item = &'s Step<'d>>, entry: &Entry) -> usize {
     let all = steps.flat_map(|step| &step.entries);
     let counted = || all.filter(|one| one.op == entry.op && one.record < entry.record).count();
@@ -80,12 +81,12 @@ fn nth<'s, 'd: 's>(steps: impl Iterator<Item = &'s Step<'d>>, entry: &Entry) -> 
 /// The other side of a send or a receive.
 enum OtherSide<'d> {
     Missing,
-    /// It is done there.
+    /// The entry is done on the other side.
     Left,
     Here(&'d Entry),
 }
 
-/// The n-th entry that is the other side of one like this.
+/// The n-th entry on the other side that matches `entry`.
 fn other_side<'s, 'd: 's>(
     steps: impl Iterator<Item = &'s Step<'d>>,
     entry: &Entry,
@@ -99,7 +100,7 @@ fn other_side<'s, 'd: 's>(
         if at == nth {
             return if is_done { OtherSide::Left } else { OtherSide::Here(one) };
         }
-        // Only what is done is left out.
+        // Only entries that are done are left out of a record.
         if at > nth {
             return OtherSide::Left;
         }

@@ -1,9 +1,9 @@
 //! Reads a pickle of plain values into a [`Tree`], and executes nothing.
 //!
 //! A pickle is a program for a machine with a stack, and some of its instructions import and call
-//! any function. Those are refused by name. What is left makes None, bool, int, float, str, bytes,
-//! list, tuple and dict, in protocols 2 to 5 (Python's `pickletools.py` documents each opcode).
-//! torch writes its records with protocol 2.
+//! any function. Such instructions are refused by name. The remaining ones make None, bool, int,
+//! float, str, bytes, list, tuple and dict, in protocols 2 to 5 (Python's `pickletools.py`
+//! documents each opcode). torch writes its records with protocol 2.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use super::tree::{Node, NodeId, Nodes, TooMany, Tree};
 /// The first byte of a pickle of protocol 2 and later; the second is the protocol.
 pub(super) const PROTO: u8 = 0x80;
 
-/// Why a pickle was not read.
+/// The reason why a pickle was not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PickleFlaw {
-    /// It ends, or its stack is too short, before the instruction at this offset is done.
+    /// The pickle ends, or its stack is too short, before the instruction at this offset is done.
     Cut {
         offset: usize,
     },
-    /// The instruction would call code, or makes what no record holds.
+    /// The instruction would call code, or would make a value that no record holds.
     Refused {
         opcode: u8,
         name: &'static str,
@@ -45,7 +45,7 @@ pub enum PickleFlaw {
     },
 }
 
-/// Marks that may be open. A record needs 8.
+/// Maximum number of open marks. A record needs 8.
 const DEEPEST: usize = 256;
 
 impl From<TooMany> for PickleFlaw {
@@ -54,9 +54,9 @@ impl From<TooMany> for PickleFlaw {
     }
 }
 
-/// What is refused. Each either runs code, or asks its reader for an object, or is a set or a
-/// buffer out of band. Opcodes of the text protocols 0 and 1 that no newer pickle needs have no
-/// row.
+/// Instructions that are refused. Each one runs code, asks its reader for an object, or makes a set
+/// or a buffer out of band. Opcodes of the text protocols 0 and 1 that no newer pickle needs have
+/// no row.
 const REFUSED: &[(u8, &str)] = &[
     (b'c', "GLOBAL"),
     (0x93, "STACK_GLOBAL"),
@@ -104,7 +104,7 @@ struct Machine<'a> {
     /// Lengths of the stack where marks were set.
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
-    /// What MEMOIZE numbers next.
+    /// The number that MEMOIZE assigns next.
     memoized: u32,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// One instruction. The root after STOP.
+    /// Executes one instruction. Gives the root after STOP.
     fn step(&mut self, start: usize) -> Step<Option<NodeId>> {
         let opcode = self.byte()?;
         let node = match opcode {
@@ -132,7 +132,8 @@ impl<'a> Machine<'a> {
                 }
                 return Ok(None);
             }
-            // FRAME: the length of what follows, which a reader of a whole file needs not.
+            // FRAME: the length of the following bytes, which a reader of a whole file does not
+            // need.
             0x95 => {
                 self.take(8)?;
                 return Ok(None);
@@ -145,7 +146,7 @@ impl<'a> Machine<'a> {
                 self.marks.push(self.stack.len());
                 return Ok(None);
             }
-            // POP; a mark counts as well.
+            // POP, which also removes a mark.
             b'0' => {
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
@@ -187,7 +188,7 @@ impl<'a> Machine<'a> {
             0x8e | 0x96 => bytes(self.prefixed(8)?),
             b']' | b')' => Node::List(Vec::new()),
             b'}' => Node::Map(Vec::new()),
-            // LIST, TUPLE, DICT: of what is above the mark.
+            // LIST, TUPLE, DICT: made of the values above the mark.
             b'l' | b't' => Node::List(self.above_mark()?),
             b'd' => Node::Map(self.pairs()?),
             0x85..=0x87 => {
@@ -230,7 +231,7 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    /// APPEND, APPENDS, SETITEM and SETITEMS: what is on top goes into the list or map below.
+    /// APPEND, APPENDS, SETITEM and SETITEMS: add the top values to the list or map below.
     fn extend(&mut self, opcode: u8) -> Step<()> {
         let offset = self.at - 1;
         match opcode {
@@ -300,12 +301,12 @@ impl<'a> Machine<'a> {
         text.map(|text| Node::Text(Cow::Borrowed(text))).map_err(|_| PickleFlaw::NotText { offset })
     }
 
-    /// Where the stack begins that belongs to the last mark.
+    /// Start of the stack that belongs to the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
 
-    /// The place of the last `items` values, none of which stands below a mark.
+    /// The place of the last `items` values, all of which must be above the last mark.
     fn floor_above(&self, items: usize) -> Step<usize> {
         match self.stack.len().checked_sub(items).filter(|from| *from >= self.floor()) {
             Some(from) => Ok(from),

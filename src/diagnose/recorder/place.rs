@@ -1,4 +1,4 @@
-//! Where ranks wait, and for whom.
+//! Places where ranks wait, and the ranks for which they wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::dump::Entry;
 use super::groups::{Come, Group, Groups, Step, Track};
 use crate::Frame;
 
-/// The collective, send or receive that others wait in.
+/// The collective, send or receive in which others wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collective {
     pub op: String,
@@ -14,16 +14,16 @@ pub struct Collective {
     pub seq: i64,
 }
 
-/// Where ranks wait.
+/// A place where ranks wait.
 #[derive(Debug)]
 pub(super) struct Place<'d> {
     pub(super) collective: Collective,
-    /// Who waits, with what each entered.
+    /// Waiting ranks, with the entry of each.
     pub(super) here: Vec<(u32, Step<'d>)>,
-    /// Who has not come, though it was read.
+    /// Ranks that were read and have not come.
     pub(super) missing: Vec<u32>,
     pub(super) silent: Vec<u32>,
-    /// Of these the records do not say whether they have come.
+    /// Ranks whose records do not show whether they have come.
     pub(super) unclear: Vec<u32>,
     pub(super) group: usize,
     /// A pair of ranks, not the whole group.
@@ -31,7 +31,7 @@ pub(super) struct Place<'d> {
 }
 
 impl Place<'_> {
-    /// Nobody is waited for. In a group whose members are not known somebody may be.
+    /// Whether no rank is waited for. In a group with unknown members, a rank may be.
     pub(super) fn are_all_here(&self) -> bool {
         self.missing.is_empty() && self.silent.is_empty() && self.unclear.is_empty()
     }
@@ -53,14 +53,14 @@ impl Place<'_> {
         self.here.iter().find(|(of, _)| *of == rank)?.1.first()
     }
 
-    /// The line at which one who waits entered it.
+    /// The line at which a waiting rank entered the collective.
     pub(super) fn frame(&self) -> Option<Frame> {
         let mut entries = self.here.iter().filter_map(|(_, step)| step.first());
         entries.find_map(|entry| entry.frame.as_deref().cloned())
     }
 }
 
-/// The places of a group in whose collectives ranks wait.
+/// The places of a group where ranks wait in a collective.
 pub(super) fn collective_places<'d>(
     groups: &Groups<'d>,
     at: usize,
@@ -69,7 +69,8 @@ pub(super) fn collective_places<'d>(
     let passed = group.entered_by_all();
     let mut by_seq: BTreeMap<i64, Vec<(u32, Step<'d>)>> = BTreeMap::new();
     for (rank, track) in &group.tracks {
-        // What others have left all have entered: a rank leaves it at any moment, or was read before.
+        // All ranks have entered a collective that others have left. A rank in it may leave at any moment, or was
+        // read before it left.
         let Some(seq) = track.open_after(passed) else { continue };
         let Some(step) = track.collectives.get(&seq) else { continue };
         by_seq.entry(seq).or_default().push((*rank, step.clone()));
@@ -103,8 +104,8 @@ pub(super) fn collective_places<'d>(
     places
 }
 
-/// The places of a group that some have left and others have not, though who leaves proves that all have
-/// come: with other sizes a rank may be through before the others.
+/// The places of a group that some have left and others have not, though leaving proves that all have come: with
+/// different sizes, a rank may be through before the others.
 pub(super) fn left_by_some<'d>(at: usize, group: &Group<'d>) -> Vec<Place<'d>> {
     let passed = group.entered_by_all();
     let open = group.tracks.values().filter_map(|track| track.open_after(0));

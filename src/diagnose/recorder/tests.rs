@@ -1,4 +1,4 @@
-//! Judgements of records that torch wrote, and of cases that gloo cannot be brought into.
+//! Judgements of records that torch wrote, and of cases that cannot be produced with gloo.
 
 mod bytes;
 mod odd;

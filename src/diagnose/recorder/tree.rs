@@ -1,13 +1,13 @@
-//! A value of any shape that was read from JSON or from a pickle: nodes in one list, which name
-//! each other by number. A pickle may name one node many times, so a tree of copies could be
-//! exponentially larger than the file.
+//! A value of any shape that was read from JSON or from a pickle: nodes in one list, which refer to each other by
+//! number. A pickle may refer to one node many times, so a tree of copies could be exponentially larger than the
+//! file.
 
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Values that one dump may hold. A record of 2000 entries with stacks has about 10⁵.
+/// Maximum number of values in one dump. A record of 2000 entries with stacks has about 10⁵.
 const MOST_NODES: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl<'a> Nodes<'a> {
         self.0.get(id.0 as usize).unwrap_or(&Node::None)
     }
 
-    /// Leaves each key of a map once, where it stands first and with its last value, as Python does.
+    /// Leaves each key of a map once, at its first place and with its last value, as Python does.
     fn leave_keys_once(&mut self) {
         let once = |(number, node): (usize, &Node<'a>)| {
             let Node::Map(pairs) = node else { return None };
@@ -83,15 +83,15 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Values that are given from one tree.
+/// Maximum number of values that one tree gives.
 const MOST_VISITS: u32 = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
     nodes: Nodes<'a>,
     root: NodeId,
-    /// Values that may still be given. A list that stands in itself, or in a thousand lists, is
-    /// short in a file and without end to who walks it.
+    /// Number of values that may still be given. A list that holds itself, or that a thousand lists hold, is short in
+    /// a file and endless for a reader that walks it.
     visits: Cell<u32>,
 }
 
@@ -133,7 +133,7 @@ impl<'t, 'a> Value<'t, 'a> {
         matches!(self.node(), Node::None)
     }
 
-    /// An integer; also one that is written as text, as in `pg_status` of JSON dumps.
+    /// An integer, also one that is written as text, as in `pg_status` of JSON dumps.
     pub(super) fn int(self) -> Option<i64> {
         match self.node() {
             Node::Int(int) => Some(*int),
@@ -156,7 +156,7 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
-    /// None: it is no list.
+    /// The values of a list. None if the node is no list.
     pub(super) fn list(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
         match self.node() {
             Node::List(list) => Some(list.iter().map_while(move |id| self.at(*id))),
@@ -164,7 +164,7 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
-    /// The pairs whose keys are text. None: it is no map.
+    /// The pairs whose keys are text. None if the node is no map.
     pub(super) fn map(self) -> Option<impl Iterator<Item = (&'t str, Value<'t, 'a>)>> {
         match self.node() {
             Node::Map(pairs) => Some(
@@ -182,7 +182,7 @@ impl<'t, 'a> Value<'t, 'a> {
         self.map()?.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// As JSON; text stands for the keys of maps. None: it is nested deeper than any record.
+    /// The value as JSON; maps keep only pairs with text keys. None if the value is nested deeper than any record.
     pub(super) fn json(self, depth: u8) -> Option<serde_json::Value> {
         use serde_json::Value as Json;
         let depth = depth.checked_sub(1)?;

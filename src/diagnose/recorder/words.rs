@@ -1,4 +1,4 @@
-//! Why bytes are no record that can be read, and who entered what, in words.
+//! The reason why bytes are no readable record, and the entries of ranks, in words.
 
 use super::dump::Unreadable;
 use super::judge::Entered;
@@ -8,7 +8,7 @@ use text::ranges::listed;
 use text::text;
 
 impl Unreadable {
-    /// What was found, where, and what is allowed.
+    /// The finding, its place, and the allowed values.
     pub fn text(&self) -> Text {
         match self {
             Unreadable::Pickle(flaw) => pickle(flaw),
@@ -33,7 +33,7 @@ impl Unreadable {
 }
 
 impl Entered {
-    /// `rank 0 entered barrier, rank 1 all_reduce [4] Float`, of sides of which none is odd.
+    /// `rank 0 entered barrier, rank 1 all_reduce [4] Float`, for sides without an odd one.
     pub fn sides(sides: &[(Vec<u32>, String)]) -> Text {
         let (mut en, mut zh) = (Vec::new(), Vec::new());
         for (ranks, shown) in sides {

@@ -28,23 +28,24 @@ pub struct RankStacks {
     pub rank: GlobalRank,
     pub local_rank: LocalRank,
     pub process: ProcessStacks,
-    /// The processes that it started, and theirs: workers of a DataLoader, a compiler.
+    /// Processes that the rank started, and their children: workers of a DataLoader, a compiler.
     pub children: Vec<ProcessStacks>,
     #[serde(default)]
     pub children_left_out: usize,
 }
 
-/// Threads that read at the same time.
+/// Maximum number of threads that read at the same time.
 const READERS: usize = 8;
-/// The same with those that an earlier question has left in the kernel, where nothing can end
-/// them: a read waits if the process holds its own memory lock in a page fault of a dead mount.
+/// Like [`READERS`], including reader threads that are still blocked in the kernel from an earlier
+/// request, where nothing can end them: a read waits if the process holds its own memory lock in a
+/// page fault of a dead mount.
 const MOST_READERS: usize = 16;
-/// Processes below one rank that are read. A DataLoader has some tens.
+/// Maximum number of processes below one rank that are read. A DataLoader has some tens.
 const MOST_CHILDREN: usize = 64;
 
 static LIVING: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a reader as long as it lives.
+/// Counts a reader while it lives.
 struct Counted;
 
 impl Counted {
@@ -108,7 +109,7 @@ pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankSt
 }
 
 fn read(proc: &Path, rank: RunningRank, below: &[i32], until: Instant) -> RankStacks {
-    /// For what follows the reading.
+    /// Time reserved for the work after the reading.
     const REST: Duration = Duration::from_millis(500);
     let until = until - REST;
     let Some(process) = process::read(proc, rank.pid, until) else {
@@ -119,7 +120,7 @@ fn read(proc: &Path, rank: RunningRank, below: &[i32], until: Instant) -> RankSt
         rank: rank.rank,
         local_rank: rank.local_rank,
         process,
-        // One that has ended meanwhile is left out.
+        // A process that has ended meanwhile is left out.
         children: children.filter_map(|pid| process::read(proc, *pid, until)).collect(),
         children_left_out: below.len().saturating_sub(MOST_CHILDREN),
     }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_python_and_one_that_ended_have_their_reasons() {
+    fn non_python_and_ended_processes_give_reasons() {
         let mut sleep = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let mut ended = std::process::Command::new("true").spawn().expect("true");
         ended.wait().expect("ended");
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(unread, [(0, Some(Unread::NotPython)), (1, Some(Unread::Gone))]);
         let kernel = found.first().and_then(|one| one.process.threads.first()?.kernel.clone());
         assert_eq!(kernel.expect("a thread").name, "sleep");
-        // Readers of other tests may still be at work.
+        // Readers of other tests may still run.
         let deadline = Instant::now() + Duration::from_secs(20);
         while LIVING.load(Ordering::Relaxed) > 0 {
             assert!(Instant::now() < deadline, "a reader stays");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_every_rank_is_late() {
+    fn every_rank_is_late_without_time() {
         let rank = RunningRank {
             rank: GlobalRank(3),
             local_rank: LocalRank(1),

@@ -1,17 +1,17 @@
 //! Exported symbols of a mapped ELF file, read from the memory of the process.
 //!
-//! The loader keeps the dynamic symbols mapped, so that no file is opened: it may have been
-//! replaced since, be in another mount namespace or on a dead mount. `_PyRuntime` is among them
-//! also in a static build, because extension modules use it. Sources: elf(5), and for the hash
-//! table glibc's `elf/dl-lookup.c`, whose algorithm is the GNU hash of the object's symbols.
+//! The loader keeps the dynamic symbols mapped, so no file is opened: the file may have been
+//! replaced since, or be in another mount namespace or on a dead mount. `_PyRuntime` is among these
+//! symbols also in a static build, because extension modules use it. Sources: elf(5), and for the
+//! hash table glibc's `elf/dl-lookup.c`, whose algorithm is the GNU hash of the object's symbols.
 
 use super::memory::Memory;
 use super::unread::Unread;
 
-/// A mapped file and where its tables are.
+/// A mapped file and the addresses of its tables.
 #[derive(Debug)]
 pub(super) struct Symbols {
-    /// What is added to the addresses that the file names.
+    /// Offset that is added to the addresses in the file.
     bias: u64,
     table: u64,
     names: u64,
@@ -22,11 +22,11 @@ pub(super) struct Symbols {
 pub(super) type Address = u64;
 
 impl Symbols {
-    /// The tables of the file whose first byte is mapped at `start`; None if it has none.
+    /// The tables of the file whose first byte is mapped at `start`; None if the file has none.
     pub(super) fn find(memory: &impl Memory, start: u64) -> Result<Option<Symbols>, Unread> {
         const LOAD: u32 = 1;
         const DYNAMIC: u32 = 2;
-        /// More than any file of a linker has.
+        /// Maximum number of headers, more than any linked file has.
         const MOST_HEADERS: u16 = 128;
         let header: [u8; 64] = memory.bytes(start)?;
         // 64 bit, little endian.
@@ -68,7 +68,7 @@ impl Symbols {
         let (mut names, mut table, mut hash) = (None, None, None);
         for entry in block.chunks_exact(16) {
             let value = long(entry, 8);
-            // glibc writes the address in memory here, musl leaves that of the file.
+            // glibc writes the address in memory here; musl leaves the address in the file.
             let address = if value < start { value.wrapping_add(bias) } else { value };
             match long(entry, 0) {
                 NULL => break,
@@ -87,7 +87,7 @@ impl Symbols {
         memory: &impl Memory,
         name: &str,
     ) -> Result<Option<Address>, Unread> {
-        /// Symbols of one chain that are tried; a good table has two or three.
+        /// Maximum number of symbols of one chain that are tried; a good table has two or three.
         const LONGEST_CHAIN: u64 = 4096;
         let head: [u8; 16] = memory.bytes(self.hash)?;
         let (buckets, first, bloom) = (int(&head, 0), int(&head, 4), int(&head, 8));
@@ -109,7 +109,7 @@ impl Symbols {
             {
                 return Ok(Some(address));
             }
-            // The last one of a chain is marked.
+            // The last symbol of a chain is marked.
             if hash & 1 == 1 {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The reading of a process's stacks as a function that a fuzzer feeds. Not part of the program.
+//! Reading the stacks of a process as a fuzz target. Not part of the program.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -15,16 +15,16 @@ use super::python::{Frame, Interpreter};
 use super::unread::Unread;
 use text::fuzzing::Choices;
 
-/// Where the memory begins.
+/// First address of the memory.
 const START: u64 = 0x10_0000;
-/// Reads until the time is up, as it is for the memory of a process.
+/// Maximum number of reads, in place of the time limit for the memory of a process.
 const MOST_READS: u64 = 200_000;
 
-/// The memory of a process that holds the bytes, again and again, up to some length. Some words are meant as addresses.
+/// The memory of a process that repeats the bytes up to some length. Some words are meant as addresses.
 struct Hostile<'a> {
     bytes: &'a [u8],
     length: u64,
-    /// Each so many reads another byte is there than before; 0: never.
+    /// Number of reads after which a byte differs from before; 0: never.
     changes: u64,
     reads: Cell<u64>,
 }
@@ -36,7 +36,7 @@ impl Hostile<'_> {
         }
         let size = self.bytes.len() as u64;
         let word = place / 8 * 8 % size;
-        // The highest byte of a word says that the word is an address in this memory.
+        // The highest byte of a word marks the word as an address in this memory.
         let at = |offset: u64| self.bytes[usize::try_from((word + offset) % size).unwrap_or(0)];
         let within = place % 8;
         if at(7) == 0xaa {
@@ -66,9 +66,9 @@ impl Memory for Hostile<'_> {
     }
 }
 
-/// Memory, tables, maps and tracebacks of a rank, by the first byte.
+/// Memory, tables, maps and tracebacks of a rank, chosen by the first byte.
 ///
-/// Every walk ends in a bounded number of reads and frames, whatever the memory says. A table gives a line or none.
+/// Every walk ends in a bounded number of reads and frames, whatever the memory holds. A table gives a line or none.
 pub fn stacks(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     match choices.byte() % 4 {
@@ -78,7 +78,7 @@ pub fn stacks(data: &[u8]) -> bool {
             let kind = choices.of(&kinds);
             let (first, offset) = (choices.number(), choices.number());
             let table = choices.0;
-            // No table of this length goes further.
+            // No table of this length reaches further.
             let line = kind.line(table, first.into(), i64::from(offset.cast_signed()));
             let again = kind.line(table, i64::from(first) + 1, i64::from(offset.cast_signed()));
             assert_eq!(line.map(|line| line + 1), again, "lines are counted from the first");
@@ -99,7 +99,7 @@ pub fn stacks(data: &[u8]) -> bool {
             let frames = |python: &super::PythonStack| python.frames.len();
             let all: usize = threads.iter().filter_map(|one| one.python.as_ref().map(frames)).sum();
             assert!(all <= words.lines().count() && threads.len() <= words.lines().count());
-            // What was understood is understood when it is written again.
+            // Stacks that were understood are understood again after they are written.
             let mut again = nothing();
             again.take_traceback(&written(&stacks));
             assert_eq!(again.process.threads, stacks.process.threads, "{words:?}");
@@ -148,7 +148,7 @@ fn nothing() -> RankStacks {
     }
 }
 
-/// As faulthandler writes it: the first thread last.
+/// The stacks as faulthandler writes them: the first thread last.
 fn written(stacks: &RankStacks) -> String {
     let threads = &stacks.process.threads;
     let (first, others) = threads.split_first().map_or((None, &[][..]), |(a, b)| (Some(a), b));

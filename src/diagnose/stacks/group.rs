@@ -1,4 +1,4 @@
-//! Groups ranks with equal stacks; the smallest group first, since the odd one is the suspect.
+//! Groups ranks with equal stacks. The smallest group comes first, since an outlier is the suspect.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,22 @@ use text::rank::GlobalRank;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     pub ranks: Vec<GlobalRank>,
-    /// The first of them.
+    /// The stacks of the first rank.
     pub shown: &'a RankStacks,
 }
 
-/// What has to be equal. Not the kernel's state: of two ranks at one line one may just run.
+/// Parts that have to be equal. The kernel's state is not among them: of two ranks at one line, one
+/// may just run.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key<'a> {
     process: ProcessKey<'a>,
-    /// Without repetitions: how many workers are at a line does not matter.
+    /// Children without repetitions: the number of workers at a line does not matter.
     children: Vec<ProcessKey<'a>>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessKey<'a> {
-    /// Of what is not Python; Python processes may be named after their rank.
+    /// Name of a process that is not Python. Python processes may be named after their rank.
     name: Option<&'a str>,
     unread: Option<&'a Unread>,
     first: Option<ThreadKey<'a>>,
@@ -36,7 +37,8 @@ struct ProcessKey<'a> {
 
 type ThreadKey<'a> = (&'a [Frame], Option<&'a Unread>);
 
-/// Smallest groups first; of two equally large ones that with the lower rank.
+/// The groups, the smallest first. Among equally large groups, the group with the lower rank comes
+/// first.
 pub fn grouped(ranks: &[RankStacks]) -> Vec<Group<'_>> {
     let mut groups: BTreeMap<Key<'_>, Vec<&RankStacks>> = BTreeMap::new();
     for rank in ranks {
@@ -117,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_comes_first() {
+    fn smallest_group_comes_first() {
         let mut ranks: Vec<RankStacks> = (0..8).map(|number| rank(number, &[7, 8, 9])).collect();
         ranks[5] = rank(5, &[41, 8, 9]);
-        // The order of threads other than the first means nothing.
+        // The order of threads after the first has no meaning.
         ranks[6] = rank(6, &[7, 9, 8]);
         let groups = grouped(&ranks);
         let numbers: Vec<Vec<u32>> =

@@ -1,4 +1,5 @@
-//! What the kernel says of a thread: its state, where it waits, and for which file.
+//! The kernel's data about a thread: its state, the place where it waits, and the file for which it
+//! waits.
 //!
 //! Everything here is optional: an older kernel, gVisor or hidepid shows less.
 
@@ -16,7 +17,7 @@ pub struct KernelState {
     pub name: String,
     /// `R`, `S`, `D`, `T`, `Z`… (proc_pid_stat(5)).
     pub state: char,
-    /// The kernel function in which it sleeps.
+    /// The kernel function in which the thread sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wchan: Option<String>,
     /// User and system time so far.
@@ -25,12 +26,12 @@ pub struct KernelState {
     pub syscall: Option<Syscall>,
 }
 
-/// The system call in which it is.
+/// The system call in which a thread is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Syscall {
-    /// Its name, or its number if the name is not known.
+    /// Name of the call, or its number if the name is not known.
     pub name: String,
-    /// Its six arguments, in hexadecimal digits.
+    /// The six arguments of the call, in hexadecimal digits.
     pub arguments: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<UsedFile>,
@@ -41,12 +42,12 @@ pub struct Syscall {
 pub struct UsedFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fd: Option<u32>,
-    /// As the kernel names it: a path, `socket:[…]`, `pipe:[…]`.
+    /// The kernel's name of the file: a path, `socket:[…]`, `pipe:[…]`.
     pub path: String,
-    /// The two ends, if it is a TCP socket.
+    /// The two ends, if the file is a TCP socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
-    /// The mount that it is on: `nfs4 on /data from server:/export`.
+    /// The mount of the file: `nfs4 on /data from server:/export`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mount: Option<Mount>,
 }
@@ -64,7 +65,7 @@ pub(super) fn state(
     tid: i32,
     memory: Option<&ProcessMemory>,
 ) -> Option<KernelState> {
-    /// USER_HZ, which is 100 on every architecture of today.
+    /// USER_HZ is 100 on every architecture of today.
     const TICK_MS: u64 = 10;
     let folder = process.join("task").join(tid.to_string());
     let read = |name: &str| {
@@ -88,7 +89,8 @@ pub(super) fn state(
     })
 }
 
-/// `number arguments… stack-pointer program-counter`; `running` and -1 are outside of a call.
+/// `number arguments… stack-pointer program-counter`; `running` and -1 are outside of a system
+/// call.
 fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option<Syscall> {
     let mut words = line.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
@@ -105,7 +107,8 @@ fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option
         Argument::Fd(at) => arguments.get(at).and_then(|fd| of_descriptor(process, *fd)),
         Argument::Path(at) => arguments.get(at).and_then(|at| of_path(process, *at, memory?)),
         Argument::Polled(at) => match (arguments.get(at), arguments.get(at + 1)) {
-            // `fd` is the first field of `struct pollfd`. Of several files none is the one.
+            // `fd` is the first field of `struct pollfd`. Among several files, no single one is
+            // waited for.
             (Some(list), Some(1)) => memory
                 .and_then(|memory| memory.u32(*list).ok())
                 .and_then(|fd| of_descriptor(process, u64::from(fd))),
@@ -120,7 +123,7 @@ fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option
     })
 }
 
-/// Does not touch the file: the kernel prints the path that it was opened by.
+/// Does not touch the file: the kernel prints the path with which it was opened.
 fn of_descriptor(process: &Path, fd: u64) -> Option<UsedFile> {
     let fd = u32::try_from(fd).ok()?;
     let path = std::fs::read_link(process.join(format!("fd/{fd}"))).ok()?;
@@ -143,8 +146,8 @@ fn of_path(process: &Path, at: u64, memory: &ProcessMemory) -> Option<UsedFile> 
     Some(UsedFile { fd: None, mount: mount_of(process, &whole), path, connection: None })
 }
 
-/// The mount with the longest path that leads to this one; None for `/` itself, and for what is
-/// no path.
+/// The mount with the longest path that leads to `path`; None for `/` itself, and if the text is no
+/// path.
 fn mount_of(process: &Path, path: &str) -> Option<Mount> {
     let table = std::fs::read_to_string(process.join("mountinfo")).ok()?;
     longest(&table, path)
@@ -171,7 +174,7 @@ fn longest(table: &str, path: &str) -> Option<Mount> {
     best.filter(|best| best.at != "/")
 }
 
-/// Spaces and the like are written as `\040`.
+/// Spaces and similar characters are written as `\040`.
 fn unescaped(field: &str) -> String {
     let mut out = String::with_capacity(field.len());
     let mut rest = field;
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_of_a_path_is_the_last_one_with_the_longest_prefix() {
+    fn path_mount_is_last_with_longest_prefix() {
         let table = "\
 21 1 0:20 / / rw - ext4 /dev/vda rw
 22 21 0:21 / /data rw,relatime shared:2 - ext4 /dev/vdb rw
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_wait_is_seen() {
+    fn own_blocking_read_is_seen() {
         let (read, write) = std::io::pipe().expect("a pipe");
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_file_that_is_polled_is_shown() {
+    fn single_polled_file_is_shown() {
         let process = Path::new("/proc/self");
         let (read, _write) = std::io::pipe().expect("a pipe");
         let list = [std::os::fd::AsRawFd::as_raw_fd(&read).cast_unsigned(), 1];

@@ -1,12 +1,12 @@
-//! Where CPython keeps its interpreters, threads, frames and code objects, by version.
+//! Offsets of the interpreters, threads, frames and code objects of CPython, by version.
 //!
 //! The numbers are `offsetof` of the released headers, which do not change within a minor version
-//! (PEP 387 keeps the structures of `Include/cpython/`; `Include/internal/` has not changed after
-//! a release candidate): Include/internal/pycore_pystate.h and pycore_gil.h (3.8),
-//! pycore_interp.h, pycore_runtime.h and pycore_frame.h (3.9 and later), Include/cpython/pystate.h,
-//! code.h, frameobject.h and unicodeobject.h. Since 3.13 `_PyRuntime` begins with its own table,
-//! `_Py_DebugOffsets` (pycore_runtime.h; pycore_debug_offsets.h since 3.14), made for readers from
-//! outside. Each row is checked against a real interpreter by tests/launch/stacks.
+//! (PEP 387 keeps the structures of `Include/cpython/`; `Include/internal/` has not changed after a
+//! release candidate): Include/internal/pycore_pystate.h and pycore_gil.h (3.8), pycore_interp.h,
+//! pycore_runtime.h and pycore_frame.h (3.9 and later), Include/cpython/pystate.h, code.h,
+//! frameobject.h and unicodeobject.h. Since 3.13 `_PyRuntime` begins with its own table,
+//! `_Py_DebugOffsets` (pycore_runtime.h; pycore_debug_offsets.h since 3.14), made for external
+//! readers. Each row is checked against a real interpreter by tests/launch/stacks.
 
 use super::elf::{Symbols, long};
 use super::lines::LineTable;
@@ -22,8 +22,8 @@ pub(super) struct Layout {
     pub thread: Thread,
     pub frame: Frame,
     pub code: Code,
-    /// Bytes of PyASCIIObject, behind which the characters of an ASCII text are, and of
-    /// PyCompactUnicodeObject, behind which those of any other one are.
+    /// Bytes of PyASCIIObject, which the characters of an ASCII text follow, and of
+    /// PyCompactUnicodeObject, which the characters of any other text follow.
     pub ascii: u64,
     pub compact: u64,
 }
@@ -36,13 +36,13 @@ pub(super) struct Interpreter {
     pub gil: Gil,
 }
 
-/// Where it stands which thread holds the GIL.
+/// The place that names the thread with the GIL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Gil {
-    /// In `_PyRuntime`: the thread, or null. The offset counts mutexes of the C library, whose
-    /// size depends on the architecture; None where it was not measured.
+    /// In `_PyRuntime`: the thread, or null. The offset counts mutexes of the C library, whose size
+    /// depends on the architecture; None if it was not measured.
     Runtime(Option<u64>),
-    /// In the interpreter: a pointer to the lock, in which are a flag (an int) and the thread.
+    /// In the interpreter: a pointer to the lock, which holds a flag (an int) and the thread.
     Interpreter { lock: u64, locked: u64, holder: u64 },
 }
 
@@ -53,15 +53,15 @@ pub(super) struct Thread {
     pub frame: FirstFrame,
     /// The pthread_t.
     pub handle: u64,
-    /// The kernel's number, which older versions do not keep.
+    /// The kernel's number of the thread, which older versions do not keep.
     pub native: Option<u64>,
 }
 
-/// The frame that runs.
+/// The place of the running frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FirstFrame {
     Thread(u64),
-    /// By a `_PyCFrame` on the C stack.
+    /// Through a `_PyCFrame` on the C stack.
     CFrame {
         cframe: u64,
         frame: u64,
@@ -76,10 +76,11 @@ pub(super) struct Frame {
     pub owner: Option<u64>,
 }
 
-/// How a frame says which instruction it is at.
+/// The form in which a frame names its instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Instruction {
-    /// A signed 32 bit number, of bytes or of code units of two bytes; negative before the first.
+    /// A signed 32 bit number, of bytes or of code units of two bytes; negative before the first
+    /// instruction.
     Index { at: u64, unit: i64 },
     /// An address.
     Pointer { at: u64 },
@@ -92,13 +93,13 @@ pub(super) struct Code {
     pub first_line: u64,
     pub lines: u64,
     pub table: LineTable,
-    /// The first instruction; behind everything else.
+    /// Offset of the first instruction, behind everything else.
     pub instructions: Option<u64>,
 }
 
 /// In PyObject.
 pub(super) const TYPE: u64 = 8;
-/// In PyCodeObject since 3.11 (`ob_size`): how many instructions it has, with their caches.
+/// In PyCodeObject since 3.11 (`ob_size`): the number of instructions, with their caches.
 pub(super) const CODE_UNITS: u64 = 16;
 /// In PyBytesObject: the length, then the bytes.
 pub(super) const BYTES_LENGTH: u64 = 16;
@@ -106,11 +107,11 @@ pub(super) const BYTES_DATA: u64 = 32;
 /// In PyASCIIObject.
 pub(super) const TEXT_LENGTH: u64 = 16;
 pub(super) const TEXT_STATE: u64 = 32;
-/// Frames with a higher owner are the interpreter's own, without code: FRAME_OWNED_BY_CSTACK of
-/// 3.12 and 3.13, FRAME_OWNED_BY_INTERPRETER and _BY_CSTACK later.
+/// Frames with a higher owner belong to the interpreter itself, without code: FRAME_OWNED_BY_CSTACK
+/// of 3.12 and 3.13, FRAME_OWNED_BY_INTERPRETER and _BY_CSTACK later.
 pub(super) const LAST_OWNER: u8 = 2;
 
-/// A version as `Py_Version` has it: 0x030b07f0.
+/// A version in the form of `Py_Version`: 0x030b07f0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version(pub u32);
 
@@ -119,7 +120,7 @@ impl Version {
         (self.0 >> 24, (self.0 >> 16) & 0xff)
     }
 
-    /// `3.11.7`, or `3.9` where the last number is not known.
+    /// `3.11.7`, or `3.9` if the last number is not known.
     pub(super) fn shown(self) -> String {
         let (major, minor) = self.minor();
         if self.0 & 0xffff == 0 {
@@ -129,8 +130,8 @@ impl Version {
         }
     }
 
-    /// Before 3.11 no symbol says it, but each version exports functions that the one before
-    /// lacks ("New in version" of the C API's reference).
+    /// The version of the interpreter. Before 3.11 no symbol names it, but each version exports
+    /// functions that the previous version lacks ("New in version" of the C API's reference).
     pub(super) fn find(memory: &impl Memory, symbols: &Symbols) -> Result<Version, Unread> {
         const SINCE: &[(&str, u32)] = &[
             ("PyIter_Send", 0x030a_0000),
@@ -269,8 +270,8 @@ fn v3_12() -> Layout {
     }
 }
 
-/// Positions in `_Py_DebugOffsets`, in words of eight bytes, of the first of those fields that
-/// are together in each version.
+/// Positions in `_Py_DebugOffsets`, in words of eight bytes, of the first field in each group of
+/// fields that are adjacent in each version.
 struct Words {
     /// `interpreter_state.ceval_gil`
     gil: usize,
@@ -290,9 +291,9 @@ fn with_own_table(
     version: Version,
     words: &Words,
 ) -> Result<Layout, Unread> {
-    /// The words that are read, of which the last one is `co_code_adaptive`.
+    /// Bytes that are read; the last word of them is `co_code_adaptive`.
     const LENGTH: usize = 8 * 57;
-    /// More than any structure except `_PyRuntime` has.
+    /// Larger than any structure except `_PyRuntime`.
     const LARGEST: u64 = 1 << 24;
     let block: [u8; LENGTH] = memory.bytes(runtime)?;
     let word = |number: usize| long(&block, number * 8);

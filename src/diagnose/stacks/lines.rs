@@ -1,10 +1,10 @@
-//! From an instruction to a line, by the table of its code object.
+//! Converts an instruction to a line, by the table of its code object.
 //!
-//! Three encodings: `co_lnotab` up to 3.9 (Objects/lnotab_notes.txt there), the ranges of
-//! PEP 626 in 3.10 (Objects/lnotab_notes.txt there), and since 3.11 locations with columns
+//! Three encodings: `co_lnotab` up to 3.9 (Objects/lnotab_notes.txt there), the ranges of PEP 626
+//! in 3.10 (Objects/lnotab_notes.txt there), and since 3.11 locations with columns
 //! (Objects/locations.md). A table that ends early gives the line so far, or none.
 
-/// The encoding.
+/// The encoding of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineTable {
     Lnotab,
@@ -13,8 +13,8 @@ pub(super) enum LineTable {
 }
 
 impl LineTable {
-    /// The line of the instruction at `offset` bytes; None if it has none, as the interpreter's
-    /// own instructions do. Before the first instruction it is the first line.
+    /// The line of the instruction at `offset` bytes. None if the instruction has no line, as the
+    /// interpreter's own instructions. Before the first instruction, the result is the first line.
     pub(super) fn line(self, table: &[u8], first: i64, offset: i64) -> Option<i64> {
         match self {
             LineTable::Lnotab => Some(lnotab(table, first, offset)),
@@ -25,7 +25,7 @@ impl LineTable {
     }
 }
 
-/// Pairs of an unsigned step in bytes and a signed one in lines.
+/// Pairs of an unsigned step in bytes and a signed step in lines.
 fn lnotab(table: &[u8], first: i64, offset: i64) -> i64 {
     let (mut line, mut at) = (first, 0);
     for pair in table.as_chunks::<2>().0 {
@@ -38,7 +38,7 @@ fn lnotab(table: &[u8], first: i64, offset: i64) -> i64 {
     line
 }
 
-/// Pairs of the length of a range in bytes and a signed step in lines; -128: the range has none.
+/// Pairs of the length of a range in bytes and a signed step in lines; -128: the range has no line.
 fn ranges(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     const NO_LINE: i8 = -128;
     let (mut line, mut end) = (first, 0);
@@ -55,7 +55,7 @@ fn ranges(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     None
 }
 
-/// Entries whose first byte has the upper bit, a form, and a length in code units; then columns.
+/// Entries whose first byte has the upper bit, a form, and a length in code units; columns follow.
 fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     let (mut line, mut end) = (first, 0);
     let mut rest = table.iter().copied().peekable();
@@ -64,7 +64,7 @@ fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
         let (step, has_line) = match form {
             // No location.
             15 => (0, false),
-            // With columns and end line, or with the line only.
+            // An entry with columns and end line, or with only the line.
             13 | 14 => (signed(varint(&mut rest)?), true),
             // One line, columns in two bytes: the form is the step.
             10..=12 => (i64::from(form) - 10, true),
@@ -75,7 +75,7 @@ fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
         if offset < end {
             return has_line.then_some(line);
         }
-        // The columns of the entry; only the head of the next one has the upper bit.
+        // The columns of the entry; only the head of the next entry has the upper bit.
         while rest.next_if(|byte| byte & 0x80 == 0).is_some() {}
     }
     None
@@ -115,9 +115,9 @@ mod tests {
     ///
     ///    + x)
     /// ```
-    /// What `co_lines()` says of it (3.8: `dis.findlinestarts`).
+    /// Lines that `co_lines()` gives for this function (3.8: `dis.findlinestarts`).
     #[test]
-    fn tables_of_real_compilers() {
+    fn line_tables_of_real_compilers_give_expected_lines() {
         for (kind, table, first, lines) in LINES {
             for (offset, line) in *lines {
                 assert_eq!(kind.line(table, *first, *offset), *line, "{kind:?} at {offset}");
@@ -183,7 +183,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_table_that_ends_early_is_no_error() {
+    fn truncated_line_table_is_no_error() {
         for kind in [LineTable::Lnotab, LineTable::Ranges, LineTable::Locations] {
             for table in [&b""[..], b"\x08", b"\xe8", b"\xe8\xff\xff", b"\xff\xff\xff\xff\xff"] {
                 for offset in [-1, 0, 5, i64::MAX] {
@@ -191,7 +191,7 @@ mod tests {
                 }
             }
         }
-        // Nor is one that was read while it changed.
+        // A table that was read while it changed is no error either.
         let far = b"\xf0\x7e\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x3f".repeat(40);
         assert_eq!(LineTable::Locations.line(&far, 7, 78), Some(i64::MAX));
         assert_eq!(LineTable::Lnotab.line(b"", 7, 4), Some(7));

@@ -8,8 +8,9 @@ pub(super) struct Candidate {
     pub file: String,
 }
 
-/// Where an interpreter may be: in the library first, since an executable of the same name then
-/// only calls it; then in the executable, whatever its name (an embedding program has its own).
+/// Files that may hold an interpreter. A library comes first, since an executable of the same name
+/// then only calls it. The executable follows, whatever its name (an embedding program has its own
+/// name).
 pub(super) fn candidates(maps: &str, executable: Option<&str>) -> Vec<Candidate> {
     let mut found: Vec<(u8, Candidate)> = Vec::new();
     for line in maps.lines() {
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_before_the_program_that_calls_it() {
+    fn library_candidate_precedes_program_candidate() {
         let maps = "\
 55d0-55d1 r--p 00000000 fd:00 12 /opt/my env/bin/python3.11
 55d1-55d2 r-xp 00001000 fd:00 12 /opt/my env/bin/python3.11
@@ -62,7 +63,7 @@ mod tests {
                 (0x55d0, "/opt/my env/bin/python3.11")
             ]
         );
-        // A program that embeds a static interpreter has any name.
+        // A program that embeds a static interpreter may have any name.
         let embedded = "400000-500000 r--p 00000000 fd:00 12 /opt/sim\n";
         assert_eq!(candidates(embedded, Some("/opt/sim")).len(), 1);
         assert_eq!(candidates(embedded, Some("/usr/bin/other")), []);

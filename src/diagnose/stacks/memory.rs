@@ -1,9 +1,9 @@
 //! Reads of another process's memory.
 //!
 //! `pread` on `/proc/PID/mem` needs the same right as a debugger (ptrace(2), "Ptrace access mode
-//! checking"), which an ancestor with the same user id has, also below Yama's mode 1 and in a
-//! default container, whose seccomp filter refuses process_vm_readv(2). The process is not
-//! stopped and learns nothing of it, so every pointer may be stale by the time it is followed.
+//! checking"). An ancestor with the same user id has this right, also below Yama's mode 1 and in a
+//! default container, whose seccomp filter refuses process_vm_readv(2). The process is not stopped
+//! and notices nothing, so every pointer may be stale by the time it is followed.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,7 @@ pub(super) trait Memory {
         self.bytes(at).map(u32::from_le_bytes)
     }
 
-    /// `length` bytes.
+    /// Reads `length` bytes.
     fn block(&self, at: u64, length: usize) -> Result<Vec<u8>, Unread> {
         if length > LONGEST {
             return Err(Unread::Changed);
@@ -48,14 +48,14 @@ pub(super) trait Memory {
         Ok(bytes)
     }
 
-    /// Text up to its NUL byte, at most `most` bytes.
+    /// Reads text up to its NUL byte, at most `most` bytes.
     fn text(&self, at: u64, most: usize) -> Result<Vec<u8>, Unread> {
         /// Small, since the end of the mapping may be near.
         const STEP: usize = 64;
         let mut text = Vec::new();
         while text.len() < most {
             let at = at.wrapping_add(text.len() as u64);
-            // Not across a page that may not exist.
+            // A read must not cross into a page that may not exist.
             let step = STEP - usize::try_from(at % STEP as u64).unwrap_or(0);
             let part = self.block(at, step)?;
             match part.iter().position(|byte| *byte == 0) {
@@ -80,7 +80,7 @@ pub(super) struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// `folder` is the process's folder in /proc.
+    /// Opens the memory of a process. `folder`: its folder in /proc.
     pub(super) fn open(folder: &Path, until: Instant) -> Result<ProcessMemory, Unread> {
         match File::open(folder.join("mem")) {
             Ok(file) => Ok(ProcessMemory { file, until }),
@@ -94,13 +94,13 @@ impl Memory for ProcessMemory {
         if Instant::now() >= self.until {
             return Err(Unread::Late);
         }
-        // The file's offset is a signed number; the upper half is the kernel's.
+        // The file's offset is a signed number; the upper half belongs to the kernel.
         if i64::try_from(at).is_err() {
             return Err(Unread::Changed);
         }
         match self.file.read_exact_at(into, at) {
             Ok(()) => Ok(()),
-            // The end of the file: the process has no memory any more.
+            // The end of the file means that the process has no memory any more.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Unread::Gone),
             Err(error) => Err(Unread::of(&error)),
         }

@@ -17,31 +17,31 @@ use super::python::{Frame, Interpreter, PythonThread, ThreadPlace};
 use super::unread::Unread;
 use linux::procfs;
 
-/// Threads of a process that are read; the others are counted.
+/// Maximum number of threads of a process that are read; the others are counted.
 const MOST_THREADS: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStacks {
     pub pid: i32,
-    /// Its first thread's name in the kernel.
+    /// Name of the first thread in the kernel.
     pub name: String,
-    /// Its command line, with secrets masked.
+    /// Command line, with secrets masked.
     #[serde(default)]
     pub command: String,
-    /// The version of its interpreter.
+    /// Version of the interpreter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Why there are no Python stacks.
+    /// The reason why there are no Python stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<Unread>,
-    /// The first one first, then those with Python stacks.
+    /// The first thread of the process comes first, then the threads with Python stacks.
     pub threads: Vec<ThreadStack>,
     #[serde(skip_serializing_if = "is_zero", default)]
     pub threads_left_out: usize,
 }
 
 impl ProcessStacks {
-    /// A process of which nothing is known.
+    /// A process about which nothing is known.
     pub(super) fn unread(pid: i32, why: Unread) -> ProcessStacks {
         ProcessStacks {
             pid,
@@ -69,7 +69,7 @@ fn is_false(value: &bool) -> bool {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStack {
-    /// None if the interpreter's thread could not be matched with one of the kernel.
+    /// None if the interpreter's thread could not be matched with a thread of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,19 +85,19 @@ pub struct PythonStack {
     pub interpreter: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds_gil: Option<bool>,
-    /// The innermost first.
+    /// The innermost frame comes first.
     pub frames: Vec<Frame>,
     /// Whether there are more frames than were read.
     #[serde(skip_serializing_if = "is_false", default)]
     pub cut: bool,
-    /// The stack changed while it was read: its frames may never have been together.
+    /// The stack changed while it was read: its frames may never have existed together.
     #[serde(skip_serializing_if = "is_false", default)]
     pub moving: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<Unread>,
 }
 
-/// The stacks of a process, as far as they can be read until `until`. None if it has ended.
+/// The stacks of a process, as far as they can be read until `until`. None if the process has ended.
 pub(super) fn read(proc: &Path, pid: i32, until: Instant) -> Option<ProcessStacks> {
     let folder = proc.join(pid.to_string());
     let tids = tids(&folder)?;
@@ -133,7 +133,7 @@ pub(super) fn read(proc: &Path, pid: i32, until: Instant) -> Option<ProcessStack
 }
 
 fn command(folder: &Path) -> Option<String> {
-    /// Bytes that are read; a line may be some megabytes long.
+    /// Maximum bytes that are read; a command line may be some megabytes long.
     const LONGEST: u64 = 16 * 1024;
     let mut line = Vec::new();
     File::open(folder.join("cmdline")).ok()?.take(LONGEST).read_to_end(&mut line).ok()?;
@@ -145,7 +145,7 @@ fn tids(folder: &Path) -> Option<BTreeSet<i32>> {
     Some(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Each thread of the kernel with its stack, if it has one.
+/// Each thread of the kernel with its Python stack, if it has one.
 fn join(
     tids: &BTreeSet<i32>,
     stacks: Vec<PythonThread>,
@@ -187,8 +187,8 @@ fn join(
     (threads, others.len().saturating_sub(room))
 }
 
-/// Whether a thread holds the GIL, and its state. The two are read one after the other, while a thread that
-/// sleeps has usually given the GIL away: that it keeps it counts only if that is seen again and again.
+/// Whether a thread holds the GIL, and its state. The two are read one after the other, and a thread that sleeps has
+/// usually just released the GIL. So a sleeping holder counts only if it is seen several times.
 fn settled(
     first: (Option<bool>, Option<KernelState>),
     look: impl Fn() -> (Option<bool>, Option<KernelState>),
@@ -209,7 +209,7 @@ fn settled(
     seen
 }
 
-/// What was found of an interpreter.
+/// The data of an interpreter that was found.
 struct Found {
     runtime: u64,
     code_type: u64,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_given_the_gil_away_is_not_said_to_keep_it() {
+    fn just_released_gil_is_not_reported_as_held() {
         let after = |next: fn(u32) -> (Option<bool>, char)| {
             let looks = Cell::new(0);
             let look = || {

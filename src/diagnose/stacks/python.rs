@@ -1,8 +1,8 @@
 //! The Python threads of a process and their frames, read from its memory.
 //!
-//! The process runs on meanwhile. So every list has a limit, every code object is known by its
-//! type, and a stack counts only if a second walk finds the same frames; else it is read again,
-//! a few times.
+//! The process runs on meanwhile. So every list has a limit, every code object is identified by its
+//! type, and a stack counts only if a second walk finds the same frames. Otherwise the stack is
+//! read again, a few times.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,26 +18,27 @@ use super::layout::{
 use super::memory::Memory;
 use super::unread::Unread;
 
-/// Attempts at what changes while it is read.
+/// Maximum number of attempts to read data that changes meanwhile.
 const ATTEMPTS: u32 = 8;
-/// Between two of them, times the square of their number: 70 ms in all.
+/// Pause between two attempts, times the square of their number: 70 ms in all.
 const PAUSE: Duration = if cfg!(fuzzing) { Duration::ZERO } else { Duration::from_micros(500) };
-/// Limits of the lists; more is a list that was followed into something else.
+/// Limits of the lists. A longer list was followed into something else.
 const MOST_INTERPRETERS: usize = 64;
 const MOST_THREADS: usize = 1024;
-/// Frames of one stack that are read. Python's own limit is 1000 by default.
+/// Maximum number of frames of one stack that are read. Python's own limit is 1000 by default.
 const MOST_FRAMES: usize = 256;
-/// Frames of all stacks of a process: what a process says of itself must not fill our memory.
+/// Maximum number of frames of all stacks of a process: the data of a process must not fill our
+/// memory.
 const MOST_FRAMES_IN_ALL: usize = 16 * 1024;
-/// Characters of a name or a path.
+/// Maximum number of characters of a name or a path.
 const LONGEST_TEXT: u64 = 1024;
-/// Bytes of a table of lines; that of a function of ten thousand lines is shorter.
+/// Maximum bytes of a table of lines. The table for a function of ten thousand lines is shorter.
 const LONGEST_TABLE: usize = 256 * 1024;
 
 /// One Python frame.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Frame {
-    /// With its class where the version keeps that (3.11 and later).
+    /// The name of the function, with its class if the version keeps that (3.11 and later).
     pub function: String,
     pub file: String,
     /// None if the instruction belongs to no line.
@@ -48,19 +49,19 @@ pub struct Frame {
 /// A thread that has run Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PythonThread {
-    /// The kernel's number.
+    /// The kernel's number of the thread.
     pub tid: Option<i32>,
     /// 0 for the main interpreter.
     pub interpreter: i64,
-    /// None where the layout does not say.
+    /// None if the layout does not show it.
     pub holds_gil: Option<bool>,
-    /// The innermost first.
+    /// The innermost frame comes first.
     pub frames: Result<Frames, Unread>,
-    /// Where the interpreter keeps it.
+    /// The place of the thread in the interpreter.
     pub place: ThreadPlace,
 }
 
-/// Addresses of a thread's state and of its interpreter's.
+/// Addresses of a thread's state and of the state of its interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThreadPlace {
     interpreter: u64,
@@ -70,13 +71,13 @@ pub(super) struct ThreadPlace {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Frames {
     pub frames: Vec<Frame>,
-    /// Whether there are more than were read.
+    /// Whether there are more frames than were read.
     pub cut: bool,
-    /// The stack changed at each attempt, so these frames may never have been together.
+    /// The stack changed at each attempt, so these frames may never have existed together.
     pub moving: bool,
 }
 
-/// What is read.
+/// The interpreter that is read.
 #[derive(Debug)]
 pub(super) struct Interpreter<'a, M> {
     pub memory: &'a M,
@@ -87,7 +88,7 @@ pub(super) struct Interpreter<'a, M> {
     pub code_type: u64,
 }
 
-/// A frame as it is found: its address, its code and its instruction.
+/// A frame as it is found in memory: its address, its code and its instruction.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     frame: u64,
@@ -96,7 +97,7 @@ struct Place {
 }
 
 impl<M: Memory> Interpreter<'_, M> {
-    /// All threads. `tids` are the kernel's numbers of the process's threads.
+    /// All threads. `tids`: the kernel's numbers of the process's threads.
     pub(super) fn threads(&self, tids: &BTreeSet<i32>) -> Result<Vec<PythonThread>, Unread> {
         let found = retry(|| self.list())?;
         let tid_at = match self.layout.thread.native {
@@ -120,7 +121,7 @@ impl<M: Memory> Interpreter<'_, M> {
         Ok(threads)
     }
 
-    /// Addresses of each interpreter and thread.
+    /// Addresses of each interpreter and its threads.
     fn list(&self) -> Result<Vec<(u64, u64)>, Unread> {
         let layout = self.layout;
         let mut found = Vec::new();
@@ -163,15 +164,15 @@ impl<M: Memory> Interpreter<'_, M> {
         }
     }
 
-    /// Where the C library keeps a thread's number behind its pthread_t: the one offset at which
-    /// every thread has a number of this process, and no two the same. (720 in glibc on x86-64,
-    /// 208 on arm64, another one in musl; `struct pthread` is private to each.)
+    /// Offset of a thread's number behind its pthread_t in the C library: the offset at which
+    /// every thread has a number of this process, and no two the same. (720 in glibc on x86-64, 208
+    /// on arm64, another offset in musl; `struct pthread` is private to each.)
     fn tid_in_handle(&self, found: &[(u64, u64)], tids: &BTreeSet<i32>) -> Option<u64> {
         const FARTHEST: usize = 1024;
         let mut blocks = Vec::new();
         for (_, thread) in found {
             let handle = self.memory.u64(thread.wrapping_add(self.layout.thread.handle)).ok()?;
-            // A thread that has just ended has none.
+            // The memory of a thread that has just ended cannot be read.
             if let Ok(block) = self.memory.block(handle, FARTHEST) {
                 blocks.push(block);
             }
@@ -187,7 +188,7 @@ impl<M: Memory> Interpreter<'_, M> {
         (0..FARTHEST).step_by(4).find(fits).map(|at| at as u64)
     }
 
-    /// None where the layout does not say.
+    /// Whether a thread holds the GIL. None if the layout does not show it.
     pub(super) fn holds_gil(&self, place: ThreadPlace) -> Option<bool> {
         let ThreadPlace { interpreter, thread } = place;
         let holder = match self.layout.interpreter.gil {
@@ -203,7 +204,7 @@ impl<M: Memory> Interpreter<'_, M> {
         Some(holder == thread)
     }
 
-    /// The stack of a thread, at most `most` frames of it.
+    /// The stack of a thread, at most `most` of its frames.
     fn frames(&self, thread: u64, most: usize) -> Result<Frames, Unread> {
         let mut last = Err(Unread::Changed);
         for attempt in 0..ATTEMPTS {
@@ -226,7 +227,7 @@ impl<M: Memory> Interpreter<'_, M> {
                 Err(end @ (Unread::Gone | Unread::Late | Unread::Denied { .. })) => {
                     return Err(end);
                 }
-                // A stack that was complete is better than none.
+                // A stack that was read completely once is better than none.
                 read @ (Ok(_) | Err(_)) => last = read,
             }
         }
@@ -245,7 +246,7 @@ impl<M: Memory> Interpreter<'_, M> {
                 }
             }
         };
-        /// Frames of the interpreter's own are between those of functions, at most one for each.
+        /// The interpreter's own frames are between those of functions, at most one for each.
         const MOST_STEPS: usize = 2 * MOST_FRAMES + 2;
         let mut places = Vec::new();
         for _ in 0..MOST_STEPS {
@@ -270,8 +271,8 @@ impl<M: Memory> Interpreter<'_, M> {
     fn place(&self, frame: u64) -> Result<Place, Unread> {
         /// Bytes of an instruction without its caches.
         const UNIT: i64 = 2;
-        /// Marks of a reference in the lowest bits (3.14 and later); objects begin at multiples
-        /// of eight.
+        /// Marks of a reference in the lowest bits (3.14 and later). Objects begin at multiples of
+        /// eight.
         const MARKS: u64 = 7;
         let layout = &self.layout.frame;
         let code = self.memory.u64(frame.wrapping_add(layout.code))? & !MARKS;
@@ -285,7 +286,8 @@ impl<M: Memory> Interpreter<'_, M> {
             Instruction::Pointer { at } => {
                 let first = code.wrapping_add(self.layout.code.instructions.unwrap_or(0));
                 let at = self.memory.u64(frame.wrapping_add(at))?.wrapping_sub(first).cast_signed();
-                // Not yet the code's own while a new frame is made in the place of an old one.
+                // The instruction does not belong to the code yet while a new frame is made in the
+                // place of an old frame.
                 let units = self.memory.u64(code.wrapping_add(CODE_UNITS))?;
                 let end = i64::try_from(units).unwrap_or(0).saturating_mul(UNIT);
                 if !(-UNIT..end).contains(&at) {
@@ -298,11 +300,12 @@ impl<M: Memory> Interpreter<'_, M> {
     }
 
     fn resolve(&self, places: &[Place]) -> Result<Vec<Frame>, Unread> {
-        // Not for longer than one stack: a code object may be freed and its memory used again.
+        // The codes are kept only for one stack: a code object may be freed and its memory used
+        // again.
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         let mut frames = Vec::with_capacity(places.len());
         for place in places {
-            // A recursion has the same code many times.
+            // A recursive function has the same code many times.
             let code = match codes.entry(place.code) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(self.code(place.code)?),
@@ -336,7 +339,7 @@ impl<M: Memory> Interpreter<'_, M> {
         self.memory.block(at.wrapping_add(BYTES_DATA), length.ok_or(Unread::Changed)?)
     }
 
-    /// A str: one, two or four bytes per character, as the widest one needs.
+    /// A str: one, two or four bytes per character, depending on the widest one.
     fn text(&self, at: u64) -> Result<String, Unread> {
         let head: [u8; 40] = self.memory.bytes(at)?;
         let length = long(&head, usize::try_from(TEXT_LENGTH).unwrap_or(0)).min(LONGEST_TEXT);
@@ -384,7 +387,8 @@ mod tests {
     use crate::stacks::elf::Symbols;
     use crate::stacks::layout::{self, Version};
 
-    /// Memory that means nothing: most words are addresses in itself, and it changes all the time.
+    /// Memory without meaning: most words are addresses in the memory itself, and it changes all
+    /// the time.
     struct Nonsense {
         words: Vec<u64>,
         reads: std::cell::Cell<u64>,
@@ -423,7 +427,7 @@ mod tests {
                 let at = at.wrapping_sub(START).wrapping_add(place as u64);
                 let word = usize::try_from(at / 8).ok().and_then(|word| self.words.get(word));
                 let word = word.ok_or(Unread::Changed)?;
-                // Now and then another word is there than before.
+                // Now and then a word differs from before.
                 let word = if count.is_multiple_of(31) { word ^ 8 } else { *word };
                 *byte = word.to_le_bytes()[usize::try_from(at % 8).expect("small")];
             }
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_means_nothing_is_read_to_an_end() {
+    fn walk_over_nonsense_memory_ends() {
         let began = Instant::now();
         let tids = BTreeSet::from([1, 2, 300]);
         let mut outcomes = BTreeSet::new();
@@ -450,7 +454,7 @@ mod tests {
             }
             let _ = Symbols::find(&memory, START);
         }
-        // The lists were followed in some of them, and given up in others.
+        // The lists were followed in some runs, and given up in others.
         assert!(outcomes.contains("Err(Changed)") && outcomes.len() > 1, "{outcomes:?}");
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     }

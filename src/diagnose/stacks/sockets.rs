@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     pub local: String,
-    /// None of a listener.
+    /// None for a listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_as_the_socket_says() {
+    fn connection_ends_match_the_socket() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             // A machine may have no IPv6.
             let Ok(listener) = std::net::TcpListener::bind(host) else { continue };

@@ -1,7 +1,7 @@
-//! System calls in which a process may stay, by their numbers.
+//! System calls in which a process may block, by their numbers.
 //!
-//! Sources: asm/unistd_64.h (x86-64) and asm-generic/unistd.h (arm64) of Linux 6.1. A call that
-//! is not here is shown by its number.
+//! Sources: asm/unistd_64.h (x86-64) and asm-generic/unistd.h (arm64) of Linux 6.1. A call that is
+//! not listed is shown by its number.
 
 use Argument::{Fd, Nothing, Path, Polled};
 
@@ -15,7 +15,7 @@ pub enum Argument {
     Nothing,
 }
 
-/// The name of a call of this machine, and its argument.
+/// The name of a call on this machine, and the argument that names a file.
 pub fn call(number: i64) -> Option<(&'static str, Argument)> {
     let of_this_machine = |row: &Row| if cfg!(target_arch = "x86_64") { row.1 } else { row.2 };
     let row = CALLS.iter().find(|row| of_this_machine(row) == Some(number))?;

@@ -1,14 +1,14 @@
-//! The stacks of a process as Python's faulthandler writes them.
+//! The stacks of a process in the form of Python's faulthandler.
 //!
-//! Blocks of lines `  File "NAME", line N in FUNCTION`, the innermost first, one for each thread, the
-//! newest thread first: the last block is of the thread that runs the program. Nobody checks what is in
-//! the file, so a line that is not understood is left out.
+//! Blocks of lines `  File "NAME", line N in FUNCTION`, the innermost frame first. There is one block for each
+//! thread, the newest thread first: the last block belongs to the thread that runs the program. Nobody checks the
+//! content of the file, so a line that is not understood is left out.
 
 use super::collect::RankStacks;
 use super::process::{PythonStack, ThreadStack};
 use super::python::Frame;
 
-/// How each block begins: `Thread 0x00007f… (most recent call first):`.
+/// End of the first line of each block: `Thread 0x00007f… (most recent call first):`.
 const BEGINS: &str = "(most recent call first):";
 
 /// One thread.
@@ -19,7 +19,7 @@ struct Block {
 }
 
 impl RankStacks {
-    /// Takes the stacks from the words of faulthandler. The reason why they could not be read remains.
+    /// Takes the stacks from the text of faulthandler. The reason why they could not be read from memory remains.
     pub fn take_traceback(&mut self, words: &str) {
         let mut blocks = blocks(words);
         let Some(first) = blocks.pop() else { return };
@@ -47,7 +47,7 @@ fn unmatched(python: PythonStack) -> ThreadStack {
 
 fn blocks(words: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
-    // `lines` would take a carriage return for part of the end, each time that the words are read again.
+    // `lines` would take a carriage return as part of the line end, each time that the text is read again.
     for line in words.split('\n') {
         if line.ends_with(BEGINS) && !line.starts_with(' ') {
             found.push(Block::default());
@@ -59,7 +59,7 @@ fn blocks(words: &str) -> Vec<Block> {
     found
 }
 
-/// A line that the interpreter does not know is `???`.
+/// A line number that the interpreter does not know is `???`.
 fn frame(line: &str) -> Option<Frame> {
     let (file, rest) = line.strip_prefix("  File \"")?.rsplit_once("\", line ")?;
     let (line, function) = rest.split_once(" in ")?;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceback_changes_nothing() {
+    fn text_without_traceback_changes_nothing() {
         for words in ["", "\n", "  File \"a\", line 1 in f\n", "garbage (most recent call first)"] {
             let mut found = stacks();
             found.take_traceback(words);

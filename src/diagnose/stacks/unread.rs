@@ -1,4 +1,4 @@
-//! Why the Python stacks of a process are not known.
+//! The reason why the Python stacks of a process are not known.
 
 use std::io;
 
@@ -15,23 +15,23 @@ pub enum Unread {
     Denied { errno: i32 },
     /// The process ended.
     Gone,
-    /// Pointers were stale at each attempt: it ran on while it was read.
+    /// Pointers were stale at each attempt: the process ran on while it was read.
     Changed,
-    /// Not within the time limit: the kernel did not answer, or there was too much to read.
+    /// The time limit was exceeded: the kernel did not answer, or there was too much to read.
     Late,
     /// A version whose data structures are not known here.
     Version { found: String },
-    /// A build without GIL, which lays out objects otherwise.
+    /// A build without GIL, which has another layout of objects.
     FreeThreaded { found: String },
     /// `file` has the name of an interpreter, but does not export its state.
     NoSymbol { file: String },
-    /// The files that are mapped cannot be listed.
+    /// The mapped files cannot be listed.
     Unlisted { errno: i32 },
 }
 
 impl Unread {
     pub fn of(error: &io::Error) -> Unread {
-        /// errno.h, the same on all architectures of Linux that matter here.
+        /// Numbers from errno.h, the same on all architectures of Linux that matter here.
         const ESRCH: i32 = 3;
         const EIO: i32 = 5;
         const EFAULT: i32 = 14;

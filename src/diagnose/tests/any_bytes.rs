@@ -1,4 +1,4 @@
-//! Whatever a log holds and however it is cut.
+//! Logs with any bytes and any cuts.
 
 use proptest::prelude::*;
 
@@ -70,9 +70,9 @@ proptest! {
     }
 }
 
-/// A fuzzer found that their order was another one each time.
+/// A fuzzer found that the order of the evidence differed each time.
 #[test]
-fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
+fn line_of_several_ranks_is_judged_deterministically() {
     let line =
         (0..8).map(|rank| format!("[rank{rank}]: OSError: [Errno 28] No space left on device "));
     let log: String = line.chain(["\n".to_owned()]).collect();
@@ -87,7 +87,7 @@ fn what_several_ranks_wrote_into_one_line_is_judged_the_same_each_time() {
 }
 
 #[test]
-fn a_log_without_line_ends_is_read_in_pieces_of_the_same_size() {
+fn endless_line_is_read_in_equal_pieces() {
     let log = vec![b'x'; LONGEST * 2 + 10];
     for size in [1000, LONGEST - 1, LONGEST, LONGEST + 1, log.len()] {
         let (mut lines, mut sizes) = (Lines::new(), Vec::new());
@@ -109,7 +109,7 @@ fn ranks_and_writers_without_number_keep_bounded_evidence() {
     }
     scan.feed(b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n");
     let diagnosis = diagnose(catalogue(), &[scan.finish()], false);
-    // One more: the line of the launcher.
+    // 2048 pieces of evidence, and the line of the launcher.
     assert_eq!(diagnosis.findings.len(), 2049);
     assert_eq!(diagnosis.cause.map(|cause| cause.id).as_deref(), Some("cuda_oom"));
 }

@@ -1,4 +1,4 @@
-//! Which of several lines is the cause.
+//! The choice of the cause among several lines.
 
 use super::super::{Diagnosis, Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
@@ -20,7 +20,7 @@ fn log(parts: &[&str]) -> String {
 }
 
 #[test]
-fn a_root_is_preferred_to_the_exceptions_around_it() {
+fn root_is_preferred_to_surrounding_exceptions() {
     let of_log = of(&log(&[RAISED, OOM, CHILD_FAILED]));
     assert_eq!(id(&of_log), "cuda_oom");
     let alone = of(&log(&[RAISED, CHILD_FAILED]));
@@ -30,9 +30,9 @@ fn a_root_is_preferred_to_the_exceptions_around_it() {
     assert!(cause.text.en.contains("no label for cat.png"), "{}", cause.text.en);
 }
 
-/// What the program swallowed before it is the cause, where anything shows it.
+/// An earlier failure that the program swallowed is the cause, if any line shows it.
 #[test]
-fn a_missing_process_group_is_the_cause_only_where_nothing_else_is() {
+fn missing_process_group_is_only_a_last_resort() {
     const MISSING: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 71, in <module>\n    main()\n  File \"/work/train.py\", line 60, in main\n    dist.barrier()\n  File \"/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py\", line 1234, in _get_default_group\n    raise ValueError(\nValueError: Default process group has not been initialized, please make sure to call init_process_group.\n";
     const WARNED: &str = "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n";
     let alone = of(&log(&[MISSING, CHILD_FAILED]));
@@ -69,27 +69,27 @@ fn consequences_alone_are_no_cause() {
 }
 
 #[test]
-fn a_timeout_is_a_cause_only_where_it_is_the_first() {
+fn timeout_is_a_cause_only_if_first() {
     assert_eq!(id(&of(&log(&[WATCHDOG, CHILD_FAILED]))), "watchdog_timeout");
     assert_eq!(id(&of(&log(&[RAISED, WATCHDOG, CHILD_FAILED]))), "user_exception");
     assert_eq!(id(&of(&log(&[WATCHDOG, OOM, CHILD_FAILED]))), "watchdog_timeout");
 }
 
 #[test]
-fn what_was_survived_is_no_cause() {
+fn survived_problem_is_no_cause() {
     let caught = RAISED.replace("in <module>", "in try_it");
     assert_eq!(id(&of(&log(&[&caught, &steps(50)]))), "none");
     assert_eq!(id(&of(&log(&[OOM, &steps(50)]))), "none");
     assert_eq!(id(&of(&log(&[&caught, "Training completed\n"]))), "none");
-    // Nobody survives what nobody catches; standard output may come late.
+    // A program cannot survive an exception that nobody catches; standard output may come late.
     assert_eq!(id(&of(&log(&[RAISED, &steps(50)]))), "user_exception");
-    // The same trouble again, and this time for good.
+    // The same problem again, and this time the program ends.
     let again = of(&log(&[OOM, &steps(300), &steps(1), OOM, CHILD_FAILED]));
     assert_eq!(again.cause.map(|cause| cause.evidence.first.line), Some(303));
 }
 
 #[test]
-fn a_warning_is_a_cause_only_where_nothing_better_is() {
+fn warning_is_a_cause_only_without_better_one() {
     let warning = "/opt/torch/cuda/__init__.py:7: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n";
     assert_eq!(id(&of(&log(&[warning, &steps(9)]))), "none");
     assert_eq!(id(&of(&log(&[warning, RAISED, CHILD_FAILED]))), "user_exception");
@@ -97,7 +97,7 @@ fn a_warning_is_a_cause_only_where_nothing_better_is() {
 }
 
 #[test]
-fn a_shell_goes_on_after_a_command_that_it_does_not_find() {
+fn missing_command_yields_to_later_failures() {
     let shell = "/var/spool/slurmd/job31/slurm_script: line 40: python: command not found\n";
     let limit = "slurmstepd: error: *** STEP 31.0 ON n4 CANCELLED AT 2025-03-04T05:06:07 DUE TO TIME LIMIT ***\n";
     assert_eq!(id(&of(&log(&[shell, "0: loading\n", limit]))), "time_limit");
@@ -107,22 +107,22 @@ fn a_shell_goes_on_after_a_command_that_it_does_not_find() {
 }
 
 #[test]
-fn a_command_before_the_tasks_is_not_what_failed() {
+fn command_before_the_tasks_is_no_cause() {
     let script = "Traceback (most recent call last):\n  File \"/work/sizes.py\", line 2, in <module>\n    import tabulate\nModuleNotFoundError: No module named 'tabulate'\n";
     let task: String = RAISED.lines().map(|line| format!(" 3: {line}\n")).collect();
     assert_eq!(id(&of(&log(&[script, &task, CHILD_FAILED]))), "user_exception");
-    // Where the tasks say nothing of their own, it is what is known.
+    // If the tasks report no problem of their own, the problem of the script counts.
     assert_eq!(id(&of(&log(&[script, " 3: ", CHILD_FAILED]))), "module_missing");
-    // Without numbers, the first that is known by name counts.
+    // Without numbers, the first root with a row counts.
     assert_eq!(id(&of(&log(&[script, RAISED, CHILD_FAILED]))), "module_missing");
 }
 
 #[test]
-fn what_comes_after_the_end_of_the_launch_is_not_why_it_ended() {
+fn output_after_launch_end_is_no_cause() {
     let unmounted = "OSError: [Errno 107] Transport endpoint is not connected\n";
     let late = of(&log(&[RAISED, CHILD_FAILED, unmounted]));
     assert_eq!(id(&late), "user_exception");
-    // What the kernel and Slurm say may come late.
+    // Records of the kernel and of Slurm may come late.
     let killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=31.0. Some of the step tasks have been OOM Killed.\n";
     assert_eq!(id(&of(&log(&[RAISED, CHILD_FAILED, killed]))), "host_oom");
     let lost = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.\n";
@@ -132,7 +132,7 @@ fn what_comes_after_the_end_of_the_launch_is_not_why_it_ended() {
 }
 
 #[test]
-fn the_environment_that_a_script_prints_is_no_evidence() {
+fn printed_environment_is_no_evidence() {
     for line in [
         "_COMPAT_STATUS=System has unsupported display driver / cuda driver combination\n",
         "+ export LAST_ERROR=CUDA_ERROR_SYSTEM_DRIVER_MISMATCH\n",
@@ -142,7 +142,7 @@ fn the_environment_that_a_script_prints_is_no_evidence() {
 }
 
 #[test]
-fn what_was_not_caught_before_makes_a_cause_uncertain() {
+fn earlier_uncaught_exception_makes_cause_uncertain() {
     let of_rank = |rank: u32, words: &str| -> String {
         words.lines().map(|line| format!("[rank{rank}]: {line}\n")).collect()
     };
@@ -157,14 +157,14 @@ fn what_was_not_caught_before_makes_a_cause_uncertain() {
 fn the_last_run_of_a_file_counts() {
     let two = of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED, OOM, CHILD_FAILED]));
     assert_eq!(id(&two), "cuda_oom");
-    // The second has only begun.
+    // The second run has only begun.
     assert_eq!(id(&of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED]))), "user_exception");
-    // The second works.
+    // The second run works.
     assert_eq!(id(&of(&log(&[STARTED, RAISED, CHILD_FAILED, STARTED, &steps(20)]))), "none");
 }
 
 #[test]
-fn ranks_without_a_cause_of_their_own_are_victims() {
+fn ranks_without_own_cause_are_victims() {
     let text = log(&[
         "[rank2]: ",
         OOM,
@@ -191,7 +191,7 @@ fn two_independent_causes_are_both_named() {
 }
 
 #[test]
-fn the_rank_that_did_not_come_is_the_culprit() {
+fn rank_missing_from_collective_is_culprit() {
     let late = |rank: u32, sequence: u32| {
         WATCHDOG
             .replace("rank1", &format!("rank{rank}"))
@@ -206,7 +206,8 @@ fn the_rank_that_did_not_come_is_the_culprit() {
     let together = of(&log(&[&late(0, 875), &late(1, 875), CHILD_FAILED]));
     assert!(together.cause.expect("a cause").missing.is_empty());
 
-    // Since version 2.3 the group is named. Each counts by itself, and in one of even ranks no odd one is missing.
+    // Since version 2.3 the group is named. Each group counts by itself, and in a group of even ranks no odd rank is
+    // missing.
     let missing = |waited: &[(u32, u32, &str)]| {
         let line = |(rank, sequence, group): &(u32, u32, &str)| {
             let named = format!("[PG ID 1 PG GUID {group} Rank {rank}]");
@@ -236,14 +237,14 @@ fn logs_of_several_ranks_are_one_job() {
     ];
     let diagnosis = diagnose(catalogue(), &logs, false);
     let cause = diagnosis.cause.expect("a cause");
-    // The time-out has a time, the exception has none: what is a cause by itself is preferred.
+    // The time-out has a time, the exception has none: a root that is a cause by itself is preferred.
     assert_eq!(cause.id, "user_exception");
     assert_eq!((cause.rank, cause.node), (Some(GlobalRank(3)), Some(Node::Rank(1))));
     assert_eq!(cause.evidence.first.log, 1);
 }
 
 #[test]
-fn of_several_logs_with_times_the_earliest_counts() {
+fn earliest_of_several_timed_logs_counts() {
     let at = |second: u32, text: &str| format!("[E922 03:32:{second:02}.116 x.cpp:607] {text}");
     let full = "OSError: [Errno 28] No space left on device: '/data/ckpt/model.pt'\n";
     for (oom, disk, expected) in [(5, 9, "cuda_oom"), (9, 5, "disk_full")] {
@@ -259,11 +260,11 @@ const UNKNOWN_NAME: &str = "[W1122 17:25:54.547 socket.cpp:764] [c10d] The IPv6 
 const STORE_TIMEOUT: &str = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (train-master-0, 29500).\n";
 
 #[test]
-fn the_warning_that_a_timeout_follows_from_is_its_cause() {
+fn warning_that_led_to_timeout_is_cause() {
     let both = of(&log(&[UNKNOWN_NAME, STORE_TIMEOUT, CHILD_FAILED]));
     let confidence = both.cause.as_ref().map(|cause| cause.confidence);
     assert_eq!((id(&both), confidence), ("gai_error", Some(Confidence::Likely)));
-    // Below it, of another rank, or survived, it explains nothing; nor does any other warning.
+    // A warning below the timeout, of another rank, or survived explains nothing; nor does any other warning.
     let of_rank = format!("[rank1]: {UNKNOWN_NAME}");
     let other = "[W1122 17:25:54.547 disk.cpp:7] No space left on device\n";
     for (before, after) in [
@@ -275,16 +276,16 @@ fn the_warning_that_a_timeout_follows_from_is_its_cause() {
         let said = of(&log(&[&before, STORE_TIMEOUT, &after, CHILD_FAILED]));
         assert_eq!(id(&said), "store_client_timeout", "{before}");
     }
-    // Of two logs without an order, the one that knows more is right.
+    // Between two logs without an order, the log with more information wins.
     let of_logs = [log(&[STORE_TIMEOUT, CHILD_FAILED]), log(&[UNKNOWN_NAME, STORE_TIMEOUT])];
     let scan = |(number, log): (usize, &String)| scanned(number, Origin::default(), log.as_bytes());
     let logs: Vec<_> = of_logs.iter().enumerate().map(scan).collect();
     assert_eq!(id(&diagnose(catalogue(), &logs, false)), "gai_error");
 }
 
-/// The kernel writes its line when it comes to it, often after the program has failed.
+/// The kernel writes its line late, often after the program has failed.
 #[test]
-fn a_fault_of_the_hardware_is_the_cause_of_the_cuda_error_of_its_rank() {
+fn hardware_fault_explains_cuda_error_of_its_rank() {
     const FAILED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    loss.backward()\nRuntimeError: CUDA error: unspecified launch failure\n";
     let said = |xid: &str, rank: u32| {
         let of = |rank| Origin { rank: Some(GlobalRank(rank)), ..Origin::default() };
@@ -295,7 +296,7 @@ fn a_fault_of_the_hardware_is_the_cause_of_the_cuda_error_of_its_rank() {
     let lost = said("79, pid=812, GPU has fallen off the bus.", 3);
     assert_eq!((&*lost.id, lost.confidence), ("xid_79", Confidence::Certain));
     assert_eq!(lost.frame.map(|frame| frame.line), Some(9));
-    // The GPU of another rank, and what a program does to its GPU, explain nothing.
+    // A GPU of another rank, and an error that the program caused on its GPU, explain nothing.
     assert_eq!(said("79, pid=812, GPU has fallen off the bus.", 2).id, "cuda_launch_failure");
     assert_eq!(said("13, pid=812, Graphics Exception", 3).id, "cuda_launch_failure");
 }

@@ -1,4 +1,4 @@
-//! Logs of which only a part is there, and lines that hold more than one.
+//! Logs that are only partly available, and lines that hold several lines.
 
 use super::super::{Origin, catalogue, diagnose, diagnose_whole};
 use super::{id, of, scanned};
@@ -12,13 +12,13 @@ fn named(log: &str) -> String {
 }
 
 #[test]
-fn the_last_words_of_a_log_are_a_likely_cause() {
+fn last_line_of_excerpt_is_likely_cause() {
     let diagnosis = of(ARGUMENTS);
     let cause = diagnosis.cause.as_ref().expect("a cause");
     assert_eq!((&*cause.id, cause.confidence), ("cli_args", Confidence::Likely));
     let warned = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (n7.lab, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
     assert_eq!(named(warned), "gai_error");
-    // The program worked on, or did something instead.
+    // The program worked on, or used an alternative.
     assert_eq!(named(&format!("{ARGUMENTS}step 1 loss 2.5\n")), "none");
     assert_eq!(named(&format!("{ARGUMENTS}{}", "a line\n".repeat(21))), "none");
     assert_eq!(
@@ -29,7 +29,7 @@ fn the_last_words_of_a_log_are_a_likely_cause() {
 }
 
 #[test]
-fn where_the_job_is_known_to_have_failed_words_are_enough() {
+fn known_failure_makes_a_mere_mention_evidence() {
     let log = format!("{ARGUMENTS}{}", "a line\n".repeat(30));
     let of = |known| {
         let logs = [scanned(0, Origin::default(), log.as_bytes())];
@@ -39,7 +39,7 @@ fn where_the_job_is_known_to_have_failed_words_are_enough() {
 }
 
 #[test]
-fn an_exception_without_its_traceback_is_one_where_nothing_else_is() {
+fn lone_exception_counts_if_nothing_else_does() {
     let alone = "TypeError: main() got multiple values for argument 'seed'\n";
     assert_eq!(named(&format!("{alone}{CHILD_FAILED}")), "user_exception");
     let other = "RuntimeError: CUDA error: device-side assert triggered\n";
@@ -50,7 +50,7 @@ fn an_exception_without_its_traceback_is_one_where_nothing_else_is() {
 }
 
 #[test]
-fn tables_and_quotes_indent_what_they_hold() {
+fn indented_tables_and_quotes_are_read() {
     let table = "  traceback : Traceback (most recent call last):\n    File \"/work/fit.py\", line 8, in main\n      load()\n    File \"/work/fit.py\", line 3, in load\n      raise KeyError('split')\n  KeyError: 'split'\n  \n";
     let diagnosis = of(&format!("{table}{CHILD_FAILED}"));
     let cause = diagnosis.cause.expect("a cause");
@@ -62,7 +62,7 @@ fn tables_and_quotes_indent_what_they_hold() {
 }
 
 #[test]
-fn one_line_may_hold_many() {
+fn one_line_may_hold_several_lines() {
     let json = r#"{"error": "Traceback (most recent call last):\n  File \"/work/fit.py\", line 3, in load\n    open(path)\nValueError: no split\n", "rank": 3}"#;
     let diagnosis = of(json);
     let cause = diagnosis.cause.expect("a cause");
@@ -75,7 +75,7 @@ fn one_line_may_hold_many() {
 }
 
 #[test]
-fn what_a_program_went_on_after_yields_to_what_ended_it() {
+fn survived_remark_yields_to_the_fatal_exception() {
     let remark = "ninja: build stopped: subcommand failed.\nfalling back to the slow kernel\n";
     let worked = "step 0 loss 11.0\nstep 1 loss 10.9\n";
     let fatal = "Traceback (most recent call last):\n  File \"/work/fit.py\", line 3, in <module>\n    step()\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
@@ -84,7 +84,7 @@ fn what_a_program_went_on_after_yields_to_what_ended_it() {
 }
 
 #[test]
-fn the_warning_of_nccl_is_its_error() {
+fn nccl_warning_counts_as_error() {
     let said = "n1:7:9 [0] misc/ibvwrap.cc:201 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n";
     let after = "a line\n".repeat(30);
     assert_eq!(named(&format!("{said}{after}")), "ib_memlock");
@@ -92,28 +92,28 @@ fn the_warning_of_nccl_is_its_error() {
     assert_eq!(named(&format!("{advice}{after}")), "none");
 }
 
-/// The node and the task of a line are those of its parts.
+/// The parts of a line have the node and the task of the line.
 #[test]
-fn parts_of_a_line_have_its_prefix() {
+fn parts_of_a_line_keep_its_prefix() {
     let glued = "[pod/w-1/c] [rank8]: a line [rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
     let cause = of(glued).cause.expect("a cause");
     assert_eq!(cause.rank.map(|rank| rank.0), Some(9));
     assert_eq!(cause.node.map(|node| node.to_string()).as_deref(), Some("w-1"));
-    // A prefix in front of torch's own is not cut from it.
+    // A prefix before torch's own prefix is kept.
     let task = "3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
     let other = "0: RuntimeError: CUDA error: device-side assert triggered\n";
     let late = of(&format!("{task}{other}")).cause.expect("a cause");
     assert_eq!((&*late.id, late.rank.map(|rank| rank.0)), ("cuda_oom", Some(3)));
-    // What a logger says of an exception that it caught.
+    // The report of a logger about an exception that it caught.
     let caught = r#"{"level": "WARNING", "exc": "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nValueError: no split"}"#;
     assert_eq!(named(caught), "none");
     let long = format!("Traceback (most recent call last):{}ValueError: x", "\\n".repeat(10_000));
     assert_eq!(named(&long), "user_exception");
 }
 
-/// A job that still runs is asked about because another node failed.
+/// Somebody asks about a job that still runs, because another node failed.
 #[test]
-fn the_last_words_of_a_running_job_are_no_cause() {
+fn last_line_of_running_job_is_no_cause() {
     let of_whole = |log: &str| {
         let logs = [scanned(0, Origin::default(), log.as_bytes())];
         diagnose_whole(catalogue(), &logs, false).cause.map(|cause| cause.id)

@@ -1,4 +1,4 @@
-//! Rows of a profile beside those of the catalogue.
+//! Rows of a profile beside the rows of the catalogue.
 
 use super::super::{Catalogue, Diagnosis, LogScan, Origin, Row, catalogue, diagnose};
 use super::id;
@@ -23,7 +23,7 @@ fn of(catalogue: &Catalogue, log: &str) -> Diagnosis {
 }
 
 #[test]
-fn a_row_of_a_profile_is_found_with_what_its_pattern_captures() {
+fn profile_row_is_found_with_its_captures() {
     let own = row("empty_shard", "patterns = ['(?i)no samples in (?P<shard>\\S+)']");
     let whole = Catalogue::with(&[own]).expect("a sound row");
     let log = format!("{RAISED}RuntimeError: No samples in train-00017.tar\n");
@@ -34,20 +34,20 @@ fn a_row_of_a_profile_is_found_with_what_its_pattern_captures() {
     );
     assert_eq!(&*cause.text.zh, "分片 train-00017.tar 为空");
     assert_eq!(id(&of(catalogue(), &log)), "user_exception");
-    // The rows of the program are there as before.
+    // The rows of the program work as before.
     let log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
     assert_eq!(id(&of(&whole, log)), id(&of(catalogue(), log)));
 }
 
 #[test]
-fn in_the_same_line_the_row_of_the_profile_is_meant_and_certain() {
+fn profile_row_wins_in_the_same_line() {
     let line = "RuntimeError: CUDA error: invalid device ordinal";
     let log = format!("{RAISED}{line}\n");
     let known = of(catalogue(), &log).cause.expect("a cause");
     let own = row("bad_slot", "patterns = ['(?P<shard>invalid device) ordinal']");
     let cause = of(&Catalogue::with(&[own]).expect("a sound row"), &log).cause.expect("a cause");
     assert_eq!((cause.id.as_str(), cause.confidence), ("bad_slot", known.confidence));
-    // One of the same id takes its place.
+    // A row with the same id replaces it.
     let own = Row {
         cause: Text::same("x"),
         remedy: Text::same("y"),
@@ -60,7 +60,7 @@ fn in_the_same_line_the_row_of_the_profile_is_meant_and_certain() {
 }
 
 #[test]
-fn a_flawed_row_is_named_with_key_value_and_what_is_allowed() {
+fn flawed_row_is_named_with_key_and_hint() {
     let plain = |more: &str| Row { cause: Text::same("x"), ..row("a", more) };
     for (row, key, value, problem, hint) in [
         (plain(""), "fragments", "", "is empty", "fragments = ["),

@@ -1,4 +1,4 @@
-//! What ended nothing, and what only looks as if it had.
+//! Problems that were survived, and lines that only look like failures.
 
 use super::super::{Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
@@ -31,7 +31,7 @@ fn of_logs(logs: &[&str]) -> (String, Option<Confidence>) {
 }
 
 #[test]
-fn a_module_that_is_missed_at_the_top_may_be_done_without() {
+fn missing_optional_module_is_survived_by_progress() {
     let none = ("none".to_owned(), None, false);
     assert_eq!(said(&(PROBE.to_owned() + &steps("", 300))), none);
     assert_eq!(said(&(PROBE.to_owned() + &steps("", 9) + "Training completed\n")), none);
@@ -44,13 +44,14 @@ fn a_module_that_is_missed_at_the_top_may_be_done_without() {
         of_rank.replace("    import", "[rank3]:     import").replace("Module", "[rank3]: Module");
     let others = said(&(of_rank + &steps("[rank1]: ", 300)));
     assert_eq!(others, ("module_missing".to_owned(), Some(Confidence::Certain), true));
-    // What comes below may have waited in a buffer, or the program went on: nobody can tell.
+    // The lines below may have waited in a buffer, or the program went on: the log does not show
+    // which.
     let late = said(&(PROBE.to_owned() + &steps("", 50)));
     assert_eq!(late, ("module_missing".to_owned(), Some(Confidence::Likely), true));
 }
 
 #[test]
-fn a_consequence_that_was_survived_is_no_failure() {
+fn survived_consequence_is_no_failure() {
     let none = ("none".to_owned(), None, false);
     assert_eq!(said(&(PEER.to_owned() + &steps("", 300))), none);
     assert_eq!(said(&(PEER.to_owned() + "Training completed\n")), none);
@@ -58,7 +59,7 @@ fn a_consequence_that_was_survived_is_no_failure() {
 }
 
 #[test]
-fn pieces_of_a_progress_bar_are_counted_on_both_sides() {
+fn progress_bar_pieces_do_not_change_the_cause() {
     let bar: String = (0..200).map(|step| format!("{step}/200\r")).collect();
     let bus = "\nRuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.\n";
     assert_eq!(id(&of(&(bar + bus))), id(&of(bus)));
@@ -72,7 +73,7 @@ fn lines_are_counted_by_their_line_feeds() {
 }
 
 #[test]
-fn a_line_without_a_time_came_after_the_last_that_has_one() {
+fn untimed_line_follows_the_last_timed_line() {
     let start = "W0101 10:00:00.000000 1 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process\n";
     let step = "[2024-01-01 14:00:10] INFO step 9\n";
     let first = "[2024-01-01 14:00:00] ERROR torch.OutOfMemoryError: CUDA out of memory. Tried\n";
@@ -83,17 +84,17 @@ fn a_line_without_a_time_came_after_the_last_that_has_one() {
 }
 
 #[test]
-fn times_of_other_zones_are_the_same_times() {
+fn times_of_different_zones_are_compared_correctly() {
     let east = format!("2024-01-01T10:00:00+08:00 {OOM}");
     let west = format!("2024-01-01T03:00:00Z {FULL}");
     assert_eq!(of_logs(&[&west, &east]).0, "cuda_oom");
-    // The stamp knows its zone; what the program prints may not.
+    // The stamp names its zone; the time that the program prints may not.
     let local = format!("2024-01-01T02:00:00Z [2024-01-01 09:00:00] ERROR {OOM}");
     assert_eq!(of_logs(&[&west, &local]).0, "cuda_oom");
 }
 
 #[test]
-fn logs_of_several_nodes_in_one_stream_are_one_job() {
+fn node_logs_in_one_stream_are_one_job() {
     let start = |time: &str| {
         format!(
             "W0101 {time} 1 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process\n"
@@ -105,7 +106,7 @@ fn logs_of_several_nodes_in_one_stream_are_one_job() {
     let (early, late) = (start("10:00:00.000000"), start("12:00:00.000000"));
     let beside = said(&format!("{early}{dated}{failed}{early}{peer}"));
     assert_eq!(beside, ("cuda_oom".to_owned(), Some(Confidence::Certain), true));
-    // It began after the first one had ended: an attempt of its own.
+    // The run began after the first one had ended: an attempt of its own.
     let retried = said(&format!("{early}{dated}{failed}{late}{peer}"));
     assert_eq!(retried, ("none".to_owned(), None, true));
     let unknown = said(&format!("{early}{failed}{early}{peer}"));
@@ -119,20 +120,20 @@ fn events_of_one_pod_say_nothing_of_another() {
         |pod: u32| format!("1m  Normal  Started  pod/worker-{pod}  Started container main\n");
     assert_eq!(id(&of(&format!("{failed}{}", started(2)))), "image_pull");
     assert_eq!(id(&of(&format!("{failed}{}", started(1)))), "none");
-    // Its type is no opinion of a logger.
+    // The type of an event is not the level of a logger.
     let trimmed = "Warning  Failed  pod/worker-1  Failed to pull image \"a/b:c\": not found\n";
     assert_eq!(id(&of(trimmed)), "image_pull");
 }
 
 #[test]
-fn a_frame_belongs_to_what_happened_just_before() {
+fn frame_belongs_to_the_problem_just_before() {
     let lines: String = (0..60).map(|line| format!("line {line}\n")).collect();
     let diagnosis = of(&(FULL.to_owned() + &lines + RAISED));
     assert_eq!(
         diagnosis.findings.iter().find(|one| one.text.contains("Errno 28")).expect("found").frame,
         None
     );
-    // Taking back an event leaves the rest as it was.
+    // Removing an event leaves the other evidence unchanged.
     let log = format!(
         "  Warning  FailedScheduling  2m  default-scheduler  0/8 nodes are available: 8 Insufficient memory.\n[rank0]: RuntimeError: [Errno 28] No space left on device\n[rank1]: {OOM}  Normal  Scheduled  1m  default-scheduler  Successfully assigned a/b to n\n[rank0]: Current thread 0x1 (most recent call first):\n[rank0]:   File \"/w/rank0.py\", line 5 in f\n"
     );
@@ -175,12 +176,12 @@ fn words_alone_are_no_failure() {
     assert_eq!(said(OOM).0, "cuda_oom");
     assert_eq!(said("train.py: error: unrecognized arguments: run.log\n").0, "cli_args");
     assert_eq!(said("[2026-05-07T02:17:31.933] error: Detected 1 oom_kill event in StepId=1.batch. Some of the step tasks have been OOM Killed.\n").0, "host_oom");
-    // The end of a container beside the program says nothing of it.
+    // The end of a container beside the program says nothing about the program.
     assert_eq!(said(&format!("{OOM}Container istio-proxy exited with code 0\n")).0, "cuda_oom");
 }
 
 #[test]
-fn long_lines_are_cut_around_what_they_say() {
+fn long_lines_are_cut_around_their_fragment() {
     let long = "x".repeat(20_000);
     let log = format!("RuntimeError: {long} CUDA out of memory. Tried to allocate\n");
     let diagnosis = of(&log);
@@ -190,7 +191,7 @@ fn long_lines_are_cut_around_what_they_say() {
 }
 
 #[test]
-fn names_of_any_length_are_kept_in_part() {
+fn overlong_names_are_kept_in_part() {
     let long = "p".repeat(1_000);
     let log = format!(
         "[pod/{long}/main] Traceback (most recent call last):\n[pod/{long}/main]   File \"/{long}/a.py\", line 1, in {long}\n[pod/{long}/main] {long}.SomeError: {long}\n"

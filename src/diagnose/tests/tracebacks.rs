@@ -32,7 +32,7 @@ RuntimeError: the configuration is not complete
 }
 
 #[test]
-fn the_last_frame_of_the_users_own_code_is_named() {
+fn last_frame_of_own_code_is_named() {
     let log = "Traceback (most recent call last):
   File \"/work/train.py\", line 9, in <module>
     main()
@@ -46,7 +46,7 @@ RuntimeError: my shapes are wrong
 }
 
 #[test]
-fn ranks_that_write_line_in_line_are_told_apart_by_their_prefix() {
+fn interleaved_ranks_are_told_apart_by_prefix() {
     let log = "[rank0]: Traceback (most recent call last):
 [rank1]: Traceback (most recent call last):
 [rank0]:   File \"/work/a.py\", line 1, in <module>
@@ -63,7 +63,7 @@ fn ranks_that_write_line_in_line_are_told_apart_by_their_prefix() {
 }
 
 #[test]
-fn ranks_that_write_line_in_line_without_a_prefix_are_read_as_well() {
+fn interleaved_ranks_without_prefix_are_still_read() {
     let log = "Traceback (most recent call last):
 Traceback (most recent call last):
   File \"/work/a.py\", line 1, in <module>
@@ -77,7 +77,7 @@ ValueError: of the third
 }
 
 #[test]
-fn an_exception_in_a_worker_process_is_the_one_inside() {
+fn inner_exception_of_a_worker_is_the_cause() {
     let log = "Traceback (most recent call last):
   File \"/work/train.py\", line 9, in <module>
     for batch in loader:
@@ -98,7 +98,7 @@ ValueError: cannot crop 0x0
 }
 
 #[test]
-fn groups_frames_of_rich_and_dumps_are_read() {
+fn exception_groups_rich_frames_and_dumps_are_read() {
     let group = "  + Exception Group Traceback (most recent call last):
   |   File \"/work/train.py\", line 9, in <module>
   |     asyncio.run(main())
@@ -150,7 +150,7 @@ fn quoted_and_ignored_exceptions_are_no_causes() {
 }
 
 #[test]
-fn what_a_worker_raised_is_no_more_caught_than_the_exception_that_passes_it_on() {
+fn reraised_worker_exception_counts_as_uncaught() {
     let log = "Traceback (most recent call last):
   File \"/work/train.py\", line 9, in <module>
     main()
@@ -172,16 +172,16 @@ RuntimeError: unable to allocate shared memory(shm) for file </torch_7_9_0>: No 
     let waited = Some("train.py:5".to_owned());
     let shm = |confidence| ("torch_shm_full".to_owned(), confidence, waited.clone());
     assert_eq!(said(log), shm(Confidence::Certain));
-    // A logger's traceback begins where it was caught.
+    // The traceback of a logger begins where the exception was caught.
     let caught = log.replace("in <module>", "in try_it");
     assert_eq!(said(&caught), shm(Confidence::Likely));
-    // A frame of the worker's own says more.
+    // A frame in the worker's own code gives more information.
     let own = log.replace("/opt/lib/python3.11/site-packages/torch/utils/data/_utils", "/work");
     assert_eq!(said(&own).2.as_deref(), Some("worker.py:3"));
 }
 
 #[test]
-fn the_words_that_cpp_ends_a_process_with_are_its_last() {
+fn cpp_terminate_message_is_a_certain_cause() {
     let words = "  what():  [enforce fail at /build/third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 96 vs 64\n";
     let log =
         format!("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n{words}");
@@ -193,7 +193,7 @@ fn the_words_that_cpp_ends_a_process_with_are_its_last() {
 }
 
 #[test]
-fn an_exception_of_few_words_is_told_by_the_file_that_raised_it() {
+fn terse_exception_is_identified_by_raising_file() {
     let raised_in = |path: &str, words: &str| {
         format!(
             "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    resume()\n  File \"{path}\", line 7, in load\n    raise EOFError\n{words}\n"
@@ -204,7 +204,7 @@ fn an_exception_of_few_words_is_told_by_the_file_that_raised_it() {
     for (path, words, expected) in [
         (torch, "EOFError", "ckpt_empty"),
         (torch, "EOFError: Ran out of input", "ckpt_empty"),
-        // A pipe that was closed, and a pickle of the program's own.
+        // A closed pipe, and a pickle of the program's own.
         (pipe, "EOFError", "none"),
         ("/work/data.py", "EOFError: Ran out of input", "user_exception"),
     ] {

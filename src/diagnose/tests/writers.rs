@@ -1,9 +1,9 @@
-//! Who wrote a line, and when.
+//! The writer and the time of a line.
 
 use super::super::prefixes::{Level, Time, peel};
 
 #[test]
-fn prefixes_of_launchers_are_taken_off() {
+fn prefixes_of_launchers_are_removed() {
     for (line, text, rank, node) in [
         ("[r3] hello", "hello", Some(3), None),
         ("[r 12!] hello", "hello", Some(12), None),

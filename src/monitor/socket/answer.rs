@@ -1,4 +1,4 @@
-//! Questions of a command and answers of the agent: one JSON line each.
+//! Messages between the command and the agent: one JSON line each.
 
 use std::time::SystemTime;
 
@@ -15,23 +15,24 @@ use text::run_id::RunId;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// Which job this is.
+    /// The job of the agent.
     Job,
     /// The stacks of these ranks, on all nodes.
     Stacks(Selection),
     /// The evidence of all nodes, for a bug report.
     Dump,
-    /// A question of a viewer about the job: its state, its plan, its output. The executable gives it its meaning.
+    /// A question from a viewer of the job: its state, its plan, its output. This module does not
+    /// interpret it.
     View { of: Value },
 }
 
 /// Ranks of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// Only of this node.
+    /// Only ranks of this node.
     #[serde(default)]
     pub node: Option<u32>,
-    /// Only these, if there are any.
+    /// Only these ranks, if the list is not empty.
     #[serde(default)]
     pub ranks: Vec<GlobalRank>,
 }
@@ -55,7 +56,7 @@ pub struct Job {
     /// Rank of this node.
     pub node: u32,
     pub nodes: u32,
-    /// Its ranks on this node that run now.
+    /// Ranks of the job on this node that run now.
     #[serde(default)]
     pub ranks: Vec<GlobalRank>,
 }
@@ -65,12 +66,12 @@ pub struct Job {
 pub struct JobStacks {
     pub nodes: Vec<NodeStacks>,
     pub unanswered: Vec<Unanswered>,
-    /// Whether the agent reaches the others: with `--muster off` each node is by itself.
+    /// Whether the agent reaches the other nodes: with `--muster off` each node is on its own.
     pub reaches_all: bool,
     pub took_ms: u64,
 }
 
-/// A node, or a task of one, that gave no answer.
+/// A node, or a task of a node, that gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
     /// `node 3`
@@ -85,7 +86,7 @@ pub struct JobDump {
     pub unanswered: Vec<Unanswered>,
 }
 
-/// That of one node, without secrets.
+/// The evidence of one node, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDump {
     pub node: u32,
@@ -101,7 +102,7 @@ impl NodeDump {
         self.files.push(DumpFile { name, text, read_ms });
     }
 
-    /// Adds what there is not, and why.
+    /// Adds an item that is missing, with the reason.
     pub fn miss(&mut self, what: Text, why: Text) {
         self.missing.push(Missing { what, why });
     }
@@ -111,39 +112,39 @@ impl NodeDump {
 pub struct DumpFile {
     pub name: String,
     pub text: String,
-    /// When it was read, in milliseconds since 1970.
+    /// Time at which the file was read, in milliseconds since 1970.
     pub read_ms: u64,
 }
 
-/// A part of a dump that is not there.
+/// An item that belongs to a dump and is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub what: Text,
     pub why: Text,
 }
 
-/// The reading of one agent.
+/// Stacks that one agent read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStacks {
-    /// With all its ranks.
+    /// The job with all its ranks.
     pub job: Job,
-    /// Those that were asked for.
+    /// Ranks that were requested.
     pub ranks: Vec<RankStacks>,
-    /// How long the reading took.
+    /// Duration of the reading.
     pub took_ms: u64,
 }
 
-/// Why the agent gives nothing.
+/// The reason why the agent gives no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Refused {
-    /// Only the job's own user and root are answered.
+    /// The agent answers only the job's own user and root.
     User { uid: u32, owner: u32 },
     /// The peer is in another PID namespace: with the host's network every container of the node
     /// can connect.
     Container,
-    /// Not understood: another version of this program.
+    /// The question was not understood: it comes from another version of this program.
     Question,
-    /// No ranks run: it waits for other nodes, or is between two attempts.
+    /// No ranks run: the job waits for other nodes, or is between two attempts.
     NotRunning,
 }

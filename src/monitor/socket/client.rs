@@ -1,8 +1,8 @@
 //! The command's side: finds the jobs of this node and asks their agents.
 //!
-//! Every user of the network namespace may take a name like that of a run's socket. So nothing of a
-//! name or an answer is believed beyond what the kernel says of its owner: an answer has a form, a
-//! size and a deadline as a whole, and few sockets of another user are asked, for a shorter time.
+//! Every user of the network namespace may take a name like that of a run's socket. So no name and
+//! no answer is trusted beyond the owner that the kernel reports. An answer has a form, a size and
+//! a deadline as a whole. Few sockets of another user are asked, for a shorter time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -22,40 +22,40 @@ use linux::sys::{self, Peer};
 use text::lang::failure;
 use text::text;
 
-/// Beside the time that the agent takes for another question, and for this one.
+/// Margin on top of the time that the agent takes for another question and for this one.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Time limit for a socket of another user to say which job it is.
+/// Time limit for a socket of another user to name its job.
 const STRANGER: Duration = Duration::from_secs(2);
-/// Bytes of an answer: a thousand threads of many frames.
+/// Maximum bytes of an answer: a thousand threads with many frames.
 const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
-/// Bytes of the answer which job this is: the numbers of its ranks here.
+/// Maximum bytes of the answer that names a job: the numbers of its ranks here.
 const LONGEST_JOB: usize = 64 * 1024;
-/// Sockets of one other user, and of all other users, that are asked.
+/// Maximum number of sockets that are asked: of one other user, and of all other users.
 const OF_A_STRANGER: usize = 8;
 const OF_STRANGERS: usize = 64;
 
-/// A socket named like that of an agent in this network namespace.
+/// A socket with the name of an agent's socket in this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// Without the leading `@` by which the kernel marks an abstract name.
+    /// The name without the leading `@`, by which the kernel marks an abstract name.
     pub name: String,
-    /// Whose it is, once the kernel was asked.
+    /// The owner of the socket, once the kernel was asked.
     pub peer: Option<Peer>,
 }
 
 impl Listener {
-    /// The agent's pid in its own PID namespace, as the name says.
+    /// The agent's pid in its own PID namespace, as in the name.
     pub fn pid(&self) -> &str {
         let rest = self.name.strip_prefix(PREFIX).unwrap_or_default();
         rest.split('-').next().unwrap_or_default()
     }
 
-    /// The user whose it is, unless that is who asks.
+    /// The owner of the socket, unless it is the user who asks.
     pub fn stranger(&self) -> Option<u32> {
         self.peer.map(|peer| peer.uid).filter(|uid| *uid != us())
     }
 
-    /// The pid by which the kernel knows it here; None for that of another PID namespace.
+    /// The pid of the agent in this PID namespace; None if the agent is in another one.
     pub fn pid_here(&self) -> Option<i32> {
         self.peer.map(|peer| peer.pid).filter(|pid| *pid > 0)
     }
@@ -87,7 +87,8 @@ fn named(table: &str) -> Vec<Listener> {
     names.into_iter().map(|name| Listener { name: name.to_owned(), peer: None }).collect()
 }
 
-/// A pid and random digits behind the prefix: what else begins so is nobody's.
+/// Whether a name has a pid and random digits behind the prefix. Other names with the prefix belong
+/// to no agent.
 fn is_of_an_agent(name: &str) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(pid, random)| {
@@ -98,22 +99,22 @@ fn is_of_an_agent(name: &str) -> bool {
     })
 }
 
-/// What the sockets said.
+/// Answers of the sockets.
 #[derive(Debug, Default)]
 pub struct Asked {
     pub answers: Vec<(Listener, io::Result<Answer>)>,
-    /// How many sockets of other users were not asked, by user.
+    /// Number of sockets of other users that were not asked, by user.
     pub unasked: BTreeMap<u32, usize>,
 }
 
-/// Asks all of them side by side which job they have.
+/// Asks all sockets side by side for their jobs.
 pub fn ask_all(listeners: Vec<Listener>) -> Asked {
     let (tell, told) = mpsc::channel();
     let mut asked = Asked::default();
     let mut of: BTreeMap<u32, usize> = BTreeMap::new();
     let mut strangers = 0;
     for mut listener in listeners {
-        // Its queue may be full, which says nothing of whose it is.
+        // The queue of the socket may be full, which says nothing about its owner.
         let stream = match connect(&mut listener, None) {
             Ok(stream) => stream,
             Err(error) => {
@@ -144,11 +145,11 @@ pub fn ask_all(listeners: Vec<Listener>) -> Asked {
 /// Asks one agent.
 ///
 /// # Errors
-/// If it is gone, or does not answer as a whole in time.
+/// If the agent is gone, or does not give its whole answer in time.
 pub fn ask(listener: &Listener, ask: &Ask) -> io::Result<Answer> {
     let mut now = listener.clone();
     let stream = connect(&mut now, Some(limit(listener, ask)))?;
-    // The one that was asked before has ended, and somebody took its name.
+    // The agent that was asked before has ended, and another user took its name.
     if listener.peer.is_some_and(|before| now.peer.is_some_and(|peer| peer.uid != before.uid)) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -165,7 +166,8 @@ fn limit(listener: &Listener, ask: &Ask) -> Duration {
     }
 }
 
-/// Connects, and has the kernel say whose socket it is. `wait`: for room in its queue.
+/// Connects, and asks the kernel for the owner of the socket. `wait`: time limit for room in the
+/// queue of the socket.
 fn connect(listener: &mut Listener, wait: Option<Duration>) -> io::Result<UnixStream> {
     let flags = match wait {
         None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
@@ -185,7 +187,7 @@ fn connect(listener: &mut Listener, wait: Option<Duration>) -> io::Result<UnixSt
     Ok(stream)
 }
 
-/// Of another user's socket root alone takes an answer.
+/// Asks on a connection. Only root takes an answer from a socket of another user.
 fn ask_on(mut stream: &UnixStream, listener: &Listener, ask: &Ask) -> io::Result<Answer> {
     let limit = limit(listener, ask);
     let until = Instant::now() + limit;
@@ -195,7 +197,7 @@ fn ask_on(mut stream: &UnixStream, listener: &Listener, ask: &Ask) -> io::Result
     stream.set_write_timeout(Some(limit))?;
     let mut question = serde_json::to_vec(ask)?;
     question.push(b'\n');
-    // An agent that refuses may have closed its end already; its answer is there all the same.
+    // An agent that refuses may have closed its end already; its answer can still be read.
     let asked = stream.write_all(&question);
     let most = if matches!(ask, Ask::Job) { LONGEST_JOB } else { LONGEST_ANSWER };
     let line = line(stream, until, most).map_err(|error| in_words(error, limit))?;
@@ -212,7 +214,8 @@ fn ask_on(mut stream: &UnixStream, listener: &Listener, ask: &Ask) -> io::Result
     })
 }
 
-/// One line, or what came before the end; as a whole by then, and of at most so many bytes.
+/// One line, or the bytes before the end of the stream. The whole line must arrive until `until`,
+/// with at most `most` bytes.
 fn line(mut stream: &UnixStream, until: Instant, most: usize) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut part = vec![0; 64 * 1024];
@@ -231,7 +234,7 @@ fn line(mut stream: &UnixStream, until: Instant, most: usize) -> io::Result<Vec<
     }
 }
 
-/// A time limit of a socket ends with `EAGAIN`, which would say nothing.
+/// A time limit of a socket ends with `EAGAIN`, which would explain nothing.
 fn in_words(error: io::Error, limit: Duration) -> io::Error {
     if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
         return error;
@@ -252,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_table_names_the_agents() {
+    fn kernel_socket_table_lists_agents() {
         let table = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 4711 @ranklaunch-stacks-12-ab
@@ -270,7 +273,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         assert_eq!(named(""), []);
     }
 
-    /// A socket that answers each connection so, until the test ends.
+    /// A socket that answers each connection with `respond`, until the test ends.
     fn answered(respond: impl Fn(UnixStream) + Send + 'static) -> Listener {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::{SocketAddr, UnixListener};
@@ -297,7 +300,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     /// `(one byte each 50 ms)`: each read is in time, the answer is not.
     #[test]
-    fn an_answer_has_a_deadline_as_a_whole() {
+    fn answer_deadline_covers_the_whole_answer() {
         let drip = answered(|mut stream| {
             while stream.write_all(b" ").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
@@ -312,14 +315,14 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn an_answer_without_end_is_not_kept() {
+    fn endless_answer_is_refused() {
         let flood = answered(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
         let error = ask(&flood, &Ask::Job).expect_err("no answer");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 
     #[test]
-    fn a_run_id_that_is_none_is_no_answer() {
+    fn invalid_run_id_is_refused_as_answer() {
         for (run_id, is_one) in [
             ("job-20260101-000000-ab12", true),
             ("", true),
@@ -336,7 +339,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn a_full_queue_holds_nobody() {
+    fn full_queue_blocks_no_client() {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::SocketAddr;
         let name = format!("{PREFIX}1-{}", linux::random::hex::<8>().expect("random digits"));

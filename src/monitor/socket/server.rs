@@ -1,10 +1,10 @@
 //! The agent's side: answers questions about its ranks on an abstract Unix socket.
 //!
-//! Abstract, as the socket of the shims is: no folder has to be writable, and nothing is left
-//! behind. Its name begins with [`PREFIX`], by which the command finds it in /proc/net/unix.
-//! Every process of the network namespace can connect, so only the job's own user and root are
-//! answered, and only from this PID namespace or below it. How the nodes are asked is told to it: it
-//! knows nothing of them. It listens from the first moment of a launch to its end.
+//! The socket is abstract, like the socket of the shims: no folder has to be writable, and nothing is left behind.
+//! Its name begins with [`PREFIX`], by which the command finds it in /proc/net/unix. Every process of the network
+//! namespace can connect, so only the job's own user and root are answered, and only from this PID namespace or below
+//! it. The server knows nothing about other nodes: a function that it is given asks them. It listens from the first
+//! moment of a launch to its end.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};
@@ -21,18 +21,18 @@ use linux::random;
 use linux::sys::{self, PollFd, PollFlags};
 use text::rank::{GlobalRank, RankId};
 
-/// How the names of these sockets begin; then the agent's pid and random digits.
+/// Prefix of the names of these sockets; the agent's pid and random digits follow.
 pub(super) const PREFIX: &str = "ranklaunch-stacks-";
 /// Time limit for reading all ranks.
 pub const READING: Duration = Duration::from_secs(5);
-/// The same for the way to the other nodes and back.
+/// Time limit for the way to the other nodes and back.
 pub const OTHERS: Duration = Duration::from_secs(3);
-/// Time limit for a peer to ask, and to take each part of the answer.
+/// Time limit for a peer to send its question, and to take each part of the answer.
 const PEER: Duration = Duration::from_secs(2);
-/// Bytes of a question: that of many ranks.
+/// Maximum bytes of a question, which may name many ranks.
 const LONGEST_QUESTION: u64 = 64 * 1024;
 
-/// The ranks of this node that run, by which they are read. Clones are the same.
+/// The running ranks of this node, for reading their stacks. Clones share the ranks.
 #[derive(Debug, Clone)]
 pub struct RunningRanks {
     job: Job,
@@ -58,12 +58,12 @@ impl RunningRanks {
         Job { ranks: self.ranks().keys().copied().collect(), ..self.job.clone() }
     }
 
-    /// Their processes.
+    /// The processes of the ranks.
     pub fn pids(&self) -> Vec<(GlobalRank, i32)> {
         self.ranks().values().map(|one| (one.rank, one.pid)).collect()
     }
 
-    /// Their stacks, within [`READING`].
+    /// The stacks of the selected ranks, within [`READING`].
     pub fn read(&self, selection: &Selection) -> NodeStacks {
         let Selection { node, ranks } = selection;
         let is_here = node.is_none_or(|node| node == self.job.node);
@@ -80,15 +80,15 @@ impl RunningRanks {
     }
 }
 
-/// Has a question answered by all nodes.
+/// Gets the answers of all nodes to a question.
 pub type Everywhere = Arc<dyn Fn(Ask) -> Answer + Send + Sync>;
-/// Says which job this is, now.
+/// Gives the present job.
 pub(super) type WhichJob = Arc<dyn Fn() -> Job + Send + Sync>;
 
-/// Answers until it is dropped.
+/// A server that answers until it is dropped.
 #[derive(Debug)]
 pub struct RunServer {
-    /// Closed at the end, which wakes the thread.
+    /// Pipe that closes at the end, which wakes the thread.
     _open: Option<PipeWriter>,
 }
 
@@ -117,10 +117,10 @@ fn serve(job: WhichJob, everywhere: Everywhere) -> io::Result<PipeWriter> {
             }
             if polled.is_ok() && asked {
                 match listener.accept() {
-                    // What fails is the peer's.
+                    // A failure concerns only the peer.
                     Ok((peer, _)) => drop(answer(peer, &job, &everywhere)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // Out of descriptors: the peer stays in the queue, so poll would spin.
+                    // No descriptors are left: the peer stays in the queue, so poll would spin.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -130,8 +130,8 @@ fn serve(job: WhichJob, everywhere: Everywhere) -> io::Result<PipeWriter> {
     Ok(open)
 }
 
-/// Reads one question. What all nodes are asked for takes seconds, so it is answered in a thread of
-/// its own, while this one goes on.
+/// Reads one question. Questions to all nodes take seconds, so a separate thread answers them while this thread goes
+/// on.
 fn answer(peer: UnixStream, job: &WhichJob, everywhere: &Everywhere) -> io::Result<()> {
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(PEER))?;

@@ -1,6 +1,6 @@
 //! Finds secrets in program text: quoted strings that are assigned to a secret name.
 //!
-//! `login(key="…")`, `os.environ["HF_TOKEN"] = "…"`, `"api_key": "…"`, whatever the language.
+//! Covers `login(key="…")`, `os.environ["HF_TOKEN"] = "…"` and `"api_key": "…"` in any language.
 
 use super::names::{hides, is_secret_name, is_variable};
 use super::spans::Spans;

@@ -194,7 +194,7 @@ impl CommandReader {
         }
         if self.takes_secret(bare) {
             parts.push(at, word.len(), ReadAs::Secret);
-            // It may be an option as well: `--PASS --PASSWORD X`.
+            // The secret may be an option as well: `--PASS --PASSWORD X`.
             if is_option(bare) && !bare.contains('=') {
                 self.next = self.after_option(bare);
             } else if !matches!(self.next, NextWord::Secret { several: true, .. }) {
@@ -234,7 +234,7 @@ impl CommandReader {
         }
         let expected = before == Before::Pairs;
         self.before = if expected { Before::Pairs } else { Before::Word };
-        // The first word is a program, and one after an option its value, unless it is dotted.
+        // The first word is a program. A word after an option is its value, unless the word has a dot.
         let may_be_name = match before {
             Before::Nothing => false,
             Before::Option => word.contains('.'),
@@ -298,8 +298,8 @@ impl CommandReader {
     }
 }
 
-/// Whether to hide the value of `NAME=value`, where one dash may begin a name (`-token`) or a flag with
-/// a name behind it (`-eTOKEN`). One reading by which the name is known to be open decides.
+/// Whether to hide the value of `NAME=value`. One dash may begin a name (`-token`), or a flag with a name behind it
+/// (`-eTOKEN`). The value is shown if either reading gives a name that is known to be open.
 fn hides_argument(name: &str, value: &str) -> bool {
     let one_dash = name.strip_prefix('-').filter(|flag| flag.starts_with(char::is_alphabetic));
     let Some(behind) = one_dash.and_then(|flag| flag.get(1..)).filter(|it| !it.is_empty()) else {
@@ -315,7 +315,7 @@ fn push_parts(parts: &mut Parts, at: usize, word: &str) {
         let (range, read_as) = match part {
             WordPart::Command(range) => (range, ReadAs::Script),
             WordPart::Quoted(range) => (range, ReadAs::Value),
-            // It may have an escaped space and is a single word anyway.
+            // A plain part may have an escaped space and is a single word anyway.
             WordPart::Plain(range) => (range, ReadAs::Word),
         };
         parts.push(at + range.start, range.len(), read_as);

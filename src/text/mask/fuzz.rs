@@ -1,4 +1,4 @@
-//! The hiding of secrets as a function that a fuzzer feeds. Not part of the program.
+//! The hiding of secrets as a fuzz target. Not part of the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -11,14 +11,14 @@ const SECRET: &str = "hunter2-hunter2";
 
 /// A file or a command line. The first byte chooses which.
 ///
-/// A secret under its own name is hidden, whatever stands beside it; nothing but what is hidden changes.
+/// A secret under its own name is hidden, whatever its neighbours are. Only hidden parts of the text change.
 pub fn mask(data: &[u8]) -> bool {
     let [mode, bytes @ ..] = data else { return false };
     match mode % 4 {
         0 => {
             let text = String::from_utf8_lossy(bytes).into_owned();
             let masked = mask_file(&text);
-            // Nothing but what is hidden changes: between the masks stand parts of the text, in their order.
+            // Only hidden parts change: the pieces between the masks are parts of the text, in their order.
             let mut rest = text.as_str();
             for part in masked.split(MASK) {
                 let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} of {text:?}"));
@@ -33,7 +33,7 @@ pub fn mask(data: &[u8]) -> bool {
             masked != text
         }
         1 => {
-            // Whatever the other words are, an option of its own hides its value.
+            // An option of its own hides its value, whatever the other words are.
             let mut words: Vec<OsString> = words(bytes);
             words.insert(0, "python".into());
             words.push(format!("--api_key={SECRET}").into());

@@ -1,5 +1,5 @@
-//! Finds secrets in JSON and similar forms: Python dictionaries, Hydra's `{a:b}`, documents
-//! inside a string of another one.
+//! Finds secrets in JSON and similar forms: Python dictionaries, Hydra's `{a:b}`, and documents
+//! inside a string of another document.
 //!
 //! Parsed leniently and in place, so that everything else stays unchanged.
 

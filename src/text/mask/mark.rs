@@ -1,8 +1,8 @@
 //! Marks the secrets of a text: gets the parts of a text from the reader of its form, and reads
 //! these further.
 //!
-//! The forms can contain each other, such as a command line a document and a document a command
-//! line. So the recursion is here, not in the readers.
+//! Forms can contain each other: a command line may hold a document, and a document a command line.
+//! So the recursion is here, not in the readers.
 
 use super::command::CommandReader;
 use super::names::{self, hides, is_secret_name};
@@ -35,8 +35,8 @@ pub(super) fn whole(spans: &mut Spans, text: &str) {
     }
 }
 
-/// Marks the secrets in the parts of a text that begins at `at`. `depth` is that of the script
-/// it is a word of, or 0.
+/// Marks the secrets in the parts of a text that begins at `at`. `depth` is the depth of the script
+/// in which the text is a word, or 0.
 pub(super) fn read_on(spans: &mut Spans, at: usize, text: &str, parts: Parts, depth: usize) {
     for (range, read_as) in parts {
         let (at, text) = (at + range.start, text.get(range).unwrap_or_default());
@@ -56,7 +56,7 @@ pub(super) fn read_on(spans: &mut Spans, at: usize, text: &str, parts: Parts, de
     }
 }
 
-/// False where the text is no document.
+/// Marks the secrets of a document; false if the text is no document.
 fn json(spans: &mut Spans, at: usize, text: &str) -> bool {
     let Some(parts) = json::parts(text) else { return false };
     read_on(spans, at, text, parts, 0);
@@ -155,7 +155,7 @@ pub(super) fn document(spans: &mut Spans, at: usize, text: &str) {
     }
 }
 
-/// How a value continues in the next lines.
+/// Form in which a value continues in the next lines.
 enum Open {
     Quote(char),
     /// A YAML block; the indentation of its key.

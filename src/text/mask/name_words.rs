@@ -20,7 +20,8 @@ pub(super) const SECRET: &[&str] = &[
     "netrc",
 ];
 
-/// The same inside a word without a break: `PGPASSWORD`, `clientsecret`, `HFAPIKEY`.
+/// Words that make a name secret inside a word without a break: `PGPASSWORD`, `clientsecret`,
+/// `HFAPIKEY`.
 pub(super) const SECRET_INSIDE: &[&str] = &["password", "passwd", "passphrase", "credential"];
 pub(super) const SECRET_AT_END: &[&str] = &[
     "secret",
@@ -53,9 +54,10 @@ pub(super) const SECRET_AT_END: &[&str] = &[
     "connectionstring",
 ];
 
-/// Last words of names that are secret behind one of these words; without any, behind all.
+/// Last words of names that are secret after one of the listed words. An empty list means after any
+/// word.
 pub(super) const SECRET_BEHIND: &[(&str, &[&str])] = &[
-    // Of a pair of access key and secret key: `oss_sk`.
+    // The secret key beside an access key: `oss_sk`.
     ("sk", &[]),
     ("hmac", &[]),
     // One-time passwords, pre-shared keys, the words of a wallet.
@@ -87,11 +89,11 @@ pub(super) const SECRET_BEHIND: &[(&str, &[&str])] = &[
     ("string", &["connection", "conn"]),
     ("str", &["connection", "conn"]),
     ("dsn", &["sentry"]),
-    // Who knows the address may post.
+    // Anyone who knows the address may post.
     ("webhook", &[]),
 ];
 
-/// Last words of options behind which names and values are words of their own.
+/// Last words of options that are followed by names and values as separate words.
 pub(super) const PAIRS_FOLLOW: &[&str] = &[
     "set",
     "env",
@@ -356,7 +358,7 @@ pub(super) const TOKEN_AFTER: &[&str] = &[
     "endpoint",
 ];
 
-/// The same for `key`.
+/// Words before and after `key` that mean a key of another kind.
 pub(super) const KEY_BEFORE: &[&str] = &[
     "pad",
     "num",
@@ -491,7 +493,7 @@ pub(super) const PASS_BEFORE: &[&str] = &[
     "forward", "backward", "single", "one", "two", "three", "multi", "first", "second", "third",
     "num", "all", "by", "per", "eval", "warmup", "low", "high", "band", "must", "did",
 ];
-/// Before `token` in one word: `padtoken`, `numtokens`.
+/// Words before `token` without a break: `padtoken`, `numtokens`.
 pub(super) const TOKEN_GLUED: &[&str] = &[
     "pad", "eos", "bos", "mask", "cls", "sep", "unk", "sub", "non", "un", "de", "multi", "img",
     "image", "video", "text", "audio", "inter", "cross", "word", "char", "byte", "next", "any",
@@ -502,6 +504,6 @@ pub(super) const COUNTED: &[&str] = &["max", "min", "num", "total", "avg", "spec
 pub(super) const SWITCH: &[&str] =
     &["use", "no", "has", "is", "enable", "disable", "skip", "with", "without", "require", "allow"];
 
-/// Names that look like those of secrets but are not.
+/// Names that look like names of secrets but are not.
 pub(super) const KNOWN_OPEN: &[&str] =
     &["PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "GPG_KEY"];

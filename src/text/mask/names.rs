@@ -24,7 +24,7 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     secrecy(name) != Secrecy::Open
 }
 
-/// Whether a name has a word of a secret, but another one that makes it open: `image_key`.
+/// Whether a name has a word of a secret, but also a word that makes the name open: `image_key`.
 pub(super) fn is_known_open(name: &str) -> bool {
     const WORDS: &[&str] = &["token", "key", "pass"];
     let is_word = |word: &String| WORDS.contains(&word.as_str()) || SECRET.contains(&word.as_str());
@@ -107,9 +107,8 @@ fn is_secret_word(word: &str) -> bool {
     })
 }
 
-/// The words of a name, in lower case: split at everything except letters and digits, where a
-/// capital follows a small letter, and before the last one of capitals that begin a word (`HFToken`,
-/// but `tokenIDs`).
+/// The words of a name, in lower case. Splits at everything except letters and digits, at a capital after a small
+/// letter, and before the last of several capitals if it begins a word (`HFToken`, but not `tokenIDs`).
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let (mut was_small, mut was_capital) = (false, false);
@@ -132,9 +131,8 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether a bare word is the name of a secret whose value is the next word: `WANDB.API_KEY x`,
-/// `--set hf_token x`. A word with a dash or a folder is something else, and one such as `key` is a
-/// name only where names are `expected`.
+/// Whether a bare word is the name of a secret whose value is the next word: `WANDB.API_KEY x`, `--set hf_token x`. A
+/// word with a dash or a folder is something else. A word such as `key` is a name only if names are `expected`.
 pub(super) fn is_secret_in_pair(word: &str, expected: bool) -> bool {
     let words = words(word);
     // `train_token.py` is a file.

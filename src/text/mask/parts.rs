@@ -1,16 +1,16 @@
-//! The result of the readers of this room: the parts of a text, each with the way to read it
+//! The result of the readers in this folder: the parts of a text, each with the way to read it
 //! further.
 
 use std::ops::Range;
 
-/// How [`super::mark`] reads a part further.
+/// The way in which [`super::mark`] reads a part further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadAs {
-    /// Not read: it is hidden.
+    /// Not read, but hidden.
     Secret,
     /// A value whose name is no secret: a document, a command line, a header, a URL, a sentence.
     Value,
-    /// The same, where line ends are written `\n`.
+    /// Like [`ReadAs::Value`], with line ends written as `\n`.
     EscapedValue,
     /// One word.
     Word,

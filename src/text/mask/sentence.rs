@@ -58,7 +58,7 @@ pub(super) fn shapes(spans: &mut Spans, at: usize, text: &str) {
     bearers(spans, at, text);
 }
 
-/// PEM blocks of private keys, to their end or that of the text.
+/// Marks PEM blocks of private keys, up to their end or the end of the text.
 fn keys(spans: &mut Spans, at: usize, text: &str) {
     let mut done = 0;
     for (found, _) in text.match_indices(PEM) {
@@ -97,7 +97,7 @@ fn bearers(spans: &mut Spans, at: usize, text: &str) {
     }
 }
 
-/// `Authorization: Bearer …`, `api_key: …`, `api_key = …` as a whole line. False if it is no such
+/// `Authorization: Bearer …`, `api_key: …`, `api_key = …` as a whole line. False for any other
 /// line.
 pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     let trimmed = line.trim_start().trim_start_matches("- ");
@@ -105,10 +105,10 @@ pub(super) fn header(spans: &mut Spans, at: usize, line: &str) -> bool {
     let name = before.trim_end();
     let value = rest.trim_start();
     let is_apart = if trimmed.get(before.len()..).is_some_and(|rest| rest.starts_with('=')) {
-        // `A= command` is none.
+        // `A= command` is no header.
         name.len() < before.len() && is_literal(value)
     } else {
-        // `https://…`, `host:port` and `user:password@host` are none.
+        // `https://…`, `host:port` and `user:password@host` are no headers.
         name == before
             && (value.len() < rest.len() || HEADERS.contains(&name.to_ascii_lowercase().as_str()))
     };

@@ -1,7 +1,7 @@
 //! Splits shell text into words with their positions: quotes, `$'…'`, substitutions,
 //! here-documents.
 //!
-//! Finds only where words and commands end; [`super::command`] decides what a word means.
+//! Finds only the ends of words and commands; [`super::command`] decides the meaning of a word.
 //! Accepts any text: an unclosed quote is a letter.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(super) enum Piece {
     Document(Range<usize>),
 }
 
-/// The words of a script, where its commands end, and its here-documents and comments.
+/// The words of a script, the ends of its commands, and its here-documents and comments.
 pub(super) fn pieces(text: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut documents: Vec<String> = Vec::new();
@@ -87,7 +87,7 @@ fn word_length(text: &str) -> usize {
         at += match c {
             c if c.is_whitespace() || ";&|()<>`".contains(c) => break,
             _ => enclosed(rest).unwrap_or_else(|| {
-                // A backslash and what it escapes.
+                // A backslash and the character that it escapes.
                 let next = rest.chars().nth(1).filter(|_| c == '\\');
                 c.len_utf8() + next.map_or(0, char::len_utf8)
             }),
@@ -129,7 +129,7 @@ fn closing(text: &str, quote: char, escapes: bool) -> Option<usize> {
 /// A longer substitution is read as the commands in it; bounds the search for an unclosed one.
 const LONGEST: usize = 1 << 10;
 
-/// Position of the bracket that closes the one before the text; skips quotes.
+/// Position of the bracket that closes the bracket before the text; skips quotes.
 fn balanced(text: &str, close: char) -> Option<usize> {
     let open = if close == ')' { '(' } else { '{' };
     let (mut depth, mut at) = (0usize, 0);

@@ -1,11 +1,11 @@
 //! The parts of one text that are not shown.
 //!
-//! Every reader of this room only marks parts, so the shown text differs from the original only
+//! Every reader in this folder only marks parts, so the shown text differs from the original only
 //! in the marked parts.
 
 use std::ops::Range;
 
-/// What is shown in place of a hidden value.
+/// Text that is shown in place of a hidden value.
 pub const MASK: &str = "***";
 
 /// Marked parts of one text, by bytes.

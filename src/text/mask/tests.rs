@@ -518,14 +518,14 @@ fn documents_keep_all_but_their_secrets() {
 }
 
 #[test]
-fn bytes_that_are_no_text_stay_what_they_are() {
+fn invalid_utf8_stays_unchanged() {
     let odd = OsString::from_vec(b"\xff mixed \x80".to_vec());
     assert_eq!(mask_value("X", &odd), odd);
     let odd = [odd];
     assert_eq!(mask_args(&odd), odd);
 }
 
-/// Text on which a reader has to search far from every byte.
+/// Texts that make a reader search far from every byte.
 #[test]
 fn no_text_takes_long() {
     let started = std::time::Instant::now();
@@ -651,7 +651,7 @@ proptest! {
         prop_assert!(!value.to_string_lossy().contains(&secret), "{planted:?} → {value:?}");
         let script = format!("cd /x\n{}\n", planted.replace('\n', " "));
         let words = mask_args(&["bash".into(), "-c".into(), script.clone().into()]);
-        // Unquoted, the one is two words and the other no document.
+        // Without quotes, the header is two words and the other text is no document.
         if !place.starts_with("Authorization") && !place.contains("\"name\"") {
             let shown = words.last().map(|word| word.to_string_lossy().into_owned());
             prop_assert!(shown.is_some_and(|shown| !shown.contains(&secret)), "{script:?}");
@@ -659,7 +659,7 @@ proptest! {
     }
 
     #[test]
-    fn a_masked_text_stays_as_it_is(text in "(\\PC|[-=:;&|$(){}'\"\\\\\n ]|token|HF_TOKEN=|--key |://){0,30}") {
+    fn masked_file_keeps_all_other_text(text in "(\\PC|[-=:;&|$(){}'\"\\\\\n ]|token|HF_TOKEN=|--key |://){0,30}") {
         let once = mask_file(&text);
         prop_assert!(is_masked(&text, &once));
     }

@@ -113,7 +113,7 @@ fn hides_parameter(name: &str, value: &str) -> bool {
     is_parameter(&name) || (is_secret_name(&name) && hides(&name, value))
 }
 
-/// Whether a parameter of this name is one of a signature or of OAuth.
+/// Whether a parameter of this name belongs to a signature or to OAuth.
 pub(super) fn is_parameter(name: &str) -> bool {
     PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
 }

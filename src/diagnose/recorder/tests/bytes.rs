@@ -1,4 +1,4 @@
-//! Whatever bytes are read as a record: a value or a refusal, in bounded time and memory.
+//! Any bytes that are read as a record: a value or a refusal, in bounded time and memory.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::pickle::PickleFlaw;
 use super::super::{fuzz, may_be_dump, read, to_json};
 use super::real::file;
 
-/// A pickle of protocol 2 with this inside.
+/// A pickle of protocol 2 with this content.
 fn pickle(inside: &[u8]) -> Vec<u8> {
     [b"\x80\x02", inside, b"."].concat()
 }
@@ -22,8 +22,8 @@ fn refusal(bytes: &[u8]) -> PickleFlaw {
 }
 
 #[test]
-fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
-    // What `pickle.dumps` writes of an object whose __reduce__ is (os.system, ("id",)).
+fn code_running_pickle_is_refused_by_name() {
+    // The output of `pickle.dumps` for an object whose __reduce__ is (os.system, ("id",)).
     let attack = b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03.";
     let refused = |opcode, name, offset| PickleFlaw::Refused { opcode, name, offset };
     assert_eq!(refusal(attack), refused(b'c', "GLOBAL", 2));
@@ -50,9 +50,9 @@ fn a_pickle_that_would_run_code_is_refused_by_name_and_place() {
     assert_eq!(refusal(b"\x80\x06N."), PickleFlaw::Protocol { protocol: 6 });
 }
 
-/// As in Python; a fuzzer found that `pg_status` was read with both.
+/// As in Python. A fuzzer found that `pg_status` was read with both values.
 #[test]
-fn of_a_key_that_stands_twice_the_last_value_counts() {
+fn last_value_of_a_repeated_key_counts() {
     let text = |text: &str| {
         let length = u8::try_from(text.len()).expect("short");
         [&[0x8c, length], text.as_bytes()].concat()
@@ -74,7 +74,7 @@ fn of_a_key_that_stands_twice_the_last_value_counts() {
 }
 
 #[test]
-fn a_damaged_pickle_is_refused_where_it_is_damaged() {
+fn damaged_pickle_is_refused_with_its_offset() {
     for (bytes, offset) in [
         (&b"\x80\x02"[..], 2),
         (b"\x80\x02X\xff\xff\xff\xffab", 7),
@@ -94,13 +94,13 @@ fn a_damaged_pickle_is_refused_where_it_is_damaged() {
 }
 
 #[test]
-fn lists_that_hold_one_another_end() {
-    // A list of itself as entries.
+fn nested_lists_are_read_within_bounds() {
+    // A list that holds itself, as entries.
     let itself =
         b"}(X\x07\x00\x00\x00versionX\x01\x00\x00\x002X\x07\x00\x00\x00entries]q\x00h\x00au";
     assert!(matches!(read(&pickle(itself)), Err(Unreadable::Shape { field: "entries[]", .. })));
-    // Ten lists, each of which holds the one before 200 times, as the sizes of one entry; and 5000
-    // times that entry: 15 KiB that a walk would need years for.
+    // Ten lists, each of which holds the list before it 200 times, as the sizes of one entry, and
+    // that entry 5000 times: 15 KiB that would take years to walk.
     let mut bytes = b"\x80\x02](K\x01eq\x000".to_vec();
     for level in 1..=9_u8 {
         bytes.extend_from_slice(b"](");
@@ -120,9 +120,9 @@ fn lists_that_hold_one_another_end() {
     assert_eq!(refusal(&bytes), PickleFlaw::TooMany);
 }
 
-/// One name of a MB that 40 groups have: a file of a MB, which would become 40.
+/// One name of a MB that 40 groups share: a file of one MB, which would become 40 MB.
 #[test]
-fn what_groups_share_in_a_file_is_not_copied_without_end() {
+fn shared_names_are_not_copied_without_limit() {
     let mut bytes = b"\x80\x02X\x00\x00\x10\x00".to_vec();
     bytes.resize(bytes.len() + (1 << 20), b'x');
     bytes.extend_from_slice(
@@ -144,7 +144,7 @@ fn what_groups_share_in_a_file_is_not_copied_without_end() {
 }
 
 #[test]
-fn every_protocol_of_python_gives_the_same() {
+fn every_pickle_protocol_gives_same_record() {
     // `pickle.dumps({"version": "2.10", "entries": [], "rank": 70000, "pg_status": None}, n)` of
     // CPython 3.11.
     let protocols: [&[u8]; 3] = [
@@ -160,7 +160,7 @@ fn every_protocol_of_python_gives_the_same() {
 }
 
 #[test]
-fn only_the_start_of_a_record_looks_like_one() {
+fn only_record_starts_look_like_records() {
     for head in ["{\"version\":\"2.1\"", " { \"entries\" : [", "{\"comm_lib_version\":\"\""] {
         assert!(may_be_dump(head.as_bytes()), "{head}");
     }
@@ -171,7 +171,7 @@ fn only_the_start_of_a_record_looks_like_one() {
 }
 
 #[test]
-fn a_record_in_json_with_an_unknown_first_key_is_read() {
+fn json_record_with_unknown_first_key_is_read() {
     let json = String::from_utf8(records().swap_remove(1)).expect("JSON");
     let (_, behind) = json.split_once('"').expect("a key");
     assert!(fuzz::dump(format!("{{\"#{behind}").as_bytes()));
@@ -186,14 +186,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_bytes_behind_the_start_of_a_pickle_are_read_or_refused(
+    fn any_pickle_bytes_are_read_or_refused(
         protocol in 2u8..=5, bytes in prop::collection::vec(any::<u8>(), 0..300),
     ) {
         fuzz::dump(&[&[0x80, protocol], bytes.as_slice()].concat());
     }
 
     #[test]
-    fn a_record_with_some_other_bytes_is_read_or_refused(
+    fn altered_record_is_read_or_refused(
         which in 0usize..2, changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..8),
         cut in any::<u16>(),
     ) {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_left_out_of_a_record_the_rest_is_judged(left_out in any::<[u8; 4]>()) {
+    fn record_with_missing_fields_is_still_judged(left_out in any::<[u8; 4]>()) {
         let json = file("collective", "rank_0.json").or_else(|| file("never", "rank_0.json"));
         let mut value: serde_json::Value =
             serde_json::from_slice(&json.expect("a file")).expect("JSON");

@@ -1,6 +1,6 @@
-//! What gloo records nothing of or cannot be brought into: NCCL's states, sends and receives, lost
-//! entries, groups that were made anew. The fields are those of the records that torch wrote; the
-//! values follow `torch/csrc/distributed/c10d/FlightRecorder.hpp` and ProcessGroupNCCL of 2.15.
+//! Cases that gloo does not record or that cannot be produced with it: NCCL's states, sends and receives, lost
+//! entries, groups that were made anew. The fields are those of the records that torch wrote; the values follow
+//! `torch/csrc/distributed/c10d/FlightRecorder.hpp` and ProcessGroupNCCL of 2.15.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::super::groups::Groups;
 use super::super::*;
 use verdict::Confidence;
 
-/// An entry; `seq` and `record` follow from its place unless `more` says them.
+/// An entry; `seq` and `record` follow from its place unless `more` gives them.
 struct E(&'static str, &'static str, Value);
 
 /// The dump of a rank in which `groups` are known: name, description, ranks.
@@ -86,12 +86,12 @@ fn judged(all: &[&[E]]) -> Vec<(Option<u32>, HangKind)> {
 const REDUCE: &str = "nccl:all_reduce";
 
 #[test]
-fn what_the_watchdog_gave_up_is_not_done_and_proves_the_hang() {
+fn entry_given_up_by_watchdog_proves_hang() {
     let given_up = || E("0", REDUCE, json!({ "state": "started", "retired": true }));
     let dumps = vec![dump(&[done(REDUCE), given_up()], WORLD), dump(&[done(REDUCE)], WORLD)];
     let hang = hang_of(dumps, false);
     assert_eq!((hang.culprits[0].rank, hang.confidence), (Some(1), Confidence::Certain));
-    // gloo retires what is done and says no more of it.
+    // gloo retires entries that are done and does not mark them otherwise.
     let gloo = |state| E("0", "gloo:all_reduce", json!({ "state": "scheduled", "retired": state }));
     let dumps = vec![dump(&[gloo(true), gloo(true)], WORLD), dump(&[gloo(true)], WORLD)];
     let hang = hang_of(dumps, true);
@@ -99,12 +99,12 @@ fn what_the_watchdog_gave_up_is_not_done_and_proves_the_hang() {
 }
 
 #[test]
-fn who_entered_nothing_at_all_has_not_come() {
+fn rank_without_entries_has_not_come() {
     assert_eq!(judged(&[&[open(REDUCE)], &[]]), [(Some(1), HangKind::NeverEntered)]);
 }
 
 #[test]
-fn where_all_have_come_alike_the_link_is_at_fault_if_the_job_stood_still() {
+fn link_is_blamed_if_all_ranks_wait_alike() {
     let both = || vec![dump(&[open(REDUCE)], WORLD), dump(&[open(REDUCE)], WORLD)];
     let hang = hang_of(both(), true);
     let link = (hang.culprits[0].rank, hang.culprits[0].kind, hang.confidence);
@@ -113,7 +113,7 @@ fn where_all_have_come_alike_the_link_is_at_fault_if_the_job_stood_still() {
 }
 
 #[test]
-fn sizes_are_compared_as_each_collective_needs() {
+fn sizes_are_compared_per_kind_of_collective() {
     let shape = |one: E, other: E| judged(&[&[one], &[other]]);
     let both = [(Some(0), HangKind::OtherShape), (Some(1), HangKind::OtherShape)];
     let link = [(None, HangKind::Link)];
@@ -140,7 +140,7 @@ fn sizes_are_compared_as_each_collective_needs() {
 }
 
 #[test]
-fn the_few_are_odd_and_of_two_equal_sides_neither_is_certain() {
+fn minority_is_odd_and_equal_sides_stay_uncertain() {
     let three = &[("0", "default_pg", &[0, 1, 2][..])];
     let of = |names: [&'static str; 3]| {
         hang_of(names.iter().map(|name| dump(&[open(name)], three)).collect(), false)
@@ -153,8 +153,8 @@ fn the_few_are_odd_and_of_two_equal_sides_neither_is_certain() {
 }
 
 #[test]
-fn what_has_left_the_ring_accuses_nobody() {
-    // Rank 1 filled its ring with another group; whether it entered the first one is lost.
+fn lost_ring_entries_accuse_nobody() {
+    // Rank 1 filled its ring with another group; the entries of the first group are lost.
     let groups: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1]), ("1", "tp", &[1, 2])];
     let other = || E("1", REDUCE, json!({ "record_id": 2000 }));
     let hang = hang_of(vec![dump(&[open(REDUCE)], groups), dump(&[other()], groups)], true);
@@ -165,7 +165,7 @@ fn what_has_left_the_ring_accuses_nobody() {
 }
 
 #[test]
-fn a_collective_whose_name_is_not_known_differs_from_none() {
+fn unnamed_collective_mismatches_no_other() {
     let unnamed = || open("gloo:collective");
     let reduce = || open("gloo:all_reduce");
     assert_eq!(judged(&[&[unnamed()], &[reduce()]]), [(None, HangKind::Link)]);
@@ -176,9 +176,9 @@ fn a_collective_whose_name_is_not_known_differs_from_none() {
 }
 
 #[test]
-fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
+fn few_ranks_waiting_further_on_are_blamed() {
     const THREE: &[(&str, &str, &[u32])] = &[("0", "default_pg", &[0, 1, 2])];
-    // As the calls of a gloo without a recorder are: only the last one is known.
+    // As in the calls of a gloo without a recorder: only the last call is known.
     let further =
         || E("0", REDUCE, json!({ "state": "started", "retired": false, "collective_seq_id": 2 }));
     let of = |all: &[&[E]]| {
@@ -199,7 +199,7 @@ fn the_few_that_wait_further_on_had_another_part_in_what_the_others_wait_in() {
 }
 
 #[test]
-fn who_has_not_left_what_others_left_may_only_wait_there() {
+fn rank_inside_a_left_collective_is_only_likely() {
     const GROUPS: &[(&str, &str, &[u32])] =
         &[("0", "default_pg", &[0, 1, 2]), ("1", "dp", &[0, 1])];
     let next = || E("1", REDUCE, json!({ "state": "started", "retired": false }));
@@ -217,9 +217,9 @@ fn who_has_not_left_what_others_left_may_only_wait_there() {
 }
 
 #[test]
-fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
-    // As gloo of 2.15 records it: of groups a and b no members. Rank 0 waits in b for rank 1, which waits in a for
-    // an answer of rank 2, which has come.
+fn unnamed_group_is_complete_after_a_finished_collective() {
+    // As in records of gloo 2.15, which name no members of groups a and b. Rank 0 waits in b for rank 1. Rank 1 waits
+    // in a for an answer of rank 2, which has come.
     let entry = |group, seq: i64, is_done: bool| {
         let state = if is_done { "completed" } else { "started" };
         E(group, REDUCE, json!({ "state": state, "retired": is_done, "collective_seq_id": seq }))
@@ -243,7 +243,7 @@ fn a_group_that_no_record_names_is_known_by_what_it_has_done() {
 }
 
 #[test]
-fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
+fn few_groups_of_nonsensical_record_hold_all_ranks() {
     let called = |number: usize| {
         E("", REDUCE, json!({ "process_group": [number.to_string(), "default_pg"] }))
     };
@@ -260,7 +260,7 @@ fn few_groups_of_a_nonsensical_record_hold_all_ranks() {
 }
 
 #[test]
-fn a_group_that_was_made_anew_begins_again() {
+fn remade_group_restarts_its_numbers() {
     let anew = || {
         E(
             "0",
@@ -270,7 +270,7 @@ fn a_group_that_was_made_anew_begins_again() {
     };
     let before = [&[done(REDUCE), done(REDUCE), anew()][..], &[done(REDUCE), done(REDUCE)]];
     let hang = hang_of(before.iter().map(|entries| dump(entries, WORLD)).collect(), true);
-    // Rank 1 is still in the old one: its numbers say nothing of the new one, and it left all.
+    // Rank 1 is still in the old group: its numbers say nothing about the new group, and it left every collective.
     assert_eq!(hang.culprits, []);
     let first = || E("0", REDUCE, json!({ "pg_id": 7, "collective_seq_id": 1 }));
     let next = json!({ "pg_id": 7, "collective_seq_id": 2, "state": "started", "retired": false });
@@ -281,9 +281,9 @@ fn a_group_that_was_made_anew_begins_again() {
     assert_eq!(judged(&both), [(Some(1), HangKind::NeverEntered)], "it is in the new one");
 }
 
-/// What is damaged may hold any number.
+/// A damaged record may hold any number.
 #[test]
-fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
+fn wrong_number_costs_neither_memory_nor_judgement() {
     let groups: &[(&str, &str, &[u32])] = &[WORLD[0], ("7", "undefined", &[0, 3_000_000])];
     let late = || E("0", REDUCE, json!({ "record_id": i64::MAX, "time_created_ns": i64::MAX }));
     let early = || E("0", REDUCE, json!({ "record_id": 0, "time_created_ns": i64::MIN }));
@@ -296,8 +296,8 @@ fn a_wrong_number_in_a_record_costs_neither_memory_nor_the_judgement() {
 }
 
 #[test]
-fn of_a_group_whose_members_are_not_known_nobody_is_named() {
-    // As gloo has it: each rank names the members of its last group, and not which one that is.
+fn group_with_unknown_members_names_no_culprit() {
+    // As in records of gloo: each rank names the members of its last group, but not the group.
     let of = |entries: &[E], last: &[u32]| {
         let mut dump = dump(entries, &[("", "", last)]);
         dump.groups.iter_mut().for_each(|group| group.name.clear());
@@ -311,7 +311,7 @@ fn of_a_group_whose_members_are_not_known_nobody_is_named() {
     };
     let pairs = dumps([&[0, 1], &[0, 1], &[2, 3], &[2, 3]]);
     assert_eq!(hang_of(pairs, true).culprits, []);
-    // But where all others are in the default group only, rank 1 must be the other one.
+    // If all others are only in the default group, rank 1 must be the other member.
     let hang = hang_of(dumps([&[0, 1], &[0, 1], world, world]), true);
     assert_eq!(hang.culprits.len(), 1);
     assert_eq!(hang.culprits[0].rank, Some(1));
@@ -340,18 +340,18 @@ fn a_send_waits_for_its_receive() {
     let large = || with(recv, json!([[4]]), json!([[9]]));
     let both = [(Some(0), HangKind::OtherShape), (Some(1), HangKind::OtherShape)];
     assert_eq!(judged(&[&[open(send)], &[large()]]), both);
-    // Both send first.
+    // Both ranks send first.
     let circle = [(Some(0), HangKind::Deadlock), (Some(1), HangKind::Deadlock)];
     assert_eq!(judged(&[&[open(send)], &[open("nccl:send 1->0")]]), circle);
-    // Which of the receives is the other side is lost with the first ones.
+    // The matching receive cannot be found, because the first ones are lost.
     let later = || E("0", recv, json!({ "record_id": 2000 }));
     assert_eq!(judged(&[&[done(send), open(send)], &[later()]]), []);
-    // From anybody.
+    // A receive from any rank.
     assert_eq!(judged(&[&[done(send)], &[done(recv), open("nccl:recv 1<-?")]]), []);
 }
 
 #[test]
-fn coalesced_operations_are_done_when_the_last_one_is() {
+fn coalesced_operations_are_done_with_their_last() {
     let part =
         |name| E("0", name, json!({ "p2p_seq_id": 1, "state": "scheduled", "retired": false }));
     let close = |state: &str| {
@@ -366,7 +366,7 @@ fn coalesced_operations_are_done_when_the_last_one_is() {
 }
 
 #[test]
-fn three_groups_in_a_ring_are_a_circle() {
+fn three_groups_in_a_ring_deadlock() {
     let groups: &[(&str, &str, &[u32])] =
         &[("1", "a", &[0, 1]), ("2", "b", &[1, 2]), ("3", "c", &[0, 2])];
     let waits = |group| E(group, REDUCE, json!({ "state": "started", "retired": false }));
@@ -377,15 +377,15 @@ fn three_groups_in_a_ring_are_a_circle() {
 }
 
 #[test]
-fn a_broadcast_is_left_by_its_root_before_the_others_come() {
+fn broadcast_root_may_leave_before_others_come() {
     let rank = || [done("nccl:broadcast"), open(REDUCE)];
     assert_eq!(judged(&[&rank(), &[]]), [(Some(1), HangKind::NeverEntered)]);
-    // But an all_reduce that one has left all have entered: rank 1 was read before.
+    // All ranks have entered an all_reduce that one has left: rank 1 was read before.
     assert_eq!(judged(&[&[done(REDUCE), open(REDUCE)], &[]]), []);
 }
 
 #[test]
-fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
+fn other_versions_are_read_and_missing_version_refused() {
     let old = r#"{"version":"1.4","entries":[{"record_id":0,"seq_id":3,"process_group":"0","profiling_name":"nccl:all_reduce","state":"scheduled"}]}"#;
     let dump = read(old.as_bytes()).expect("a record");
     assert_eq!((dump.entries[0].collective_seq, &*dump.entries[0].group), (3, "0"));
@@ -412,8 +412,8 @@ fn records_of_other_versions_are_read_and_those_of_no_version_refused() {
 }
 
 #[test]
-fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
-    // `ms`: how late each of two ranks comes to a step.
+fn repeatedly_last_rank_is_slow_if_costly() {
+    // `ms`: delay of each of two ranks at a step.
     let late_in = |op: &'static str, ms: [&dyn Fn(i64) -> i64; 2]| {
         let of = |ms: &dyn Fn(i64) -> i64| {
             let entry = |step: i64| {
@@ -437,25 +437,25 @@ fn who_comes_last_again_and_again_is_slow_if_it_costs_time() {
     assert_eq!((slow[0].share, slow[0].median_ns), (1.0, 20_000_000));
     assert!((slow[0].lost - 0.2).abs() < 0.02, "{slow:?}");
     assert_eq!(late(&late_by([0, 5]), None, &none), [], "5 % of the time");
-    // Ranks that take turns, and one that writes a checkpoint now and then.
+    // Ranks that take turns, and a rank that writes a checkpoint now and then.
     let turns = late_at([&|step| step % 2 * 40, &|step| (step + 1) % 2 * 40]);
     assert_eq!(late(&turns, None, &none), []);
     let checkpoint = late_at([&|_| 0, &|step| if step % 20 == 10 { 90_000 } else { 1 }]);
     assert_eq!(late(&checkpoint, None, &none), []);
-    // A rank that is stopped at every fifth step; the other one is late for a moment at the others.
+    // A rank that is stopped at every fifth step; the other rank is slightly late at the other steps.
     let throttled =
         late_at([&|step| i64::from(step % 5 != 0), &|step| i64::from(step % 5 == 0) * 80]);
     let slow = late(&throttled, None, &none);
     assert_eq!((slow.len(), slow[0].rank), (1, 1), "{slow:?}");
     // The clock of rank 1 is ahead.
     assert_eq!(late(&late_by([0, 20]), None, &[(1, 20_000_000)].into()), []);
-    // In the queue of a GPU a rank may be behind for nothing.
+    // In the queue of a GPU, a rank may be behind without any cost.
     for op in ["nccl:all_reduce", "nccl2:all_reduce"] {
         assert_eq!(late(&late_in(op, [&|_| 0, &|_| 20]), None, &none), []);
     }
 }
 
-/// Things of which any two are a mismatch, or none that the records tell.
+/// Entries; any two of them are a mismatch, unless the records do not show it.
 fn unlike(which: u64) -> E {
     let sized = |name, inputs: Value, outputs: Value| with(name, inputs, outputs);
     let typed = |dtypes: Value| {
@@ -481,7 +481,7 @@ fn unlike(which: u64) -> E {
 }
 
 #[test]
-fn no_rank_is_accused_of_what_the_others_entered() {
+fn odd_rank_is_never_in_the_majority() {
     let mut state = 7_u64;
     let mut below = |limit: u64| {
         state =
@@ -528,7 +528,7 @@ fn no_rank_is_accused_of_what_the_others_entered() {
 }
 
 #[test]
-fn of_two_ranks_none_is_odd() {
+fn two_differing_ranks_are_sides_not_odd() {
     let of_all = with("gloo:all_reduce", json!([[1000]]), json!([[1000]]));
     let none = json!({ "state": "started", "retired": false, "input_sizes": [], "output_sizes": [],
         "input_dtypes": [], "output_dtypes": [] });

@@ -8,7 +8,7 @@ use verdict::Confidence;
 const RANKS: u32 = 4;
 const SECOND: i64 = 1_000_000_000;
 
-/// What a rank wrote in a kind of hang.
+/// The file of a rank from a kind of hang.
 pub(super) fn file(kind: &str, name: &str) -> Option<Vec<u8>> {
     let folder =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/records/torch-2.15.0-gloo");
@@ -20,7 +20,7 @@ fn dump(kind: &str, rank: u32) -> Option<Dump> {
     Some(read(&bytes).expect("a record of torch"))
 }
 
-/// The job as it was read that long after the last rank came to a stand.
+/// The job as read `after` ns after the last rank came to a standstill.
 fn job(kind: &str, after: Option<i64>) -> Job {
     let mut records = Vec::new();
     for rank in 0..RANKS {
@@ -37,10 +37,10 @@ fn culprits(hang: &Hang) -> Vec<Found> {
     hang.culprits.iter().map(|culprit| (culprit.rank, culprit.kind)).collect()
 }
 
-/// A culprit, if any one rank shows it, and what it did.
+/// A culprit, if a single rank shows it, and its fault.
 type Found = (Option<u32>, HangKind);
 
-/// Culprits and who waits, by kind.
+/// Culprits and waiting ranks, by kind.
 const HUNG: &[(&str, &[Found], &[u32])] = &[
     ("never", &[(Some(1), HangKind::NeverEntered)], &[0, 2, 3]),
     ("collective", &[(Some(1), HangKind::OtherCollective)], &[0, 2, 3]),
@@ -51,7 +51,7 @@ const HUNG: &[(&str, &[Found], &[u32])] = &[
 ];
 
 #[test]
-fn each_hang_names_its_culprit_and_who_waits() {
+fn each_hang_names_culprits_and_waiting_ranks() {
     for (kind, expected, waiting) in HUNG {
         let hang = judge(&job(kind, Some(60 * SECOND)));
         assert_eq!(culprits(&hang), *expected, "{kind}: {hang:#?}");
@@ -63,7 +63,7 @@ fn each_hang_names_its_culprit_and_who_waits() {
 }
 
 #[test]
-fn when_nothing_says_for_how_long_nothing_is_certain_that_time_could_mend() {
+fn unknown_duration_leaves_curable_hangs_uncertain() {
     for (kind, expected, _) in HUNG {
         let hang = judge(&job(kind, None));
         assert_eq!(culprits(&hang), *expected, "{kind}");
@@ -84,7 +84,7 @@ fn a_short_wait_accuses_nobody() {
 }
 
 #[test]
-fn a_job_that_goes_on_has_no_culprit_however_late_it_is_read() {
+fn progressing_job_has_no_culprit_at_any_time() {
     for kind in ["fine", "slow", "running"] {
         for after in [None, Some(60 * SECOND)] {
             let hang = judge(&job(kind, after));
@@ -117,7 +117,7 @@ fn the_collective_and_its_line_are_named() {
 }
 
 #[test]
-fn any_rank_that_was_not_read_makes_no_other_one_the_culprit() {
+fn unread_rank_makes_no_other_rank_culprit() {
     for (kind, expected, _) in HUNG {
         for left_out in 0..RANKS {
             let mut job = job(kind, Some(60 * SECOND));
@@ -133,7 +133,7 @@ fn any_rank_that_was_not_read_makes_no_other_one_the_culprit() {
 }
 
 #[test]
-fn json_and_pickle_of_one_rank_are_the_same() {
+fn json_and_pickle_of_one_rank_agree() {
     for rank in 0..RANKS {
         let json = file("never", &format!("rank_{rank}.json")).expect("a file");
         let mut json = read(&json).expect("a record of torch");

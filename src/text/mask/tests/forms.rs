@@ -1,4 +1,4 @@
-//! Every name of a secret is one in every spelling and form, and no other name is.
+//! Names of secrets hide their values in every spelling and form; no other name does.
 
 use super::*;
 
@@ -48,7 +48,7 @@ const SECRETS: &[&[&str]] = &[
     &["netrc"],
 ];
 
-/// Those of names that look like them and hide nothing.
+/// The parts of names that look similar and hide nothing.
 const OPEN: &[&[&str]] = &[
     &["tokenizer"],
     &["tokenizer", "path"],
@@ -207,7 +207,7 @@ const ARGUMENTS: &[&[&str]] = &[
     &["x", "[\"--opts\", \"{n}\", \"{v}\"]"],
 ];
 
-/// The same where only a name that can be no ordinary word is one.
+/// Arguments in which a word counts as a name only if it cannot be an ordinary word.
 const PAIRS: &[&[&str]] = &[
     &["x", "{n}", "{v}"],
     &["x", "LR", "1", "{n}", "{v}", "B", "2"],
@@ -215,7 +215,7 @@ const PAIRS: &[&[&str]] = &[
     &["bash", "-c", "aws configure set {n} {v}"],
 ];
 
-/// Whether a bare word may be the name in [`PAIRS`]; one with a dash is a branch or an object.
+/// Whether a bare word may be the name in [`PAIRS`]; a word with a dash is a branch or an object.
 fn is_for_pairs(name: &str) -> bool {
     let is_long = name.contains(['_', '.']) || name.chars().skip(1).any(char::is_uppercase);
     is_long && !name.contains('-')
@@ -231,7 +231,7 @@ const FILES: &[&str] = &[
     "{\"lr\": 1, \"{n}\": \"{v}\"}",
 ];
 
-/// What a variable's value may be; the variable's own name says nothing.
+/// Values of a variable whose own name says nothing.
 const VALUES: &[&str] =
     &["{n}={v}", "--{n} {v}", "x.py --{n}={v}", "{\"{n}\": \"{v}\"}", "cd /x&&{n}={v} python x.py"];
 
@@ -241,7 +241,7 @@ fn filled(form: &str, name: &str) -> String {
     form.replace("{n}", name).replace("{v}", VALUE)
 }
 
-/// Each form with each spelling of a name, as it was and as it is shown.
+/// Each form with each spelling of a name, before and after masking.
 fn shown(names: &[&[&str]]) -> Vec<(String, String)> {
     let mut shown = Vec::new();
     for name in names.iter().flat_map(|parts| spellings(parts)) {
@@ -302,7 +302,7 @@ fn users_in_addresses_are_hidden() {
 }
 
 #[test]
-fn an_option_after_a_secrets_option_is_read_as_both() {
+fn option_after_secret_option_is_read_as_both() {
     for [first, second] in
         [["--PASS", "--PASSWORD"], ["--token", "-pass"], ["--hf_token", "--API-KEY"]]
     {
