@@ -46,7 +46,7 @@ pub fn words(program: &Program) -> Vec<OsString> {
 pub struct OptionPosition {
     pub name: usize,
     pub value: usize,
-    /// Bytes of the value's word before it: `--name=`.
+    /// Number of bytes before the value in its word: those of `--name=`.
     pub from: usize,
 }
 

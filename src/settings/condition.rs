@@ -33,7 +33,7 @@ pub struct Condition {
     number: u32,
 }
 
-/// The names, which are also those of the placeholders.
+/// The names of the sizes; placeholders have the same names.
 pub(super) const SIZES: [(&str, PlannedSize); 5] = [
     ("world_size", PlannedSize::WorldSize),
     ("nnodes", PlannedSize::Nnodes),
@@ -71,7 +71,7 @@ impl Condition {
         self.size
     }
 
-    /// Whether it holds for the size `value`.
+    /// Whether the condition holds for the size `value`.
     pub fn holds(&self, value: u32) -> bool {
         match self.comparison {
             Comparison::Less => value < self.number,

@@ -96,7 +96,7 @@ mod tests {
             ("chroot /x accelerate launch --config_file a.yaml t.py", &[]),
             ("accelerate config --config_file a.yaml", &[]),
             ("python t.py --config_file a.yaml", &[]),
-            // It goes on without the file.
+            // DeepSpeed goes on without its host file.
             ("deepspeed --hostfile a t.py", &[]),
         ] {
             let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();

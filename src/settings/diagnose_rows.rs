@@ -240,7 +240,7 @@ mod tests {
             assert!(OWNERS.iter().any(|(_, value)| *value == row.owner), "{}", row.id);
             assert!(RETRIES.iter().any(|(_, value)| *value == row.retry), "{}", row.id);
             assert!(STREAMS.iter().any(|(_, value)| *value == row.stream), "{}", row.id);
-            // So that `--retry-on` and `explain` know which one is meant.
+            // Otherwise `--retry-on` and `explain` could not tell the two apart.
             assert!(row.id.parse::<Id>().is_err(), "{} is a verdict's id", row.id);
         }
     }

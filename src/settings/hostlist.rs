@@ -11,7 +11,7 @@ pub mod fuzz;
 
 /// More hosts than any job has; longer ranges are cut.
 const MOST: usize = 100_000;
-/// Bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
+/// Most bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 255;
 /// Brackets of one item. Slurm has five dimensions at most (slurm.h, HIGHEST_DIMENSIONS).
 const MOST_GROUPS: usize = 16;
@@ -53,10 +53,10 @@ pub fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// The hosts of a list in any of the forms that schedulers use, each once: separated by commas,
-/// semicolons, colons, `&`, `+` or white space, as JSON, with brackets; each with a number of slots
-/// behind it or not, and with its domain or not. Empty if anything in it is no host: it is then no such
-/// list. Names of this host itself say nothing.
+/// The hosts of a list in any of the forms that schedulers use, each once. Entries are separated by
+/// commas, semicolons, colons, `&`, `+` or white space, or the list is JSON or has brackets. A host may
+/// have a number of slots behind it, and its domain. Empty if any entry is not a host, since the text
+/// is then not a list of hosts. Names by which a host calls itself (`localhost`, 127.…) are left out.
 pub fn distinct(list: &str) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
     let (mut known, mut short_names) = (BTreeSet::new(), BTreeSet::new());
@@ -99,7 +99,7 @@ pub fn distinct(list: &str) -> Vec<String> {
     hosts
 }
 
-/// The same, with the name of this host for itself where the list has no other: it then has one.
+/// Like [`distinct`]. A list that names its only host as `localhost` or 127.… gives that name: it has one host.
 pub fn whole(list: &str) -> Vec<String> {
     let hosts = distinct(list);
     let is_own = |entry: &str| entry.eq_ignore_ascii_case("localhost") || entry.starts_with("127.");
@@ -180,7 +180,7 @@ fn numbers(group: &str) -> Vec<String> {
             Some((first.len(), first.parse::<usize>().ok()?, last.parse::<usize>().ok()?))
         });
         match range {
-            // Longer ones fit no name, and format! takes a width of 16 bits at most.
+            // Longer numbers fit no name, and format! takes a width of 16 bits at most.
             Some((width, first, last)) if first <= last && width <= LONGEST_NAME => {
                 let numbers = (first..=last).take(MOST);
                 all.extend(numbers.map(|number| format!("{number:0width$}")));
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
     }
 
-    /// A variable has up to 128 KiB. Lists like these, as long as that, took hours or memory by the gigabyte.
+    /// A variable has up to 128 KiB. Lists like these, at that length, took hours or gigabytes of memory.
     #[test]
     fn a_list_that_expands_to_too_much_is_cut_at_once() {
         let name = "n".repeat(LONGEST_NAME);

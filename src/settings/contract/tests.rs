@@ -52,7 +52,7 @@ fn the_host_of_mpiexec_is_the_master_unless_rank_0_is_elsewhere() {
     // mpiexec runs on another host than rank 0.
     assert_eq!(master("n3", &rank("0")), None);
     assert_eq!(master("n1", &rank("2")), None);
-    // The port is derived from it in any case, so that two jobs on one host do not meet.
+    // The port is derived from mpiexec's address in any case, so that two jobs on one host do not meet.
     let host = host(root, &rank("0"));
     let mut found = contract(&host);
     add_mpiexec(&mut found, &host, mpiexec_above(&host));

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use linux::procfs::basename;
 
-/// What a prefix applies to.
+/// The scope of a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixScope {
     /// A shell keyword, which cannot be executed.
@@ -186,7 +186,7 @@ const PREFIXES: &[Prefix] = &[
             "--allow-insecure-host",
             "--color",
         ],
-        // These are Python's.
+        // These flags are Python's.
         ends: &["-m", "--module"],
         ..ENVIRONMENT
     },

@@ -48,7 +48,7 @@ fn taehv_is_the_job_of_the_platform_guide() {
     let settings = embedded("taehv");
     assert_eq!(settings.engine.value, Engine::Accelerate);
     assert_eq!(settings.engine_args, ["--config_file", "{deepspeed_config}"]);
-    // Which python has torch differs between users.
+    // The python that has torch differs between users.
     assert!(settings.conda_env.is_none() && settings.conda_roots.is_empty());
     assert!(settings.python.is_none() && settings.chdir.is_none());
     let rows: Vec<(Option<u32>, &str, &str)> = settings

@@ -114,7 +114,7 @@ fn a_launcher_is_no_script() {
         let words: Vec<&str> = line.split(' ').collect();
         assert!(read(&options(&words), &node).is_ok(), "{line}");
     }
-    // The same from a profile, with its line.
+    // A launcher in a profile is refused too, with its line.
     let (_folder, path) = file("[job]\nscript = 'torchrun'\nargs = ['a.py']");
     let refusal = read(&options(&["--profile", &path]), &node).expect_err("a launcher");
     assert!(refusal.text.en.contains(&format!("{path}:2")), "{}", refusal.text.en);

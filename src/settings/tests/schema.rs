@@ -219,7 +219,7 @@ fn the_profile_schema_is_written_from_the_table() {
     assert!(there == written, "{FILE} differs from the table of settings: make docs");
 }
 
-/// What the program refuses is refused by the schema as well, as far as types and names go.
+/// The schema also refuses everything that the program refuses, as far as types and names go.
 #[test]
 fn the_profile_schema_accepts_and_refuses_what_the_program_does() {
     let validator = jsonschema::validator_for(&schema()).expect("a schema");

@@ -38,7 +38,7 @@ fn the_flag_beats_the_variable_which_beats_the_profile_which_beats_the_default()
     assert_eq!(none.warnings, []);
 }
 
-/// It limits the reading of the others, so it is read before them, but in the same way.
+/// The deadline limits the reading of the other settings, so it is read before them, but in the same way.
 #[test]
 fn the_deadline_that_is_read_first_is_that_of_the_settings() {
     for value in ["7s", "7s\n", " 7"] {
