@@ -1,7 +1,7 @@
 //! When a wait prints a progress line, and durations in words.
 //!
-//! Soon at first, since the user watches a start that does not begin; later once a minute, for
-//! readers of the log.
+//! Lines come soon at first, since the user watches a start that does not begin; later once a minute,
+//! for readers of the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Pace {
     }
 }
 
-/// Where a wait shows how far it is, in place of lines.
+/// The display on which a wait shows its progress, in place of lines.
 #[derive(Clone)]
 pub struct Live(pub Arc<dyn Fn(&Text) + Send + Sync>);
 
@@ -66,7 +66,7 @@ impl Lines {
         Lines { pace, begin: Instant::now(), next: pace.after(Duration::ZERO) }
     }
 
-    /// When the next line is due.
+    /// The time at which the next line is due.
     pub fn due(&self) -> Instant {
         self.begin + self.next
     }

@@ -18,7 +18,7 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// Whether random bytes are available. Maps of the standard library need some, and abort the
-/// program without.
+/// program without them.
 ///
 /// # Errors
 /// As [`fill`].

@@ -108,7 +108,7 @@ fn become_streams(streams: &[OwnedFd; 3]) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes now what exec would close.
+/// Closes now the descriptors that exec would close.
 fn close_ours(open: &[RawFd], but: RawFd) {
     for fd in open.iter().filter(|fd| **fd > libc::STDERR_FILENO && **fd != but) {
         // SAFETY: plain system calls; nothing of this process uses the number any more.
