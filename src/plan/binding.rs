@@ -97,7 +97,7 @@ pub fn choose(
     let ours = |rank: usize| own.is_none_or(|own| own as usize == rank);
     let left = (0..).zip(&cpus).filter(|(rank, cpus)| cpus.is_none() && ours(*rank));
     unbound(facts, &left.map(|(rank, _)| rank.to_string()).collect::<Vec<_>>(), notes);
-    // The others are bound by the launchers that start them.
+    // The other ranks are bound by the launchers that start them.
     (0..).zip(&mut cpus).filter(|(rank, _)| !ours(*rank)).for_each(|(_, cpus)| *cpus = None);
     if cpus.iter().all(Option::is_none) {
         return Bound::default();

@@ -44,7 +44,7 @@ pub struct Sizes {
     pub ring: u32,
 }
 
-/// How many alternatives a refusal lists.
+/// Number of alternatives that a refusal lists.
 const NEAREST: usize = 4;
 
 /// The largest legal number of processes per node, with its sizes.
@@ -147,7 +147,7 @@ fn refuse(problem: &LayoutProblem) -> Refusal {
     refuse_nodes(problem)
 }
 
-/// The literal to blame: that of the ring if the layout is impossible without the other one too.
+/// The literal to blame: the ring's if the layout is impossible even without the literal of ulysses.
 fn culprit(problem: &LayoutProblem) -> Option<&Literal> {
     let without_ulysses = LayoutProblem { ulysses: None, ..problem.clone() };
     match (&problem.ulysses, &problem.ring) {

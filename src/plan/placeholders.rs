@@ -53,7 +53,7 @@ fn token<'v, 't>(
     Some((name, after))
 }
 
-/// A warning for each unknown name in braces: it reaches the script unreplaced, which then fails
+/// A warning for each unknown name in braces. The name reaches the script unreplaced, and the script fails
 /// after its model was loaded. `selected` are the names of the profile.
 pub fn unknown_in<'a>(
     arguments: &[OsString],

@@ -23,7 +23,7 @@ pub struct Survey {
     /// Failed checks, in the order in which they were found.
     failures: Vec<Refusal>,
     warnings: Vec<Warning>,
-    /// The variables of the platform, and what became of each.
+    /// The variables of the platform, and the use of each.
     evidence: Vec<WeighedEvidence>,
 }
 
@@ -48,7 +48,7 @@ impl Survey {
         self.outcome.as_ref().ok()
     }
 
-    /// The same, or why there is none.
+    /// The plan without regard to failed checks, or the reason why there is none.
     pub fn into_outline(self) -> Result<Plan, Refusal> {
         self.outcome
     }

@@ -248,8 +248,8 @@ pub(super) fn tasks_here(found: &Evidence, position: Option<usize>) -> Option<u3
     count.filter(|count| *count > 0)
 }
 
-/// The rank of a task if tasks are numbered host by host in the order of the list: those of the hosts
-/// before `position`, and the task's place on its host. None if a number is missing.
+/// The rank of a task if tasks are numbered host by host in the order of the list: the number of tasks
+/// on the hosts before `position`, plus the task's place on its host. None if a number is missing.
 pub(super) fn rank_in_list(found: &Evidence, position: Option<usize>) -> Option<u32> {
     let place = found.beside.as_ref()?.value.trim().parse::<u32>().ok()?;
     let tasks = task_list(&found.claim.value);
@@ -294,7 +294,7 @@ pub(super) fn host_text(found: &Evidence) -> String {
     }
 }
 
-/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses; those of
+/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses. Addresses of
 /// IPv6 alone are in brackets, `tcp6://[fd00::1]:41897`.
 fn daemon_host(uri: &str) -> Option<&str> {
     let (_, address) = uri.split_once("://")?;

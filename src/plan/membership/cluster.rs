@@ -14,7 +14,7 @@ pub(super) fn hosts(text: &str) -> Vec<String> {
     ORDER.iter().flat_map(|kind| of(&spec, kind)).collect()
 }
 
-/// The position of this task among them.
+/// The position of this task among the [`hosts`].
 pub(super) fn position(text: &str) -> Option<usize> {
     let spec = parsed(text)?;
     let task = spec.get("task").unwrap_or(&spec);

@@ -54,7 +54,7 @@ fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
     assert_eq!(of(&node).as_deref(), Some("GPU-3,GPU-1"));
 }
 
-/// CUDA would take indices for other GPUs.
+/// In this order CUDA would take indices for other GPUs.
 #[test]
 fn an_order_that_a_setting_gives_is_respected() {
     let mut settings = settings(&[]);
@@ -74,7 +74,7 @@ fn gpus_of_a_setting_are_chosen_among() {
         let plan = planned(&settings, node, 1, &count(count_of)).expect("a plan");
         env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
     };
-    // Its value was not known when the GPUs were counted.
+    // The value of the setting was not known when the GPUs were counted.
     assert_eq!(devices(&node, 2).as_deref(), Some("5,6,7"));
     node.gpus.cuda_visible_devices = Some("5,6,7".into());
     node.gpus.visible =

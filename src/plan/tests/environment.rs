@@ -41,7 +41,7 @@ fn nothing_that_is_set_is_replaced_silently() {
     assert_eq!(plain.as_ref().ok().and_then(|p| env(p, "OMP_NUM_THREADS")), Some("4"));
 }
 
-/// As `conda env config vars set` stores them.
+/// The variables are those that `conda env config vars set` stores.
 #[test]
 fn variables_of_the_interpreters_environment_stay() {
     let mut node = facts(8);

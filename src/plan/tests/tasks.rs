@@ -136,12 +136,12 @@ fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
     assert_eq!(gpus, [(1, Some(1))], "the GPU of its own place on the node");
     assert!(!warned(&plan, Id::GpuLocalRank));
 
-    // A cgroup hides the others; Slurm's variable tells how many the node has.
+    // A cgroup hides the other GPUs; Slurm's variable tells how many the node has.
     let mut hidden = node(1, &format!("{SLURM} SLURM_GPUS_ON_NODE=4"));
     hidden.gpus.visible.truncate(1);
     assert_eq!(env(&planned(&direct(&[]), &hidden), "LOCAL_RANK"), "0");
 
-    // The first of them sees device 0 anyway.
+    // The first task sees device 0 anyway.
     let first = SLURM.replace("SLURM_LOCALID=1", "SLURM_LOCALID=0").replace("ID=5", "ID=4");
     let plan = planned(&direct(&[]), &isolated(&first));
     assert!(plan.decision("LOCAL_RANK").is_none() && env(&plan, "LOCAL_RANK") == "0");

@@ -82,7 +82,7 @@ proptest! {
     }
 }
 
-/// What the rows need, taken away.
+/// Each variable that the rows need is taken away in turn.
 #[test]
 fn a_part_of_it_is_refused() {
     for (variables, _) in PLATFORMS {

@@ -50,7 +50,7 @@ fn flags_beat_the_platform() {
         told(&ray, "RAY_CLUSTER_NAME=r RAY_NODE_TYPE_NAME=g FQ_RAY_IP=r-head"),
         "flags 2 1 r-head:29500"
     );
-    // What a user sets on a bare host: the port of this job, and flags.
+    // Values that a user sets on a bare host: the port of this job, and flags.
     let by_hand = |s: &mut Settings| {
         two(s);
         s.master_addr = flag("--master-addr", "10.0.0.9".to_owned());
@@ -240,7 +240,7 @@ fn a_list_of_hosts_is_the_whole_membership() {
         assert!(text.contains(words) && !text.contains("fe80"), "{text}");
     }
 
-    // What is said beside the list counts where it is not weaker.
+    // Values beside the list count if they are not weaker.
     let profile = |line: usize| Source::Profile { file: "p.toml".to_owned(), line };
     let line = |own: &str, change: &dyn Fn(&mut Settings)| told(own, change, "").line();
     let place = |s: &mut Settings| s.node_rank = flag("--node-rank", 2);

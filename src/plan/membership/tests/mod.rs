@@ -151,7 +151,7 @@ fn generic_variables_count_nodes() {
     ]);
 }
 
-/// Only then may the count be one of processes.
+/// Only a number of nodes from WORLD_SIZE alone may be a number of processes.
 #[test]
 fn a_count_of_world_size_alone_is_known_as_such() {
     let world = "WORLD_SIZE=2 RANK=1 MASTER_ADDR=a MASTER_PORT=29500";

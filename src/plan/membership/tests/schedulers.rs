@@ -1,5 +1,5 @@
-//! Schedulers that give only a part of what a member has to know, and those that nobody has told
-//! the program of: no node works alone by accident.
+//! Schedulers that give only a part of the facts that a member needs, and schedulers that the program
+//! does not know: no node works alone by accident.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use settings::Source;
 
-/// Environments of one member of several, and a word of the way out that is offered. Variables are
-/// those of the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),
-/// Azure Batch, Volcano's plugins) and of start-up scripts in public repositories.
+/// Environments of one member of several, and a word of the remedy that is offered. The variables are
+/// from the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),
+/// Azure Batch, Volcano's plugins) and from start-up scripts in public repositories.
 const MEMBERS: &[(&str, &str)] = &[
     // pbsdsh on the second host; on a second slot; the script of Torque's first host
     (
@@ -135,7 +135,7 @@ fn a_member_without_its_place_is_refused() {
     }
 }
 
-/// The control of all of them: an own statement of one node, or of several.
+/// The control of all members: a setting gives one node, or several.
 #[test]
 fn what_is_said_of_the_nodes_wins() {
     for (pairs, _) in MEMBERS {
@@ -291,14 +291,14 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("ACME_NODEFILE=/", alone),
         ("ACME_NODELIST=n1,n1", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1~n1:8", alone),
-        // Nothing shows that these are of a job.
+        // Nothing shows that these hosts are those of a job.
         ("ACME_HOSTS=n1,n2", alone),
         ("ACME_HOSTS=n1,n2 ACME_CLUSTER_NAME=c ACME_MASTER_NAME=m ACME_LEADER=n1", alone),
         ("ACME_REPLICA_HOSTS=n1,n2", alone),
         ("ACME_HOSTS=n1,n2 ACME_JOB_SERVICE_HOST=10.0.0.1 ACME_JOB_PORT=tcp://10.0.0.1:80", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1:9092,n2:9092", alone),
         ("HOSTFILE=/two", alone),
-        // Of a job whose size nothing else tells: no file, no host in it, no text, not to be read.
+        // Files of a job whose size nothing else tells: missing, without a host, not text, not readable.
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/missing", refused),
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/empty", refused),
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/", refused),
@@ -306,7 +306,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/empty", refused),
         ("LSB_JOBID=1 LSB_DJOB_RANKFILE=/missing", refused),
         ("PE_HOSTFILE=/missing NSLOTS=24", refused),
-        // The controls: something else tells it, or the host names itself.
+        // The controls: something else tells the size, or the host names itself.
         ("PBS_JOBID=1.s PBS_NUM_NODES=1 PBS_NODEFILE=/missing", "pbs 1 0 127.0.0.1:29500 free"),
         ("LSB_JOBID=1 LSB_HOSTS=n1~n1 LSB_DJOB_HOSTFILE=/missing", "lsf 1 0 127.0.0.1:29500 free"),
         ("LSB_DJOB_RANKFILE=/empty LSB_DJOB_HOSTFILE=/slots", "lsf 1 0 127.0.0.1:29500 free"),
@@ -329,7 +329,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
     }
 }
 
-/// A list without any other sign of a job is one if this host is in it.
+/// A list without any other sign of a job is that of a job if this host is in it.
 #[test]
 fn a_list_with_this_host_is_that_of_its_job() {
     let told = |own: &str, pairs: &str| {
@@ -361,7 +361,7 @@ fn a_task_of_any_name_is_a_node() {
     assert_eq!(told.line(), "volcano-workers 1 0 127.0.0.1:23456 free");
 }
 
-/// An image without SageMaker's toolkit has none of its variables.
+/// An image without SageMaker's toolkit has none of the toolkit's variables.
 #[test]
 fn sagemakers_own_file_names_the_hosts() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -379,7 +379,7 @@ fn sagemakers_own_file_names_the_hosts() {
     assert_eq!(line(two, job), "sagemaker 2 1 algo-1:7777");
     assert_eq!(line(two, &format!("{job} MASTER_ADDR=m MASTER_PORT=1")), "sagemaker 2 1 m:1");
     assert_eq!(line(one, job), "sagemaker 1 0 127.0.0.1:7777 free");
-    // Outside of a training job the file is another program's, and a broken one is none.
+    // Outside of a training job the file is another program's. A broken file counts as no file.
     assert_eq!(line(two, ""), "none 1 0 127.0.0.1:29500 free");
     assert_eq!(line("{", job), "none 1 0 127.0.0.1:29500 free");
     let toolkit = r#"SM_HOSTS=["a","b"] SM_CURRENT_HOST=b"#;
@@ -444,7 +444,7 @@ proptest! {
     }
 }
 
-/// Of a shell, a notebook, a trial whose file is broken, and of a container that is not Determined's.
+/// Containers of a shell, of a trial with a broken file, and one that is not Determined's.
 #[test]
 fn a_file_of_determined_counts_in_its_own_containers() {
     let folder = tempfile::tempdir().expect("a folder");
