@@ -89,7 +89,7 @@ pub(super) fn per_node(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Sta
                 _ => StatedSize::Open,
             }
         }
-        // It reads PET_NPROC_PER_NODE as torchrun does.
+        // ranklaunch reads PET_NPROC_PER_NODE as torchrun does.
         Launcher::Ranklaunch if job.kind.gives_pet => job
             .operator_nproc()
             .and_then(|node| Some(StatedSize::Known(node.text()?.parse().ok()?, node.line)))
