@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_a_size_a_comparison_and_a_number() {
+    fn condition_has_size_comparison_and_number() {
         // Text, as it is shown, and whether it holds for 1, 2, 3.
         let table = [
             ("world_size > 1", "world_size > 1", [false, true, true]),

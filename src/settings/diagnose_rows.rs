@@ -228,7 +228,7 @@ mod tests {
 
     /// Each name is the one that the catalogue of the program uses.
     #[test]
-    fn the_names_are_those_of_the_catalogue() {
+    fn row_names_match_the_catalogue() {
         fn spelled<T: Serialize>(names: &[(&str, T)]) -> bool {
             names.iter().all(|(name, value)| serde_json::to_value(value).expect("a name") == *name)
         }

@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_end_is_cut() {
+    fn overlong_list_is_cut_at_the_limit() {
         assert_eq!(expand("n[0-99999999999]").len(), MOST);
         assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
     }
 
     /// A variable has up to 128 KiB. Lists like these, at that length, took hours or gigabytes of memory.
     #[test]
-    fn a_list_that_expands_to_too_much_is_cut_at_once() {
+    fn hostile_lists_are_cut_at_once() {
         let name = "n".repeat(LONGEST_NAME);
         assert_eq!(expand(&format!("{name},{name}n")), [name]);
         assert_eq!(expand(&format!("n[1-9]{}", "x".repeat(LONGEST_NAME))), [""; 0]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_job_of_open_mpi_5_names_a_host() {
+    fn open_mpi_5_job_id_names_a_host() {
         for (id, host) in [
             ("prterun-n1-4206@1", Some("n1")),
             ("prterun-gpu-a-7.lan-4206@12", Some("gpu-a-7.lan")),

@@ -397,7 +397,7 @@ mod tests {
 
     /// Every form of argument that the readers of command lines use.
     #[test]
-    fn a_python_command_line_runs_one_program() {
+    fn python_command_line_runs_one_program() {
         let module = PythonProgram::Module(b"a.b");
         let script = PythonProgram::Script(b"t.py");
         for (line, expected, rest) in [
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_known_by_what_runs_not_by_what_is_named() {
+    fn launcher_is_recognised_by_the_executed_program() {
         use LauncherKind::{Accelerate, Anywhere, Deepspeed, PerGpu, Torchrun};
         for (line, kind, rest) in [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", Some(Torchrun), 1),
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_launcher_is_found_behind_its_flags() {
+    fn launcher_program_is_found_after_its_flags() {
         for (line, expected) in [
             ("torchrun --nproc-per-node 8 t.py x.py", Some(ProgramPosition::Script(2))),
             ("torchrun --nproc_per_node=8 --standalone t.py", Some(ProgramPosition::Script(2))),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_stands_twice() {
+    fn launcher_names_are_unique() {
         let mut names: Vec<&str> =
             LAUNCHERS.iter().flat_map(|row| row.names.iter().chain(row.modules)).copied().collect();
         names.sort_unstable();

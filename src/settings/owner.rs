@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_found_profile_counts_only_where_nobody_else_writes() {
+    fn found_profile_writable_by_others_is_ignored() {
         use Doubt::{Everybody, Group, Outside, Owner};
         use Place::{System, WorkingDirectory as Here};
         let root = Us { uid: 0, groups: vec![0], executable: Some(0), unmapped: None };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_has_the_users_that_it_maps() {
+    fn user_namespace_has_only_mapped_users() {
         for (map, has) in [
             ("         0          0 4294967295\n", true),
             ("0 1000 1\n", false),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_or_steps_of_a_total_tell_progress() {
+    fn percent_or_step_with_total_tells_progress() {
         for (pattern, tells) in [
             (r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)", true),
             (r"it (?P<step>\d+) of (?P<total>\d+)", true),

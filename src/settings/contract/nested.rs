@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_launcher_above_is_told_without_the_secrets_of_its_command_line() {
+    fn launcher_above_is_reported_without_secrets() {
         let stat = |pid: i32, parent: i32| {
             format!(
                 "{pid} (x) S {parent} {pid} {pid} 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 100 0 0 \
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_is_known_by_what_runs_not_by_what_is_named() {
+    fn torchrun_is_recognised_by_the_executed_program() {
         let table = [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", true),
             ("/usr/bin/python3 /opt/venv/bin/torchrun a.py", true),

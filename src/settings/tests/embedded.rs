@@ -95,7 +95,7 @@ fn conditional_arguments_follow_the_profiles_own() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_read_is_refused_with_its_line() {
+fn unreadable_condition_is_refused_with_its_line() {
     for (row, words) in [
         ("{ when = \"world > 1\", args = [\"--b\"] }", "job.toml:3: `when`"),
         ("{ when = \"world_size > many\", args = [\"--b\"] }", "world_size, nnodes"),
