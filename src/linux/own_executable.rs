@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_under_the_names_of_a_release_and_its_own() {
+    fn executable_is_known_by_release_and_own_name() {
         for (word, usual) in [
             ("ranklaunch", true),
             ("/opt/bin/ranklaunch", true),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_found_in_its_place() {
+    fn replaced_executable_is_found_at_its_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("ranklaunch"), "").expect("written");

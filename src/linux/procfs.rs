@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_threads_are_told_by_the_kernel() {
+    fn kernel_threads_are_recognised_by_their_flag() {
         let stat = |line: &[u8]| parse_stat(line).expect("parses");
         let rest = b"0 0 0 0 20 0 1 0 5 0 0";
         let of = |head: &[u8]| stat(&[head, rest].concat());
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn we_see_ourselves_and_what_we_started() {
+    fn processes_include_ourselves_and_our_children() {
         let host = Host::live();
         let own_pid = std::process::id().cast_signed();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");

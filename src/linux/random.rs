@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_alike() {
+    fn random_values_differ() {
         let one = hex::<12>().expect("the kernel has some");
         assert_eq!(one.len(), 24);
         assert_ne!(one, hex::<12>().expect("more"));

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_regular_file_is_read_and_no_more_of_it_than_was_asked_for() {
+    fn only_regular_files_are_read_up_to_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), b"0123456789").expect("written");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_grows_is_read_as_it_was() {
+    fn growing_file_is_read_to_its_first_size() {
         let path = tempfile::NamedTempFile::new().expect("a file");
         for as_it_is in [true, false] {
             std::fs::write(path.path(), "line\n".repeat(100_000)).expect("written");
@@ -288,7 +288,7 @@ mod tests {
 
     /// A container gives each of its runs the same pids.
     #[test]
-    fn a_file_is_replaced_beside_what_a_killed_process_with_our_pid_left() {
+    fn leftover_with_our_pid_does_not_block_replacement() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
         std::fs::write(&path, "old").expect("written");

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_outside_of_our_pid_namespace_is_nobodys() {
+    fn group_outside_of_our_pid_namespace_equals_none() {
         for (shown, ours, expected) in [
             (Some(7), Some(7), true),
             (Some(7), Some(8), false),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_follow_the_setting_then_the_environment_then_the_terminal() {
+    fn colours_follow_setting_then_environment_then_terminal() {
         let of = |color, is_terminal, set: &[(&str, &str)]| {
             let find = |name: &str| set.iter().find(|(one, _)| *one == name);
             has_colour(color, is_terminal, |name| find(name).map(|(_, value)| (*value).to_owned()))
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_wrapped_only_where_it_does_not_fit() {
+    fn only_text_wider_than_terminal_is_wrapped() {
         let look = Look { colour: false, width: Some(40) };
         assert_eq!(look.shown("short\n  also short\n"), "short\n  also short\n");
         assert_eq!(

@@ -218,7 +218,7 @@ mod tests {
     use crate::host::Host;
 
     #[test]
-    fn what_was_read_is_replayed_with_its_links() {
+    fn recorded_reads_are_replayed_with_their_links() {
         let node = tempfile::tempdir().expect("a folder");
         let node = node.path();
         let device = node.join("sys/devices/pci0000:00/0000:18:00.0");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_neighbours_are_left_out() {
+    fn secrets_and_other_users_are_left_out() {
         for (path, text, kept) in [
             ("/proc/7/cmdline", "python\0x.py\0--token\0abc\0", "python\0x.py\0--token\0***\0"),
             ("/proc/self/environ", "HF_TOKEN=abc\0HOME=/x\0", "HF_TOKEN=***\0HOME=/x\0"),
