@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_front_end_beside_fast_rails_is_left_out() {
+    fn slow_front_end_beside_rails_is_left_out() {
         let hcas = [
             hca("mlx5_0", "InfiniBand", 400.0, GOOD),
             hca("mlx5_1", "InfiniBand", 400.0, GOOD),

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_keeps_its_processes() {
+    fn server_takes_at_most_a_quarter_of_processes() {
         for (cpus, pids_max, fits) in [
             ("0-191", None, true),
             // 8 × 192 threads.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_decides_against_it() {
+    fn user_can_turn_the_server_off() {
         let mut settings = settings(&[]);
         settings.inject = flag(Inject::Off, "--inject");
         let mut notes = Notes::default();

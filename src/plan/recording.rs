@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torch_without_a_worker_server_is_asked_through_a_pipe() {
+    fn torch_without_worker_server_gets_a_pipe() {
         let pipe = |torch: &str, own: (&str, &str)| {
             let mut facts = facts(2);
             facts.environment.insert(own.0.to_owned(), own.1.to_owned());
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_without_collectives_on_gpus() {
+    fn recorder_needs_collectives_on_gpus() {
         assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Gpus, 1), (vec![], None));
         assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Cpus, 8), (vec![], None));
     }
 
     #[test]
-    fn what_the_user_sets_stays() {
+    fn recorder_variables_of_the_user_stay() {
         for (name, value, set, file) in [
             ("TORCH_FR_BUFFER_SIZE", "100", &[DUMP][..], Some(OLD)),
             ("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", &[], None),

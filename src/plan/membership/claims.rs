@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_in_every_way_of_counting() {
+    fn rank_is_read_in_every_reading() {
         let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
         let table = [
             (Reading::Plain, "3", None, Some(3)),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_has_the_first_of_its_addresses() {
+    fn daemon_host_is_its_first_address() {
         for (uri, host) in [
             ("4206.0;tcp://10.0.0.1,172.17.0.1:41897", Some("10.0.0.1")),
             ("4206.0;tcp://10.0.0.1:41897;tcp6://[fd00::1]:41898", Some("10.0.0.1")),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_cannot_be_hosts() {
+    fn impossible_host_names_are_problems() {
         for bad in
             ["tcp://10.0.0.1:29500", "$(MASTER)", "${A}", "10.0.0.1:1", "a b", "", "-x", "a/b"]
         {

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_finds_its_place_by_what_is_its_own() {
+    fn host_finds_its_place_by_its_names() {
         for (hosts, own, expected) in [
             ("host0 host1", "host1 10.0.0.2", Some(1)),
             ("10.0.0.1 10.0.0.2", "host1 10.0.0.2", Some(1)),

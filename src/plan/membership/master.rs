@@ -336,7 +336,7 @@ mod tests {
     use settings::contract::Strength;
 
     #[test]
-    fn jobs_that_may_share_a_node_have_ports_of_their_own() {
+    fn jobs_on_one_node_get_different_ports() {
         let port = |id: &str, step: Option<&str>| {
             let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
             port_of_job(&Evidence {

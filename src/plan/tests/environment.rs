@@ -94,7 +94,7 @@ fn platform_variables_of_torchrun_never_reach_it() {
 
 /// A launcher that meets elsewhere than the other nodes would wait for them in vain.
 #[test]
-fn a_command_meets_where_the_plan_says_and_a_setting_that_differs_is_told_of() {
+fn command_gets_the_meeting_point_of_the_plan() {
     let mut settings = settings(&[]);
     settings.engine = flag(Engine::Command, "--engine");
     settings.env = vec![set("NNODES", "7", Source::Flag("--env".into()))];

@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_rank_of_a_job_gets_the_same_answer(
+    fn all_ranks_of_a_job_agree(
         nnodes in 1u32..5,
         nproc in 1u32..9,
         node in prop::sample::select(vec!["NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", ""]),
@@ -81,7 +81,7 @@ proptest! {
 
 /// The control: a platform that starts one process per node and says so is never refused.
 #[test]
-fn one_process_per_node_is_accepted_once_it_is_said() {
+fn stated_one_process_per_node_is_accepted() {
     let pairs = "WORLD_SIZE=16 RANK=3 NODE_RANK=3 LOCAL_RANK=0 MASTER_ADDR=n0";
     let mut settings = undecided();
     assert_eq!(tell(&settings, &host(pairs), &gpus(8)).line(), "refused membership.tasks");
@@ -102,7 +102,7 @@ fn one_process_per_node_is_accepted_once_it_is_said() {
 }
 
 #[test]
-fn a_rank_beside_that_of_its_node_may_count_processes() {
+fn rank_beside_node_rank_may_count_processes() {
     for (pairs, rank, node) in [
         ("WORLD_SIZE=16 RANK=8 NODE_RANK=1 MASTER_ADDR=n0", "RANK=8", "NODE_RANK=1"),
         ("WORLD_SIZE=16 RANK=1 NODE_RANK=0 MASTER_ADDR=n0", "RANK=1", "NODE_RANK=0"),

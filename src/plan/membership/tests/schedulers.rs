@@ -118,7 +118,7 @@ const SALLOC_NAMED: &str =
     "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_STEP_ID=interactive SLURM_STEP_NUM_NODES=1";
 
 #[test]
-fn a_member_without_its_place_is_refused() {
+fn member_without_its_place_is_refused() {
     for (pairs, way) in MEMBERS {
         let told = of(pairs);
         let refusal = told.result.expect_err(pairs);
@@ -137,7 +137,7 @@ fn a_member_without_its_place_is_refused() {
 
 /// The control of all members: a setting gives one node, or several.
 #[test]
-fn what_is_said_of_the_nodes_wins() {
+fn stated_node_count_wins() {
     for (pairs, _) in MEMBERS {
         let mut settings = undecided();
         settings.nnodes = flag("--nnodes", 1);
@@ -331,7 +331,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
 
 /// A list without any other sign of a job is that of a job if this host is in it.
 #[test]
-fn a_list_with_this_host_is_that_of_its_job() {
+fn host_list_with_this_host_is_evidence() {
     let told = |own: &str, pairs: &str| {
         let mut contract = contract::read(&host(pairs), None, None);
         contract.own_names = vec![own.to_owned()];
@@ -347,7 +347,7 @@ fn a_list_with_this_host_is_that_of_its_job() {
 
 /// The only task of a Volcano job may have any name.
 #[test]
-fn a_task_of_any_name_is_a_node() {
+fn volcano_task_of_any_name_is_a_node() {
     for task in ["TRAINER", "LLM_TRAIN", "PS", "W1"] {
         let pairs =
             format!("VC_TASK_INDEX=1 VK_TASK_INDEX=1 VC_{task}_NUM=2 VC_{task}_HOSTS=j-0.j,j-1.j");
@@ -396,7 +396,7 @@ proptest! {
 
     /// A trial of some containers with some slots each is one job on all of them, or refused on all.
     #[test]
-    fn a_trial_is_one_job_on_all_its_containers(
+    fn determined_trial_is_one_job_on_all_containers(
         containers in 1u32..6,
         slots in 1usize..9,
         has_file in any::<bool>(),
@@ -446,7 +446,7 @@ proptest! {
 
 /// Containers of a shell, of a trial with a broken file, and one that is not Determined's.
 #[test]
-fn a_file_of_determined_counts_in_its_own_containers() {
+fn determined_file_counts_only_in_its_containers() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run/determined/info");
     std::fs::create_dir_all(&path).expect("a folder");
@@ -467,7 +467,7 @@ fn a_file_of_determined_counts_in_its_own_containers() {
 }
 
 #[test]
-fn a_file_that_never_ends_is_not_read() {
+fn endless_host_file_is_not_read() {
     let host = Host::replayed(
         Path::new("/"),
         host("ACME_NODEFILE=/dev/zero PBS_NODEFILE=/proc").environment().clone(),

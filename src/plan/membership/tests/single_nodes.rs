@@ -117,7 +117,7 @@ const BESIDE: &[&str] = &[
 ];
 
 #[test]
-fn no_single_node_is_refused() {
+fn single_nodes_are_never_refused() {
     let (mut count, mut wrong) = (0, Vec::new());
     for (kind, forms) in KINDS {
         for form in *forms {
