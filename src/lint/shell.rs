@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_run_says_so() {
+    fn commands_that_may_not_run_are_marked() {
         let of = |script: &str| {
             let read = commands(script).expect("a script");
             read.iter()

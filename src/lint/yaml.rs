@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_no_text_and_quotes_make_one() {
+    fn null_is_text_only_in_quotes() {
         let root = one("a:\nb: null\nc: \"\"\nd: 'null'\ne: ~\n");
         let text = |key| root.get(key).and_then(Node::text);
         assert_eq!(["a", "b", "c", "d", "e"].map(text), [None, None, Some(""), Some("null"), None]);
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bracket_may_stand_under_its_key() {
+    fn bracket_under_its_key_is_accepted() {
         for (text, items) in [
             ("a:\n  b: [\n    x,\n    y,\n  ]\n  c: 1\n", 2),
             ("a:\n  b: [\n    \"x\", # ]\n    y,\n  ]\n  c: 1\n", 2),
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_document_does_not_hide_the_others() {
+    fn broken_document_hides_no_other_document() {
         let read = documents("a: 1\n---\nb: [\n---\nc: 3\n---\nd: }\n---\ne: 5\n");
         let keys: Vec<_> = read
             .roots
