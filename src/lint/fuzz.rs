@@ -4,7 +4,7 @@ use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, p
 use text::fuzzing::assert_printable;
 use text::lang::Lang;
 
-/// Values of a manifest that refer to each other are compared in pairs; a file of a page has no more findings than this.
+/// Values of a manifest that refer to each other are compared in pairs; a one-page file has no more findings than this.
 const MOST_FINDINGS: usize = 20_000;
 
 /// Lints one file, or two files that a line `#file` parts.

@@ -41,8 +41,8 @@ impl Workload<'_> {
         }
     }
 
-    /// Whether each pod is a job of its own, as those of an array are: every launcher says that
-    /// it is alone.
+    /// Whether each pod is a job of its own, like the pods of an array: every launcher says that its pod
+    /// is alone.
     pub(super) fn is_array(&self) -> bool {
         let containers = self.groups.iter().flat_map(|group| &group.containers);
         let mut launches = containers

@@ -18,7 +18,7 @@ const MOST_GROUPS: usize = 16;
 
 /// The hosts of a list, in its order. No name is longer than a host's can be.
 ///
-/// The list is a variable, so it may be as long as the kernel lets it be: the work is bounded as well.
+/// The list is a variable, so it may be as long as the kernel allows. The work is bounded as well.
 pub fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
     for item in items(list) {

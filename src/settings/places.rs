@@ -84,8 +84,8 @@ fn in_folders(host: &Host, name: &str) -> impl Iterator<Item = (PathBuf, Option<
     folders(host).into_iter().map(move |(folder, place)| (folder.join(&file), Some(place)))
 }
 
-/// The profile that another one extends. A path is relative to that one's folder; a name is
-/// searched there, in the usual folders and among the embedded profiles, but never among the
+/// The profile that another one extends. A path is relative to the extending profile's folder. A name is
+/// searched in that folder, in the usual folders and among the embedded profiles, but never among the
 /// files `above`, so that a wan22.toml may extend the embedded wan22.
 pub(super) fn find_base(
     asked: &Sourced<String>,

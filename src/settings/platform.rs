@@ -18,7 +18,7 @@ use crate::contract::{
 use text::text;
 use verdict::Refusal;
 
-/// The keys beside those of the fields.
+/// The keys in addition to those of the fields.
 pub(super) const KEYS: &[&str] = &["name", "proofs", "default_port"];
 
 /// Names that messages use where there is no platform.

@@ -124,7 +124,7 @@ pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) ->
     }
 }
 
-/// Nodes of the launch: given, else those of the job.
+/// Nodes of the launch: the given number, else the nodes of the job.
 pub(super) fn nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
     match stated_nodes(scene, place) {
         StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => scene

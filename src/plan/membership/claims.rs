@@ -336,7 +336,7 @@ pub(super) fn is_name_of(short: &str, long: &str) -> bool {
         && long.strip_prefix(&short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Why `host` cannot be the name or address of a node; None if it can.
+/// The reason why `host` cannot be the name or address of a node; None if it can.
 pub(super) fn host_problem(host: &str) -> Option<Text> {
     if host.contains("://") {
         return Some(text!(

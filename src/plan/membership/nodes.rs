@@ -131,8 +131,8 @@ fn by_platform(
     }
 }
 
-/// `torchrun --nnodes=1` in each pod of a job is a common mistake: as many jobs as pods, each of
-/// which computes the same.
+/// `torchrun --nnodes=1` in each pod of a job is a common mistake: it starts as many jobs as pods, and
+/// each job computes the same.
 fn warn_of_apart(
     settings: &Settings,
     contract: &Contract,

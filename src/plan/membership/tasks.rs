@@ -55,7 +55,7 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     }
 }
 
-/// Whether it is the first process of a node, whose index proves nothing.
+/// Whether the claim is that of the first process of a node, whose index proves nothing.
 fn first(found: &Evidence) -> bool {
     found.reading == Reading::LocalIndex && found.claim.value.trim() == "0"
 }

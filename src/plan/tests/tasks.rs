@@ -32,7 +32,7 @@ fn node(gpus: u32, pairs: &str) -> Facts {
     facts
 }
 
-/// The same with a single GPU in CUDA_VISIBLE_DEVICES.
+/// Like `node`, with a single GPU in CUDA_VISIBLE_DEVICES.
 fn isolated(pairs: &str) -> Facts {
     let mut facts = node(4, &format!("{pairs} CUDA_VISIBLE_DEVICES=1"));
     facts.gpus.visible = vec![VisibleGpu { gpu: 1, token: "1".into() }];

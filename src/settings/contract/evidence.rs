@@ -113,7 +113,7 @@ pub enum Field {
     JobId,
 }
 
-/// How the value of a variable becomes the value of a field.
+/// The way in which the value of a variable becomes the value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading {
@@ -155,7 +155,7 @@ pub enum Reading {
     PortOfJob,
     /// Host of `4206.0;tcp://10.0.0.1,172.17.0.1:41897`, the address of a daemon of Open MPI.
     DaemonHost,
-    /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. That host has rank 0 if
+    /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. The second host has rank 0 if
     /// mpirun's own host, whose daemon is the first, has no process.
     SecondDaemon,
     /// Host in `prterun-n1-4206@1`, the id of a job of Open MPI 5.

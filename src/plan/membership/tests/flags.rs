@@ -203,7 +203,7 @@ fn requested_process_count_follows_the_strongest_source() {
     );
 }
 
-/// The same line on every host.
+/// Every host gets the same line.
 #[test]
 fn host_list_is_the_whole_membership() {
     let list = |hosts: &str| hosts.split(',').map(str::to_owned).collect::<Vec<_>>();
