@@ -1,4 +1,4 @@
-//! Reads what a container starts: the launcher in its command line, and the sizes given there.
+//! Reads the programs that a container starts: the launcher in its command line, and the sizes given there.
 //!
 //! Takes the words of `command` and `args`; gives [`LaunchCommand`]es, and an [`Unread`] for each part
 //! that is known only at run time. Launchers are the rows of [`settings::launchers`].
@@ -91,14 +91,14 @@ pub(super) struct StartedPrograms {
     pub(super) exports: Vec<(String, Word)>,
     /// Arguments that ranklaunch itself refuses, with its text.
     pub(super) refused: Vec<Unread>,
-    /// It starts a model server, which loads no training data and needs no launcher.
+    /// The container starts a model server, which loads no training data and needs no launcher.
     pub(super) serves: bool,
     /// Lines of comments that cut a launcher's command before its options.
     pub(super) cut: Vec<usize>,
     /// Lines of ranklaunch commands that do not receive the container's signals because of a
     /// shell.
     pub(super) behind_shell: Vec<usize>,
-    /// Words behind the script of `sh -c`, which it does not read.
+    /// Words behind the script of `sh -c` that the script does not read.
     pub(super) lost: Vec<LostWord>,
 }
 
@@ -521,8 +521,8 @@ impl Reader {
     }
 
     /// The settings of ranklaunch from this command line and the container's literal variables,
-    /// without the files of the pod. None if that is not enough, such as with a profile in the
-    /// image.
+    /// without the files of the pod. None if these sources are not enough, such as with a profile in
+    /// the image.
     fn settings(&self, options: &cli::Options) -> Option<Rc<Settings>> {
         let variables =
             self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -552,7 +552,7 @@ fn said(settings: &Settings, field: FlagField) -> Option<String> {
     }
 }
 
-/// Whether it is a model server, which starts its own processes.
+/// Whether the words start a model server, which starts its own processes.
 fn serves(words: &[Word]) -> bool {
     const PROGRAMS: &[&str] = &[
         "vllm",
@@ -589,10 +589,10 @@ fn serves(words: &[Word]) -> bool {
     }
 }
 
-/// The first word behind the script of `sh -c` if the script reads none of them. They are `$0`,
+/// The first word behind the script of `sh -c` if the script reads none of these words. They are `$0`,
 /// `$1`, …; a `$0` alone is often the name for messages.
 fn unread_by<'a>(script: &Word, behind: &'a [Word]) -> Option<&'a Word> {
-    // What reads them without naming them.
+    // Commands that read the words without naming them.
     const READERS: &[&str] = &["source", ".", "shift", "getopts", "for", "set", "eval"];
     const NAMES: &[&str] = &["--", "-", "_", "bash", "sh", "dash", "ash", "zsh"];
     let text = script.text();

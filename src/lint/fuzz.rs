@@ -4,13 +4,13 @@ use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, p
 use text::fuzzing::assert_printable;
 use text::lang::Lang;
 
-/// Values of a manifest that refer to each other are compared in pairs; a file of a page has no more findings than this.
+/// Values of a manifest that refer to each other are compared in pairs; a one-page file has no more findings than this.
 const MOST_FINDINGS: usize = 20_000;
 
-/// One file, or two that a line `#file` parts.
+/// Lints one file, or two files that a line `#file` parts.
 ///
-/// Every finding has a line of its file, in order; the same input gives the same report; what it says is printable, and
-/// in the form for GitHub each finding is one line.
+/// Every finding has a line of its file, in order. The same input gives the same report. The texts of the findings are
+/// printable, and in the form for GitHub each finding is one line.
 pub fn manifest(data: &[u8]) -> bool {
     let mark = b"\n#file\n";
     let at = data.windows(mark.len()).position(|window| window == mark);
@@ -45,7 +45,7 @@ pub fn manifest(data: &[u8]) -> bool {
     };
     assert_eq!(report.exit_code(), code);
     for lang in [Lang::En, Lang::Zh] {
-        // As `show` prints it.
+        // The report as `show` prints it.
         assert_printable(&text::escape::printable(&plain(&report, lang)));
         let json = json(&report, lang).to_string();
         let again = lint(&manifests, limits, knowledge);

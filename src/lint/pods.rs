@@ -26,7 +26,7 @@ pub(super) struct Group<'a> {
     pub(super) metadata: Option<&'a Node>,
     /// Copies of the group in the job, each with its own pod index from 0 (JobSet).
     pub(super) copies: u64,
-    /// The manifest has the complete pod.
+    /// Whether the manifest has the complete pod.
     pub(super) whole: bool,
     /// Layers over the container of this name (a TrainJob's trainer).
     pub(super) over: Option<(&'static str, Vec<&'a Node>)>,
@@ -53,7 +53,7 @@ impl<'a> Group<'a> {
         self.whole && self.containers.is_empty()
     }
 
-    /// Whether it takes part in the training: it has GPUs or a launcher.
+    /// Whether the group takes part in the training: it has GPUs or a launcher.
     pub(super) fn works(&self) -> bool {
         self.containers.iter().any(Container::works)
     }
@@ -64,7 +64,7 @@ impl<'a> Group<'a> {
 pub(super) struct ContainerVariable {
     /// None if it comes from elsewhere (valueFrom).
     pub(super) value: Option<String>,
-    /// The field of the pod that it refers to.
+    /// The field of the pod that the variable refers to.
     pub(super) field: Option<String>,
     pub(super) line: usize,
 }
@@ -79,7 +79,7 @@ pub(super) struct Container<'a> {
     pub(super) references: Vec<Reference>,
     /// Variables in its command and arguments that a shell expands: `$NAME`, `${NAME}`.
     pub(super) shell_references: Vec<ShellReference>,
-    /// It has a command or arguments of its own.
+    /// The container has a command or arguments of its own.
     pub(super) has_command: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Container<'a> {
 pub(super) struct Reference {
     pub(super) name: String,
     pub(super) line: usize,
-    /// It is in a shell script, where an unreplaced one runs the command NAME.
+    /// The reference is in a shell script, where an unreplaced one runs the command NAME.
     pub(super) in_script: bool,
 }
 

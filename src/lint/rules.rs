@@ -21,7 +21,7 @@ use verdict::Id;
 pub struct Rule {
     /// Stable id, printed with each finding.
     pub id: Id,
-    /// The mistake that it finds.
+    /// The mistake that the rule finds.
     pub what: &'static str,
     pub(super) check: fn(&Scene<'_, '_>, &mut Findings),
 }

@@ -69,7 +69,7 @@ pub(super) fn containers<'a, 'b>(
 }
 
 /// Every launcher. An entry point counts for the first group with GPUs. A launcher in a pod
-/// without GPUs that starts processes in other pods (MPIJob) is not theirs.
+/// without GPUs that starts processes in other pods (MPIJob) is left out.
 pub(super) fn launch_sites<'a, 'b>(scene: &Scene<'a, 'b>) -> Vec<LaunchSite<'a, 'b>> {
     let mut launch_sites: Vec<LaunchSite<'a, 'b>> = Vec::new();
     let job = scene.job;

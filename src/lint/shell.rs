@@ -10,11 +10,11 @@ use super::word::{EXPANDED, SPACE, Word};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ShellCommand {
     pub(super) words: Vec<Word>,
-    /// It may run never or several times.
+    /// The command may run never or several times.
     pub(super) may_not_run: bool,
-    /// The shell continues besides or after it, so it cannot exec it.
+    /// The shell continues beside the command or after it, so it cannot exec the command.
     pub(super) shell_stays: bool,
-    /// Line of a comment that ends it although a backslash should continue it.
+    /// Line of a comment that ends the command although a backslash should continue it.
     pub(super) cut_at: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     Branch,
-    /// Named, its brace still to come.
+    /// A function with a name, whose brace is still to come.
     FunctionName,
     Function,
     Group,
@@ -226,7 +226,7 @@ impl Reader {
                 self.mark(EXPANDED);
                 return Ok(());
             }
-            // $'…' and $"…" are strings; a `$` before anything else is one.
+            // $'…' and $"…" are strings; a `$` before anything else is a plain `$`.
             Some('\'' | '"') if !quoted => return Ok(()),
             _ => {
                 self.push('\\');
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_run_says_so() {
+    fn commands_that_may_not_run_are_marked() {
         let of = |script: &str| {
             let read = commands(script).expect("a script");
             read.iter()

@@ -16,7 +16,7 @@ const PLUGINS: &[(&str, &[&str])] = &[
 ];
 /// The plugins to which the admission webhook adds `svc`.
 const WITH_SVC: &[&str] = &["pytorch", "tensorflow", "mpi"];
-/// The prefixes that nothing but Volcano sets.
+/// Prefixes of variables that only Volcano sets.
 const OWN: &[&str] = &["VC_", "VK_"];
 
 /// Whether the variable is Volcano's by its name.
@@ -24,7 +24,7 @@ pub(super) fn is_own(name: &str) -> bool {
     OWN.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The names that a job sets; None where it has a plugin that the table lacks.
+/// The names that a job sets; None if the job has a plugin that the table lacks.
 pub(super) fn sets(object: &Node) -> Option<Vec<String>> {
     let spec = [["spec"].as_slice(), &["spec", "jobTemplate", "spec"]]
         .into_iter()

@@ -61,7 +61,7 @@ impl Word {
         self.text.replace(EXPANDED, "$").replace(SPACE, " ")
     }
 
-    /// With the variables that `value` knows replaced; the others stay marked.
+    /// The word with the variables that `value` knows replaced; the others stay marked.
     pub(super) fn filled(&self, value: impl Fn(&str) -> Option<String>) -> Word {
         let mut text = String::new();
         let mut rest = self.text.as_str();
@@ -101,7 +101,7 @@ impl Word {
         Word { line, ..self }
     }
 
-    /// The same line, with a part of the text.
+    /// A word on the same line, with a part of the text.
     pub(super) fn part(&self, text: &str) -> Word {
         Word { text: text.to_owned(), line: self.line }
     }
@@ -132,7 +132,7 @@ pub(super) fn shell_names(text: &str) -> Vec<&str> {
         let (name, is_whole) = match after.strip_prefix('{') {
             Some(inside) => {
                 let (name, end) = name_before(inside);
-                // `${NAME:-…}`, `${NAME?…}` and their kin say themselves what an unset name means.
+                // `${NAME:-…}`, `${NAME?…}` and similar forms define the meaning of an unset name themselves.
                 (name, !end.trim_start_matches(':').starts_with(['-', '=', '+', '?']))
             }
             None => (name_before(after).0, true),

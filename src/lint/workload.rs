@@ -1,7 +1,7 @@
-//! Turns the objects of manifests into jobs: their pods, how many, and what runs in them.
+//! Turns the objects of manifests into jobs: their pods, how many, and the programs in them.
 //!
-//! Takes the documents of all files; gives [`Workload`]s and Services. Where a kind has its pods
-//! is in the table of [`super::workload_kinds`].
+//! Takes the documents of all files; gives [`Workload`]s and Services. The table of
+//! [`super::workload_kinds`] says where a kind has its pods.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Workload<'a> {
     pub(super) namespace: String,
     pub(super) object: &'a Node,
     pub(super) groups: Vec<Group<'a>>,
-    /// What an entry point outside of the pods starts (RayJob).
+    /// The programs that an entry point outside of the pods starts (RayJob).
     pub(super) entrypoint: StartedPrograms,
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Workload<'_> {
 }
 
 impl Workload<'_> {
-    /// Whether its pods form one distributed job.
+    /// Whether the job's pods form one distributed job.
     pub(super) fn is_one_job(&self) -> bool {
         match self.kind.together {
             Together::Job => true,
@@ -41,8 +41,8 @@ impl Workload<'_> {
         }
     }
 
-    /// Whether each pod is a job of its own, as those of an array are: every launcher says that
-    /// it is alone.
+    /// Whether each pod is a job of its own, like the pods of an array: every launcher says that its pod
+    /// is alone.
     pub(super) fn is_array(&self) -> bool {
         let containers = self.groups.iter().flat_map(|group| &group.containers);
         let mut launches = containers
@@ -93,8 +93,8 @@ impl Workload<'_> {
     }
 }
 
-/// ranklaunch by its own --nnodes 1; other launchers, for which one node is the default, if they
-/// pass the pod's index to the script.
+/// Whether a launcher says that its pod is alone: ranklaunch by its own --nnodes 1; other launchers, for
+/// which one node is the default, if they pass the pod's index to the script.
 fn is_alone(container: &Container<'_>, launch: &LaunchCommand) -> bool {
     let nodes = launch.get(FlagField::Nnodes);
     let one = nodes.is_some_and(|nodes| nodes.text() == "1");
@@ -120,7 +120,7 @@ pub(super) fn passes_index(container: &Container<'_>, launch: &LaunchCommand) ->
 /// The role of an object.
 pub(super) enum Role<'a> {
     Workload(Box<Workload<'a>>),
-    /// It has no pods, or is part of another object.
+    /// The object has no pods, or is part of another object.
     Other,
     /// A kind that is not in the table.
     Unknown,
@@ -256,7 +256,7 @@ fn shell_references(words: &[(&str, &Node)]) -> Vec<ShellReference> {
     found
 }
 
-/// Every `$(NAME)` of a command; `$$(NAME)` is an escaped one.
+/// Every `$(NAME)` of a command; `$$(NAME)` is an escaped reference.
 pub(super) fn references(words: &[(&str, &Node)]) -> Vec<Reference> {
     let in_script = is_script(words);
     let mut found = Vec::new();

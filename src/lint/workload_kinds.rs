@@ -1,4 +1,4 @@
-//! The table of Kubernetes kinds: where each kind has its pods, and how many.
+//! The table of Kubernetes kinds: the place of each kind's pods, and their number.
 //!
 //! Takes an object; gives its [`Group`]s. A new kind is one more row of [`KINDS`].
 
@@ -30,13 +30,13 @@ pub(super) struct WorkloadKind {
     pub(super) gives_master: bool,
     /// The processes on the GPUs are started from another pod: by Ray's tasks, by mpirun.
     pub(super) remote: bool,
-    /// Runs until it is deleted, as servers do.
+    /// The object runs until it is deleted, as servers do.
     pub(super) stays: bool,
     /// The operator mounts memory at /dev/shm if the pod does not.
     pub(super) mounts_shm: bool,
     /// Prefixes of the variables that the operator sets in a container.
     pub(super) sets: &'static [&'static str],
-    /// The names that the operator sets in this object's containers, where the object decides that.
+    /// The names that the operator sets in this object's containers, if the object determines them.
     pub(super) names: fn(&Node) -> Option<Vec<String>>,
     /// Whether nothing but this operator sets a variable of this name.
     pub(super) owns: fn(&str) -> bool,
@@ -74,7 +74,7 @@ const RAY: WorkloadKind = WorkloadKind {
     ..PLAIN
 };
 
-/// What a TrainJob refers to, for one namespace or for all.
+/// The runtime that a TrainJob refers to, for one namespace or for all.
 const RUNTIME: WorkloadKind = WorkloadKind {
     group: "trainer.kubeflow.org/",
     together: Together::Job,
@@ -141,7 +141,7 @@ pub(super) const KINDS: &[WorkloadKind] = &[
         pods: |object, _| replicated_items(object.at(&["spec", "replicaSpecs"])),
         ..PLAIN
     },
-    // v1 and v2beta1 have their pods at the same place.
+    // v1 and v2beta1 have their pods in the same place.
     WorkloadKind {
         kind: "MPIJob",
         group: "kubeflow.org/",
@@ -156,7 +156,7 @@ pub(super) const KINDS: &[WorkloadKind] = &[
         group: "kubebrain.io/",
         together: Together::Job,
         gives_master: true,
-        // Depends on its job template.
+        // The variables depend on the job template.
         sets: &[""],
         pods: |object, _| replica_specs(object.at(&["spec", "replicaSpecs"])),
         ..PLAIN
@@ -435,7 +435,7 @@ fn runtime_groups<'a>(object: &'a Node) -> Vec<Group<'a>> {
         .collect()
 }
 
-/// The trainer of a TrainJob, over its patches, over the runtime if that is in the input.
+/// The trainer of a TrainJob, over its patches, over the runtime if the input has the runtime.
 fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
     let Some(spec) = object.get("spec") else { return Vec::new() };
     let runtime = objects

@@ -17,7 +17,7 @@ use text::text;
 pub const LARGEST: usize = 4 << 20;
 /// Deeper than any manifest; the tree is walked and dropped by recursion.
 const DEEPEST: usize = 200;
-/// Most values of a document with aliases expanded; a long text counts once more for every
+/// Most values of a document with aliases expanded; a long text counts as one more value for every
 /// [`PIECE`] bytes.
 const MOST_NODES: usize = 1 << 18;
 const PIECE: usize = 32;
@@ -40,7 +40,7 @@ pub(super) enum NodeKind {
         text: String,
         /// Quoted or a block: always a string, never null or a number.
         quoted: bool,
-        /// A literal block (`|`), which keeps its lines; its first one is the node's.
+        /// A literal block (`|`), which keeps its lines; its first line is that of the node.
         block: bool,
     },
     List(Vec<Rc<Node>>),
@@ -111,7 +111,7 @@ impl Node {
         }
     }
 
-    /// What a scalar is; None for null. Kubernetes reads YAML 1.1 (go-yaml 2, resolve.go).
+    /// The kind of a scalar; None for null. Kubernetes reads YAML 1.1 (go-yaml 2, resolve.go).
     pub(super) fn scalar(&self) -> Option<Scalar> {
         const TRUTHS: &[&str] = &["y", "yes", "true", "on", "n", "no", "false", "off"];
         let text = self.text()?;
@@ -258,7 +258,7 @@ fn indented(text: &str, failure: &LoadError) -> Option<String> {
     let depth = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let above = lines.get(..number)?.iter().rev().find(|line| !line.trim().is_empty())?;
     // The depth of the line above is tried first: one deeper each time would make a staircase of
-    // a long list. Where that is not enough, the line is moved once more.
+    // a long list. If that is not enough, the line is moved once more.
     let least = depth(above);
     let wanted = if depth(line) < least { least } else { least + 1 };
     if depth(line) >= wanted || !in_flow(lines.get(..number)?) {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_no_text_and_quotes_make_one() {
+    fn null_is_text_only_in_quotes() {
         let root = one("a:\nb: null\nc: \"\"\nd: 'null'\ne: ~\n");
         let text = |key| root.get(key).and_then(Node::text);
         assert_eq!(["a", "b", "c", "d", "e"].map(text), [None, None, Some(""), Some("null"), None]);
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bracket_may_stand_under_its_key() {
+    fn bracket_under_its_key_is_accepted() {
         for (text, items) in [
             ("a:\n  b: [\n    x,\n    y,\n  ]\n  c: 1\n", 2),
             ("a:\n  b: [\n    \"x\", # ]\n    y,\n  ]\n  c: 1\n", 2),
@@ -523,21 +523,21 @@ mod tests {
             let line = text.lines().position(|line| line.contains("c: 1")).expect("c") + 1;
             assert_eq!(a.get("c").map(|c| c.line), Some(line), "{text}");
         }
-        // Each line is moved next to the one above it, not below it.
+        // Each line is moved to the depth of the line above it, not deeper.
         let mut text = format!("a:\n  b: [\n{}  ]\n  c: 1\n", "  x,\n".repeat(40));
         while let Err(error) = stream(&text, 0, &mut Documents::default()) {
             text = indented(&text, &error).expect("a line to move");
         }
         let depths = text.lines().map(|line| line.len() - line.trim_start().len());
         assert_eq!(depths.max(), Some(3), "{text}");
-        // Without an open bracket it stays an error.
+        // Without an open bracket the indentation stays an error.
         for wrong in ["a:\n    b: 1\n  c: 2\n", "a: 'x\ny'\nb:\n    c: 1\n  d: 2\n"] {
             assert_eq!(documents(wrong).unreadable.len(), 1, "{wrong}");
         }
     }
 
     #[test]
-    fn a_broken_document_does_not_hide_the_others() {
+    fn broken_document_hides_no_other_document() {
         let read = documents("a: 1\n---\nb: [\n---\nc: 3\n---\nd: }\n---\ne: 5\n");
         let keys: Vec<_> = read
             .roots

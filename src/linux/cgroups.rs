@@ -54,7 +54,7 @@ impl Groups {
             for controller in controllers.split(',') {
                 let at = |name: &str| folders(&format!("{CGROUP}/{name}"), path);
                 match controller {
-                    // Mounted under the whole list, or under a link of its own name.
+                    // The controller is mounted under the whole list, or under a link of its own name.
                     "cpu" => groups.cpu = [at(controllers), at("cpu")].concat(),
                     "memory" => groups.memory = at("memory"),
                     "pids" => groups.pids = at("pids"),
@@ -66,14 +66,14 @@ impl Groups {
     }
 }
 
-/// The group of a process in version 2, as /proc names it. Of a zombie that is the group in which it
-/// ended; version 1 forgets that (proc_cgroup_show).
+/// The group of a process in version 2, as /proc names it. A zombie's group is the group in which it
+/// ended; version 1 forgets that group (proc_cgroup_show).
 pub fn unified_path(host: &Host, pid: i32) -> Option<String> {
     let text = host.read(format!("/proc/{pid}/cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// The folder of a group of version 2 that /proc names so. None: outside of our cgroup namespace.
+/// The folder of the group of version 2 that has this path in /proc. None: outside of our cgroup namespace.
 pub fn unified_folder(path: &str) -> Option<String> {
     let inside = !Path::new(path).components().any(|part| part == Component::ParentDir);
     folders(CGROUP, path).into_iter().next().filter(|_| inside)

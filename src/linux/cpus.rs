@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_written_as_the_kernel_does() {
+    fn cpu_lists_have_the_kernels_form() {
         for (text, written, count) in [
             ("0-3,8,10-11\n", "0-3,8,10-11", 7),
             ("3,2,1", "1-3", 3),

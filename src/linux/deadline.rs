@@ -73,16 +73,16 @@ pub fn in_thread<T: Send + 'static>(
     }
 }
 
-/// The time until then.
+/// The time that is left until `until`.
 ///
 /// # Errors
-/// A timeout when it is over.
+/// A timeout if no time is left.
 pub fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// One read of a socket, over by then; 0 at the end.
+/// One read of a socket, which ends by `until`; 0 at the end of the stream.
 ///
 /// # Errors
 /// A timeout, or the error of the socket.
@@ -95,7 +95,7 @@ pub fn read_by(
         set_socket_timeout(&*stream, Timeout::Recv, Some(left(until)?))?;
         match stream.read(part) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // As a socket says it.
+            // A socket reports its timeout in this way.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(io::ErrorKind::TimedOut.into());
             }

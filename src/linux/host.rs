@@ -138,7 +138,7 @@ impl Host {
         Host { folder: Some(folder.into()), ..self.clone() }
     }
 
-    /// The same host with this variable, as a program sees it that gets one of its own.
+    /// The same host with this variable, as seen by a program that gets a variable of its own.
     pub fn with_variable(&self, name: &str, value: &OsStr) -> Host {
         let mut host = self.clone();
         Arc::make_mut(&mut host.environment).insert(name.into(), value.to_owned());
@@ -166,7 +166,7 @@ impl Host {
         self.is_live() && !self.starts_nothing
     }
 
-    /// Records a path that is read now without this type.
+    /// Records a path that the caller reads now without this type.
     pub fn at(&self, path: impl AsRef<Path>) {
         if let Some(last_path) = &self.last_path {
             last_path.set(path.as_ref());
@@ -322,7 +322,7 @@ impl Host {
         self.note(answer_path(name), || serde_json::to_vec(answer).unwrap_or_default());
     }
 
-    /// The working directory; of a replayed node the captured one, else PWD.
+    /// The working directory; on a replayed node the captured directory, else PWD.
     pub fn working_directory(&self) -> Option<PathBuf> {
         let kept = self.answer("working-directory", || std::env::current_dir().ok()).flatten();
         let named = || self.variable("PWD").map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,4 +1,4 @@
-//! Where this executable is, for whoever starts it again in another role, and by which names others of it are known.
+//! The path of this executable, for starting it again in another role, and the names that other copies of it may have.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +19,7 @@ static OWN_NAME: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
     Some(path.file_name()?.as_bytes().to_vec())
 });
 
-/// Its path.
+/// The path of our own file.
 ///
 /// # Errors
 /// If /proc/self/exe cannot be read.
@@ -28,7 +28,7 @@ pub fn path() -> io::Result<PathBuf> {
 }
 
 /// The path at which a new file has taken the place of an executable (`ranklaunch install` into a folder
-/// that several jobs share, an update). For the old one the kernel gives a name that nobody can execute.
+/// that several jobs share, an update). The kernel gives the old file a name that nobody can execute.
 fn in_its_place(path: PathBuf) -> PathBuf {
     const REPLACED: &[u8] = b" (deleted)";
     let place = path.as_os_str().as_bytes().strip_suffix(REPLACED).map(OsStr::from_bytes);
@@ -50,7 +50,7 @@ pub fn has_usual_name(word: &[u8]) -> bool {
     rest == Some(b"") || version.and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit)
 }
 
-/// Whether the kernel calls a process so that it may be one of this program.
+/// Whether a process with this name in the kernel may be one of this program.
 pub fn is_comm(comm: &[u8]) -> bool {
     let own = OWN_NAME.as_deref().map(|own| own.get(..COMM).unwrap_or(own));
     has_usual_name(comm) || own == Some(comm)
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_under_the_names_of_a_release_and_its_own() {
+    fn executable_is_known_by_release_and_own_name() {
         for (word, usual) in [
             ("ranklaunch", true),
             ("/opt/bin/ranklaunch", true),
@@ -82,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_found_in_its_place() {
+    fn replaced_executable_is_found_at_its_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("ranklaunch"), "").expect("written");
         assert_eq!(in_its_place(at("ranklaunch")), at("ranklaunch"));
         assert_eq!(in_its_place(at("ranklaunch (deleted)")), at("ranklaunch"));
-        // Nothing has taken its place, or this is its name.
+        // No file has taken its place, or the suffix is part of its name.
         assert_eq!(in_its_place(at("other (deleted)")), at("other (deleted)"));
         std::fs::write(at("ranklaunch (deleted)"), "").expect("written");
         assert_eq!(in_its_place(at("ranklaunch (deleted)")), at("ranklaunch (deleted)"));

@@ -1,7 +1,7 @@
 //! When a wait prints a progress line, and durations in words.
 //!
-//! Soon at first, since the user watches a start that does not begin; later once a minute, for
-//! readers of the log.
+//! Lines come soon at first, since the user watches a start that does not begin; later once a minute,
+//! for readers of the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Pace {
     }
 }
 
-/// Where a wait shows how far it is, in place of lines.
+/// The display on which a wait shows its progress, in place of lines.
 #[derive(Clone)]
 pub struct Live(pub Arc<dyn Fn(&Text) + Send + Sync>);
 
@@ -66,7 +66,7 @@ impl Lines {
         Lines { pace, begin: Instant::now(), next: pace.after(Duration::ZERO) }
     }
 
-    /// When the next line is due.
+    /// The time at which the next line is due.
     pub fn due(&self) -> Instant {
         self.begin + self.next
     }
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_soon_at_first_and_then_each_minute() {
+    fn lines_come_soon_then_each_minute() {
         let after = |seconds| Pace::STANDARD.after(Duration::from_secs(seconds)).as_secs();
         let times: Vec<u64> = [0, 3, 10, 30, 60, 119, 120, 3600].map(after).to_vec();
         assert_eq!(times, [3, 10, 30, 60, 120, 120, 180, 3660]);
     }
 
     #[test]
-    fn clocks_have_hours_where_there_are_some() {
+    fn clock_shows_hours_only_from_one_hour() {
         for (seconds, words) in [(0, "0:00"), (3, "0:03"), (1800, "30:00"), (5400, "1:30:00")] {
             assert_eq!(clock(Duration::from_secs(seconds)), words);
         }

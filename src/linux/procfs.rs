@@ -58,8 +58,8 @@ impl Process {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// The arguments, as by [`cmdline`], of the process that has this pid now. Who acts on them compares
-    /// the start time again.
+    /// The arguments, as by [`cmdline`], of the process that has this pid now. A caller that acts on the
+    /// arguments compares the start time again.
     pub fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
         cmdline(host, self.pid)
     }
@@ -102,7 +102,7 @@ pub fn stat(host: &Host, pid: i32) -> Option<Process> {
     process(&host.path("/proc"), pid)
 }
 
-/// The same without a [`Host`]; `proc` is the mount point of procfs.
+/// [`stat`] without a [`Host`]; `proc` is the mount point of procfs.
 pub fn process(proc: &Path, pid: i32) -> Option<Process> {
     let mut line = Vec::with_capacity(512);
     read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
@@ -119,8 +119,8 @@ pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
     stat(host, pid).is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
 }
 
-/// Whether a process runs, and no SIGKILL has reached it: none is pending, and it is not on its way
-/// out, which takes long where much memory is given back.
+/// Whether a process runs and no SIGKILL has reached it: none is pending, and the process is not
+/// exiting. An exit takes long if it gives back much memory.
 pub fn lives_on(host: &Host, pid: i32) -> bool {
     /// PF_EXITING and PF_SIGNALED (linux/sched.h).
     const ENDS: u32 = 0x0000_0404;
@@ -141,7 +141,7 @@ pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
     scan(&host.path("/proc"))
 }
 
-/// The same without a [`Host`]; `proc` is the mount point of procfs.
+/// [`processes`] without a [`Host`]; `proc` is the mount point of procfs.
 pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
     let mut path = proc.as_os_str().as_bytes().to_vec();
     path.push(b'/');
@@ -162,8 +162,8 @@ pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
     all
 }
 
-/// The arguments; empty for kernel threads and zombies. A title set by setproctitle is returned
-/// as it left the NUL bytes.
+/// The arguments; empty for kernel threads and zombies. A title set by setproctitle is returned with
+/// the NUL bytes that it left.
 pub fn cmdline(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
     Some(split_nul(&bytes(host, pid, "cmdline")?))
 }
@@ -195,7 +195,7 @@ pub fn exe(host: &Host, pid: i32) -> Option<PathBuf> {
     link(host, pid, "exe")
 }
 
-/// Whether a file whose path contains this is mapped; false also if the maps may not be read.
+/// Whether a file whose path contains `part` is mapped; false also if the maps may not be read.
 pub fn has_mapped(host: &Host, pid: i32, part: &[u8]) -> bool {
     bytes(host, pid, "maps").is_some_and(|maps| maps.find(part).is_some())
 }
@@ -244,7 +244,7 @@ pub fn pid_namespace(host: &Host, pid: i32) -> Option<PathBuf> {
     link(host, pid, "ns/pid")
 }
 
-/// The boot of a host and the PID namespace in it of a process: pids and start times mean something only there.
+/// The boot of a host and the PID namespace in it of a process: pids and start times are valid only there.
 /// `1b4e28ba-2fa1-11d2-883f-0016d3cca427:4026531836`, or None where the kernel does not tell.
 pub fn pid_place(host: &Host, pid: i32) -> Option<String> {
     let boot = host.read("/proc/sys/kernel/random/boot_id").ok()?;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_threads_are_told_by_the_kernel() {
+    fn kernel_threads_are_recognised_by_their_flag() {
         let stat = |line: &[u8]| parse_stat(line).expect("parses");
         let rest = b"0 0 0 0 20 0 1 0 5 0 0";
         let of = |head: &[u8]| stat(&[head, rest].concat());
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn we_see_ourselves_and_what_we_started() {
+    fn processes_include_ourselves_and_our_children() {
         let host = Host::live();
         let own_pid = std::process::id().cast_signed();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");

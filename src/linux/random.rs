@@ -18,7 +18,7 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// Whether random bytes are available. Maps of the standard library need some, and abort the
-/// program without.
+/// program without them.
 ///
 /// # Errors
 /// As [`fill`].
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_alike() {
+    fn random_values_differ() {
         let one = hex::<12>().expect("the kernel has some");
         assert_eq!(one.len(), 24);
         assert_ne!(one, hex::<12>().expect("more"));

@@ -1,8 +1,8 @@
 //! Opens files that other programs or users made and that may be anything.
 //!
 //! A FIFO in the place of a file never blocks, a link does not lead out of the folder of a run, and
-//! holes of a sparse file cost nothing. A mount that does not answer may block, so who must go on
-//! calls this with a deadline. `tests/house` lists every other place that opens a file.
+//! holes of a sparse file cost nothing. A mount that does not answer may block, so a caller that must
+//! go on uses a deadline. `tests/house` lists every other place that opens a file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,7 +19,7 @@ use text::text;
 /// The first `most` bytes of a regular file.
 ///
 /// # Errors
-/// When it cannot be read, or is something else.
+/// The file cannot be read, or is not a regular file.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, _) = open(path)?;
     let mut bytes = Vec::new();
@@ -30,7 +30,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// A regular file and its size in bytes.
 ///
 /// # Errors
-/// When it cannot be opened, or is something else.
+/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
     regular(rustix::fs::open(path, READ, Mode::empty())?)
 }
@@ -49,12 +49,12 @@ fn regular(opened: OwnedFd) -> io::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// The same of a file below a folder, by the names of the folders between them and its own. None of
-/// them may be a link: in the folder of a run, which may be another user's, nobody makes one that
-/// means well.
+/// Like [`open`](fn@open) for a file below a folder: `names` are the folders between the two, and the
+/// file. None of the names may be a link: a link in the folder of a run, which may be another user's,
+/// has no honest purpose.
 ///
 /// # Errors
-/// As of [`open`](fn@open), or where a name is a link.
+/// As for [`open`](fn@open), or a name is a link.
 pub fn open_below(folder: &Path, names: &[&str]) -> io::Result<(File, u64)> {
     let linked = |error: Errno| match error {
         Errno::LOOP => {
@@ -77,10 +77,10 @@ pub fn open_below(folder: &Path, names: &[&str]) -> io::Result<(File, u64)> {
     regular(file.map_err(linked)?)
 }
 
-/// A regular file that exists, to be locked: it is written to at most at its end.
+/// Opens an existing regular file in order to lock it. The file is written to at most at its end.
 ///
 /// # Errors
-/// As of [`open_below`].
+/// As for [`open_below`].
 pub fn open_to_lock(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -92,8 +92,8 @@ pub fn open_to_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Where data follows at or behind an offset of a file; None if there is only a hole up to its end.
-/// A file system without holes says that there is data.
+/// Offset of the next data at or behind an offset of a file; None if there is only a hole up to its end.
+/// A file system without holes reports data at the offset itself.
 pub fn data_from(file: impl AsFd, offset: u64) -> Option<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
         Ok(data) => Some(data),
@@ -111,9 +111,9 @@ const WORTH_SKIPPING: u64 = 1 << 20;
 pub struct WithoutHoles {
     file: File,
     at: u64,
-    /// Up to here there is data.
+    /// End of the present run of data.
     until: u64,
-    /// What follows is not read.
+    /// Bytes from here on are not read.
     end: u64,
 }
 
@@ -122,10 +122,10 @@ impl WithoutHoles {
         WithoutHoles { file, at: 0, until: 0, end: u64::MAX }
     }
 
-    /// The same up to the end that the file has now: one that grows faster than it is read has none.
+    /// Reads up to the present end of the file. A file that grows faster than it is read would have no other end.
     ///
     /// # Errors
-    /// If its size cannot be read.
+    /// The size of the file cannot be read.
     pub fn as_it_is(file: File) -> io::Result<WithoutHoles> {
         // Files of the kernel have no size.
         let end = Some(file.metadata()?.len()).filter(|size| *size > 0).unwrap_or(u64::MAX);
@@ -143,7 +143,7 @@ impl Read for WithoutHoles {
         }
         if self.at >= self.until {
             let Some(data) = data_from(&self.file, self.at) else {
-                // A hole up to the end, or the end; what grows meanwhile is read.
+                // A hole up to the end, or the end. Bytes that are added meanwhile are read.
                 let end = self.file.metadata()?.len();
                 if end.saturating_sub(self.at) >= WORTH_SKIPPING {
                     self.at = end;
@@ -167,15 +167,15 @@ impl Read for WithoutHoles {
     }
 }
 
-/// Puts these bytes in the place of a file: who reads it meanwhile sees the old ones or these.
+/// Puts these bytes in the place of a file. A reader sees either the old bytes or these, never a mixture.
 ///
 /// # Errors
-/// Of the file system; the old file is then unchanged.
+/// An error of the file system; the old file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // A name that nothing has: who was killed here before may have had our pid, as in every container.
-    // Less the umask, as for any other file.
+    // The name is unique: a process that was killed here before may have had our pid, as in every container.
+    // The mode is less the umask, as for any other file.
     let mut fresh = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .permissions(Permissions::from_mode(0o666))
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_regular_file_is_read_and_no_more_of_it_than_was_asked_for() {
+    fn only_regular_files_are_read_up_to_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), b"0123456789").expect("written");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_grows_is_read_as_it_was() {
+    fn growing_file_is_read_to_its_first_size() {
         let path = tempfile::NamedTempFile::new().expect("a file");
         for as_it_is in [true, false] {
             std::fs::write(path.path(), "line\n".repeat(100_000)).expect("written");
@@ -269,7 +269,7 @@ mod tests {
             };
             let mut grows = File::options().append(true).open(path.path()).expect("opened");
             let (mut chunk, mut read) = (vec![0; 1 << 16], 0);
-            // It grows as fast as it is read, up to a control's end.
+            // The file grows as fast as it is read. The bound ends the control, which reads on.
             while read < 2 * size {
                 let count = log.read(&mut chunk).expect("read");
                 grows.write_all(chunk.get(..count).expect("read")).expect("grown");
@@ -288,7 +288,7 @@ mod tests {
 
     /// A container gives each of its runs the same pids.
     #[test]
-    fn a_file_is_replaced_beside_what_a_killed_process_with_our_pid_left() {
+    fn leftover_with_our_pid_does_not_block_replacement() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
         std::fs::write(&path, "old").expect("written");

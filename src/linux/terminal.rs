@@ -1,7 +1,7 @@
-//! What a stream shows: whether it is a terminal, its width, and whether it gets colours.
+//! The properties of a stream: whether it is a terminal, its width, and whether it gets colours.
 //!
 //! Takes a stream, the setting and the environment; gives a [`Look`], which turns text for people
-//! into what is written there.
+//! into the text that is written there.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal as _, Write as _};
@@ -12,7 +12,7 @@ use crate::sys::{self, PollFd, PollFlags, poll};
 use text::columns;
 use text::style::{self, Color};
 
-/// How text for people is written to one stream.
+/// The form of text for people on one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
     pub colour: bool,
@@ -38,7 +38,7 @@ impl Look {
     }
 }
 
-/// Columns of a terminal; None if the stream is none, or does not know.
+/// Columns of a terminal; None if the stream is not a terminal, or does not know its width.
 pub fn width(stream: impl AsFd) -> Option<usize> {
     let stream = stream.as_fd();
     if !stream.is_terminal() {
@@ -55,7 +55,7 @@ pub fn is_foreground(stream: impl AsFd) -> bool {
     is_same_group(sys::foreground(stream), parent)
 }
 
-/// A group whose leader is outside of our PID namespace has the number 0, as every other such group.
+/// Every group whose leader is outside of our PID namespace has the number 0, so 0 equals no group.
 fn is_same_group(shown: Option<i32>, ours: Option<i32>) -> bool {
     shown == ours && shown.is_some_and(|group| group > 0)
 }
@@ -69,7 +69,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// That of a stream that does not exist.
+    /// The screen of a stream that does not exist.
     pub fn none() -> Screen {
         Screen { terminal: None, colour: false }
     }
@@ -94,8 +94,8 @@ pub fn can_draw() -> bool {
     std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Erases from the beginning of the row to the end of the screen. The cursor of a line that says
-/// what the job does stands at its beginning, and below it there is nothing.
+/// Erases from the beginning of the row to the end of the screen. The cursor stands at the beginning
+/// of the line that shows the state of the job, and nothing is below that line.
 pub const ERASE: &[u8] = b"\r\x1b[J";
 
 /// Erases the last line that the agent has drawn, as its guard: before a shell writes there, or
@@ -104,7 +104,7 @@ pub fn erase_for_agent() {
     erase(is_same_group(sys::foreground(std::io::stderr()), Some(sys::own_group())));
 }
 
-/// The same as the agent, before its last words.
+/// Erases the same line as the agent itself, before its last words.
 pub fn erase_own() {
     erase(can_draw() && is_foreground(std::io::stderr()));
 }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_outside_of_our_pid_namespace_is_nobodys() {
+    fn group_outside_of_our_pid_namespace_equals_none() {
         for (shown, ours, expected) in [
             (Some(7), Some(7), true),
             (Some(7), Some(8), false),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_follow_the_setting_then_the_environment_then_the_terminal() {
+    fn colours_follow_setting_then_environment_then_terminal() {
         let of = |color, is_terminal, set: &[(&str, &str)]| {
             let find = |name: &str| set.iter().find(|(one, _)| *one == name);
             has_colour(color, is_terminal, |name| find(name).map(|(_, value)| (*value).to_owned()))
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_wrapped_only_where_it_does_not_fit() {
+    fn only_text_wider_than_terminal_is_wrapped() {
         let look = Look { colour: false, width: Some(40) };
         assert_eq!(look.shown("short\n  also short\n"), "short\n  also short\n");
         assert_eq!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::regular_file;
 
-/// Larger than any.
+/// Larger than any user database, in bytes.
 const LARGEST: u64 = 1 << 20;
 
 /// The fields of a user in the text of /etc/passwd: name, password, uid, gid, comment, home, shell.

@@ -97,7 +97,7 @@ pub fn choose(
     let ours = |rank: usize| own.is_none_or(|own| own as usize == rank);
     let left = (0..).zip(&cpus).filter(|(rank, cpus)| cpus.is_none() && ours(*rank));
     unbound(facts, &left.map(|(rank, _)| rank.to_string()).collect::<Vec<_>>(), notes);
-    // The others are bound by the launchers that start them.
+    // The other ranks are bound by the launchers that start them.
     (0..).zip(&mut cpus).filter(|(rank, _)| !ours(*rank)).for_each(|(_, cpus)| *cpus = None);
     if cpus.iter().all(Option::is_none) {
         return Bound::default();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_gets_the_cpus_of_its_gpus_node() {
+    fn rank_gets_the_cpus_near_its_gpu() {
         for (nodes, asked, expected, threads) in [
             ([0, 0, 0, 0, 1, 1, 1, 1], AskedNproc::Auto, "0-3: 0-15; 4-7: 16-31", "4"),
             // A subset of GPUs on one NUMA node, whose CPUs only these ranks use.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_below_the_cpus_still_limits_the_threads() {
+    fn quota_below_the_cpus_limits_the_threads() {
         let mut facts = two_nodes(8);
         facts.limits.cpus = 16;
         let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_not_bound() {
+    fn ranks_without_known_numa_node_stay_unbound() {
         let mut facts = two_nodes(2);
         facts.gpus.gpus.iter_mut().for_each(|gpu| gpu.numa_node = None);
         let plan = planned(&numa(), &facts, 1, &AskedNproc::Auto).expect("a plan");

@@ -30,7 +30,7 @@ pub enum Hardware {
     Cpus,
 }
 
-/// How many processes one node can run.
+/// The number of processes that one node can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     pub hardware: Hardware,
@@ -193,7 +193,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
     let value = gpus.cuda_visible_devices.as_deref();
     let other = gpus.others.first();
     let refusal = match value {
-        // Hardware that is there is no request to use it.
+        // Existing hardware is no request to use it.
         Some(value) if gpu::means_cpu(value) && asked_by.is_empty() && other.is_none() => {
             return chosen_by_variable(value, gpus, notes);
         }
@@ -222,7 +222,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
     );
 }
 
-/// An empty CUDA_VISIBLE_DEVICES, or -1.
+/// Records the choice of the CPU by a CUDA_VISIBLE_DEVICES that is empty or -1.
 fn chosen_by_variable(value: &str, gpus: &GpuFacts, notes: &mut Notes) {
     let because = text!("an empty list or -1 means the CPU", "列表为空或为 -1 表示使用 CPU");
     notes.decide("device", "cpu", because, format!("CUDA_VISIBLE_DEVICES={value:?}"));
@@ -246,7 +246,7 @@ fn chosen_by_variable(value: &str, gpus: &GpuFacts, notes: &mut Notes) {
     );
 }
 
-/// No GPU, and nothing that requests one.
+/// Records a node without a GPU and without a request for one.
 fn none_requested(gpus: &GpuFacts, notes: &mut Notes) {
     let Text { en, zh } = what_sources_said(gpus);
     let because = text!("no GPU found and none requested", "未发现 GPU，也没有申请 GPU 的迹象");
@@ -285,7 +285,7 @@ fn hidden(value: &str, gpus: &GpuFacts, asked_by: &[String]) -> Warning {
     )
 }
 
-/// A CUDA_VISIBLE_DEVICES of which CUDA reads only a part.
+/// The finding for a CUDA_VISIBLE_DEVICES that CUDA reads only in part.
 fn no_device(element: &str, gpus: &GpuFacts) -> Warning {
     let value = gpus.cuda_visible_devices.as_deref().unwrap_or_default();
     let (visible, all) = (gpus.visible.len(), gpus.gpus.len());

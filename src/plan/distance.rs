@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_say_how_far() {
+    fn sysfs_paths_give_the_distance() {
         let a = "pci0000:17 0000:17:01.0 0000:18:00.0 0000:19:00.0";
         for (one, node, other, other_node, expected) in [
             (

@@ -49,7 +49,7 @@ pub fn added(
     }
     let seen = facts.gpus.cuda_visible_devices.as_deref();
     for (name, value) in decided.chosen {
-        // Some of the GPUs that a setting leaves visible: its own tokens.
+        // The chosen GPUs are some of the tokens of this setting, so they replace it.
         let narrows = |set: &OsString| name == "CUDA_VISIBLE_DEVICES" && set.to_str() == seen;
         if env.get(&name).is_none_or(narrows) {
             env.insert(name, value);
@@ -63,7 +63,7 @@ pub fn added(
             false
         }
     };
-    // Without it every rank starts a thread per CPU of the node, or only one under torchrun.
+    // Without OMP_NUM_THREADS every rank starts a thread per CPU of the node, or only one under torchrun.
     let limit = facts.limits.cpus;
     let given = given_cpus(facts);
     // For a task that is bound to its own CPUs, the limit is that of one task.
@@ -108,8 +108,8 @@ pub fn added(
             ("MASTER_PORT", master_port.to_string()),
             ("ULYSSES_SIZE", decided.layout.ulysses_size.to_string()),
         ] {
-            // These are the agreed values, so they replace the platform's, and a setting's: a launcher
-            // that meets elsewhere than the other nodes would wait for them in vain.
+            // These are the agreed values, so they replace those of the platform and of a setting: a launcher
+            // with another meeting point than the other nodes would wait for them in vain.
             let stated = settings.env.iter().rev().find(|setting| setting.name == name);
             if let Some(setting) = stated.filter(|setting| setting.value != value.as_str()) {
                 let source = &setting.source;
@@ -125,8 +125,8 @@ pub fn added(
     env
 }
 
-/// CPUs that the platform gave to this task without binding it, the variable, and whether it
-/// counts those of one task.
+/// CPUs that the platform gave to this task without binding it, the variable, and its reading, which
+/// tells whether the variable counts the CPUs of one task.
 fn given_cpus(facts: &Facts) -> Option<(u32, String, Reading)> {
     let contract = &facts.contract;
     let found = contract.evidence.iter().find(|found| {

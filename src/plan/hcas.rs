@@ -2,7 +2,7 @@
 //!
 //! Takes the devices found; gives the ports in use and, only if it differs from NCCL's own
 //! choice, an exact list for NCCL_IB_HCA. A list that is already set is only checked, never
-//! changed. Why a port is left out is in [`crate::rails`].
+//! changed. The reasons for leaving a port out are in [`crate::rails`].
 
 use std::ffi::OsString;
 
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_front_end_beside_fast_rails_is_left_out() {
+    fn slow_front_end_beside_rails_is_left_out() {
         let hcas = [
             hca("mlx5_0", "InfiniBand", 400.0, GOOD),
             hca("mlx5_1", "InfiniBand", 400.0, GOOD),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_against_the_checkpoint_is_a_warning() {
+    fn table_contradicting_the_checkpoint_is_a_warning() {
         let mut notes = Notes::default();
         let checkpoint = (24, PathBuf::from("/ckpt/config.json"));
         let found = heads(&layout(None, true), &[], Some(&checkpoint), None, &mut notes);

@@ -1,9 +1,9 @@
 //! Decides whether the ranks get torch's worker server.
 //!
-//! It costs a rank nothing but threads: httplib starts one per CPU of the machine, less one, and
-//! at least eight, whatever the container may use; torch adds one that listens
-//! (`c10d/control_plane/WorkerServer.cpp`). A container with few processes left must not lose
-//! them to it.
+//! The server costs a rank only threads: httplib starts one per CPU of the machine, less one, and
+//! at least eight, whatever the container may use; torch adds one thread that listens
+//! (`c10d/control_plane/WorkerServer.cpp`). A container with few processes left must not spend
+//! them on the server.
 
 use super::notes::Notes;
 use linux::cpus::CpuList;
@@ -12,10 +12,10 @@ use settings::{Inject, Settings};
 use text::text;
 
 const LEAST_THREADS: u64 = 8;
-/// The part of the processes that are left, as a divisor.
+/// The part of the remaining processes that the server may take, as a divisor.
 const SHARE: u64 = 4;
 
-/// `ranks` of this launcher may start the server.
+/// Whether `ranks` ranks of this launcher may start the server.
 pub(super) fn injects(settings: &Settings, limits: &Limits, ranks: u32, notes: &mut Notes) -> bool {
     let chosen = &settings.inject;
     if chosen.value == Inject::Off {
@@ -46,7 +46,7 @@ fn threads(limits: &Limits) -> u64 {
     cpus.saturating_sub(1).max(LEAST_THREADS) + 1
 }
 
-/// Processes and threads that may still start, and what limits them; None without a limit.
+/// Processes and threads that may still start, and the limit that applies; None without a limit.
 fn processes_left(limits: &Limits) -> Option<(u64, &'static str)> {
     let of_group =
         limits.pids_max.map(|max| max.saturating_sub(limits.pids_current.unwrap_or_default()));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_keeps_its_processes() {
+    fn server_takes_at_most_a_quarter_of_processes() {
         for (cpus, pids_max, fits) in [
             ("0-191", None, true),
             // 8 × 192 threads.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_decides_against_it() {
+    fn user_can_turn_the_server_off() {
         let mut settings = settings(&[]);
         settings.inject = flag(Inject::Off, "--inject");
         let mut notes = Notes::default();

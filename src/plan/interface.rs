@@ -118,8 +118,8 @@ pub fn choose(
     Ok(socket(facts, Some(interface), true, variables))
 }
 
-/// The interface towards the master. On the master itself the one with its address, since the
-/// kernel's route would be lo; else that of the route.
+/// The interface towards the master: that of the kernel's route. On the master itself the route would
+/// be lo, so there it is the interface with the master's address.
 fn on_route(facts: &NetworkFacts) -> Option<String> {
     let master = facts.master.as_ref()?;
     let interface = if master.local {

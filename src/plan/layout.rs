@@ -44,7 +44,7 @@ pub struct Sizes {
     pub ring: u32,
 }
 
-/// How many alternatives a refusal lists.
+/// Number of alternatives that a refusal lists.
 const NEAREST: usize = 4;
 
 /// The largest legal number of processes per node, with its sizes.
@@ -147,7 +147,7 @@ fn refuse(problem: &LayoutProblem) -> Refusal {
     refuse_nodes(problem)
 }
 
-/// The literal to blame: that of the ring if the layout is impossible without the other one too.
+/// The literal to blame: the ring's if the layout is impossible even without the literal of ulysses.
 fn culprit(problem: &LayoutProblem) -> Option<&Literal> {
     let without_ulysses = LayoutProblem { ulysses: None, ..problem.clone() };
     match (&problem.ulysses, &problem.ring) {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_node_count_lists_the_nearest_possible_ones() {
+    fn impossible_node_count_lists_the_nearest_possible_counts() {
         let refusal = solve(&problem(LayoutRule::UlyssesWorld, 3, 8, Some(40)))
             .expect_err("40 has no divisor that 3 divides");
         assert_eq!((refusal.verdict, refusal.id), (Verdict::Layout, Id::LayoutUnsolvable));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_chooses_fewer_processes_or_is_refused_by_name() {
+    fn literal_reduces_processes_or_is_refused_by_name() {
         let with = |nnodes, most, value| LayoutProblem {
             ulysses: literal("--ulysses_size", value),
             ..problem(LayoutRule::UlyssesWorld, nnodes, most, Some(40))
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_blamed_where_only_the_ring_is_wrong() {
+    fn wrong_ring_alone_is_blamed() {
         let both = LayoutProblem {
             ulysses: literal("--ulysses_size", 8),
             ring: literal("--ring_size", 2),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_number_of_processes_is_a_constraint() {
+    fn fixed_process_count_is_a_constraint() {
         let fixed = |nproc, heads| LayoutProblem {
             exact: Some((nproc, "--nproc-per-node".into())),
             ..problem(LayoutRule::UlyssesWorld, 2, 8, heads)

@@ -47,7 +47,7 @@ pub fn identity(
     read(settings, contract, stated_processes(settings, contract), notes)
 }
 
-/// The same on a node whose GPUs have been counted.
+/// Like [`identity`], on a node whose GPUs have been counted.
 pub fn membership(
     settings: &Settings,
     contract: &Contract,
@@ -57,7 +57,7 @@ pub fn membership(
     read(settings, contract, processes(settings, contract, gpus), notes)
 }
 
-/// `each`: how many processes a node has, for a WORLD_SIZE that counts processes.
+/// `each`: the number of processes on a node, for a WORLD_SIZE that counts processes.
 fn read(
     settings: &Settings,
     contract: &Contract,

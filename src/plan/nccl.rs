@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_too_many_or_too_few_is_a_slip_and_a_neighbour_is_none() {
+    fn misspelt_variable_is_a_slip_but_neighbours_not() {
         for (name, slip) in [
             ("NCCL_SOCKET_IFNAMES", true),
             ("NCCL_SOCKET_IFNAME-", true),

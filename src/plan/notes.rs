@@ -39,7 +39,7 @@ impl Notes {
         self.raise_as(settings, usual, finding);
     }
 
-    /// The same with another default than that of its check.
+    /// Like [`Notes::raise`], with another default severity than that of the check.
     pub(crate) fn raise_as(&mut self, settings: &Settings, usual: Severity, finding: Warning) {
         let Warning { id, text, hint } = finding;
         match severity(settings, id.check().unwrap_or(id), usual) {

@@ -53,7 +53,7 @@ fn token<'v, 't>(
     Some((name, after))
 }
 
-/// A warning for each unknown name in braces: it reaches the script unreplaced, which then fails
+/// A warning for each unknown name in braces. The name reaches the script unreplaced, and the script fails
 /// after its model was loaded. `selected` are the names of the profile.
 pub fn unknown_in<'a>(
     arguments: &[OsString],
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_name_is_found_and_other_braces_are_left_alone() {
+    fn only_mistyped_placeholders_in_braces_are_found() {
         let known = ["ulysses_size", "world_size", "run_id", "train_config"];
         for (argument, expected) in [
             ("{ulysess_size}", Some("ulysess_size")),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_is_the_token_and_not_its_literal() {
+    fn mention_is_the_token_not_its_literal() {
         for (argument, expected) in [
             ("x{config}y", true),
             ("{{config}}", false),
@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn what_stands_around_a_token_is_kept(before in "[^{}]{0,12}", after in "[^{}]{0,12}") {
+        fn text_around_a_token_is_kept(before in "[^{}]{0,12}", after in "[^{}]{0,12}") {
             let argument = OsString::from(format!("{before}{{config}}{after}"));
             prop_assert_eq!(replace(&argument, &values()), OsString::from(format!("{before}a b.py{after}")));
         }

@@ -49,7 +49,7 @@ impl<'a> RailPort<'a> {
     }
 }
 
-/// Why a port is left out, in the order of the steps.
+/// The reason why a port is left out, in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// Its device node is not in the container.

@@ -1,7 +1,7 @@
-//! Chooses the variables with which torch keeps a record of its collectives on GPUs, and writes it
-//! down when one of them fails or times out.
+//! Chooses the variables with which torch keeps a record of its collectives on GPUs, and writes the
+//! record to a file when a collective fails or times out.
 //!
-//! What a user sets under any of a variable's names is left alone, and nothing is set that torch does
+//! A value that a user sets under any of a variable's names stays, and nothing is set that torch does
 //! by itself.
 
 use std::ffi::OsString;
@@ -12,20 +12,20 @@ use crate::variables::Variables;
 use text::lang::Text;
 use text::version::Version;
 
-/// The first one with a flight recorder (`NCCLTraceBuffer` in c10d).
+/// The first version with a flight recorder (`NCCLTraceBuffer` in c10d).
 const FIRST: Version = Version::new(2, 2, 0);
-/// Newer ones warn of the old name of the file; older ones may know no other.
+/// Versions from this one on warn of the old name for the file; older versions may know no other name.
 const RENAMED: Version = Version::new(2, 11, 0);
-/// Has no worker server, which is asked for a record while the job runs.
+/// Versions before this one have no worker server, which is asked for a record while the job runs.
 const SERVED: Version = Version::new(2, 5, 0);
-/// Makes the pipe (`DumpPipe` in ProcessGroupNCCL).
+/// The first version that makes the pipe (`DumpPipe` in ProcessGroupNCCL).
 const PIPED: Version = Version::new(2, 3, 0);
-/// What torch reads as no, and 0 entries.
+/// Values that torch reads as no, or as 0 entries.
 const OFF: &[&str] = &["0", "n", "no", "f", "false"];
 
 /// A variable that older versions need.
 struct Row {
-    /// Of which the first is set.
+    /// The first of these names is set.
     names: &'static [&'static str],
     value: &'static str,
     before: Version,
@@ -35,7 +35,7 @@ struct Row {
 const ROWS: &[Row] = &[
     Row {
         names: &["TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"],
-        // The default since there is one (pytorch#142260).
+        // torch's default since torch has one (pytorch#142260).
         value: "2000",
         before: Version::new(2, 7, 0),
         because: (
@@ -46,7 +46,7 @@ const ROWS: &[Row] = &[
     Row {
         names: &["TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_ON_TIMEOUT"],
         value: "1",
-        // Harmless where it is the default already: 2.9 may be.
+        // Harmless if this is the default already, as it may be in 2.9.
         before: Version::new(2, 10, 0),
         because: (
             "this torch does not write the record down by itself when a collective times out",
@@ -77,8 +77,8 @@ pub(super) struct Recording {
     pub(super) pipe: Option<&'static str>,
 }
 
-/// For ranks of this torch. Collectives of one rank tell nothing, and those on CPUs are not written
-/// down.
+/// The recording for ranks of this torch. Collectives of one rank tell nothing, and collectives on CPUs
+/// are not recorded.
 pub(super) fn choose(
     torch: Option<&str>,
     variables: Variables<'_>,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torch_without_a_worker_server_is_asked_through_a_pipe() {
+    fn torch_without_worker_server_gets_a_pipe() {
         let pipe = |torch: &str, own: (&str, &str)| {
             let mut facts = facts(2);
             facts.environment.insert(own.0.to_owned(), own.1.to_owned());
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_without_collectives_on_gpus() {
+    fn recorder_needs_collectives_on_gpus() {
         assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Gpus, 1), (vec![], None));
         assert_eq!(chosen("2.6.0", ("A", "1"), Hardware::Cpus, 8), (vec![], None));
     }
 
     #[test]
-    fn what_the_user_sets_stays() {
+    fn recorder_variables_of_the_user_stay() {
         for (name, value, set, file) in [
             ("TORCH_FR_BUFFER_SIZE", "100", &[DUMP][..], Some(OLD)),
             ("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", &[], None),

@@ -9,8 +9,8 @@ use settings::Settings;
 use text::text;
 use verdict::Id;
 
-/// How often the engine itself starts its ranks again: that of an elastic job, whose nodes agree on
-/// it in its own rendezvous.
+/// Number of times that the engine itself starts its ranks again; above 0 only for an elastic job, whose
+/// nodes agree on a restart in the engine's own rendezvous.
 pub(crate) fn of_engine(settings: &Settings, membership: &Membership) -> u32 {
     let by_itself = membership.elastic.is_some() && settings.engine.value.row().has_c10d;
     if by_itself { settings.max_restarts.value } else { 0 }

@@ -1,11 +1,11 @@
-//! What a node knows about the other nodes when it plans.
+//! The knowledge of a node about the other nodes when it plans.
 
 use settings::{MusterMode, Settings};
 
 /// Knowledge about the other nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Nothing: this node is the only one, or they have not met yet.
+    /// Nothing: this node is the only one, or the nodes have not met yet.
     #[default]
     Alone,
     /// The nodes hold no muster, so each makes the common choices by itself.
@@ -17,7 +17,7 @@ pub enum Scope {
         /// Attention heads, if any node knows the number.
         heads: Option<u32>,
     },
-    /// Node 0 has proposed this.
+    /// Node 0 has proposed these values.
     Agreed {
         /// Processes of each node.
         nproc: u32,

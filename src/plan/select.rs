@@ -14,7 +14,8 @@ use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// The values for `world` ranks on `nnodes` nodes, whose number only WORLD_SIZE may give; empty if no row matches and none is needed.
+/// The values for `world` ranks on `nnodes` nodes; `is_world_size`: only WORLD_SIZE gives the number of nodes.
+/// Empty if no row matches and no argument or variable needs a value.
 pub fn select(
     rows: &[Select],
     (nnodes, is_world_size): (u32, bool),

@@ -81,7 +81,7 @@ pub fn known_names(axis: Axis) -> [&'static str; 3] {
     }
 }
 
-/// Which of the two sizes an argument has.
+/// The two sizes that an argument may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
     Ulysses,

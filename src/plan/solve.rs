@@ -489,7 +489,7 @@ impl Plan {
     }
 }
 
-/// How many processes this node can run, for the muster, which needs the smallest capacity.
+/// The number of processes that this node can run, for the muster, which needs the smallest capacity.
 pub fn node_capacity(
     settings: &Settings,
     facts: &Facts,

@@ -23,7 +23,7 @@ pub struct Survey {
     /// Failed checks, in the order in which they were found.
     failures: Vec<Refusal>,
     warnings: Vec<Warning>,
-    /// The variables of the platform, and what became of each.
+    /// The variables of the platform, and the use of each.
     evidence: Vec<WeighedEvidence>,
 }
 
@@ -48,7 +48,7 @@ impl Survey {
         self.outcome.as_ref().ok()
     }
 
-    /// The same, or why there is none.
+    /// The plan without regard to failed checks, or the reason why there is none.
     pub fn into_outline(self) -> Result<Plan, Refusal> {
         self.outcome
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_hides_nothing() {
+    fn failed_check_hides_no_other_finding() {
         let mut settings = settings(&[]);
         settings.nproc_per_node = flag(Nproc::Count(8), "--nproc-per-node");
         settings.device = flag(Device::Gpu, "--device");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_that_cannot_be_solved_still_lets_the_rest_be_seen() {
+    fn unsolvable_layout_hides_no_other_finding() {
         let mut settings = settings(&["--ulysses_size", "7"]);
         settings.layout.rule = flag(settings::LayoutRule::UlyssesWorld, "--layout");
         settings.layout.heads = Some(flag(40, "--heads"));

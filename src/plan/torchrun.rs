@@ -1,7 +1,7 @@
-//! What becomes of torchrun's variables (PET_) that no contract of a platform reads.
+//! The use of torchrun's variables (PET_) that no contract of a platform reads.
 //!
 //! Takes the settings, the variables and the engine; gives the options that the engine torchrun
-//! gets, a warning where something is lost that the job may count on, and a line per variable for
+//! gets, a warning if the job may count on an option that is lost, and a line per variable for
 //! `plan`. The meanings are those of [`settings::torchrun_options`].
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use text::lang::Text;
 use text::text;
 use verdict::Id;
 
-/// Option → value, of those that torchrun gets. `meets_by_c10d`: its processes meet through c10d.
+/// Option → value, for the options that torchrun gets. `meets_by_c10d`: its processes meet through c10d.
 pub(super) fn passed(
     settings: &Settings,
     contract: &Contract,

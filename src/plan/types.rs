@@ -23,7 +23,7 @@ pub struct Plan {
     /// nnodes × nproc_per_node, unless a platform that starts each rank gives another number.
     pub world_size: u32,
     pub gpus: Vec<PlannedGpu>,
-    /// What counted them.
+    /// The source that counted the GPUs.
     pub gpu_source: GpuSource,
     pub layout: Layout,
     pub network: Network,
@@ -42,7 +42,7 @@ pub struct Plan {
     pub engine_args: Vec<String>,
     /// Options of torchrun from its own variables, name → value.
     pub torchrun: BTreeMap<&'static str, String>,
-    /// How often the engine itself starts its ranks again: only that of an elastic job does.
+    /// Number of times that the engine itself starts its ranks again; above 0 only for an elastic job.
     pub engine_restarts: u32,
     /// The configuration that accelerate reads, if it is the engine and has one.
     pub accelerate: Option<AccelerateConfig>,
@@ -54,7 +54,7 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Run id, timestamp and final port; None until [`Plan::finish`].
     pub identity: Option<RunIdentity>,
-    /// How long a c10d rendezvous waits for the other nodes.
+    /// Time for which a c10d rendezvous waits for the other nodes.
     pub join_timeout: Duration,
     /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
     pub device_tokens: Vec<String>,
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// A variable of the platform, and what became of it.
+/// A variable of the platform, and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeighedEvidence {
     pub platform: String,
@@ -102,7 +102,7 @@ pub struct WeighedEvidence {
     /// None: a platform of the profile without any of its variables.
     pub claim: Option<Claim>,
     pub is_used: bool,
-    /// What it decided, or why it decided nothing.
+    /// The decision that the variable made, or the reason why it made none.
     pub because: Text,
 }
 
@@ -140,12 +140,12 @@ pub struct Task {
 }
 
 impl Membership {
-    /// How many launchers agree on one plan: one per node, or each task.
+    /// Number of launchers that agree on one plan: one per node, or each task.
     pub fn members(&self) -> u32 {
         self.task.as_ref().map_or(self.nnodes, |task| task.world)
     }
 
-    /// The number of this launcher among them.
+    /// The number of this launcher among these members.
     pub fn member(&self) -> u32 {
         self.task.as_ref().map_or(self.node_rank, |task| task.rank.0)
     }

@@ -42,7 +42,7 @@ impl<'a> Variables<'a> {
         set.or_else(|| self.activated(name)).or(outside)
     }
 
-    /// What activating the environment of the interpreter sets, which replaces the container's value.
+    /// The value that activating the interpreter's environment sets; it replaces the container's value.
     fn activated(&self, name: &str) -> Option<Variable> {
         let python = &self.facts.python;
         let value = python.activation.get(name)?.clone();

@@ -46,7 +46,7 @@ pub fn words(program: &Program) -> Vec<OsString> {
 pub struct OptionPosition {
     pub name: usize,
     pub value: usize,
-    /// Bytes of the value's word before it: `--name=`.
+    /// Number of bytes before the value in its word: those of `--name=`.
     pub from: usize,
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_is_read_and_the_last_one_wins() {
+    fn every_spelling_is_read_and_the_last_wins() {
         type Expected = Option<(&'static str, &'static str)>;
         let cases: [(&[&str], Expected); 17] = [
             (&["--task", "a"], Some(("--task", "a"))),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_shells_script_are_arguments_too() {
+    fn shell_script_words_count_as_arguments() {
         let cases: [(&[&str], &str); 9] = [
             (&["python", "g.py", "--n", "1"], "python|g.py|--n|1"),
             (&["bash", "-c", "python g.py --n 16"], "bash|-c|python|g.py|--n|16"),

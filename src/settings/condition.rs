@@ -33,7 +33,7 @@ pub struct Condition {
     number: u32,
 }
 
-/// The names, which are also those of the placeholders.
+/// The names of the sizes; placeholders have the same names.
 pub(super) const SIZES: [(&str, PlannedSize); 5] = [
     ("world_size", PlannedSize::WorldSize),
     ("nnodes", PlannedSize::Nnodes),
@@ -71,7 +71,7 @@ impl Condition {
         self.size
     }
 
-    /// Whether it holds for the size `value`.
+    /// Whether the condition holds for the size `value`.
     pub fn holds(&self, value: u32) -> bool {
         match self.comparison {
             Comparison::Less => value < self.number,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_a_size_a_comparison_and_a_number() {
+    fn condition_has_size_comparison_and_number() {
         // Text, as it is shown, and whether it holds for 1, 2, 3.
         let table = [
             ("world_size > 1", "world_size > 1", [false, true, true]),

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_spellings_of_the_known_options_name_a_file() {
+    fn both_option_spellings_name_a_config_file() {
         let engine = [
             "--config_file",
             "a.yaml",
@@ -88,7 +88,7 @@ mod tests {
 
     /// Engine `command` runs accelerate as the user wrote it.
     #[test]
-    fn a_launcher_in_a_command_names_its_own_files_only() {
+    fn launcher_in_a_command_names_only_its_files() {
         for (line, expected) in [
             ("accelerate launch --config_file a.yaml t.py --config_file b", &["a.yaml"][..]),
             ("env X=1 accelerate-launch --config-file=a.yaml -m x.y", &["a.yaml"]),
@@ -96,7 +96,7 @@ mod tests {
             ("chroot /x accelerate launch --config_file a.yaml t.py", &[]),
             ("accelerate config --config_file a.yaml", &[]),
             ("python t.py --config_file a.yaml", &[]),
-            // It goes on without the file.
+            // DeepSpeed goes on without its host file.
             ("deepspeed --hostfile a t.py", &[]),
         ] {
             let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();

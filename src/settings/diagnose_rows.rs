@@ -228,7 +228,7 @@ mod tests {
 
     /// Each name is the one that the catalogue of the program uses.
     #[test]
-    fn the_names_are_those_of_the_catalogue() {
+    fn row_names_match_the_catalogue() {
         fn spelled<T: Serialize>(names: &[(&str, T)]) -> bool {
             names.iter().all(|(name, value)| serde_json::to_value(value).expect("a name") == *name)
         }
@@ -240,7 +240,7 @@ mod tests {
             assert!(OWNERS.iter().any(|(_, value)| *value == row.owner), "{}", row.id);
             assert!(RETRIES.iter().any(|(_, value)| *value == row.retry), "{}", row.id);
             assert!(STREAMS.iter().any(|(_, value)| *value == row.stream), "{}", row.id);
-            // So that `--retry-on` and `explain` know which one is meant.
+            // Otherwise `--retry-on` and `explain` could not tell the two apart.
             assert!(row.id.parse::<Id>().is_err(), "{} is a verdict's id", row.id);
         }
     }

@@ -13,7 +13,7 @@ use text::nearest::nearest;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// Where the text came from, for lines and messages.
+/// A text and the name of its file, for lines and messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Document<'a> {
     /// The name that is shown before `:line`.
@@ -55,7 +55,7 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// The first letter of a line, outside of its strings and its comment, that only looks like one of TOML.
+    /// The first letter of a line, outside of strings and comments, that only looks like a letter of TOML.
     fn unmeant(self, line: usize) -> Option<char> {
         let mut quote = None;
         for letter in self.text.lines().nth(line.checked_sub(1)?)?.chars() {
@@ -184,7 +184,7 @@ impl<'a> Document<'a> {
             .collect()
     }
 
-    /// A whole number; how large it may be is a matter of its key.
+    /// A whole number. Its range depends on the key.
     pub(super) fn number_of(self, entry: Entry<'_>) -> Result<i64, Refusal> {
         let is_quoted =
             || entry.value.as_str().is_some_and(|text| text.trim().parse::<i64>().is_ok());

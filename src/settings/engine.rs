@@ -8,7 +8,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// What starts the ranks of this node.
+/// An engine, which starts the ranks of this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -22,7 +22,7 @@ pub enum Engine {
     Command,
 }
 
-/// What ranklaunch itself starts on a node.
+/// The processes that ranklaunch itself starts on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starts {
     /// The engine's program, which starts the ranks through the rank shim.
@@ -43,13 +43,13 @@ pub struct EngineRow {
     /// The source of its command line in site-packages.
     pub command_line: Option<&'static str>,
     pub starts: Starts,
-    /// Its processes on all nodes meet in torch's store, as their ranks do.
+    /// The engine's processes on all nodes meet in torch's store, as the ranks do.
     pub launchers_meet: bool,
-    /// It supports c10d as well as static rendezvous.
+    /// The engine supports c10d as well as static rendezvous.
     pub has_c10d: bool,
-    /// It reads accelerate's configuration file.
+    /// The engine reads accelerate's configuration file.
     pub reads_config: bool,
-    /// The variable that it needs to start several ranks on CPUs.
+    /// The variable that the engine needs to start several ranks on CPUs.
     pub on_cpus: Option<(&'static str, &'static str)>,
 }
 
@@ -120,7 +120,7 @@ rows!(
 );
 
 impl Engine {
-    /// Whether it runs the user's command unchanged, once per node.
+    /// Whether the engine runs the user's command unchanged, once per node.
     pub fn runs_a_command(self) -> bool {
         self.row().starts == Starts::Command
     }
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The row here, its arm in `plan/engine/mod.rs` and a file in that folder.
+    /// The files of an engine: the row here, its arm in `plan/engine/mod.rs` and a file in that folder.
     #[test]
     fn an_engine_costs_at_most_three_files() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -22,7 +22,7 @@ pub(super) fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || is_hidden(c))
 }
 
-/// An id without blanks. Whether it exists is known where the catalogue of failures is.
+/// An id without blanks. The catalogue of failures knows whether the id exists.
 fn id(entry: &OsStr) -> Option<String> {
     let id = entry.to_str()?.trim();
     let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');

@@ -16,7 +16,7 @@ use linux::host::Host;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
-/// Most profiles that extend each other.
+/// Maximum number of profiles that extend each other.
 const DEEPEST: usize = 8;
 
 /// A merged profile, and its name for the start-up block.
@@ -74,7 +74,7 @@ fn resolve(profile: &mut Profile, folder: Option<&Path>) {
 }
 
 impl Profile {
-    /// This profile's values, and those of `base` where it has none.
+    /// This profile's values, and those of `base` for all that this profile does not set.
     fn over(self, base: Profile) -> Profile {
         // Every field by name, so that a new one does not compile without a decision here.
         let Profile {
@@ -140,7 +140,7 @@ impl Profile {
         whole
     }
 
-    /// Whether it has no value at all.
+    /// Whether the profile has no value at all.
     pub(super) fn is_empty(&self) -> bool {
         // Every field by name here as well.
         let Profile {

@@ -4,12 +4,12 @@ use super::table::{TABLE, Toml};
 use text::lang::Text;
 use verdict::Id;
 
-/// How a setting is given and which values it allows.
+/// The ways to give a setting, and the values that it allows.
 #[derive(Debug)]
 pub struct Form {
     /// The id of the refusal of an invalid value, such as `settings.nnodes`.
     pub id: Id,
-    /// The strongest way to give it, which is its name: `--nnodes`.
+    /// The strongest way to give the setting, which is its name: `--nnodes`.
     pub name: String,
     pub allowed: Text,
     /// `--nnodes 2`

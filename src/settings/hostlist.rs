@@ -11,14 +11,14 @@ pub mod fuzz;
 
 /// More hosts than any job has; longer ranges are cut.
 const MOST: usize = 100_000;
-/// Bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
+/// Most bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 255;
 /// Brackets of one item. Slurm has five dimensions at most (slurm.h, HIGHEST_DIMENSIONS).
 const MOST_GROUPS: usize = 16;
 
 /// The hosts of a list, in its order. No name is longer than a host's can be.
 ///
-/// The list is a variable, so it may be as long as the kernel lets it be: the work is bounded as well.
+/// The list is a variable, so it may be as long as the kernel allows. The work is bounded as well.
 pub fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
     for item in items(list) {
@@ -53,10 +53,10 @@ pub fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// The hosts of a list in any of the forms that schedulers use, each once: separated by commas,
-/// semicolons, colons, `&`, `+` or white space, as JSON, with brackets; each with a number of slots
-/// behind it or not, and with its domain or not. Empty if anything in it is no host: it is then no such
-/// list. Names of this host itself say nothing.
+/// The hosts of a list in any of the forms that schedulers use, each once. Entries are separated by
+/// commas, semicolons, colons, `&`, `+` or white space, or the list is JSON or has brackets. A host may
+/// have a number of slots behind it, and its domain. Empty if any entry is not a host, since the text
+/// is then not a list of hosts. Names by which a host calls itself (`localhost`, 127.…) are left out.
 pub fn distinct(list: &str) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
     let (mut known, mut short_names) = (BTreeSet::new(), BTreeSet::new());
@@ -99,7 +99,7 @@ pub fn distinct(list: &str) -> Vec<String> {
     hosts
 }
 
-/// The same, with the name of this host for itself where the list has no other: it then has one.
+/// Like [`distinct`]. A list that names its only host as `localhost` or 127.… gives that name: it has one host.
 pub fn whole(list: &str) -> Vec<String> {
     let hosts = distinct(list);
     let is_own = |entry: &str| entry.eq_ignore_ascii_case("localhost") || entry.starts_with("127.");
@@ -180,7 +180,7 @@ fn numbers(group: &str) -> Vec<String> {
             Some((first.len(), first.parse::<usize>().ok()?, last.parse::<usize>().ok()?))
         });
         match range {
-            // Longer ones fit no name, and format! takes a width of 16 bits at most.
+            // Longer numbers fit no name, and format! takes a width of 16 bits at most.
             Some((width, first, last)) if first <= last && width <= LONGEST_NAME => {
                 let numbers = (first..=last).take(MOST);
                 all.extend(numbers.map(|number| format!("{number:0width$}")));
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_end_is_cut() {
+    fn overlong_list_is_cut_at_the_limit() {
         assert_eq!(expand("n[0-99999999999]").len(), MOST);
         assert_eq!(expand("a[1-1000]b[1-1000]c[1-1000]").len(), MOST);
     }
 
-    /// A variable has up to 128 KiB. Lists like these, as long as that, took hours or memory by the gigabyte.
+    /// A variable has up to 128 KiB. Lists like these, at that length, took hours or gigabytes of memory.
     #[test]
-    fn a_list_that_expands_to_too_much_is_cut_at_once() {
+    fn hostile_lists_are_cut_at_once() {
         let name = "n".repeat(LONGEST_NAME);
         assert_eq!(expand(&format!("{name},{name}n")), [name]);
         assert_eq!(expand(&format!("n[1-9]{}", "x".repeat(LONGEST_NAME))), [""; 0]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_job_of_open_mpi_5_names_a_host() {
+    fn open_mpi_5_job_id_names_a_host() {
         for (id, host) in [
             ("prterun-n1-4206@1", Some("n1")),
             ("prterun-gpu-a-7.lan-4206@12", Some("gpu-a-7.lan")),

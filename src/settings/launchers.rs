@@ -12,7 +12,7 @@ pub use prefixes::{PrefixScope, command_at, may_move, prefixes};
 
 use linux::procfs::basename;
 
-/// What kind of launcher a row is.
+/// The kind of a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LauncherKind {
     Torchrun,
@@ -35,7 +35,7 @@ pub enum FlagField {
     MasterAddr,
     MasterPort,
     Endpoint,
-    /// How the nodes find each other: static, c10d, etcd.
+    /// The way in which the nodes find each other: static, c10d, etcd.
     Backend,
     /// Processes of the whole job.
     Processes,
@@ -59,7 +59,7 @@ pub struct Launcher {
     pub modules: &'static [&'static str],
     /// Flags with a meaning, spelled with dashes.
     pub flags: &'static [(&'static str, FlagField)],
-    /// Flags without a value. A flag in no list has one unless a script or a flag follows.
+    /// Flags without a value. A flag in no list has a value unless a script or a flag follows.
     pub switches: &'static [&'static str],
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn of_name(word: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|row| row.names.iter().any(|known| known.as_bytes() == name))
 }
 
-/// The launcher that `python -m NAME` is.
+/// The launcher that `python -m NAME` runs.
 pub(crate) fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     let name = name.as_ref();
     LAUNCHERS.iter().find(|row| row.modules.iter().any(|known| known.as_bytes() == name))
@@ -249,7 +249,7 @@ pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)>
 pub enum ProgramPosition {
     /// At this position of its arguments.
     Script(usize),
-    /// The same, after `-m` or `--module`.
+    /// At this position of its arguments, after `-m` or `--module`.
     Module(usize),
 }
 
@@ -296,7 +296,7 @@ fn dashed(word: &[u8]) -> String {
     String::from_utf8_lossy(word).replace('_', "-")
 }
 
-/// What a python command line runs.
+/// The program that a python command line runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PythonProgram<'a> {
     /// The name after `-m`.
@@ -329,7 +329,7 @@ pub fn is_python(word: impl AsRef<[u8]>) -> bool {
     })
 }
 
-/// Where Python's arguments begin in a command line that runs Python: after the interpreter, or
+/// Position of Python's first argument in a command line that runs Python: after the interpreter, or
 /// at the `-m` or .py of `uv run` and similar.
 pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
     let at = command_at(argv);
@@ -340,8 +340,8 @@ pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
     (first == b"-m" || first.ends_with(b".py")).then_some(at)
 }
 
-/// What `python ARGUMENTS…` runs (the arguments only, without the interpreter): a script or a
-/// module. None for `-c`, standard input, or a bare interpreter. Options follow python(1): one
+/// The program that `python ARGUMENTS…` runs: a script or a module. `arguments` are without the
+/// interpreter. None for `-c`, standard input, or a bare interpreter. Options follow python(1): one
 /// letter each, bundled or not; the rest of a word or the next word is the value of `-m`, `-c`,
 /// `-W` and `-X`.
 pub fn python_program<W: AsRef<[u8]>>(arguments: &[W]) -> Option<PythonRun<'_>> {
@@ -397,7 +397,7 @@ mod tests {
 
     /// Every form of argument that the readers of command lines use.
     #[test]
-    fn a_python_command_line_runs_one_program() {
+    fn python_command_line_runs_one_program() {
         let module = PythonProgram::Module(b"a.b");
         let script = PythonProgram::Script(b"t.py");
         for (line, expected, rest) in [
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_known_by_what_runs_not_by_what_is_named() {
+    fn launcher_is_recognised_by_the_executed_program() {
         use LauncherKind::{Accelerate, Anywhere, Deepspeed, PerGpu, Torchrun};
         for (line, kind, rest) in [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", Some(Torchrun), 1),
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_launcher_is_found_behind_its_flags() {
+    fn launcher_program_is_found_after_its_flags() {
         for (line, expected) in [
             ("torchrun --nproc-per-node 8 t.py x.py", Some(ProgramPosition::Script(2))),
             ("torchrun --nproc_per_node=8 --standalone t.py", Some(ProgramPosition::Script(2))),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_stands_twice() {
+    fn launcher_names_are_unique() {
         let mut names: Vec<&str> =
             LAUNCHERS.iter().flat_map(|row| row.names.iter().chain(row.modules)).copied().collect();
         names.sort_unstable();

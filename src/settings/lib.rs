@@ -76,7 +76,7 @@ pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
     read_with(options, host, EMBEDDED)
 }
 
-/// The same with other embedded profiles.
+/// Like [`read`], with other embedded profiles.
 pub fn read_with(
     options: &cli::Options,
     host: &Host,
@@ -206,15 +206,15 @@ pub fn language(options: &cli::Options, host: &Host) -> Lang {
     }
 }
 
-/// `--color` or its variable, for texts before the settings are read and for commands without; a value
-/// that is not allowed is refused later, or counts as `auto`.
+/// `--color` or its variable, for texts before the settings are read and for commands without settings. A
+/// value that is not allowed is refused later, or counts as `auto`.
 pub fn color(options: &cli::Options, host: &Host) -> Color {
     let flag = options.color.as_ref().map(|color| color.to_string_lossy().into_owned());
     let text = flag.or_else(|| host.variable("RANKLAUNCH_COLOR"));
     text.and_then(|text| table::color(text.trim())).unwrap_or_default()
 }
 
-/// The same for a command without other settings.
+/// Reads `--color` or its variable for a command without other settings.
 ///
 /// # Errors
 /// A value that is not allowed.
@@ -223,16 +223,16 @@ pub fn read_color(color: Option<&OsString>, host: &Host) -> Result<Color, Refusa
     Ok(few(&[("color", "--color")], &options, host)?.color.value)
 }
 
-/// `--deadline` or its variable, before anything else is read; None also if it is no duration.
+/// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
 pub fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
     let flag = options.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
-    // As [`checked`] reads it, from a file perhaps.
+    // Trimmed as in [`checked`], since the value may come from a file.
     let variable = || Some(host.variable("RANKLAUNCH_DEADLINE")?.trim().to_owned());
     let text = flag.or_else(variable)?;
     duration(&text).filter(|time| !time.is_zero())
 }
 
-/// The rows of `[[diagnose]]` of the named profile; none if none is named.
+/// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.
 pub fn read_diagnose(options: &cli::Options, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
     let variables = OwnVariables::read(host, &mut Vec::new());
     let asked = row("profile").and_then(|row| strongest(row, options, &variables));
@@ -242,7 +242,7 @@ pub fn read_diagnose(options: &cli::Options, host: &Host) -> Result<Vec<Sourced<
     Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
 }
 
-/// What `ranklaunch wait` waits for, and how long.
+/// The address that `ranklaunch wait` waits for, and the time limit.
 pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
     let options = cli::Options {
         wait_timeout: wait.timeout.clone(),
@@ -398,7 +398,7 @@ fn entries_of_profile(
 }
 
 /// Five minutes are longer than the pauses of most jobs, and shorter than the limits of torch, after
-/// which nothing can be asked any more: 10 minutes with NCCL, 30 with gloo.
+/// which no rank can be asked any more: 10 minutes with NCCL, 30 with gloo.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 fn defaults(host: &Host) -> Settings {

@@ -1,9 +1,9 @@
 //! Decides whether a profile that was only found may be used.
 //!
-//! A profile names the interpreter, which `plan`, `check` and a launch execute. Who names a profile
-//! means it; one that lies in the working directory may be anybody's, as git's `safe.directory`
-//! and ssh's StrictModes know. So it counts only where nobody but this user, root and the owner of this
-//! executable can write it.
+//! A profile names the interpreter, which `plan`, `check` and a launch execute. A user who names a
+//! profile trusts it. A profile that lies in the working directory may be anybody's; git's
+//! `safe.directory` and ssh's StrictModes guard against the same. So a profile that was only found counts
+//! only if nobody but this user, root and the owner of this executable can write it.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -19,12 +19,12 @@ use verdict::{Id, Warning};
 /// Folders in which a profile is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Beside the executable and /etc/ranklaunch, which whoever made the container or the node fills.
+    /// Beside the executable, and /etc/ranklaunch: the creator of the container or the node fills these.
     System,
     WorkingDirectory,
 }
 
-/// A folder or a file, as far as it says who may change it.
+/// Owner, group and mode of a folder or a file, which say who may change it.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     uid: u32,
@@ -38,7 +38,7 @@ impl From<&Metadata> for Held {
     }
 }
 
-/// This process, as far as it decides whom it trusts.
+/// The ids of this process, which decide whom it trusts.
 #[derive(Debug, Clone)]
 struct Us {
     uid: u32,
@@ -49,7 +49,7 @@ struct Us {
     unmapped: Option<u32>,
 }
 
-/// Why somebody else may change it.
+/// The reason why somebody else may change a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     Owner(u32),
@@ -127,7 +127,7 @@ fn maps(uid_map: &str, uid: u32) -> bool {
         })
 }
 
-/// Why this open file must not decide what is executed; None if it may.
+/// The reason why this open file must not decide what is executed; None if it may.
 pub(super) fn distrust(path: &Path, file: &File, place: Place) -> Option<Warning> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_found_profile_counts_only_where_nobody_else_writes() {
+    fn found_profile_writable_by_others_is_ignored() {
         use Doubt::{Everybody, Group, Outside, Owner};
         use Place::{System, WorkingDirectory as Here};
         let root = Us { uid: 0, groups: vec![0], executable: Some(0), unmapped: None };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_has_the_users_that_it_maps() {
+    fn user_namespace_has_only_mapped_users() {
         for (map, has) in [
             ("         0          0 4294967295\n", true),
             ("0 1000 1\n", false),

@@ -41,8 +41,8 @@ pub(super) struct FoundProfile {
     pub(super) folder: Option<PathBuf>,
 }
 
-/// The requested profile; without one, the first `ranklaunch.toml` in the usual folders. What is only
-/// found there, and may be somebody else's, is not used but named in `warnings`.
+/// The requested profile; without one, the first `ranklaunch.toml` in the usual folders. A file that was
+/// only found there, and may be somebody else's, is not used but named in `warnings`.
 pub(super) fn find(
     asked: Option<&Sourced<String>>,
     host: &Host,
@@ -84,8 +84,8 @@ fn in_folders(host: &Host, name: &str) -> impl Iterator<Item = (PathBuf, Option<
     folders(host).into_iter().map(move |(folder, place)| (folder.join(&file), Some(place)))
 }
 
-/// The profile that another one extends. A path is relative to that one's folder; a name is
-/// searched there, in the usual folders and among the embedded profiles, but never among the
+/// The profile that another one extends. A path is relative to the extending profile's folder. A name is
+/// searched in that folder, in the usual folders and among the embedded profiles, but never among the
 /// files `above`, so that a wan22.toml may extend the embedded wan22.
 pub(super) fn find_base(
     asked: &Sourced<String>,
@@ -99,7 +99,7 @@ pub(super) fn find_base(
     let looked: Vec<(PathBuf, Option<Place>)> = if is_path {
         vec![(folder.unwrap_or(Path::new(".")).join(name), None)]
     } else {
-        // Whoever can write beside the one that extends it could have written that one.
+        // Anybody who can write beside the extending profile could have written that profile.
         let beside = folder.map(|folder| (folder.join(format!("{name}.toml")), None));
         beside.into_iter().chain(in_folders(host, name)).collect()
     };
@@ -153,7 +153,7 @@ fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<FoundProfile> {
 /// A profile's text with its name: from a file, by a name, or from the usual places.
 ///
 /// # Errors
-/// If there is none, or it cannot be read.
+/// The profile does not exist, or cannot be read.
 pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
     let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
     let found = find(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
@@ -174,8 +174,8 @@ pub struct KnownProfile {
     pub is_default: bool,
 }
 
-/// Every profile that can be named: files in the usual folders, then the embedded ones. Only the
-/// first of a name.
+/// Every profile that can be named: files in the usual folders, then the embedded profiles. Only the
+/// first profile of each name.
 pub fn known(host: &Host) -> Vec<KnownProfile> {
     let mut all: Vec<KnownProfile> = Vec::new();
     for (folder, place) in folders(host) {
@@ -193,7 +193,7 @@ pub fn known(host: &Host) -> Vec<KnownProfile> {
                 || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
         };
         for path in names {
-            // One that somebody else can write is not found by its name.
+            // A file that somebody else can write is not found by its name.
             let found = open(host, &path, Some(place), &mut Vec::new());
             let Ok(Some(found)) = found else { continue };
             let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
@@ -235,7 +235,7 @@ fn folders(host: &Host) -> Vec<(PathBuf, Place)> {
 }
 
 fn not_found(asked: &Sourced<String>, looked: &[PathBuf], warnings: &[Warning]) -> Refusal {
-    // It is there, but may be somebody else's.
+    // The file exists, but may be somebody else's.
     if let Some(Warning { id, text, hint, .. }) = warnings.last() {
         return usage(*id, text.clone(), hint.clone());
     }
@@ -265,8 +265,7 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf], warnings: &[Warning]) 
     )
 }
 
-/// None: there is no such file, or, with a `place` in which it was only found, it may be somebody
-/// else's.
+/// None: there is no such file, or it may be somebody else's and was only found, as `place` shows.
 fn open(
     host: &Host,
     path: &Path,
@@ -283,7 +282,7 @@ fn open(
         )
     };
     host.at(path);
-    // One that is named may be a pipe: `--profile <(envsubst < job.toml)`.
+    // A file that is named may be a pipe: `--profile <(envsubst < job.toml)`.
     let opened = match place {
         Some(_) => regular_file::open(path).map(|(file, _)| file),
         None => File::open(path),

@@ -18,13 +18,13 @@ use crate::contract::{
 use text::text;
 use verdict::Refusal;
 
-/// The keys beside those of the fields.
+/// The keys in addition to those of the fields.
 pub(super) const KEYS: &[&str] = &["name", "proofs", "default_port"];
 
 /// Names that messages use where there is no platform.
 const TAKEN: &[&str] = &["none", "flags", "nested"];
 
-/// The fields that describe one of several tasks of a node: only together they do.
+/// The fields that describe one of several tasks of a node; only all of them together do.
 const OF_TASKS: &[Field] = &[Field::TasksPerNode, Field::Tasks, Field::TaskRank, Field::TaskLocal];
 
 /// The key of a field: `master_addr`.
@@ -32,7 +32,7 @@ pub(super) fn key(field: Field) -> String {
     spelled(field).replace('-', "_")
 }
 
-/// The name of a reading or a field, which is that of its serialized form.
+/// The name of a reading or a field in its serialized form.
 pub(super) fn spelled(name: impl serde::Serialize) -> String {
     serde_json::to_value(name)
         .ok()
@@ -179,7 +179,7 @@ fn port(document: Document<'_>, entry: Entry<'_>) -> Result<u16, Refusal> {
     })
 }
 
-/// `["A", "B"]`, which is one group, or `[["A"], ["B"]]`, of which one is enough.
+/// `["A", "B"]` is one group; of the groups in `[["A"], ["B"]]` one is enough.
 fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<&'static [&'static [Test]], Refusal> {
     let list = document.array(entry)?;
     let is_nested = list.iter().any(|item| item.get_ref().is_array());
@@ -199,7 +199,7 @@ fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<&'static [&'static
 fn group(document: Document<'_>, entry: Entry<'_>) -> Result<&'static [Test], Refusal> {
     let tests = document.texts_of(entry)?;
     let tests: Option<Vec<Test>> = tests.iter().map(|text| test(text)).collect();
-    // A platform without a variable that is set would be proven everywhere.
+    // A group without a variable that must be set would prove the platform everywhere.
     let shows = |tests: &Vec<Test>| tests.iter().any(|test| !matches!(test, Test::Unset(_)));
     match tests.filter(shows) {
         Some(tests) => Ok(kept(tests.into())),
@@ -233,7 +233,7 @@ fn test(text: &str) -> Option<Test> {
     })
 }
 
-/// One variable, or several of which the first that is not blank is read.
+/// One variable or several; the first variable that is not blank is read.
 fn rows(
     document: Document<'_>,
     entry: Entry<'_>,

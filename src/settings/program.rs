@@ -226,7 +226,7 @@ fn is_executable(word: &OsStr, host: &Host) -> bool {
 /// a shell script that would be run by python.
 ///
 /// # Errors
-/// If the program is one of them, unless the engine runs it directly.
+/// The program is a launcher or a shell script, unless the engine runs it directly.
 pub(super) fn refuse_unfit(
     program: &Sourced<Program>,
     engine: Engine,
@@ -291,7 +291,7 @@ fn launcher_of(program: &Program) -> Option<Nested> {
         (of(|scope| scope != PrefixScope::Shell), of(|scope| scope == PrefixScope::Rank));
     let program = match (rank.is_empty(), program.first()) {
         (true, _) | (_, None) => program,
-        // After another word it is not taken for a script.
+        // After another word the program is not taken for a script, so `python` is added.
         (false, Some(first)) => {
             let is_script = first == "-m" || first.as_bytes().ends_with(b".py");
             let python = is_script.then(|| OsString::from("python"));

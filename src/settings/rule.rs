@@ -1,4 +1,5 @@
-//! What a profile says of a job that works: the rules of `[[watch]]`, and the groups of patterns that give numbers.
+//! Expectations of a profile about a job that works: the rules of `[[watch]]`, and the groups of patterns that give
+//! numbers.
 
 use std::time::Duration;
 
@@ -27,9 +28,9 @@ pub const VALUE: &str = "value";
 pub struct Rule {
     pub id: String,
     pub expects: Expects,
-    /// None: what `--on-hang` says, which whoever starts the rules fills in.
+    /// None: the value of `--on-hang`, which the caller that starts the rules fills in.
     pub on: Option<OnBreach>,
-    /// What a breach means, in place of what was expected.
+    /// The text for a breach, in place of the expectation.
     pub text: Option<Text>,
     pub hint: Option<Text>,
 }
@@ -43,16 +44,16 @@ pub enum Expects {
         min: Option<f64>,
         max: Option<f64>,
     },
-    /// Not all GPUs of the job on this node are idle for so long.
+    /// The GPUs of the job on this node are never all idle for this long.
     BusyGpus(Duration),
 }
 
-/// When a line is to come.
+/// The time at which a line must come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Time {
-    /// Once, so long after the start of the rank at the latest.
+    /// Once, at the latest this long after the start of the rank.
     Within(Duration),
-    /// Again and again from the first one on, never so long apart.
+    /// Repeatedly from the first line on, with less than this between two lines.
     Every(Duration),
 }
 
@@ -66,13 +67,13 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Whether a line of this rank and stream may be one of them.
+    /// Whether a line of this rank and stream may be one of these lines.
     pub fn concern(&self, rank: GlobalRank, stream: Stream) -> bool {
         self.ranks.has(rank) && self.stream.is_none_or(|own| own == stream)
     }
 }
 
-/// Each of these ranks keeps the rule by itself.
+/// The ranks that keep a rule, each by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ranks {
     All,
@@ -91,7 +92,7 @@ impl Ranks {
     }
 }
 
-/// What a breach does to the job.
+/// The effect of a breach on the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnBreach {
     Report,
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_or_steps_of_a_total_tell_progress() {
+    fn percent_or_step_with_total_tells_progress() {
         for (pattern, tells) in [
             (r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)", true),
             (r"it (?P<step>\d+) of (?P<total>\d+)", true),

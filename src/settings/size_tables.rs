@@ -202,7 +202,7 @@ fn placeholder_name(document: Document<'_>, entry: Entry<'_>) -> Result<(), Refu
     Err(document.refuse_key(entry, "values of [[select]]", problem))
 }
 
-/// A name that only one of the two has.
+/// A name that only one of the two maps has.
 pub(super) fn unshared<'a>(
     one: &'a BTreeMap<String, String>,
     other: &'a BTreeMap<String, String>,

@@ -72,7 +72,7 @@ impl Allowed {
 /// Parses a value into the settings. None: the text is not allowed.
 type Put = fn(&mut Settings, &str, Source) -> Option<()>;
 
-/// How a setting's text is read.
+/// The way in which a setting's text is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Take {
     /// One value, from the strongest source only.

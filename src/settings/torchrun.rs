@@ -1,8 +1,8 @@
 //! Settings from torchrun's own variables, which platforms and images set.
 //!
-//! Takes the environment; gives the values that nothing of ours gives, and how the program is
-//! started. With a command that runs unchanged these variables stay for the torchrun in it, so
-//! they count nothing here.
+//! Takes the environment; gives the values that none of our own sources gives, and the way in which the
+//! program is started. A command that runs unchanged keeps these variables for the torchrun in it, so
+//! they have no effect here.
 
 use super::refuse::{quoted, usage};
 use crate::contract::Claim;
@@ -11,10 +11,10 @@ use linux::host::Host;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// How the first word of the command line is started.
+/// The way in which the first word of the command line is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum ProgramStart {
-    /// By what it is: a script, or a command.
+    /// By its kind: a script, or a command.
     #[default]
     Guessed,
     /// PET_MODULE
@@ -40,7 +40,7 @@ pub(super) fn setting(host: &Host, name: &str) -> Option<Claim> {
 }
 
 /// # Errors
-/// Both are set, or one is no number: torchrun ends with an error as well.
+/// Both variables are set, or one is no number: torchrun ends with an error as well.
 pub(super) fn program_start(host: &Host) -> Result<ProgramStart, Refusal> {
     let is_on = |variable: &str| -> Result<bool, Refusal> {
         let option = TorchrunOption::of(variable);
@@ -59,7 +59,7 @@ pub(super) fn program_start(host: &Host) -> Result<ProgramStart, Refusal> {
         })?;
         Ok(number != 0)
     };
-    // As in torchrun it comes before the other two, and means an ordinary script.
+    // As in torchrun, PET_RUN_PATH comes before the other two and means an ordinary script.
     if is_on("PET_RUN_PATH")? {
         return Ok(ProgramStart::Guessed);
     }

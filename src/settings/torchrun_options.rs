@@ -1,5 +1,5 @@
-//! The table of torchrun's options, each of which it also takes from a PET_ variable, and what
-//! becomes of such a variable here.
+//! The table of torchrun's options, each of which torchrun also takes from a PET_ variable, and the use of
+//! such a variable here.
 //!
 //! Data only. Platforms set these variables (PyTorchJob's `elasticPolicy.maxRestarts` is
 //! PET_MAX_RESTARTS), and none reaches the engine: torchrun would take each as the default of its
@@ -8,29 +8,29 @@
 
 use text::lang::Text;
 
-/// What becomes of an option that a PET_ variable gives.
+/// The use of an option that a PET_ variable gives.
 #[derive(Debug, Clone, Copy)]
 pub enum Becomes {
-    /// A platform contract reads it.
+    /// A platform contract reads the option.
     Claim,
-    /// It counts as this setting of ours where nothing of ours gives that.
+    /// The option counts as this setting if none of our own sources gives the setting.
     Setting(&'static str),
-    /// It says how the program is started.
+    /// The option says how the program is started.
     Start,
-    /// The engine torchrun gets it.
+    /// The engine torchrun gets the option.
     Passed,
-    /// The same, where the nodes meet through c10d.
+    /// The engine torchrun gets the option if the nodes meet through c10d.
     PassedWithC10d,
-    /// Nothing is lost without it: why.
+    /// The job does not need the option, for this reason (English, Chinese).
     Needless(&'static str, &'static str),
-    /// The job may count on it: what to do instead.
+    /// The job may count on the option; the text names the alternative (English, Chinese).
     Lost(&'static str, &'static str),
 }
 
 /// One option.
 #[derive(Debug)]
 pub struct TorchrunOption {
-    /// With hyphens, without the leading ones.
+    /// With hyphens, without the leading two.
     pub name: &'static str,
     pub becomes: Becomes,
 }
@@ -44,7 +44,7 @@ const OUTPUT: Becomes = Needless(
 
 macro_rules! options {
     ($($name:literal => $becomes:expr),+ $(,)?) => {
-        /// Those that have a variable: `--numa-binding`, `--logs-specs` and `--print-completion`
+        /// The options that have a variable. `--numa-binding`, `--logs-specs` and `--print-completion`
         /// have none.
         pub const OPTIONS: &[TorchrunOption] =
             &[$(TorchrunOption { name: $name, becomes: $becomes }),+];
@@ -121,7 +121,7 @@ impl TorchrunOption {
 }
 
 impl Becomes {
-    /// Why it is not used, or what replaces it.
+    /// The reason why the option is not used, or its replacement.
     pub fn because(self) -> Option<Text> {
         match self {
             Needless(en, zh) | Lost(en, zh) => Some(Text::new(en, zh)),

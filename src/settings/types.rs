@@ -18,7 +18,7 @@ use text::lang::Lang;
 pub use text::style::Color;
 use verdict::{Id, Severity, Warning};
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// `--nnodes`
@@ -60,7 +60,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sourced<T> {
     pub value: T,
@@ -125,13 +125,13 @@ pub struct Settings {
     pub console: Sourced<ConsoleMode>,
     pub console_prefix: Sourced<ConsolePrefix>,
     pub color: Sourced<Color>,
-    /// Also the details of a plan and of a start.
+    /// Whether the details of a plan and of a start are shown as well.
     pub verbose: bool,
     /// Bytes kept per rank (stdout and stderr together) on disk.
     pub log_cap_rank: Sourced<u64>,
     /// Bytes kept per node on disk.
     pub log_cap_node: Sourced<u64>,
-    /// Which ended runs stay in the log folder.
+    /// The limits within which ended runs stay in the log folder.
     pub log_keep: Sourced<LogKeep>,
 
     pub stale: Sourced<StaleMode>,
@@ -142,9 +142,9 @@ pub struct Settings {
     /// terminationGracePeriodSeconds, or below 30 s if the container does not know it.
     pub grace: Sourced<Duration>,
     pub max_restarts: Sourced<u32>,
-    /// Ids of causes after which an attempt follows whatever they are, weakest source first.
+    /// Ids of causes after which another attempt always follows, weakest source first.
     pub retry_on: Vec<Sourced<String>>,
-    /// Ids of causes after which none follows.
+    /// Ids of causes after which no attempt follows.
     pub no_retry_on: Vec<Sourced<String>>,
     pub probe: Sourced<ProbeMode>,
     pub rdma: Sourced<Rdma>,
@@ -154,15 +154,15 @@ pub struct Settings {
     pub exit_codes: BTreeMap<i32, i32>,
     /// Further rows of the catalogue of failures.
     pub diagnose: Vec<Sourced<Row>>,
-    /// What is expected of the job while it runs.
+    /// Expectations about the running job.
     pub watch: Vec<Sourced<Rule>>,
     /// The platform that the profile describes.
     pub platform: Option<Sourced<&'static Platform>>,
     pub interactive: bool,
     pub termination_log: Option<Sourced<PathBuf>>,
-    /// What is posted to a TrainJob of Kubeflow.
+    /// The lines whose progress is posted to a TrainJob of Kubeflow.
     pub progress: Sourced<TellsProgress>,
-    /// Where metrics are served.
+    /// The address on which metrics are served.
     pub http: Option<Sourced<SocketAddr>>,
     pub host_root: Option<PathBuf>,
     /// Time limit for each source of facts; None: the limits of a launch.
@@ -172,7 +172,8 @@ pub struct Settings {
     pub inject: Sourced<Inject>,
     /// Whether the ranks of a node are forked from one interpreter.
     pub warm: Sourced<Warm>,
-    /// What that interpreter imports beside what the program's text tells, weakest source first.
+    /// Modules to add to the imports of that interpreter, or to leave out, weakest source first. The
+    /// program's text tells the other imports.
     pub warm_modules: Vec<WarmModule>,
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
@@ -198,7 +199,7 @@ pub struct Repeated {
     pub value: String,
 }
 
-/// What WORLD_SIZE without other evidence counts.
+/// The unit that WORLD_SIZE counts without other evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorldSizeCounts {
@@ -227,7 +228,7 @@ pub enum Device {
     Cpu,
 }
 
-/// How the parallel sizes of a codebase relate to the world size.
+/// The relation of a codebase's parallel sizes to the world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayoutRule {
@@ -293,7 +294,7 @@ pub struct ArgumentsIf {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConditionalArguments {
     pub rows: Vec<ArgumentsIf>,
-    /// How many of [`Program::args`] come before them: the profile's own.
+    /// Number of [`Program::args`] before these arguments: the profile's own.
     pub at: usize,
 }
 
@@ -368,7 +369,7 @@ pub enum MusterMode {
     Required,
 }
 
-/// How the embedded probe is executed.
+/// The way in which the embedded probe is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeMode {
@@ -380,7 +381,7 @@ pub enum ProbeMode {
     Off,
 }
 
-/// What is put into the ranks' Python beside their program.
+/// Code that is put into the ranks' Python beside their program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Inject {
@@ -394,9 +395,9 @@ pub enum Inject {
 #[serde(rename_all = "lowercase")]
 pub enum Warm {
     Off,
-    /// Where that is safe.
+    /// If that is safe.
     Auto,
-    /// The launch is refused where it is not.
+    /// The launch is refused if that is not safe.
     Required,
 }
 
@@ -408,34 +409,33 @@ pub struct WarmModule {
     pub is_imported: bool,
 }
 
-/// Which runs stay in the log folder: those within all of these limits, the newest first. None: no
-/// limit.
+/// The runs that stay in the log folder: the newest runs within all of these limits. None: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogKeep {
-    /// How many, the one that begins included.
+    /// Number of runs, including the run that begins.
     pub runs: Option<u32>,
-    /// Since their end.
+    /// Time since the end of a run.
     pub age: Option<Duration>,
-    /// Of all of them.
+    /// Bytes of all runs together.
     pub bytes: Option<u64>,
 }
 
-/// Which lines of rank 0 tell how far the job is.
+/// The lines of rank 0 that tell how far the job is.
 #[derive(Debug, Clone)]
 pub enum TellsProgress {
     /// Progress bars without a title, and `step 3/100`.
     Auto,
-    /// None, so that nothing is posted.
+    /// No line, so nothing is posted.
     Off,
-    /// Those with the groups `step` and `total`, or `percent`.
+    /// Lines that match this pattern, which has the groups `step` and `total`, or `percent`.
     Lines(regex::bytes::Regex),
 }
 
-/// What is done with a job that stands still.
+/// The reaction to a job that stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnHang {
-    /// It is reported, and goes on.
+    /// The job is reported, and goes on.
     Report,
     /// All nodes end with code 91, without another attempt.
     End,
@@ -443,7 +443,7 @@ pub enum OnHang {
     Restart,
 }
 
-/// Which CPUs a rank may run on.
+/// The CPUs that a rank may run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bind {
@@ -461,7 +461,7 @@ pub enum Rdma {
     Off,
 }
 
-/// What `ranklaunch wait` waits for.
+/// The address that `ranklaunch wait` waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitFor {
     pub lang: Lang,
@@ -476,7 +476,7 @@ pub struct Assumed {
     /// 1 to 1024.
     pub gpus: u32,
     pub name: Option<String>,
-    /// Bytes of each.
+    /// Bytes of each GPU.
     pub memory: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn positive(text: &str) -> Option<u32> {
     whole(text).filter(|n| *n > 0)
 }
 
-/// A number of nodes; torchrun's `2:2` is one too.
+/// A number of nodes, also as torchrun's range of one number, `2:2`.
 pub(super) fn nodes(text: &str) -> Option<u32> {
     let number = text.split_once(':').filter(|(least, most)| least == most);
     positive(number.map_or(text, |(least, _)| least))

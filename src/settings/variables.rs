@@ -9,7 +9,7 @@ use linux::host::Host;
 use text::nearest::nearest;
 use verdict::Warning;
 
-/// Variables that are no settings: those of our own processes, and those that other rooms read.
+/// Variables that are not settings: those of our own processes, and those that other rooms read.
 const OUR_OWN: &[&str] = &[
     "RANKLAUNCH_SECRET",
     "RANKLAUNCH_SECRET_FILE",
@@ -62,7 +62,7 @@ impl OwnVariables {
 
 /// For a Service called `ranklaunch…` the kubelet sets variables such as RANKLAUNCH_SERVICE_HOST
 /// and RANKLAUNCH_PORT_29500_TCP_ADDR, and RANKLAUNCH_PORT=tcp://10.0.0.1:29500. A port without a
-/// protocol is a setting, and a misspelt one is told of.
+/// protocol is a setting, and a misspelt setting gets a warning.
 fn is_service_link(name: &str, value: &OsStr) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

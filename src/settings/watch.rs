@@ -35,7 +35,7 @@ pub(super) const KEYS: &[&str] = &[
 pub(super) const STREAMS: &[(&str, Option<Stream>)] =
     &[("both", None), ("out", Some(Stream::Out)), ("err", Some(Stream::Err))];
 
-/// What a row says, before it is known whether it fits together.
+/// The values of a row, before it is known whether they fit together.
 #[derive(Default)]
 struct Said {
     id: Option<String>,
@@ -93,7 +93,7 @@ fn without(key: &str) -> (Text, Text) {
 }
 
 impl Said {
-    /// What the row expects, or why nobody knows.
+    /// The expectation of the row, or the problem and its remedy.
     fn expects(self) -> Result<Expects, (Text, Text)> {
         let Said { line, stream, ranks, within, every, finite, min, max, gpus_idle, .. } = self;
         let is_number = finite || min.is_some() || max.is_some();
@@ -154,7 +154,7 @@ impl Said {
                 text!("swap them", "请交换两者"),
             ));
         }
-        // One rank usually prints for all; a number is wrong whoever prints it.
+        // One rank usually prints for all; a wrong number is wrong on any rank.
         let usual = if is_number { Ranks::All } else { Ranks::Of(vec![(0, 0)]) };
         let lines = Lines { pattern, stream: stream.flatten(), ranks: ranks.unwrap_or(usual) };
         Ok(match (within, every) {

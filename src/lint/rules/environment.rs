@@ -15,7 +15,7 @@ use text::lang::Text;
 use text::text;
 use verdict::Id;
 
-/// Literal variables of a container: its own, and what its script exports.
+/// Literal variables of a container: its own, and those that its script exports.
 fn literals<'b>(container: &'b Container<'_>) -> impl Iterator<Item = (&'b str, &'b str, usize)> {
     let own = container.env.iter().filter_map(|(name, variable)| {
         Some((name.as_str(), variable.value.as_deref()?, variable.line))
@@ -285,8 +285,8 @@ fn is_filled_in(node: &Node) -> bool {
 const OF_IMAGES: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "HOME"];
 
-/// Kubernetes replaces `$(NAME)` in a value; `$NAME` and `${NAME}` stay as they are. Of other names
-/// a template tool may fill them in before the manifest is applied.
+/// Kubernetes replaces `$(NAME)` in a value; `$NAME` and `${NAME}` stay as they are. A template tool may
+/// fill in unknown names before the manifest is applied.
 pub(super) fn literal(scene: &Scene<'_, '_>, findings: &mut Findings) {
     literal_in_command(scene, findings);
     for (group, container) in containers(scene) {

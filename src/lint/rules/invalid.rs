@@ -116,7 +116,7 @@ pub(super) fn image(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Why a text is no reference to an image (distribution/reference).
+/// The reason why a text is no reference to an image (distribution/reference).
 fn flaw(name: &str) -> Option<Text> {
     const PLACEHOLDERS: &[&str] = &[
         "your-registry",

@@ -28,7 +28,7 @@ fn is_indexed(spec: &Node) -> bool {
     spec.get("completionMode").and_then(Node::text) == Some("Indexed")
 }
 
-/// The pods of these kinds are replicas: none of them is told which it is.
+/// The pods of these kinds are replicas, and no pod is told its number.
 fn replicas_without_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let kind = scene.job.kind.kind;
     if scene.job.kind.group != "apps/" {

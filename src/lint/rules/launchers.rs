@@ -22,7 +22,7 @@ pub(super) fn no_launcher(scene: &Scene<'_, '_>, findings: &mut Findings) {
         };
         let started = &place.container.started;
         let others = started.launches.iter().any(|launch| launch.launcher != Launcher::Python);
-        // Of several scripts only the last one is the job.
+        // If there are several scripts, only the last one is the job.
         let mut later = launch_sites.iter().skip(index + 1);
         let is_last = !later.any(|other| std::ptr::eq(other.container, place.container));
         let is_unread = started.serves || !started.unread.is_empty();
@@ -92,7 +92,7 @@ pub(super) fn refused(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Ray stops its entry points itself, not the kubelet.
+/// Ray's entry points are left out, since Ray stops them and not the kubelet.
 pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
         for line in &container.started.behind_shell {
@@ -111,7 +111,7 @@ pub(super) fn behind_shell(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Lists what was not checked, so that no finding means that it was checked.
+/// Lists everything that was not checked, so that the lack of findings does not look like a check.
 pub(super) fn unread(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let hint = || {
         text!(
@@ -219,7 +219,7 @@ fn unrendered(group: &Group<'_>, findings: &mut Findings) {
     }
 }
 
-/// The container requests GPUs, but what uses them is unknown.
+/// Whether the container requests GPUs, but starts programs that cannot be seen.
 fn starts_unseen(scene: &Scene<'_, '_>, container: &Container<'_>) -> bool {
     let started = &container.started;
     let ours = container.env.keys().any(|name| name == "RANKLAUNCH_PROFILE");

@@ -34,7 +34,7 @@ pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Pods that are alone by ranklaunch's own flag, and do not tell their script which of them it is.
+/// Pods that are alone by ranklaunch's own flag, and do not tell their script the number of the pod.
 fn array(scene: &Scene<'_, '_>, findings: &mut Findings) {
     if !scene.job.is_array() {
         return;
@@ -60,7 +60,7 @@ fn array(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 pub(super) fn count(scene: &Scene<'_, '_>, findings: &mut Findings) {
     let Some(pods) = scene.job.nodes() else { return };
-    // Pods without containers have a rule of their own, and how many there should be is not known.
+    // Pods without containers have a rule of their own, and their right number is not known.
     if !scene.job.is_one_job() || scene.job.groups.iter().any(Group::is_empty) {
         return;
     }
@@ -230,7 +230,7 @@ fn same_rank(scene: &Scene<'_, '_>, findings: &mut Findings) {
         } else if place.group.replicas == Some(1) {
             word.text().parse::<u64>().ok().map(|rank| rank..rank.saturating_add(1))
         } else {
-            // Several pods of one template have it: that is a finding of its own.
+            // Several pods of one template have the rank: that is a finding of its own.
             None
         };
         taken.extend(ranks.map(|ranks| (ranks, place.group, word.line)));

@@ -1,5 +1,5 @@
 //! The rule about values that the API server rejects: of another type, outside of their range, or
-//! without what they refer to.
+//! without the object that they refer to.
 
 use std::collections::BTreeSet;
 

@@ -89,7 +89,7 @@ pub(super) fn per_node(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Sta
                 _ => StatedSize::Open,
             }
         }
-        // It reads PET_NPROC_PER_NODE as torchrun does.
+        // ranklaunch reads PET_NPROC_PER_NODE as torchrun does.
         Launcher::Ranklaunch if job.kind.gives_pet => job
             .operator_nproc()
             .and_then(|node| Some(StatedSize::Known(node.text()?.parse().ok()?, node.line)))
@@ -124,7 +124,7 @@ pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) ->
     }
 }
 
-/// Nodes of the launch: given, else those of the job.
+/// Nodes of the launch: the given number, else the nodes of the job.
 pub(super) fn nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
     match stated_nodes(scene, place) {
         StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => scene

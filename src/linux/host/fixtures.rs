@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Host;
 
 impl Host {
-    /// A node with these files, each a path below `/` and its text, and no variables. It is there
+    /// A node with these files, each a path below `/` and its text, and no variables. The node exists
     /// as long as the folder.
     pub fn of_files(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("a folder");

@@ -21,13 +21,13 @@ use text::mask::{mask_args, mask_file, mask_value};
 /// such folder.
 pub(super) const ANSWERS: &str = "/run/ranklaunch";
 
-/// What is known about a path.
+/// The recorded state of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Folder,
     /// The target as in the link.
     Link(PathBuf),
-    /// Content None: it only exists.
+    /// Content None: only the existence of the file is recorded.
     File {
         content: Option<Vec<u8>>,
         executable: bool,
@@ -117,7 +117,7 @@ impl Recorder {
     /// Writes everything below `folder`, which is created.
     ///
     /// # Errors
-    /// With the path that could not be written.
+    /// The error names the path that could not be written.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         let place = |path: &Path| folder.join(path.strip_prefix("/").unwrap_or(path));
@@ -125,7 +125,7 @@ impl Recorder {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         };
         fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
-        // In path order, so that a folder comes before what is in it.
+        // In path order, so that a folder comes before its contents.
         for (path, entry) in &entries {
             let to = place(path);
             let written = match entry {
@@ -165,8 +165,8 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
 }
 
-/// Without the secrets of command lines and environments, and without the other users of this
-/// machine.
+/// The bytes without the secrets of command lines and environments, and without the other users of
+/// this machine.
 fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
     let in_proc = path.starts_with("/proc");
     let name = path.file_name().map(OsStr::as_bytes);
@@ -202,7 +202,7 @@ fn masked(path: &Path, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// `NAME=value` as it may be stored.
+/// `NAME=value` in the form that may be stored.
 fn masked_variable(entry: &OsStr) -> OsString {
     let mut halves = entry.as_bytes().splitn(2, |byte| *byte == b'=');
     let (Some(name), Some(value)) = (halves.next(), halves.next()) else {
@@ -218,7 +218,7 @@ mod tests {
     use crate::host::Host;
 
     #[test]
-    fn what_was_read_is_replayed_with_its_links() {
+    fn recorded_reads_are_replayed_with_their_links() {
         let node = tempfile::tempdir().expect("a folder");
         let node = node.path();
         let device = node.join("sys/devices/pci0000:00/0000:18:00.0");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_neighbours_are_left_out() {
+    fn secrets_and_other_users_are_left_out() {
         for (path, text, kept) in [
             ("/proc/7/cmdline", "python\0x.py\0--token\0abc\0", "python\0x.py\0--token\0***\0"),
             ("/proc/self/environ", "HF_TOKEN=abc\0HOME=/x\0", "HF_TOKEN=***\0HOME=/x\0"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
 
-/// The clocks at one moment. In which of them a pause of this process is seen depends on what paused:
+/// The clocks at one moment. The cause of a pause of this process decides which of them show the pause:
 ///
 /// | | steady | since boot | wall |
 /// |---|---|---|---|
@@ -13,7 +13,7 @@ use nix::libc;
 /// | the machine, suspended | | seen | seen |
 /// | a VM whose clocks its host sets back (kvm-clock after `cont`) | | | once the time is set |
 ///
-/// A wall clock that is set forward looks like the last one.
+/// A wall clock that is set forward looks like the last row.
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
     /// CLOCK_MONOTONIC.
@@ -29,8 +29,8 @@ impl Clocks {
         Clocks { steady: Instant::now(), since_boot: since_boot(), wall: SystemTime::now() }
     }
 
-    /// What passed since `before` without the steady clock, or may have: the wall clock may also
-    /// have been set forward.
+    /// Time since `before` that the steady clock did not count. It may be too long: the wall clock may
+    /// also have been set forward.
     pub fn unseen_since(&self, before: &Clocks) -> Duration {
         let told = self.wall.duration_since(before.wall).unwrap_or_default();
         let all = told.max(self.since_boot.saturating_sub(before.since_boot));

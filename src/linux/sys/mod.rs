@@ -1,6 +1,6 @@
 //! System calls: the only module with `unsafe`, and the types of kernel objects for all others.
 //!
-//! Which library makes a call:
+//! The library that makes a call:
 //! - rustix, by default: descriptors, processes, pidfd, poll, sockets with their options and
 //!   ancillary data, the size of a terminal, resource limits.
 //! - nix, only for what rustix cannot do: signal sets, dispositions and signalfd ([`signals`],

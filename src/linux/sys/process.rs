@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::unistd::ForkResult;
 use rustix::process::getpid;
 
-/// Which side of a fork this is.
+/// The side of a fork on which the caller is.
 #[derive(Debug)]
 pub enum Fork {
     Parent { child: i32 },

@@ -44,7 +44,7 @@ pub fn give_group(child: i32) {
     let _ = setpgid(Pid::from_raw(child), Pid::from_raw(child));
 }
 
-/// Puts this process into a session of its own; usable there too.
+/// Puts this process into a session of its own; usable in [`in_child`](super::in_child), too.
 pub fn new_session() -> io::Result<()> {
     Ok(setsid().map(drop)?)
 }

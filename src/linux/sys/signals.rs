@@ -139,7 +139,7 @@ pub fn stop_by(signal: Signal) {
 pub fn ignore_all() {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     for signal in Named::iterator() {
-        // The synchronous ones stay fatal, since an ignored fault would loop.
+        // The synchronous signals stay fatal, since an ignored fault would loop.
         if matches!(
             signal,
             Named::SIGKILL

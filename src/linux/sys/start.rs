@@ -108,7 +108,7 @@ fn become_streams(streams: &[OwnedFd; 3]) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes now what exec would close.
+/// Closes now the descriptors that exec would close.
 fn close_ours(open: &[RawFd], but: RawFd) {
     for fd in open.iter().filter(|fd| **fd > libc::STDERR_FILENO && **fd != but) {
         // SAFETY: plain system calls; nothing of this process uses the number any more.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_as_a_shell_finds_it() {
+    fn program_is_found_like_in_a_shell() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text, mode) in
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_executed_yet_holds_nothing_of_ours() {
+    fn child_before_exec_holds_none_of_our_descriptors() {
         let ours = std::fs::File::open("/dev/null").expect("a file");
         let number = ours.as_raw_fd();
         // SAFETY: a plain system call.

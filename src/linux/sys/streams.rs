@@ -36,7 +36,7 @@ pub(super) fn fill_missing() {
     }
 }
 
-/// The numbers of the open descriptors; without /proc those that may be open.
+/// The numbers of the open descriptors; without /proc, all numbers that may be open.
 pub(super) fn open_descriptors() -> Vec<RawFd> {
     std::fs::read_dir("/proc/self/fd").map_or_else(
         |_| (3..WITHOUT_PROC).collect(),
@@ -47,7 +47,7 @@ pub(super) fn open_descriptors() -> Vec<RawFd> {
     )
 }
 
-/// The descriptors above the standard streams that a program would have which this process executes.
+/// The descriptors above the standard streams that a program would inherit if this process executed it.
 pub fn inherited_descriptors() -> Vec<RawFd> {
     let is_kept = |fd: &RawFd| {
         // SAFETY: a plain system call on a number.
@@ -99,7 +99,7 @@ pub fn replace_copies(streams: &[BorrowedFd<'_>], with: BorrowedFd<'_>) {
     let of: Vec<_> = streams.iter().filter_map(|fd| identity(fd.as_raw_fd())).collect();
     for fd in open_descriptors().into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
         if identity(fd).is_some_and(|file| of.contains(&file)) {
-            // SAFETY: dup3 replaces what an open number leads to; its owner keeps the number.
+            // SAFETY: dup3 replaces the file behind an open number; its owner keeps the number.
             unsafe { libc::dup3(with.as_raw_fd(), fd, libc::O_CLOEXEC) };
         }
     }

@@ -191,7 +191,7 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
     let inside = |node: u32| -> Vec<usize> {
         idle.iter().copied().filter(|gpu| numa(gpu) == Some(node)).collect()
     };
-    // Of NUMA nodes with enough idle GPUs, the one with the most GPUs near a rail.
+    // The NUMA node with the most GPUs near a rail, among those with enough idle GPUs.
     let node =
         nodes.iter().copied().filter(|node| inside(*node).len() >= nproc).min_by_key(|node| {
             (
@@ -256,8 +256,8 @@ fn busy(facts: &GpuFacts, selected: &[usize], notes: &mut Notes) {
     );
 }
 
-/// The processes that NVML names as users of the memory. With current drivers its pids are those
-/// of our pid namespace, with old ones those of the host, and 0 if hidden.
+/// The processes that NVML names as users of the memory. Their pids are of our pid namespace with current
+/// drivers, of the host with old drivers, and 0 if hidden.
 fn holders<'a>(listed: Option<impl Iterator<Item = &'a GpuProcess>>) -> Text {
     let Some(listed) = listed else { return Text::same("") };
     let mut pids: Vec<u32> = listed.map(|process| process.pid).collect();

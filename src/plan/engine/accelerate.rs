@@ -47,8 +47,9 @@ pub fn check(config: &AccelerateConfig, world: u32, has_mode: bool, notes: &mut 
     }
 }
 
-/// Says what accelerate does not do on CPUs: with ACCELERATE_USE_CPU, without which each rank would be
-/// a world of its own, its state is MULTI_CPU whatever the mode is (`AcceleratorState` in state.py).
+/// Warns of a mode that accelerate does not use on CPUs. Its state is MULTI_CPU with ACCELERATE_USE_CPU,
+/// whatever the mode is (`AcceleratorState` in state.py); without that variable each rank would be a
+/// world of its own.
 pub(crate) fn check_on_cpus(
     config: Option<&AccelerateConfig>,
     engine_args: &[String],
@@ -98,7 +99,7 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     // accelerate reads its default file if none is named.
     let default = plan.accelerate.as_ref().filter(|config| !config.given);
     let has_config = given(&["--config_file"]) || default.is_some();
-    // Without these and without a configuration accelerate prints advice instead of using
+    // Without these flags and without a configuration accelerate prints advice instead of using
     // defaults.
     if !has_config && !given(&["--mixed_precision"]) {
         line.value("mixed-precision", "no");
@@ -106,7 +107,7 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     if !has_config && !given(&["--dynamo_backend"]) {
         line.value("dynamo-backend", "no");
     }
-    // Otherwise it guesses the mode from the GPUs of this node. The mode of a configuration file
+    // Without a mode accelerate guesses it from the GPUs of this node. The mode of a configuration file
     // (DeepSpeed, FSDP) is read only without a mode flag.
     let single = default.is_some_and(AccelerateConfig::starts_one_process);
     if plan.world_size > 1 && (!has_config || single) && !names_a_mode(&plan.engine_args) {
@@ -116,11 +117,11 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
             line.value("gpu-ids", "all");
         }
     }
-    // By default its DeepSpeed mode on several machines uses pdsh over ssh.
+    // By default accelerate's DeepSpeed mode on several machines uses pdsh over ssh.
     if m.nnodes > 1 && !given(&["--deepspeed_multinode_launcher"]) {
         line.value("deepspeed-multinode-launcher", "standard");
     }
-    // Since accelerate 1.0.
+    // The flag exists since accelerate 1.0.
     if let Some(folder) = options.log_dir.as_ref().filter(|_| plan.knows("log-dir", true)) {
         line.value("log-dir", folder);
     }

@@ -13,7 +13,7 @@ pub(super) fn line(plan: &Plan) -> Line {
     line.value("node-rank", m.node_rank.to_string());
     line.value("master-addr", &m.master_addr);
     line.value("master-port", m.master_port.to_string());
-    // It would put --local_rank between the shim and its role; LOCAL_RANK is set anyway.
+    // DeepSpeed would put --local_rank between the shim and its role; LOCAL_RANK is set anyway.
     line.switch("no-local-rank");
     line
 }

@@ -1,7 +1,7 @@
 //! Finds the flags that the installed engine does not know, before it is started.
 //!
 //! Takes the plan; gives a finding for our own flags and one for the user's. Without the engine's
-//! source nothing is known, and nothing is said.
+//! source there is no finding.
 
 use super::engine_line;
 use super::line::EngineOptions;

@@ -12,7 +12,7 @@ use text::version::Version;
 pub struct EngineOptions {
     /// The engine's own local, temporary log folder.
     pub log_dir: Option<PathBuf>,
-    /// How long an engine that fails by itself waits after TERM before it kills its ranks.
+    /// Time for which an engine that fails by itself waits after TERM before it kills its ranks.
     pub shutdown_timeout: Option<Duration>,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn python(plan: &Plan) -> OsString {
     plan.python.as_ref().map_or_else(|| "python3".into(), |path| path.into())
 }
 
-/// How an engine spells its flags.
+/// The spelling of an engine's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     Hyphens,

@@ -2,8 +2,8 @@
 //!
 //! Takes a [`Plan`], finished or not; gives the command line that a user could paste ([`argv`])
 //! and the one that is executed, with the rank shim between engine and program ([`exec_argv`]).
-//! Passes no optional flag that the installed engine does not know, and says which of the others
-//! it does not know ([`check_flags`]). Arguments stay separate, so nothing is
+//! Passes no optional flag that the installed engine does not know, and reports the other flags
+//! that the engine does not know ([`check_flags`]). Arguments stay separate, so nothing is
 //! quoted.
 
 pub mod accelerate;

@@ -41,7 +41,7 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
         line.value("master-addr", &m.master_addr);
         line.value("master-port", m.master_port.to_string());
     }
-    // Else all nodes start again together, which is not torchrun's to decide.
+    // If the job is not elastic, all nodes start again together, which torchrun must not decide.
     line.value("max-restarts", plan.engine_restarts.to_string());
     for (name, value) in &plan.torchrun {
         match TorchrunOption::named(name).map(|option| (option.becomes, option.is_switch())) {
@@ -53,7 +53,7 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
     if let Some(folder) = &options.log_dir {
         line.value("log-dir", folder);
     }
-    // Since torch 2.15; older ones kill after a fixed 30 s.
+    // The flag exists since torch 2.15; older versions kill after a fixed 30 s.
     let since = torch_version(plan) >= Version::new(2, 15, 0);
     if let Some(timeout) =
         options.shutdown_timeout.filter(|_| plan.knows("shutdown-timeout", since))
@@ -64,7 +64,7 @@ pub(super) fn line(plan: &Plan, options: &EngineOptions) -> Line {
 }
 
 /// The `k=v` list. Without is_host every node guesses by its host name. An elastic job has no
-/// node rank, so the guess remains. What PET_RDZV_CONF states wins.
+/// node rank, so the guess remains. Values in PET_RDZV_CONF win.
 fn rendezvous_settings(plan: &Plan) -> String {
     let stated = plan.torchrun.get("rdzv-conf").map_or("", |stated| stated.trim());
     let keys: Vec<&str> =

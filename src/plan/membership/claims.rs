@@ -248,8 +248,8 @@ pub(super) fn tasks_here(found: &Evidence, position: Option<usize>) -> Option<u3
     count.filter(|count| *count > 0)
 }
 
-/// The rank of a task if tasks are numbered host by host in the order of the list: those of the hosts
-/// before `position`, and the task's place on its host. None if a number is missing.
+/// The rank of a task if tasks are numbered host by host in the order of the list: the number of tasks
+/// on the hosts before `position`, plus the task's place on its host. None if a number is missing.
 pub(super) fn rank_in_list(found: &Evidence, position: Option<usize>) -> Option<u32> {
     let place = found.beside.as_ref()?.value.trim().parse::<u32>().ok()?;
     let tasks = task_list(&found.claim.value);
@@ -294,7 +294,7 @@ pub(super) fn host_text(found: &Evidence) -> String {
     }
 }
 
-/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses; those of
+/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses. Addresses of
 /// IPv6 alone are in brackets, `tcp6://[fd00::1]:41897`.
 fn daemon_host(uri: &str) -> Option<&str> {
     let (_, address) = uri.split_once("://")?;
@@ -336,7 +336,7 @@ pub(super) fn is_name_of(short: &str, long: &str) -> bool {
         && long.strip_prefix(&short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Why `host` cannot be the name or address of a node; None if it can.
+/// The reason why `host` cannot be the name or address of a node; None if it can.
 pub(super) fn host_problem(host: &str) -> Option<Text> {
     if host.contains("://") {
         return Some(text!(
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_in_every_way_of_counting() {
+    fn rank_is_read_in_every_reading() {
         let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
         let table = [
             (Reading::Plain, "3", None, Some(3)),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_has_the_first_of_its_addresses() {
+    fn daemon_host_is_its_first_address() {
         for (uri, host) in [
             ("4206.0;tcp://10.0.0.1,172.17.0.1:41897", Some("10.0.0.1")),
             ("4206.0;tcp://10.0.0.1:41897;tcp6://[fd00::1]:41898", Some("10.0.0.1")),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_cannot_be_hosts() {
+    fn impossible_host_names_are_problems() {
         for bad in
             ["tcp://10.0.0.1:29500", "$(MASTER)", "${A}", "10.0.0.1:1", "a b", "", "-x", "a/b"]
         {

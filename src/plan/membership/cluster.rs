@@ -14,7 +14,7 @@ pub(super) fn hosts(text: &str) -> Vec<String> {
     ORDER.iter().flat_map(|kind| of(&spec, kind)).collect()
 }
 
-/// The position of this task among them.
+/// The position of this task among the [`hosts`].
 pub(super) fn position(text: &str) -> Option<usize> {
     let spec = parsed(text)?;
     let task = spec.get("task").unwrap_or(&spec);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_that_train_are_nodes_in_the_order_of_ranks() {
+    fn training_tasks_are_nodes_in_rank_order() {
         let spec = |kind: &str, index: &str| {
             format!(
                 r#"{{"cluster":{{"ps":["p:1"],"worker":["w0:2","w1:2"],"chief":["c:2"]}},"task":{{"type":"{kind}","index":{index}}}}}"#

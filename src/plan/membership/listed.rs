@@ -19,8 +19,8 @@ use super::claims::{is_loopback, is_name_of, refuse};
 /// Hosts and names of a message.
 const SHOWN: usize = 8;
 
-/// `settings` with the list in the fields that it gives. A value of its own that is not weaker than
-/// the list stays: `--node-rank` on a host that the list has by a name of another network.
+/// `settings` with the values of the list. A value that the settings give separately stays if it is not
+/// weaker than the list: `--node-rank` on a host whose name in the list is that of another network.
 pub(super) fn applied<'a>(
     settings: &'a Settings,
     contract: &Contract,
@@ -80,8 +80,8 @@ pub fn listed(settings: &Settings) -> Option<&Sourced<Vec<String>>> {
     (!is_alone).then_some(list)
 }
 
-/// The master that the settings give: `--master-addr`, or the first host of a stronger list or of
-/// one without such an address.
+/// The master that the settings give: `--master-addr`, or the first host of a list that is stronger or
+/// that has no `--master-addr` beside it.
 pub fn master(settings: &Settings) -> Option<Cow<'_, Sourced<String>>> {
     let given = settings.master_addr.as_ref();
     let list = listed(settings)
@@ -93,8 +93,8 @@ pub fn master(settings: &Settings) -> Option<Cow<'_, Sourced<String>>> {
     .or(given.map(Cow::Borrowed))
 }
 
-/// The hosts of the list whose addresses have to be known, since no text says which of them this
-/// node is.
+/// The hosts of the list whose addresses have to be known, since the names do not show which of them
+/// this node is.
 pub fn needs_addresses<'a>(settings: &'a Settings, own_names: &[String]) -> &'a [String] {
     match listed(settings) {
         Some(list) if place(&list.value, own_names).is_err() => &list.value,
@@ -102,10 +102,10 @@ pub fn needs_addresses<'a>(settings: &'a Settings, own_names: &[String]) -> &'a 
     }
 }
 
-/// Why no place was found.
+/// The reason why no place was found.
 #[derive(Debug, PartialEq, Eq)]
 enum NoPlace {
-    /// Such a name is every host itself.
+    /// A name by which every host means itself.
     Loopback(String),
     /// Own names, for the message.
     Absent(Vec<String>),
@@ -204,7 +204,7 @@ fn telling(own: &[String]) -> Vec<String> {
     names
 }
 
-/// `host0, host1`; of a long list its beginning and its length.
+/// `host0, host1`; for a long list its beginning and its length.
 pub(super) fn shown(hosts: &[String]) -> String {
     let count = hosts.len();
     match hosts.get(..SHOWN) {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_finds_its_place_by_what_is_its_own() {
+    fn host_finds_its_place_by_its_names() {
         for (hosts, own, expected) in [
             ("host0 host1", "host1 10.0.0.2", Some(1)),
             ("10.0.0.1 10.0.0.2", "host1 10.0.0.2", Some(1)),

@@ -57,8 +57,8 @@ pub(super) fn master(
         );
     }
     let mut claims = if alone { Vec::new() } else { claims::of(contract, Field::MasterPort) };
-    // The id of an outer platform, or beside nodes that are numbered by hand, may differ between
-    // the nodes.
+    // The job id of an outer platform may differ between the nodes. So may any id if the nodes are
+    // numbered by hand.
     let derives = |found: &Evidence| {
         found.reading != Reading::PortOfJob
             || (found.platform == contract.platform && nnodes.by != By::Setting)
@@ -74,7 +74,7 @@ pub(super) fn master(
     Ok(Master { addr, port })
 }
 
-/// Endpoint of an elastic job. `count`: the most nodes that it may have, and what says so.
+/// Endpoint of an elastic job. `count`: the largest number of nodes, and its source.
 pub(super) fn rendezvous(
     settings: &Settings,
     contract: &Contract,
@@ -336,7 +336,7 @@ mod tests {
     use settings::contract::Strength;
 
     #[test]
-    fn jobs_that_may_share_a_node_have_ports_of_their_own() {
+    fn jobs_on_one_node_get_different_ports() {
         let port = |id: &str, step: Option<&str>| {
             let claim = |value: &str| Claim { variable: "V".to_owned(), value: value.to_owned() };
             port_of_job(&Evidence {

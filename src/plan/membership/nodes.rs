@@ -131,8 +131,8 @@ fn by_platform(
     }
 }
 
-/// `torchrun --nnodes=1` in each pod of a job is a common mistake: as many jobs as pods, each of
-/// which computes the same.
+/// `torchrun --nnodes=1` in each pod of a job is a common mistake: it starts as many jobs as pods, and
+/// each job computes the same.
 fn warn_of_apart(
     settings: &Settings,
     contract: &Contract,
@@ -141,7 +141,7 @@ fn warn_of_apart(
 ) {
     let Some(stated) = settings.nnodes.as_ref().filter(|stated| stated.value == 1) else { return };
     let Ok(Some(platform)) = by_platform(settings, contract, each) else { return };
-    // WORLD_SIZE alone may count the processes of one node; a rank beyond the first does not.
+    // Without a rank above 0, WORLD_SIZE alone may count the processes of one node.
     let rank = claims::spoken(contract, Field::Rank).into_iter().next();
     let is_first = rank.is_none_or(|rank| rank.claim.value.trim() == "0");
     if platform.value == 1 || (platform.by == By::WorldSize && is_first) {
@@ -348,15 +348,15 @@ fn world_size(
 }
 
 /// RANK, and the rank of this node beside it. If they differ, RANK numbers processes, so WORLD_SIZE
-/// counts them. If they are equal, WORLD_SIZE may count either: the first process of a job has the
-/// same variables whether its nodes have one process or eight, and all ranks have to get one answer.
+/// counts processes. If they are equal, WORLD_SIZE may count processes or nodes: the first process of a job
+/// has the same variables whether its nodes have one process or eight, and all ranks have to get one answer.
 fn both_ranks(contract: &Contract) -> Option<(Evidence, Evidence)> {
     let rank = claims::spoken(contract, Field::Rank).into_iter().next()?;
     let tasks = claims::spoken(contract, Field::TasksPerNode);
     if tasks.iter().any(|of| of.reading != Reading::LocalIndex && claims::tasks(of) == 1) {
         return None;
     }
-    // Not every index is that of a node among all: JOB_COMPLETION_INDEX counts within its job.
+    // Not every index is that of a node among all nodes: JOB_COMPLETION_INDEX counts within its job.
     let of_nodes = |found: &Evidence| {
         matches!(found.claim.variable.as_str(), "NODE_RANK" | "GROUP_RANK" | "PET_NODE_RANK")
     };

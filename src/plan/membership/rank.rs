@@ -88,8 +88,8 @@ fn ranked(contract: &Contract, nnodes: &Known) -> Result<Option<(Known, Text)>, 
     Ok(Some((known, because)))
 }
 
-/// RANK beside a WORLD_SIZE that counts more than the nodes may be the rank of a process, of which those
-/// of the first ones are also ranks of nodes.
+/// If WORLD_SIZE is larger than the number of nodes, RANK may be the rank of a process. The ranks of the
+/// first processes are possible ranks of nodes as well.
 fn refuse_rank_of_process(
     contract: &Contract,
     nnodes: &Known,
@@ -100,7 +100,7 @@ fn refuse_rank_of_process(
     if nodes == 1 || nnodes.by == By::WorldSize || rank.field != Field::Rank {
         return Ok(());
     }
-    // The number of nodes of an elastic PyTorchJob may come of it.
+    // The number of nodes of an elastic PyTorchJob may come from WORLD_SIZE.
     let is_more = |world: &Evidence| {
         world.claim.to_string() != nnodes.source
             && claims::count(world).is_ok_and(|all| matches!(all, Count::Exact(all) if all > nodes))

@@ -1,7 +1,7 @@
 //! Evidence of other nodes or processes that does not tell the place of this one.
 //!
-//! Takes the contract of a job of which no setting and no variable says how many nodes it has; gives
-//! a refusal that says what was read and how to start it.
+//! Takes the contract of a job whose number of nodes no setting and no variable gives; gives
+//! a refusal that says what was read and how to start the job.
 
 use settings::contract::{Contract, Evidence, Field, Reading, UNKNOWN};
 use settings::hostlist;
@@ -12,9 +12,9 @@ use verdict::{Id, Refusal};
 use super::claims::{self, half_given};
 use super::listed;
 
-/// A scheduler shows that there are other nodes or processes, but not the place of this one: each
-/// would work alone, as rank 0, and write the same checkpoint. Its list of hosts may also be out of
-/// reach, as in a container.
+/// Refuses if a scheduler shows that there are other nodes or processes, but not the place of this one:
+/// each would work alone, as rank 0, and write the same checkpoint. The scheduler's list of hosts may also
+/// be out of reach, as in a container.
 pub(super) fn refuse(contract: &Contract) -> Result<(), Refusal> {
     let claims = claims::spoken(contract, Field::Several);
     let shown = claims.iter().find_map(|found| Some((shown(contract, found)?, found)));
@@ -35,12 +35,12 @@ pub(super) fn refuse(contract: &Contract) -> Result<(), Refusal> {
     ))
 }
 
-/// A list of hosts without a host, of a job whose size nothing else of its platform tells.
+/// Refuses a list of hosts without a host if nothing else of its platform gives the size of the job.
 fn refuse_unread(claims: &[Evidence]) -> Result<(), Refusal> {
     let is_one = |of: &Evidence| {
         claims.iter().any(|other| other.platform == of.platform && size(other) == Some(1))
     };
-    // A file of an unknown scheduler may be meant for another program: that of DeepSpeed need not exist.
+    // A file of an unknown scheduler may be meant for another program: DeepSpeed's host file need not exist.
     let unread = claims
         .iter()
         .find(|found| found.platform != UNKNOWN && size(found) == Some(0) && !is_one(found));
@@ -58,7 +58,7 @@ fn refuse_unread(claims: &[Evidence]) -> Result<(), Refusal> {
     ))
 }
 
-/// The number of nodes that a claim tells; None if it tells only that of processes, or a place.
+/// The number of nodes that a claim tells; None if it tells only a number of processes, or a place.
 fn size(found: &Evidence) -> Option<usize> {
     match found.reading {
         Reading::Count => found.claim.value.trim().parse().ok().filter(|count| *count > 0),
@@ -70,7 +70,7 @@ fn size(found: &Evidence) -> Option<usize> {
     }
 }
 
-/// What a claim of [`Field::Several`] shows; None if this node may well be the only one.
+/// The statement of a claim of [`Field::Several`]; None if this node may well be the only one.
 fn shown(contract: &Contract, found: &Evidence) -> Option<Text> {
     let number = || found.claim.value.trim().parse::<u32>().ok();
     let hosts = |list: &str| {

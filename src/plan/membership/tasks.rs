@@ -42,7 +42,7 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     let mut most: Option<(u32, Evidence)> = None;
     for found in claims::spoken(contract, Field::TasksPerNode) {
         let tasks = claims::tasks(&found).max(implied(settings, contract, &found)?);
-        // Of equal numbers the strongest claim.
+        // Of equal numbers the strongest claim stays.
         if tasks > most.as_ref().map_or(1, |(most, _)| *most) {
             most = Some((tasks, found));
         }
@@ -55,15 +55,15 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     }
 }
 
-/// Whether it is the first process of a node, whose index proves nothing.
+/// Whether the claim is that of the first process of a node, whose index proves nothing.
 fn first(found: &Evidence) -> bool {
     found.reading == Reading::LocalIndex && found.claim.value.trim() == "0"
 }
 
-/// The tasks of a node that LOCAL_RANK implies where nothing says how many there are, 2 if they are
-/// several. Of a process that is the first of its node the variables are the same whether its job
-/// has sixteen nodes with one process or two with eight, and all ranks have to get one answer: so what
-/// WORLD_SIZE alone says is no number of nodes here.
+/// The number of tasks on a node that LOCAL_RANK implies if nothing counts them: 1, or 2 for several.
+/// The first process of a node has the same variables whether its job has sixteen nodes with one process
+/// or two nodes with eight, and all ranks have to get one answer. So WORLD_SIZE alone gives no number of
+/// nodes here.
 fn implied(settings: &Settings, contract: &Contract, found: &Evidence) -> Result<u32, Refusal> {
     let tasks = claims::spoken(contract, Field::TasksPerNode);
     let is_counted = tasks.iter().any(|other| other.reading != Reading::LocalIndex);
@@ -91,7 +91,7 @@ fn world_beside(contract: &Contract, found: &Evidence) -> Option<Evidence> {
     worlds.find(|world| world.platform == found.platform)
 }
 
-/// The refusal of the first process of a node, as those beside it are refused by their index.
+/// The refusal of the first process of a node. The processes beside it are refused by their index.
 fn unnumbered(contract: &Contract, found: &Evidence) -> Refusal {
     let claim = &found.claim;
     let world = world_beside(contract, found).map_or_else(String::new, |one| one.claim.to_string());

@@ -1,4 +1,4 @@
-//! What became of each variable of the platform: used, or not and why.
+//! The use of each variable of the platform: used, or the reason why not.
 //!
 //! Takes the claims and the decisions; gives one line per claim, for `plan`. Decides nothing: a
 //! claim is used if a decision names it as its source.
@@ -57,7 +57,7 @@ pub fn weighed(contract: &Contract, decisions: &[Decision]) -> Vec<WeighedEviden
     claims.chain(unread).collect()
 }
 
-/// What a claim may decide.
+/// The decisions that a claim may make.
 fn decided_by(field: Field) -> &'static [&'static str] {
     match field {
         Field::Nnodes | Field::WorldSize | Field::Standalone | Field::Several => {

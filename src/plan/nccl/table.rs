@@ -3,7 +3,7 @@
 //! Add a row for another variable. Sources: nccl src/misc/{socket,param}.cc,
 //! src/transport/net_ib, docs/userguide/source/env.rst.
 
-/// When a row of the table applies to a value.
+/// The condition under which a row of the table applies to a value.
 pub(super) enum When {
     Always,
     NotEmpty,
@@ -25,11 +25,11 @@ pub(super) enum When {
     UnknownWord(&'static [&'static str]),
     /// A number outside of this range.
     Outside(std::ops::RangeInclusive<u32>),
-    /// It has a colon.
+    /// The value has a colon.
     Colon,
     /// A file that every rank of a node would write, since its name is the same for all.
     SharedFile,
-    /// It names a missing file, or a file in a missing folder.
+    /// The value names a missing file, or a file in a missing folder.
     NoSuchFile,
 }
 

@@ -49,7 +49,7 @@ fn torchrun_gets_a_static_rendezvous_and_our_shim() {
 }
 
 #[test]
-fn flags_that_the_installed_torch_does_not_know_are_not_passed() {
+fn flags_unknown_to_the_installed_torch_are_dropped() {
     let options = EngineOptions { log_dir: None, shutdown_timeout: Some(Duration::from_secs(20)) };
     // version, shutdown-timeout, hyphens
     let cases = [
@@ -211,7 +211,7 @@ fn modules_and_programs_are_started_as_such() {
 }
 
 #[test]
-fn a_missing_interpreter_or_program_is_refused() {
+fn missing_interpreter_or_program_is_refused() {
     let mut node = facts(1);
     node.python.interpreter = None;
     let refused = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);

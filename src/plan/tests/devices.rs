@@ -13,7 +13,7 @@ use super::network::networked;
 use super::{env, id_of, set};
 
 #[test]
-fn two_nodes_of_eight_gpus_run_five_ranks_each() {
+fn two_nodes_with_eight_gpus_run_five_ranks() {
     let settings = wan(&["--ulysses_size", "{ulysses_size}"], Some(40));
     let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
     assert_eq!((plan.nproc_per_node, plan.world_size, plan.layout.ulysses_size), (5, 10, 10));
@@ -32,7 +32,7 @@ fn all_gpus_need_no_variable_and_no_warning() {
 }
 
 #[test]
-fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
+fn gpu_subset_is_idle_and_near_each_other() {
     let of = |node: &node::observe::Facts| {
         let plan = planned(&settings(&[]), node, 1, &count(2)).expect("a plan");
         env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
@@ -54,9 +54,9 @@ fn a_subset_is_idle_near_and_of_the_users_own_tokens() {
     assert_eq!(of(&node).as_deref(), Some("GPU-3,GPU-1"));
 }
 
-/// CUDA would take indices for other GPUs.
+/// In this order CUDA would take indices for other GPUs.
 #[test]
-fn an_order_that_a_setting_gives_is_respected() {
+fn device_order_of_a_setting_is_respected() {
     let mut settings = settings(&[]);
     settings.env = vec![set("CUDA_DEVICE_ORDER", "FASTEST_FIRST", Source::Flag("--env".into()))];
     let plan = planned(&settings, &facts(8), 1, &count(2)).expect("a plan");
@@ -65,7 +65,7 @@ fn an_order_that_a_setting_gives_is_respected() {
 }
 
 #[test]
-fn gpus_of_a_setting_are_chosen_among() {
+fn gpu_choice_stays_within_the_setting() {
     let mut settings = settings(&[]);
     settings.env = vec![set("CUDA_VISIBLE_DEVICES", "5,6,7", Source::Flag("--env".into()))];
     let mut node = facts(8);
@@ -74,7 +74,7 @@ fn gpus_of_a_setting_are_chosen_among() {
         let plan = planned(&settings, node, 1, &count(count_of)).expect("a plan");
         env(&plan, "CUDA_VISIBLE_DEVICES").map(str::to_owned)
     };
-    // Its value was not known when the GPUs were counted.
+    // The value of the setting was not known when the GPUs were counted.
     assert_eq!(devices(&node, 2).as_deref(), Some("5,6,7"));
     node.gpus.cuda_visible_devices = Some("5,6,7".into());
     node.gpus.visible =
@@ -95,7 +95,7 @@ fn gpu_count_of_profile(variable: &str, value: &str) -> Evidence {
 }
 
 #[test]
-fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
+fn node_meant_for_gpus_never_becomes_cpu_worker() {
     let nothing = facts(0);
     let mut claimed = facts(0);
     claimed.gpus.requested_by = vec!["GPU_COUNT=8".into()];
@@ -120,7 +120,7 @@ fn a_node_that_was_meant_to_have_gpus_never_becomes_a_cpu_worker() {
 }
 
 #[test]
-fn without_evidence_the_ranks_are_cpu_workers() {
+fn ranks_without_gpu_evidence_are_cpu_workers() {
     let plan = planned(&settings(&[]), &facts(0), 1, &AskedNproc::Auto).expect("a plan");
     assert_eq!(plan.nproc_per_node, 1);
     assert!(warned(&plan, Id::GpuNone));
@@ -243,7 +243,7 @@ fn fewer_gpus_on_another_node_bind_all() {
 }
 
 #[test]
-fn a_least_number_of_processes_refuses_less() {
+fn fewer_processes_than_min_nproc_are_refused() {
     let mut settings = wan(&[], Some(40));
     settings.min_nproc = Some(flag(8, "--min-nproc"));
     let refused = planned(&settings, &facts(8), 2, &AskedNproc::Auto);

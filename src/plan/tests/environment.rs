@@ -41,7 +41,7 @@ fn nothing_that_is_set_is_replaced_silently() {
     assert_eq!(plain.as_ref().ok().and_then(|p| env(p, "OMP_NUM_THREADS")), Some("4"));
 }
 
-/// As `conda env config vars set` stores them.
+/// The variables are those that `conda env config vars set` stores.
 #[test]
 fn variables_of_the_interpreters_environment_stay() {
     let mut node = facts(8);
@@ -94,7 +94,7 @@ fn platform_variables_of_torchrun_never_reach_it() {
 
 /// A launcher that meets elsewhere than the other nodes would wait for them in vain.
 #[test]
-fn a_command_meets_where_the_plan_says_and_a_setting_that_differs_is_told_of() {
+fn command_gets_the_meeting_point_of_the_plan() {
     let mut settings = settings(&[]);
     settings.engine = flag(Engine::Command, "--engine");
     settings.env = vec![set("NNODES", "7", Source::Flag("--env".into()))];

@@ -39,7 +39,7 @@ fn set(name: &str, value: &str, source: Source) -> EnvSetting {
     EnvSetting { name: name.into(), value: value.into(), source }
 }
 #[test]
-fn one_node_without_any_contract_is_planned_whole() {
+fn single_node_without_a_contract_is_planned_whole() {
     let plan = plan(&settings(&[]), &facts(2)).expect("a plan");
     assert_eq!((plan.membership.nnodes, plan.nproc_per_node), (1, 2));
     assert!(plan.runnable().is_ok());
@@ -58,7 +58,7 @@ fn engines() -> impl Strategy<Value = Engine> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn any_node_gets_a_legal_plan_or_a_refusal(
+    fn any_node_gets_a_legal_plan_or_refusal(
         gpus in 0u32..=8,
         nnodes in 1u32..=8,
         asked in prop_oneof![

@@ -7,7 +7,7 @@ use verdict::Id;
 use super::network::{interface, networked};
 
 #[test]
-fn dead_and_harmful_variables_are_named_with_their_source() {
+fn dead_and_harmful_variables_name_their_source() {
     let mut node = facts(8);
     for (name, value) in [
         ("NCCL_TIMEOUT", "10800"),
@@ -35,7 +35,7 @@ fn dead_and_harmful_variables_are_named_with_their_source() {
     assert!(named(&node).contains(&"NCCL_IB_DISABLE".to_owned()));
 }
 #[test]
-fn settings_of_nccl_and_gloo_are_judged_as_they_are_read() {
+fn nccl_and_gloo_settings_are_judged_as_parsed() {
     // Variable, value, part of the finding ("" for none).
     let table: &[(&str, &str, &str)] = &[
         ("NCCL_LAUNCH_MODE", "GROUP", "deprecated"),

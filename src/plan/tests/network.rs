@@ -50,7 +50,7 @@ fn the_interface_of_the_route_is_named_exactly() {
 }
 
 #[test]
-fn guesses_go_from_the_masters_address_to_the_first_real_interface() {
+fn interface_guess_prefers_the_masters_address() {
     let chosen = |change: &dyn Fn(&mut node::observe::NetworkFacts)| {
         let mut node = networked();
         change(&mut node.network);
@@ -120,7 +120,7 @@ fn an_existing_interface_setting_is_kept_and_checked() {
 }
 
 #[test]
-fn an_exact_list_of_hcas_is_set_only_where_it_differs() {
+fn hca_list_is_set_only_if_it_differs() {
     let mut node = networked();
     node.hcas = vec![rail("mlx5_0", 400.0, true), rail("mlx5_1", 400.0, true)];
     let plan = planned(&settings(&[]), &node, 2, &AskedNproc::Auto).expect("a plan");
@@ -156,7 +156,7 @@ fn required_rdma_refuses_a_node_without() {
 }
 
 #[test]
-fn one_node_whose_name_has_no_address_gets_gloo_on_the_loopback() {
+fn unresolvable_single_node_gets_gloo_on_the_loopback() {
     let mut node = networked();
     let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto).expect("a plan");
     assert_eq!(env(&plan, "GLOO_SOCKET_IFNAME"), Some("lo"));

@@ -66,7 +66,7 @@ fn the_total_number_of_gpus_selects_the_configuration() {
     settings.program = None;
     settings.engine_args.clear();
     assert!(planned(&settings, &facts(4), 4, &count(3)).is_ok(), "nothing needs a row");
-    // Variables need one as arguments do.
+    // Variables need a row as arguments do.
     settings.env = vec![set("CONFIG", "{config}", profile(4))];
     let refusal = planned(&settings, &facts(4), 4, &count(3)).expect_err("12 GPUs");
     assert_eq!(refusal.id, Id::SelectNoMatch);

@@ -32,7 +32,7 @@ fn node(gpus: u32, pairs: &str) -> Facts {
     facts
 }
 
-/// The same with a single GPU in CUDA_VISIBLE_DEVICES.
+/// Like `node`, with a single GPU in CUDA_VISIBLE_DEVICES.
 fn isolated(pairs: &str) -> Facts {
     let mut facts = node(4, &format!("{pairs} CUDA_VISIBLE_DEVICES=1"));
     facts.gpus.visible = vec![VisibleGpu { gpu: 1, token: "1".into() }];
@@ -61,7 +61,7 @@ fn env(plan: &Plan, name: &str) -> String {
 }
 
 #[test]
-fn a_task_is_one_rank_of_the_plan_of_its_node() {
+fn task_is_one_rank_of_its_nodes_plan() {
     let args = ["--n", "{nnodes}", "{node_rank}", "{nproc_per_node}", "{world_size}"];
     let plan = planned(&direct(&args), &node(4, SLURM));
     assert_eq!((plan.nproc_per_node, plan.world_size, plan.ranks_here()), (4, 8, 1));
@@ -120,7 +120,7 @@ fn nodes_may_have_other_numbers_of_tasks() {
 
 /// `srun --gpus-per-task=1`: the visible device is number 0.
 #[test]
-fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
+fn task_seeing_only_its_gpu_uses_device_0() {
     let plan = planned(&direct(&[]), &isolated(SLURM));
     assert_eq!(
         (env(&plan, "LOCAL_RANK"), env(&plan, "LOCAL_WORLD_SIZE")),
@@ -136,12 +136,12 @@ fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
     assert_eq!(gpus, [(1, Some(1))], "the GPU of its own place on the node");
     assert!(!warned(&plan, Id::GpuLocalRank));
 
-    // A cgroup hides the others; Slurm's variable tells how many the node has.
+    // A cgroup hides the other GPUs; Slurm's variable tells how many the node has.
     let mut hidden = node(1, &format!("{SLURM} SLURM_GPUS_ON_NODE=4"));
     hidden.gpus.visible.truncate(1);
     assert_eq!(env(&planned(&direct(&[]), &hidden), "LOCAL_RANK"), "0");
 
-    // The first of them sees device 0 anyway.
+    // The first task sees device 0 anyway.
     let first = SLURM.replace("SLURM_LOCALID=1", "SLURM_LOCALID=0").replace("ID=5", "ID=4");
     let plan = planned(&direct(&[]), &isolated(&first));
     assert!(plan.decision("LOCAL_RANK").is_none() && env(&plan, "LOCAL_RANK") == "0");
@@ -153,7 +153,7 @@ fn a_task_that_sees_its_own_gpu_alone_has_it_as_device_0() {
 }
 
 #[test]
-fn fewer_gpus_than_tasks_that_all_see_them_are_refused() {
+fn fewer_shared_gpus_than_tasks_are_refused() {
     let refusal = refused(&direct(&[]), &node(2, &format!("{SLURM} SLURM_GPUS_ON_NODE=2")));
     assert_eq!((refusal.id, refusal.verdict.code()), (Id::GpuCount, 80));
     assert!(refusal.text.en.contains("SLURM_STEP_TASKS_PER_NODE=4(x2)"), "{}", refusal.text.en);
@@ -165,7 +165,7 @@ fn fewer_gpus_than_tasks_that_all_see_them_are_refused() {
 
 /// Each task chooses for itself, so the choice must not depend on which GPUs are busy.
 #[test]
-fn idle_gpus_beyond_the_tasks_are_said_and_change_nothing() {
+fn gpus_beyond_the_tasks_only_give_a_warning() {
     let mut facts = node(8, SLURM);
     facts.gpus.gpus[0].memory_used = Some(40 << 30);
     let plan = planned(&direct(&[]), &facts);
@@ -176,7 +176,7 @@ fn idle_gpus_beyond_the_tasks_are_said_and_change_nothing() {
 }
 
 #[test]
-fn a_number_of_processes_that_contradicts_the_tasks_is_refused() {
+fn process_count_contradicting_the_tasks_is_refused() {
     let with = |n| {
         let mut settings = direct(&[]);
         settings.nproc_per_node = flag(Nproc::Count(n), "--nproc-per-node");
@@ -209,7 +209,7 @@ fn threads_are_those_of_one_task() {
 }
 
 #[test]
-fn a_task_is_bound_by_its_own_gpu() {
+fn task_is_bound_near_its_own_gpu() {
     let mut settings = direct(&[]);
     settings.bind = flag(Bind::Numa, "--bind");
     let two = |mut facts: Facts| {

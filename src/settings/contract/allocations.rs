@@ -1,7 +1,7 @@
-//! The rows of batch systems that start a script on one node of several, or a command on each
-//! without its place: their variables are only evidence that there are others ([`Several`]).
+//! The rows of batch systems that start a script on one of several nodes, or a command on each node
+//! without telling its place. Their variables are only evidence of other nodes ([`Several`]).
 //!
-//! None decides anything where another source counts nodes, since an allocation may be used in
+//! No row decides anything if another source counts nodes, since an allocation may be used in
 //! parts. A batch system that gives count and index belongs in [`super::table`].
 //!
 //! [`Several`]: crate::contract::Field::Several
@@ -34,8 +34,8 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
             several("PBS_VNODENUM", Index),
         ],
     ),
-    // LSF, also below jsrun, which counts its processes; the script's own host has none of them, but is
-    // in the lists. Slots of one host are as many equal names.
+    // LSF, also below jsrun, which counts its processes. The script's own host has no process, but is in
+    // the lists. A host with several slots is listed once per slot.
     row(
         "lsf",
         &[
@@ -61,7 +61,7 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         &[&[Set("PE_HOSTFILE")], &[Set("NHOSTS"), Set("NSLOTS")]],
         &[several("NHOSTS", Count), several("PE_HOSTFILE", HostFile)],
     ),
-    // Fujitsu's Job Operation Software. Virtual nodes may share a host, which only the file tells.
+    // Fujitsu's Job Operation Software. Virtual nodes may share a host; only the file shows it.
     row(
         "pjm",
         &[&[Set("PJM_JOBID")], &[Set("PJM_NODE")], &[Set("PJM_O_NODEINF")]],
@@ -126,7 +126,7 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         &[&[Set("PHILLY_CONTAINER_INDEX")], &[Set("PHILLY_CONTAINER_COUNT")]],
         &[several("PHILLY_CONTAINER_COUNT", Count), several("PHILLY_CONTAINER_INDEX", Index)],
     ),
-    // Pods of a scaling group of NVIDIA Grove, which gives no address of the first.
+    // Pods of a scaling group of NVIDIA Grove, which gives no address of the first pod.
     row(
         "grove",
         &[&[Set("GROVE_PCSG_TEMPLATE_NUM_PODS")], &[Set("GROVE_PCSG_POD_INDEX")]],
@@ -138,7 +138,7 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         &[&[Is("K_MPI_JOB_ROLE", "launcher")]],
         &[several("I_MPI_HYDRA_HOST_FILE", HostFile), several("HYDRA_HOST_FILE", HostFile)],
     ),
-    // The number of a pod within its task, which without the plugin svc nothing counts.
+    // The index of a pod within its task. Without the plugin svc no variable counts the pods.
     row(
         "volcano-index",
         &[
@@ -153,7 +153,7 @@ pub(super) const ALLOCATIONS: &[Platform] = &[
         &[&[Set("SM_CURRENT_INSTANCE_GROUP_HOSTS"), Unset("SM_HOSTS")]],
         &[several("SM_CURRENT_INSTANCE_GROUP_HOSTS", Hosts)],
     ),
-    // A container has its place from the master, in a file (`job_files`). Kubernetes counts its pods.
+    // Determined's master gives a container its place in a file (`job_files`). Kubernetes counts its pods.
     row(
         "determined",
         &[
@@ -182,7 +182,7 @@ const fn row(
     Platform { id, strength: Strength::Hint, proofs, claims, default_port: None }
 }
 
-/// Slots of the allocation say nothing of the hosts on which jsrun has started something.
+/// True unless jsrun counts its processes. Slots of the allocation do not show on which hosts jsrun started them.
 fn is_uncounted_by_jsrun(host: &Host) -> bool {
     host.variable("JSM_NAMESPACE_SIZE").is_none()
 }

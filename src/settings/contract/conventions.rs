@@ -106,7 +106,7 @@ pub(super) const CONVENTIONS: &[Platform] = &[
         // Also PAI-DLC, which adds nothing of its own but NPROC_PER_NODE.
         id: "generic",
         strength: Strength::Generic,
-        // Only a port: users set it together with flags.
+        // MASTER_PORT alone is a proof as well, since users set it together with flags.
         proofs: &[
             &[Set("WORLD_SIZE")],
             &[Set("RANK")],

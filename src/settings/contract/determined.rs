@@ -1,7 +1,7 @@
-//! Determined: a trial whose containers have fewer slots than the trial has several of them.
+//! Determined: a trial has several containers if one container has fewer slots than the trial.
 //!
 //! Takes the variables of a container (`master/pkg/tasks/task_trial.go`); gives evidence beside the
-//! row of [`super::allocations`], which has no variable of a count under its own agents.
+//! row of [`super::allocations`], which has no variable of a count under Determined's own agents.
 
 use serde_json::Value;
 

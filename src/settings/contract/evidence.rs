@@ -1,4 +1,4 @@
-//! What the variables of platforms say about the job, unparsed: plain data that can travel to another node.
+//! Claims of platform variables about the job, unparsed: plain data that can travel to another node.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,13 +21,13 @@ pub struct Contract {
     /// Every claim of every contract whose variables are present, strongest first.
     #[serde(default)]
     pub evidence: Vec<Evidence>,
-    /// What is set, but read by no platform that is proven, or not needed there.
+    /// Variables that are set but unused by every detected platform.
     #[serde(default)]
     pub unread: Vec<Unread>,
     /// The platform's default master port.
     #[serde(default)]
     pub default_port: Option<u16>,
-    /// What to do on this platform if a part of the evidence is missing.
+    /// Advice for this platform if a part of the evidence is missing.
     #[serde(default)]
     pub advice: Option<Text>,
     /// The node's own names and addresses.
@@ -68,10 +68,10 @@ pub struct Evidence {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
     pub platform: String,
-    /// None: it is the profile's platform, and none of its variables is set.
+    /// None: the platform is the profile's, and none of its variables is set.
     pub claim: Option<Claim>,
-    /// What fails of the proof that is nearest, as a profile writes it: `NAME`, `!NAME`. Empty: the
-    /// platform is proven, and an earlier variable of it gives the field.
+    /// The failing tests of the proof that is nearest to holding, as a profile writes them: `NAME`, `!NAME`.
+    /// Empty: the platform is proven, and an earlier variable of the platform gives the field.
     pub missing: Vec<String>,
 }
 
@@ -105,15 +105,15 @@ pub enum Field {
     TaskRank,
     /// Number of this task on its node.
     TaskLocal,
-    /// Evidence of other nodes or processes that does not tell the place of this one, so that it
-    /// counts only where nothing else says how many nodes there are.
+    /// Evidence of other nodes or processes that does not tell the place of this one. It counts only
+    /// if nothing else gives the number of nodes.
     Several,
     /// CPUs of this task, whether or not the platform binds it to them.
     Cpus,
     JobId,
 }
 
-/// How the value of a variable becomes the value of a field.
+/// The way in which the value of a variable becomes the value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading {
@@ -125,7 +125,7 @@ pub enum Reading {
     FirstOfList,
     /// Position of the value in the list beside it.
     PositionInList,
-    /// An index; the one beside it is the index of the main node, which has rank 0.
+    /// An index; the variable beside it has the index of the main node, which has rank 0.
     MainFirst,
     /// `host` of `host:port`.
     HostPart,
@@ -137,41 +137,41 @@ pub enum Reading {
     PositionInHostlist,
     /// Counts or numbers processes; they are nodes only if the launcher starts one on each.
     Processes,
-    /// A number of processes; the one beside it is the number per node.
+    /// A number of processes; the variable beside it has the number per node.
     PerNode,
-    /// A number to which the one beside it is added.
+    /// A number to which the number beside it is added.
     Sum,
     /// An index of a process on its node, which proves that as many processes precede it.
     LocalIndex,
     /// `{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 1}}`: the
     /// number of its tasks, the position of this one, or the first one's host or port.
     Cluster,
-    /// Slurm's numbers of tasks by node, `8(x2),4`; the one beside it is this node's index. For the rank
-    /// of a task it is the task's place on its node, whose position the list of hosts gives.
+    /// Slurm's numbers of tasks by node, `8(x2),4`. The variable beside it has this node's index; for the
+    /// rank of a task it has the task's place on its node, and the list of hosts gives the node's position.
     TaskList,
     /// A number that applies to one of several tasks of a node.
     PerTask,
-    /// Not a port but a job id, from which all nodes derive a port, with the step beside it.
+    /// A job id in place of a port. All nodes derive a port from the id and the step beside it.
     PortOfJob,
     /// Host of `4206.0;tcp://10.0.0.1,172.17.0.1:41897`, the address of a daemon of Open MPI.
     DaemonHost,
-    /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. Without a process on
-    /// mpirun's own host, whose daemon is the first, it has rank 0.
+    /// Second host of Open MPI's list of daemons, `login,n[2:1-16]@0(17)`. The second host has rank 0 if
+    /// mpirun's own host, whose daemon is the first, has no process.
     SecondDaemon,
     /// Host in `prterun-n1-4206@1`, the id of a job of Open MPI 5.
     PrterunHost,
-    /// First host of a headless service: the prefix of its pods, and the subdomain beside it, else
-    /// that of a job of Lepton.
+    /// First host of a headless service, from the prefix of its pods and the subdomain beside it.
+    /// Without a subdomain the service is that of a job of Lepton.
     FirstReplica,
-    /// A number of nodes; above one it is evidence of others.
+    /// A number of nodes; a number above one is evidence of other nodes.
     Count,
-    /// An index of a process or node; above zero it is evidence of others.
+    /// An index of a process or node; an index above zero is evidence of others.
     Index,
-    /// An index, and beside it a count that it is within.
+    /// An index, with the count of members beside it.
     IndexOfCount,
-    /// A list of hosts, of which several are evidence of others.
+    /// A list of hosts; several hosts are evidence of other nodes.
     Hosts,
-    /// The same if this host is one of them; else it may be a list of services.
+    /// Like [`Reading::Hosts`] if the list has this host; otherwise it may be a list of services.
     OwnHosts,
     /// The path of a file of hosts; beside it are the hosts that the file names.
     HostFile,

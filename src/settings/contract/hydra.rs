@@ -2,8 +2,8 @@
 //!
 //! hydra starts a proxy on every host, whose command line has the address of mpiexec
 //! (`hydra_pmi_proxy --control-port n1:34897 …`). Its variables name no host, so rank 0 may be
-//! anywhere; but it knows whether it is where mpiexec is, and refuses if not. Other nodes can only
-//! know that they are not.
+//! anywhere. The host with rank 0 knows whether mpiexec runs on it, and refuses if not. Every other
+//! host knows only that rank 0 is elsewhere.
 
 use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use crate::endpoint;
@@ -16,7 +16,7 @@ const OPTION: &str = "--control-port";
 
 /// `HOST:PORT` of the mpiexec that started this process.
 pub fn mpiexec_above(host: &Host) -> Option<String> {
-    // Of other platforms no process is read.
+    // No process is read on other platforms.
     host.variable("PMI_RANK")?;
     procfs::above(host).into_iter().find_map(|process| {
         let argv = host.read(format!("/proc/{}/cmdline", process.pid)).ok()?;
@@ -27,8 +27,8 @@ pub fn mpiexec_above(host: &Host) -> Option<String> {
     })
 }
 
-/// Adds what the address of mpiexec gives and no variable does: the id of the job, from which all
-/// nodes derive a port, and the host of the master, unless rank 0 is known to be elsewhere.
+/// Adds the evidence that mpiexec's address gives and no variable does: the id of the job, from which
+/// all nodes derive a port, and the host of the master, unless rank 0 is known to be elsewhere.
 pub fn add_mpiexec(contract: &mut Contract, host: &Host, mpiexec: Option<String>) {
     let Some(value) = mpiexec.filter(|_| contract.platform == PLATFORM) else { return };
     let own_name = host.read("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -60,7 +60,7 @@ pub fn add_mpiexec(contract: &mut Contract, host: &Host, mpiexec: Option<String>
     }
 }
 
-/// The number of this host among those of the job, if all have as many processes.
+/// The index of this host among those of the job, if all hosts have the same number of processes.
 fn own_index(host: &Host) -> Option<u32> {
     let number = |name| host.variable(name)?.trim().parse::<u32>().ok();
     number("PMI_RANK")?.checked_div(number("MPI_LOCALNRANKS")?)

@@ -1,4 +1,4 @@
-//! Files in which a platform describes a job, where its variables do not.
+//! Files in which a platform describes a job, if its variables do not.
 //!
 //! - SageMaker, in an image without its training toolkit: only the toolkit sets SM_HOSTS; the platform
 //!   itself writes a file on every host (developer guide, "Distributed Training Configuration").
@@ -20,16 +20,16 @@ struct JobFile {
     default_port: Option<u16>,
     /// One of these variables shows that the file is of this job, and not left in the image.
     of_job: &'static [&'static str],
-    /// Gives the same in variables.
+    /// A variable that gives the same facts. If it is set, the file is not read.
     unless: Option<&'static str>,
     parse: fn(&str) -> Option<Place>,
 }
 
-/// The hosts of a job in the same order on each, and which of them this is.
+/// The hosts of a job, in the same order on each, and the place of this host.
 struct Place {
     hosts: (&'static str, Vec<String>),
     own: (&'static str, String),
-    /// Of `own`.
+    /// The reading of `own`.
     reading: Reading,
 }
 
@@ -37,7 +37,7 @@ const FILES: &[JobFile] = &[
     JobFile {
         platform: "sagemaker",
         path: "/opt/ml/input/config/resourceconfig.json",
-        // As in the row of the toolkit's variables.
+        // The same port as in the row of the toolkit's variables.
         default_port: Some(7777),
         of_job: &["TRAINING_JOB_NAME"],
         unless: Some("SM_HOSTS"),
@@ -84,7 +84,7 @@ pub(super) fn texts(host: &Host) -> impl Iterator<Item = (String, String)> {
     FILES.iter().filter(of_job).filter_map(text)
 }
 
-/// Adds the hosts of these files, which a launcher inside of the job and MASTER_ADDR win over.
+/// Adds the hosts of these files. A launcher inside of the job and MASTER_ADDR win over them.
 pub(super) fn add(contract: &mut Contract, texts: &std::collections::BTreeMap<String, String>) {
     for file in FILES {
         if let Some(place) = texts.get(file.path).and_then(|text| (file.parse)(text)) {

@@ -90,8 +90,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 also sets PMI_RANK and
-        // PMI_SIZE, but nothing else of these; then the row of Slurm is more complete. So does Flux.
+        // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 and Flux also set PMI_RANK and PMI_SIZE,
+        // but none of the other variables; then their own rows are more complete.
         id: "pmi",
         strength: Strength::Launcher,
         proofs: &[
@@ -170,8 +170,8 @@ pub(super) const LAUNCHERS: &[Platform] = &[
     },
     Platform {
         // The batch script itself, or a shell of salloc. It runs on one node, whatever
-        // SLURM_NODEID is; only srun starts a command on all nodes. Of a heterogeneous job the script
-        // has the numbers of its own component, and each of the others has a node at least.
+        // SLURM_NODEID is; only srun starts a command on all nodes. In a heterogeneous job the script
+        // has the numbers of its own component, and every other component has at least one node.
         id: "slurm-allocation",
         strength: Strength::Specific,
         proofs: &[
@@ -197,7 +197,7 @@ pub(super) const LAUNCHERS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // As many tasks as nodes that have one: one on each. Flux names no host.
+        // With as many tasks as nodes, each node has one task. Flux names no host.
         id: "flux",
         strength: Strength::Specific,
         proofs: &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_NNODES", is_flux_by_node)]],
@@ -263,13 +263,13 @@ fn is_of_one_component(host: &Host) -> bool {
     ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].iter().filter_map(size).all(|size| size.trim() == "1")
 }
 
-/// A step that srun has started for a command.
+/// Whether srun has started this step for a command.
 fn is_step(host: &Host) -> bool {
     host.variable("SLURM_STEP_NUM_NODES").is_some() && !is_step_of_script(host)
 }
 
-/// The step of a shell of salloc, of a batch script or of a login to the node, which has one node
-/// whatever the job has (slurm.h: SLURM_INTERACTIVE_STEP, -6, and those above it).
+/// Whether the step is that of a shell of salloc, of a batch script or of a login to the node. Such a
+/// step has one node whatever the job has (slurm.h: SLURM_INTERACTIVE_STEP, -6, and the ids above it).
 fn is_step_of_script(host: &Host) -> bool {
     const FIRST_SPECIAL: u32 = 0xffff_fff0;
     let is_plain = |id: String| id.trim().parse().is_ok_and(|id: u32| id < FIRST_SPECIAL);
@@ -282,7 +282,7 @@ const fn port_of_step(variable: &'static str) -> PlatformRow {
 }
 
 const PORT_OF_PMIX: PlatformRow = as_(or(MasterPort, "PMIX_NAMESPACE"), PortOfJob);
-/// Beside them this host's daemon, whose number tells which of the two it is.
+/// The variable beside it names this host's daemon, whose number tells whether the first or the second host has rank 0.
 const OF_MPIRUN: PlatformRow =
     beside(as_(or(MasterAddr, "OMPI_MCA_orte_hnp_uri"), DaemonHost), DAEMON);
 const OF_DAEMONS: PlatformRow =
@@ -293,5 +293,5 @@ const MASTER_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST
 const MASTER_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
 /// The components of a heterogeneous job have their own ids and share this one.
 const JOB_OF_SLURM: PlatformRow = is(JobId, "SLURM_HET_JOB_ID");
-/// The same before Slurm 20.
+/// The name of [`JOB_OF_SLURM`] before Slurm 20.
 const JOB_OF_OLD_SLURM: PlatformRow = or(JobId, "SLURM_PACK_JOB_ID");

@@ -63,8 +63,8 @@ pub fn read(host: &Host, above: Option<(i32, String)>, own: Option<&'static Plat
         found
     };
     let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
-    // A variable of a row is no sign of a scheduler without one. Those of the profile's platform mean
-    // what the profile says, so nothing where it is not proven.
+    // A variable of a known row is no evidence of an unknown scheduler. The variables of the profile's
+    // platform mean only what the profile says, so they mean nothing if that platform is not proven.
     let mut signs = shapes::evidence(host);
     let rows = proven.iter().copied().chain(own).flat_map(|platform| platform.claims);
     let known: BTreeSet<&str> = rows.map(|row| row.variable).collect();
@@ -102,16 +102,16 @@ pub fn read(host: &Host, above: Option<(i32, String)>, own: Option<&'static Plat
     }
 }
 
-/// The hosts in each file that a variable of hosts names, by its path, and the texts of files in which
-/// platforms describe the job.
+/// By path: the hosts in each file that a variable of hosts names, and the text of each file in which a
+/// platform describes the job.
 pub fn host_files(host: &Host) -> BTreeMap<String, String> {
     let mut files = shapes::host_files(host);
     files.extend(job_files::texts(host));
     files
 }
 
-/// Adds what files of hosts name, which [`host_files`] has read, to the variables that name the files,
-/// and the files that some platforms have in their place.
+/// Adds the files that [`host_files`] has read: the hosts of a file beside the variable that names it, and the
+/// evidence of the files in which platforms describe the job.
 pub fn add_host_files(contract: &mut Contract, files: &BTreeMap<String, String>) {
     for found in contract.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
         let path = &found.claim.value;
@@ -131,8 +131,8 @@ fn left_over(host: &Host, evidence: &[Evidence]) -> Vec<String> {
     names
 }
 
-/// The variables that are set and of which no evidence is made: each with the first platform that
-/// would read it, a proven one before others. A platform of the profile is named even if none of its
+/// The variables that are set but give no evidence, each with the first platform that would read it; proven
+/// platforms come first. The profile's platform is named, if it is not proven, even if none of its
 /// variables is set.
 fn unread(host: &Host, own: Option<&'static Platform>, evidence: &[Evidence]) -> Vec<Unread> {
     let (proven, others): (Vec<&Platform>, Vec<&Platform>) =

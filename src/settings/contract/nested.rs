@@ -49,7 +49,7 @@ pub(super) fn pet_variables(host: &Host) -> Vec<Claim> {
 /// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the
 /// engine `direct`: pid and command line, without secrets.
 pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
-    // Under the shim of the engine `command` the program starts ranks itself.
+    // Without these variables the shim is that of the engine `command`, whose program starts ranks itself.
     let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
     procfs::above(host).into_iter().find_map(|Process { pid, .. }| {
         // Skip a process that cannot be read (hidepid, or it has ended).
@@ -57,7 +57,7 @@ pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
         let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
         let starts_ranks = is_torchrun(&argv) || (in_rank && is_shim(&argv));
         starts_ranks.then(|| {
-            // A refusal quotes it.
+            // A refusal quotes the command line, so secrets are masked.
             let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
             let shown = mask_args(&argv).join(OsStr::new(" "));
             (pid, shown.to_string_lossy().into_owned())
@@ -65,7 +65,7 @@ pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
     })
 }
 
-/// Whether it is a rank shim.
+/// Whether a command line is that of a rank shim.
 fn is_shim(argv: &[&str]) -> bool {
     matches!(argv, [first, "rank", ..] if own_executable::is_named(first.as_bytes()))
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_launcher_above_is_told_without_the_secrets_of_its_command_line() {
+    fn launcher_above_is_reported_without_secrets() {
         let stat = |pid: i32, parent: i32| {
             format!(
                 "{pid} (x) S {parent} {pid} {pid} 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 100 0 0 \
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_is_known_by_what_runs_not_by_what_is_named() {
+    fn torchrun_is_recognised_by_the_executed_program() {
         let table = [
             ("/usr/bin/torchrun --nproc-per-node 2 a.py", true),
             ("/usr/bin/python3 /opt/venv/bin/torchrun a.py", true),

@@ -1,13 +1,13 @@
 //! Remarks on platforms: advice if a part of the evidence is missing, and warnings of unexpected
 //! behaviour of the launcher.
 //!
-//! Data only. A remark is printed while none of the variables in `unless` is set, and the one of
-//! `on` is, if there is one.
+//! Data only. A remark is printed if none of the variables in `unless` is set and, if `on` names a
+//! variable, that variable is set.
 
 use text::lang::Text;
 use verdict::Id;
 
-/// What to do on this platform if a part of the evidence is missing.
+/// Advice for a platform if a part of the evidence is missing.
 pub(super) struct Advice {
     pub(super) platform: &'static str,
     en: &'static str,
@@ -104,7 +104,7 @@ pub(super) const REMARKS: &[Remark] = &[
     },
     Remark {
         platform: "open-mpi",
-        // PRRTE 3.0, that of Open MPI 5.0, has lost the option; tried with 5.0.7.
+        // PRRTE 3.0, the version in Open MPI 5.0, no longer has the option; tried with 5.0.7.
         on: Some(OF_5),
         unless: &[],
         id: Id::LauncherGrace,

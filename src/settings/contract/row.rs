@@ -36,13 +36,13 @@ pub enum Test {
 #[derive(Debug, Clone, Copy)]
 pub struct PlatformRow {
     pub field: Field,
-    /// `{OTHER}` in it stands for the value of another variable.
+    /// `{OTHER}` in the name stands for the value of another variable.
     pub variable: &'static str,
     pub reading: Reading,
     pub beside: Option<&'static str>,
     /// Read only if the rows before it give no value for the field.
     pub fallback: bool,
-    /// Read only if this holds.
+    /// Read only if this test holds.
     pub only: Option<fn(&Host) -> bool>,
 }
 
@@ -78,7 +78,7 @@ pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> Platform
 }
 
 impl PlatformRow {
-    /// The name of its variable; None if it has a part that is not known.
+    /// The name of the row's variable; None if a part of the name is not known.
     pub(super) fn name(&self, host: &Host) -> Option<Cow<'static, str>> {
         let Some((before, rest)) = self.variable.split_once('{') else {
             return Some(Cow::Borrowed(self.variable));
@@ -130,7 +130,7 @@ impl Platform {
         self.proofs.iter().any(|group| group.iter().all(|test| test.holds(host)))
     }
 
-    /// The tests that fail, of the group that is nearest to a proof; empty if it is proven.
+    /// The failing tests of the group that is nearest to a proof; empty if the platform is proven.
     pub(super) fn missing(&self, host: &Host) -> Vec<&'static Test> {
         let failing = |group: &&'static [Test]| -> Vec<&'static Test> {
             group.iter().filter(|test| !test.holds(host)).collect()

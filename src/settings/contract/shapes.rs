@@ -1,19 +1,20 @@
 //! Evidence of schedulers that have no row: variables whose names and values only a member of
-//! several has.
+//! several nodes or processes has.
 //!
 //! One rule, over the parts of names in [`WORDS`] and over values:
 //!
-//! - A number within a count: `ACME_NODE_INDEX=1` beside `ACME_NUM_NODES=2`. What is left of both
-//!   names without the parts of the table, here ACME, must be the same, and one of them must be
-//!   about members of a job. Without any rest both must be about nodes, or name where they meet.
+//! - A number within a count: `ACME_NODE_INDEX=1` beside `ACME_NUM_NODES=2`. Both names without the
+//!   parts of the table must be equal (here ACME), and one of them must be about members of a job. If
+//!   nothing is left of the names, both must be about nodes, or the index about members while another
+//!   variable names their meeting point.
 //! - A list of several hosts: `ACME_NODEFILE`, `ACME_HOSTS`.
 //!
-//! Names that are about members in part only (`ACME_INDEX` beside `ACME_COUNT`, `ACME_HOSTS`) are
+//! Names that are only partly about members (`ACME_INDEX` beside `ACME_COUNT`, `ACME_HOSTS`) are
 //! evidence if another variable shows that ACME runs jobs; a list also if it has this host. So lists
-//! of services are none, whose clusters have masters and leaders too. Small letters are as large ones.
-//! [`APART`] has names that look the same and mean separate jobs.
+//! of services, whose clusters have masters and leaders too, are not evidence. Letter case does not
+//! matter. [`APART`] has names that look the same and mean separate jobs.
 //!
-//! Decides nothing: `plan` uses the evidence only where no other variable counts nodes.
+//! Decides nothing: `plan` uses the evidence only if no other variable counts nodes.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use linux::host::Host;
 
 /// The platform of this evidence in messages.
 pub const UNKNOWN: &str = "unknown";
-/// Bytes of a file of hosts, some 100 000 names.
+/// Most bytes of a file of hosts, enough for some 100 000 names.
 const LONGEST_FILE: usize = 4 << 20;
 
 /// The meaning of a part of a name.
@@ -33,30 +34,30 @@ enum Word {
     Rank,
     /// A number of something.
     Index,
-    /// A number only beside a member: an id may be anything.
+    /// The number of a member, but only in a name with a member: an id may be anything.
     Id,
     Count,
-    /// A count only beside a member.
+    /// A count only beside the number of a member.
     Size,
-    /// A count before what is counted: NUM_NODES.
+    /// A count before the counted thing: NUM_NODES.
     Number,
     /// Members of a job.
     Member,
     Members,
-    /// The same for members that are nodes; also without the name of a scheduler.
+    /// Members that are nodes; evidence also without the name of a scheduler.
     Node,
     Nodes,
     /// Members of a job, or of a service.
     Peer,
     Peers,
-    /// A whole job, of which another index numbers separate ones.
+    /// A whole job. An index of jobs numbers separate jobs.
     Job,
-    /// The same of a job or of a service.
+    /// A whole job or a whole service.
     Cluster,
     /// Tells a scheduler from another only if nothing else does.
     Filler,
     HostFile,
-    /// A file or a list after what is in it.
+    /// A file or a list, behind the word for its entries: NODE_FILE.
     File,
     Hosts,
 }
@@ -91,8 +92,8 @@ const WORDS: &[(Word, &[&str])] = &[
     (Word::Hosts, &["HOSTS", "HOSTNAMES"]),
 ];
 
-/// Names that look like those of members, by a part of them, or with `_` at the end by their
-/// beginning.
+/// Names that look like those of members. An entry matches a part of a name; with `_` at its end it
+/// matches the beginning of a name.
 #[rustfmt::skip]
 const APART: &[&str] = &[
     // Parts of a pipeline, which share a test suite or a matrix: jobs of their own (GitLab, Cirrus
@@ -102,7 +103,7 @@ const APART: &[&str] = &[
     // Members of an array of jobs (Slurm, PBS, AWS Batch, NGC), tasks of Cloud Run, which have no
     // address, and of Google Batch, which have one only with a file of hosts.
     "ARRAY", "CLOUD_RUN_", "BATCH_TASK_",
-    // Parts of the work, of which each process does its own.
+    // Parts of the work; each process does its own.
     "SHARD", "SHARDS", "SPLIT", "FOLD", "CHUNK", "PARTITION", "TRIAL", "SWEEP", "RETRY", "ATTEMPT", "RESTART",
     "TEST", "TESTS", "PYTEST", "BUILD", "LAYER", "DATA", "DATALOADER", "LOADER",
     // Ranks of matrices.
@@ -124,11 +125,11 @@ const APART: &[&str] = &[
     "RABBITMQ", "ACTIVEMQ", "NATS", "MQTT", "ETCD", "ZK", "ZOOKEEPER", "CONSUL", "NACOS", "VAULT", "KEYCLOAK", "LDAP",
     "MINIO", "CEPH", "WEKA", "LUSTRE", "BEEGFS", "GLUSTER", "SEAWEEDFS", "JUICEFS", "ALLUXIO", "INFLUX", "INFLUXDB",
     "PROMETHEUS", "LOKI", "SELENIUM",
-    // Wishes to a launcher that did not start this (srun -m arbitrary, MPICH and Intel MPI).
+    // Requests to a launcher that did not start this process (srun -m arbitrary, MPICH and Intel MPI).
     "SLURM_HOSTFILE", "I_MPI_", "HYDRA",
 ];
 
-/// What the name of a variable can be evidence of.
+/// The kind of evidence that the name of a variable can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Index,
@@ -139,12 +140,12 @@ enum Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shape {
     role: Role,
-    /// What is left of the name.
+    /// The rest of the name, which identifies the scheduler.
     scheduler: Vec<String>,
-    /// It is about members of a job, and not only of anything.
+    /// The name is about members of a job, and not only of anything.
     is_of_members: bool,
     is_of_nodes: bool,
-    /// It counts only beside the number of a member: a size may be that of a file.
+    /// The name is a count only beside the number of a member: a size may be that of a file.
     is_size: bool,
 }
 
@@ -161,7 +162,7 @@ pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
     let numbered = indices.filter_map(|(shape, index)| {
         let count = all.iter().find(|count| is_within(host, (shape, index), (&count.0, &count.1)));
         let (_, count) = count?;
-        // A job on one node that its scheduler numbers tasks of, as a script of several slots.
+        // A job on one node whose scheduler numbers its tasks, such as a script with several slots.
         let is_one_node = |(of, nodes): &(Shape, Claim)| {
             of.role == Role::Count
                 && of.is_of_nodes
@@ -201,7 +202,7 @@ fn found(claim: &Claim, reading: Reading, beside: Option<Claim>) -> Evidence {
     }
 }
 
-/// A list of services has ports.
+/// Whether a list has ports, as a list of services does.
 fn has_ports(list: &str) -> bool {
     list.split(':').skip(1).any(|rest| {
         let end = rest.find(|letter: char| ",;&+".contains(letter) || letter.is_whitespace());
@@ -213,8 +214,8 @@ fn number(claim: &Claim) -> Option<u32> {
     claim.value.trim().parse().ok()
 }
 
-/// Whether the first is the number of a member, of which the second is the count. Some count from
-/// one.
+/// Whether `index` is the number of a member and `count` the number of these members. Some schedulers
+/// count from one.
 fn is_within(
     host: &Host,
     (of_index, index): (&Shape, &Claim),
@@ -235,7 +236,7 @@ fn is_within(
     of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
 }
 
-/// Whether a variable says where processes meet that number themselves: COORDINATOR_ADDRESS.
+/// Whether a variable names the meeting point of processes that number themselves: COORDINATOR_ADDRESS.
 fn has_meeting_point(host: &Host) -> bool {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     names.map(str::to_ascii_uppercase).any(|name| {
@@ -254,7 +255,7 @@ fn runs_jobs(host: &Host, scheduler: &[String]) -> bool {
     names.filter(|name| !is_apart(name)).any(|name| {
         let mut parts = parts(&name);
         scheduler.iter().all(|part| parts.next() == Some(part.as_str()))
-            // One host is also where a service is.
+            // A single HOST may also be the host of a service.
             && parts.filter(|part| *part != "HOST").any(|part| {
                 matches!(
                     word(part),
@@ -280,7 +281,7 @@ fn is_apart(name: &str) -> bool {
     })
 }
 
-/// What a name may be evidence of; None for nearly all.
+/// The evidence that a name may be; None for nearly all names.
 fn shape(name: &str) -> Option<Shape> {
     let name = name.to_ascii_uppercase();
     let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
@@ -297,7 +298,7 @@ fn shape(name: &str) -> Option<Shape> {
     let (_, last) = words.last()?;
     let role = match (*last)? {
         Word::Rank => Role::Index,
-        // Of the jobs that something numbers, each is whole.
+        // An index of jobs numbers whole jobs, not members of one.
         Word::Index | Word::Id if has(&[Word::Job, Word::Cluster]) && !is_of_any => return None,
         Word::Index => Role::Index,
         Word::Id if is_of_any => Role::Index,
@@ -320,7 +321,7 @@ fn shape(name: &str) -> Option<Shape> {
     Some(Shape { role, scheduler, is_of_members, is_of_nodes, is_size })
 }
 
-/// The hosts in each file that a variable of hosts names, `n1,n2`, by its path.
+/// By path: the hosts, `n1,n2`, of each file that a variable of hosts names.
 pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let lists = names.filter(|name| shape(name).is_some_and(|shape| shape.role == Role::List));
@@ -335,7 +336,7 @@ pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
     paths.filter(|path| path.starts_with('/')).filter_map(hosts).collect()
 }
 
-/// The text of a file of some size: anything else may never end.
+/// The text of a regular file that is small enough. Other files may never end.
 pub(super) fn text(host: &Host, path: &str) -> Option<String> {
     let size = host.metadata(path).filter(|found| found.is_file())?.len();
     let is_short = usize::try_from(size).is_ok_and(|size| size <= LONGEST_FILE);

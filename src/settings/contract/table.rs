@@ -175,7 +175,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
     Platform {
         id: "skypilot",
         strength: Strength::Specific,
-        // Until 0.2 with the short names, and no count.
+        // Versions until 0.2 have the short names and give no count.
         proofs: &[
             &[Set("SKYPILOT_NUM_NODES")],
             &[Set("SKYPILOT_NODE_RANK")],
@@ -209,7 +209,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // Its own launcher (torchrun's parameters in the manual: NODE_NUM, INDEX, CHIEF_IP).
+        // Tencent TI's own launcher (torchrun's parameters in the manual: NODE_NUM, INDEX, CHIEF_IP).
         id: "tencent-ti",
         strength: Strength::Specific,
         proofs: &[&[Set("CHIEF_IP"), Set("NODE_NUM")], &[Set("CHIEF_IP"), Set("INDEX")]],
@@ -277,7 +277,7 @@ pub(super) const PLATFORMS: &[Platform] = &[
             is(Nnodes, "LEPTON_JOB_TOTAL_WORKERS"),
             is(NodeRank, "LEPTON_JOB_WORKER_INDEX"),
             is(MasterAddr, "MASTER_ADDR"),
-            // Both have a default that is made of the job's name.
+            // Both variables have a default that is made of the job's name.
             beside(
                 only(as_(or(MasterAddr, "LEPTON_JOB_SERVICE_PREFIX"), FirstReplica), |host| {
                     host.variable("LEPTON_SUBDOMAIN").is_some()
@@ -391,8 +391,8 @@ pub(super) const PLATFORMS: &[Platform] = &[
         default_port: None,
     },
     Platform {
-        // The index counts within a task role, so of several roles it is no node rank. The second
-        // name of the count is that of versions before 1.0.
+        // The index counts within a task role, so with several roles it is no node rank. The second
+        // name of the count is from versions before 1.0.
         id: "openpai",
         strength: Strength::Specific,
         proofs: &[&[Set(PAI_INDEX)], &[Set("PAI_CURRENT_TASK_ROLE_NAME")]],
@@ -480,7 +480,7 @@ fn is_spec_of_tony(host: &Host) -> bool {
     has_key(host, "CLUSTER_SPEC", "worker") && !has_key(host, "CLUSTER_SPEC", "cluster")
 }
 
-/// Of a job whose other tasks do not train.
+/// Whether this is a worker of a job whose other tasks do not train.
 fn is_worker_of_tony(host: &Host) -> bool {
     host.variable("JOB_NAME").is_some_and(|kind| kind == "worker")
         && !["chief", "master"].iter().any(|kind| has_key(host, "CLUSTER_SPEC", kind))

@@ -27,7 +27,7 @@ fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
 }
 
 #[test]
-fn the_host_of_mpiexec_is_the_master_unless_rank_0_is_elsewhere() {
+fn mpiexec_host_is_master_unless_rank_0_elsewhere() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     process(root, "self", 7, &["ranklaunch"]);
@@ -52,7 +52,7 @@ fn the_host_of_mpiexec_is_the_master_unless_rank_0_is_elsewhere() {
     // mpiexec runs on another host than rank 0.
     assert_eq!(master("n3", &rank("0")), None);
     assert_eq!(master("n1", &rank("2")), None);
-    // The port is derived from it in any case, so that two jobs on one host do not meet.
+    // The port is derived from mpiexec's address in any case, so that two jobs on one host do not meet.
     let host = host(root, &rank("0"));
     let mut found = contract(&host);
     add_mpiexec(&mut found, &host, mpiexec_above(&host));
@@ -66,7 +66,7 @@ fn the_host_of_mpiexec_is_the_master_unless_rank_0_is_elsewhere() {
 }
 
 #[test]
-fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
+fn living_torchrun_above_leaves_no_stale_variables() {
     let root = tempfile::tempdir().expect("a folder");
     let root = root.path();
     process(root, "self", 30, &["ranklaunch"]);
@@ -86,7 +86,7 @@ fn a_living_torchrun_above_is_found_and_nothing_is_stale_then() {
 
 /// A rank of ours counts as a rank; the program of the engine `command` does not.
 #[test]
-fn a_rank_of_our_own_above_is_found_as_well() {
+fn own_rank_above_counts_as_torchrun() {
     let root = tempfile::tempdir().expect("a folder");
     let root = root.path();
     process(root, "self", 30, &["ranklaunch", "run"]);
@@ -100,7 +100,7 @@ fn a_rank_of_our_own_above_is_found_as_well() {
 }
 
 #[test]
-fn a_parent_chain_that_never_ends_is_left() {
+fn endless_parent_chain_ends_the_search() {
     let root = tempfile::tempdir().expect("a folder");
     process(root.path(), "self", 7, &["ranklaunch"]);
     process(root.path(), "7", 7, &["bash"]);
@@ -114,7 +114,7 @@ fn our_own_parents_can_be_read() {
 }
 
 #[test]
-fn pet_variables_are_listed_whatever_they_say() {
+fn pet_variables_are_listed_with_any_value() {
     let found =
         contract(&host(Path::new("/nonexistent"), &[("PET_STANDALONE", ""), ("PETS", "1")]));
     let listed: Vec<String> = found.pet_variables.iter().map(ToString::to_string).collect();
@@ -122,7 +122,7 @@ fn pet_variables_are_listed_whatever_they_say() {
 }
 
 #[test]
-fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
+fn blank_claim_yields_to_a_filled_one() {
     let at = Path::new("/nonexistent");
     let addr = |pairs: &[(&str, &str)]| {
         contract(&host(at, pairs)).first(Field::MasterAddr).map(|claim| claim.to_string())
@@ -134,7 +134,7 @@ fn a_blank_claim_gives_way_to_the_next_and_is_still_shown_alone() {
 }
 
 #[test]
-fn every_row_has_a_name_of_its_own_and_a_proof() {
+fn every_row_has_a_unique_name_and_proof() {
     let ids: BTreeSet<&str> = platforms(None).map(|platform| platform.id).collect();
     assert_eq!(ids.len(), platforms(None).count());
     let named = ADVICE.iter().map(|advice| advice.platform);

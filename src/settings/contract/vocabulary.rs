@@ -1,7 +1,7 @@
-//! Which readings a field can have, for a row that a profile writes.
+//! The readings that a field can have, for a row that a profile writes.
 //!
-//! A reading that the planner does not apply to a field would be read as a plain number, so a row
-//! of any table has one of these; the tests hold the program's own rows to it as well.
+//! The planner would treat any other reading of a field as a plain number. So a row of any table has
+//! one of these readings; tests hold the program's own rows to this rule too.
 
 use Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
@@ -57,7 +57,7 @@ const OF_FIELDS: &[(Field, &[Reading])] = &[
 ];
 
 /// The readings of a field, `plain` first; empty for a field that only the program's own rows
-/// give: WORLD_SIZE and RANK, of which `--world-size-counts` says what they count.
+/// give: WORLD_SIZE and RANK, whose meaning `--world-size-counts` sets.
 pub(crate) fn readings_of(field: Field) -> &'static [Reading] {
     OF_FIELDS.iter().find(|(of, _)| *of == field).map_or(&[], |(_, readings)| readings)
 }

@@ -1,5 +1,5 @@
-//! Volcano's plugins env and svc without its pytorch plugin: variables that have the name of a task
-//! in theirs (`VC_<TASK>_NUM`, `VC_<TASK>_HOSTS`; volcano, `plugins/svc/const.go`).
+//! Volcano's plugins env and svc without its pytorch plugin: variables whose names contain the name of
+//! a task (`VC_<TASK>_NUM`, `VC_<TASK>_HOSTS`; volcano, `plugins/svc/const.go`).
 //!
 //! Takes the environment; tells rows of [`super::table`] whether the job has one kind of task or
 //! several, and gives the evidence that no fixed name of a row can.
@@ -12,7 +12,7 @@ use super::row::Platform;
 const ONE: &str = "volcano-workers";
 const SEVERAL: &str = "volcano-tasks";
 
-/// The index of this pod among those of its task is then its node rank.
+/// Whether the job has one kind of task. The index of this pod within its task is then its node rank.
 pub(super) fn has_one_task(host: &Host) -> bool {
     has_index(host) && counts(host).len() == 1
 }

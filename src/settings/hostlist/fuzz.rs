@@ -3,7 +3,7 @@
 use super::{LONGEST_NAME, MOST, expand, is_whole, items, of_daemons, of_prterun, position};
 use text::fuzzing::Choices;
 
-/// Expands a list. The first byte chooses: any text, or a list that is made of the bytes and whose hosts are known.
+/// Expands a list. The first byte chooses between any text and a list that is made of the bytes, whose hosts are known.
 pub fn nodelist(data: &[u8]) -> bool {
     let [mode, rest @ ..] = data else { return false };
     if mode.is_multiple_of(3) {
@@ -17,7 +17,7 @@ pub fn nodelist(data: &[u8]) -> bool {
         let parts: Vec<&str> = items(list).collect();
         assert_eq!(parts.join(","), list.trim());
         let whole = parts.iter().all(|part| is_whole(part));
-        // Whole lists leave no bracket in a name, and what has none is a list of itself.
+        // Whole lists leave no bracket in a name. Names without brackets and commas expand to themselves.
         if whole {
             assert!(!hosts.iter().any(|host| host.contains(['[', ']'])), "{hosts:?}");
         }
@@ -47,7 +47,7 @@ fn bounded(hosts: &[String]) {
     }
 }
 
-/// Hosts that are written as a list by another way than they are read.
+/// Expands a list whose hosts are known, since the list is written independently of the parser.
 fn known(choices: &mut Choices<'_>) {
     let (mut list, mut hosts) = (Vec::new(), Vec::new());
     while !choices.is_empty() && list.len() < 6 {
@@ -61,7 +61,7 @@ fn known(choices: &mut Choices<'_>) {
             let numbers: Vec<String> = (first..=last).map(|n| format!("{n:0width$}")).collect();
             group.push(match numbers.as_slice() {
                 [one] => one.clone(),
-                // The width is that of the first one.
+                // The first number gives the width.
                 [one, .., end]
                     if one.len() >= width && (one.len() == end.len() || !one.starts_with('0')) =>
                 {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use linux::procfs::basename;
 
-/// What a prefix applies to.
+/// The scope of a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixScope {
     /// A shell keyword, which cannot be executed.
@@ -186,7 +186,7 @@ const PREFIXES: &[Prefix] = &[
             "--allow-insecure-host",
             "--color",
         ],
-        // These are Python's.
+        // These flags are Python's.
         ends: &["-m", "--module"],
         ..ENVIRONMENT
     },
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_stands_behind_its_prefixes() {
+    fn command_follows_its_prefixes() {
         for (line, command) in [
             ("nohup torchrun a.py", "torchrun a.py"),
             ("/usr/bin/nohup setsid -w torchrun a.py", "torchrun a.py"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_stands_twice_and_none_is_a_launcher() {
+    fn prefixes_are_unique_and_no_launchers() {
         let mut names: Vec<&str> = PREFIXES.iter().flat_map(|row| row.names).copied().collect();
         let count = names.len();
         assert!(names.iter().all(|name| crate::launchers::of_name(name).is_none()));

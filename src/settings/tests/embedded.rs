@@ -48,7 +48,7 @@ fn taehv_is_the_job_of_the_platform_guide() {
     let settings = embedded("taehv");
     assert_eq!(settings.engine.value, Engine::Accelerate);
     assert_eq!(settings.engine_args, ["--config_file", "{deepspeed_config}"]);
-    // Which python has torch differs between users.
+    // The python that has torch differs between users.
     assert!(settings.conda_env.is_none() && settings.conda_roots.is_empty());
     assert!(settings.python.is_none() && settings.chdir.is_none());
     let rows: Vec<(Option<u32>, &str, &str)> = settings
@@ -95,7 +95,7 @@ fn conditional_arguments_follow_the_profiles_own() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_read_is_refused_with_its_line() {
+fn unreadable_condition_is_refused_with_its_line() {
     for (row, words) in [
         ("{ when = \"world > 1\", args = [\"--b\"] }", "job.toml:3: `when`"),
         ("{ when = \"world_size > many\", args = [\"--b\"] }", "world_size, nnodes"),

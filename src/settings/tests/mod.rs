@@ -81,7 +81,7 @@ fn nearly_a_profile() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes_as_a_profile_give_settings_or_a_refusal(
+    fn any_profile_bytes_give_settings_or_a_refusal(
         bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..200), nearly_a_profile()]
     ) {
         let (_folder, path) = file(bytes);
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn any_variables_and_words_give_settings_or_a_refusal(
+    fn any_variables_and_words_give_settings_or_refusal(
         values in prop::collection::vec((0..TABLE.len(), prop::collection::vec(any::<u8>(), 0..12)), 0..5),
         program in prop::collection::vec("\\PC{0,8}", 0..4),
         profile in prop::sample::select(vec!["wan22", "taehv", "zimdb"]),

@@ -9,7 +9,7 @@ use verdict::{Owner, Retry};
 use super::*;
 
 #[test]
-fn faults_of_a_profile_are_told_with_file_and_line() {
+fn profile_faults_name_file_and_line() {
     for (text, line, parts) in [
         ("[job]\nnnode = 2", 2, &["`nnode`", "nnodes"][..]),
         ("[jop]\n", 1, &["`jop`", "[job]"]),
@@ -200,7 +200,7 @@ fn profiles_are_found_by_name_and_by_file() {
 }
 
 #[test]
-fn a_profile_over_another_says_what_is_different() {
+fn extending_profile_replaces_only_its_own_values() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         std::fs::write(folder.path().join(name), text).expect("a file");
@@ -269,7 +269,7 @@ fn a_profile_over_another_says_what_is_different() {
 }
 
 #[test]
-fn rows_for_failures_have_defaults_and_are_replaced_one_by_one() {
+fn diagnose_rows_have_defaults_and_replace_by_id() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     let row = |id: &str, cause: &str| {

@@ -59,7 +59,7 @@ fn the_words_after_the_dashes_become_a_program() {
 
 /// Each rank would start the launcher again: separate jobs that end with 0.
 #[test]
-fn a_launcher_is_no_script() {
+fn launcher_as_script_is_refused() {
     let root = tempfile::tempdir().expect("a folder");
     let bin = root.path().join("bin");
     std::fs::create_dir(&bin).expect("a folder");
@@ -114,14 +114,14 @@ fn a_launcher_is_no_script() {
         let words: Vec<&str> = line.split(' ').collect();
         assert!(read(&options(&words), &node).is_ok(), "{line}");
     }
-    // The same from a profile, with its line.
+    // A launcher in a profile is refused too, with its line.
     let (_folder, path) = file("[job]\nscript = 'torchrun'\nargs = ['a.py']");
     let refusal = read(&options(&["--profile", &path]), &node).expect_err("a launcher");
     assert!(refusal.text.en.contains(&format!("{path}:2")), "{}", refusal.text.en);
 }
 
 #[test]
-fn a_shell_script_is_not_for_python() {
+fn shell_script_for_python_is_refused() {
     let root = tempfile::tempdir().expect("a folder");
     for (name, text, mode) in [
         ("tr.sh", "python a.py", 0o644),
@@ -152,7 +152,7 @@ fn a_shell_script_is_not_for_python() {
 }
 
 #[test]
-fn a_program_on_the_command_line_replaces_the_profiles_and_bare_arguments_follow_it() {
+fn command_line_program_replaces_the_profiles_program() {
     let (_folder, path) = file("[job]\nscript = 'a.py'\nargs = ['--lr', '1']");
     let program = |line: &[&str], node: &Host| {
         let settings = read(&options(&[&["--profile", &path], line].concat()), node);

@@ -18,7 +18,7 @@ fn a_copy_of_the_reference_changes_nothing() {
 }
 
 #[test]
-fn the_reference_shows_every_key_and_is_a_profile() {
+fn reference_is_a_profile_with_every_key() {
     let text = reference::in_force();
     let settings = read_profile(&text).expect("the reference");
     assert_eq!(settings.layout.heads_table.as_ref().map(|table| table.heads.len()), Some(2));

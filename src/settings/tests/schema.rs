@@ -219,9 +219,9 @@ fn the_profile_schema_is_written_from_the_table() {
     assert!(there == written, "{FILE} differs from the table of settings: make docs");
 }
 
-/// What the program refuses is refused by the schema as well, as far as types and names go.
+/// The schema also refuses everything that the program refuses, as far as types and names go.
 #[test]
-fn the_profile_schema_accepts_and_refuses_what_the_program_does() {
+fn profile_schema_agrees_with_the_program() {
     let validator = jsonschema::validator_for(&schema()).expect("a schema");
     let valid = |text: &str| {
         let document: Value = toml::from_str(text).expect("TOML");

@@ -9,7 +9,7 @@ use verdict::{Id, Severity};
 use super::*;
 
 #[test]
-fn the_flag_beats_the_variable_which_beats_the_profile_which_beats_the_default() {
+fn flag_beats_variable_beats_profile_beats_default() {
     let (_folder, path) = file("[job]\n\nnnodes = 4\n[launch]\nwait_timeout = '2m'\n");
     let profile = ["--profile", &path];
     let variable = host(&[("RANKLAUNCH_NNODES", "3"), ("RANKLAUNCH_WAIT_TIMEOUT", "")]);
@@ -38,9 +38,9 @@ fn the_flag_beats_the_variable_which_beats_the_profile_which_beats_the_default()
     assert_eq!(none.warnings, []);
 }
 
-/// It limits the reading of the others, so it is read before them, but in the same way.
+/// The deadline limits the reading of the other settings, so it is read before them, but in the same way.
 #[test]
-fn the_deadline_that_is_read_first_is_that_of_the_settings() {
+fn early_deadline_equals_the_settings_deadline() {
     for value in ["7s", "7s\n", " 7"] {
         let host = host(&[("RANKLAUNCH_DEADLINE", value)]);
         let first = deadline(&options(&[]), &host);
@@ -51,7 +51,7 @@ fn the_deadline_that_is_read_first_is_that_of_the_settings() {
 }
 
 #[test]
-fn every_row_takes_its_example_as_flag_variable_and_profile_line() {
+fn every_row_accepts_its_example_from_every_source() {
     for row in TABLE {
         if matches!(row.take, Take::Apart) {
             continue;
@@ -79,7 +79,7 @@ fn every_row_takes_its_example_as_flag_variable_and_profile_line() {
 }
 
 #[test]
-fn a_bad_value_is_refused_with_place_value_and_what_is_allowed() {
+fn bad_value_refusal_names_place_value_and_range() {
     for row in TABLE {
         // These take any text that is not empty.
         let bad = match row.name {
@@ -109,7 +109,7 @@ fn a_bad_value_is_refused_with_place_value_and_what_is_allowed() {
 }
 
 #[test]
-fn a_flag_overrides_a_variable_that_would_be_refused() {
+fn flag_overrides_an_invalid_variable() {
     let link = host(&[("RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500")]);
     let refusal = read(&options(&[]), &link).expect_err("a service link");
     assert!(refusal.hint.en.contains("Kubernetes Service"), "{}", refusal.hint.en);
@@ -134,7 +134,7 @@ fn text_that_is_not_utf8_is_shown_escaped() {
 }
 
 #[test]
-fn unknown_variables_are_named_with_the_nearest_and_ours_are_not() {
+fn unknown_variables_get_the_nearest_name() {
     let node = host(&[
         ("RANKLAUNCH_NNODE", "2"),
         ("RANKLAUNCH_SECRET", "x"),
@@ -157,7 +157,7 @@ fn unknown_variables_are_named_with_the_nearest_and_ours_are_not() {
 }
 
 #[test]
-fn entries_add_up_and_the_stronger_wins_one_by_one() {
+fn entries_add_up_and_stronger_ones_win() {
     let (_folder, path) = file("[env]\nA = 'file'\nB = 2\n[severity]\nshm.size = 'fail'");
     let node = host(&[
         ("RANKLAUNCH_ENV", "B=variable\nC=1=2, 3\n"),
@@ -252,7 +252,7 @@ fn the_grace_stays_below_that_of_the_pod() {
 }
 
 #[test]
-fn the_language_is_the_flags_the_variables_the_profiles_or_the_locales() {
+fn language_follows_flag_variable_profile_or_locale() {
     let (_folder, path) = file("[logs]\nlang = 'en'");
     let zh = ("LANG", "zh_CN.UTF-8");
     for (line, variables, lang) in [
@@ -288,7 +288,7 @@ fn wait_reads_its_target_and_its_time() {
 }
 
 #[test]
-fn a_range_of_one_number_is_that_number() {
+fn range_of_one_number_is_that_number() {
     for (range, nodes) in
         [("2:2", Some(2)), ("2", Some(2)), ("1:2", None), ("0:0", None), (":", None)]
     {
@@ -302,7 +302,7 @@ fn a_range_of_one_number_is_that_number() {
 }
 
 #[test]
-fn what_is_probably_meant_is_said() {
+fn hint_names_the_probable_meaning() {
     for (line, hint) in [
         (&["--severity", "shm.sise=fail"][..], "did you mean --severity shm.size=fail?"),
         (&["--severity", "shm.size"], "--severity shm.size=fail"),

@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_environment_gives_a_valid_membership_or_a_refusal(
+    fn any_environment_gives_valid_membership_or_refusal(
         pairs in prop::collection::btree_map(names(), values(), 0..24),
         visible in 0usize..10,
         counts in prop::sample::select(vec![

@@ -577,7 +577,7 @@ const ENVIRONMENTS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_platform_is_read_as_it_is_meant() {
+fn every_environment_gives_its_expected_membership() {
     check(ENVIRONMENTS);
 }
 

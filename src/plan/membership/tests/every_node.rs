@@ -82,9 +82,9 @@ proptest! {
     }
 }
 
-/// What the rows need, taken away.
+/// Each variable that the rows need is taken away in turn.
 #[test]
-fn a_part_of_it_is_refused() {
+fn missing_variable_never_makes_a_lone_node() {
     for (variables, _) in PLATFORMS {
         for node in 0..2 {
             let all = variables(2, node);

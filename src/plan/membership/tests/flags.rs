@@ -50,7 +50,7 @@ fn flags_beat_the_platform() {
         told(&ray, "RAY_CLUSTER_NAME=r RAY_NODE_TYPE_NAME=g FQ_RAY_IP=r-head"),
         "flags 2 1 r-head:29500"
     );
-    // What a user sets on a bare host: the port of this job, and flags.
+    // Values that a user sets on a bare host: the port of this job, and flags.
     let by_hand = |s: &mut Settings| {
         two(s);
         s.master_addr = flag("--master-addr", "10.0.0.9".to_owned());
@@ -113,7 +113,7 @@ fn every_value_has_a_reason() {
 /// Only a WORLD_SIZE that counts processes needs the GPUs, and only if nothing else tells the
 /// processes per node.
 #[test]
-fn a_node_is_known_before_its_gpus_are_counted() {
+fn membership_is_known_before_gpus_are_counted() {
     let processes = |count| {
         let mut settings = undecided();
         settings.world_size_counts = Sourced::new(WorldSizeCounts::Processes, Source::Default);
@@ -148,7 +148,7 @@ fn a_node_is_known_before_its_gpus_are_counted() {
 }
 
 #[test]
-fn inside_torchrun_is_refused_and_leftovers_are_not() {
+fn torchrun_above_is_refused_but_leftovers_are_not() {
     let mut contract = contract::read(&host(""), None, None);
     contract.inside_torchrun = Some((41, "python -m torch.distributed.run a.py".to_owned()));
     let run = |settings: &Settings, contract: &Contract| {
@@ -167,7 +167,7 @@ fn inside_torchrun_is_refused_and_leftovers_are_not() {
 }
 
 #[test]
-fn processes_asked_for() {
+fn requested_process_count_follows_the_strongest_source() {
     let asked = |nproc: Option<Nproc>, env: &str| {
         let mut settings = undecided();
         if let Some(value) = nproc {
@@ -203,9 +203,9 @@ fn processes_asked_for() {
     );
 }
 
-/// The same line on every host.
+/// Every host gets the same line.
 #[test]
-fn a_list_of_hosts_is_the_whole_membership() {
+fn host_list_is_the_whole_membership() {
     let list = |hosts: &str| hosts.split(',').map(str::to_owned).collect::<Vec<_>>();
     let told = |own: &str, change: &dyn Fn(&mut Settings), env: &str| {
         let mut settings = undecided();
@@ -240,7 +240,7 @@ fn a_list_of_hosts_is_the_whole_membership() {
         assert!(text.contains(words) && !text.contains("fe80"), "{text}");
     }
 
-    // What is said beside the list counts where it is not weaker.
+    // Values beside the list count if they are not weaker.
     let profile = |line: usize| Source::Profile { file: "p.toml".to_owned(), line };
     let line = |own: &str, change: &dyn Fn(&mut Settings)| told(own, change, "").line();
     let place = |s: &mut Settings| s.node_rank = flag("--node-rank", 2);

@@ -9,7 +9,7 @@ use verdict::Id;
 
 /// Whatever variable is present: no node runs alone, and no message is false.
 #[test]
-fn half_of_the_evidence_is_refused_with_what_it_says() {
+fn incomplete_evidence_is_refused_and_quoted() {
     let half = Id::MembershipHalfGiven;
     let table = [
         // An index without a count, from the first node as from any other.
@@ -82,7 +82,7 @@ fn half_of_the_evidence_is_refused_with_what_it_says() {
 }
 
 #[test]
-fn a_master_that_is_this_node_needs_no_count() {
+fn master_on_this_node_needs_no_count() {
     let alone = |names: &[&str], pairs: &str| {
         let mut contract = contract::read(&host(pairs), None, None);
         contract.own_names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -130,7 +130,7 @@ fn the_innermost_launcher_wins() {
 /// The components of a heterogeneous step are numbered in their own order, while its list is
 /// sorted. All nodes must agree that rank 0 is on the master.
 #[test]
-fn a_heterogeneous_step_has_rank_0_on_its_master() {
+fn heterogeneous_step_has_rank_0_on_its_master() {
     let step = "SLURM_JOB_ID=8 SLURM_HET_JOB_ID=7 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=n[1,3] SLURM_STEP_TASKS_PER_NODE=1(x2)";
     check(&[
         (&format!("{step} SLURM_NODEID=0 SLURMD_NODENAME=n3"), "slurm 2 1 n1:27446"),
@@ -144,7 +144,7 @@ fn a_heterogeneous_step_has_rank_0_on_its_master() {
 }
 
 #[test]
-fn a_batch_script_is_sent_to_srun() {
+fn batch_script_is_told_to_use_srun() {
     for pairs in [
         "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_NODEID=0 SLURM_JOB_NODELIST=n[1-2]",
         "SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_NODELIST=n[1-2]",
@@ -158,7 +158,7 @@ fn a_batch_script_is_sent_to_srun() {
 
 /// zimdb's `nnodes = 1` in four pods made four jobs of one node.
 #[test]
-fn a_profiles_count_against_the_platforms_is_refused_with_both() {
+fn profile_count_contradicting_the_platform_is_refused() {
     let from = |source: Source, nnodes: u32, env: &str| {
         let settings = Settings { nnodes: Some(Sourced::new(nnodes, source)), ..undecided() };
         tell(&settings, &host(env), &gpus(1))

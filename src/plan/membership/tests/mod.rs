@@ -151,9 +151,9 @@ fn generic_variables_count_nodes() {
     ]);
 }
 
-/// Only then may the count be one of processes.
+/// Only a number of nodes from WORLD_SIZE alone may be a number of processes.
 #[test]
-fn a_count_of_world_size_alone_is_known_as_such() {
+fn node_count_from_world_size_alone_is_marked() {
     let world = "WORLD_SIZE=2 RANK=1 MASTER_ADDR=a MASTER_PORT=29500";
     for (pairs, expected) in
         [(world.to_owned(), true), (format!("{world} PET_NNODES=2 PET_NODE_RANK=1"), false)]
@@ -164,7 +164,7 @@ fn a_count_of_world_size_alone_is_known_as_such() {
 }
 
 #[test]
-fn half_given_and_out_of_range_evidence_is_refused() {
+fn incomplete_and_out_of_range_evidence_is_refused() {
     check(&[
         ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=None", "refused membership.master-addr"),
         ("WORLD_SIZE=2 RANK=1", "refused membership.master-addr"),

@@ -134,7 +134,7 @@ fn table() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn each_start_is_the_rank_that_the_platform_says() {
+fn each_start_gets_the_platforms_rank() {
     let mut wrong = Vec::new();
     for (pairs, expected) in table() {
         let told = direct_of(&pairs);
@@ -171,7 +171,7 @@ fn every_other_engine_refuses_the_same_start() {
 }
 
 #[test]
-fn a_number_that_is_missing_is_named() {
+fn missing_task_number_is_named() {
     let half = "refused membership.half-given";
     for (pairs, id, named) in [
         ("WORLD_SIZE=4 RANK=1 LOCAL_RANK=1 MASTER_ADDR=n0", half, "LOCAL_WORLD_SIZE"),
@@ -282,7 +282,7 @@ fn one_task_per_node_is_a_node() {
 /// `--nested` in a rank of another launcher: the counts of its environment do not describe this
 /// job.
 #[test]
-fn a_nested_job_is_one_of_its_own() {
+fn nested_job_is_a_separate_job() {
     let torchrun = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=2 \
         TORCHELASTIC_RUN_ID=x MASTER_ADDR=n0 MASTER_PORT=29500";
     let slurm = "SLURM_JOB_ID=7 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-2] \

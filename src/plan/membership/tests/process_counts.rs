@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use settings::{Engine, WorldSizeCounts};
 
-/// How a platform that starts its command once per process may describe it.
+/// The variables by which a platform that starts its command once per process may describe it.
 #[derive(Debug, Clone, Copy)]
 struct Names {
     /// NODE_RANK, GROUP_RANK, PET_NODE_RANK or none.
@@ -18,7 +18,7 @@ struct Names {
     nodes: bool,
 }
 
-/// The environment of a process, and what is said of the whole job: the membership without the
+/// The answer for one process, as far as it is about the whole job: the membership without the
 /// place of this process in it, or the refusal.
 fn answer(settings: &Settings, names: Names, size: (u32, u32), place: (u32, u32)) -> String {
     let ((nnodes, nproc), (node, local)) = (size, place);
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_rank_of_a_job_gets_the_same_answer(
+    fn all_ranks_of_a_job_agree(
         nnodes in 1u32..5,
         nproc in 1u32..9,
         node in prop::sample::select(vec!["NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", ""]),
@@ -61,9 +61,9 @@ proptest! {
         nodes in any::<bool>(),
         engine in prop::sample::select(vec![Engine::Torchrun, Engine::Direct, Engine::Command]),
     ) {
-        // Nothing but the two may number anything: they are those of nodes by convention.
+        // Without LOCAL_RANK and a node rank, WORLD_SIZE and RANK are those of nodes by convention.
         prop_assume!(local || !node.is_empty());
-        // A job that is said to have one node has one place, whatever RANK says.
+        // A job with a given count of one node has one place, whatever RANK says.
         prop_assume!(local || node != "GROUP_RANK" || !nodes || nnodes > 1);
         let names = Names { node, local, per_node, nodes };
         let mut settings = undecided();
@@ -73,7 +73,7 @@ proptest! {
             places.map(|place| answer(&settings, names, (nnodes, nproc), place)).collect();
         prop_assert_eq!(answers.len(), 1, "{:?}", answers);
         let answer = answers.into_iter().next().unwrap_or_default();
-        // Never more nodes than there are.
+        // The answer never has more nodes than the job.
         let is_refused = answer.starts_with("refused");
         prop_assert!(is_refused || answer.starts_with(&format!("{nnodes} nodes")), "{}", answer);
     }
@@ -81,7 +81,7 @@ proptest! {
 
 /// The control: a platform that starts one process per node and says so is never refused.
 #[test]
-fn one_process_per_node_is_accepted_once_it_is_said() {
+fn stated_one_process_per_node_is_accepted() {
     let pairs = "WORLD_SIZE=16 RANK=3 NODE_RANK=3 LOCAL_RANK=0 MASTER_ADDR=n0";
     let mut settings = undecided();
     assert_eq!(tell(&settings, &host(pairs), &gpus(8)).line(), "refused membership.tasks");
@@ -95,14 +95,14 @@ fn one_process_per_node_is_accepted_once_it_is_said() {
     assert_eq!(of(pairs).line(), "refused membership.processes");
     assert!(tell(&settings, &host(pairs), &gpus(8)).line().ends_with("16 3 n0:29500"));
     assert!(of(&format!("{pairs} NNODES=16")).line().ends_with("16 3 n0:29500"));
-    // Without RANK it is the pair of PyTorch Lightning, and a job of one is one however it counts.
+    // Without RANK the variables are PyTorch Lightning's. A job of one process is a job of one node as well.
     let lightning = of("WORLD_SIZE=16 NODE_RANK=3 MASTER_ADDR=n0");
     assert!(lightning.line().ends_with("16 3 n0:29500"), "{}", lightning.line());
     assert!(of("WORLD_SIZE=1 RANK=0 NODE_RANK=0").line().ends_with("1 0 127.0.0.1:29500 free"));
 }
 
 #[test]
-fn a_rank_beside_that_of_its_node_may_count_processes() {
+fn rank_beside_node_rank_may_count_processes() {
     for (pairs, rank, node) in [
         ("WORLD_SIZE=16 RANK=8 NODE_RANK=1 MASTER_ADDR=n0", "RANK=8", "NODE_RANK=1"),
         ("WORLD_SIZE=16 RANK=1 NODE_RANK=0 MASTER_ADDR=n0", "RANK=1", "NODE_RANK=0"),

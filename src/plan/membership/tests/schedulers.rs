@@ -1,5 +1,5 @@
-//! Schedulers that give only a part of what a member has to know, and those that nobody has told
-//! the program of: no node works alone by accident.
+//! Schedulers that give only a part of the facts that a member needs, and schedulers that the program
+//! does not know: no node works alone by accident.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use settings::Source;
 
-/// Environments of one member of several, and a word of the way out that is offered. Variables are
-/// those of the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),
-/// Azure Batch, Volcano's plugins) and of start-up scripts in public repositories.
+/// Environments of one member of several, and a word of the remedy that is offered. The variables are
+/// from the manuals (PBS Pro 2022.1 and Torque 6 user guides, LSF 10.1, Grid Engine's submit(1),
+/// Azure Batch, Volcano's plugins) and from start-up scripts in public repositories.
 const MEMBERS: &[(&str, &str)] = &[
     // pbsdsh on the second host; on a second slot; the script of Torque's first host
     (
@@ -118,7 +118,7 @@ const SALLOC_NAMED: &str =
     "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_STEP_ID=interactive SLURM_STEP_NUM_NODES=1";
 
 #[test]
-fn a_member_without_its_place_is_refused() {
+fn member_without_its_place_is_refused() {
     for (pairs, way) in MEMBERS {
         let told = of(pairs);
         let refusal = told.result.expect_err(pairs);
@@ -135,9 +135,9 @@ fn a_member_without_its_place_is_refused() {
     }
 }
 
-/// The control of all of them: an own statement of one node, or of several.
+/// The control of all members: a setting gives one node, or several.
 #[test]
-fn what_is_said_of_the_nodes_wins() {
+fn stated_node_count_wins() {
     for (pairs, _) in MEMBERS {
         let mut settings = undecided();
         settings.nnodes = flag("--nnodes", 1);
@@ -291,14 +291,14 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("ACME_NODEFILE=/", alone),
         ("ACME_NODELIST=n1,n1", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1~n1:8", alone),
-        // Nothing shows that these are of a job.
+        // Nothing shows that these hosts are those of a job.
         ("ACME_HOSTS=n1,n2", alone),
         ("ACME_HOSTS=n1,n2 ACME_CLUSTER_NAME=c ACME_MASTER_NAME=m ACME_LEADER=n1", alone),
         ("ACME_REPLICA_HOSTS=n1,n2", alone),
         ("ACME_HOSTS=n1,n2 ACME_JOB_SERVICE_HOST=10.0.0.1 ACME_JOB_PORT=tcp://10.0.0.1:80", alone),
         ("ACME_JOBID=12 ACME_HOSTS=n1:9092,n2:9092", alone),
         ("HOSTFILE=/two", alone),
-        // Of a job whose size nothing else tells: no file, no host in it, no text, not to be read.
+        // Files of a job whose size nothing else tells: missing, without a host, not text, not readable.
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/missing", refused),
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/empty", refused),
         ("PBS_JOBID=1.s PBS_NODENUM=0 PBS_NODEFILE=/", refused),
@@ -306,7 +306,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
         ("LSB_JOBID=1 LSB_DJOB_HOSTFILE=/empty", refused),
         ("LSB_JOBID=1 LSB_DJOB_RANKFILE=/missing", refused),
         ("PE_HOSTFILE=/missing NSLOTS=24", refused),
-        // The controls: something else tells it, or the host names itself.
+        // The controls: something else tells the size, or the host names itself.
         ("PBS_JOBID=1.s PBS_NUM_NODES=1 PBS_NODEFILE=/missing", "pbs 1 0 127.0.0.1:29500 free"),
         ("LSB_JOBID=1 LSB_HOSTS=n1~n1 LSB_DJOB_HOSTFILE=/missing", "lsf 1 0 127.0.0.1:29500 free"),
         ("LSB_DJOB_RANKFILE=/empty LSB_DJOB_HOSTFILE=/slots", "lsf 1 0 127.0.0.1:29500 free"),
@@ -329,9 +329,9 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
     }
 }
 
-/// A list without any other sign of a job is one if this host is in it.
+/// A list without any other sign of a job is that of a job if this host is in it.
 #[test]
-fn a_list_with_this_host_is_that_of_its_job() {
+fn host_list_with_this_host_is_evidence() {
     let told = |own: &str, pairs: &str| {
         let mut contract = contract::read(&host(pairs), None, None);
         contract.own_names = vec![own.to_owned()];
@@ -347,7 +347,7 @@ fn a_list_with_this_host_is_that_of_its_job() {
 
 /// The only task of a Volcano job may have any name.
 #[test]
-fn a_task_of_any_name_is_a_node() {
+fn volcano_task_of_any_name_is_a_node() {
     for task in ["TRAINER", "LLM_TRAIN", "PS", "W1"] {
         let pairs =
             format!("VC_TASK_INDEX=1 VK_TASK_INDEX=1 VC_{task}_NUM=2 VC_{task}_HOSTS=j-0.j,j-1.j");
@@ -361,7 +361,7 @@ fn a_task_of_any_name_is_a_node() {
     assert_eq!(told.line(), "volcano-workers 1 0 127.0.0.1:23456 free");
 }
 
-/// An image without SageMaker's toolkit has none of its variables.
+/// An image without SageMaker's toolkit has none of the toolkit's variables.
 #[test]
 fn sagemakers_own_file_names_the_hosts() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -379,7 +379,7 @@ fn sagemakers_own_file_names_the_hosts() {
     assert_eq!(line(two, job), "sagemaker 2 1 algo-1:7777");
     assert_eq!(line(two, &format!("{job} MASTER_ADDR=m MASTER_PORT=1")), "sagemaker 2 1 m:1");
     assert_eq!(line(one, job), "sagemaker 1 0 127.0.0.1:7777 free");
-    // Outside of a training job the file is another program's, and a broken one is none.
+    // Outside of a training job the file is another program's. A broken file counts as no file.
     assert_eq!(line(two, ""), "none 1 0 127.0.0.1:29500 free");
     assert_eq!(line("{", job), "none 1 0 127.0.0.1:29500 free");
     let toolkit = r#"SM_HOSTS=["a","b"] SM_CURRENT_HOST=b"#;
@@ -396,7 +396,7 @@ proptest! {
 
     /// A trial of some containers with some slots each is one job on all of them, or refused on all.
     #[test]
-    fn a_trial_is_one_job_on_all_its_containers(
+    fn determined_trial_is_one_job_on_all_containers(
         containers in 1u32..6,
         slots in 1usize..9,
         has_file in any::<bool>(),
@@ -444,9 +444,9 @@ proptest! {
     }
 }
 
-/// Of a shell, a notebook, a trial whose file is broken, and of a container that is not Determined's.
+/// Containers of a shell, of a trial with a broken file, and one that is not Determined's.
 #[test]
-fn a_file_of_determined_counts_in_its_own_containers() {
+fn determined_file_counts_only_in_its_containers() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run/determined/info");
     std::fs::create_dir_all(&path).expect("a folder");
@@ -467,7 +467,7 @@ fn a_file_of_determined_counts_in_its_own_containers() {
 }
 
 #[test]
-fn a_file_that_never_ends_is_not_read() {
+fn endless_host_file_is_not_read() {
     let host = Host::replayed(
         Path::new("/"),
         host("ACME_NODEFILE=/dev/zero PBS_NODEFILE=/proc").environment().clone(),

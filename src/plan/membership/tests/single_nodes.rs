@@ -45,7 +45,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("Celery", &["CELERY_WORKER_ID=1 CELERY_WORKER_COUNT=4 CELERYD_CONCURRENCY=8"]),
     ("pm2", &["NODE_APP_INSTANCE=1 PM2_INSTANCES=4 PM2_INSTANCE_ID=1"]),
     ("gunicorn", &["WEB_CONCURRENCY=4 WORKER_ID=1 WORKER_COUNT=4"]),
-    // Arrays of jobs, of which each is one.
+    // Arrays of jobs; each member is a job of its own.
     ("Slurm array", &["SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=8 SLURM_ARRAY_TASK_MAX=8 SLURM_JOB_ID=9 SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_NTASKS=1",
         "SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=8"]),
     ("PBS array", &["PBS_JOBID=7[3].s PBS_ARRAY_INDEX=3 PBS_ARRAY_ID=7[].s PBS_NODENUM=0 PBS_TASKNUM=1", "PBS_ARRAYID=3 PBS_JOBID=7-3.s PBS_NUM_NODES=1 PBS_NODENUM=0"]),
@@ -83,7 +83,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("SageMaker", &["SM_HOSTS=[\"algo-1\"] SM_CURRENT_HOST=algo-1 SM_CURRENT_INSTANCE_GROUP_HOSTS=[\"algo-1\"] SM_NUM_GPUS=8"]),
     ("Azure Batch", &["AZ_BATCH_NODE_ID=n AZ_BATCH_TASK_ID=t AZ_BATCH_NODE_LIST=10.0.0.4 AZ_BATCH_POOL_ID=p"]),
     ("Unknown scheduler", &["ACME_NODE_INDEX=0 ACME_NUM_NODES=1", "ACME_TASK_ID=0 ACME_NUM_TASKS=8 ACME_NUM_NODES=1", "ACME_HOSTS=n1 ACME_JOBID=7"]),
-    // Containers and what they stand beside.
+    // Containers, and services beside them.
     ("Nomad", &["NOMAD_ALLOC_INDEX=1 NOMAD_ALLOC_ID=a NOMAD_CPU_LIMIT=500 NOMAD_GROUP_NAME=g"]),
     ("ECS", &["ECS_CONTAINER_METADATA_URI=http://1 AWS_EXECUTION_ENV=AWS_ECS_FARGATE"]),
     ("Cloud Foundry", &["CF_INSTANCE_INDEX=1 INSTANCE_INDEX=1 CF_INSTANCE_IP=10.0.0.1"]),
@@ -108,7 +108,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("Counts of one", &["WORLD_SIZE=1 RANK=0 LOCAL_RANK=0", "NNODES=1 NODE_RANK=0"]),
 ];
 
-/// What is set beside it in the same container.
+/// Further variables of the same container.
 const BESIDE: &[&str] = &[
     "",
     "HOSTNAME=pod-0 KUBERNETES_SERVICE_HOST=10.0.0.1 KUBERNETES_PORT=tcp://10.0.0.1:443 POD_NAMESPACE=ns",
@@ -117,7 +117,7 @@ const BESIDE: &[&str] = &[
 ];
 
 #[test]
-fn no_single_node_is_refused() {
+fn single_nodes_are_never_refused() {
     let (mut count, mut wrong) = (0, Vec::new());
     for (kind, forms) in KINDS {
         for form in *forms {
