@@ -1,10 +1,9 @@
 //! Chooses the log folder of a run.
 //!
-//! Takes candidates in order of preference; gives the first in which a file can be written, as
-//! `<folder>/<run-id>/node-<k>/attempt-<n>`, and the reasons against those before it. Without
-//! any folder the launch goes on and the logs stay in memory. Every candidate is tried in its
-//! own thread with a deadline, because a mount without its server never answers. Files are
-//! opened only through [`LogFolder`].
+//! Takes candidates in order of preference. Gives the first in which a file can be written, as
+//! `<folder>/<run-id>/node-<k>/attempt-<n>`, and the reasons against the candidates before it. Without any folder the
+//! launch goes on and the logs stay in memory. Every candidate is tried in its own thread with a deadline, because a
+//! mount without its server never answers. Files are opened only through [`LogFolder`].
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +98,7 @@ fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
     )
 }
 
-/// Bytes of a run's folder name: a file system takes 255, also of what is made of it.
+/// Maximum bytes of a run's folder name. A file system allows 255, also for names that are derived from it.
 const LONGEST_NAME: usize = 200;
 
 /// The run id as one folder name: job names come from platforms and may hold anything.
@@ -162,7 +161,7 @@ mod tests {
         assert!(root.path().join("latest/node-0/attempt-0").is_dir());
     }
 
-    /// In a container the launcher that starts again often has the pid of the one that was killed.
+    /// In a container a restarted launcher often has the same pid as the launcher that was killed.
     #[test]
     fn what_a_killed_launcher_with_our_pid_left_is_in_nobodys_way() {
         let root = tempfile::tempdir().expect("a folder");
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
     }
 
-    /// Another user who may write in the parent folder renames ours and puts links in its place.
+    /// Another user who may write in the parent folder renames our folder and puts links in its place.
     #[test]
     fn nothing_is_written_through_a_link_that_was_put_in_our_place() {
         let root = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! The whole path with real pipes: compares what was written with what arrived.
+//! Tests of the whole path with real pipes: written bytes are compared with the bytes that arrived.
 
 mod odd_index;
 mod stalls;
@@ -66,7 +66,7 @@ fn collected(mut from: PipeReader) -> thread::JoinHandle<String> {
     })
 }
 
-/// Ends as an attempt does.
+/// Ends the logs in the same way as an attempt.
 fn finish(logs: Logs, deadline: Duration) -> LogsSummary {
     logs.read_out(SOON);
     logs.write_out(deadline);

@@ -1,4 +1,4 @@
-//! Sinks that block, hang, fill up or disappear: none blocks a rank, and each loss is reported.
+//! Sinks that block, hang, fill up or disappear: none of them blocks a rank, and each loss is reported.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -139,8 +139,8 @@ fn endless(
     })
 }
 
-/// Each write fails after a while, as on a soft NFS mount without its server. Simulated by a
-/// full FIFO that loses its reader.
+/// Each write fails after a while, as on a soft NFS mount without its server. Simulated by a full FIFO that loses its
+/// reader.
 #[test]
 fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -161,7 +161,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
         });
         let before = so_far();
         wait_until("more than any queue holds", || so_far() > before + 12_000_000);
-        // It accepts a part, then fails again.
+        // The FIFO accepts a part, then fails again.
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).expect("it may block");
         let mut some = vec![0; 6_000_000];
         File::from(reader).read_exact(&mut some).expect("read");
@@ -230,7 +230,7 @@ fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
     drop(File::options().read(true).write(true).open(&path).expect("opened"));
 }
 
-/// On a busy machine the writer may not have had the time to say that it has nothing to write.
+/// On a busy machine the writer may not have had time to report that it has nothing to write.
 #[test]
 fn a_writer_that_is_late_but_has_nothing_left_is_no_loss() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -300,7 +300,7 @@ fn a_file_as_console_that_fails_is_tried_again() {
     drop(from);
 }
 
-/// Our own text that fails after the last piece is counted like any other.
+/// A failure of our own text after the last piece is counted like any other.
 #[test]
 fn what_fails_between_two_pieces_is_counted() {
     let (from, to) = pipe().expect("a pipe");
