@@ -1,4 +1,4 @@
-//! Resolution with files below a folder and a small DNS server on loopback.
+//! Tests of the resolution with files below a folder and a small DNS server on loopback.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -28,8 +28,8 @@ fn end(after: Duration) -> Instant {
     Instant::now() + after
 }
 
-/// Answers A questions by `zone`, which takes the n-th question for a name: an address,
-/// NXDOMAIN, or silence. Gives its port and the names asked.
+/// Answer to an A question, as `zone` gives it for the n-th question for a name: an address, NXDOMAIN, or silence. The
+/// server gives its port and the names that were asked for.
 enum Reply {
     Address(Ipv4Addr),
     NoSuchName,

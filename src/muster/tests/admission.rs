@@ -1,4 +1,4 @@
-//! Which connections node 0 accepts as nodes of its job.
+//! Tests of the connections that node 0 accepts as nodes of its job.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -70,7 +70,7 @@ async fn a_dead_rank_is_replaced_by_the_later_one() {
     let mut patient = config(0, 3, port);
     patient.peer_timeout = Duration::from_secs(15);
     let zero = tokio::spawn(node_0(patient, summary(0, 3)));
-    // Sends a hello and then nothing.
+    // The node sends a hello and then nothing.
     let host = Host::replayed("/", BTreeMap::new());
     let mute = config(1, 3, port);
     let own = summary(1, 3);
@@ -137,7 +137,7 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
             () = knocks(port) => panic!("endless"),
         }
     };
-    // A single attempt does not count: it may be a rank of an attempt that is being ended.
+    // A single attempt does not count: it may come from a rank of an attempt that is being ended.
     let once = async {
         let port = port();
         let timeout = Duration::from_secs(12);
@@ -211,7 +211,7 @@ async fn other_connections_do_not_disturb() {
                 }
             }
         }
-        // Only now the node for which all wait.
+        // The last missing node comes only now.
         other(config(1, 2, port), summary(1, 2)).await
     };
     let (zero, one) = tokio::join!(node_0(config(0, 2, port), summary(0, 2)), noise);

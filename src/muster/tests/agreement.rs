@@ -1,4 +1,4 @@
-//! The agreement, and the events of all nodes while the job runs.
+//! Tests of the agreement, and of the events of all nodes while the job runs.
 
 use tokio::time::timeout;
 
@@ -102,7 +102,7 @@ async fn a_node_that_dies_is_named_at_once_with_its_memory() {
 #[tokio::test]
 async fn node_0_vanishing_ends_the_job_for_all() {
     let (zero, mut one, mut two) = three(|_| {}).await;
-    // By then they have reached its port, which is closed afterwards.
+    // By now the nodes have reached node 0's port, which is closed afterwards.
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(zero);
     for session in [&mut one, &mut two] {
@@ -125,7 +125,7 @@ async fn nodes_that_do_not_fit_are_refused_everywhere() {
     assert_eq!(zero, one);
     assert_eq!(zero.id, Id::MusterRule);
 
-    // One job id, but the nodes have different node counts.
+    // The nodes have the same job id but different node counts.
     let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
     let (zero, one) =
         tokio::join!(node_0(named(0, 2), summary(0, 2)), other(named(1, 3), summary(1, 3)));

@@ -1,4 +1,4 @@
-//! Nodes that measure the links between them.
+//! Tests of nodes that measure the links between them.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::links::endpoint::Measurement;
 use super::*;
 
-/// One node of a check: its report, or how it ended without one.
+/// Runs one node of a check: gives its report, or the reason why it ended without a report.
 async fn checked(config: Config) -> Result<LinkReport, String> {
     let words = |refusal: Refusal| refusal.text.en.into_owned();
     let host = Host::replayed("/", BTreeMap::new());
@@ -89,7 +89,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
     };
     let link = task("another token").run().await;
     assert!(link.speed().is_none(), "{link:?}");
-    // Garbage, and a node of the job on the wrong port.
+    // The connections send garbage, or come from a node of the job on the wrong port.
     let mut other = TcpStream::connect(address).await.expect("connected");
     other.write_all(&[0u8; 4096]).await.expect("sent");
     let mut answer = Vec::new();
@@ -130,7 +130,7 @@ async fn lost_meanwhile(loss: Loss) {
         let own = NodeSummary { endpoint, ..node };
         let joined = join(&host, &config, &own, None, &mut |_| {}).await.expect("joined");
         assert!(matches!(joined, Joined::Measure(_)), "the links are measured");
-        // Its connection is open as long as it is held.
+        // The node's connection is open as long as it is held.
         (loss == Loss::Silent).then_some(joined)
     };
     let of = |node| check_config(node, 3, port);

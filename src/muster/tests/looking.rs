@@ -1,4 +1,4 @@
-//! How a node reacts to a program that it finds in place of node 0.
+//! Tests of a node that finds a program in place of node 0.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,8 +57,7 @@ async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
     let rows = [
         // A replaced node finds an attempt of its own job, and waits.
         (own.encode(), PLACE, None, 88, "this job's running attempt"),
-        // A store of another job ends the wait, unless there is a secret, which the store cannot
-        // prove.
+        // A store of another job ends the wait, unless there is a secret, which the store cannot prove.
         (other.encode(), PLACE, None, 87, "job another; this node belongs to job ours"),
         (other.encode(), PLACE, encrypted, 88, "is the store of another job: job another"),
         // A complete plain job of another user is not ours either.
