@@ -3,11 +3,11 @@
 //! NVML needs the dynamic loader, and names that only NSS knows need libc's resolver. The launcher starts this program
 //! as a process with a deadline, so a driver that hangs or crashes costs only a timeout.
 //!
-//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor 0. That is the write
-//! end of a pipe, because driver libraries and preload hooks print to 1 and 2, and nothing ever writes to standard
-//! input. Takes `watch LIBRARY PCI…` with a socket as descriptor 0 (an empty LIBRARY means the library that is found);
-//! writes a JSON document per line until nobody reads them. Ends by `_exit`, since nvmlShutdown can hang on a faulty
-//! node.
+//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor 0. Descriptor 0 is the
+//! write end of a pipe, because driver libraries and preload hooks print to 1 and 2, and nothing ever writes to
+//! standard input. Takes `watch LIBRARY PCI…` with a socket as descriptor 0 (an empty LIBRARY means the library that is
+//! found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since nvmlShutdown can hang on a
+//! faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;

@@ -1,4 +1,4 @@
-//! Interpreters and installations as trees of files below a folder.
+//! Tests with interpreters and installations as trees of files below a folder.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use super::*;
 use settings::fixtures::undecided;
 use settings::{Program, Source, Sourced};
 
-/// A host of files.
+/// A host that consists of files.
 struct Tree {
     root: tempfile::TempDir,
     environment: BTreeMap<OsString, OsString>,
@@ -46,7 +46,7 @@ impl Tree {
         self
     }
 
-    /// An interpreter at `<prefix>/bin/<name>`, called `python` and `python3` as well.
+    /// Adds an interpreter at `<prefix>/bin/<name>`, with the links `python` and `python3`.
     fn python(self, prefix: &str, name: &str) -> Tree {
         self.executable(&format!("{prefix}/bin/{name}"), "\x7fELF")
             .link(&format!("{prefix}/bin/python3"), name)
@@ -78,7 +78,7 @@ fn flag<T>(value: T) -> Option<Sourced<T>> {
     Some(Sourced::new(value, Source::Flag("--flag".to_owned())))
 }
 
-/// `interpreter version torch cuda`
+/// The facts as one line: `interpreter version torch cuda`.
 fn line(facts: &PythonFacts) -> String {
     let torch = facts.torch.as_ref();
     format!(
@@ -363,7 +363,7 @@ fn heads_of_a_checkpoint() {
     assert_eq!(heads(&wan, &["--ckpt_dirs", "/m"]), None);
 }
 
-/// A real virtual environment of this machine, where there is one.
+/// A real virtual environment of this machine, if it has one.
 #[test]
 fn a_real_torch_is_read_from_its_files() {
     let Some(home) = std::env::var_os("HOME") else { return };
