@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_stream_is_kept_and_what_is_missing_is_counted() {
+    fn backlog_keeps_the_end_and_counts_the_rest() {
         let line = |number: usize| format!("line {number:06}\n").into_bytes();
         for (lines, chunk) in [(10, 1), (100_000, 1), (100_000, 700), (100_000, 90_000)] {
             let whole: Vec<u8> = (0..lines).flat_map(line).collect();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_streams_of_a_process_are_given_in_the_order_of_arrival() {
+    fn streams_are_given_in_order_of_arrival() {
         let backlog = Backlog::default();
         let said = [Stream::Err, Stream::Out, Stream::Err, Stream::Out];
         let mut now = Instant::now();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_gets_what_came_and_learns_the_end() {
+    fn waiter_gets_the_bytes_and_the_end() {
         let backlog = std::sync::Arc::new(Backlog::default());
         let pusher = std::sync::Arc::clone(&backlog);
         let thread = std::thread::spawn(move || {

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_cap_one_file_holds_every_byte() {
+    fn output_below_the_cap_fills_one_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut file = CappedFile::new(
             LogFolder::flat(folder.path()),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_tail_stay_and_the_head_says_what_is_missing() {
+    fn head_and_tail_stay_with_the_missing_count() {
         for chunk in [13, 100, 5_000, 1 << 20] {
             let folder = tempfile::tempdir().expect("a folder");
             let cap = 16 * 1024;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_cap_is_cut_and_bounded() {
+    fn line_longer_than_the_cap_is_cut() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut file = CappedFile::new(
             LogFolder::flat(folder.path()),

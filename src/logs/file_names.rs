@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(
+        fn names_survive_writing_and_parsing(
             (run, node_rank, task) in ("[a-z0-9-]{1,20}", numbers(), prop::option::of(numbers())),
             (attempt, number, part) in (numbers(), numbers(), numbers()),
             stream in prop_oneof![Just(Stream::Out), Just(Stream::Err)],

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_in_the_order_of_time() {
+    fn index_entries_are_read_in_order_of_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut index = IndexWriter::new(LogFolder::flat(folder.path()));
         index.add(Writer::Rank);
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_an_index_is_none() {
+    fn invalid_index_line_is_none() {
         for line in ["", "x", "1 2", "1 2 3 x", "file 0 rank ../etc/passwd", "file 0 rank .x"] {
             assert_eq!(Entry::parse(line), None, "{line}");
         }
     }
 
     #[test]
-    fn the_pieces_become_longer_with_the_index() {
+    fn pieces_become_longer_as_the_index_grows() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut index = IndexWriter::new(LogFolder::flat(folder.path()));
         index.add(Writer::Rank);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_line_is_shown_when_idle_and_its_rest_is_not_torn() {
+    fn idle_unfinished_line_is_shown_rest_stays_whole() {
         assert_eq!(
             shown(&[(0, b"loading ..."), (150, b"."), (400, b" done\nnext\n")]),
             ["loading ....", " done", "next"]
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_grows_without_end_is_shown_every_two_seconds() {
+    fn endless_line_is_shown_every_two_seconds() {
         let dots: Vec<(u64, &[u8])> = (0..30).map(|n| (n * 100, &b"."[..])).collect();
         assert_eq!(shown(&dots), [".".repeat(20), ".".repeat(10)]);
     }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_is_shown_every_five_seconds_and_at_its_end() {
+    fn progress_bar_is_shown_every_five_seconds() {
         let bars: Vec<String> = (0..=100).map(|n| format!("\r{n}%")).collect();
         let mut script: Vec<(u64, &[u8])> =
             bars.iter().enumerate().map(|(n, bar)| (n as u64 * 100, bar.as_bytes())).collect();
@@ -379,14 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_that_stops_is_shown_as_it_stands() {
+    fn stopped_progress_bar_shows_its_last_state() {
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%"), (9_000, b"")]), ["1%", "2%"]);
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%\r")]), ["1%", "2%"]);
     }
 
     /// `tqdm(position=0)` and `tqdm(position=1)`, at 10 Hz for 12 s.
     #[test]
-    fn bars_below_each_other_are_shown_every_five_seconds_and_at_their_end() {
+    fn stacked_bars_are_shown_every_five_seconds() {
         let mut script: Vec<(u64, Vec<u8>)> = Vec::new();
         for n in 0..=120u64 {
             script.push((n * 100, format!("\r outer {}%", n / 12).into_bytes()));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_between_bars_is_shown_and_later_lines_flow_as_before() {
+    fn line_between_bars_is_shown_in_order() {
         let bars = b"\r outer 1%\n\r inner 1%\x1b[A";
         // tqdm.write: clears both bars, prints the message, draws both again.
         let wiped = b"\r         \r\n\r         \r\x1b[Aa message\n\r outer 2%\n\r inner 2%\x1b[A";

@@ -247,7 +247,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn what_is_too_much_is_the_oldest() {
+    fn surplus_runs_are_the_oldest() {
         let runs: Vec<(Duration, u64)> = (1..=4).map(|age| (age * HOUR, 10)).collect();
         let keep = |runs, age: Option<u32>, bytes| LogKeep {
             runs,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_lives_stays_and_so_does_what_is_no_run() {
+    fn live_runs_and_foreign_folders_are_kept() {
         let base = tempfile::tempdir().expect("a folder");
         let base = base.path();
         let own = run(base, "own", true);

@@ -418,7 +418,7 @@ mod tests {
 
     /// Behaviour of `> run.log` on a disk that is full for a while.
     #[test]
-    fn lines_that_were_lost_are_told_although_the_first_reports_are_lost_as_well() {
+    fn lost_lines_are_counted_when_reports_are_lost() {
         let full = File::options().write(true).open("/dev/full").expect("it exists");
         let mut state = State { own: b"one\ntwo\nthree\n".to_vec(), ..State::default() };
         let (mut batch, lang) = (Vec::new(), Lang::En);
@@ -446,7 +446,7 @@ mod tests {
 
     /// `> run.log` on a disk that becomes free between the closing of the console and the end.
     #[test]
-    fn at_the_end_a_full_disk_is_tried_again_but_not_without_a_pause() {
+    fn full_disk_is_retried_with_pauses_when_closing() {
         const SOON: Duration = Duration::from_secs(30);
         const WATCHED: Duration = Duration::from_millis(500);
         let memory = rustix::fs::memfd_create("console", rustix::fs::MemfdFlags::CLOEXEC);

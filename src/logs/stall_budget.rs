@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_sink_exhausts_it_and_a_taking_one_restores_it() {
+    fn stopped_sink_exhausts_budget_accepted_bytes_restore_it() {
         let mut budget = StallBudget::new();
         budget.spend(Duration::from_secs(9));
         assert_eq!(budget.left(), Duration::ZERO);

@@ -117,7 +117,7 @@ mod tests {
     use text::style::plain;
 
     #[test]
-    fn it_never_fills_the_row_whatever_it_says() {
+    fn status_line_never_fills_the_row() {
         for text in
             ["short", "正在等待节点 1（0:03/30:00）：节点 1 尚未连接，请稍候", &"x".repeat(300)]
         {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_due_when_it_changes_and_not_more_often_than_the_eye_sees() {
+    fn changed_status_line_is_due_with_a_pause() {
         let mut line = StatusLine::default();
         assert_eq!((line.due(), line.is_pending()), (None, false));
         line.set(Some("one"), true);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_stand_in_order_of_arrival_with_their_stream() {
+    fn tail_holds_both_streams_in_order_of_arrival() {
         let mut tail = Tail::default();
         tail.append(Stream::Out, b"a\nunfin");
         tail.append(Stream::Err, b"Traceback\n");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_bytes_too() {
+    fn tail_is_bounded_by_bytes_too() {
         let mut tail = Tail::default();
         for _ in 0..1000 {
             tail.append(Stream::Err, &[b'x'; 10_000]);

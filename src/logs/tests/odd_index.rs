@@ -9,7 +9,7 @@ use crate::page;
 
 /// `ranklaunch logs` shows the existing lines.
 #[test]
-fn an_index_that_names_what_no_file_has_hides_no_line() {
+fn index_with_impossible_offsets_hides_no_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let attempt = folder.path().join("attempt-0");
     fs::create_dir(&attempt).expect("a folder");
@@ -26,7 +26,7 @@ fn an_index_that_names_what_no_file_has_hides_no_line() {
 
 /// A fuzzer found that each reader chose one of the two entries at random.
 #[test]
-fn of_two_writers_of_one_file_the_first_counts_each_time() {
+fn first_of_two_writers_of_a_file_counts() {
     let folder = tempfile::tempdir().expect("a folder");
     let attempt = folder.path().join("attempt-0");
     fs::create_dir(&attempt).expect("a folder");
