@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_stepped_later_changes_no_order() {
+    fn stepped_wall_clock_changes_no_order() {
         let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
         let clock = Clock::set(an_hour_ago);
         let (first, second) = (clock.now(), clock.now());

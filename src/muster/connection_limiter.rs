@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_unidentified_connection_is_evicted_and_nodes_do_not_count() {
+    fn oldest_unidentified_connection_is_evicted() {
         let limiter = ConnectionLimiter::new(2);
         let is_evicted = |receiver: &mut oneshot::Receiver<()>| {
             receiver.try_recv() == Err(oneshot::error::TryRecvError::Closed)

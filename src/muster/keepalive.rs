@@ -147,7 +147,7 @@ mod tests {
     use crate::tests::config;
 
     #[test]
-    fn the_silence_of_a_partition_below_the_timeout_is_allowed() {
+    fn partition_below_the_timeout_is_allowed() {
         let config = Config { peer_timeout: Duration::from_secs(15), ..config(1, 2, 29500) };
         // The last heartbeat left 3 s before the partition began; the next attempt comes 1 s after it.
         let silence = config.peer_timeout + config.heartbeat() + AGAIN;
@@ -162,7 +162,7 @@ mod tests {
     /// The steady clock stands still while the machine is suspended. All clocks stand still while a VM is paused; its
     /// wall clock is set afterwards.
     #[tokio::test(start_paused = true)]
-    async fn a_pause_is_known_by_any_clock_and_only_for_a_while() {
+    async fn pause_is_recognised_briefly_by_any_clock() {
         let config = config(1, 2, 29500);
         let silence = config.longest_silence();
         let beat = Duration::from_secs(1);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kernel_that_can_cap_the_pause_does() {
+    async fn retransmission_pause_is_capped_where_supported() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let peer = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(peer).await.expect("a connection");

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_port_that_was_open_and_closed_proves_a_death() {
+    fn death_needs_a_reached_port_that_closed() {
         use Port::{Closed, Open, Unanswered};
         let (cut, died) = (Some(Loss::Cut), Some(Loss::Died));
         type Row<'a> = (bool, Cut, &'a [(Port, u64)], Option<Loss>);

@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_port_is_one_and_never_the_first() {
+    fn second_port_is_valid_and_never_the_first() {
         for (first, other) in [
             (29500, 19500),
             (7777, 17777),

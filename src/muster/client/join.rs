@@ -286,7 +286,7 @@ mod tests {
     use crate::protocol::Secret;
 
     #[test]
-    fn the_first_dials_spread_with_the_job_and_with_what_a_node_costs() {
+    fn first_dials_spread_with_nodes_and_handshake_cost() {
         let of = |nnodes, secret| spread(&Config { secret, ..crate::tests::config(1, nnodes, 1) });
         assert_eq!(of(10_000, None), Duration::from_secs(1));
         assert_eq!(of(10_000, Some(Secret::of_test(1))), Duration::from_secs(2));

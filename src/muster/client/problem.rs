@@ -268,7 +268,7 @@ mod tests {
     use crate::tests::config;
 
     #[test]
-    fn the_verdict_keeps_what_said_the_most() {
+    fn refusal_keeps_the_most_informative_problem() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29501));
         let refused = || JoinProblem::Dial(DialError::Refused(peer));
         let name = || JoinProblem::Dial(DialError::Name(Text::same("\"m\"")));

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_known_by_what_they_say_first() {
+    fn program_is_identified_by_its_first_bytes() {
         let rows: [(&[u8], Option<&str>); 7] = [
             (
                 b"HTTP/1.0 501 No\r\nserver: Simple/0.6 \x1b[31m\xffx\r\n\r\n",

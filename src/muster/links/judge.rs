@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_place_that_explains_it_is_named() {
+    fn outlier_names_the_smallest_explaining_place() {
         let good = Some((80, 9));
         let touches = |node: u32, from: u32, to: u32| from == node || to == node;
         let pair = |from: u32, to: u32| from.min(to) == 1 && from.max(to) == 2;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_the_interface_counts_where_all_are_alike() {
+    fn nominal_rate_counts_if_all_links_agree() {
         let links = links(2, |_, _| Some((80, 1)));
         assert_eq!(found(&links, Some(10_000)), []);
         assert_eq!(found(&links, Some(100_000)), [], "one stream fills no such interface");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_node_is_no_narrow_link() {
+    fn busy_node_is_not_a_narrow_link() {
         let hindered = |waited: u64| {
             let mut links = links(3, |_, _| Some((80, 9)));
             let speed = Speed { bytes: 12_500_000, micros: 1_000_000, waited, ..Speed::default() };

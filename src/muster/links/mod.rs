@@ -166,7 +166,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_second_look_takes_the_better_of_both() {
+    fn second_measurement_keeps_the_better_values() {
         let mut first = link(0, 1, 9_000, 9);
         first.add(link(0, 1, 90, 1));
         let speed = first.speed().expect("a speed");

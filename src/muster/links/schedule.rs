@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_meets_once_each_way_and_nobody_has_two_tasks() {
+    fn every_pair_meets_once_in_each_direction() {
         for nnodes in [2, 3, 4, 5, 8, 15, 16, 17, 18, 33, 1000] {
             let steps = schedule(nnodes);
             let mut seen = BTreeSet::new();

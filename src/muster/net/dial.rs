@@ -264,7 +264,7 @@ mod tests {
 
     /// Many nodes spread their dials: no part of the interval gets much more than its share.
     #[test]
-    fn a_herd_spreads_over_its_time_and_no_longer() {
+    fn dials_of_many_nodes_spread_evenly() {
         const NODES: usize = 10_000;
         const PARTS: usize = 20;
         let most = Duration::from_secs(1);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_most_is_kept_and_of_equals_the_latest() {
+    fn most_informative_then_latest_observation_is_kept() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
         let name = || DialError::Name(text!("x", "x"));
         let slow = |words: &'static str| DialError::Unreachable(peer, Text::same(words));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_from_a_port_to_itself_is_none() {
+    async fn self_connection_of_a_port_is_refused() {
         let listener =
             std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let peer = listener.local_addr().expect("its address");

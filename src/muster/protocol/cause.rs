@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
+    fn killed_guard_with_short_memory_suggests_oom() {
         let said = |id: Id, used: Option<u64>| {
             let lost = Cause::lost((1, None), "h", Loss::Died, None, Duration::ZERO, 7);
             let own = Cause { id, loss: None, ..lost };

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_sixteen_nodes_fits_without_what_only_people_need() {
+    fn report_of_sixteen_nodes_fits_without_optional_text() {
         let Ok(FromNode0::Report(read)) = decode(&encode(&FromNode0::Report(Box::new(report(16)))))
         else {
             panic!("lost")
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_on_a_terminal_or_in_a_path_is_checked() {
+    fn text_for_terminals_and_paths_is_checked() {
         for run_id in ["../../etc", "", "a b", ".hidden", "a/b", &"x".repeat(200)] {
             assert!(decode::<FromNode0>(&encode(&agreed(run_id))).is_err(), "{run_id}");
         }
@@ -183,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_frame_gives_a_frame_or_an_error(
+        fn damaged_frame_gives_a_frame_or_error(
             which in 0usize..10, at in 0usize..400, byte in any::<u8>(), cut in 0usize..400
         ) {
             let all = from_member().iter().map(encode).collect::<Vec<_>>();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_jobs_apart_and_else_port_and_count_do() {
+    fn job_key_compares_ids_or_port_and_count() {
         let key =
             |job: Option<&str>, port, nnodes| JobKey { job: job.map(str::to_owned), port, nnodes };
         let table = [

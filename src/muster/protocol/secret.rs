@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_variable_of_the_same_words_agree() {
+    fn file_and_variable_give_the_same_secret() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().to_string_lossy().into_owned();
         let plain = Secret::read(&host(VARIABLE, "0123456789abcdef")).expect("a secret");

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_survives_and_what_is_too_large_or_broken_does_not() {
+    fn answer_survives_unless_too_large_or_broken() {
         let answer: Vec<u8> = (0..200_000u32).flat_map(u32::to_le_bytes).collect();
         let deflated = deflate(&answer).expect("small");
         assert!(deflated.len() < answer.len());
@@ -90,7 +90,7 @@ mod tests {
 
     /// A bomb: a few kilobytes that would inflate to more than is allowed.
     #[test]
-    fn what_grows_without_end_is_cut_off() {
+    fn deflate_bomb_is_cut_off() {
         let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
         for _ in 0..65 {
             out.write_all(&vec![0; 1 << 20]).expect("memory");

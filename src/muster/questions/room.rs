@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn dropped_lease_returns_its_amount() {
         let room = Room::of(3);
         let two = room.take(2).expect("room");
         assert!(room.take(2).is_none());

@@ -65,7 +65,7 @@ fn part(id: u64, node: u32, bytes: &[u8]) -> QuestionFrame {
 }
 
 #[test]
-fn a_few_parts_of_a_few_answers_are_on_their_way() {
+fn fetching_is_limited_to_windows_and_slots() {
     let mut zero = Node::new(0, 100);
     let replies = zero.ask(LONG);
     // Four parts of each answer are requested; the 33rd answer waits for a slot.
@@ -92,7 +92,7 @@ fn a_few_parts_of_a_few_answers_are_on_their_way() {
 }
 
 #[test]
-fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
+fn invalid_frames_end_at_most_one_answer() {
     let mut zero = Node::new(0, 4);
     let replies = zero.ask(LONG);
     zero.frames();
@@ -129,7 +129,7 @@ fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
 }
 
 #[test]
-fn an_answer_is_sent_once_however_often_it_is_asked_for() {
+fn answer_is_sent_once_despite_repeated_fetches() {
     let mut one = Node::new(1, 2);
     let ask = QuestionFrame::ask(7, LONG, b"?");
     one.exchange.hear(0, ask, &|_| true, one.now);
@@ -152,7 +152,7 @@ fn an_answer_is_sent_once_however_often_it_is_asked_for() {
 }
 
 #[test]
-fn a_small_answer_comes_at_once_and_counts_once() {
+fn small_answer_comes_at_once_counts_once() {
     let mut one = Node::new(1, 2);
     one.exchange.hear(0, QuestionFrame::ask(1, LONG, b"?"), &|_| true, one.now);
     let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
@@ -177,7 +177,7 @@ fn a_small_answer_comes_at_once_and_counts_once() {
 }
 
 #[test]
-fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
+fn excess_questions_are_refused_lost_nodes_forgotten() {
     let mut zero = Node::new(0, 3);
     let busy = |frames: &[(Vec<u32>, QuestionFrame)]| {
         let is_busy =
@@ -220,7 +220,7 @@ fn asked(frames: &[(Vec<u32>, QuestionFrame)]) -> Vec<(Vec<u32>, bool)> {
 }
 
 #[test]
-fn who_looks_for_long_hears_the_nodes_without_asking() {
+fn repeated_viewer_hears_nodes_without_asking() {
     let mut zero = Node::new(0, 4);
     let first = zero.watch();
     let all = vec![1, 2, 3];
@@ -280,7 +280,7 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
 }
 
 #[test]
-fn of_a_look_nothing_stays_once_nobody_looks_any_more() {
+fn standing_question_ends_without_viewers() {
     let mut zero = Node::new(0, 2);
     zero.watch();
     zero.frames();
@@ -295,7 +295,7 @@ fn of_a_look_nothing_stays_once_nobody_looks_any_more() {
 }
 
 #[test]
-fn a_node_answers_again_until_the_time_is_over() {
+fn repeated_answers_last_until_the_deadline() {
     let mut one = Node::new(1, 2);
     let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
     let mut answers = 0;
@@ -332,7 +332,7 @@ fn a_node_answers_again_until_the_time_is_over() {
 
 /// Node 0 would never fetch a large answer, so it would be held until its deadline.
 #[test]
-fn a_large_answer_is_not_sent_again_and_again() {
+fn large_answer_is_not_sent_repeatedly() {
     let mut one = Node::new(1, 2);
     let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
     one.exchange.hear(0, again, &|_| true, one.now);
@@ -349,7 +349,7 @@ fn a_large_answer_is_not_sent_again_and_again() {
 
 /// The frames of an earlier version, sent and read.
 #[test]
-fn a_question_of_an_earlier_version_is_the_same() {
+fn question_frame_matches_earlier_versions() {
     let ask = QuestionFrame::ask(7, LONG, b"?");
     let text = serde_json::to_string(&ask).expect("JSON");
     assert_eq!(text, r#"{"ask":{"id":7,"within":60000,"question":"Pw=="}}"#);

@@ -283,7 +283,7 @@ mod tests {
     use settings::{Engine, LayoutRule};
 
     #[test]
-    fn what_must_be_alike_is_refused_by_name() {
+    fn differing_required_property_is_refused_by_name() {
         let own = NodeSummary { heads: Some(40), ..summary(0, 3) };
         let other = NodeSummary { heads: Some(40), ..summary(2, 3) };
         assert_eq!(check(&own, &other), Ok(()));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_that_do_not_understand_each_other_are_refused_with_both_versions() {
+    fn incompatible_stores_are_refused_with_both_versions() {
         let of = |node, torch: &str| NodeSummary {
             torch: (!torch.is_empty()).then(|| torch.to_owned()),
             engine: Engine::Torchrun,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_goes_to_node_0_and_long_lists_are_cut() {
+    fn tie_favours_node_0_long_lists_are_cut() {
         let summaries = [
             NodeSummary { driver: Some("550".to_owned()), ..summary(0, 2) },
             NodeSummary { driver: Some("535".to_owned()), ..summary(1, 2) },
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_number_that_does_not_fit_is_named() {
+    fn node_with_unfit_process_count_is_named() {
         let summaries = [summary(0, 2), NodeSummary { exact: Some(4), ..summary(1, 2) }];
         assert_eq!(check_exact(&summaries, 4), Ok(()));
         let refusal = check_exact(&summaries, 8).expect_err("4 is not 8");
@@ -419,7 +419,7 @@ mod tests {
 
     /// Node 0 itself may not know the heads.
     #[test]
-    fn heads_that_two_others_count_differently_are_refused() {
+    fn differing_heads_of_two_nodes_are_refused() {
         let of = |node, heads| NodeSummary { heads, ..summary(node, 4) };
         let mut summaries = vec![of(0, None), of(1, Some(40)), of(2, None), of(3, Some(40))];
         assert_eq!((check_all(&summaries), heads(&summaries)), (Ok(()), Some(40)));

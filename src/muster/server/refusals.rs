@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_0_that_may_not_hold_all_connections_says_so_at_once() {
+    fn node_0_refuses_with_too_few_descriptors() {
         assert_eq!(too_few_files(10_000, Some(20_000)), None);
         assert_eq!(too_few_files(10_000, None), None);
         let refusal = too_few_files(1_000, Some(1_024)).expect("too few");

@@ -52,7 +52,7 @@ async fn all_nodes_of_a_check_learn_every_link() {
 }
 
 #[tokio::test]
-async fn many_nodes_measure_to_their_neighbours_and_node_0_keeps_the_numbers() {
+async fn many_nodes_measure_only_to_their_neighbours() {
     const NODES: u32 = 18;
     let port = port();
     let mut tasks = tokio::task::JoinSet::new();
@@ -104,7 +104,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
 }
 
 #[tokio::test]
-async fn nodes_that_run_and_nodes_that_check_do_not_join() {
+async fn run_and_check_nodes_do_not_join() {
     let port = port();
     let zero = Config { wait_timeout: Duration::from_secs(3), ..check_config(0, 2, port) };
     let one = Config { wait_timeout: Duration::from_secs(1), ..config(1, 2, port) };
@@ -115,7 +115,7 @@ async fn nodes_that_run_and_nodes_that_check_do_not_join() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_lost_while_links_are_measured_is_named_and_the_rest_goes_on() {
+async fn node_lost_while_measuring_is_named() {
     // A silent node is given up at the end of node 0's step.
     tokio::join!(lost_meanwhile(Loss::Died), lost_meanwhile(Loss::Silent));
 }

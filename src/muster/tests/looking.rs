@@ -21,7 +21,7 @@ async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<Stri
 }
 
 #[tokio::test]
-async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys() {
+async fn unmarked_store_counts_after_outliving_every_attempt() {
     let (port, _) = foreign::store::tests::store().await;
     let quick = |port| Config {
         peer_timeout: Duration::from_millis(200),
@@ -48,7 +48,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
 }
 
 #[tokio::test]
-async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
+async fn marked_store_is_waited_for_or_refused() {
     const PLACE: &[u8] = b"ranklaunch/job";
     let timeout = Duration::from_secs(6);
     let encrypted = secret("0123456789abcdef");
@@ -101,7 +101,7 @@ async fn answering(bytes: &'static [u8]) -> u16 {
 }
 
 #[tokio::test]
-async fn silence_versions_and_other_programs_are_waited_out_and_named() {
+async fn other_holders_of_the_port_are_named() {
     const SECRET: Option<&str> = Some("0123456789abcdef");
     let rows: [(&'static [u8], Option<&str>, &str, Id); 6] = [
         (b"", None, "accepts connections but does not answer", Id::MasterReach),
@@ -131,7 +131,7 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
 }
 
 #[tokio::test]
-async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
+async fn node_0_refuses_on_the_second_port() {
     let port = answering(b"").await;
     let taken = Refusal::new(
         Id::PortFree,

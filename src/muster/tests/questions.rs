@@ -43,7 +43,7 @@ async fn ask_all(
 }
 
 #[tokio::test]
-async fn every_node_asks_all_and_none_has_to_be_ready() {
+async fn every_node_asks_all_without_waiting() {
     for secret in [None, secret("0123456789abcdef")] {
         let (zero, one, two) = three(|config| config.secret = secret.clone()).await;
         let [zero_asks, two_asks] = [(&zero, 0), (&two, 2)].map(|(session, n)| echo(session, n));
@@ -63,7 +63,7 @@ async fn every_node_asks_all_and_none_has_to_be_ready() {
 }
 
 #[tokio::test]
-async fn a_large_answer_arrives_whole_and_one_too_large_is_named() {
+async fn large_answer_arrives_oversized_answer_is_named() {
     let (zero, one, two) = three(|_| {}).await;
     let large = noise(3_000_000);
     let answer = large.clone();
@@ -90,7 +90,7 @@ async fn a_large_answer_arrives_whole_and_one_too_large_is_named() {
 }
 
 #[tokio::test]
-async fn a_node_whose_answer_never_comes_delays_no_other_and_no_other_question() {
+async fn silent_node_delays_no_other_answer() {
     let (zero, one, two) = three(|_| {}).await;
     let asks = echo(&zero, 0);
     let _one = echo(&one, 1);
@@ -122,7 +122,7 @@ async fn a_node_whose_answer_never_comes_delays_no_other_and_no_other_question()
 }
 
 #[tokio::test]
-async fn a_node_that_dies_meanwhile_is_named_and_the_answers_of_the_others_count() {
+async fn dying_node_is_named_other_answers_count() {
     let (zero, one, two) = three(|_| {}).await;
     let asks = echo(&zero, 0);
     let _one = echo(&one, 1);
@@ -199,7 +199,7 @@ async fn slow_link(to: u16, bytes_per_second: usize) -> (u16, Arc<AtomicUsize>) 
 /// The answer takes many seconds on the link. A failure of the node that sends it reaches all before the answer is
 /// complete.
 #[tokio::test]
-async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
+async fn failure_overtakes_large_answer_on_slow_link() {
     const SPEED: usize = 1 << 20;
     let port = port();
     let (through, passed) = slow_link(port, SPEED).await;
@@ -265,7 +265,7 @@ async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
 
 /// A viewer asks repeatedly: from the second look on, the other nodes answer by themselves.
 #[tokio::test]
-async fn who_looks_again_and_again_is_answered_without_a_question() {
+async fn repeated_viewer_is_answered_without_asking() {
     const EVERY: Duration = Duration::from_millis(500);
     for secret in [None, secret("0123456789abcdef")] {
         let (zero, one, two) = three(|config| config.secret = secret.clone()).await;

@@ -123,7 +123,7 @@ async fn a_failure_during_a_reset_reaches_all() {
 
 /// The control: a node that ends for good is soon named as dead.
 #[tokio::test]
-async fn a_node_that_ends_after_a_reset_is_named_as_dead() {
+async fn node_ending_after_a_reset_is_dead() {
     for gone in [0usize, 1, 2] {
         let (proxy, sessions) = behind_a_proxy(None, false).await;
         proxy.reset().await;
@@ -143,7 +143,7 @@ async fn a_node_that_ends_after_a_reset_is_named_as_dead() {
 }
 
 #[tokio::test]
-async fn a_stranger_takes_no_session_over() {
+async fn stranger_cannot_take_over_a_session() {
     use crate::protocol::{FromMember, FromNode0, handshake};
     let (port, mut said) = (port(), Vec::new());
     let zero = tokio::spawn(async move { node_0(config(0, 2, port), summary(0, 2)).await });

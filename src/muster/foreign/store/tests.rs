@@ -134,7 +134,7 @@ fn query(
 }
 
 #[tokio::test]
-async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
+async fn store_of_either_dialect_names_its_owner_unharmed() {
     for dialect in DIALECTS {
         let (port, values, harm) = serving(dialect);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -164,7 +164,7 @@ async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
 
 /// The control of the test above: a client of torch 2.1 at a store of torch 2.0.
 #[test]
-fn a_greeting_would_harm_a_store_of_torch_2_0() {
+fn greeting_harms_a_store_of_torch_2_0() {
     let (port, _, harm) = serving(Dialect::Bare);
     let mut stream = Blocking::connect(("127.0.0.1", port)).expect("connected");
     stream.write_all(&[&GREETING[..], &[2], &counted(PLACE)].concat()).expect("sent");
@@ -174,7 +174,7 @@ fn a_greeting_would_harm_a_store_of_torch_2_0() {
 }
 
 #[tokio::test]
-async fn clients_of_stores_are_told_from_those_who_ask_and_from_others() {
+async fn store_clients_are_distinguished_from_asking_nodes() {
     let zero = 0u64.to_ne_bytes();
     let count = |number: u8, key: &[u8]| [&[number][..], &counted(key)].concat();
     let greeted = |rest: &[u8]| [&GREETING[..], rest].concat();
