@@ -387,11 +387,11 @@ mod tests {
 
     /// The test acts like the supervisor of the ranks, which waits for every child of the agent.
     #[test]
-    fn what_a_program_said_counts_where_its_status_was_taken() {
+    fn output_counts_although_the_status_was_taken() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
         if std::env::var_os("REAPED_CHILD").is_none() {
             // The test runs in a separate process, since other tests have children as well.
-            let name = "probe::tests::what_a_program_said_counts_where_its_status_was_taken";
+            let name = "probe::tests::output_counts_although_the_status_was_taken";
             let status = std::process::Command::new(std::env::current_exe().expect("our path"))
                 .args(["--exact", name])
                 .env("REAPED_CHILD", "1")

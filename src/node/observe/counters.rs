@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_is_told_and_what_cannot_be_read_is_not_asked_again() {
+    fn growth_is_reported_unreadable_counters_are_skipped() {
         let root = tempfile::tempdir().expect("a folder");
         let port = root.path().join("sys/class/infiniband/mlx5_0/ports/1");
         let write = |file: &str, value: &str| {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_counts_only_for_what_the_job_uses() {
+    fn line_counts_only_for_the_jobs_resources() {
         for (text, about) in [
             (
                 "NVRM: Xid (PCI:0000:3b:00): 79, pid=88120, name=python3, GPU has fallen off the bus.",
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_in_each_form_and_parts_of_them_are_not() {
+    fn whole_records_are_read_parts_are_ignored() {
         let records = b"0000:3b:00): 79, the end of a record\n\
             4,1312,9120771204,-,caller=T88120;NVRM: Xid (PCI:0000:3b:00): 79, GPU lost\n\
             \x20SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n\
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_after_the_start_is_read_and_each_record_once() {
+    fn records_since_the_start_are_read_once() {
         let root = tempfile::tempdir().expect("a folder");
         let host = host(root.path());
         assert!(KernelLog::begin(&host).is_err(), "there is none");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_has_the_name_of_the_log_is_not_read() {
+    fn other_file_types_named_kmsg_are_refused() {
         let root = tempfile::tempdir().expect("a folder");
         let host = host(root.path());
         let listener = std::os::unix::net::UnixListener::bind(root.path().join("dev/kmsg"));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read_at_the_top_of_a_containers_mount() {
+    fn cgroup_v1_is_read_at_the_mounts_top() {
         let (_root, host) = Host::of_files(&[
             (
                 "proc/self/cgroup",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_capabilities_and_shared_memory_are_read_of_a_copy() {
+    fn replayed_limits_are_read_from_files() {
         let (_root, host) = Host::of_files(&[
             ("proc/self/cgroup", "0::/pod/box\n"),
             ("sys/fs/cgroup/pod/box/pids.max", "max\n"),

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_the_way_to_the_master() {
+    fn kernel_gives_the_route_to_the_master() {
         let facts = live_with("localhost", "127.0.0.1");
         let lo = facts.interfaces.iter().find(|one| one.loopback).expect("a loopback");
         assert!(lo.addresses.contains(&Ipv4Addr::LOCALHOST.into()), "{lo:?}");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_address_is_local_and_leads_to_its_interface() {
+    fn own_address_is_local_with_its_interface() {
         let facts = links(&Host::live(), None);
         let own = facts.interfaces.iter().filter(|one| !one.loopback).find_map(|one| {
             let v4 = one.addresses.iter().find(|address| address.is_ipv4())?;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_is_the_one_with_the_least_metric() {
+    fn default_route_has_the_lowest_metric() {
         let table = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
                      ib0\t00000000\t0100000A\t0003\t0\t0\t300\t00000000\t0\t0\t0\n\
                      eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_name_is_looked_up_in_the_hosts_file_only() {
+    fn own_name_is_resolved_by_hosts_file_only() {
         let root = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(root.path().join("proc/sys/kernel")).expect("a folder");
         std::fs::create_dir_all(root.path().join("etc")).expect("a folder");

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_shell_with_a_script_and_without_a_trap_is_deaf() {
+    fn only_a_script_shell_without_trap_is_deaf() {
         const NONE: &str = "0000000000010002";
         const TRAP: &str = "0000000000014002";
         let rows: [(&str, &str, i32, Option<&str>); 11] = [

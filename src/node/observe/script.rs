@@ -152,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_that_of_the_named_function() {
+    fn digest_matches_the_blake2s_test_vector() {
         // BLAKE2s of "abc" in RFC 7693 (appendix B).
         assert_eq!(digest(b"abc"), "508c5e8c327c14e2");
     }
 
     #[test]
-    fn what_is_there_has_a_digest_and_what_cannot_be_said_is_not_missing() {
+    fn existing_script_has_digest_unknown_is_not_missing() {
         let at = |path| look(path, Reader::Python, PathBuf::new());
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("train.py");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_is_judged_as_its_reader_reads_it() {
+    fn first_line_is_judged_by_its_reader() {
         use FirstLineFault::{KernelReads, NoInterpreter, ShellReads};
         let kernel = Reader::Kernel;
         for (content, reader, expected) in [

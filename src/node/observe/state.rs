@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_does_not_exist_is_judged_by_what_is_above_it() {
+    fn missing_folder_is_judged_by_its_parent() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("a/b/c");
         let found = super::folder(&Host::live(), &folder).expect("a file system");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn hami_is_known_by_its_library_or_its_variables() {
+    fn hami_is_recognised_by_library_or_variables() {
         let marks = |preload: &str, variables: &[(&str, &str)]| {
             let root = tempfile::tempdir().expect("a folder");
             std::fs::create_dir(root.path().join("etc")).expect("a folder");

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_may_be_shortened_and_has_two_spellings() {
+    fn flag_may_be_shortened_or_use_underscores() {
         let flags = ["num_machines", "no_python"].map(str::to_owned).into();
         let cli = EngineCli { path: PathBuf::new(), package: "accelerate".to_owned(), flags };
         for (flag, known) in [

@@ -335,7 +335,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_kernel_drivers_version_is_found_in_both_forms() {
+    fn kernel_driver_version_is_found_in_both_forms() {
         for (text, version) in [
             (
                 "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC version:  gcc version 11.3.0\n",

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_are_torchs() {
+    fn visible_gpus_follow_the_rules_of_torch() {
         for (value, expected) in TABLE {
             assert_eq!(
                 positions(Some(value), &four()),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_lost_gpu_the_others_go_by_uuid() {
+    fn gpus_beside_a_lost_gpu_use_uuids() {
         let mut gpus = four();
         gpus.remove(1);
         let tokens: Vec<String> = visible(None, &gpus).into_iter().map(|seen| seen.token).collect();
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_what_the_user_wrote() {
+    fn token_is_the_text_of_the_user() {
         let tokens: Vec<String> =
             visible(Some("GPU-cc,GPU-bb33"), &four()).into_iter().map(|seen| seen.token).collect();
         assert_eq!(tokens, ["GPU-cc", "GPU-bb33"]);
     }
 
     #[test]
-    fn a_mig_list_is_one_device_on_its_parent() {
+    fn mig_list_is_one_device_on_its_parent() {
         let mut gpus = four();
         assert_eq!(positions(Some("MIG-GPU-bb33/1/0,MIG-GPU-bb33/2/0"), &gpus), [2]);
         gpus[1].mig = true;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_can_be_counted_where_no_source_knows_them() {
+    fn uuids_are_counted_if_no_source_knows_them() {
         let bare = vec![Gpu::default(), Gpu::default()];
         assert_eq!(positions(Some("GPU-x,GPU-y,GPU-z"), &bare), [0, 1]);
     }

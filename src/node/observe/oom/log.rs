@@ -134,7 +134,7 @@ mod tests {
 
     /// The group whose limit was reached, the victim's group, and our group if it is known.
     #[test]
-    fn the_limited_group_is_placed_from_the_own_one() {
+    fn limited_group_is_placed_relative_to_ours() {
         use GroupPlace::{Around, Inside, Unknown};
         for (limited, task, own, place) in [
             ("/pod/c1", "/pod/c1", Some("/pod/c1"), Around(0)),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_is_told_where_all_are_named() {
+    fn victim_is_known_if_all_are_named() {
         let helper = "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/c,task_memcg=/c,task=perl,pid=71,uid=0";
         let rank = "Memory cgroup out of memory: Killed process 8812 (python3) total-vm:1kB";
         let node = "oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg=/c,task=python3,pid=8812,uid=0";

@@ -57,7 +57,7 @@ const UNIFIED: Files = &[
 ];
 
 #[test]
-fn the_limit_that_was_hit_is_named() {
+fn kill_names_the_limit_that_was_hit() {
     let rows: [(Files, Option<OomKills>); 6] = [
         (
             &[
@@ -140,7 +140,7 @@ impl Modelled {
 /// All orders of up to two kills: (group of the victim, group whose limit was reached; None: the node). The kernel
 /// counts both in the group itself and in each group around it (memcg_memory_event).
 #[test]
-fn only_kills_of_our_own_group_count_and_only_a_reached_limit_is_named() {
+fn only_own_kills_and_reached_limits_count() {
     const EVENTS: [(usize, Option<usize>); 9] = [
         (OURS, Some(OURS)),
         (OURS, Some(SLICE)),
@@ -206,7 +206,7 @@ fn only_kills_of_our_own_group_count_and_only_a_reached_limit_is_named() {
 }
 
 #[test]
-fn the_first_version_says_it_in_other_words() {
+fn cgroup_v1_kill_names_the_limit() {
     let before = [
         ("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n"),
         // Below the container's mount, the top folder is the container's own group.
@@ -248,7 +248,7 @@ fn first_version(kills: u32, peak: u64, memsw: u64, failures: &str) -> Vec<(Stri
 const FIRST_VERSION: Files = &[("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")];
 
 #[test]
-fn a_peak_at_the_limit_shows_it_in_version_1() {
+fn cgroup_v1_peak_shows_the_reached_limit() {
     let of = |before: u64, then: u64, memsw: u64, failures: &str| {
         let (root, host) = node(FIRST_VERSION);
         write(root.path(), &first_version(0, before, memsw, "0"));
@@ -269,7 +269,7 @@ fn a_peak_at_the_limit_shows_it_in_version_1() {
 
 /// (evidence of the counters, line of the log, resulting report)
 #[test]
-fn the_log_of_the_kernel_decides_what_counters_leave_open() {
+fn kernel_log_decides_if_counters_are_ambiguous() {
     let line = |limited: &str| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={limited},task_memcg=/docker/abc,task=perl,pid=7,uid=0"
@@ -302,7 +302,7 @@ fn the_log_of_the_kernel_decides_what_counters_leave_open() {
 }
 
 #[test]
-fn what_the_stop_itself_causes_is_no_cause() {
+fn kills_after_the_first_failure_are_ignored() {
     let (root, host) = node(UNIFIED);
     let watch = OomWatch::begin(&host);
     watch.note(&host);
@@ -335,7 +335,7 @@ fn who_was_killed(account: &OomAccount) -> Vec<Suspect> {
 
 /// States of the rank after the kernel has killed a process, and whether the rank was the victim.
 #[test]
-fn who_runs_after_a_kill_was_not_meant() {
+fn process_running_after_a_kill_survived_it() {
     const KILL: u64 = 1 << 8;
     for (pending, state, flags, lives) in [
         (0, 'S', 0x0040_0000, true),
@@ -371,7 +371,7 @@ fn who_runs_after_a_kill_was_not_meant() {
 }
 
 #[test]
-fn a_kill_after_the_last_look_may_be_anybodys() {
+fn kill_after_the_last_look_suspects_everyone() {
     let (root, host) = node(UNIFIED);
     let watch = OomWatch::begin(&host);
     process(root.path(), RANK, 0, 'S', 0);
@@ -394,7 +394,7 @@ fn a_kill_after_the_last_look_may_be_anybodys() {
 
 /// The log reports even kills since the last look; it does not know the pid of a shim.
 #[test]
-fn a_pid_in_the_log_is_stronger_than_the_time() {
+fn pid_in_the_log_outweighs_the_time() {
     let line = |pid: i32| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/pod/box,task_memcg=/pod/box,task=perl,pid={pid},uid=0"
@@ -415,7 +415,7 @@ fn a_pid_in_the_log_is_stronger_than_the_time() {
 }
 
 #[test]
-fn where_nothing_is_counted_nobody_was_killed() {
+fn nobody_was_killed_without_a_counter() {
     let (_root, host) = node(&[("proc/self/cgroup", "0::/\n")]);
     let watch = OomWatch::begin(&host);
     assert_eq!(watch.look(&host), None);
@@ -426,7 +426,7 @@ fn where_nothing_is_counted_nobody_was_killed() {
 
 /// A rank has left our group: (kills there before and after, kills around both, resulting report).
 #[test]
-fn the_kills_of_a_group_that_a_rank_has_entered_are_its_own() {
+fn kills_in_an_entered_group_count_for_rank() {
     const EVENTS: &str = "sys/fs/cgroup/pod/sub/memory.events";
     for (entered, inside, around, killed) in [
         ("/pod/sub", 1, 1, true),

@@ -149,7 +149,7 @@ mod tests {
     use settings::fixtures::undecided;
 
     #[test]
-    fn scripts_that_fail_are_told_of_in_both_languages() {
+    fn failed_scripts_are_reported_in_both_languages() {
         let prefix = tempfile::tempdir().expect("a folder");
         let folder = prefix.path().join("etc/conda/activate.d");
         std::fs::create_dir_all(&folder).expect("folders");

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nccls_version_is_that_of_its_package() {
+    fn nccl_version_comes_from_its_package() {
         assert_eq!(nccl_version("nvidia_nccl_cu12-2.26.2.dist-info"), Some("2.26.2"));
         for name in ["nvidia_nccl_cu12", "nvidia_cublas_cu12-12.6.dist-info", "torch-2.6.dist-info"]
         {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn library_names() {
+    fn library_name_gives_the_version() {
         let table = [
             ("python3.11", Some("3.11")),
             ("python3.13t", Some("3.13")),
