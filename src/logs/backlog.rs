@@ -1,8 +1,7 @@
-//! The output that is still to be searched for the cause of a failure: a bounded part of each
-//! stream.
+//! The output that is still to be searched for the cause of a failure: a bounded part of each stream.
 //!
-//! The reader of a pipe pushes and never waits: where the search is slower than a rank, the older
-//! bytes make room and are counted. A failure is told at the end, so what is kept is the end.
+//! The reader of a pipe pushes and never waits. If the search is slower than a rank, the older bytes are dropped and
+//! counted. A failure is reported at the end of the output, so the end is kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,15 +11,14 @@ use memchr::memchr_iter;
 
 use verdict::outcome::{Owner, Stream};
 
-/// Bytes of one half of what is kept of a stream.
+/// Bytes in each half of the kept output of a stream.
 const HALF: usize = 128 * 1024;
-/// Buffers that are kept for the next bytes: a stream in full flow would have a new one mapped
-/// each time.
+/// Buffers that are kept for the next bytes. Without them a busy stream would map a new buffer each time.
 const SPARES: usize = 4;
-/// A search of many small pieces costs more than one of a large piece. In full flow this bounds
-/// what the search takes from the writers: two halves of a stream in this time.
+/// Interval in which pieces are gathered: a search of many small pieces costs more than one of a large piece. At full
+/// load it also bounds the time that the search takes from the writers: two halves of a stream per interval.
 const GATHER: Duration = Duration::from_millis(50);
-/// Pieces that come within this time of each other have one time.
+/// Pieces that arrive within this time of each other share one timestamp.
 const MOMENT: Duration = Duration::from_millis(2);
 
 /// Bytes of a stream that were not kept.
@@ -46,9 +44,9 @@ fn line_feeds(bytes: &[u8]) -> usize {
 pub struct Piece {
     pub owner: Owner,
     pub stream: Stream,
-    /// Before `bytes`.
+    /// Bytes lost just before `bytes`.
     pub skipped: Skipped,
-    /// When the bytes were read from the pipe.
+    /// Time at which the bytes were read from the pipe.
     pub arrived: Instant,
     pub bytes: Vec<u8>,
 }
@@ -56,19 +54,19 @@ pub struct Piece {
 #[derive(Debug, Default)]
 pub struct Backlog {
     state: Mutex<State>,
-    /// There is something to take, or nothing will come any more.
+    /// Signals that there is something to take, or that nothing more will come.
     filled: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     streams: BTreeMap<(Owner, Stream), Kept>,
-    /// Empty.
+    /// Empty buffers for reuse.
     spares: Vec<Vec<u8>>,
     closed: bool,
 }
 
-/// What is kept of a stream: when `newer` is full it displaces `older`.
+/// The kept output of one stream: when `newer` is full it displaces `older`.
 #[derive(Debug, Default)]
 struct Kept {
     skipped: Skipped,
@@ -103,7 +101,7 @@ impl Half {
 }
 
 impl Kept {
-    /// `feeds`: the line feeds in `bytes`, which the reader has counted already.
+    /// `feeds`: the number of line feeds in `bytes`, which the reader has counted already.
     fn push(&mut self, bytes: &[u8], feeds: usize, now: Instant) {
         let surplus = bytes.len().saturating_sub(HALF);
         if self.newer.bytes.len() + bytes.len() > HALF {
@@ -120,13 +118,13 @@ impl Kept {
         self.newer.push(kept, kept_feeds, now);
     }
 
-    /// The older half makes room.
+    /// Drops the older half and counts its bytes as skipped.
     fn displace(&mut self) {
         self.skipped.add(self.older.bytes.len(), self.older.line_feeds);
         self.older.clear();
     }
 
-    /// Gives all as pieces, and the buffers that held them.
+    /// Gives all kept bytes as pieces, and the buffers that held them.
     fn cut(self, owner: Owner, stream: Stream, pieces: &mut Vec<Piece>) -> [Vec<u8>; 2] {
         let Kept { mut skipped, older, newer } = self;
         for half in [&older, &newer] {
@@ -151,8 +149,7 @@ impl Backlog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was read from a stream, with the number of its line feeds. Never waits for who
-    /// takes it.
+    /// Adds bytes that were read from a stream, with the number of their line feeds. Never waits for the consumer.
     pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize) {
         self.push_at(owner, stream, bytes, line_feeds, Instant::now());
     }
@@ -180,10 +177,10 @@ impl Backlog {
         state.spares.extend(buffers.into_iter().take(room));
     }
 
-    /// What was pushed since the last call, in the order of its arrival: whether a program went on
-    /// after an error shows in its other stream.
+    /// The bytes that were pushed since the last call, in order of arrival. The order across streams matters: output on
+    /// the other stream shows whether a program went on after an error.
     pub fn take(&self) -> Vec<Piece> {
-        // Nothing is copied while the readers of the pipes would have to wait for it.
+        // Nothing is copied while the lock is held, since the readers of the pipes would have to wait for it.
         let taken: Vec<((Owner, Stream), Kept)> = {
             let mut state = self.lock();
             state.streams.iter_mut().map(|(key, kept)| (*key, std::mem::take(kept))).collect()
@@ -193,7 +190,7 @@ impl Backlog {
         for ((owner, stream), kept) in taken {
             spares.extend(kept.cut(owner, stream, &mut pieces));
         }
-        // Those of a quiet stream are small and cost nothing to get anew.
+        // Buffers of a quiet stream are small and cheap to allocate again.
         spares.retain(|buffer| buffer.capacity() >= HALF);
         spares.iter_mut().for_each(Vec::clear);
         self.spare(spares);
@@ -202,8 +199,7 @@ impl Backlog {
         pieces
     }
 
-    /// Waits until there is something to take, and a moment longer for more of it. False:
-    /// nothing will come any more.
+    /// Waits until there is something to take, and a moment longer for more of it. False: nothing more will come.
     pub fn wait(&self) -> bool {
         let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
         let state = self
@@ -217,7 +213,7 @@ impl Backlog {
         !state.closed
     }
 
-    /// Takes nothing more. What is there can still be taken.
+    /// Accepts no more bytes. Bytes already kept can still be taken.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
@@ -243,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_stream_is_kept_and_what_is_missing_is_counted() {
+    fn backlog_keeps_the_end_and_counts_the_rest() {
         let line = |number: usize| format!("line {number:06}\n").into_bytes();
         for (lines, chunk) in [(10, 1), (100_000, 1), (100_000, 700), (100_000, 90_000)] {
             let whole: Vec<u8> = (0..lines).flat_map(line).collect();
@@ -262,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_streams_of_a_process_are_given_in_the_order_of_arrival() {
+    fn streams_are_given_in_order_of_arrival() {
         let backlog = Backlog::default();
         let said = [Stream::Err, Stream::Out, Stream::Err, Stream::Out];
         let mut now = Instant::now();
@@ -279,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_gets_what_came_and_learns_the_end() {
+    fn waiter_gets_the_bytes_and_the_end() {
         let backlog = std::sync::Arc::new(Backlog::default());
         let pusher = std::sync::Arc::clone(&backlog);
         let thread = std::thread::spawn(move || {

@@ -20,8 +20,8 @@ pub struct Candidate {
 pub enum Access {
     /// Unchanged, since the user chose the folder.
     AsItIs,
-    /// Only our own user. The folder is in a place where every user may write, and another owner
-    /// could replace our files by links.
+    /// Only our own user. The folder is in a place where every user may write, and another user could replace our files
+    /// by links.
     OursAlone,
 }
 
@@ -41,7 +41,7 @@ impl Candidate {
 #[derive(Debug)]
 pub(super) enum Unusable {
     Io(io::Error),
-    /// It belongs to another user, or others may enter it.
+    /// The folder belongs to another user, or others may enter it.
     NotOurs {
         owner: u32,
         mode: u32,
@@ -81,7 +81,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// The flag's folder, then `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
+/// The candidates in order: the folder of the flag, `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
 /// `/tmp/ranklaunch-<uid>`.
 pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
     let tmpdir = tmpdir.filter(|folder| !folder.is_empty()).map(Path::new);

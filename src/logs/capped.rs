@@ -1,10 +1,9 @@
 //! A log file of limited size that keeps its head and its tail.
 //!
-//! `rank-00003.out` holds the first quarter of the cap. What follows goes to
-//! `rank-00003.out.00001`, `.00002`, … of three eighths each, of which the newest
-//! two stay: plain files and appends only, so that it works on every file system
-//! (punching holes or collapsing ranges does not). The last line of the head says
-//! how many bytes are missing and where the tail is.
+//! `rank-00003.out` holds the first quarter of the cap. Later output goes to `rank-00003.out.00001`, `.00002`, … of
+//! three eighths each; the newest two of these segments are kept. All are plain files that are only appended to, so
+//! this works on every file system (punching holes or collapsing ranges does not). The last line of the head says how
+//! many bytes are missing and where the tail is.
 //!
 //! After an error the file is opened again by name, in append mode: after the restart of an NFS
 //! server the handle may be stale, and a user may have truncated the file. A file that was
@@ -27,7 +26,7 @@ use text::text;
 /// Segments of the tail that are kept.
 const SEGMENTS: usize = 2;
 const LARGEST_SLACK: u64 = 16 * 1024;
-/// Interval of the check whether a file still has a name.
+/// Interval between checks that a file still has a name.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub(super) struct CappedFile {
     lang: Lang,
     head_cap: u64,
     segment_cap: u64,
-    /// Bytes by which a file may pass its cap to end behind a line.
+    /// Bytes by which a file may exceed its cap in order to end with a whole line.
     slack: u64,
     current: Option<File>,
     /// Bytes in the current file.
@@ -152,8 +151,8 @@ impl CappedFile {
         Ok(())
     }
 
-    /// Appends `bytes`, and tells of each part of them the file's name, the position and the number.
-    /// An error carries how many were written; the next call opens the file anew.
+    /// Appends `bytes`, and tells the file's name, the position and the number of bytes for each part of them. An error
+    /// carries how many bytes were written; the next call opens the file again.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -196,8 +195,8 @@ impl CappedFile {
         Ok(written)
     }
 
-    /// The part of `bytes` that fits into the current file, empty when it is full. A file ends
-    /// behind a line, for which it may exceed its cap by the slack.
+    /// The part of `bytes` that fits into the current file, empty when the file is full. A file ends with a whole line,
+    /// for which it may exceed its cap by the slack.
     fn fitting<'a>(&self, bytes: &'a [u8], cap: u64) -> &'a [u8] {
         let first = |cap: u64| {
             let room = usize::try_from(cap.saturating_sub(self.written)).unwrap_or(usize::MAX);
@@ -225,7 +224,7 @@ impl CappedFile {
         if let Some((_, length)) = head.segments.back_mut() {
             *length = written;
         }
-        // Removed before the new one is created, since the disk may be full.
+        // Old segments are removed before the new one is created, since the disk may be full.
         while head.segments.len() >= SEGMENTS {
             let Some((number, length)) = head.segments.front().copied() else { break };
             self.folder.remove(&segment(&self.name, number))?;
@@ -242,7 +241,7 @@ impl CappedFile {
         Ok(())
     }
 
-    /// Writes the last line of the head. It only ever grows, so it is overwritten in place.
+    /// Writes the last line of the head. The line never gets shorter, so it is overwritten in place.
     fn mark(&self) -> io::Result<()> {
         let Some(head) = &self.head else { return Ok(()) };
         let (bytes, missing) = (head.bytes, self.missing);
@@ -252,7 +251,7 @@ impl CappedFile {
             "[ranklaunch] 前 {bytes} 字节到此为止，中间缺失 {missing} 字节，后续日志见 {tail}\n"
         );
         let newline = if head.ends_in_newline { "" } else { "\n" };
-        // Not the append handle: on Linux a positioned write to an O_APPEND file appends.
+        // The append handle cannot be used: on Linux a positioned write to an O_APPEND file appends.
         self.folder
             .rewrite(&self.name)?
             .write_all_at(format!("{newline}{}", line.get(self.lang)).as_bytes(), bytes)
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_cap_one_file_holds_every_byte() {
+    fn output_below_the_cap_fills_one_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut file = CappedFile::new(
             LogFolder::flat(folder.path()),
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_tail_stay_and_the_head_says_what_is_missing() {
+    fn head_and_tail_stay_with_the_missing_count() {
         for chunk in [13, 100, 5_000, 1 << 20] {
             let folder = tempfile::tempdir().expect("a folder");
             let cap = 16 * 1024;
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_cap_is_cut_and_bounded() {
+    fn line_longer_than_the_cap_is_cut() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut file = CappedFile::new(
             LogFolder::flat(folder.path()),

@@ -1,10 +1,9 @@
 //! Chooses the log folder of a run.
 //!
-//! Takes candidates in order of preference; gives the first in which a file can be written, as
-//! `<folder>/<run-id>/node-<k>/attempt-<n>`, and the reasons against those before it. Without
-//! any folder the launch goes on and the logs stay in memory. Every candidate is tried in its
-//! own thread with a deadline, because a mount without its server never answers. Files are
-//! opened only through [`LogFolder`].
+//! Takes candidates in order of preference. Gives the first in which a file can be written, as
+//! `<folder>/<run-id>/node-<k>/attempt-<n>`, and the reasons against the candidates before it. Without any folder the
+//! launch goes on and the logs stay in memory. Every candidate is tried in its own thread with a deadline, because a
+//! mount without its server never answers. Files are opened only through [`LogFolder`].
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +98,7 @@ fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
     )
 }
 
-/// Bytes of a run's folder name: a file system takes 255, also of what is made of it.
+/// Maximum bytes of a run's folder name. A file system allows 255, also for names that are derived from it.
 const LONGEST_NAME: usize = 200;
 
 /// The run id as one folder name: job names come from platforms and may hold anything.
@@ -131,7 +130,7 @@ mod tests {
     const NODE_0: LauncherFolder = LauncherFolder { node_rank: 0, task: None };
 
     #[test]
-    fn the_first_writable_folder_is_used_and_the_others_are_named() {
+    fn first_writable_folder_is_used_others_are_named() {
         let root = tempfile::tempdir().expect("a folder");
         let occupied = root.path().join("a-file");
         fs::write(&occupied, "").expect("written");
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_points_at_the_newest_run_and_moves_with_the_folder() {
+    fn latest_link_points_at_the_newest_run() {
         let root = tempfile::tempdir().expect("a folder");
         for run in ["job-1", "job-2"] {
             choose_folder(&[Candidate::chosen(root.path())], run, NODE_0, 0);
@@ -162,9 +161,9 @@ mod tests {
         assert!(root.path().join("latest/node-0/attempt-0").is_dir());
     }
 
-    /// In a container the launcher that starts again often has the pid of the one that was killed.
+    /// In a container a restarted launcher often has the same pid as the launcher that was killed.
     #[test]
-    fn what_a_killed_launcher_with_our_pid_left_is_in_nobodys_way() {
+    fn leftovers_of_a_same_pid_launcher_are_replaced() {
         let root = tempfile::tempdir().expect("a folder");
         let pid = std::process::id();
         let attempt = root.path().join("job-1/node-0/attempt-0");
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_folder_is_a_warning_and_memory() {
+    fn missing_folder_warns_and_keeps_logs_in_memory() {
         let (folder, warnings) =
             choose_folder(&[Candidate::chosen("/proc/nowhere")], "job-1", NODE_0, 0);
         assert!(folder.is_none());
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_id_is_one_name() {
+    fn run_id_becomes_one_folder_name() {
         for (id, name) in [
             ("job-1", "job-1"),
             ("../../etc", ".._.._etc"),
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_places_stand_behind_the_flag() {
+    fn default_folders_follow_the_flag() {
         let candidates = default_candidates(Some(Path::new("/logs")), Some(OsStr::new("/scratch")));
         let names: Vec<_> = candidates.iter().map(|it| it.path.to_string_lossy()).collect();
         let uid = rustix::process::geteuid().as_raw();
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_shared_place_only_a_folder_of_ours_is_used() {
+    fn shared_place_accepts_only_our_own_folder() {
         let shared = tempfile::tempdir().expect("a folder");
         let ours = Candidate::temporary(shared.path());
         let of = |candidate: &Candidate| {
@@ -273,9 +272,9 @@ mod tests {
         assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
     }
 
-    /// Another user who may write in the parent folder renames ours and puts links in its place.
+    /// Another user who may write in the parent folder renames our folder and puts links in its place.
     #[test]
-    fn nothing_is_written_through_a_link_that_was_put_in_our_place() {
+    fn foreign_link_in_our_place_is_never_followed() {
         let root = tempfile::tempdir().expect("a folder");
         let victim = root.path().join("victim");
         fs::write(&victim, "precious").expect("written");
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_take_the_place_of_a_file_is_not_left_beside_it() {
+    fn failed_replacement_leaves_no_temporary_file() {
         let root = tempfile::tempdir().expect("a folder");
         let (folder, _) = choose_folder(&[Candidate::chosen(root.path())], "job-1", NODE_0, 0);
         let folder = folder.expect("a folder");

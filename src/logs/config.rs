@@ -9,7 +9,7 @@ use text::rank::GlobalRank;
 use text::style::{self, END, Style};
 use verdict::outcome::{Owner, Stream};
 
-/// What a line of a stream has before and after it on the console.
+/// Text that the console shows before and after each line of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Marks {
     pub(super) before: String,
@@ -29,7 +29,7 @@ pub struct LogsConfig {
     pub cap_rank: u64,
     /// Bytes on disk for all files of this node.
     pub cap_node: u64,
-    /// Where a copy of what is read goes.
+    /// Receives a copy of all bytes that are read.
     pub backlog: Option<Arc<Backlog>>,
 }
 
@@ -50,7 +50,7 @@ impl LogsConfig {
         }
     }
 
-    /// What stands before and after each line.
+    /// The text before and after each line of this stream on the console.
     pub(super) fn console_marks(&self, owner: Owner, stream: Stream, colour: bool) -> Marks {
         if self.world_size <= 1 || self.prefix == ConsolePrefix::None {
             return Marks::default();
@@ -67,7 +67,7 @@ impl LogsConfig {
             return Marks { before: format!("[{name}{mark}] "), after: "" };
         }
         let rank = match owner {
-            // The whole line steps back behind those of the ranks.
+            // The whole line is dimmed relative to those of the ranks.
             Owner::Engine => {
                 return Marks { before: format!("{}[{name}] ", Style::Dim.begins()), after: END };
             }

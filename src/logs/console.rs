@@ -1,9 +1,9 @@
 //! The only writer of our own standard output and standard error.
 //!
-//! Owns two sinks with a thread each. Takes our own text and finished lines of the ranks; writes
-//! whole lines, our own first, the streams in turn. A blocked sink blocks neither the other sink
-//! nor, beyond its [`StallBudget`](super::stall_budget::StallBudget), a producer: buffers are
-//! bounded, and lines that do not fit are dropped, counted and reported at the gap.
+//! Owns two sinks with a thread each. Takes our own text and finished lines of the ranks. Writes whole lines: our own
+//! first, then the streams in turn. A blocked sink does not block the other sink, and blocks a producer for no longer
+//! than its [`StallBudget`](super::stall_budget::StallBudget) allows: buffers are bounded, and lines that do not fit
+//! are dropped, counted and reported at the gap.
 //!
 //! Starts threads, so it must be created after the last fork without exec.
 
@@ -33,7 +33,7 @@ struct Inner {
     lang: Lang,
     out_screen: Screen,
     err_screen: Screen,
-    /// Nothing else writes below the last line of the terminal.
+    /// The terminal has a status line as its last line, below which nothing else is written.
     has_status: bool,
 }
 
@@ -49,8 +49,8 @@ impl Console {
     /// A console over any two descriptors, which may be the same open file.
     pub fn new(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> Console {
         let (out_screen, err_screen) = (Screen::of(&out, color), Screen::of(&err, color));
-        // With `2>&1` into a pipe two writers would split each other's lines when the pipe is
-        // full, so one thread serves both.
+        // With `2>&1` into a pipe, two writers would split each other's lines when the pipe is full. So one thread
+        // serves both.
         let same = same_file(&out, &err);
         let has_status =
             err_screen.is_terminal() && (same || !out_screen.is_terminal()) && can_draw();
@@ -59,7 +59,7 @@ impl Console {
         Console { inner: Arc::new(Inner { out, err, lang, out_screen, err_screen, has_status }) }
     }
 
-    /// The console over copies of descriptors 1 and 2. Output to a closed one is discarded.
+    /// The console over copies of descriptors 1 and 2. Output to a closed descriptor is discarded.
     pub fn standard(lang: Lang, color: Color) -> Console {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().or_else(|_| File::create("/dev/null").map(OwnedFd::from))
@@ -80,25 +80,24 @@ impl Console {
         self.inner.lang
     }
 
-    /// Queues our own text, as whole lines, for standard error, ahead of every rank. Never
-    /// waits; beyond a backlog of 256 KiB the text is dropped and counted. Control characters in
-    /// quoted text are escaped.
+    /// Queues our own text, as whole lines, for standard error, ahead of every rank. Never waits; text beyond a backlog
+    /// of 256 KiB is dropped and counted. Control characters in quoted text are escaped.
     pub fn say(&self, text: &str) {
         let look = self.inner.err_screen.look();
         self.inner.err.say(&look.shown(&printable(text)));
     }
 
-    /// How our own text looks: its colours and the columns of the terminal.
+    /// The appearance of our own text: its colours and the columns of the terminal.
     pub fn look(&self) -> Look {
         self.inner.err_screen.look()
     }
 
-    /// Whether the terminal has a last line that says what the job does now.
+    /// Whether the terminal has a last line that shows the current state of the job.
     pub fn has_status(&self) -> bool {
         self.inner.has_status
     }
 
-    /// Sets that line; None takes it away. Never waits.
+    /// Sets the status line; None removes it. Never waits.
     pub fn status(&self, text: Option<&str>) {
         if self.inner.has_status {
             let text = text.map(|text| printable(text).replace('\n', " "));
@@ -114,14 +113,13 @@ impl Console {
         }
     }
 
-    /// One line of our own while the job runs.
+    /// Writes one line of our own while the job runs.
     pub fn report(&self, text: &Text) {
         let name = paint(Style::Dim, "ranklaunch:");
         self.say(&format!("{name} {}", text.get(self.inner.lang)));
     }
 
-    /// Waits until everything queued is written; false if the deadline passes before. Both sinks
-    /// share the deadline.
+    /// Waits until everything queued is written; false if the deadline passes first. Both sinks share the deadline.
     pub fn flush(&self, deadline: Duration) -> bool {
         let until = Instant::now().checked_add(deadline);
         [&self.inner.err, &self.inner.out].into_iter().fold(true, |done, sink| {

@@ -1,7 +1,7 @@
 //! Names of a run's folders and files.
 //!
-//! Owns the layout `<log-dir>/<run-id>/node-<k>/attempt-<n>/rank-<rrrrr>.out`: what is written and
-//! how it is read again. Never touches a file system.
+//! Owns the layout `<log-dir>/<run-id>/node-<k>/attempt-<n>/rank-<rrrrr>.out`: both writing the names and parsing them.
+//! Never touches a file system.
 
 use std::fmt;
 use std::path::Path;
@@ -20,8 +20,8 @@ pub const REPORT: &str = "report.html";
 /// The link to the newest run, in the log folder.
 pub const LATEST: &str = "latest";
 
-/// The folder of one launcher in a run: `node-<k>`, and `node-<k>-task-<local>` where the platform
-/// starts a launcher per task.
+/// The folder of one launcher in a run: `node-<k>`, or `node-<k>-task-<local>` if the platform starts a launcher per
+/// task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LauncherFolder {
     pub node_rank: u32,
@@ -64,13 +64,13 @@ impl fmt::Display for AttemptFolder {
 /// A stream of one rank: `rank-<rrrrr>.out` or `rank-<rrrrr>.err`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankLog {
-    /// The global rank; with engine `command` the node rank.
+    /// The global rank; the node rank with engine `command`.
     pub number: u32,
     pub stream: Stream,
 }
 
 impl RankLog {
-    /// The number has five digits or more, so that `rank-8.err` of another program is none.
+    /// The number has five digits or more, so that `rank-8.err` of another program does not match.
     pub fn parse(name: &str) -> Option<RankLog> {
         let (rank, ending) = name.rsplit_once('.')?;
         let stream = match ending {
@@ -93,7 +93,7 @@ impl fmt::Display for RankLog {
     }
 }
 
-/// The record that torch's `@record` made of the exception of one rank: `rank-<rrrrr>.error.json`.
+/// The record that torch's `@record` wrote for the exception of one rank: `rank-<rrrrr>.error.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorFile {
     /// As in [`RankLog`].
@@ -137,7 +137,7 @@ pub(super) fn attempt_folders(run: &str, launcher: LauncherFolder, attempt: u32)
     [run.to_owned(), launcher.to_string(), AttemptFolder(attempt).to_string()]
 }
 
-/// The run's folder and the launcher of a file in the folder of an attempt.
+/// The folder of the run, and the launcher, for a file in the folder of an attempt.
 pub fn run_of(file: &Path) -> Option<(&Path, LauncherFolder)> {
     let attempt = file.parent()?;
     AttemptFolder::parse(last(attempt)?)?;
@@ -145,13 +145,13 @@ pub fn run_of(file: &Path) -> Option<(&Path, LauncherFolder)> {
     Some((launcher.parent()?, LauncherFolder::parse(last(launcher)?)?))
 }
 
-/// The name of the part with this number of a log that outgrew its limit: `rank-00003.err.00001`.
+/// The name of the segment with this number of a log that outgrew its limit: `rank-00003.err.00001`.
 pub(super) fn segment(name: &str, number: u32) -> String {
     format!("{name}.{number:05}")
 }
 
-/// The name of the log that a segment continues; any other name as it is. `train.log.1` counts too:
-/// logrotate numbers the parts in the same way.
+/// The name of the log that a segment continues; any other name is returned unchanged. `train.log.1` also counts as a
+/// segment, since logrotate numbers the parts in the same way.
 pub fn continued(name: &str) -> &str {
     match name.rsplit_once('.') {
         Some((log, number)) if is_number(number) => log,
@@ -159,12 +159,12 @@ pub fn continued(name: &str) -> &str {
     }
 }
 
-/// The number of `node-3` with the prefix `node-`.
+/// The number in a name: 3 in `node-3` with the prefix `node-`.
 pub fn numbered(name: &str, prefix: &str) -> Option<u32> {
     whole(name.strip_prefix(prefix)?)
 }
 
-/// Digits alone: `parse` takes a sign too.
+/// Only digits are accepted; `parse` would accept a sign too.
 fn whole(digits: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| is_number(digits))
 }
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(
+        fn names_survive_writing_and_parsing(
             (run, node_rank, task) in ("[a-z0-9-]{1,20}", numbers(), prop::option::of(numbers())),
             (attempt, number, part) in (numbers(), numbers(), numbers()),
             stream in prop_oneof![Just(Stream::Out), Just(Stream::Err)],

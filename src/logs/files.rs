@@ -1,9 +1,9 @@
 //! The only writer of a run's log files.
 //!
-//! Owns a bounded queue per file and one thread. Only this thread touches the file system, so a
-//! mount that hangs blocks nothing else. Takes chunks; chunks that do not fit are dropped, and a
-//! line at the gap says how much. After an error a file is tried again every 2 s. At the end it
-//! writes as long as the disk makes progress, and counts the rest.
+//! Owns a bounded queue per file and one thread. Only this thread touches the file system, so a mount that hangs blocks
+//! nothing else. Takes chunks; chunks that do not fit are dropped, and a line at the gap says how much was lost. After
+//! an error a file is tried again every 2 s. At the end the thread writes as long as the disk makes progress, and
+//! counts the remaining bytes as lost.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,14 +22,14 @@ use text::text;
 /// Empty chunks kept for readers while there is traffic.
 const SPARES: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
-/// Written bytes free space in the queue after this many bytes…
+/// Written bytes are released from the queue after this many bytes…
 const RELEASE_BYTES: usize = 1024 * 1024;
 /// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
-/// At the end, a disk without progress for this long is given up.
+/// Time without progress after which a disk is given up at the end.
 const STALL: Duration = Duration::from_secs(5);
 
-/// How the writing ended.
+/// The outcome of the writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
     Whole,
@@ -53,7 +53,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queues: Vec<Queue>,
-    /// Files that the writer has not taken over yet, and whose output they hold.
+    /// Files that the writer has not taken over yet, each with the kind of process whose output it holds.
     new: Vec<(CappedFile, Writer)>,
     spares: Vec<Vec<u8>>,
     served: usize,
@@ -104,8 +104,8 @@ impl FileWriter {
         self.shared.room.notify_all();
     }
 
-    /// Asks the writer to write the queue and end. Waits until it has, until the disk makes no
-    /// progress, or until the deadline.
+    /// Asks the writer to write the queue and end. Waits until the writer has ended, the disk makes no progress, or the
+    /// deadline passes.
     pub(super) fn close(&self, deadline: Duration) -> Closed {
         let until = Instant::now().checked_add(deadline);
         let mut state = self.shared.lock();
@@ -121,7 +121,7 @@ impl FileWriter {
             let left = left.min(STALL.saturating_sub(now - since));
             if left.is_zero() {
                 return match state.give_up() {
-                    // All is written; the writer only has not said so yet.
+                    // All is written; the writer just has not reported it yet.
                     0 => Closed::Whole,
                     left => Closed::Left(left),
                 };
@@ -177,7 +177,7 @@ impl FilePort {
         chunk.clear();
     }
 
-    /// The account so far: what is queued may still be written, so it is not lost.
+    /// The account so far. Queued bytes may still be written, so they do not count as lost.
     pub(super) fn so_far(&self) -> FileAccount {
         let state = self.shared.lock();
         state.queues.get(self.index).map(|queue| queue.account).unwrap_or_default()
@@ -336,8 +336,7 @@ impl Shared {
         }
     }
 
-    /// Writes until all is written or an error occurs; the rest stays in `pieces`. Gives the
-    /// empty chunks back.
+    /// Writes until all is written or an error occurs; the rest stays in `pieces`. Returns the empty chunks for reuse.
     fn write_pieces(
         &self,
         number: usize,
@@ -401,7 +400,7 @@ impl Shared {
         (spares, result)
     }
 
-    /// Finds removed files at the end, if nothing was written to them since.
+    /// Finds files at the end that were removed after the last write to them.
     fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
         for (index, file) in files.iter_mut().enumerate() {
             let _ = file.look_now();

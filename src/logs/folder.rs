@@ -1,9 +1,9 @@
 //! The log folder of one attempt, held open.
 //!
-//! Owns descriptors of the run's, the node's and the attempt's folder. Every file is opened relative to one
-//! of them and never through a link, so another user who may write in a parent folder cannot
-//! redirect our writes by renaming ours. A folder that was removed is created again at the same
-//! path. Every call may hang with the mount, so only threads that may be abandoned make them.
+//! Owns descriptors of the run's, the node's and the attempt's folder. Every file is opened relative to one of these
+//! folders and never through a link, so another user who may write in a parent folder cannot redirect our writes by
+//! renaming ours. A folder that was removed is created again at the same path. Every call may hang with the mount, so
+//! calls are made only from threads that may be abandoned.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use super::file_names::LATEST;
 
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::WRONLY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-/// Less the umask.
+/// Permissions before the umask is applied.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
@@ -29,7 +29,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 #[derive(Debug)]
 pub struct LogFolder {
     base: Candidate,
-    /// Run, node, attempt.
+    /// Names of the run, node and attempt folders.
     below: Vec<String>,
     opened: Mutex<OpenFolders>,
 }
@@ -41,10 +41,10 @@ struct OpenFolders {
     attempt: Arc<OwnedFd>,
 }
 
-/// Which of the folders holds a file.
+/// The folder that holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FolderLevel {
-    /// For files of all launchers, which may share the folder: node 0 writes them.
+    /// For files of all launchers, which may share the folder. Node 0 writes them.
     Run,
     /// For files of all attempts.
     Node,
@@ -116,7 +116,7 @@ impl LogFolder {
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
                 .and_then(|()| renameat(folder, fresh.as_str(), folder, name));
             if placed.is_err() {
-                // A part of it takes room on a disk that is full.
+                // A partly written file takes up room on a full disk.
                 let _ = unlinkat(folder, fresh.as_str(), AtFlags::empty());
             }
             placed
@@ -128,8 +128,8 @@ impl LogFolder {
     pub(super) fn point_latest(&self) {
         let [run, launcher, ..] = self.below.as_slice() else { return };
         let Ok(base) = open_base(&self.base) else { return };
-        // Renamed into place, as the nodes of a job may share the folder. In containers all launchers may have
-        // one pid, also that of one that was killed here.
+        // Renamed into place, since the nodes of a job may share the folder. In containers all launchers may have the
+        // same pid, including a launcher that was killed here.
         let fresh = format!(".latest-{run}-{launcher}-{}", std::process::id());
         let placed = absent(unlinkat(&base, fresh.as_str(), AtFlags::empty()))
             .and_then(|()| rustix::fs::symlinkat(run.as_str(), &base, fresh.as_str()))
@@ -198,7 +198,7 @@ impl OpenFolders {
     }
 }
 
-/// A file that is not there need not be removed.
+/// Treats a file that does not exist as removed.
 fn absent(removed: Result<(), Errno>) -> Result<(), Errno> {
     match removed {
         Err(Errno::NOENT) => Ok(()),
@@ -206,7 +206,7 @@ fn absent(removed: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Another node of the job may have created the same folder.
+/// Treats an existing folder as created: another node of the job may have created it.
 fn made(result: Result<(), Errno>) -> Result<(), Errno> {
     match result {
         Err(Errno::EXIST) => Ok(()),

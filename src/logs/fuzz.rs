@@ -1,4 +1,4 @@
-//! Output of ranks on its way to the console and to a terminal as functions that a fuzzer feeds. Not part of the program.
+//! Fuzz target for the output of ranks on its way to the console and to a terminal. Not part of the program.
 
 pub mod index;
 
@@ -10,15 +10,15 @@ use text::columns::{columns, end_within, shortened_path, start_within, wrapped};
 use text::escape::printable;
 use text::fuzzing::assert_printable;
 
-/// Output of a rank. The first two bytes choose how it is cut and how wide the terminal is.
+/// Output of a rank. The first two bytes choose how the output is cut and how wide the terminal is.
 ///
-/// Every cut gives the same lines, none is longer than a line of the console, and nothing is left that a terminal would
-/// obey. What is fitted into a width takes no more than that, and loses no letter where it is folded.
+/// Every cut gives the same lines, no line is longer than the console allows, and no sequence is left that a terminal
+/// would obey. Text that is fitted into a width is no wider than that width, and loses no letter when it is folded.
 pub fn console(data: &[u8]) -> bool {
     let [cut, wide, bytes @ ..] = data else { return false };
     let whole = shown(std::iter::once(bytes));
     let size = usize::from(*cut) + 1;
-    // What ends in a carriage return is a bar of this moment, so no piece does.
+    // A piece that ends in a carriage return is shown as the current state of a bar, so no piece ends there.
     let mut left = bytes;
     let pieces = std::iter::from_fn(|| {
         let ends = |at: &usize| *at >= left.len() || left.get(at - 1) != Some(&b'\r');
@@ -31,7 +31,7 @@ pub fn console(data: &[u8]) -> bool {
     assert_printable(&whole);
     for line in whole.lines() {
         let line = line.strip_prefix("[r0] ").expect("a prefix");
-        // A byte takes four places where it is escaped.
+        // An escaped byte takes four places.
         assert!(line.len() <= 4 * LONGEST_LINE + 16, "{} bytes", line.len());
     }
     let text = printable(&String::from_utf8_lossy(bytes)).into_owned();
@@ -48,7 +48,7 @@ fn shown<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
     for piece in pieces {
         formatter.feed(piece, start, &mut out);
     }
-    // Who still draws is asked after its time as well.
+    // A formatter that still holds a bar or a row asks to be called again within a minute.
     if let Some(deadline) = formatter.deadline() {
         assert!(deadline <= start + Duration::from_secs(60), "{:?}", deadline - start);
     }

@@ -1,9 +1,8 @@
-//! The index of an attempt's output: when which bytes of which file were written.
+//! The index of an attempt's output: which bytes of which file were written at which time.
 //!
-//! The logs hold raw bytes without times. `output.index` beside them tells in which order the ranks
-//! wrote, so that `ranklaunch logs` can merge what many files hold, also long after the run. It is
-//! text: a head with the time from which all others count, a line for each file, and a line for
-//! each piece of output.
+//! The logs hold raw bytes without times. `output.index` beside them records in which order the ranks wrote, so that
+//! `ranklaunch logs` can merge many files, even long after the run. The index is text: a head with the time from which
+//! all others count, a line for each file, and a line for each piece of output.
 //!
 //! ```text
 //! ranklaunch-index 1 1763920000123
@@ -11,10 +10,10 @@
 //! 42 0 0 118
 //! ```
 //!
-//! The last line says that 42 ms after the head's time 118 bytes came to file 0, at its byte 0. What
-//! comes to one file within [`IndexWriter::interval`] is one piece, and that interval grows with the index:
-//! after a day of eight ranks that write without a pause the index has some MB. Without an index,
-//! or behind its end, the order is that of the files.
+//! The last line says that 42 ms after the head's time 118 bytes were added to file 0, at its byte 0. Bytes that are
+//! added to one file within [`IndexWriter::interval`] are one piece, and that interval grows with the index: after a
+//! day of eight ranks that write without a pause the index has some MB. Output that the index does not cover, or all
+//! output if there is no index, is ordered file by file.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -31,12 +30,12 @@ use verdict::outcome::Owner;
 /// The file's name, in the folder of an attempt.
 pub(crate) const INDEX: &str = "output.index";
 const HEAD: &str = "ranklaunch-index 1";
-/// The interval grows by a millisecond with so many bytes of the index…
+/// Bytes of the index after which the interval grows by one millisecond…
 const STEP: u64 = 64 * 1024;
-/// …up to this one.
+/// …up to this maximum.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Whose output a file holds.
+/// The kind of process that writes a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Writer {
@@ -83,7 +82,7 @@ pub(super) enum Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// None of a line that was cut, or is of a later version.
+    /// None for a line that was cut or comes from a later version.
     pub(super) fn parse(line: &str) -> Option<Entry<'_>> {
         if let Some(begun) = line.strip_prefix(HEAD) {
             return begun.trim().parse().ok().map(Entry::Begin);
@@ -108,7 +107,8 @@ impl Entry<'_> {
     }
 }
 
-/// The index is read by whoever may read the logs, and it names files to open.
+/// Whether a name of the index is a plain file name. The index names files to open, and anyone who may read the logs
+/// may use it.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('/')
 }
@@ -121,16 +121,16 @@ struct Open {
     bytes: u64,
 }
 
-/// What the index knows of one log.
+/// The state of one log in the index.
 #[derive(Debug)]
 struct Known {
     writer: Writer,
-    /// The name and the number of its current part.
+    /// The name and the number of the current part.
     part: Option<(String, usize)>,
     open: Option<Open>,
 }
 
-/// Writes the index; the writer of the log files owns it, since the order is that of its writes.
+/// Writes the index. The writer of the log files owns it, since the index records the order of its writes.
 #[derive(Debug)]
 pub(super) struct IndexWriter {
     folder: Arc<LogFolder>,
@@ -141,7 +141,7 @@ pub(super) struct IndexWriter {
     logs: Vec<Known>,
     /// Number of the next part.
     next: usize,
-    /// Lines that belong to pieces that are not written yet.
+    /// Lines for files whose pieces are not written yet.
     names: String,
     written: u64,
     flushed: Instant,
@@ -170,7 +170,7 @@ impl IndexWriter {
         self.logs.push(Known { writer, part: None, open: None });
     }
 
-    /// `bytes` have come to the part `name` of a log, at its byte `at`.
+    /// Records that `bytes` bytes were added to the part `name` of a log, at its byte `at`.
     pub(super) fn note(&mut self, log: usize, name: &str, at: u64, bytes: u64, now: Instant) {
         let after_ms = millis(now.saturating_duration_since(self.began));
         let interval = millis(self.interval());
@@ -197,13 +197,13 @@ impl IndexWriter {
         self.due = true;
     }
 
-    /// When the open pieces have to be written; None if there is none.
+    /// The time at which the open pieces must be written; None if no piece is open.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due.then(|| self.flushed.checked_add(self.interval())).flatten()
     }
 
-    /// Writes the open pieces in the order of their times. An index that cannot be written is one
-    /// that ends here: the logs go on.
+    /// Writes the open pieces in the order of their times. If the index cannot be written it ends here, and the logs go
+    /// on.
     pub(super) fn flush(&mut self, now: Instant) {
         self.flushed = now;
         if !std::mem::take(&mut self.due) || self.failed {
@@ -229,7 +229,7 @@ impl IndexWriter {
                 let mut file = self.folder.append(FolderLevel::Attempt, INDEX)?;
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let begun = millis(since).saturating_sub(millis(self.began.elapsed()));
-                // A line that an earlier writer could not finish ends here.
+                // A newline ends a line that an earlier writer could not finish.
                 let end = if file.metadata()?.len() > 0 { "\n" } else { "" };
                 file.write_all(format!("{end}{HEAD} {begun}\n").as_bytes())?;
                 self.file.insert(file)
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_in_the_order_of_time() {
+    fn index_entries_are_read_in_order_of_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut index = IndexWriter::new(LogFolder::flat(folder.path()));
         index.add(Writer::Rank);
@@ -263,7 +263,7 @@ mod tests {
         index.flush(t9);
         assert_eq!(index.due(), None);
         index.note(0, "rank-00000.out", 10, 4, t9);
-        // A piece that does not continue the one before.
+        // A piece that does not continue the previous one.
         index.note(0, "rank-00000.out.00001", 0, 7, t20);
         index.flush(t20);
         let text = std::fs::read_to_string(folder.path().join(INDEX)).expect("an index");
@@ -288,19 +288,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_an_index_is_none() {
+    fn invalid_index_line_is_none() {
         for line in ["", "x", "1 2", "1 2 3 x", "file 0 rank ../etc/passwd", "file 0 rank .x"] {
             assert_eq!(Entry::parse(line), None, "{line}");
         }
     }
 
     #[test]
-    fn the_pieces_become_longer_with_the_index() {
+    fn pieces_become_longer_as_the_index_grows() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut index = IndexWriter::new(LogFolder::flat(folder.path()));
         index.add(Writer::Rank);
         let began = index.began;
-        // A day of a rank that writes 10 bytes each 2 ms would be 43 million pieces.
+        // For a rank that writes 10 bytes each 2 ms, a day would be 43 million pieces.
         for step in 0..500_000_u64 {
             let now = began + Duration::from_millis(step * 2);
             index.note(0, "rank-00000.out", step * 10, 10, now);

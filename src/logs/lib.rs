@@ -1,12 +1,12 @@
 //! Captures the output of the ranks: reads their pipes into files, the console, and a buffer of
 //! the last lines of each rank ([`tail`](Logs::tail)).
 //!
-//! What is read can be taken from a [`Backlog`] as well, by who searches it for a cause.
+//! Code that searches the output for a cause takes a copy of the bytes from a [`Backlog`].
 //!
-//! Takes the read ends of the ranks' and the engine's pipes. Gives `rank-<rrrrr>.out|.err` with
-//! the raw bytes, `engine.log`, prefixed whole lines on the console, the last lines of a rank
-//! and a count of what was lost. Uses plain threads only. Must never block a rank: a blocked
-//! console, a full disk or a hanging file system costs lines, which are counted, not time.
+//! Takes the read ends of the ranks' and the engine's pipes. Gives `rank-<rrrrr>.out|.err` with the raw bytes,
+//! `engine.log`, prefixed whole lines on the console, the last lines of a rank and a count of the losses. Uses plain
+//! threads only. Must never block a rank: a blocked console, a full disk or a hanging file system costs lines, which
+//! are counted, not time.
 
 #![deny(unsafe_code)]
 

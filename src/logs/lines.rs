@@ -11,8 +11,7 @@ use super::config::Marks;
 use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
 use text::escape::{push_escaped, unfinished_suffix};
 
-/// Longest line of the console, in bytes of the rank; container runtimes split at the same
-/// length.
+/// Longest line on the console, in bytes written by the rank. Container runtimes split at the same length.
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
 /// An unfinished line is shown after this long without a new byte…
 const IDLE: Duration = Duration::from_millis(200);
@@ -22,12 +21,12 @@ const UNENDING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct LineFormatter {
     marks: Marks,
-    /// The line so far, from its last `\r` or its last showing on.
+    /// The current line since its last `\r` or since it was last shown.
     partial: Vec<u8>,
-    /// When the first byte of `partial` came, and the last.
+    /// Time of the first and of the last byte of `partial`.
     began: Option<Instant>,
     touched: Option<Instant>,
-    /// The beginning of this line was shown already.
+    /// The beginning of this line was already shown.
     shown: bool,
     progress: Progress,
     rows: Rows,
@@ -37,9 +36,9 @@ pub(super) struct LineFormatter {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// This line has had a `\r`.
+    /// The line contains a `\r`.
     active: bool,
-    /// The text before the last `\r`, unless shown.
+    /// The text before the last `\r`, unless it was shown.
     state: Option<Vec<u8>>,
     last_shown: Option<Instant>,
 }
@@ -68,9 +67,9 @@ impl LineFormatter {
         }
     }
 
-    /// Appends every line that `chunk` finishes.
+    /// Appends every line that is finished by `chunk`.
     pub(super) fn feed(&mut self, chunk: &[u8], now: Instant, out: &mut Vec<u8>) {
-        // A sequence that two reads share.
+        // Joins a sequence that was split across two reads.
         let joined = self.take_unfinished().map(|begun| [&begun, chunk].concat());
         let mut rest = joined.as_deref().unwrap_or(chunk);
         let mut rows = self.rows.are_drawn(now);
@@ -130,7 +129,7 @@ impl LineFormatter {
         start
     }
 
-    /// When to call [`tick`](Self::tick), if no byte arrives before.
+    /// The time to call [`tick`](Self::tick), if no byte arrives before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.line_deadline().into_iter().chain(self.rows.deadline()).min()
     }
@@ -175,7 +174,7 @@ impl LineFormatter {
         }
     }
 
-    /// Takes the beginning of a sequence that may move the cursor from the end of the unfinished line.
+    /// Takes the beginning of a cursor sequence from the end of the unfinished line.
     fn take_unfinished(&mut self) -> Option<Vec<u8>> {
         let from = self.partial.len().saturating_sub(LONGEST_CURSOR_UP);
         let at = from + memrchr(0x1b, self.partial.get(from..)?)?;
@@ -218,7 +217,7 @@ impl LineFormatter {
         self.append(rest, out);
     }
 
-    /// The cursor goes back to the row above, which becomes the unfinished line again.
+    /// Moves the cursor back to the row above, which becomes the unfinished line again.
     fn go_up(&mut self, now: Instant, out: &mut Vec<u8>) {
         let state = self.progress.state.take().unwrap_or_default();
         let partial = std::mem::take(&mut self.partial);
@@ -230,7 +229,7 @@ impl LineFormatter {
         self.emit_rows(rows, out);
     }
 
-    /// Ends the row, unless the cursor goes back to it.
+    /// Ends the row; it is held if the cursor may still go back to it.
     fn end_row(&mut self, now: Instant, out: &mut Vec<u8>) {
         let state = self.progress.state.take().unwrap_or_default();
         let partial = std::mem::take(&mut self.partial);
@@ -259,8 +258,7 @@ impl LineFormatter {
         self.partial.extend_from_slice(rest);
     }
 
-    /// Shows the unfinished line except an incomplete character; what follows becomes a line of
-    /// its own.
+    /// Shows the unfinished line except an incomplete character. The text after it becomes a line of its own.
     fn show_partial(&mut self, out: &mut Vec<u8>) {
         let whole = self.partial.len() - unfinished_suffix(&self.partial);
         if let (true, Some(text)) = (whole > 0, self.partial.get(..whole)) {
@@ -371,7 +369,7 @@ mod tests {
         assert_eq!(shown(&[(0, b"windows\r"), (1, b"\nline\n")]), ["windows", "line"]);
     }
 
-    /// A read ends anywhere, and one read may hold all rows of a bar.
+    /// A read may end anywhere, and one read may hold all rows of a bar.
     #[test]
     fn rows_are_rows_whatever_the_chunks() {
         let text = b"bar 0\nbar 1\x1b[A\rbar 2\x1b[1A\n\x1b[31mred\x1b[0m\nend\x1b\n";
@@ -381,7 +379,7 @@ mod tests {
         let rows = shown(&[(0, line)]);
         assert!(!rows.iter().any(|row| row.contains("[A") || row.contains("[3A")), "{rows:?}");
         for at in 0..text.len() {
-            // What ends in a carriage return is a bar of this moment.
+            // A piece that ends in a carriage return is shown as the current state of a bar.
             let (first, second) = text.split_at(at);
             if first.last() != Some(&b'\r') {
                 assert_eq!(shown(&[(0, first), (0, second)]), whole, "cut at {at}");
@@ -410,7 +408,7 @@ mod tests {
 
     /// Plain lines take a way of their own through a chunk.
     #[test]
-    fn plain_lines_are_shown_as_they_are_one_by_one() {
+    fn plain_lines_are_shown_whatever_the_chunks() {
         let long = "x".repeat(LONGEST_LINE + 1);
         let parts = [
             "one\ttwo\n",
@@ -440,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_line_is_shown_when_idle_and_its_rest_is_not_torn() {
+    fn idle_unfinished_line_is_shown_rest_stays_whole() {
         assert_eq!(
             shown(&[(0, b"loading ..."), (150, b"."), (400, b" done\nnext\n")]),
             ["loading ....", " done", "next"]
@@ -449,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_grows_without_end_is_shown_every_two_seconds() {
+    fn endless_line_is_shown_every_two_seconds() {
         let dots: Vec<(u64, &[u8])> = (0..30).map(|n| (n * 100, &b"."[..])).collect();
         assert_eq!(shown(&dots), [".".repeat(20), ".".repeat(10)]);
     }
@@ -464,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_is_shown_every_five_seconds_and_at_its_end() {
+    fn progress_bar_is_shown_every_five_seconds() {
         let bars: Vec<String> = (0..=100).map(|n| format!("\r{n}%")).collect();
         let mut script: Vec<(u64, &[u8])> =
             bars.iter().enumerate().map(|(n, bar)| (n as u64 * 100, bar.as_bytes())).collect();
@@ -473,14 +471,14 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_that_stops_is_shown_as_it_stands() {
+    fn stopped_progress_bar_shows_its_last_state() {
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%"), (9_000, b"")]), ["1%", "2%"]);
         assert_eq!(shown(&[(0, b"\r1%"), (100, b"\r2%\r")]), ["1%", "2%"]);
     }
 
     /// `tqdm(position=0)` and `tqdm(position=1)`, at 10 Hz for 12 s.
     #[test]
-    fn bars_below_each_other_are_shown_every_five_seconds_and_at_their_end() {
+    fn stacked_bars_are_shown_every_five_seconds() {
         let mut script: Vec<(u64, Vec<u8>)> = Vec::new();
         for n in 0..=120u64 {
             script.push((n * 100, format!("\r outer {}%", n / 12).into_bytes()));
@@ -501,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_between_bars_is_shown_and_later_lines_flow_as_before() {
+    fn line_between_bars_is_shown_in_order() {
         let bars = b"\r outer 1%\n\r inner 1%\x1b[A";
         // tqdm.write: clears both bars, prints the message, draws both again.
         let wiped = b"\r         \r\n\r         \r\x1b[Aa message\n\r outer 2%\n\r inner 2%\x1b[A";

@@ -25,11 +25,11 @@ use text::lang::{Text, cause};
 use text::text;
 use verdict::outcome::{Owner, Stream};
 
-/// The most that an unprivileged process may set (pipe-max-size). Beyond 64 MiB of pipes per
-/// user the kernel refuses, and the pipe keeps its size.
+/// The most that an unprivileged process may set (pipe-max-size). If a user's pipes exceed 64 MiB in total, the kernel
+/// refuses and the pipe keeps its size.
 const PIPE_BYTES: usize = 1024 * 1024;
-/// How long a pipe may stay open after every process of the job has ended: a process outside of
-/// the job may hold its write end.
+/// Time that a pipe may stay open after every process of the job has ended: a process outside of the job may hold its
+/// write end.
 pub(super) const OPEN: Duration = Duration::from_secs(1);
 /// Time limit for a reader to stop; it only empties its pipe.
 const STOP: Duration = Duration::from_secs(1);
@@ -40,9 +40,9 @@ pub struct Logs {
     config: LogsConfig,
     console: Console,
     files: Option<FileWriter>,
-    /// The engine's output goes only to its file.
+    /// Set when the engine's output goes only to its file.
     engine_is_quiet: Arc<AtomicBool>,
-    /// Lines of the engine that the console did not show for that reason.
+    /// Lines of the engine that were kept off the console while `engine_is_quiet` was set.
     engine_lines: Arc<AtomicU64>,
     shared: Arc<Shared>,
 }
@@ -50,7 +50,7 @@ pub struct Logs {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// A reader has ended.
+    /// Signals that a reader has ended.
     ended: Condvar,
 }
 
@@ -104,8 +104,8 @@ impl Logs {
     /// When no thread or descriptor is available; `pipe` is then closed.
     pub fn attach(&self, owner: Owner, stream: Stream, pipe: OwnedFd) -> std::io::Result<()> {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
-        // From the first rank on the console shows only the ranks, provided that the engine's
-        // lines have a file.
+        // Once the first rank has started, the console shows only the ranks, provided that the engine's lines have a
+        // file.
         if owner != Owner::Engine && self.files.is_some() {
             self.engine_is_quiet.store(true, Ordering::Relaxed);
         }
@@ -151,8 +151,8 @@ impl Logs {
         self.shared.lock().owners.get(&owner).map(|state| state.tail_lines(n)).unwrap_or_default()
     }
 
-    /// What each owner has written and lost so far, with its last line. For who looks at a running
-    /// job: the cost does not grow with the output.
+    /// The bytes that each owner has written and lost so far, with its last line. For displays of a running job: the
+    /// cost does not grow with the output.
     pub fn now(&self) -> Vec<OwnerNow> {
         let state = self.shared.lock();
         let now = |(owner, state): (&Owner, &OwnerState)| OwnerNow {
@@ -175,9 +175,8 @@ impl Logs {
         self.engine_lines.load(Ordering::Relaxed)
     }
 
-    /// After the job: empties and closes the pipes, so that [`tail`](Self::tail) has every line.
-    /// Takes at most two seconds and `timeout`, however slow the disk or the console is, and
-    /// usually no time.
+    /// Called after the job: empties and closes the pipes, so that [`tail`](Self::tail) has every line. Takes at most
+    /// two seconds and `timeout`, however slow the disk or the console is, and usually no time.
     pub fn read_out(&self, timeout: Duration) {
         if let Some(files) = &self.files {
             files.expect_last_bytes();
@@ -185,9 +184,8 @@ impl Logs {
         self.shared.stop_readers(timeout.min(OPEN), timeout.min(STOP));
     }
 
-    /// Writes the files after [`read_out`](Self::read_out), as long as the disk makes progress
-    /// and at most until the deadline. Reports and counts the rest. Does not wait for the
-    /// console, see [`Console::flush`].
+    /// Writes the files after [`read_out`](Self::read_out), as long as the disk makes progress and at most until the
+    /// deadline. Reports and counts the rest. Does not wait for the console; see [`Console::flush`].
     pub fn write_out(&self, deadline: Duration) {
         let Some(files) = &self.files else { return };
         let Closed::Left(left) = files.close(deadline) else { return };

@@ -1,9 +1,9 @@
 //! The output of one launcher of a run, merged in the order in which it was written.
 //!
-//! Takes the folder of a launcher and a [`Cursor`]; gives the lines behind it, page by page, and the
-//! cursor of the next one. Nothing is held between two pages, so a page can be asked for from
-//! another node, a run may have any length, and a reader that is slow costs nothing. The order is
-//! that of the index ([`super::index`]); what no index knows comes last, file by file.
+//! Takes the folder of a launcher and a [`Cursor`]. Gives the lines after the cursor, page by page, and the cursor of
+//! the next page. Nothing is held between two pages, so a page can be requested from another node, a run may have any
+//! length, and a slow reader costs nothing. The order is that of the index ([`super::index`]); output that no index
+//! covers comes last, file by file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -22,35 +22,36 @@ use linux::regular_file;
 use text::escape::push_escaped;
 use verdict::outcome::Stream;
 
-/// Bytes of a file that are read at once; a line has at most so many.
+/// Bytes of a file that are read at once; also the most bytes of one line.
 const WINDOW: u64 = 64 * 1024;
-/// Bytes of files that one page may look at, where most lines are left out.
+/// Bytes of files that one page may read when most lines are filtered out.
 const MOST_READ: u64 = 32 << 20;
-/// The line that a head ends with.
+/// Maximum bytes of the last line of a head.
 const LONGEST_MARK: u64 = 512;
-/// The longest line of an index, which names a file.
+/// Maximum bytes of an index line, the longest of which names a file.
 const LONGEST_ENTRY: u64 = 4096;
-/// A line's end is shown of a longer one: that of a progress bar.
+/// Maximum bytes that are shown of a line. Of a longer line the end is shown, which for a progress bar is its last
+/// state.
 const LONGEST_LINE: usize = 16 * 1024;
 
-/// How far a reader has come in the output of a launcher.
+/// Position of a reader in the output of a launcher.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     pub attempt: u32,
     /// Position in the index.
     entry: u64,
-    /// Bytes of the piece there that are done.
+    /// Bytes of the piece at `entry` that are already read.
     done: u64,
-    /// The index is done, and so many files of what it does not know.
+    /// Set when the index is read to its end: the number of files already read for output outside of the index.
     rest: Option<u64>,
 }
 
-/// Which lines are wanted.
+/// The filter for lines.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Only of these ranks; all and the engine where there is none.
+    /// Only these ranks; if empty, all ranks and the engine.
     pub ranks: Vec<u32>,
-    /// Not before this time, in milliseconds since 1970.
+    /// Only lines from this time on, in milliseconds since 1970.
     pub since_ms: Option<u64>,
     pub grep: Option<Regex>,
 }
@@ -58,25 +59,25 @@ pub struct Wanted {
 /// One line of the output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When its end was written, in milliseconds since 1970. None where no index tells.
+    /// Time at which the end of the line was written, in milliseconds since 1970. None if no index covers it.
     pub at_ms: Option<u64>,
     pub attempt: u32,
     pub writer: Writer,
-    /// The global rank; the node's for a command.
+    /// The global rank; for a command the node rank.
     pub number: u32,
     pub is_err: bool,
-    /// Without what a terminal would obey, but for colours.
+    /// The text without control sequences that a terminal would obey, except colours.
     pub text: String,
 }
 
-/// Some lines in their order.
+/// Lines in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     pub lines: Vec<LogLine>,
     pub next: Cursor,
-    /// Nothing more is there now.
+    /// Nothing more is available now.
     pub is_end: bool,
-    /// The largest number of a rank in this attempt.
+    /// The largest rank number in this attempt.
     pub last_rank: u32,
     /// Files in the place of logs that are links or no regular files, and were not read.
     #[serde(default)]
@@ -104,8 +105,8 @@ impl Named {
     }
 }
 
-/// The lines of `launcher`, a folder `node-<k>`, from the cursor on: about `most` bytes of them.
-/// `is_over`: nothing will be written to it any more, so what is no whole line counts too.
+/// The lines of `launcher`, a folder `node-<k>`, from the cursor on: about `most` bytes of them. `is_over`: nothing
+/// more will be written to the folder, so an unfinished line counts too.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -123,7 +124,7 @@ pub fn page(
     };
     let cursor =
         if attempt == cursor.attempt { cursor } else { Cursor { attempt, ..Cursor::default() } };
-    // A further attempt proves that this one is over.
+    // A later attempt proves that this attempt is over.
     let following = attempts.get(1).copied();
     let mut reading = Reading {
         launcher: launcher.to_owned(),
@@ -147,7 +148,7 @@ pub fn page(
     Ok(page)
 }
 
-/// The numbers of the attempts in the folder of a launcher, in their order.
+/// The numbers of the attempts in the folder of a launcher, in ascending order.
 pub fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
     let mut numbers: Vec<u32> = launcher
         .read_dir()?
@@ -160,19 +161,19 @@ pub fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
 /// One page that is being filled.
 struct Reading<'a> {
     launcher: PathBuf,
-    /// The folder below it.
+    /// The folder of the attempt, below `launcher`.
     attempt: String,
     wanted: &'a Wanted,
     most: usize,
     is_over: bool,
     begun_ms: Option<u64>,
-    /// By their numbers; the first one counts where an index contradicts itself.
+    /// Files by their numbers in the index. If the index gives one file several numbers, the lowest counts.
     files: BTreeMap<usize, Named>,
     /// The file that was read last.
     opened: Option<(String, File)>,
-    /// Of the lines on the page.
+    /// Bytes of the lines on the page.
     bytes: usize,
-    /// Of the files.
+    /// Bytes read from the files.
     read: u64,
     page: Page,
 }
@@ -212,7 +213,7 @@ impl Reading<'_> {
                 self.page.is_end = true;
                 return Ok(());
             }
-            // Pieces before the cursor are many, and need no look.
+            // There are many pieces before the cursor, and none needs to be parsed.
             let is_done = at < from && line.first().is_some_and(u8::is_ascii_digit);
             let text = if is_done { &[][..] } else { &line };
             let text = std::str::from_utf8(text).unwrap_or_default().trim_end();
@@ -250,7 +251,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The last line of a head tells what is missing behind it; it has its place where the tail begins.
+    /// Shows the last line of a head, which says how much is missing after it, at the place where the tail begins.
     fn gap(&mut self, tail: &Named) -> io::Result<()> {
         let name = continued(&tail.name);
         if tail.name != segment(name, 1) {
@@ -308,7 +309,7 @@ impl Reading<'_> {
                     self.lines(named, at_ms, &before, lines);
                     end as u64 + 1
                 }
-                // Of a longer line the end is shown.
+                // Only the end of a longer line is shown.
                 None => window.len() as u64,
             };
             let ends_here = from + done >= piece.end || to == piece.end || !is_whole;
@@ -316,7 +317,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The bytes of a hole that begins with `window`: a sparse file may have any size.
+    /// The length of a hole that begins with `window`: a sparse file may have any size.
     fn hole(&self, window: &[u8], from: u64, end: u64) -> Option<u64> {
         let (_, file) = self.opened.as_ref().filter(|_| window.len() as u64 == WINDOW)?;
         if window.iter().any(|byte| *byte != 0) {
@@ -326,13 +327,13 @@ impl Reading<'_> {
         (data > from + WINDOW).then_some(data - from)
     }
 
-    /// What of the line at `at` is before it.
+    /// The part of the line at `at` that precedes `at`.
     fn before(&mut self, name: &str, at: u64) -> io::Result<Vec<u8>> {
         let first = at.saturating_sub(LONGEST_LINE as u64);
         let Some(mut bytes) = self.window(name, first, at)? else { return Ok(Vec::new()) };
         match memrchr(b'\n', &bytes) {
             Some(end) => drop(bytes.drain(..=end)),
-            // It begins in the part before.
+            // The line begins in the preceding part.
             None if first == 0 => {
                 if let Some(part) = beside(name, -1)
                     && let Some(metadata) = self.metadata(&part)?
@@ -345,7 +346,7 @@ impl Reading<'_> {
         Ok(bytes)
     }
 
-    /// Whole lines, the first of which begins with `before`.
+    /// Adds whole lines; `before` is the beginning of the first.
     fn lines(&mut self, named: &Named, at_ms: Option<u64>, before: &[u8], lines: &[u8]) {
         let mut first = Some(before);
         let mut begin = 0;
@@ -361,7 +362,7 @@ impl Reading<'_> {
 
     fn line(&mut self, named: &Named, at_ms: Option<u64>, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        // Of a progress bar the last state.
+        // Only the last state of a progress bar is shown.
         let line = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
         let line = line.get(line.len().saturating_sub(LONGEST_LINE)..).unwrap_or(line);
         if self.wanted.grep.as_ref().is_some_and(|grep| !grep.is_match(line)) {
@@ -376,7 +377,7 @@ impl Reading<'_> {
         self.page.lines.push(LogLine { at_ms, attempt, writer, number, is_err, text });
     }
 
-    /// What no piece of the index holds: the ends of files, or all of them without an index.
+    /// Adds output that no piece of the index holds: the ends of files, or whole files if there is no index.
     fn rest(&mut self) -> io::Result<()> {
         let (names, covered) = self.covered()?;
         loop {
@@ -391,7 +392,7 @@ impl Reading<'_> {
             }
             let known = covered.get(name).copied();
             let has_tail = || names.iter().any(|tail| tail != name && continued(tail) == name);
-            // What follows a head is told where its tail begins.
+            // Output after a head was already reported at the beginning of its tail.
             let is_told = known.is_some() && has_tail();
             if !is_told && !self.rest_of(name, known.unwrap_or(0))? {
                 return Ok(());
@@ -400,10 +401,10 @@ impl Reading<'_> {
         }
     }
 
-    /// The logs of the attempt, and how far the index knows each.
+    /// The names of the attempt's logs, and the number of bytes that the index covers of each.
     fn covered(&mut self) -> io::Result<(Vec<String>, HashMap<String, u64>)> {
         let mut covered: HashMap<String, u64> = HashMap::new();
-        // As a page that begins here knows them.
+        // A page that begins here must know the same files.
         self.files.clear();
         if let Ok((index, _)) = open_in(&self.launcher, &self.attempt, INDEX) {
             let index = regular_file::WithoutHoles::of(index);
@@ -434,7 +435,7 @@ impl Reading<'_> {
         Ok((names, covered))
     }
 
-    /// False if the page was full before the end of the file.
+    /// Adds the part of a file that the index does not cover. False if the page was full before the end of the file.
     fn rest_of(&mut self, name: &str, covered: u64) -> io::Result<bool> {
         let writer = self.files.values().find(|named| named.name == name);
         let Some(writer) = writer.map(|named| named.writer).or_else(|| writer_of(name)) else {
@@ -444,7 +445,7 @@ impl Reading<'_> {
         self.page.last_rank = self.page.last_rank.max(named.number);
         let Some(metadata) = self.metadata(name)? else { return Ok(true) };
         let length = metadata.len();
-        // Without an index the time of a line is not known, only that of the last one.
+        // Without an index the times of single lines are unknown; only the time of the last write is known.
         let is_since = |since| {
             let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
             Some(written.as_millis() >= u128::from(since))
@@ -455,7 +456,7 @@ impl Reading<'_> {
         if !self.piece(&named, None, &(covered.min(length)..length))? {
             return Ok(false);
         }
-        // What has no end of a line, unless the next part has it.
+        // An unfinished last line is added unless the next part continues it.
         let goes_on = beside(name, 1).map(|part| self.metadata(&part)).transpose()?.flatten();
         if goes_on.is_none() && self.is_wanted(&named, None) {
             let last = self.before(name, length)?;
@@ -466,7 +467,7 @@ impl Reading<'_> {
         Ok(true)
     }
 
-    /// A log of the attempt. None if it is gone, or is none.
+    /// Opens a log of the attempt. None if the file is gone or cannot be a log.
     fn file(&mut self, name: &str) -> io::Result<Option<&File>> {
         if self.opened.as_ref().is_none_or(|(opened, _)| opened != name) {
             match open_in(&self.launcher, &self.attempt, name) {
@@ -488,10 +489,10 @@ impl Reading<'_> {
         self.file(name)?.map(File::metadata).transpose()
     }
 
-    /// Bytes of a file; fewer if it has fewer. None if it is gone.
+    /// Bytes `from..to` of a file; fewer if the file is shorter. None if the file is gone.
     fn window(&mut self, name: &str, from: u64, to: u64) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = self.file(name)? else { return Ok(None) };
-        // What an index that was cut names may be beyond any offset of a file (off_t).
+        // Offsets from a damaged index may exceed every possible file offset (off_t).
         if i64::try_from(to).is_err() {
             return Ok(Some(Vec::new()));
         }
@@ -510,14 +511,14 @@ impl Reading<'_> {
     }
 }
 
-/// The part of a tail before or behind one of its parts. The head ends with a whole line.
+/// The name of the adjacent part of a tail, `step` parts away. The head is excluded, since it ends with a whole line.
 fn beside(name: &str, step: i32) -> Option<String> {
     let log = continued(name);
     let number: u32 = name.strip_prefix(log)?.strip_prefix('.')?.parse().ok()?;
     number.checked_add_signed(step).filter(|number| *number > 0).map(|number| segment(log, number))
 }
 
-/// A file of an attempt. Whoever can write the folder of the run can put anything in its place.
+/// Opens a file of an attempt. The file may be anything, since whoever can write the folder of the run can replace it.
 fn open_in(launcher: &Path, attempt: &str, name: &str) -> io::Result<(File, u64)> {
     match (launcher.parent(), launcher.file_name().and_then(|name| name.to_str())) {
         (Some(run), Some(own)) if !run.as_os_str().is_empty() => {
@@ -536,8 +537,8 @@ fn writer_of(name: &str) -> Option<Writer> {
 }
 
 impl Cursor {
-    /// Behind all but the last `bytes` of what the index of the last attempt knows, which is about
-    /// what a person looks at first.
+    /// A cursor so that only the last `entries` bytes of the last attempt's index follow, about as much as a person
+    /// looks at first.
     pub fn near_end(launcher: &Path, entries: u64) -> io::Result<Cursor> {
         let Some(attempt) = attempts(launcher)?.last().copied() else {
             return Ok(Cursor::default());

@@ -1,6 +1,6 @@
-//! The bounded queue of one log file: what readers have given and the writer has not taken.
+//! The bounded queue of one log file: bytes that readers have given and the writer has not taken.
 //!
-//! What does not fit is dropped and leaves a gap, after which the file goes on with a whole line.
+//! Bytes that do not fit are dropped and leave a gap, after which the file goes on with a whole line.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use memchr::memchr;
 
 use super::stall_budget::StallBudget;
 
-/// Bytes per file that are queued or being written.
+/// Maximum bytes per file that are queued or being written.
 const QUEUE_BYTES: usize = 8 * 1024 * 1024;
-/// After a gap a file takes bytes again below this many, so that gaps stay few.
+/// Fill level below which a file accepts bytes again after a gap, so that gaps stay few.
 const QUEUE_AGAIN: usize = QUEUE_BYTES / 2;
-/// Smaller chunks are copied behind the one before, to keep their number low.
+/// Chunks up to this size are copied onto the previous chunk, to keep the number of chunks low.
 pub(super) const SMALL: usize = 16 * 1024;
-/// What comes to a file within so long while it waits has one time.
+/// Bytes that arrive within this time of each other while the file waits share one timestamp.
 const TOGETHER: Duration = Duration::from_millis(10);
 /// A reader takes at most this much after a stop request, more than a pipe holds.
 pub(super) const LAST_BYTES: usize = 4 * 1024 * 1024;
@@ -37,7 +37,7 @@ pub(super) enum Stage {
     Running,
     /// The ranks have ended; only the rest of their pipes still arrives.
     LastBytes,
-    /// Nothing arrives any more; the writer ends when all is written.
+    /// Nothing more arrives; the writer ends when all is written.
     Closing,
     /// The rest counts as lost and will not be written.
     GivenUp,
@@ -56,15 +56,15 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) enum Piece {
     Bytes(Chunk),
-    /// So many bytes were dropped here.
+    /// Number of bytes that were dropped here.
     Gap(u64),
 }
 
-/// Bytes that were read together, or soon after one another.
+/// Bytes that were read together or within a short time.
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
-    /// When those from each of these positions on came; the first is at 0.
+    /// Position and time of arrival of each group of bytes; the first is at position 0.
     came: Vec<(usize, Instant)>,
 }
 
@@ -94,7 +94,7 @@ impl Queue {
         self.bytes + bytes <= room
     }
 
-    /// After a gap the file continues with a whole line, so that no fragment is taken for one.
+    /// Cuts a chunk after a gap so that the file continues with a whole line, and no fragment is mistaken for a line.
     pub(super) fn skip_to_a_line(&mut self, chunk: &mut Vec<u8>) {
         if let (true, Some(end)) = (self.has_gap(), memchr(b'\n', chunk)) {
             self.lose(end + 1);
@@ -144,14 +144,14 @@ impl Chunk {
         Chunk { bytes, came: vec![(0, now)] }
     }
 
-    /// The first bytes, which came at one time, and when.
+    /// The bytes of the first arrival, with their time.
     pub(super) fn first(&self) -> (&[u8], Instant) {
         let came = self.came.first().map_or_else(Instant::now, |(_, came)| *came);
         let end = self.came.get(1).map_or(self.bytes.len(), |(at, _)| *at);
         (self.bytes.get(..end).unwrap_or(&self.bytes), came)
     }
 
-    /// Forgets the first `count` bytes, at most those of [`Chunk::first`].
+    /// Forgets the first `count` bytes, at most as many as [`Chunk::first`] gives.
     pub(super) fn drop_first(&mut self, count: usize) {
         if self.came.get(1).is_some_and(|(at, _)| *at <= count) {
             self.came.remove(0);

@@ -1,9 +1,8 @@
 //! Reads one pipe of a rank and passes the bytes to tail, console and file.
 //!
-//! One plain thread per stream. It never waits for a sink beyond the sink's
-//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file. After a stop
-//! request it ends as soon as the pipe is empty, since a grandchild may keep the write end open
-//! for ever.
+//! One plain thread per stream. The thread waits for a sink no longer than the sink's
+//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file. After a stop request it ends as soon as
+//! the pipe is empty, since a grandchild may keep the write end open for ever.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,9 +24,9 @@ use verdict::outcome::{Owner, Stream};
 
 /// Buffer of a quiet stream…
 const FIRST_READ: usize = 8 * 1024;
-/// …and the largest one, of a stream that fills its buffer.
+/// …and the largest buffer, for a stream that fills its buffer.
 const LARGEST_READ: usize = 256 * 1024;
-/// A stream frees its large buffers after this much quiet.
+/// A stream frees its large buffers after it has been quiet for this long.
 const QUIET: Duration = Duration::from_secs(1);
 /// Lines of a file that two streams share are kept whole up to this length.
 const SHARED_LINE: usize = 64 * 1024;
@@ -38,7 +37,7 @@ const SHARED_IDLE: Duration = Duration::from_millis(200);
 pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) lines: AtomicU64,
-    /// When bytes last came.
+    /// Time of the last bytes, in milliseconds since `epoch`, plus one.
     last: AtomicU64,
 }
 
@@ -47,24 +46,24 @@ impl Counters {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.lines.fetch_add(lines as u64, Ordering::Relaxed);
         let now = millis(epoch().elapsed());
-        // 0: never.
+        // 0 means never.
         self.last.store(now.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// When bytes last came.
+    /// Time of the last bytes.
     pub(super) fn last(&self) -> Option<Instant> {
         let after = self.last.load(Ordering::Relaxed).checked_sub(1)?;
         epoch().checked_add(Duration::from_millis(after))
     }
 }
 
-/// The moment that the times of all counters count from.
+/// The moment from which the times of all counters count.
 fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
 }
 
-/// Everything that one stream's thread works with.
+/// The state that the thread of one stream works with.
 #[derive(Debug)]
 pub(super) struct StreamReader {
     pub(super) owner: Owner,

@@ -1,18 +1,18 @@
 //! Progress bars that a stream draws in several rows.
 //!
-//! Several bars at once (`tqdm(position=1)`) write `\n`, the lower bar and `ESC [ A`, ten times
-//! a second. A line end that the cursor goes back over is no line end. So after a stream has
-//! moved its cursor up, a row that ends in `\n` is held for a moment. If the cursor returns to
-//! it in that time, it is a bar and is shown at intervals; otherwise it is a line.
+//! Several bars at once (`tqdm(position=1)`) write `\n`, the lower bar and `ESC [ A`, ten times a second. If the cursor
+//! goes back over a line end, the line did not end there. So after a stream has moved its cursor up, a row that ends in
+//! `\n` is held for a moment. If the cursor returns to the row in that time, the row is a bar and is shown at
+//! intervals; otherwise it is a line.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Most rows that are held or told apart.
+/// Maximum number of rows that are held or told apart.
 const ROWS: usize = 32;
 /// A progress bar, of one row or several, is shown at most this often.
 pub(super) const PROGRESS: Duration = Duration::from_secs(5);
-/// How long the cursor may return to a row; usually both are one write.
+/// Time within which the cursor may return to a row; usually the row and the return are one write.
 const TAKEN_BACK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
@@ -45,16 +45,16 @@ impl Rows {
             || self.moved.is_some_and(|at| now.saturating_duration_since(at) < PROGRESS)
     }
 
-    /// Ends a row. Gives the oldest held row if there are too many.
+    /// Ends a row. Gives the oldest held row if too many are held.
     pub(super) fn end(&mut self, row: Vec<u8>, now: Instant) -> Option<Vec<u8>> {
         self.above.push_back((row, now));
         if self.above.len() > ROWS { self.above.pop_front().map(|(row, _)| row) } else { None }
     }
 
-    /// The cursor leaves `row` upwards. Gives the text of the row above.
+    /// Moves the cursor from `row` to the row above. Gives the text of the row above.
     pub(super) fn up(&mut self, row: Vec<u8>, now: Instant) -> Option<Vec<u8>> {
         self.moved = Some(now);
-        // The first time the row above was shown as a line and is not held any more.
+        // At the first move, the row above has already been shown as a line and is no longer held.
         let depth = self.above.len().clamp(1, ROWS);
         if !is_blank(&row) {
             if self.bars.len() < depth {
@@ -67,7 +67,7 @@ impl Rows {
         self.above.pop_back().map(|(row, _)| row)
     }
 
-    /// What is due: held rows to which the cursor did not return, and bars after their interval.
+    /// The rows to show now: held rows to which the cursor did not return, and bars after their interval.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut shown = Vec::new();
         if self.ends_at().is_some_and(|at| at <= now) {
@@ -84,13 +84,13 @@ impl Rows {
         shown
     }
 
-    /// Everything not yet shown, at the end of the stream.
+    /// All rows that are not shown yet, at the end of the stream.
     pub(super) fn rest(&mut self) -> Vec<Vec<u8>> {
         let bars = self.bars.iter_mut().filter_map(|bar| bar.state.take());
         bars.chain(self.above.drain(..).map(|(row, _)| row)).collect()
     }
 
-    /// When [`due`](Self::due) has a row next.
+    /// The time at which [`due`](Self::due) next has a row.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let bars = self.bars.iter().filter(|bar| bar.state.is_some()).filter_map(Bar::due);
         self.ends_at().into_iter().chain(bars).min()
@@ -106,11 +106,11 @@ pub(super) fn is_blank(row: &[u8]) -> bool {
     row.iter().all(|byte| *byte == b' ')
 }
 
-/// Bytes of the longest sequence that is known as one: no terminal has more rows.
+/// Maximum bytes of a recognised sequence: no terminal has more rows.
 pub(super) const LONGEST_CURSOR_UP: usize = 3 + MOST_DIGITS;
 const MOST_DIGITS: usize = 5;
 
-/// Whether more bytes may make it `ESC [ n A`.
+/// Whether more bytes may complete the sequence `ESC [ n A`.
 pub(super) fn may_become_cursor_up(bytes: &[u8]) -> bool {
     let parameters = |rest: &[u8]| rest.len() <= MOST_DIGITS && rest.iter().all(u8::is_ascii_digit);
     bytes == b"\x1b" || bytes.strip_prefix(b"\x1b[").is_some_and(parameters)

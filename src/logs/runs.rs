@@ -1,9 +1,9 @@
-//! The runs of a log folder: which there are, which live, and which are kept.
+//! The runs of a log folder: the existing runs, the live ones, and the ones to keep.
 //!
-//! A launcher that lives holds a lock on the file `running` in its folder and removes it at its end.
-//! Where the lock is not held, since the launcher was killed or the file system keeps no locks
-//! between hosts, a run counts as living as long as its journal grows, which it does each 30 s. So a
-//! run that lives is never removed, and of one that was cut off it is known after [`STILL`].
+//! A live launcher holds a lock on the file `running` in its folder and removes the file at its end. The lock may be
+//! missing because the launcher was killed or the file system keeps no locks between hosts. Then a run counts as live
+//! as long as its journal grows, which a live launcher extends each 30 s. So a live run is never removed, and a run
+//! that was cut off counts as ended after [`STILL`].
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,11 +18,11 @@ use linux::deadline::with_deadline;
 use linux::regular_file;
 use settings::LogKeep;
 
-/// The mark of a launcher that lives, in its folder.
+/// The mark of a live launcher, in its folder.
 const RUNNING: &str = "running";
-/// A journal that did not grow for so long is that of a launcher that was killed.
+/// Time without growth after which a journal belongs to a launcher that was killed.
 const STILL: Duration = Duration::from_secs(15 * 60);
-/// Runs of a folder that are looked at.
+/// Maximum number of runs of a folder that are examined.
 const MOST_RUNS: usize = 100_000;
 
 /// The mark of this launcher.
@@ -34,7 +34,7 @@ pub struct RunMark {
 }
 
 impl RunMark {
-    /// Marks the run as one that lives. None where the file cannot be written.
+    /// Marks the run as live. None if the file cannot be written.
     pub fn set(folder: &LogFolder) -> Option<RunMark> {
         let mut file = folder.append(FolderLevel::Node, RUNNING).ok()?;
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -42,7 +42,7 @@ impl RunMark {
         Some(RunMark { _file: file, path: folder.node_path().join(RUNNING) })
     }
 
-    /// The run has ended.
+    /// Removes the mark, since the run has ended.
     pub fn remove(self, timeout: Duration) {
         let _ = with_deadline(timeout, move || std::fs::remove_file(&self.path));
     }
@@ -53,14 +53,14 @@ impl RunMark {
 pub struct RunFolder {
     pub path: PathBuf,
     pub id: String,
-    /// Those of the launchers, in the order of their numbers.
+    /// The folders of the launchers, in the order of their numbers.
     pub launchers: Vec<PathBuf>,
-    /// When a launcher wrote last.
+    /// Time of the last write by a launcher.
     pub written: Option<SystemTime>,
 }
 
 impl RunFolder {
-    /// None if this is no folder of a run.
+    /// Reads a run from its folder. None if the folder is not that of a run.
     pub fn read(path: &Path) -> Option<RunFolder> {
         let mut launchers: Vec<(u32, Option<u32>, PathBuf)> = path
             .read_dir()
@@ -79,18 +79,18 @@ impl RunFolder {
         (!launchers.is_empty()).then(|| RunFolder { path: path.to_owned(), id, launchers, written })
     }
 
-    /// Whether a launcher of it may still write.
+    /// Whether a launcher of the run may still write.
     pub fn lives(&self) -> bool {
         self.launchers.iter().any(|launcher| lives(launcher))
     }
 
-    /// Of all its files.
+    /// Total bytes of the run's files.
     pub fn bytes(&self) -> u64 {
         size_of(&self.path, 6)
     }
 }
 
-/// When a launcher wrote its journal, its record or, without both, its folder.
+/// Time at which a launcher last wrote its journal or its record; without both, the time of its folder.
 fn written(launcher: &Path) -> Option<SystemTime> {
     let time = |path: PathBuf| path.metadata().ok()?.modified().ok();
     let of_files = [JOURNAL, RUN_JSON].into_iter().filter_map(|name| time(launcher.join(name)));
@@ -100,15 +100,15 @@ fn written(launcher: &Path) -> Option<SystemTime> {
 fn lives(launcher: &Path) -> bool {
     let grows = || {
         let written = written(launcher);
-        // A time in the future is that of a server whose clock is ahead.
+        // A time in the future comes from a server whose clock is ahead.
         written.is_some_and(|at| at.elapsed().map_or(true, |since| since < STILL))
     };
     match regular_file::open_to_lock(&launcher.join(RUNNING)) {
         Ok(mark) => flock(&mark, FlockOperation::NonBlockingLockExclusive).is_err() || grows(),
-        // Not a mark: somebody put something else in its place.
+        // The file is not a mark: somebody put something else in its place.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => grows(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // It ended, or is of a version that sets no mark.
+            // The launcher ended, or its version sets no mark.
             !launcher.join(RUN_JSON).exists() && grows()
         }
         Err(_) => true,
@@ -150,7 +150,7 @@ pub fn latest(base: &Path) -> Option<RunFolder> {
     RunFolder::read(&linked)
 }
 
-/// What was removed of a log folder.
+/// The result of a removal in a log folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub runs: usize,
@@ -159,8 +159,8 @@ pub struct Removed {
     pub failed: Option<(PathBuf, String)>,
 }
 
-/// Removes the runs that `keep` does not cover: the oldest first, never one that lives, and nothing
-/// that is no folder of a run. `own`: the run that begins, which counts as one.
+/// Removes the runs that `keep` does not cover: the oldest first, never a live run, and nothing but folders of runs.
+/// `own`: the folder of the run that begins, which counts as one.
 pub fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed> {
     let mut removed = Removed::default();
     if keep == LogKeep::default() {
@@ -180,7 +180,7 @@ pub fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed
         let bytes = run.bytes();
         match std::fs::remove_dir_all(&run.path) {
             Ok(()) => (removed.runs, removed.bytes) = (removed.runs + 1, removed.bytes + bytes),
-            // Another node of the job removes the same.
+            // Another node of the job is removing the same run.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => removed.failed = Some((run.path.clone(), error.to_string())),
         }
@@ -188,7 +188,7 @@ pub fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed
     Ok(removed)
 }
 
-/// A folder of somebody else may have a folder `node-0` as well.
+/// Whether a folder is a run of this program. A foreign folder may contain a folder `node-0` as well.
 fn is_ours(run: &RunFolder) -> bool {
     run.launchers.iter().any(|launcher| {
         let has = |name: &str| launcher.join(name).is_file();
@@ -203,8 +203,8 @@ fn is_ours(run: &RunFolder) -> bool {
     })
 }
 
-/// Which of these runs, the newest first with age and bytes, are too many, too old or too large. The
-/// run that begins is one more, without bytes.
+/// Indices of the runs that are too many, too old or too large. `runs`: age and bytes, the newest first. The run that
+/// begins is counted as well, without bytes.
 fn surplus(runs: &[(Duration, u64)], keep: LogKeep) -> Vec<usize> {
     let mut total = 0_u64;
     let mut surplus = Vec::new();
@@ -247,7 +247,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn what_is_too_much_is_the_oldest() {
+    fn surplus_runs_are_the_oldest() {
         let runs: Vec<(Duration, u64)> = (1..=4).map(|age| (age * HOUR, 10)).collect();
         let keep = |runs, age: Option<u32>, bytes| LogKeep {
             runs,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_lives_stays_and_so_does_what_is_no_run() {
+    fn live_runs_and_foreign_folders_are_kept() {
         let base = tempfile::tempdir().expect("a folder");
         let base = base.path();
         let own = run(base, "own", true);

@@ -1,8 +1,7 @@
 //! One console descriptor: the thread that writes it, and the queues that it serves.
 //!
-//! Owns the queue of our own text and one lane per stream, all bounded. A producer waits for
-//! room within its [`StallBudget`] and then drops lines; the writer reports the gap after the
-//! text that it took from the lane.
+//! Owns the queue of our own text and one lane per stream, all bounded. A producer waits for room within its
+//! [`StallBudget`] and then drops lines. The writer reports the gap after the text that it took from the lane.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,13 +19,13 @@ use text::lang::bytes as human_bytes;
 use text::lang::{Lang, Text, cause};
 use text::text;
 
-/// Bytes of finished lines that wait per stream.
+/// Maximum bytes of finished lines that wait per stream.
 const LANE_BYTES: usize = 1024 * 1024;
-/// Bytes of our own text that wait.
+/// Maximum bytes of our own text that wait.
 const OWN_BYTES: usize = 256 * 1024;
 /// Pause after a failed write.
 const RETRY: Duration = Duration::from_secs(2);
-/// The same after the last text was queued.
+/// Pause after a failed write once the console is closed.
 const RETRY_AT_END: Duration = Duration::from_millis(50);
 
 /// One stream's queue to a sink. Closes when dropped; queued lines are still written.
@@ -116,9 +115,9 @@ impl Drop for Lane {
 #[derive(Debug)]
 pub(super) struct Sink {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Signals that there is something to write.
     work: Condvar,
-    /// Something was taken or written.
+    /// Signals that something was taken or written.
     room: Condvar,
 }
 
@@ -145,13 +144,13 @@ struct Lost {
     why: Option<Text>,
 }
 
-/// The report of a gap at the end of a text that is to be written. All zero: there is none.
+/// The report of a gap at the end of a text that is to be written. All zero: there is no report.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Notice {
-    /// What it reports.
+    /// Lines and bytes that are reported as lost.
     lines: u64,
     bytes: u64,
-    /// Its own.
+    /// Length of the report itself in bytes.
     length: usize,
 }
 
@@ -215,7 +214,7 @@ impl State {
                 && self.lanes.values().all(LaneState::is_idle))
     }
 
-    /// Takes our own text and, after it, the report of a gap. None: there is neither.
+    /// Takes our own text and, after it, the report of a gap. None if there is neither.
     fn take_own(&mut self, batch: &mut Vec<u8>, lang: Lang) -> Option<Notice> {
         if self.own.is_empty() && self.own_lost.lines == 0 {
             return None;
@@ -249,7 +248,8 @@ impl State {
         Some(notice)
     }
 
-    /// Counts what a failed write lost: of the reports among it not their own line, but what they report.
+    /// Counts the losses of a failed write. For a lost report, the lines that it reported are counted, not its own
+    /// line.
     fn lose_written(&mut self, failure: &WriteFailure, batch: Notice, urgent: Notice) {
         let lost = &mut self.own_lost;
         lost.lines += failure.lines;
@@ -301,7 +301,7 @@ impl Sink {
         self.work.notify_one();
     }
 
-    /// The last line of the terminal; None takes it away. Never waits.
+    /// Sets the last line of the terminal; None removes it. Never waits.
     pub(super) fn status(&self, text: Option<&str>, dim: bool) {
         let mut state = self.lock();
         state.status.set(text, dim);
@@ -316,7 +316,7 @@ impl Sink {
         self.work.notify_all();
     }
 
-    /// Waits until nothing is queued; false when it still is after `deadline`.
+    /// Waits until the queue is empty; false if it is not empty after `deadline`.
     pub(super) fn flush(&self, deadline: Duration) -> bool {
         let (_state, wait) = self
             .room
@@ -395,8 +395,8 @@ impl Sink {
                     return;
                 }
                 state.lose_written(&failure, notice, of_urgent);
-                // Redirected to a full disk (`> run.log`): go on when there is space again. At the end that is tried
-                // more often, since nobody waits for long.
+                // The output is redirected to a full disk (`> run.log`): writing goes on when there is space again. At
+                // the end it is tried more often, since nobody waits for long.
                 let was_closed = state.closed;
                 let pause = if was_closed { RETRY_AT_END } else { RETRY };
                 let waited = self
@@ -416,9 +416,9 @@ mod tests {
 
     use super::*;
 
-    /// What `> run.log` on a full disk does for a while.
+    /// Behaviour of `> run.log` on a disk that is full for a while.
     #[test]
-    fn lines_that_were_lost_are_told_although_the_first_reports_are_lost_as_well() {
+    fn lost_lines_are_counted_when_reports_are_lost() {
         let full = File::options().write(true).open("/dev/full").expect("it exists");
         let mut state = State { own: b"one\ntwo\nthree\n".to_vec(), ..State::default() };
         let (mut batch, lang) = (Vec::new(), Lang::En);
@@ -446,18 +446,18 @@ mod tests {
 
     /// `> run.log` on a disk that becomes free between the closing of the console and the end.
     #[test]
-    fn at_the_end_a_full_disk_is_tried_again_but_not_without_a_pause() {
+    fn full_disk_is_retried_with_pauses_when_closing() {
         const SOON: Duration = Duration::from_secs(30);
         const WATCHED: Duration = Duration::from_millis(500);
         let memory = rustix::fs::memfd_create("console", rustix::fs::MemfdFlags::CLOEXEC);
         let disk = File::from(memory.expect("a file in memory"));
         let mut place = disk.try_clone().expect("a copy");
-        // Behind the largest position a file takes nothing.
+        // A file accepts no bytes at the largest position.
         place.seek(SeekFrom::Start(i64::MAX.unsigned_abs())).expect("it stands there");
         let sink = Sink::start(disk.into(), Lang::En);
         sink.say("one");
         sink.close();
-        // The writer tells before each write that it has taken something.
+        // The writer signals before each write that it has taken something.
         let (mut writes, began) = (0, Instant::now());
         let mut state = sink.lock();
         while let Some(left) = WATCHED.checked_sub(began.elapsed()) {

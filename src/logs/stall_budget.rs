@@ -1,10 +1,9 @@
-//! How long a producer may wait for a sink that is only slower than the producer.
+//! The time that a producer may wait for a sink that is only slower than the producer.
 //!
-//! A blocked sink must not block a rank, so a full buffer means that lines are dropped. But a
-//! healthy disk at 700 MB/s with ranks that write 2 GB/s would then lose lines that the ranks
-//! could write without us. So each stream has a small budget: it may wait [`BURST`] in total for
-//! a blocked sink, and earns [`EARNED_PER_BYTE`] with every byte that the sink accepts. A sink
-//! above 250 MB/s loses nothing; a rank is never delayed by more than 0.4 s per 100 MB that it
+//! A blocked sink must not block a rank, so lines are dropped when a buffer is full. But a healthy disk at 700 MB/s
+//! with ranks that write 2 GB/s would then lose lines that the ranks could write without us. So each stream has a small
+//! budget: it may wait [`BURST`] in total for a blocked sink, and earns [`EARNED_PER_BYTE`] with every byte that the
+//! sink accepts. A sink above 250 MB/s loses nothing; a rank is never delayed by more than 0.4 s per 100 MB that it
 //! logs.
 
 use std::time::Duration;
@@ -39,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_sink_exhausts_it_and_a_taking_one_restores_it() {
+    fn stopped_sink_exhausts_budget_accepted_bytes_restore_it() {
         let mut budget = StallBudget::new();
         budget.spend(Duration::from_secs(9));
         assert_eq!(budget.left(), Duration::ZERO);

@@ -1,9 +1,8 @@
-//! The last line of a terminal: what the job does now, below everything that was written.
+//! The last line of a terminal: the current state of the job, below all other output.
 //!
-//! Owns what is drawn. The writer of the console takes it away before each write and draws it
-//! anew afterwards, a few times a second at most. The cursor stays at its beginning, so that one
-//! sequence erases it even after a window that became narrower has wrapped it. Must never wait: it is
-//! drawn only where the terminal takes bytes at once.
+//! Owns the drawn text. The writer of the console erases the line before each write and draws it again afterwards, a
+//! few times a second at most. The cursor stays at the beginning of the line, so that one sequence erases the line even
+//! after a narrower window has wrapped it. Must never wait: the line is drawn only if the terminal takes bytes at once.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -15,20 +14,20 @@ use linux::terminal;
 use text::columns::{columns, start_within};
 use text::style::{END, Style};
 
-/// Between two drawings.
+/// Minimum time between two drawings.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Narrower windows have no such line.
+/// Narrower windows have no status line.
 const NARROWEST: usize = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct StatusLine {
-    /// What it says; None: there is none.
+    /// The text of the line; None if there is no line.
     text: Option<String>,
-    /// Whether it steps back behind the other lines.
+    /// Whether the line is dimmed relative to the other lines.
     dim: bool,
-    /// Whether it stands on the screen.
+    /// Whether the line is on the screen.
     drawn: bool,
-    /// Whether `text` is not what was drawn last.
+    /// Whether `text` differs from the text drawn last.
     changed: bool,
     last: Option<Instant>,
 }
@@ -42,7 +41,7 @@ impl StatusLine {
         }
     }
 
-    /// There is something to draw or to erase.
+    /// Whether there is something to draw or to erase.
     pub(super) fn is_pending(&self) -> bool {
         match self.text {
             Some(_) => self.changed || !self.drawn,
@@ -50,12 +49,12 @@ impl StatusLine {
         }
     }
 
-    /// It stands on the screen and should not.
+    /// Whether the line is on the screen and should not be.
     pub(super) fn must_go(&self) -> bool {
         self.drawn && self.text.is_none()
     }
 
-    /// When it may be drawn; None: it stands as it should.
+    /// The time at which the line may be drawn; None if the screen is up to date.
     pub(super) fn due(&self) -> Option<Instant> {
         let now = Instant::now();
         let after = self.last.and_then(|last| last.checked_add(PAUSE));
@@ -63,20 +62,20 @@ impl StatusLine {
         self.is_pending().then_some(due)
     }
 
-    /// Whether it must be erased before anything else is written.
+    /// Whether the line must be erased before anything else is written.
     pub(super) fn take_drawn(&mut self) -> bool {
         std::mem::take(&mut self.drawn)
     }
 
-    /// The bytes to write now, if the terminal is ours and takes them. A line that cannot be drawn
-    /// is tried again later.
+    /// The bytes to write now, if the terminal is ours and takes them. A line that cannot be drawn is tried again
+    /// later.
     pub(super) fn next(&mut self, terminal: &File) -> Vec<u8> {
         self.last = Some(Instant::now());
         let is_ours = terminal::is_foreground(terminal);
         let mut ready = [PollFd::new(terminal, PollFlags::OUT)];
         let takes_bytes = poll(&mut ready, Some(Duration::ZERO)).is_ok_and(|count| count > 0);
         if !is_ours {
-            // What a shell has written since must not be erased.
+            // Text that a shell has written since must not be erased.
             self.drawn = false;
         }
         if !is_ours || !takes_bytes {
@@ -95,8 +94,8 @@ impl StatusLine {
     }
 }
 
-/// The line with the cursor back at its beginning, one column short of the terminal's, since a
-/// full row begins a new one.
+/// The line with the cursor back at its beginning. It is one column shorter than the terminal, since a full row begins
+/// a new row.
 fn fitted(text: &str, width: usize, dim: bool) -> String {
     let room = width - 1;
     let shown = match columns(text) <= room {
@@ -107,7 +106,7 @@ fn fitted(text: &str, width: usize, dim: bool) -> String {
     format!("{END}{begin}{shown}{END}\r")
 }
 
-/// Writes what was prepared. An error is that of the next line as well, and is reported then.
+/// Writes the prepared bytes. An error will affect the next line as well, and is reported then.
 pub(super) fn draw(mut terminal: &File, bytes: &[u8]) {
     let _ = terminal.write_all(bytes);
 }
@@ -118,7 +117,7 @@ mod tests {
     use text::style::plain;
 
     #[test]
-    fn it_never_fills_the_row_whatever_it_says() {
+    fn status_line_never_fills_the_row() {
         for text in
             ["short", "正在等待节点 1（0:03/30:00）：节点 1 尚未连接，请稍候", &"x".repeat(300)]
         {
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_due_when_it_changes_and_not_more_often_than_the_eye_sees() {
+    fn changed_status_line_is_due_with_a_pause() {
         let mut line = StatusLine::default();
         assert_eq!((line.due(), line.is_pending()), (None, false));
         line.set(Some("one"), true);

@@ -1,4 +1,4 @@
-//! The summary of an attempt's output: what was written and what was lost.
+//! The summary of an attempt's output: the bytes written and the losses.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::tail::TailLine;
 use text::lang::Text;
 use verdict::outcome::Owner;
 
-/// What was written and what was lost in an attempt.
+/// The bytes written and the losses in an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogsSummary {
     pub folder: Option<PathBuf>,
@@ -37,6 +37,6 @@ pub struct OwnerNow {
     pub owner: Owner,
     pub summary: OwnerSummary,
     pub last_line: Option<TailLine>,
-    /// When it last wrote something.
+    /// Time of its last output.
     pub last_at: Option<Instant>,
 }

@@ -13,7 +13,7 @@ use verdict::outcome::Stream;
 
 pub(super) const LINES: usize = 200;
 const BYTES: usize = 256 * 1024;
-/// A longer line keeps its beginning, which has the message.
+/// Maximum bytes of a kept line. A longer line keeps its beginning, which has the message.
 const LONGEST: usize = 4 * 1024;
 
 /// One of the last lines, without its newline.
@@ -45,7 +45,7 @@ impl Tail {
             return;
         };
         let (whole, rest) = chunk.split_at_checked(end).unwrap_or((chunk, &[]));
-        // Newline number LINES from the end: nothing before it is kept.
+        // Nothing before newline number LINES from the end is kept.
         let mut start = 0;
         if let Some(at) = memrchr_iter(b'\n', whole).nth(LINES - 1) {
             self.partial(stream).clear();
@@ -73,7 +73,7 @@ impl Tail {
         let whole = n.saturating_sub(unfinished.len());
         let whole = self.lines.iter().skip(self.lines.len().saturating_sub(whole)).cloned();
         let lines = whole.chain(unfinished);
-        // Of two unfinished lines only one may be asked for.
+        // If only one line is requested, there may be two unfinished lines.
         let mut lines: Vec<TailLine> = lines.collect();
         lines.drain(..lines.len().saturating_sub(n));
         lines
@@ -104,7 +104,7 @@ impl Tail {
     }
 }
 
-/// Appends to an unfinished line: a `\r` starts it anew, as on a terminal.
+/// Appends to an unfinished line: a `\r` restarts the line, as on a terminal.
 fn keep(line: &mut Vec<u8>, bytes: &[u8]) {
     // A trailing `\r` may be half of `\r\n`, so it takes effect with the next byte.
     if line.last() == Some(&b'\r') && !bytes.is_empty() {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_stand_in_order_of_arrival_with_their_stream() {
+    fn tail_holds_both_streams_in_order_of_arrival() {
         let mut tail = Tail::default();
         tail.append(Stream::Out, b"a\nunfin");
         tail.append(Stream::Err, b"Traceback\n");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_bytes_too() {
+    fn tail_is_bounded_by_bytes_too() {
         let mut tail = Tail::default();
         for _ in 0..1000 {
             tail.append(Stream::Err, &[b'x'; 10_000]);

@@ -1,4 +1,4 @@
-//! The whole path with real pipes: compares what was written with what arrived.
+//! Tests of the whole path with real pipes: written bytes are compared with the bytes that arrived.
 
 mod odd_index;
 mod stalls;
@@ -66,7 +66,7 @@ fn collected(mut from: PipeReader) -> thread::JoinHandle<String> {
     })
 }
 
-/// Ends as an attempt does.
+/// Ends the logs in the same way as an attempt.
 fn finish(logs: Logs, deadline: Duration) -> LogsSummary {
     logs.read_out(SOON);
     logs.write_out(deadline);
@@ -84,7 +84,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_bytes_in_the_files_are_the_bytes_written(
+    fn files_hold_exactly_the_written_bytes(
         out in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40_000), 0..20),
         err in prop::collection::vec(prop::collection::vec(prop::sample::select(&b"ab\n\r\0\xff\xe8"[..]), 0..50), 0..50),
     ) {
@@ -189,7 +189,7 @@ fn both_streams_into_one_pipe_tear_no_line() {
 }
 
 #[test]
-fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
+fn grandchild_with_the_pipe_delays_no_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), silent());
     let (from, to) = pipe().expect("a pipe");
@@ -216,7 +216,7 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_the_end() {
 }
 
 #[test]
-fn a_rank_that_closed_its_pipes_is_done_at_once() {
+fn rank_with_closed_pipes_ends_at_once() {
     let logs = Logs::start(config(None), silent());
     drop(attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out));
     let began = Instant::now();
@@ -225,7 +225,7 @@ fn a_rank_that_closed_its_pipes_is_done_at_once() {
 }
 
 #[test]
-fn each_mode_shows_what_it_says() {
+fn console_mode_selects_the_shown_streams() {
     use ConsoleMode::{All, Errors, None, Rank0};
     let cases = [
         (All, 16, ConsolePrefix::Rank, "[r00] o0|[r01] o1", "[engine] e|[r00!] e0|[r01!] e1"),
@@ -273,7 +273,7 @@ fn each_mode_shows_what_it_says() {
 }
 
 #[test]
-fn without_a_file_the_engine_stays_on_the_console() {
+fn engine_without_a_file_stays_on_the_console() {
     let (console, _out, err) = console();
     let err = collected(err);
     let logs = Logs::start(config(None), console.clone());
@@ -286,7 +286,7 @@ fn without_a_file_the_engine_stays_on_the_console() {
 }
 
 #[test]
-fn an_unfinished_line_reaches_the_console_while_the_rank_waits() {
+fn unfinished_line_of_a_waiting_rank_is_shown() {
     let (console, out, _err) = console();
     let logs = Logs::start(config(None), console);
     let mut to = attached(&logs, Owner::Rank(GlobalRank(2)), Stream::Out);
@@ -299,7 +299,7 @@ fn an_unfinished_line_reaches_the_console_while_the_rank_waits() {
 }
 
 #[test]
-fn the_engine_log_holds_whole_lines_of_both_streams() {
+fn engine_log_holds_whole_lines_of_both_streams() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), silent());
     let writers: Vec<_> = [Stream::Out, Stream::Err]
@@ -343,7 +343,7 @@ fn the_tail_outlives_the_pipes() {
 }
 
 #[test]
-fn all_files_of_a_node_stay_below_its_cap() {
+fn files_of_a_node_stay_below_its_cap() {
     for (cap_rank, cap_node, local_ranks) in [(256 << 20, 4 << 30, 8), (1 << 30, 1 << 30, 8)] {
         let config = LogsConfig { cap_rank, cap_node, local_ranks, ..config(None) };
         assert!(config.cap_owner() <= cap_rank);

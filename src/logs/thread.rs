@@ -1,8 +1,8 @@
-//! Starts the threads of this room.
+//! Starts the threads of this crate.
 
 use std::io;
 
-/// They keep their buffers on the heap.
+/// Stack size in bytes; the threads keep their buffers on the heap.
 const STACK: usize = 256 * 1024;
 
 /// Runs `work` in a detached thread of this name.

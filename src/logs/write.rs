@@ -1,7 +1,7 @@
 //! Writes batches of whole lines to a console descriptor.
 //!
-//! The descriptor may be shared, so its flags are left alone. It may block, which is why each
-//! sink has a thread, and another process may have made it non-blocking.
+//! The descriptor may be shared, so its flags are left alone. A write may block, which is why each sink has a thread.
+//! Another process may have made the descriptor non-blocking.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -10,24 +10,24 @@ use memchr::{memchr_iter, memrchr};
 
 use linux::sys::{PollFd, PollFlags, poll};
 
-/// Bytes per write, the most that our own text waits for.
+/// Maximum bytes per write: our own text waits for one write at most.
 const PIECE: usize = 128 * 1024;
 
-/// A write that failed, and what was lost with it.
+/// A write that failed, with the text that was lost.
 #[derive(Debug)]
 pub(super) struct WriteFailure {
     pub(super) error: std::io::Error,
     pub(super) lines: u64,
     pub(super) bytes: usize,
-    /// The end of the batch is among that.
+    /// The end of the batch is among the lost text.
     pub(super) of_batch: bool,
-    /// The end of the last urgent text is.
+    /// The end of the last urgent text is among the lost text.
     pub(super) of_urgent: bool,
 }
 
 impl WriteFailure {
-    /// The reader is gone for good: a closed pipe, a closed terminal, a bad descriptor. A file
-    /// (`> run.log`) may accept the next write after any error.
+    /// Whether the reader is gone for good: a closed pipe, a closed terminal, a bad descriptor. A file (`> run.log`)
+    /// may accept the next write after any error.
     pub(super) fn is_final(&self, file: &File) -> bool {
         use rustix::io::Errno;
         let code = self.error.raw_os_error();

@@ -1,10 +1,10 @@
-//! A steady clock by which two nodes compare times.
+//! A steady clock with which two nodes compare times.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
-/// The wall clock at one moment, and the steady clock from then on. A step of the wall clock
-/// between two failures must not reverse their order.
+/// The wall clock at one moment, and the steady clock from then on. A step of the wall clock between two failures must
+/// not reverse the order of the failures.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     wall: i64,
@@ -42,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_stepped_later_changes_no_order() {
+    fn stepped_wall_clock_changes_no_order() {
         let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
         let clock = Clock::set(an_hour_ago);
         let (first, second) = (clock.now(), clock.now());
-        // The wall clock has jumped an hour ahead of it meanwhile.
+        // The wall clock has jumped an hour ahead in the meantime.
         assert!(first <= second && second - millis(an_hour_ago) < 60_000, "{first} {second}");
         let before = now();
         std::thread::sleep(Duration::from_millis(5));

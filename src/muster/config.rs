@@ -1,4 +1,4 @@
-//! How one node takes part in a muster.
+//! The configuration of one node in a muster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,42 +7,42 @@ use std::time::Duration;
 use crate::protocol::{Hello, JobKey, MemberKind, Memory, Purpose, Secret};
 use linux::pace::{Live, Pace};
 
-/// What to do if another node runs without ranklaunch or without a muster.
+/// The action to take if another node runs without ranklaunch or without a muster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Without {
     /// When proven, this node continues without a muster too (`--muster auto`).
     Follow,
     /// When proven, the launch is refused (`--muster required`).
     Refuse,
-    /// It does not belong to this job, whose nodes all run one command or agreed before.
+    /// The other node does not belong to this job, whose nodes all run one command or agreed before.
     Wait,
 }
 
-/// How one node takes part.
+/// The configuration of one node.
 #[derive(Clone)]
 pub struct Config {
     pub purpose: Purpose,
     pub unit: MemberKind,
     pub node: u32,
     pub nnodes: u32,
-    /// The names of all nodes in their order, where `--nodes` lists them; else none.
+    /// The names of all nodes in their order if `--nodes` lists them; otherwise empty.
     pub hosts: Vec<String>,
-    /// The platform's id of the job, if it has one; else port and node count identify the job.
+    /// The platform's id of the job, if it has one. Without an id, port and node count identify the job.
     pub job: Option<String>,
     pub master_addr: String,
-    /// Where node 0 listens: the master port, or `--muster-port`.
+    /// The port on which node 0 listens: the master port, or `--muster-port`.
     pub port: u16,
-    /// How long nodes wait for each other.
+    /// Maximum time that nodes wait for each other.
     pub wait_timeout: Duration,
-    /// When a wait prints the missing nodes.
+    /// The times at which a wait prints the missing nodes.
     pub pace: Pace,
-    /// What shows the progress in place of lines.
+    /// The display that shows the progress in place of lines.
     pub live: Option<Live>,
-    /// A shorter network partition is survived.
+    /// Network partitions shorter than this are survived.
     pub peer_timeout: Duration,
     pub secret: Option<Secret>,
     pub without: Without,
-    /// The grace period of the ranks, for which the store of an attempt may live on.
+    /// The grace period of the ranks. The store of an attempt may live that much longer.
     pub grace: Duration,
     /// The number of nodes came from WORLD_SIZE alone, which counts processes on some platforms.
     pub is_world_size: bool,
@@ -65,7 +65,7 @@ impl Config {
         JobKey { job: self.job.clone(), port: self.port, nnodes: self.nnodes }
     }
 
-    /// How many other nodes take part.
+    /// The number of other nodes.
     pub fn others(&self) -> usize {
         usize::try_from(self.nnodes.saturating_sub(1)).unwrap_or(usize::MAX)
     }

@@ -1,7 +1,7 @@
 //! Limits the number of unidentified connections.
 //!
-//! Beyond the limit the oldest is closed. A node identifies itself within milliseconds, so a
-//! flood of silent connections costs a bounded number of descriptors and never keeps a node out.
+//! Beyond the limit the oldest connection is closed. A node identifies itself within milliseconds, so a flood of silent
+//! connections costs a bounded number of descriptors and never keeps a node out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 /// Unidentified connections beyond one per node that is still expected.
 const SPARE: usize = 256;
 
-/// Shared by the listener and its connections.
+/// The limiter, shared by the listener and its connections.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionLimiter(Arc<Mutex<Inner>>);
 
@@ -19,7 +19,7 @@ pub(crate) struct ConnectionLimiter(Arc<Mutex<Inner>>);
 struct Inner {
     nodes: usize,
     identified: usize,
-    /// Unidentified connections by age, since numbers rise. Dropping the sender evicts one.
+    /// Unidentified connections from old to new, since ids increase. Dropping the sender evicts the connection.
     pending: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -34,7 +34,7 @@ impl ConnectionLimiter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection; the receiver ends when it is evicted.
+    /// Registers a new connection; the receiver ends when the connection is evicted.
     pub(crate) fn enter(&self, id: u64) -> oneshot::Receiver<()> {
         let (stays, evicted) = oneshot::channel();
         let mut inner = self.lock();
@@ -46,17 +46,17 @@ impl ConnectionLimiter {
         evicted
     }
 
-    /// False if no connection is unidentified.
+    /// Evicts the oldest unidentified connection; false if there is none.
     pub(crate) fn evict_oldest(&self) -> bool {
         self.lock().pending.pop_first().is_some()
     }
 
-    /// Evicted, or closed by the peer.
+    /// Removes a connection that was evicted or closed by the peer.
     pub(crate) fn leave(&self, id: u64) {
         self.lock().pending.remove(&id);
     }
 
-    /// The connection is identified until the guard is dropped.
+    /// Counts the connection as identified until the guard is dropped.
     pub(crate) fn identify(&self, id: u64) -> Identified {
         let mut inner = self.lock();
         inner.pending.remove(&id);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_unidentified_connection_is_evicted_and_nodes_do_not_count() {
+    fn oldest_unidentified_connection_is_evicted() {
         let limiter = ConnectionLimiter::new(2);
         let is_evicted = |receiver: &mut oneshot::Receiver<()>| {
             receiver.try_recv() == Err(oneshot::error::TryRecvError::Closed)
@@ -95,7 +95,7 @@ mod tests {
         assert!(!all.iter_mut().any(is_evicted));
         all.push(limiter.enter(258));
         assert!(is_evicted(&mut all[0]) && !is_evicted(&mut all[1]));
-        // An identified node is no longer expected, so its place is removed too.
+        // An identified node is no longer expected, so the limit shrinks by its place too.
         let identified = limiter.identify(258);
         all.push(limiter.enter(259));
         assert!(is_evicted(&mut all[1]) && !is_evicted(&mut all[2]));

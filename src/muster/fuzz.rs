@@ -1,4 +1,4 @@
-//! Fuzz entry points for everything that a connection may send. Not part of the program.
+//! Fuzz entry points for all input that a connection may send. Not part of the program.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,11 +25,11 @@ use crate::protocol::{
 };
 use verdict::Refusal;
 
-/// What a connection may hold beyond the longest frame: header, tag, slack of one read.
+/// Bytes that a connection may hold beyond the longest frame: header, tag, slack of one read.
 const SLACK: usize = 512;
 
 thread_local! {
-    /// Its clock is paused while there is work, so a silent peer costs no time.
+    /// The runtime, whose clock is paused while there is work. So a silent peer costs no time.
     static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -93,11 +93,10 @@ impl AsyncWrite for Script {
     }
 }
 
-/// Bytes of a connection after its handshake, read as either side would. The first byte chooses
-/// how they are cut, the second whether the peer is trusted.
+/// Bytes of a connection after its handshake, read as either side would read them. The first byte chooses how the bytes
+/// are cut, the second whether the peer is trusted.
 ///
-/// Every cut gives the same frames in bounded memory, and a frame is unchanged after it is
-/// written and read again.
+/// Every cut gives the same frames in bounded memory, and a frame is unchanged after it is written and read again.
 pub fn frames(data: &[u8]) -> bool {
     let (member, node_0) = (read_as::<FromMember>(data), read_as::<FromNode0>(data));
     let asked = |frame: &FromMember| match frame {
@@ -113,8 +112,8 @@ pub fn frames(data: &[u8]) -> bool {
     !member.is_empty() || !node_0.is_empty()
 }
 
-/// What a node does with the frames of questions of its peer, itself asking and answering: it sends
-/// no more parts than its answers have, and asks for a bounded number of them.
+/// Feeds frames of a peer's questions to a node that both asks and answers. The node sends no more parts than its
+/// answers have, and requests a bounded number of parts.
 fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
     const ANSWER: usize = 100_000;
     let (peer, now) = (1 - me, Instant::now());
@@ -146,7 +145,7 @@ fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
         }
     }
     assert!(sent <= held, "{sent} bytes of {held}");
-    // A window, then one for each part that came.
+    // One window at the start, then one part for each part that came.
     assert!(asked <= 4 * heard, "{asked} parts after {heard} frames");
     exchange.tick(now + Duration::from_secs(3601));
     exchange.lost(peer, now);
@@ -197,11 +196,11 @@ fn hello() -> Hello {
     }
 }
 
-/// A handshake with an unidentified peer. The first byte chooses the side and whether there is a
-/// secret, the second how the bytes are cut.
+/// A handshake with an unidentified peer. The first byte chooses the side and whether there is a secret, the second how
+/// the bytes are cut.
 ///
-/// It always ends. A peer without the secret is never admitted, and a node with it is heard only
-/// if no byte was changed in transit.
+/// The handshake always ends. A peer without the secret is never admitted, and a node with the secret is heard only if
+/// no byte was changed in transit.
 pub fn handshake(data: &[u8]) -> bool {
     let [mode, cut, bytes @ ..] = data else { return false };
     let (secret, other) = (Secret::of_test(b'a'), Secret::of_test(b'b'));
@@ -234,7 +233,7 @@ pub fn handshake(data: &[u8]) -> bool {
                 false
             }
         },
-        // The same with different secrets.
+        // A third party again, but the two sides have different secrets.
         _ => {
             let (admitted, _) = run(between(bytes, &other, &secret));
             assert!(admitted.is_err(), "another secret got in");
@@ -243,8 +242,8 @@ pub fn handshake(data: &[u8]) -> bool {
     }
 }
 
-/// A node dials node 0 through a third party that edits its bytes. Gives what node 0 received,
-/// and whether anything was changed.
+/// Lets a node dial node 0 through a third party that edits its bytes. Gives what node 0 received, and whether any byte
+/// was changed.
 async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello, Rejection>, bool) {
     let (node, node_side) = tokio::io::duplex(4096);
     let (zero, zero_side) = tokio::io::duplex(4096);
@@ -252,7 +251,7 @@ async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello,
     let speak = async {
         if let Ok(mut channel) = dial(node, Some(theirs)).await {
             let _ = channel.send(&FromMember::Hello(hello())).await;
-            // Keeps the connection until the other side closes it.
+            // The receive keeps the connection open until the other side closes it.
             let _ = channel.receive().await;
         }
         std::future::pending::<Infallible>().await
@@ -269,8 +268,8 @@ async fn between(edits: &[u8], theirs: &Secret, ours: &Secret) -> (Result<Hello,
     (admitted, changed.get())
 }
 
-/// Forwards both directions. Each pair of `edits` changes one byte of the node: after so many
-/// bytes, this value is added to it; 0 drops the byte.
+/// Forwards both directions. Each pair of `edits` changes one byte of the node: the first value is the number of bytes
+/// to skip, the second is added to the next byte; 0 drops that byte.
 async fn edit(
     node: DuplexStream,
     zero: DuplexStream,
@@ -309,11 +308,11 @@ async fn edit(
     std::future::pending().await
 }
 
-/// Node 0's comparison of the summaries, its own first: the differences, the least capacity of a
-/// node, and the heads.
+/// Node 0's comparison of the summaries, with its own summary first: the differences, the least capacity of a node,
+/// and the heads.
 ///
 /// # Errors
-/// When the nodes do not fit together.
+/// If the nodes do not fit together.
 pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Option<u32>), Refusal> {
     let differences = compare::differences(summaries);
     for warning in differences.iter().map(Difference::warning) {
@@ -323,7 +322,7 @@ pub fn compared(summaries: &[NodeSummary]) -> Result<(Vec<Difference>, u32, Opti
     Ok((differences, compare::fewest(summaries), compare::heads(summaries)))
 }
 
-/// Whether node 0 proposes so many processes to nodes with these summaries.
+/// Whether node 0 proposes this number of processes to nodes with these summaries.
 pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
     compare::check_exact(summaries, nproc).is_ok()
 }

@@ -1,10 +1,9 @@
 //! Timing of heartbeats and silence, and the socket options that make them hold.
 //!
-//! Guarantees that a partition shorter than the peer timeout is survived. The silence is longer
-//! than the partition for two reasons: the last frame may have been a heartbeat old when it
-//! began, and the kernel retransmits after pauses that double. A frame of the first second is
-//! sent again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6 and 25.4 s, so after a cut of 13 s the
-//! connection would stay silent for 12 s more.
+//! Guarantees that a partition shorter than the peer timeout is survived. The silence is longer than the partition for
+//! two reasons. First, the last frame before the partition may have been a heartbeat interval old. Second, the kernel
+//! retransmits after pauses that double: a frame of the first second is sent again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6
+//! and 25.4 s, so after a cut of 13 s the connection would stay silent for 12 s more.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,19 +14,19 @@ use tokio::time::{Instant, sleep_until};
 use super::config::Config;
 use linux::sys::{self, Clocks};
 
-/// A shorter partition is survived; a node that is silent for longer is lost.
+/// Network partitions shorter than this are survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Factor for the silence before the start: no job runs that could hang, and node 0 may have
-/// thousands of handshakes to do.
+/// Factor for the silence before the start: no job runs that could hang, and node 0 may have thousands of handshakes to
+/// do.
 const BEFORE_THE_START: u32 = 4;
-/// Longest interval of heartbeats.
+/// Longest interval between heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// The longest retransmission pause; the smallest value that the kernel accepts.
+/// The longest retransmission pause. It is the smallest value that the kernel accepts.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the kernel retransmits, in milliseconds, so that we decide when a node is lost. With
-/// a capped pause its own 15 attempts (tcp_retries2) would end after 14.4 s.
+/// Time for which the kernel retransmits, in milliseconds. It is long so that we decide when a node is lost: with a
+/// capped pause the kernel's own 15 attempts (tcp_retries2) would end after 14.4 s.
 const KERNEL: u32 = 120_000;
-/// Time limit for processes to end that were killed after their grace period.
+/// Time limit for the end of processes that were killed after their grace period.
 const KILLED: Duration = Duration::from_secs(5);
 /// Allowance for a busy node on either side.
 const ALLOWANCE: Duration = Duration::from_secs(1);
@@ -43,8 +42,8 @@ impl Config {
         self.peer_timeout * BEFORE_THE_START
     }
 
-    /// A store that has answered for this long does not belong to an attempt that is being
-    /// ended: by then a lost node was noticed, and the grace period is over.
+    /// Time after which a store that still answers does not belong to an attempt that is being ended: by then a lost
+    /// node was noticed, and the grace period is over.
     pub fn proof(&self) -> Duration {
         self.longest_silence() + self.grace + KILLED
     }
@@ -57,7 +56,7 @@ impl Config {
     }
 }
 
-/// Schedule of this side's heartbeats; the first is due at once.
+/// Schedule of this side's heartbeats; the first heartbeat is due at once.
 #[derive(Debug)]
 pub struct Heartbeat {
     every: Duration,
@@ -65,7 +64,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// With the interval of the time before the start.
+    /// A schedule with the interval for the time before the start.
     pub(crate) fn before_start() -> Heartbeat {
         Heartbeat::every(HEARTBEAT)
     }
@@ -78,13 +77,13 @@ impl Heartbeat {
         self.next = Instant::now();
     }
 
-    /// For how long the next one is due.
+    /// Time by which the next heartbeat is overdue.
     pub(crate) fn overdue(&self) -> Duration {
         self.next.elapsed()
     }
 
-    /// Waits until the next one is due, and gives how late that is. While this process did not
-    /// run it received nothing, which does not count as silence of its peers. Cancel-safe.
+    /// Waits until the next heartbeat is due, and gives its delay. A process that is not running receives nothing, and
+    /// that time does not count as silence of its peers. Cancel-safe.
     pub async fn due(&mut self) -> Duration {
         sleep_until(self.next).await;
         let late = self.next.elapsed();
@@ -105,8 +104,8 @@ impl Pause {
         Pause { looked: Clocks::now(), last: None }
     }
 
-    /// A heartbeat was `late`. The clock of heartbeats may have stood still meanwhile: to be called
-    /// also when something was heard, since nothing is late then.
+    /// Notes that a heartbeat was `late`. Must also be called when a frame was received: the clock of the heartbeats
+    /// may have stood still, and then no heartbeat is late.
     pub fn note(&mut self, late: Duration, config: &Config) {
         self.note_at(Clocks::now(), late, config);
     }
@@ -120,15 +119,15 @@ impl Pause {
         }
     }
 
-    /// How long it was, if it is just over: what is noticed of the peers now comes of it.
+    /// The length of the pause if it has just ended: observations about the peers at that time are its consequence.
     pub(crate) fn just_over(&self, config: &Config) -> Option<Duration> {
         self.last.filter(|(_, at)| at.elapsed() < 2 * config.heartbeat()).map(|(pause, _)| pause)
     }
 }
 
-/// To be called once for each connection between nodes.
+/// Sets the socket options. Must be called once for each connection between nodes.
 pub(crate) fn prepare(stream: &TcpStream) {
-    // Each option improves the connection, and none is required.
+    // Each option improves the connection, but none is required.
     let _ = stream.set_nodelay(true);
     let _ = sys::cap_retransmission(stream, AGAIN);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, KERNEL);
@@ -148,9 +147,9 @@ mod tests {
     use crate::tests::config;
 
     #[test]
-    fn the_silence_of_a_partition_below_the_timeout_is_allowed() {
+    fn partition_below_the_timeout_is_allowed() {
         let config = Config { peer_timeout: Duration::from_secs(15), ..config(1, 2, 29500) };
-        // The last heartbeat left 3 s before it began, the next attempt comes 1 s after.
+        // The last heartbeat left 3 s before the partition began; the next attempt comes 1 s after it.
         let silence = config.peer_timeout + config.heartbeat() + AGAIN;
         assert_eq!(silence, Duration::from_secs(19));
         let capped = silence + ALLOWANCE;
@@ -160,10 +159,10 @@ mod tests {
         assert_eq!(config.longest_silence(), expected);
     }
 
-    /// The steady clock stands still while the machine is suspended, and all of them while a VM is paused, whose
-    /// time is set afterwards.
+    /// The steady clock stands still while the machine is suspended. All clocks stand still while a VM is paused; its
+    /// wall clock is set afterwards.
     #[tokio::test(start_paused = true)]
-    async fn a_pause_is_known_by_any_clock_and_only_for_a_while() {
+    async fn pause_is_recognised_briefly_by_any_clock() {
         let config = config(1, 2, 29500);
         let silence = config.longest_silence();
         let beat = Duration::from_secs(1);
@@ -184,7 +183,7 @@ mod tests {
             };
             pause.note_at(now, late, &config);
             assert_eq!(pause.just_over(&config).is_some(), is_known, "{what}");
-            // What comes later does not come of it; nor does a time of day that is set back.
+            // Later events are not a consequence of the pause, and a wall clock that is set back is not a pause.
             tokio::time::advance(2 * config.heartbeat()).await;
             pause.note_at(Clocks { wall: before.wall, ..now }, none, &config);
             assert_eq!(pause.just_over(&config), None, "{what}");
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kernel_that_can_cap_the_pause_does() {
+    async fn retransmission_pause_is_capped_where_supported() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let peer = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(peer).await.expect("a connection");

@@ -1,15 +1,14 @@
 //! The muster: the nodes of a job meet before the start, agree on one plan, and share one
 //! verdict.
 //!
-//! Owns the connections between the nodes of a job: the listener of node 0 on the master port,
-//! the protocol, and which nodes still run. Takes a [`Config`] and this node's [`NodeSummary`];
-//! gives the summaries of all nodes ([`gather`]) or node 0's agreement ([`join`]), then a
-//! [`Session`] of events and [`Questions`], whose content it does not know. Never decides a layout,
-//! never starts or stops anything, and no frame of its own carries a command, a path or a variable.
+//! Owns the connections between the nodes of a job: the listener of node 0 on the master port, the protocol, and the
+//! set of nodes that still run. Takes a [`Config`] and this node's [`NodeSummary`]. Gives the summaries of all nodes
+//! ([`gather`]) or node 0's agreement ([`join`]), then a [`Session`] of events and [`Questions`], whose content it does
+//! not know. Never decides a layout, never starts or stops anything, and no frame of its own carries a command, a path
+//! or a variable.
 //!
-//! Node 0 is the centre of a star. It listens on the master port until all have
-//! arrived, closes the listener and keeps the connections: torchrun then binds the
-//! same port beside them, so no second port must be free or open.
+//! Node 0 is the centre of a star. It listens on the master port until all nodes have arrived, closes the listener and
+//! keeps the connections. torchrun then binds the same port beside them, so no second port must be free or open.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Resolves host names without libc's resolver, which a static executable cannot use.
 //!
-//! Owns the order literal → /etc/hosts → DNS → `last_resort`, and one deadline over all. Takes a
-//! [`Host`] for /etc/hosts and /etc/resolv.conf; gives addresses in order of preference, or a
-//! [`NameError`] with each question, server and answer. Must never hang or panic, whatever the
-//! network and the files contain. Needs a tokio runtime; one thread is enough.
+//! Owns the order literal → /etc/hosts → DNS → `last_resort`, and one deadline over all. Takes a [`Host`] for
+//! /etc/hosts and /etc/resolv.conf. Gives addresses in order of preference, or a [`NameError`] with each question,
+//! server and answer. Must never hang or panic, whatever the network and the files contain. Needs a tokio runtime; one
+//! thread is enough.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,17 +26,17 @@ use text::text;
 /// Timeout of a question.
 const QUESTION: Duration = Duration::from_secs(2);
 
-/// Additional time for a last resort to end its helper.
+/// Additional time for a last resort to kill its helper.
 const KILL: Duration = Duration::from_millis(500);
 
-/// After this silence the next name of the search list is asked as well.
+/// Silence after which the next name of the search list is asked for as well.
 const STAGGER: Duration = Duration::from_millis(300);
 
 /// A last resort beyond files and DNS: NSS, by a helper program that may be killed. Called in a
 /// thread of its own; should return within the given time.
 pub type LastResort = Arc<dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String> + Send + Sync>;
 
-/// Why a name has no address.
+/// The reason why a name has no address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameError {
     pub name: String,
@@ -74,7 +74,7 @@ impl std::error::Error for NameError {}
 /// The addresses of `name`, each once; never an empty list.
 ///
 /// # Errors
-/// If none was found before `deadline`.
+/// If no address was found before `deadline`.
 pub async fn resolve(
     host: &Host,
     name: &str,
@@ -132,8 +132,8 @@ pub async fn resolve(
     Err(error)
 }
 
-/// A file's text, read in a thread that is abandoned if its mount is dead. It may take half of
-/// the time, so that some is left for DNS.
+/// The text of a file, read in a thread that is abandoned if the file's mount is dead. Reading may take half of the
+/// time, so that time is left for DNS.
 async fn file(host: &Host, path: &'static str, end: Instant) -> std::io::Result<String> {
     let host = host.clone();
     let half = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
@@ -179,7 +179,7 @@ struct Configuration {
     servers: Vec<IpAddr>,
     search: Vec<String>,
     ndots: usize,
-    /// 53 except in tests, which may not bind it.
+    /// The port of the DNS servers: 53 except in tests, which may not bind it.
     port: u16,
 }
 
@@ -192,7 +192,7 @@ impl Configuration {
             let mut words = line.split_ascii_whitespace();
             match words.next() {
                 Some("nameserver") => configuration.servers.extend(words.next().and_then(literal)),
-                // The last of these lines counts.
+                // The last `search` or `domain` line counts.
                 Some("search" | "domain") => {
                     configuration.search = words.map(str::to_owned).collect();
                 }
@@ -207,7 +207,7 @@ impl Configuration {
                 _ => {}
             }
         }
-        // Without a server line the local one is used; libc asks three at most.
+        // Without a server line the local server is used. libc asks at most three servers.
         if configuration.servers.is_empty() {
             configuration.servers.push(Ipv4Addr::LOCALHOST.into());
         }
@@ -244,7 +244,7 @@ impl Configuration {
         });
         let mut options = ResolverOpts::default();
         options.timeout = QUESTION;
-        // Retries after the first try.
+        // The number counts retries after the first attempt.
         options.attempts = 0;
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
@@ -336,7 +336,7 @@ async fn ask(
 async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, Text> {
     let name = Name::from_utf8(name)
         .map_err(|cause| text!("not a host name: {cause}", "不是主机名：{cause}"))?;
-    // hickory's own timeout is per server and transport; this one is for all.
+    // hickory's own timeout is per server and transport; this timeout covers all of them.
     let lookup = tokio::time::timeout(QUESTION, resolver.lookup_ip(name)).await;
     match lookup {
         Err(_) | Ok(Err(NetError::Timeout)) => {
@@ -348,7 +348,7 @@ async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, T
         }
         Ok(Err(cause)) => Err(Text::same(cause.to_string())),
         Ok(Ok(found)) => {
-            // Answers rotate and mix families; launchers expect IPv4 first.
+            // The order of answers changes and mixes families; launchers expect IPv4 first.
             let mut found = distinct(found.iter().collect());
             found.sort_by_key(IpAddr::is_ipv6);
             if found.is_empty() { Err(text!("no address", "没有地址")) } else { Ok(found) }

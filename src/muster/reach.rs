@@ -1,10 +1,10 @@
-//! What the port of a peer tells after its connection was cut.
+//! Conclusions from the port of a peer after its connection was cut.
 //!
-//! A cut connection does not tell whether the peer died or something between the nodes cut it: a
-//! sidecar, a firewall that lost its table, a load balancer. Each side therefore has a port that is
-//! open as long as its agent lives, and both sides dial. A connection that was closed, as a kernel does
-//! it for a process that ended, and a port that was reached before and is closed now prove a death. A
-//! connection that was reset does not: what resets connections may refuse them as well.
+//! A cut connection does not tell whether the peer died or something between the nodes cut it: a sidecar, a firewall
+//! that lost its table, a load balancer. Each side therefore has a port that is open as long as its agent lives, and
+//! both sides dial. Two facts together prove a death: the connection was closed in the way a kernel does it for a
+//! process that ended, and a port that was reached before is closed now. A connection that was reset proves nothing,
+//! since a device that resets connections may refuse them as well.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::protocol::{ChannelError, Loss};
 const DIAL: Duration = Duration::from_secs(1);
 /// Interval of dials.
 pub(crate) const AGAIN: Duration = Duration::from_millis(100);
-/// A peer whose port does not answer for so long is lost.
+/// Time without an answer of the port after which a peer is lost.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
-/// A process that dies closes its connections one after the other, so an open port proves nothing
-/// for so long.
+/// Time after a cut in which an open port proves nothing, since a process that dies closes its connections one after
+/// the other.
 const DYING: Duration = Duration::from_millis(300);
 
 /// The answer to a dial.
@@ -27,11 +27,11 @@ const DYING: Duration = Duration::from_millis(300);
 pub(crate) enum Port {
     Open,
     Closed,
-    /// Nothing, or an error on the way.
+    /// The dial got no answer, or an error on the way.
     Unanswered,
 }
 
-/// Dials the port, and hangs up.
+/// Dials the port, and closes the connection at once.
 pub(crate) async fn port(peer: SocketAddr) -> Port {
     match connect(peer, DIAL).await {
         Ok(_) => Port::Open,
@@ -48,12 +48,12 @@ impl Port {
     }
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// In order, as after the end of a process.
+    /// Closed in order, as after the end of a process.
     Closed,
-    /// By a reset, or in the middle of a frame.
+    /// Ended by a reset, or in the middle of a frame.
     Reset,
 }
 
@@ -66,7 +66,7 @@ impl From<&ChannelError> for Cut {
     }
 }
 
-/// What the dials after a cut have shown.
+/// The findings of the dials after a cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sight {
     /// Whether a closed port proves a death.
@@ -77,16 +77,17 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
-    /// `was_reached`: the port was reached before; otherwise a firewall may be what closes it.
+    /// `was_reached`: the port was reached before; otherwise a firewall may be the reason why it is closed.
     pub(crate) fn new(was_reached: bool, cut: Cut, longest: Duration) -> Sight {
         Sight { proves: was_reached && cut == Cut::Closed, lives: false, longest }
     }
 
-    /// How the peer was lost, by the answer that came `after` the cut. None: it may come back.
+    /// The way in which the peer was lost, judged by the answer that came `after` the cut. None: the peer may come
+    /// back.
     pub(crate) fn judge(&mut self, port: Port, after: Duration) -> Option<Loss> {
         match port {
             Port::Open => self.lives |= after > DYING,
-            // A peer that was still there has ended since, perhaps because it could not reach us.
+            // A peer that still ran after the cut has ended since, perhaps because it could not reach us.
             Port::Closed if self.proves && self.lives => return Some(Loss::Cut),
             Port::Closed if self.proves => return Some(Loss::Died),
             Port::Closed | Port::Unanswered => {}
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_port_that_was_open_and_closed_proves_a_death() {
+    fn death_needs_a_reached_port_that_closed() {
         use Port::{Closed, Open, Unanswered};
         let (cut, died) = (Some(Loss::Cut), Some(Loss::Died));
         type Row<'a> = (bool, Cut, &'a [(Port, u64)], Option<Loss>);

@@ -1,13 +1,12 @@
-//! The second port, on which node 0 refuses if another process holds the first.
+//! The second port, on which node 0 sends a refusal if another process holds the first.
 //!
-//! If its port is taken, node 0 cannot notify any node, and they would dial the holder until
-//! their deadline. So node 0 waits for them on a port that both sides derive from the first one.
-//! It sends only a refusal there.
+//! If its port is taken, node 0 cannot notify any node, and the nodes would dial the holder until their deadline. So
+//! node 0 waits for them on a port that both sides derive from the first. It sends only a refusal there.
 
-/// A distance that keeps the second port outside of the ephemeral range.
+/// Distance between the ports, which keeps the second port outside of the ephemeral range.
 const DISTANCE: u16 = 10_000;
 
-/// 10 000 below the first port, or above it if there is no room below.
+/// The second port: 10 000 below the first port, or above it if there is no room below.
 pub(crate) fn second_port(port: u16) -> u16 {
     if port >= 2 * DISTANCE { port - DISTANCE } else { port + DISTANCE }
 }
@@ -17,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_port_is_one_and_never_the_first() {
+    fn second_port_is_valid_and_never_the_first() {
         for (first, other) in [
             (29500, 19500),
             (7777, 17777),

@@ -1,4 +1,4 @@
-//! The conductor's handle to the other nodes while the job runs: receives events, sends reports.
+//! The conductor's handle to the other nodes while the job runs: receives events and sends reports.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub enum SessionEvent {
     Stop,
     /// The first failure of the job, and whether all nodes start again.
     Verdict { cause: Box<Cause>, again: Option<Again> },
-    /// All ranks of all nodes ended well.
+    /// All ranks of all nodes succeeded.
     AllDone,
 }
 
@@ -40,7 +40,7 @@ pub struct Session {
     task: JoinHandle<()>,
 }
 
-/// The ends of the channels in the session task.
+/// The ends of the channels that the session's task holds.
 #[derive(Debug)]
 pub struct Ends {
     pub events: mpsc::UnboundedSender<SessionEvent>,
@@ -49,7 +49,7 @@ pub struct Ends {
 }
 
 impl Session {
-    /// `node` of `nodes`, whose task is `run`.
+    /// Starts the session of `node` among `nodes`; `run` is its task.
     pub fn start<F>(node: u32, nodes: u32, run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
@@ -63,12 +63,12 @@ impl Session {
         Session { events, commands: Some(commands), questions, task }
     }
 
-    /// By which any thread asks all nodes, until the session ends.
+    /// The handle with which any thread asks all nodes, until the session ends.
     pub fn questions(&self) -> Questions {
         self.questions.clone()
     }
 
-    /// The next event; after the last one it never returns. Cancel-safe.
+    /// The next event; after the last event this never returns. Cancel-safe.
     pub async fn next_event(&mut self) -> SessionEvent {
         match self.events.recv().await {
             Some(event) => event,
@@ -76,30 +76,30 @@ impl Session {
         }
     }
 
-    /// Reports a failure of this node. May be called twice: at once, and with [`Cause::whole`]
-    /// when its last lines are known.
+    /// Reports a failure of this node. May be called twice: at once, and with [`Cause::whole`] when the last lines are
+    /// known.
     pub fn failed(&self, cause: Cause) {
         self.tell(SessionCommand::Failed(Box::new(cause)));
     }
 
-    /// Reports that all ranks of this node ended well. Stops no other node.
+    /// Reports that all ranks of this node succeeded. Stops no other node.
     pub fn done(&self) {
         self.tell(SessionCommand::Done);
     }
 
     fn tell(&self, command: SessionCommand) {
         if let Some(commands) = &self.commands {
-            // A task that has ended has given its verdict.
+            // A task that has ended has already given its verdict.
             let _ = commands.send(command);
         }
     }
 
-    /// Waits until node 0 has left, at most `limit`. It may still ask.
+    /// Waits until node 0 has left, at most `limit`. Node 0 may still ask questions.
     pub async fn stay(&mut self, limit: Duration) {
         let _ = timeout(limit, &mut self.task).await;
     }
 
-    /// Closes the session, after the last frames were sent.
+    /// Closes the session after the last frames were sent.
     pub async fn close(mut self) {
         self.commands = None;
         if self.task.is_finished() {

@@ -1,13 +1,11 @@
-//! Builds the node-probe and hands it over as bytes.
+//! Builds the node-probe and embeds it as bytes.
 //!
-//! The launcher is static and the probe must not be, and cargo has one set of
-//! flags per target, so the probe is built by a nested cargo call. That call
-//! starts from a clean environment: what this build was given (static flags,
-//! clippy as compiler, a target folder that is locked right now) is exactly
-//! what the probe must not see.
+//! The launcher is static and the probe must not be, and cargo has one set of flags per target, so the probe is built
+//! by a nested cargo call. The nested call starts from a clean environment, because the probe must not see the settings
+//! of this build (static flags, clippy as compiler, a target folder that is locked right now).
 //!
-//! `RANKLAUNCH_NODE_PROBE=FILE` embeds a probe that was built elsewhere, which
-//! is how a release gets one that needs only glibc 2.17.
+//! `RANKLAUNCH_NODE_PROBE=FILE` embeds a probe that was built elsewhere. A release uses it to get a probe that needs
+//! only glibc 2.17.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,11 +17,11 @@ use object::elf::{FileHeader64, PT_INTERP};
 use object::read::StringTable;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
-/// A probe built elsewhere.
+/// Variable with the path of a probe that was built elsewhere.
 const PREBUILT: &str = "RANKLAUNCH_NODE_PROBE";
 
-/// Cargo's own variables that say where crates come from and how to show
-/// progress; every other `CARGO*` variable configures the outer build.
+/// Cargo's own variables that tell the source of crates and the display of progress; every other `CARGO*` variable
+/// configures the outer build.
 const KEPT: &[&str] = &["CARGO", "CARGO_HOME"];
 const KEPT_PREFIXES: &[&str] =
     &["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_", "CARGO_ALIAS_"];
@@ -46,7 +44,7 @@ fn main() -> Result<(), Failure> {
     };
     let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
     let needs = needs_of(&bytes)?;
-    // Whole: inflating it would take milliseconds of each start on a node with GPUs.
+    // The file is not compressed: inflating it would take milliseconds of each start on a node with GPUs.
     fs::write(folder.join("node-probe"), &bytes)?;
     println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={}", needs.interpreter);
     println!(
@@ -68,10 +66,10 @@ fn build_probe(out: &Path) -> Result<PathBuf, Failure> {
             cargo.env_remove(&name);
         }
     }
-    // Replaces the flags of .cargo/config.toml, which is found again from `root`.
+    // Replaces the flags of .cargo/config.toml, which cargo finds again from `root`.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=-crt-static");
-    // The nested build has a job server of its own (MAKEFLAGS and CARGO_MAKEFLAGS
-    // are cleared), so neither build can wait for a token that the other holds.
+    // The nested build has its own job server (MAKEFLAGS and CARGO_MAKEFLAGS are cleared), so neither build can wait
+    // for a token that the other holds.
     if let Some(jobs) = env::var_os("NUM_JOBS") {
         cargo.arg("--jobs").arg(jobs);
     }
@@ -87,12 +85,12 @@ fn build_probe(out: &Path) -> Result<PathBuf, Failure> {
     Ok(target_folder.join(target).join("probe/node-probe"))
 }
 
-/// Whether a variable configures the outer build, or is one that cargo sets for
-/// build scripts and the nested cargo would take as configuration.
+/// Whether a variable configures the outer build, or is a variable that cargo sets for build scripts and that the
+/// nested cargo would take as configuration.
 fn is_of_outer_build(name: &OsString) -> bool {
     let name = name.to_string_lossy();
     if let Some(rest) = name.strip_prefix("CARGO_TARGET_") {
-        // A cross linker serves the probe as well.
+        // A cross linker works for the probe as well.
         return !rest.ends_with("_LINKER");
     }
     if name.starts_with("CARGO") || name.starts_with("__CARGO") {
@@ -101,16 +99,15 @@ fn is_of_outer_build(name: &OsString) -> bool {
     }
     match name.as_ref() {
         "RUSTC_WORKSPACE_WRAPPER" | "CLIPPY_ARGS" | "MAKEFLAGS" | "MFLAGS" => true,
-        // sccache may stay; a linter in its place would produce no probe.
+        // sccache may stay; a linter as wrapper would produce no probe.
         "RUSTC_WRAPPER" => env::var("RUSTC_WRAPPER").is_ok_and(|path| path.contains("clippy")),
         other => other.ends_with("RUSTFLAGS") || other.ends_with("RUSTDOCFLAGS"),
     }
 }
 
-/// The outer build's target folder: `OUT_DIR` is
-/// `<target folder>/[<triple>/]<profile>/build/<package>/out`. The probe's folder
-/// lies in it, so that all profiles share one probe and `cargo clean` removes it,
-/// and is another one, because the outer cargo holds the lock of its own.
+/// The outer build's target folder: `OUT_DIR` is `<target folder>/[<triple>/]<profile>/build/<package>/out`. The
+/// probe's target folder lies inside it, so that all profiles share one probe and `cargo clean` removes it. It is a
+/// separate folder, because the outer cargo holds the lock of its own.
 fn target_folder(out: &Path, target: &str) -> PathBuf {
     let above_profile = out.ancestors().nth(4).unwrap_or(out);
     match above_profile.parent() {
@@ -119,7 +116,7 @@ fn target_folder(out: &Path, target: &str) -> PathBuf {
     }
 }
 
-/// What the probe's ELF file asks of the root that it runs in.
+/// The requirements of the probe's ELF file on the root in which it runs.
 struct Needs {
     /// The loader's path; empty when the file is static, which is refused.
     interpreter: String,

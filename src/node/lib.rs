@@ -1,4 +1,5 @@
-//! What the node has: GPUs through NVML, network, memory, CPUs, storage, Python. Reads and asks, changes nothing.
+//! The equipment of the node: GPUs through NVML, network, memory, CPUs, storage, Python. Only reads and asks; changes
+//! nothing.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Runs the embedded node-probe and reads its answer.
 //!
-//! Takes how it may be executed (file, memfd), its arguments and a deadline; gives the parsed
-//! [`Answer`] or a [`ProbeError`]. A driver that hangs costs the deadline, one that crashes a
-//! message. Must never block on a process that no signal can end, and must wait only for its own
-//! child. A probe that watches the driver stays alive until its owner ends it.
+//! Takes the allowed ways to execute it (file, memfd), its arguments and a deadline; gives the parsed [`Answer`] or a
+//! [`ProbeError`]. A driver that hangs costs the deadline, a driver that crashes costs a message. Must never block on a
+//! process that no signal can end, and must wait only for its own child. A probe that watches the driver stays alive
+//! until its owner ends it.
 
 #[path = "../node-probe/src/answer.rs"]
 mod answer;
@@ -34,13 +34,13 @@ use start::{Answers, Ends, Started};
 use text::lang::Text;
 use text::text;
 
-/// How the embedded probe was built: the node's C library that it needs.
+/// Note about the build of the embedded probe: the C library that it needs on the node.
 pub const NOTE: &str = env!("RANKLAUNCH_PROBE_NOTE");
 
 /// The dynamic loader that the probe names.
 const LOADER: &str = env!("RANKLAUNCH_PROBE_INTERPRETER");
 
-/// More than 256 GPUs with only failed calls need; a longer answer is not the probe's.
+/// Maximum bytes of an answer, more than 256 GPUs with only failed calls need; a longer answer is not the probe's.
 const LONGEST_ANSWER: usize = 4 << 20;
 
 /// Bytes of the probe's standard error that are kept for the message about a crash.
@@ -49,22 +49,22 @@ const KEPT_NOISE: usize = 2048;
 /// Time limit for a killed probe to end before it is abandoned.
 const KILL_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeError {
     /// `--probe nvidia-smi` or `off`.
     SwitchedOff,
-    /// The probe's dynamic loader is not in this root (Alpine, distroless, scratch).
+    /// The probe's dynamic loader does not exist in this root (Alpine, distroless, scratch).
     NoLoader { loader: String },
-    /// No way of executing it worked; each with the kernel's error.
+    /// No way of executing the probe worked; each way with the kernel's error.
     NotStarted { attempts: Vec<(String, String)> },
-    /// No answer by the deadline. `gone` is false if even SIGKILL did not end it.
+    /// The probe gave no answer by the deadline. `gone` is false if even SIGKILL did not end it.
     TimedOut { after: Duration, gone: bool },
-    /// It was killed by a signal that we did not send.
+    /// The probe was killed by a signal that we did not send.
     Crashed { signal: i32, noise: String },
-    /// It ended without an answer.
+    /// The probe ended without an answer.
     Silent { code: i32, noise: String },
-    /// Its answer cannot be parsed.
+    /// The probe's answer cannot be parsed.
     Garbled { why: String },
 }
 
@@ -127,25 +127,23 @@ fn shown(noise: &str) -> String {
 
 /// Runs the probe once and waits for its answer, at most `timeout`.
 ///
-/// Blocks the calling thread, which must live until this returns: the probe dies
-/// with the thread that started it.
+/// Blocks the calling thread, which must live until this returns: the probe dies with the thread that started it.
 ///
 /// # Errors
 ///
-/// See [`ProbeError`]; none of them is a statement about GPUs.
+/// See [`ProbeError`]; no error is a statement about GPUs.
 pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, ProbeError> {
     let deadline = Instant::now() + timeout;
     wait(started(mode, args, Answers::Pipe)?, timeout, deadline, is_answer)?.answer()
 }
 
-/// The probe, started in the first way that works.
+/// Starts the probe in the first way that works.
 fn started(mode: ProbeMode, args: &[&str], answers: Answers) -> Result<Started, ProbeError> {
     let ways = start::ways(mode);
     if ways.is_empty() {
         return Err(ProbeError::SwitchedOff);
     }
-    // Without this test a missing loader looks like a missing probe: execve gives ENOENT for
-    // both.
+    // Without this test a missing loader would look like a missing probe: execve gives ENOENT for both.
     if !Path::new(LOADER).exists() {
         return Err(ProbeError::NoLoader { loader: LOADER.to_owned() });
     }
@@ -159,12 +157,12 @@ fn started(mode: ProbeMode, args: &[&str], answers: Answers) -> Result<Started, 
     Err(ProbeError::NotStarted { attempts })
 }
 
-/// Runs another program in the same way, with `env` in addition to our own environment. Gives its standard
-/// output if it ended with 0 by the deadline, also where its status went to who supervises the ranks.
+/// Runs another program in the same way, with `env` in addition to our own environment. Gives its standard output if it
+/// ended with 0 by the deadline, or if its status went to the supervisor of the ranks.
 ///
 /// # Errors
 ///
-/// As [`run`]; `Silent` also when it printed something and failed.
+/// As [`run`]; also `Silent` if the program printed something and failed.
 pub fn run_tool(
     program: &Path,
     args: &[&str],
@@ -174,7 +172,7 @@ pub fn run_tool(
     answer_of(program, args, env, timeout, Ends::Process)
 }
 
-/// The same for a shell: at the deadline its commands end as well.
+/// Like [`run_tool`] for a shell: at the deadline its commands end as well.
 ///
 /// # Errors
 ///
@@ -209,11 +207,10 @@ fn is_answer(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Answer>(bytes).is_ok()
 }
 
-/// How it ended, and its output.
+/// The end of the process, and its output.
 struct Ended {
-    /// None if it gave its whole answer but did not end, because a thread is stuck in the
-    /// driver; or if it ended and who supervises the ranks, and waits for every child, took its
-    /// status.
+    /// None if the process gave its whole answer but did not end, because a thread is stuck in the driver. Also None if
+    /// it ended and the supervisor of the ranks, which waits for every child, took its status.
     status: Option<ExitStatus>,
     answer: Vec<u8>,
     noise: Vec<u8>,
@@ -225,7 +222,7 @@ impl Ended {
     }
 
     fn answer(self) -> Result<Answer, ProbeError> {
-        // A whole answer counts even if the library crashed on the way out.
+        // A whole answer counts even if the library crashed while the process ended.
         match serde_json::from_slice::<Answer>(&self.answer) {
             Ok(Answer::Usage(why)) => Err(ProbeError::Garbled { why }),
             Ok(answer) => Ok(answer),
@@ -246,8 +243,8 @@ impl Ended {
     }
 }
 
-/// Waits for the process. `is_whole` tells whether the output is complete when the pipe is
-/// closed; then the process is not waited for until the deadline.
+/// Waits for the process. `is_whole` tells whether the output is complete when the pipe is closed; then the wait does
+/// not last until the deadline.
 fn wait(
     mut started: Started,
     timeout: Duration,
@@ -258,7 +255,7 @@ fn wait(
     let mut source = File::from(started.answer);
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
-    // ENOSYS before Linux 5.3; then the end of the pipes shows the end of the process.
+    // pidfd_open gives ENOSYS before Linux 5.3; then the end of the pipes shows the end of the process.
     let pid = i32::try_from(started.child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     loop {
@@ -287,16 +284,16 @@ fn wait(
                 polled.push(PollFd::new(pidfd, PollFlags::IN));
                 left
             }
-            // After both pipes are closed nothing wakes us at its end, so poll.
+            // After both pipes are closed, nothing wakes us when the process ends, so poll.
             None => left.min(Duration::from_millis(1)),
         };
-        // After an interrupted or failed poll look again.
+        // After an interrupted or failed poll the loop looks again.
         let _ = poll(&mut polled, Some(left));
         answer.take(&mut source);
         noise.take(&mut started.noise);
     }
     if let (Ends::Group, Some(pid)) = (started.ends, pid) {
-        // It has not been waited for, so its group is still its own.
+        // The process has not been waited for, so its group still belongs to it.
         let _ = kill_process_group(pid, Signal::KILL);
     }
     match &pidfd {
@@ -309,18 +306,18 @@ fn wait(
     Err(ProbeError::TimedOut { after: timeout, gone: gone(&mut started.child, pidfd.as_ref()) })
 }
 
-/// None while the child runs; its status is unknown if it was taken elsewhere.
+/// None while the child runs; the inner None means that its status was taken elsewhere.
 fn ended(child: &mut Child) -> Option<Option<ExitStatus>> {
     match child.try_wait() {
         Ok(Some(status)) => Some(Some(status)),
         Ok(None) => None,
-        // Nothing but ECHILD can be the error.
+        // The only possible error is ECHILD.
         Err(_no_child) => Some(None),
     }
 }
 
-/// Whether a killed child ends within [`KILL_TIMEOUT`]. Otherwise it is stuck in the kernel and
-/// left to the reaper of orphans.
+/// Whether a killed child ends within [`KILL_TIMEOUT`]. Otherwise it is stuck in the kernel and left to the reaper of
+/// orphans.
 fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
@@ -343,7 +340,7 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
     }
 }
 
-/// The kept output of a pipe that must be emptied, however much arrives.
+/// The kept output of a pipe that must be emptied, whatever the amount.
 #[derive(Debug)]
 struct Collected {
     bytes: Vec<u8>,
@@ -359,7 +356,7 @@ impl Collected {
     /// Reads the available bytes; the pipe does not block.
     fn take(&mut self, pipe: &mut impl Read) {
         let mut chunk = [0; 4096];
-        // Bounded, since a library that never stops printing must not delay the deadline.
+        // The loop is bounded, since a library that never stops printing must not delay the deadline.
         for _ in 0..64 {
             match pipe.read(&mut chunk) {
                 Ok(0) => {
@@ -388,13 +385,13 @@ mod tests {
 
     use super::*;
 
-    /// As the supervisor of the ranks does, which waits for every child of the agent.
+    /// The test acts like the supervisor of the ranks, which waits for every child of the agent.
     #[test]
-    fn what_a_program_said_counts_where_its_status_was_taken() {
+    fn output_counts_although_the_status_was_taken() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
         if std::env::var_os("REAPED_CHILD").is_none() {
-            // In a process of its own, since other tests have children as well.
-            let name = "probe::tests::what_a_program_said_counts_where_its_status_was_taken";
+            // The test runs in a separate process, since other tests have children as well.
+            let name = "probe::tests::output_counts_although_the_status_was_taken";
             let status = std::process::Command::new(std::env::current_exe().expect("our path"))
                 .args(["--exact", name])
                 .env("REAPED_CHILD", "1")

@@ -1,5 +1,4 @@
-//! The index of an attempt's output, and the files that it names, as a function that a fuzzer feeds. Not part of the
-//! program.
+//! Fuzz target for the index of an attempt's output and the files that it names. Not part of the program.
 
 use std::fs;
 use std::path::Path;
@@ -9,18 +8,18 @@ use super::super::index::{Entry, INDEX};
 use super::super::pages::{Cursor, LogLine, Wanted, page};
 use text::fuzzing::{Choices, assert_printable};
 
-/// Pages that a reader asks for at most: each moves the cursor.
+/// Maximum number of pages that a reader requests: each page moves the cursor.
 const MOST_PAGES: usize = 600;
 
-/// A folder of one process, in memory where there is such a place.
+/// A folder of one process, in memory if `/dev/shm` is available.
 static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 });
 
-/// An index, and behind NUL bytes the logs of ranks 0 and 1. The first byte chooses how much of them a page takes.
+/// An index, followed after NUL bytes by the logs of ranks 0 and 1. The first byte chooses the size of a page.
 ///
-/// The pages end, whatever the index says, and have the same lines whatever their size; no file outside of the attempt
-/// is read, and no line has what a terminal would obey.
+/// The pages end, whatever the index says, and have the same lines whatever their size. No file outside of the attempt
+/// is read, and no line contains a sequence that a terminal would obey.
 pub fn index(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let most = choices.below(64) + 1;
@@ -41,7 +40,7 @@ pub fn index(data: &[u8]) -> bool {
     let known = String::from_utf8_lossy(index).lines().filter_map(Entry::parse).count();
     let (few, many) = (lines(&launcher, most), lines(&launcher, usize::MAX));
     assert_eq!(few, many, "by pages of {most} bytes");
-    // A fuzzer sees what its input is compared with, and writes it into a log.
+    // A fuzzer sees the text that its input is compared with, and writes that text into a log.
     let is_told = memchr::memmem::find(data, b"secret of another").is_some();
     for line in &many {
         assert!(is_told || !line.text.contains("secret of another"), "{line:?}");
@@ -60,7 +59,7 @@ fn lines(launcher: &Path, most: usize) -> Vec<LogLine> {
         assert!(is_end || page.next != cursor, "no page moves on from {cursor:?}");
         lines.extend(page.lines);
         cursor = page.next;
-        // A cursor comes back from another program.
+        // Another program sends the cursor back, so it must survive JSON.
         let text = serde_json::to_string(&cursor).expect("JSON");
         assert_eq!(serde_json::from_str::<Cursor>(&text).expect("a cursor"), cursor);
         if is_end {

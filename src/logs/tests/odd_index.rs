@@ -1,4 +1,4 @@
-//! An index that was cut, or whose numbers are of nothing.
+//! Tests with an index that was cut, or whose numbers match no file.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use crate::Wanted;
 use crate::Writer;
 use crate::page;
 
-/// `ranklaunch logs` shows what is there.
+/// `ranklaunch logs` shows the existing lines.
 #[test]
-fn an_index_that_names_what_no_file_has_hides_no_line() {
+fn index_with_impossible_offsets_hides_no_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let attempt = folder.path().join("attempt-0");
     fs::create_dir(&attempt).expect("a folder");
@@ -24,9 +24,9 @@ fn an_index_that_names_what_no_file_has_hides_no_line() {
     assert_eq!(texts, ["first", "second"]);
 }
 
-/// A fuzzer found that which of the two counted was chosen anew by each reader.
+/// A fuzzer found that each reader chose one of the two entries at random.
 #[test]
-fn of_two_writers_of_one_file_the_first_counts_each_time() {
+fn first_of_two_writers_of_a_file_counts() {
     let folder = tempfile::tempdir().expect("a folder");
     let attempt = folder.path().join("attempt-0");
     fs::create_dir(&attempt).expect("a folder");

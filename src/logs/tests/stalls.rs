@@ -1,4 +1,4 @@
-//! Sinks that block, hang, fill up or disappear: none blocks a rank, and each loss is reported.
+//! Sinks that block, hang, fill up or disappear: none of them blocks a rank, and each loss is reported.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ fn flood(mut to: PipeWriter) -> (mpsc::Receiver<usize>, thread::JoinHandle<()>) 
 }
 
 #[test]
-fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
+fn stopped_console_blocks_no_rank_and_reports_drops() {
     let (console, out, err) = console();
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), console.clone());
@@ -61,7 +61,7 @@ fn a_stopped_console_holds_no_rank_and_the_drop_is_said() {
 
 /// The negative control of the test above: without us the same console blocks the rank.
 #[test]
-fn a_plain_copy_to_a_stopped_console_holds_the_rank() {
+fn plain_copy_to_a_stopped_console_blocks() {
     let (mut from, to) = pipe().expect("a pipe");
     let (stopped, mut to_console) = pipe().expect("a pipe");
     let (finished, writer) = flood(to);
@@ -73,7 +73,7 @@ fn a_plain_copy_to_a_stopped_console_holds_the_rank() {
 }
 
 #[test]
-fn a_hung_file_system_holds_no_rank_and_later_says_the_gap() {
+fn hung_file_system_blocks_no_rank_reports_gap() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rank-00000.out");
     // Opening a FIFO for writing hangs until it has a reader, like a mount without its server.
@@ -139,10 +139,10 @@ fn endless(
     })
 }
 
-/// Each write fails after a while, as on a soft NFS mount without its server. Simulated by a
-/// full FIFO that loses its reader.
+/// Each write fails after a while, as on a soft NFS mount without its server. Simulated by a full FIFO that loses its
+/// reader.
 #[test]
-fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place() {
+fn slowly_failing_disk_marks_every_gap_in_place() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rank-00000.out");
     fifo(&path);
@@ -161,7 +161,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
         });
         let before = so_far();
         wait_until("more than any queue holds", || so_far() > before + 12_000_000);
-        // It accepts a part, then fails again.
+        // The FIFO accepts a part, then fails again.
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).expect("it may block");
         let mut some = vec![0; 6_000_000];
         File::from(reader).read_exact(&mut some).expect("read");
@@ -207,7 +207,7 @@ fn a_disk_that_fails_slowly_costs_no_memory_and_every_gap_is_said_in_its_place()
 }
 
 #[test]
-fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
+fn stalled_disk_is_given_up_and_losses_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rank-00000.out");
     fifo(&path);
@@ -230,9 +230,9 @@ fn a_disk_that_takes_nothing_more_is_given_up_and_what_is_left_is_counted() {
     drop(File::options().read(true).write(true).open(&path).expect("opened"));
 }
 
-/// On a busy machine the writer may not have had the time to say that it has nothing to write.
+/// On a busy machine the writer may not have had time to report that it has nothing to write.
 #[test]
-fn a_writer_that_is_late_but_has_nothing_left_is_no_loss() {
+fn late_writer_with_empty_queue_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = Logs::start(config(Some(folder.path())), silent());
     logs.read_out(SOON);
@@ -242,7 +242,7 @@ fn a_writer_that_is_late_but_has_nothing_left_is_no_loss() {
 }
 
 #[test]
-fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
+fn removed_folder_is_recreated_and_losses_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().join("logs");
     let (console, _out, err) = console();
@@ -280,7 +280,7 @@ fn a_folder_that_was_removed_is_made_again_and_what_is_gone_is_counted() {
 }
 
 #[test]
-fn a_file_as_console_that_fails_is_tried_again() {
+fn failed_write_to_console_file_is_retried() {
     use crate::write::WriteFailure;
     let failure = |errno: i32| WriteFailure {
         error: std::io::Error::from_raw_os_error(errno),
@@ -300,9 +300,9 @@ fn a_file_as_console_that_fails_is_tried_again() {
     drop(from);
 }
 
-/// Our own text that fails after the last piece is counted like any other.
+/// A failure of our own text after the last piece is counted like any other.
 #[test]
-fn what_fails_between_two_pieces_is_counted() {
+fn failed_urgent_text_between_pieces_is_counted() {
     let (from, to) = pipe().expect("a pipe");
     let mut from = Some(from);
     let to = File::from(OwnedFd::from(to));
@@ -316,7 +316,7 @@ fn what_fails_between_two_pieces_is_counted() {
 }
 
 #[test]
-fn a_file_system_that_never_answers_does_not_hold_the_end() {
+fn silent_file_system_does_not_delay_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rank-00000.err");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -335,7 +335,7 @@ fn a_file_system_that_never_answers_does_not_hold_the_end() {
 }
 
 #[test]
-fn a_full_disk_is_written_again_once_there_is_room() {
+fn full_disk_is_written_again_after_freeing() {
     let folder = tempfile::tempdir().expect("a folder");
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=256k", "none"])
@@ -372,7 +372,7 @@ fn a_full_disk_is_written_again_once_there_is_room() {
 }
 
 #[test]
-fn our_own_text_goes_before_the_ranks_and_is_bounded() {
+fn own_text_precedes_ranks_and_is_bounded() {
     let (console, _out, err) = console();
     let logs = Logs::start(config(None), console.clone());
     let (finished, writer) = flood(attached(&logs, Owner::Rank(GlobalRank(1)), Stream::Err));
@@ -398,7 +398,7 @@ fn our_own_text_goes_before_the_ranks_and_is_bounded() {
 }
 
 #[test]
-fn a_console_that_was_closed_is_not_waited_for() {
+fn closed_console_is_not_waited_for() {
     let (console, out, err) = console();
     drop((out, err));
     let logs = Logs::start(config(None), console.clone());

@@ -17,7 +17,7 @@ use text::text;
 /// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// How a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug)]
 pub enum ConnectionLost {
     Broken(ChannelError),
@@ -25,7 +25,7 @@ pub enum ConnectionLost {
 }
 
 impl ConnectionLost {
-    /// Without a look at node 0's port.
+    /// The kind of loss, judged without dialing node 0's port.
     pub fn loss(&self) -> Loss {
         match self {
             ConnectionLost::Broken(_) => Loss::Cut,
@@ -41,7 +41,7 @@ impl ConnectionLost {
     }
 }
 
-/// Which of two came first.
+/// The first of two results.
 #[derive(Debug)]
 pub(crate) enum Received<T> {
     Frame(Box<FromNode0>),
@@ -60,7 +60,7 @@ pub struct Connection {
     /// The last memory use that node 0 reported.
     pub memory: Option<Memory>,
     pub pause: Pause,
-    /// Open as long as this agent lives; nothing is said on it.
+    /// Listener that is open as long as this agent lives; no data is exchanged on it.
     alive: Option<TcpListener>,
 }
 
@@ -80,13 +80,13 @@ impl Connection {
         }
     }
 
-    /// Opens a port by which node 0 can tell that this agent lives, and gives its number.
+    /// Opens a port by which node 0 can tell that this agent lives, and gives the port number.
     pub(crate) fn open_port(&mut self) -> Option<u16> {
         self.alive = on_all_addresses(0).ok();
         self.alive.as_ref()?.local_addr().ok().map(|address| address.port())
     }
 
-    /// Goes on over another connection.
+    /// Continues the session over another connection.
     pub fn resume(&mut self, channel: Channel<FromNode0>) {
         keepalive::prepare(channel.stream());
         (self.channel, self.heard) = (channel, Instant::now());
@@ -104,13 +104,12 @@ impl Connection {
         self.channel.stream()
     }
 
-    /// Sends a frame. A failed connection is noticed by its silence, or after everything
-    /// received before was read.
+    /// Sends a frame. A failed connection is noticed by its silence, or once everything received before is read.
     pub async fn send(&mut self, frame: &FromMember) {
         let _ = timeout(self.config.peer_timeout, self.channel.send(frame)).await;
     }
 
-    /// The next frame that is no ping or heartbeat.
+    /// The next frame other than a ping or a heartbeat.
     pub async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
         match self.next_or(std::future::pending::<std::convert::Infallible>()).await? {
             Received::Frame(frame) => Ok(*frame),
@@ -118,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// The same, or the result of `other` if that completes first. `other` must be cancel-safe;
+    /// Like [`next`](Self::next), but gives the result of `other` if that completes first. `other` must be cancel-safe;
     /// this function is not.
     pub(crate) async fn next_or<T>(
         &mut self,
@@ -127,8 +126,7 @@ impl Connection {
         tokio::pin!(other);
         loop {
             tokio::select! {
-                // Frames that arrived while this process did not run are read before silence is
-                // judged.
+                // Frames that arrived while this process was not running are read before silence is judged.
                 biased;
                 // First, because answers of other nodes may come without a pause.
                 late = self.heartbeat.due() => {
@@ -152,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Closes, after the last frames were sent.
+    /// Closes the connection after the last frames were sent.
     pub async fn close(self) {
         let _ = timeout(CLOSE, self.channel.close()).await;
     }

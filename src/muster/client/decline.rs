@@ -16,13 +16,13 @@ use text::lang::Text;
 use text::text;
 use verdict::Refusal;
 
-/// Nodes of one job start within seconds.
+/// Time limit for the whole attempt: the nodes of one job start within seconds.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Result of notifying node 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declined {
-    /// Node 0 knows, and tells the others.
+    /// Node 0 knows, and notifies the others.
     Told,
     /// Node 0 refuses as well, for a reason of its own.
     EndsToo(Text),
@@ -54,14 +54,14 @@ pub async fn decline(host: &Host, config: &Config, hostname: &str, refusal: &Ref
         }
         None
     };
-    // A node 0 that starts later is not notified by this attempt.
+    // If node 0 starts later, this attempt does not reach it.
     match tokio::time::timeout(LIMIT, tell).await {
         Ok(Some(end)) => end,
         _ => outcome,
     }
 }
 
-/// Err: another attempt may succeed.
+/// Tells node 0 over one connection. Err: another attempt may succeed.
 async fn tell(
     config: &Config,
     hostname: &str,

@@ -1,9 +1,9 @@
-//! Identifies what holds the port of node 0: torch's store, another job, or another program.
-//! Decides when this node acts on that.
+//! Identifies the program that holds the port of node 0: torch's store, another job, or another program. Decides when
+//! this node acts on the finding.
 //!
-//! A node leaves the muster only on proof: a store that answers as torch's does, has no job key,
-//! and outlives everything that an attempt leaves behind. With a secret, nothing that the secret
-//! does not prove changes what this node does.
+//! A node leaves the muster only on proof: a store that answers as torch's does, has no job key, and outlives every
+//! possible remainder of an attempt. With a secret, an answer that is not proven by the secret does not change the
+//! behaviour of this node.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,9 +24,9 @@ const OTHER_JOB: Duration = Duration::from_secs(3);
 pub(crate) struct Holder<'a> {
     config: &'a Config,
     seen: &'a Seen<JoinProblem>,
-    /// Since when a store without a job key has answered.
+    /// Time since which a store without a job key has answered.
     unmarked: Option<Instant>,
-    /// Since when another job has answered.
+    /// Time since which another job has answered.
     other_job: Option<Instant>,
     /// The last other program that answered.
     program: Option<(SocketAddr, Text)>,
@@ -52,7 +52,7 @@ impl<'a> Holder<'a> {
         self.other_job = None;
     }
 
-    /// Asks what holds the port. Some: a store, with what to do about it.
+    /// Identifies the holder of the port. Some: a store, with the action to take.
     pub(crate) async fn ask(&mut self, peer: SocketAddr) -> Option<ForeignAction> {
         let seen = self.seen;
         let program = async {
@@ -78,7 +78,7 @@ impl<'a> Holder<'a> {
         self.judge(peer, found)
     }
 
-    /// Records the program by its own name, or else by its behaviour.
+    /// Records the program by its own name, or by its behaviour if it has no name.
     pub(crate) fn note(&self, peer: SocketAddr, behaviour: JoinProblem) {
         let named = self.program.as_ref().filter(|(at, _)| *at == peer);
         self.seen.note(match named {
@@ -87,7 +87,7 @@ impl<'a> Holder<'a> {
         });
     }
 
-    /// What to do about a store; None: there is none.
+    /// The action to take about a store; None if the holder is not a store.
     fn judge(&mut self, peer: SocketAddr, found: StoreAnswer) -> Option<ForeignAction> {
         let config = self.config;
         let owner = match found {

@@ -26,16 +26,16 @@ use linux::pace::with_lines;
 use text::lang::Text;
 use verdict::{Id, Refusal, Verdict};
 
-/// After this silence a node asks whether the peer is a store.
+/// Silence after which a node asks whether the peer is a store.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Interval of attempts on the second port while the first is silent.
+/// Interval of attempts on the second port while the first port is silent.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Result of joining.
 #[derive(Debug)]
 pub enum Joined {
     Offer(Box<Offer>),
-    /// Node 0 has the links measured (`Purpose::Check`).
+    /// Node 0 requests a measurement of the links (`Purpose::Check`).
     Measure(Box<MeasureSession>),
     /// Node 0 runs without a muster, so this node continues by itself.
     Alone(Text),
@@ -143,7 +143,7 @@ impl Search<'_> {
         }
     }
 
-    /// The channel to node 0, or what answered in its place.
+    /// The channel to node 0, or the step that follows from another answer.
     async fn shake_hands(
         &mut self,
         peer: SocketAddr,
@@ -164,8 +164,8 @@ impl Search<'_> {
                 if let Some(held) = self.holder.ask(peer).await {
                     return Err(held.into());
                 }
-                // A node 0 with thousands of handshakes answers late, and one whose port is held
-                // by another process listens on the second port.
+                // A node 0 with thousands of handshakes answers late. A node 0 whose port is held by another process
+                // listens on the second port.
                 loop {
                     let pause = (Instant::now() + PAUSE).min(self.deadline);
                     if let Ok(late) = timeout_at(pause, &mut dial).await {
@@ -272,9 +272,9 @@ impl Search<'_> {
     }
 }
 
-/// By how much a clock that showed `theirs` is ahead of ours, which showed `asked` when the
-/// question was sent; `way` is the round trip. An offset within the round trip counts as none,
-/// since a slow answer must not reverse the order of two failures.
+/// The lead of another clock over ours. The other clock showed `theirs`; ours showed `asked` when the question was
+/// sent; `way` is the round trip. An offset within the round trip counts as zero, since a slow answer must not reverse
+/// the order of two failures.
 fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
     let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
     if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }
@@ -286,7 +286,7 @@ mod tests {
     use crate::protocol::Secret;
 
     #[test]
-    fn the_first_dials_spread_with_the_job_and_with_what_a_node_costs() {
+    fn first_dials_spread_with_nodes_and_handshake_cost() {
         let of = |nnodes, secret| spread(&Config { secret, ..crate::tests::config(1, nnodes, 1) });
         assert_eq!(of(10_000, None), Duration::from_secs(1));
         assert_eq!(of(10_000, Some(Secret::of_test(1))), Duration::from_secs(2));

@@ -10,7 +10,7 @@ use crate::links::endpoint::{MeasureTarget, Measurement, WHOLE};
 use crate::links::schedule::{ALL_STEPS, STEP};
 use crate::protocol::{FromMember, FromNode0, LinkReport, Loss};
 
-/// A place among the nodes that measure.
+/// The session of a node that takes part in the measurements.
 #[derive(Debug)]
 pub struct MeasureSession {
     pub connection: Connection,
@@ -48,8 +48,7 @@ impl MeasureSession {
             };
             match frame {
                 FromNode0::MeasureTo { to, address } => {
-                    // Node 0 listens at the address where we reached it, unless it names another
-                    // one.
+                    // Node 0 listens at the address at which we reached it, unless it names another address.
                     let ip = match node_0 {
                         Some(node_0) if address.ip().is_unspecified() => node_0.ip(),
                         _ => address.ip(),

@@ -1,4 +1,4 @@
-//! What node 0 proposed to a node, and the node's answer.
+//! Node 0's proposal to a node, and the node's answer.
 
 use std::net::SocketAddr;
 
@@ -10,23 +10,23 @@ use crate::session::Session;
 use text::lang::Text;
 use verdict::Refusal;
 
-/// What node 0 proposes.
+/// The proposal of node 0.
 #[derive(Debug)]
 pub struct Offer {
     pub agreement: Agreement,
     pub differences: Vec<Difference>,
-    /// The warnings that node 0 prints.
+    /// Keys of the warnings that node 0 prints.
     pub said: Vec<u64>,
-    /// Our end of the connection.
+    /// Local address of the connection.
     pub local: Option<SocketAddr>,
     pub connection: Connection,
-    /// Milliseconds from our clock to node 0's.
+    /// Milliseconds from our clock to node 0's clock.
     pub offset: i64,
     pub resume: Option<Resumption>,
     pub me: run::Me,
 }
 
-/// How the agreement ended.
+/// The outcome of the agreement.
 #[derive(Debug)]
 pub enum Accepted {
     Session(Session),
@@ -39,7 +39,7 @@ impl Offer {
     /// Accepts the offer, and waits until all other nodes have accepted.
     ///
     /// # Errors
-    /// When another node cannot.
+    /// If another node cannot accept.
     pub async fn accept(self) -> Result<Accepted, Refusal> {
         let Offer { mut connection, me, offset, resume, .. } = self;
         connection.send(&FromMember::Accept).await;

@@ -1,5 +1,4 @@
-//! Obstacles between a node and node 0, and the refusal that names the most telling one when the
-//! wait is over.
+//! Obstacles between a node and node 0, and the refusal that names the most informative obstacle when the wait is over.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,19 +16,19 @@ use verdict::{Id, Refusal, Verdict};
 /// Result of one attempt to reach node 0.
 #[derive(Debug, Clone)]
 pub(crate) enum JoinProblem {
-    /// There is no connection.
+    /// No connection could be made.
     Dial(DialError),
-    /// It accepts connections but does not answer.
+    /// The peer accepts connections but does not answer.
     Silent(SocketAddr),
-    /// It gives another answer, or closes the connection.
+    /// The peer gives an unexpected answer, or closes the connection.
     Unexpected(SocketAddr, Text),
-    /// Its answer identifies another program.
+    /// The peer's answer identifies another program.
     Program(SocketAddr, Text),
     /// torch's store of a running job.
     Store(SocketAddr, StoreOwner),
-    /// Node 0, but the handshake failed.
+    /// The peer is node 0, but the handshake failed.
     Rejected(SocketAddr, Rejection),
-    /// Node 0 was there and left.
+    /// Node 0 answered earlier and left.
     Left(SocketAddr, Text),
     /// Node 0 does not admit this node for now.
     Refused(Refusal),
@@ -40,18 +39,17 @@ pub(crate) enum JoinProblem {
 /// The job to which a store belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreOwner {
-    /// Ours: an attempt of it runs or is being ended.
+    /// Our job: one of its attempts runs or is being ended.
     Ours,
     Other(JobKey),
     /// The store has no job key.
     Unknown,
-    /// The same, and it already has a node with our node rank.
+    /// A store without a job key that already has a node with our node rank.
     Complete,
 }
 
 impl Observation for JoinProblem {
-    /// Whether this problem replaces `best`. A waiting node 0 is no obstacle any more once it is
-    /// gone.
+    /// Whether this problem replaces `best`. A waiting node 0 is no longer an obstacle once it is gone.
     fn replaces(&self, best: &JoinProblem) -> bool {
         self.rank() >= best.rank() || matches!(best, JoinProblem::Gathering(_))
     }
@@ -205,7 +203,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
     Refusal::with(verdict, id, not_reached, hint)
 }
 
-/// The refusal if node 0 is incompatible with this node, which no wait changes.
+/// The refusal if node 0 is incompatible with this node. Waiting would not change that.
 pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
     let (text, hint) = (mismatch(peer, rejection), remedy(rejection));
     match rejection {
@@ -270,7 +268,7 @@ mod tests {
     use crate::tests::config;
 
     #[test]
-    fn the_verdict_keeps_what_said_the_most() {
+    fn refusal_keeps_the_most_informative_problem() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29501));
         let refused = || JoinProblem::Dial(DialError::Refused(peer));
         let name = || JoinProblem::Dial(DialError::Name(Text::same("\"m\"")));

@@ -1,7 +1,7 @@
-//! Takes up the session with node 0 again after its connection was cut.
+//! Resumes the session with node 0 after its connection was cut.
 //!
-//! Both sides say again what counts (a failure, the end of the ranks; a stop, the verdict), so no
-//! frame has to be numbered. Questions that were open get no answer.
+//! Both sides repeat their essential messages (a failure, the end of the ranks; a stop, the verdict), so frames need no
+//! numbers. Questions that were open get no answer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::protocol::handshake;
 use crate::protocol::{Channel, FromMember, FromNode0, Hello, Loss, ResumePoint};
 use crate::reach::{AGAIN, Cut, Port, Sight, port};
 
-/// The interval over which nodes that start at the same time spread their first dial. About the
-/// cost of a handshake times the number of nodes, so that node 0's queue does not overflow.
+/// The interval over which nodes that start at the same time spread their first dial. It is about the cost of a
+/// handshake times the number of nodes, so that node 0's queue does not overflow.
 pub(crate) fn spread(config: &Config) -> Duration {
     let each = if config.secret.is_some() { 200 } else { 100 };
     Duration::from_micros(u64::from(config.nnodes) * each)
@@ -25,10 +25,10 @@ pub(crate) fn spread(config: &Config) -> Duration {
 
 /// Time limit of one dial.
 const DIAL: Duration = Duration::from_secs(1);
-/// Time limit for node 0 to take this node back.
+/// Time limit for node 0 to accept this node again.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Where and how this node takes up its session again.
+/// The address, identity and state with which this node resumes its session.
 #[derive(Debug)]
 pub struct Resumption {
     node_0: SocketAddr,
@@ -47,8 +47,8 @@ impl Resumption {
         Resumption { node_0, hostname: first, hello, was_reached: Arc::default() }
     }
 
-    /// Dials once when the job has started, since a port that was never reached tells nothing later.
-    /// Not before: node 0 would count it among the strangers.
+    /// Dials once when the job has started, since a port that was never reached proves nothing later. Does not dial
+    /// earlier, because node 0 would count the connection as a stranger.
     pub fn reach(&self, config: &Config) {
         let (node_0, reached) = (self.node_0, Arc::clone(&self.was_reached));
         let pause = jitter(spread(config));
@@ -63,7 +63,7 @@ impl Resumption {
         self.node_0
     }
 
-    /// Dials until node 0 takes this node back.
+    /// Dials until node 0 accepts this node again.
     ///
     /// # Errors
     /// When node 0 is lost.

@@ -17,11 +17,11 @@ use crate::questions::desk::{Event, Outgoing};
 use crate::reach::Cut;
 use crate::session::{Ends, SessionCommand, SessionEvent};
 
-/// Interval of reading our memory use.
+/// Interval at which this node reads its memory use.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// What this node has said about its ranks. Said again when the connection was cut, since node 0 may
-/// not have heard it.
+/// This node's reports about its ranks. They are repeated after the connection was cut, since node 0 may not have heard
+/// them.
 #[derive(Debug, Default)]
 struct Said {
     failed: Option<Cause>,
@@ -52,7 +52,7 @@ impl Said {
 /// This node's host name, and for a task the node rank of its node.
 pub(crate) type Me = (String, Option<u32>);
 
-/// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's.
+/// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's clock.
 pub(crate) async fn run(
     mut connection: Connection,
     me: Me,
@@ -85,7 +85,7 @@ pub(crate) async fn run(
             _ => lost.loss(),
         };
         let _ = ends.events.send(SessionEvent::Stop);
-        // Our own failure came before the loss of node 0.
+        // Our own failure precedes the loss of node 0.
         let cause = said.failed.take().unwrap_or_else(|| {
             let host = resumption.as_ref().map(|one| one.hostname.as_str());
             node_lost(&connection, &me, host, loss, pause, offset)
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     connection.close().await;
 }
 
-/// A new connection to node 0. None: the conductor has left meanwhile.
+/// A new connection to node 0. None: the conductor has left in the meantime.
 async fn resumed(
     dial: impl Future<Output = Result<Channel<FromNode0>, Loss>>,
     offset: i64,
@@ -112,19 +112,19 @@ async fn resumed(
     }
 }
 
-/// What this node itself has to do.
+/// The next task of this node itself.
 enum Own {
     /// None: the conductor has left.
     Command(Option<SessionCommand>),
     /// None: only time has passed.
     Question(Option<Event>),
-    /// Nothing else is to do, so a part of an answer may be sent.
+    /// No other task is pending, so a part of an answer may be sent.
     Idle,
     Watch,
 }
 
-/// Runs until the conductor leaves, or after the verdict until node 0 does, which may still ask.
-/// `said` is what this node has reported.
+/// Runs until the conductor leaves, or after the verdict until node 0 leaves, which may still ask questions. `said`
+/// holds this node's reports.
 async fn follow(
     connection: &mut Connection,
     offset: i64,
@@ -137,7 +137,7 @@ async fn follow(
     let mut is_judged = false;
     loop {
         let has_later = !later.is_empty();
-        // Frames of answers may come without a pause; what is ours must not wait for their end.
+        // Frames of answers may come without a pause; our own commands must not wait for their end.
         let received = match commands.try_recv() {
             Ok(command) => Received::Other(Own::Command(Some(command))),
             Err(TryRecvError::Disconnected) => Received::Other(Own::Command(None)),
@@ -195,12 +195,12 @@ async fn follow(
     }
 }
 
-/// All of them go to node 0.
+/// Queues frames, all of which go to node 0.
 fn queue(later: &mut VecDeque<QuestionFrame>, frames: Vec<Outgoing>) {
     later.extend(frames.into_iter().map(|(_, frame)| frame));
 }
 
-/// The verdict, with why nothing was heard from this node, if that is it.
+/// The verdict. If it names this node because of a pause of this process, the pause is added as the reason.
 fn explained(cause: Cause, connection: &Connection) -> Cause {
     let config = &connection.config;
     match connection.pause.just_over(config) {
@@ -209,7 +209,7 @@ fn explained(cause: Cause, connection: &Connection) -> Cause {
     }
 }
 
-/// Node 0 is lost; or this node is, which did not run for so long that the others gave it up.
+/// The cause when node 0 is lost, or when this node is lost because it paused for so long that the others gave it up.
 fn node_lost(
     connection: &Connection,
     me: &Me,

@@ -1,4 +1,4 @@
-//! Asks on the second port for a refusal of node 0.
+//! Requests a refusal of node 0 on the second port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use verdict::{Id, Refusal, Verdict};
 const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// The refusal of node 0, if it is on the second port.
+/// The refusal of node 0, if node 0 listens on the second port.
 pub(crate) async fn refusal(config: &Config, hostname: &str, address: IpAddr) -> Option<Refusal> {
     let peer = SocketAddr::new(address, second_port(config.port));
     let stream = connect(peer, CONNECT).await.ok()?;

@@ -6,12 +6,12 @@ pub(super) mod store;
 use text::lang::Text;
 use verdict::Refusal;
 
-/// What a node does about a peer that is not a node of its muster.
+/// The reaction of a node to a peer that is not a node of its muster.
 #[derive(Debug)]
 pub enum ForeignAction {
-    /// It may go away.
+    /// Keep waiting, since the peer may go away.
     Wait,
     Refuse(Refusal),
-    /// This node continues without a muster.
+    /// Continue without a muster.
     Alone(Text),
 }

@@ -1,8 +1,7 @@
-//! Names the program that holds the port of node 0, by its answer.
+//! Names the program that holds the port of node 0, from its answer.
 //!
-//! Sends an HTTP request, which changes nothing and which neither a store nor ranklaunch takes
-//! for a message of its own. The answer proves nothing about node 0, which may come later; it
-//! only names the obstacle.
+//! Sends an HTTP request, which changes nothing and which neither a store nor ranklaunch mistakes for a message of its
+//! own. The answer proves nothing about node 0, which may come later; it only names the obstacle.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,16 +17,16 @@ use text::text;
 const QUESTION: &[u8] = b"HEAD / HTTP/1.0\r\nUser-Agent: ranklaunch\r\n\r\n";
 const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(1);
-/// Bytes of an answer that are read: a status line and the first headers.
+/// Bytes of an answer to read: a status line and the first headers.
 const READ: usize = 1024;
-/// Letters of a server's own name that are printed.
+/// Characters of a server's own name that are printed.
 const SHOWN: usize = 60;
 
 /// The program that holds the port; None if it does not identify itself.
 pub(crate) async fn name(peer: SocketAddr) -> Option<Text> {
     let mut stream = connect(peer, CONNECT).await.ok()?;
     let mut answer = Vec::with_capacity(READ);
-    // Read until the end of the answer or of the buffer.
+    // The answer is read to its end or until the buffer is full.
     let asked = async {
         stream.write_all(QUESTION).await?;
         while answer.len() < READ && stream.read_buf(&mut answer).await? > 0 {}
@@ -37,7 +36,7 @@ pub(crate) async fn name(peer: SocketAddr) -> Option<Text> {
     program(&answer)
 }
 
-/// Whether the connection is such a question from a node. A node asks it if node 0 answers late.
+/// Whether the connection is such a request from a node. A node sends it if node 0 answers late.
 pub(crate) async fn is_question(first: &[u8], stream: &mut impl Stream) -> bool {
     let Some(expected) = QUESTION.strip_prefix(first) else { return false };
     let mut rest = vec![0; expected.len()];
@@ -45,7 +44,7 @@ pub(crate) async fn is_question(first: &[u8], stream: &mut impl Stream) -> bool 
     matches!(read, Ok(Ok(_))) && rest == expected
 }
 
-/// The program, by the first bytes of its answer.
+/// The program, identified by the first bytes of its answer.
 fn program(answer: &[u8]) -> Option<Text> {
     if answer.starts_with(b"HTTP/") {
         let server = server(answer);
@@ -54,7 +53,7 @@ fn program(answer: &[u8]) -> Option<Text> {
     if answer.starts_with(b"SSH-") {
         return Some(text!("an SSH server", "SSH 服务器"));
     }
-    // A TLS alert: our request was no handshake.
+    // The peer answers with a TLS alert, because our request was not a handshake.
     if answer.starts_with(&[0x15, 0x03]) {
         return Some(text!("a TLS server", "TLS 服务器"));
     }
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_known_by_what_they_say_first() {
+    fn program_is_identified_by_its_first_bytes() {
         let rows: [(&[u8], Option<&str>); 7] = [
             (
                 b"HTTP/1.0 501 No\r\nserver: Simple/0.6 \x1b[31m\xffx\r\n\r\n",

@@ -1,10 +1,9 @@
-//! Recognises torch's TCPStore on the master port, and the job to which it belongs.
+//! Recognises torch's TCPStore on the master port, and the job to which the store belongs.
 //!
-//! Owns the few messages of torch's protocol that ranklaunch uses, in both [`Dialect`]s
-//! (TCPStore.cpp, TCPStoreBackend.cpp). Node 0 of a running job writes the job key into its own
-//! store ([`mark`]). A node that finds a store in place of node 0 reads that key ([`ask`]).
-//! Never touches a key of torch's own, and never sends the dialect of torch 2.1 to an older
-//! store.
+//! Owns the few messages of torch's protocol that ranklaunch uses, in both [`Dialect`]s (TCPStore.cpp,
+//! TCPStoreBackend.cpp). Node 0 of a running job writes the job key into its own store ([`mark`]). A node that finds a
+//! store in place of node 0 reads that key ([`ask`]). Never touches one of torch's own keys, and never sends the
+//! dialect of torch 2.1 to an older store.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,23 +20,21 @@ use text::version::Version;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// A client of a store begins with query VALIDATE (0) and this number in the host's
-/// byte order (validationMagicNumber), since torch 2.1.
+/// The first bytes of a store's client since torch 2.1: query VALIDATE (0) and this number in the host's byte order
+/// (validationMagicNumber).
 pub(crate) const GREETING: [u8; 5] = [0x00, 0xCE, 0xF7, 0x85, 0x3C];
 
-/// The first message, which tells the dialects apart. A store since torch 2.1 answers with the
-/// number of its keys (GETNUMKEYS, 7) three times and then closes the connection at the invalid
-/// query.
+/// The first message, whose answer tells the dialects apart. A store since torch 2.1 answers with the number of its
+/// keys (GETNUMKEYS, 7) three times and then closes the connection at the invalid query.
 ///
-/// A store of torch 2.0 takes these bytes for a SET: nine of them are the query number and the
-/// length of the key. It allocates and clears the key before it reads it. A COMPARE_SET here
-/// would mean 15 TB, which kills the process if the kernel grants it (vm.overcommit_memory=1, as
-/// the kubelet sets it). The length in these bytes has the top bit set, so no allocation
-/// succeeds: the store closes the connection, unharmed.
+/// A store of torch 2.0 takes these bytes for a SET: nine of them are the query number and the length of the key. It
+/// allocates and clears the key before it reads the key. A COMPARE_SET here would mean 15 TB, which kills the process
+/// if the kernel grants it (vm.overcommit_memory=1, as the kubelet sets it). The length in these bytes has the top bit
+/// set, so no allocation succeeds: the store closes the connection, unharmed.
 const WHICH: [u8; 2 * FIRST] = [0x00, 0xCE, 0xF7, 0x85, 0x3C, 7, 7, 7, 0xFF, 0xFF];
 
-/// The protocol version of a store. In the newer one VALIDATE took the number of SET, and every
-/// query moved up by one.
+/// The protocol version of a store. In the newer version VALIDATE took the number of SET, and every query moved up by
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     /// Up to torch 2.0.
@@ -47,7 +44,7 @@ enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of the store at `peer`. None: nothing answers as a store.
+    /// The dialect of the store at `peer`. None: the peer does not answer as a store.
     async fn at(peer: SocketAddr) -> io::Result<Option<Dialect>> {
         let mut stream = connect(peer, CONNECT).await?;
         let answered = async {
@@ -67,7 +64,7 @@ impl Dialect {
         }
     }
 
-    /// The number of a query in this dialect, from that of torch 2.0.
+    /// The number of a query in this dialect, given its number in torch 2.0.
     fn query(self, number: u8) -> u8 {
         match self {
             Dialect::Bare => number,
@@ -76,14 +73,13 @@ impl Dialect {
     }
 }
 
-/// Whether a node with torch `client` can meet node 0 with torch `server` in its store.
-/// `launchers_meet`: torchrun on both nodes, not only their ranks.
+/// Whether a node with torch `client` can meet node 0 with torch `server` in its store. `launchers_meet`: torchrun on
+/// both nodes meets there, not only their ranks.
 ///
-/// The dialects of [`Dialect`] do not mix. Since torch 2.5 a client sends a ping first, and a store
-/// that does not know this query closes the connection (TCPStore.cpp, `TCPStore::ping`). Since torch
-/// 2.4 torchrun on node 0 assigns all ranks, before that each by itself, under other keys (pytorch pull
-/// request 124982). Tried in both directions with 2.0, 2.3, 2.4, 2.5, 2.6 and 2.15
-/// (tests/platforms/engines).
+/// The dialects of [`Dialect`] do not mix. Since torch 2.5 a client sends a ping first, and a store that does not know
+/// this query closes the connection (TCPStore.cpp, `TCPStore::ping`). Since torch 2.4 torchrun on node 0 assigns all
+/// ranks; before that, each torchrun assigns its own, under other keys (pytorch pull request 124982). Tried in both
+/// directions with 2.0, 2.3, 2.4, 2.5, 2.6 and 2.15 (tests/platforms/engines).
 pub(crate) fn understand(server: Version, client: Version, launchers_meet: bool) -> bool {
     const VALIDATE: Version = Version::new(2, 1, 0);
     const ASSIGN: Version = Version::new(2, 4, 0);
@@ -100,40 +96,40 @@ const NOT_READY: u8 = 1;
 
 /// The key under which the job key is stored. Torch's own keys begin with `/`.
 const PLACE: &[u8] = b"ranklaunch/job";
-/// Longest value that is read.
+/// Maximum bytes of a value that is read.
 const LONGEST: u64 = 4096;
 /// Time limit for an answer of a store, whose one thread serves all ranks.
 const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(2);
-/// Interval of looking for a store that does not listen yet.
+/// Interval between attempts to reach a store that does not listen yet.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How often a listener that is no store is tried; it may be the script's own server.
+/// Number of attempts on a listener that is not a store; it may be the script's own server.
 const TRIES: u32 = 3;
 
-/// What answers on a port.
+/// The kind of program that answers on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreAnswer {
     /// A store with the job key of a ranklaunch.
     Marked(JobKey),
-    /// A store without such a key.
+    /// A store without a job key.
     Unmarked {
         /// The torchrun there already has a node with our node rank.
         taken: bool,
     },
-    /// Keeps the connection open but does not answer.
+    /// A peer that keeps the connection open but does not answer.
     Silent,
     No,
 }
 
-/// What connects to a store.
+/// The kind of client that connects to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// A ranklaunch that asks whether this is one.
+    /// A ranklaunch that asks whether the listener is a store.
     Asking,
     Torch,
 }
 
-/// Bytes that tell a client of a store from ranklaunch.
+/// Number of bytes that tell a client of a store from ranklaunch.
 pub(crate) const FIRST: usize = GREETING.len();
 
 /// The client of a store that sends `first`; None: not a client of a store.
@@ -141,12 +137,12 @@ pub(crate) async fn client(first: [u8; FIRST], stream: &mut impl Stream) -> Opti
     /// Clients of torch 2.1 to 2.3 send no ping and wait for an answer.
     const HOLD: Duration = Duration::from_millis(500);
     let said = timeout(HOLD, first_query(first, stream)).await.ok().flatten();
-    // The greeting proves a client of torch, whatever follows.
+    // The greeting proves a client of torch, whatever bytes follow.
     said.or((first == GREETING).then_some(Client::Torch))
 }
 
 async fn first_query(mut first: [u8; FIRST], stream: &mut impl Stream) -> Option<Client> {
-    /// The bytes that nodes before version 3 sent after the greeting, to get them back.
+    /// The bytes that nodes before version 3 sent after the greeting, to have them echoed.
     const PING: [u8; FIRST] = [13, b'r', b'k', b'l', b'?'];
     let mut dialect = Dialect::Bare;
     if first == GREETING {
@@ -156,12 +152,12 @@ async fn first_query(mut first: [u8; FIRST], stream: &mut impl Stream) -> Option
             return Some(Client::Asking);
         }
     }
-    // The length of the key has eight bytes, of which those that follow the first are zero.
+    // The length of the key has eight bytes. All bytes after the first are zero for a short key.
     let [number, length, 0, 0, 0] = first else { return None };
     let mut rest = vec![0; 4 + usize::from(length)];
     stream.read_exact(&mut rest).await.ok()?;
     let key = rest.strip_prefix(&[0; 4])?;
-    // A client counts itself (`waitForWorkers`), or reads the state of a c10d rendezvous.
+    // A client increments the count of workers (`waitForWorkers`), or reads the state of a c10d rendezvous.
     let counts = number == dialect.query(ADD) && key == b"init/";
     let meets = number == dialect.query(COMPARE_SET) && key.starts_with(b"/torch.rendezvous.");
     match key {
@@ -174,22 +170,21 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
     [&bytes.len().to_ne_bytes(), bytes].concat()
 }
 
-/// COMPARE_SET: writes `new` if the value is `old`, or if there is none and `old` is empty. The
-/// answer is the value afterwards, or `old` if there is none. So with a unique `old` it only
-/// reads, and only a store returns it.
+/// COMPARE_SET: writes `new` if the value is `old`, or if there is no value and `old` is empty. The answer is the value
+/// afterwards, or `old` if there is no value. So with a unique `old` it only reads, and only a store returns that
+/// `old`.
 fn compare_set(dialect: Dialect, old: &[u8], new: &[u8]) -> Vec<u8> {
     let number = [dialect.query(COMPARE_SET)];
     [dialect.greeting(), &number, &counted(PLACE), &counted(old), &counted(new)].concat()
 }
 
-/// The keys under which the agent of a plain torchrun registers a node (`_assign_worker_ranks`),
-/// with torchrun's default run id: the current one, and that of torch before 2.4
-/// (`_share_and_gather`).
+/// The keys under which the agent of a plain torchrun registers a node (`_assign_worker_ranks`), with torchrun's
+/// default run id: the current key, and the key of torch before 2.4 (`_share_and_gather`).
 fn places_of_node(node: u32) -> [Vec<u8>; 2] {
     ["/", ""].map(|sign| format!("/none/torchelastic/role_info{sign}{node}").into_bytes())
 }
 
-/// Asks what answers at `peer`, without changing anything there.
+/// Identifies the program that answers at `peer`, without changing anything there.
 pub(crate) async fn ask(peer: SocketAddr, node: u32) -> StoreAnswer {
     let dialect = match Dialect::at(peer).await {
         Ok(Some(dialect)) => dialect,
@@ -203,7 +198,7 @@ pub(crate) async fn ask(peer: SocketAddr, node: u32) -> StoreAnswer {
     }
 }
 
-/// None if the answer is not that of a store.
+/// None if the answer does not come from a store.
 async fn asked(stream: &mut TcpStream, dialect: Dialect, node: u32) -> Option<StoreAnswer> {
     let mut nonce = [0u8; 16];
     linux::random::fill(&mut nonce).ok()?;
@@ -250,7 +245,7 @@ pub async fn mark(mark: &StoreMark) {
         match write(peer, &mark.key).await {
             Ok(Some(mut stream)) => {
                 strange = 0;
-                // Waits for the end of the connection, which ends with the store.
+                // The read waits for the end of the connection, which ends with the store.
                 let _ = stream.read(&mut [0; 1]).await;
             }
             Ok(None) => strange += 1,
@@ -260,7 +255,7 @@ pub async fn mark(mark: &StoreMark) {
     }
 }
 
-/// Writes the key and gives the connection; None if the listener is no store.
+/// Writes the key and gives the connection; None if the listener is not a store.
 ///
 /// # Errors
 /// If nothing listens.

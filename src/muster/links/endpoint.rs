@@ -1,11 +1,11 @@
 //! Measures one direction of one pair of nodes: round trips, then throughput.
 //!
-//! The sender dials the receiver's listener with the handshake of the muster and proves its
-//! membership by the token of this muster. It then sends unencrypted messages of 16 bytes, which
-//! come back, and zeros until the receiver reports what arrived. The zeros are no secret.
+//! The sender dials the receiver's listener with the handshake of the muster and proves its membership by the token of
+//! this muster. It then sends unencrypted messages of 16 bytes, which the receiver sends back, and then zeros until the
+//! receiver reports how much arrived. The zeros are not secret.
 //!
-//! A connection without the token gets nothing after the handshake, and a member never gets back
-//! more than it sent.
+//! A connection without the token gets nothing after the handshake, and a member never gets back more bytes than it
+//! sent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,14 +27,14 @@ use crate::net::connect;
 use crate::protocol::handshake;
 use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
 
-/// A lost first packet is sent again after 1 s, a second one after 2 s more.
+/// Time limit for connecting: a lost first packet is sent again after 1 s, a second one after 2 s more.
 const CONNECT: Duration = Duration::from_secs(4);
-/// Round trips; the first few wake CPUs and fill caches, and do not count.
+/// Number of round trips. The first few wake CPUs and fill caches, and do not count.
 const PINGS: usize = 48;
 const WARM_UP: usize = 8;
-/// Time limit for the round trips; slow links make fewer.
+/// Time limit for the round trips; slow links complete fewer.
 const PINGING: Duration = Duration::from_millis(1500);
-/// The most bytes that are sent, and for how long.
+/// Maximum number of bytes that are sent, and maximum time of sending.
 const BYTES: u64 = 256 << 20;
 const SENDING: Duration = Duration::from_millis(250);
 /// Time limit for one direction in total.
@@ -42,10 +42,10 @@ pub(crate) const WHOLE: Duration = Duration::from_secs(8);
 
 const MESSAGE: usize = 16;
 const BLOCK: usize = 256 << 10;
-/// Members that are served at a time. Node 0 lets one measure at a time, but a connection that
+/// Maximum number of members that are served at a time. Node 0 lets one member measure at a time, but a connection that
 /// was given up may not have ended yet.
 const AT_ONCE: usize = 4;
-/// First byte of a message: send it back, or zeros follow.
+/// First byte of a message: ECHO requests the message back, FLOOD announces zeros.
 const ECHO: u8 = b'p';
 const FLOOD: u8 = b'f';
 
@@ -69,7 +69,7 @@ impl MeasureTarget {
     /// Listens on any free port of this address. Admits no node before [`MeasureTarget::serve`].
     ///
     /// # Errors
-    /// When the address is not this node's, or no port is free.
+    /// If the address is not this node's, or no port is free.
     pub async fn open(address: IpAddr) -> io::Result<MeasureTarget> {
         let listener = TcpListener::bind(SocketAddr::new(address, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -93,7 +93,7 @@ async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String
     let mut id = 0;
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // No descriptor left, or a connection that was reset in the queue.
+            // No descriptor is left, or a connection was reset in the queue.
             limiter.evict_oldest();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -123,7 +123,7 @@ async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String
     }
 }
 
-/// The bare connection of a member of this gathering.
+/// The raw connection of a member of this muster.
 async fn admit(stream: TcpStream, secret: Option<&Secret>, token: &str) -> io::Result<TcpStream> {
     let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
     let admitted = handshake::admit(stream, secret).await;
@@ -159,17 +159,16 @@ async fn serve_one(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What arrived at the receiver.
+/// Amount of data that arrived at the receiver.
 struct Arrived {
     bytes: u64,
     micros: u32,
-    /// Microseconds of these in which it waited for a CPU.
+    /// Microseconds of `micros` for which the receiver waited for a CPU.
     waited: u32,
 }
 
-/// Microseconds for which this thread was ready without a CPU, since its start (sched-stats.rst,
-/// second field); 0 if the kernel does not count it. Reads the real /proc, since it is about
-/// this process.
+/// Microseconds since the start of this thread for which it was ready without a CPU (sched-stats.rst, second field); 0
+/// if the kernel does not count them. Reads the real /proc, since the value concerns this process.
 fn waited_for_a_cpu() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok());
@@ -180,7 +179,7 @@ fn saturated(micros: u128) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
 }
 
-/// Reads until there are enough bytes or the time is over.
+/// Reads until enough bytes have arrived or the time is over.
 async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
     let mut block = vec![0u8; BLOCK];
     let mut read = stream.read(&mut block).await?;
@@ -201,7 +200,7 @@ async fn swallow(stream: &mut TcpStream) -> io::Result<Arrived> {
     Ok(Arrived { bytes, micros, waited })
 }
 
-/// What a sender needs for a measurement.
+/// The input of a sender for one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub hello: Hello,
@@ -217,7 +216,7 @@ impl Measurement {
         Hello { key, purpose: Purpose::Measure, ..config.hello(hostname) }
     }
 
-    /// Measures; never longer than [`WHOLE`].
+    /// Measures one link; never takes longer than [`WHOLE`].
     pub(crate) async fn run(self) -> Link {
         let measured = match timeout(WHOLE, self.measure()).await {
             Ok(Ok(speed)) => Measured::Speed(speed),
@@ -262,7 +261,7 @@ async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
         stream.read_exact(&mut message).await?;
         trips.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
-    // If a slow link made only a few, all count.
+    // If a slow link completed only a few round trips, all of them count.
     let mut counted = trips.split_off(if trips.len() > 2 * WARM_UP { WARM_UP } else { 0 });
     counted.sort_unstable();
     let at = |part: usize| counted.get((counted.len() - 1) * part / 100).copied().unwrap_or(0);
@@ -279,7 +278,7 @@ async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
     let (mut reader, mut writer) = stream.split();
     let mut answer = [0u8; MESSAGE];
     let zeros = vec![0u8; BLOCK];
-    // Slightly more than the receiver counts, since its clock starts after the first bytes.
+    // The sender sends slightly more than the receiver counts, since the receiver's clock starts after the first bytes.
     let blocks = BYTES / BLOCK as u64 + 64;
     let send = async {
         for _ in 0..blocks {

@@ -1,21 +1,21 @@
 //! Decides which links are outliers.
 //!
-//! Takes the measurements of all nodes; gives [`Outlier`]s, each with the place that explains
-//! it: one direction, a pair, a node, or all. Pure.
+//! Takes the measurements of all nodes. Gives [`Outlier`]s, each with the place that explains it: one direction, a
+//! pair, a node, or all. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AffectedLinks, Link, Outlier, Speed, Trouble, in_megabits};
 
-/// Microseconds; a longer round trip is not that of two nodes in one data centre.
+/// Microseconds; a longer round trip does not occur between two nodes in one data centre.
 const FAR: u64 = 5_000;
-/// A link is slow if its round trip is so many times that of the others…
+/// A link is slow if its round trip is this many times that of the others…
 const TIMES_SLOWER: u64 = 4;
-/// …and longer by at least so many microseconds, since switches and busy CPUs differ.
+/// …and longer by at least this many microseconds, since switches and busy CPUs differ.
 const AND_SLOWER_BY: u64 = 1_000;
-/// A link is narrow below this part of the rate of the others.
+/// A link is narrow below this fraction of the rate of the others.
 const PART_OF_OTHERS: f64 = 0.2;
-/// A link is narrow below this part of its interface's nominal rate.
+/// A link is narrow below this fraction of its interface's nominal rate.
 const PART_OF_NOMINAL: f64 = 0.05;
 /// Mb/s; one TCP stream cannot fill a faster interface, so no more is expected.
 const MOST_EXPECTED: u32 = 20_000;
@@ -51,8 +51,7 @@ fn badness(one: &Link, other: &Link) -> std::cmp::Ordering {
     }
 }
 
-/// The values of good links, at the better quartile, since one bad node of three affects four of
-/// six links.
+/// The values of good links, taken at the better quartile, since one bad node of three affects four of six links.
 struct Good {
     floor: Option<u64>,
     gigabits: Option<f64>,
@@ -88,7 +87,7 @@ impl Good {
         rate < expected || self.gigabits.is_some_and(|good| is_narrower(rate, good))
     }
 
-    /// The value of a good link, if it is much better than this one.
+    /// The value of a good link, if it is much better than `worst`.
     fn better_than(&self, trouble: Trouble, worst: &Link) -> Option<u64> {
         let speed = worst.speed()?;
         match trouble {
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_place_that_explains_it_is_named() {
+    fn outlier_names_the_smallest_explaining_place() {
         let good = Some((80, 9));
         let touches = |node: u32, from: u32, to: u32| from == node || to == node;
         let pair = |from: u32, to: u32| from.min(to) == 1 && from.max(to) == 2;
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_the_interface_counts_where_all_are_alike() {
+    fn nominal_rate_counts_if_all_links_agree() {
         let links = links(2, |_, _| Some((80, 1)));
         assert_eq!(found(&links, Some(10_000)), []);
         assert_eq!(found(&links, Some(100_000)), [], "one stream fills no such interface");
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_node_is_no_narrow_link() {
+    fn busy_node_is_not_a_narrow_link() {
         let hindered = |waited: u64| {
             let mut links = links(3, |_, _| Some((80, 9)));
             let speed = Speed { bytes: 12_500_000, micros: 1_000_000, waited, ..Speed::default() };

@@ -1,6 +1,6 @@
 //! The links between nodes: the order of measurements, the measurement, and the outliers.
 //!
-//! Nodes exchange these types, and the checks and the report show them.
+//! The nodes exchange these types; the checks and the report show them.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,8 @@ pub(super) mod schedule;
 
 /// Up to this many nodes every pair is measured: 240 directions in 30 steps.
 pub(super) const ALL_PAIRS: u32 = 16;
-/// An end that had a CPU for less than one part in this many counts as having had it for that
-/// part; beyond that the measurement tells nothing about the link.
+/// An end that had a CPU for less than 1/`MOST_HINDERED` of the time counts as having had a CPU for that part. Beyond
+/// that limit the measurement tells nothing about the link.
 const MOST_HINDERED: u64 = 50;
 
 /// One direction of one pair, as the sender saw it.
@@ -28,20 +28,20 @@ pub struct Link {
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
     Speed(Speed),
-    /// No connection, or one that broke, with the error.
+    /// No connection was made, or the connection broke; with the error.
     Failed(String),
 }
 
-/// Round trips in microseconds, and what arrived in how many microseconds.
+/// Round trips in microseconds, and the number of bytes that arrived in `micros` microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speed {
-    /// The fastest round trip, which is that of the link even on a busy node.
+    /// The fastest round trip, which shows the link's own delay even on a busy node.
     pub floor: u64,
     pub median: u64,
     pub p99: u64,
     pub bytes: u64,
     pub micros: u64,
-    /// Of these, how long the busier end waited for a CPU.
+    /// Microseconds of `micros` for which the busier end waited for a CPU.
     #[serde(default)]
     pub waited: u64,
 }
@@ -57,8 +57,8 @@ impl Speed {
         in_megabits(self.gigabits())
     }
 
-    /// Gb/s of the time in which both ends had a CPU, since a busy node is no fault of the link.
-    /// An end that sleeps because nothing arrives does not count as waiting.
+    /// Gb/s of the time in which both ends had a CPU, since a busy node is no fault of the link. An end that sleeps
+    /// because no data arrives does not count as waiting.
     pub(crate) fn unhindered(&self) -> f64 {
         let least = self.micros / MOST_HINDERED;
         let micros = self.micros.saturating_sub(self.waited).max(least);
@@ -81,7 +81,7 @@ impl Link {
         }
     }
 
-    /// Takes a second measurement of the same direction into account.
+    /// Adds a second measurement of the same direction.
     pub fn add(&mut self, second: Link) {
         self.measured = match (&self.measured, second.measured) {
             (Measured::Speed(first), Measured::Speed(second)) => {
@@ -99,7 +99,7 @@ impl Link {
     }
 }
 
-/// What is wrong with a link.
+/// The fault of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
@@ -108,7 +108,7 @@ pub enum Trouble {
     Narrow,
 }
 
-/// Where it is.
+/// The place of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AffectedLinks {
@@ -116,14 +116,14 @@ pub enum AffectedLinks {
     All,
     /// All links to and from this node, or all in one direction.
     Node(u32),
-    /// Both directions.
+    /// Both directions between two nodes.
     Pair(u32, u32),
     /// From the first to the second only.
     OneWay(u32, u32),
 }
 
 impl AffectedLinks {
-    /// Whether it holds this direction.
+    /// Whether this place contains the direction.
     pub(super) fn has(self, from: u32, to: u32) -> bool {
         match self {
             AffectedLinks::All => true,
@@ -141,7 +141,7 @@ impl AffectedLinks {
 pub struct Outlier {
     pub trouble: Trouble,
     pub place: AffectedLinks,
-    /// The worst link of that place.
+    /// The worst link of the place.
     pub worst: Link,
     /// The value of a good link: microseconds for [`Trouble::Slow`], Mb/s for
     /// [`Trouble::Narrow`]; None if no link is better.
@@ -166,7 +166,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_second_look_takes_the_better_of_both() {
+    fn second_measurement_keeps_the_better_values() {
         let mut first = link(0, 1, 9_000, 9);
         first.add(link(0, 1, 90, 1));
         let speed = first.speed().expect("a speed");

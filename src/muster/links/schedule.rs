@@ -1,16 +1,16 @@
-//! The schedule of measurements: which node measures to which in each step.
+//! The schedule of measurements: the pairs of nodes that measure in each step.
 
 use std::time::Duration;
 
 use super::ALL_PAIRS;
 
-/// Time limit for one step: that of a measurement, and an allowance for a busy node 0.
+/// Time limit for one step: the limit of a measurement, and an allowance for a busy node 0.
 pub(crate) const STEP: Duration = Duration::from_secs(12);
-/// Time limit for all steps; the rest stays unmeasured.
+/// Time limit for all steps; the remaining directions stay unmeasured.
 pub(crate) const ALL_STEPS: Duration = Duration::from_secs(90);
 
-/// Steps in which every node has at most one task; each pair is measured in both directions. All
-/// pairs up to `ALL_PAIRS` nodes, only neighbours beyond.
+/// Steps in which every node has at most one task; each pair is measured in both directions. Up to `ALL_PAIRS` nodes
+/// all pairs are measured, with more nodes only neighbours.
 pub(crate) fn schedule(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
     let rounds = if nnodes <= ALL_PAIRS { every_pair(nnodes) } else { neighbours(nnodes) };
     rounds
@@ -23,7 +23,7 @@ pub(crate) fn schedule(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
         .collect()
 }
 
-/// The circle method: one node stays, the others move on by one place a round.
+/// The circle method: one node stays, the others move on by one place per round.
 fn every_pair(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
     let seats = nnodes + nnodes % 2;
     (0..seats.saturating_sub(1))
@@ -39,7 +39,7 @@ fn every_pair(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
         .collect()
 }
 
-/// Each with the next one; the last with the first.
+/// Each node with the next node, and the last with the first.
 fn neighbours(nnodes: u32) -> Vec<Vec<(u32, u32)>> {
     let pairs = |start: u32| -> Vec<(u32, u32)> {
         (start..nnodes - 1).step_by(2).map(|node| (node, node + 1)).collect()
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_meets_once_each_way_and_nobody_has_two_tasks() {
+    fn every_pair_meets_once_in_each_direction() {
         for nnodes in [2, 3, 4, 5, 8, 15, 16, 17, 18, 33, 1000] {
             let steps = schedule(nnodes);
             let mut seen = BTreeSet::new();

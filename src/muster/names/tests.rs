@@ -1,4 +1,4 @@
-//! Resolution with files below a folder and a small DNS server on loopback.
+//! Tests of the resolution with files below a folder and a small DNS server on loopback.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -28,8 +28,8 @@ fn end(after: Duration) -> Instant {
     Instant::now() + after
 }
 
-/// Answers A questions by `zone`, which takes the n-th question for a name: an address,
-/// NXDOMAIN, or silence. Gives its port and the names asked.
+/// Answer to an A question, as `zone` gives it for the n-th question for a name: an address, NXDOMAIN, or silence. The
+/// server gives its port and the names that were asked for.
 enum Reply {
     Address(Ipv4Addr),
     NoSuchName,
@@ -149,7 +149,7 @@ fn the_search_list_is_walked_in_order() {
 }
 
 #[test]
-fn a_name_that_appears_later_is_found_later() {
+fn name_is_found_once_it_appears() {
     let (port, _) = server(|_, before| match before {
         0 => Reply::NoSuchName,
         _ => Reply::Address(Ipv4Addr::new(10, 0, 0, 3)),
@@ -188,7 +188,7 @@ fn a_silent_name_does_not_hide_the_next() {
 }
 
 #[test]
-fn odd_names_and_servers_are_errors_with_their_reason() {
+fn odd_names_and_servers_give_explained_errors() {
     let (_folder, host) = host(&[("resolv.conf", "nameserver 127.0.0.1\n")]);
     let long = "x".repeat(300);
     let known: LastResort = Arc::new(|name: &str, _: Duration| {

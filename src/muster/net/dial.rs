@@ -1,8 +1,6 @@
-//! Dials a peer until it answers: resolve, connect to each address, pause, repeat, up to a
-//! deadline.
+//! Dials a peer until the peer answers: resolve, connect to each address, pause, repeat, up to a deadline.
 //!
-//! Owns the pauses and the attempts; the caller judges a connection and decides when the wait is
-//! over.
+//! Owns the pauses and the attempts. The caller judges a connection and decides when the wait is over.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,12 +24,12 @@ const RESOLVE: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DialError {
     /// The name has no address; questions and answers.
     Name(Text),
-    /// No answer, or an error of the network.
+    /// The peer does not answer, or the network reports an error.
     Unreachable(SocketAddr, Text),
     /// The host is up, but nothing listens.
     Refused(SocketAddr),
@@ -43,7 +41,7 @@ impl DialError {
     fn of(peer: SocketAddr, error: &io::Error) -> DialError {
         match (error.kind(), error.raw_os_error()) {
             (io::ErrorKind::ConnectionRefused, _) => DialError::Refused(peer),
-            // Our own timeout, not the kernel's.
+            // This is our own timeout, not the kernel's.
             (io::ErrorKind::TimedOut, None) => DialError::Unreachable(
                 peer,
                 text!("no answer to the connection attempt", "连接请求没有应答"),
@@ -104,7 +102,7 @@ impl DialError {
     }
 }
 
-/// An observation during a wait; decides which of two explains a timeout better.
+/// An observation during a wait, with the rule that decides which of two explains a timeout better.
 pub trait Observation: Clone {
     fn replaces(&self, best: &Self) -> bool;
 }
@@ -115,7 +113,7 @@ impl Observation for DialError {
     }
 }
 
-/// The observations of a wait. Shared with the code that prints the progress.
+/// The observations of a wait, shared with the code that prints the progress.
 #[derive(Debug)]
 pub struct Seen<O>(Mutex<Option<(O, O)>>);
 
@@ -133,7 +131,7 @@ impl<O: Observation> Seen<O> {
         *seen = Some((observation, best));
     }
 
-    /// The latest observation, and the most telling one.
+    /// The latest observation, and the most informative one.
     pub fn get(&self) -> Option<(O, O)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -143,8 +141,8 @@ impl<O: Observation> Seen<O> {
 pub async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let dialed = timeout(limit, TcpStream::connect(peer)).await;
     let stream = dialed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Without a listener a connection from a port to itself can succeed (simultaneous open), if
-    // the kernel picks the peer's port for our end.
+    // Without a listener, a connection from a port to itself can succeed (simultaneous open) if the kernel picks the
+    // peer's port for our end.
     if stream.local_addr()? == peer {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -155,12 +153,12 @@ pub async fn connect(peer: SocketAddr, limit: Duration) -> io::Result<TcpStream>
 /// A random duration up to `most`.
 pub(crate) fn jitter(most: Duration) -> Duration {
     let mut random = [0u8; 4];
-    // Without randomness all wait equally long, which is only slower.
+    // Without randomness all nodes wait equally long, which is only slower.
     let _ = linux::random::fill(&mut random);
     most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
 }
 
-/// The peer, and the deadline.
+/// The peer to dial, and the deadline.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub host: &'a Host,
@@ -211,7 +209,7 @@ impl Dialer<'_> {
         self.target.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// The next connection, or why there is none. None: the deadline has passed.
+    /// The next connection, or the reason why it failed. None: the deadline has passed.
     pub async fn next(&mut self) -> Option<Result<(TcpStream, SocketAddr), DialError>> {
         let dialed = self.attempt().await?;
         if dialed.is_err() {
@@ -264,9 +262,9 @@ impl Dialer<'_> {
 mod tests {
     use super::*;
 
-    /// Many nodes spread their dials: no part of the time gets much more than its share.
+    /// Many nodes spread their dials: no part of the interval gets much more than its share.
     #[test]
-    fn a_herd_spreads_over_its_time_and_no_longer() {
+    fn dials_of_many_nodes_spread_evenly() {
         const NODES: usize = 10_000;
         const PARTS: usize = 20;
         let most = Duration::from_secs(1);
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_most_is_kept_and_of_equals_the_latest() {
+    fn most_informative_then_latest_observation_is_kept() {
         let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
         let name = || DialError::Name(text!("x", "x"));
         let slow = |words: &'static str| DialError::Unreachable(peer, Text::same(words));
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_from_a_port_to_itself_is_none() {
+    async fn self_connection_of_a_port_is_refused() {
         let listener =
             std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let peer = listener.local_addr().expect("its address");

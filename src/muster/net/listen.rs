@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
-/// Listens on all addresses, as torch's store does: IPv6 with IPv4 if there is IPv6, with
-/// SO_REUSEADDR. Non-blocking. The kernel limits the queue to net.core.somaxconn.
+/// Listens on all addresses in the same way as torch's store: IPv6 with IPv4 if there is IPv6, with SO_REUSEADDR.
+/// Non-blocking. The kernel limits the queue to net.core.somaxconn.
 ///
 /// # Errors
 /// If the port is taken, or this user may not bind it.
@@ -19,12 +19,12 @@ pub fn on_all_addresses(port: u16) -> Result<TcpListener> {
             sockopt::set_ipv6_v6only(&socket, false)?;
         }
         bind(&socket, &SocketAddr::new(address, port))?;
-        // With SO_REUSEADDR two sockets can bind; only listen fails.
+        // With SO_REUSEADDR two sockets can bind; only the listen call fails.
         listen(&socket, i32::from(u16::MAX))?;
         Ok(TcpListener::from(socket))
     };
     match open(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()) {
-        // No IPv6 in this kernel or namespace.
+        // This kernel or namespace has no IPv6.
         Err(error) if error != Errno::ADDRINUSE => {
             open(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
         }

@@ -36,7 +36,7 @@ impl Agreement {
     }
 }
 
-/// All nodes start again.
+/// The order to start all nodes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
     /// The number of the coming attempt.
@@ -45,6 +45,5 @@ pub struct Again {
     pub pause: u64,
 }
 
-/// Node 0's restart policy: takes the first failure of an attempt and how long the attempt
-/// lasted.
+/// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt.
 pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;

@@ -1,4 +1,4 @@
-//! The first failure of a job, as all nodes know it.
+//! The first failure of a job, in the form that all nodes receive.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use text::lang::{Text, spaced};
 use text::text;
 use verdict::{Class, Id, Why};
 
-/// Last lines in a cause, so that it always fits into a frame.
+/// Number of last lines in a cause, so that a cause always fits into a frame.
 pub(crate) const LINES: usize = 20;
-/// The same beside a reason, which needs room in the frame as well.
+/// Number of last lines if the cause has a reason, which needs room in the frame as well.
 const LINES_BESIDE_WHY: usize = 14;
 
 /// From this percentage of the memory limit an OOM kill is the likely cause of death.
@@ -26,7 +26,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether the use is so near to the limit that a death is probably an OOM kill.
+    /// Whether the use is so close to the limit that a death is probably an OOM kill.
     pub fn is_short(self) -> bool {
         self.percent() >= SHORT
     }
@@ -45,11 +45,11 @@ pub struct Cause {
     #[serde(default)]
     pub on: Option<u32>,
     pub hostname: String,
-    /// Global rank.
+    /// Global rank of the rank that failed.
     pub rank: Option<u32>,
     /// `rank.exit`, `node.died`…
     pub id: Id,
-    /// As in the verdict of the node itself.
+    /// Class as in the verdict of the node itself.
     pub class: Class,
     /// Exit code of that node's launcher.
     pub code: i32,
@@ -63,7 +63,7 @@ pub struct Cause {
     pub whole: bool,
     /// Set if the node was lost and could not report itself.
     pub loss: Option<Loss>,
-    /// The root cause, where the output of the node's processes shows it.
+    /// The root cause, if the output of the node's processes shows it.
     #[serde(default)]
     pub why: Option<Box<Why>>,
     /// The output shows only that something failed elsewhere.
@@ -71,15 +71,15 @@ pub struct Cause {
     pub consequence: bool,
 }
 
-/// How a node was lost.
+/// The way in which a node was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loss {
-    /// Its connection was closed without a farewell, and its port is closed as well.
+    /// The node's connection was closed without a farewell, and its port is closed as well.
     Died,
-    /// Its connection was closed without a farewell; whether it lives cannot be told.
+    /// The node's connection was closed without a farewell; it is unknown whether the node still runs.
     Cut,
-    /// Nothing was heard from it for the peer timeout.
+    /// Nothing was heard from the node for the peer timeout.
     Silent,
 }
 
@@ -163,7 +163,7 @@ impl Cause {
         }
     }
 
-    /// The loss of a node that knows why the others heard nothing from it.
+    /// The cause for a lost node that knows why the others heard nothing from it.
     pub(crate) fn of_pause(self, pause: Duration) -> Cause {
         let (Text { en, zh }, seconds) = (self.text, pause.as_secs());
         let text = text!("{en}: it did not run for {seconds} s", "{zh}：该节点停顿了 {seconds} 秒");
@@ -174,8 +174,8 @@ impl Cause {
         Cause { text, hint, ..self }
     }
 
-    /// If memory was short, an OOM kill explains a lost guard: the kernel kills the guard before
-    /// the agent, which may just have time to report that.
+    /// The cause, given the memory use. If memory was short, an OOM kill explains a lost guard: the kernel kills the
+    /// guard before the agent, which may just have time to report that.
     pub(crate) fn seen_with(self, memory: Option<Memory>) -> Cause {
         if self.id != Id::GuardKilled || !memory.is_some_and(Memory::is_short) {
             return self;
@@ -184,14 +184,14 @@ impl Cause {
         Cause::lost(who, &self.hostname, Loss::Died, memory, Duration::ZERO, at)
     }
 
-    /// Sorts the first failure to the front. A lost agent is never the consequence of a rank
-    /// that failed elsewhere, although its loss reaches us after the errors that its ranks cause
-    /// on other nodes. A node whose output shows only consequences is not the first.
+    /// Sort key that puts the first failure to the front. A lost agent is never the consequence of a rank that failed
+    /// elsewhere, although its loss reaches us after the errors that its ranks cause on other nodes. A node whose
+    /// output shows only consequences is not the first.
     pub fn order(&self) -> (bool, bool, i64, u32) {
         (!matches!(self.loss, Some(Loss::Died | Loss::Cut)), self.consequence, self.at, self.node)
     }
 
-    /// Whether operators should start the job again, by the convention that codes from 128 are retryable.
+    /// Whether operators should start the job again: by convention, exit codes from 128 are retryable.
     pub fn is_retryable(&self) -> bool {
         self.code >= 128
     }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_that_was_killed_where_memory_was_short_was_probably_taken_by_the_kernel() {
+    fn killed_guard_with_short_memory_suggests_oom() {
         let said = |id: Id, used: Option<u64>| {
             let lost = Cause::lost((1, None), "h", Loss::Died, None, Duration::ZERO, 7);
             let own = Cause { id, loss: None, ..lost };

@@ -1,7 +1,6 @@
 //! One connection after its handshake: frames in, frames out.
 //!
-//! `Channel<In>` receives `In` and sends its answer type, so that neither side can send the
-//! frames of the other.
+//! `Channel<In>` receives `In` and sends its answer type, so that neither side can send frames of the wrong direction.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,7 +14,7 @@ use super::messages::Message;
 use text::lang::{Text, cause};
 use text::text;
 
-/// Bytes of the length before every frame.
+/// Bytes of the length field before every frame.
 const HEADER: usize = 4;
 /// Noise's authentication tag.
 const TAG: usize = 16;
@@ -77,12 +76,12 @@ impl<In: Message, S: Stream> Channel<In, S> {
         self.longest = LONGEST;
     }
 
-    /// The bare connection. None when the peer has sent bytes that were not read.
+    /// The raw stream. None if the peer has sent bytes that were not read.
     pub(crate) fn into_stream(self) -> Option<S> {
         self.inbox.is_empty().then_some(self.stream)
     }
 
-    /// Bytes that wait for the rest of a frame.
+    /// Bytes that are allocated for the rest of a frame.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn held(&self) -> usize {
         self.inbox.capacity()
@@ -92,7 +91,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
         &self.stream
     }
 
-    /// The next frame. Cancel-safe: what was read stays in the inbox.
+    /// The next frame. Cancel-safe: bytes already read stay in the inbox.
     pub async fn receive(&mut self) -> Result<In, ChannelError> {
         loop {
             if let Some(frame) = self.take()? {
@@ -163,8 +162,8 @@ impl<In: Message, S: Stream> Channel<In, S> {
         Ok(())
     }
 
-    /// Shuts down our side and waits for the peer's end, so that the last frame is not lost to a
-    /// reset by unread bytes.
+    /// Shuts down our side and waits for the peer to close. So the last frame is not lost to a reset that unread bytes
+    /// would cause.
     pub async fn close(mut self) {
         let _ = self.stream.shutdown().await;
         let mut rest = [0u8; 256];

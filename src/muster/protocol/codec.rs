@@ -6,9 +6,9 @@
 
 use super::messages::Message;
 
-/// Longest frame. Noise allows 65 535 bytes with its tag.
+/// Maximum bytes of a frame. Noise allows 65 535 bytes with its tag.
 pub(crate) const LONGEST: usize = 60_000;
-/// Longest frame of an unidentified connection.
+/// Maximum bytes of a frame on an unidentified connection.
 pub(crate) const LONGEST_UNIDENTIFIED: usize = 2_048;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub enum CodecError {
     Unreadable(String),
 }
 
-/// The frame's bytes without the length. Never longer than [`LONGEST`].
+/// The bytes of a frame without its length field; at most [`LONGEST`] bytes.
 pub(crate) fn encode<M: Message>(message: &M) -> Vec<u8> {
     let fit = |message: &M| serde_json::to_vec(message).ok().filter(|bytes| bytes.len() <= LONGEST);
     fit(message)
         .or_else(|| fit(&message.shortened()?))
-        // None of our frames is so long; a heartbeat is harmless in both directions.
+        // No frame of ours is so long; a heartbeat is harmless in both directions.
         .unwrap_or_else(|| b"{\"heartbeat\":{\"memory\":null}}".to_vec())
 }
 
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_sixteen_nodes_fits_without_what_only_people_need() {
+    fn report_of_sixteen_nodes_fits_without_optional_text() {
         let Ok(FromNode0::Report(read)) = decode(&encode(&FromNode0::Report(Box::new(report(16)))))
         else {
             panic!("lost")
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_on_a_terminal_or_in_a_path_is_checked() {
+    fn text_for_terminals_and_paths_is_checked() {
         for run_id in ["../../etc", "", "a b", ".hidden", "a/b", &"x".repeat(200)] {
             assert!(decode::<FromNode0>(&encode(&agreed(run_id))).is_err(), "{run_id}");
         }
@@ -171,7 +171,7 @@ mod tests {
         assert!(read.lines.iter().all(is_clean));
     }
 
-    /// Damaged bytes give a frame that can be encoded again, or an error.
+    /// Whether damaged bytes give a frame that cannot be encoded within the limit.
     fn read_again<M: Message>(bytes: &[u8]) -> bool {
         decode::<M>(bytes).is_ok_and(|message| encode(&message).len() > LONGEST)
     }
@@ -183,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_frame_gives_a_frame_or_an_error(
+        fn damaged_frame_gives_a_frame_or_error(
             which in 0usize..10, at in 0usize..400, byte in any::<u8>(), cut in 0usize..400
         ) {
             let all = from_member().iter().map(encode).collect::<Vec<_>>();

@@ -7,7 +7,7 @@ use text::lang::{Text, between};
 use text::text;
 use verdict::{Id, Warning};
 
-/// How many nodes a difference lists.
+/// Maximum number of nodes that a difference lists.
 pub(crate) const LISTED: usize = 8;
 
 /// Properties in which nodes may differ without a refusal.
@@ -65,14 +65,14 @@ impl Property {
     }
 }
 
-/// One property, the value of most nodes, and the nodes that have another one.
+/// One property, the value of most nodes, and the nodes with another value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     pub property: Property,
     pub common: String,
-    /// (node, its value); the first eight.
+    /// (node, its value) of the first eight nodes that differ.
     pub odd: Vec<(u32, String)>,
-    /// How many nodes differ in total.
+    /// Total number of nodes that differ.
     pub count: u32,
 }
 
@@ -83,7 +83,7 @@ impl Difference {
         self.odd.iter_mut().for_each(|(_, value)| sanitize(value));
     }
 
-    /// As a warning.
+    /// The difference as a warning.
     pub fn warning(&self) -> Warning {
         let Text { en, zh } = self.property.text();
         let of_zh = between(&zh);

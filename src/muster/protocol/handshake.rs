@@ -1,9 +1,8 @@
 //! The first bytes of a connection: program, protocol version, and whether it is encrypted.
 //!
-//! The dialer sends nine bytes: magic, lowest and highest version, mode. The listener answers
-//! with nine: magic, version, mode, status. With a secret a Noise NNpsk0 handshake follows, with
-//! the eighteen bytes as its prologue. The first byte is no query of torch's TCPStore, so a
-//! store closes the connection at once.
+//! The dialer sends nine bytes: magic, lowest and highest version, mode. The listener answers with nine bytes: magic,
+//! version, mode, status. With a secret a Noise NNpsk0 handshake follows, with the eighteen bytes as its prologue. The
+//! first byte is not a query of torch's TCPStore, so a store closes the connection at once.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use text::text;
 
 const MAGIC: &[u8; 6] = b"rkl/mu";
 const PREAMBLE: usize = 9;
-/// Versions that this program speaks. 5: nodes of a running job ask each other questions.
+/// Protocol versions that this program speaks. Version 5: nodes of a running job ask each other questions.
 const LOWEST: u8 = 5;
 const HIGHEST: u8 = 5;
 
@@ -34,35 +33,35 @@ const OTHER_MODE: u8 = 2;
 
 /// Time limit until a connection is identified.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for the dialer, since node 0 may have thousands of handshakes before this one.
+/// Time limit for the dialer, which is longer since node 0 may have thousands of handshakes before this one.
 const DIALERS_TIMEOUT: Duration = Duration::from_secs(30);
-/// An empty message: the secrets differ. Silence or the end of the connection does not prove
+/// Length of an empty message, which says that the secrets differ. Silence or the end of the connection does not prove
 /// that.
 const NO: u16 = 0;
 
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Longest handshake message: a key and a tag are 48 bytes.
+/// Maximum bytes of a handshake message: a key and a tag are 48 bytes.
 const NOISE_LONGEST: usize = 128;
 
-/// Why a connection did not become a channel.
+/// The reason why a connection did not become a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// Speaks torch's TCPStore: torchrun without ranklaunch.
+    /// The peer speaks torch's TCPStore: torchrun without ranklaunch.
     PlainTorchrun,
-    /// Speaks another version of this protocol.
+    /// The peer speaks another version of this protocol.
     Version,
-    /// One side has a secret and the other has none.
+    /// One side has a secret and the other does not.
     Mode {
-        /// Whether the other side has one.
+        /// Whether the other side has a secret.
         theirs: bool,
     },
     /// The secrets differ.
     Secret,
-    /// A node that asked which program this is; it dials again.
+    /// The peer is a node that asked which program this is; it dials again.
     Asking,
-    /// It sent nothing, or too little in time.
+    /// The peer sent nothing, or too little in time.
     Silent,
-    /// Something else: a port scan, a health check, a proxy.
+    /// The peer is something else: a port scan, a health check, a proxy.
     Unknown(Text),
 }
 
@@ -91,7 +90,7 @@ fn state(secret: &Secret, prologue: &[u8], dialer: bool) -> Result<HandshakeStat
     if dialer { builder.build_initiator() } else { builder.build_responder() }.map_err(unknown)
 }
 
-/// Node 0's side, up to the node's first frame.
+/// Runs node 0's side of the handshake, up to the node's first frame.
 pub(crate) async fn admit<S: Stream>(
     stream: S,
     secret: Option<&Secret>,
@@ -145,7 +144,7 @@ async fn admitted<S: Stream>(
     }
 }
 
-/// The dialer's side, until frames may be sent.
+/// Runs the dialer's side of the handshake, until frames may be sent.
 pub(crate) async fn dial<S: Stream>(
     stream: S,
     secret: Option<&Secret>,
@@ -194,7 +193,7 @@ async fn dialed<S: Stream>(
     Ok(channel)
 }
 
-/// Reads nine bytes, or fewer from a client of a store, which may wait for an answer.
+/// Reads nine bytes, or fewer from a client of a store, since such a client may wait for an answer.
 async fn first_bytes(stream: &mut impl Stream) -> Result<[u8; PREAMBLE], Rejection> {
     let unknown = || Rejection::Unknown(text!("not ranklaunch", "不是 ranklaunch"));
     let mut first = [0u8; store::FIRST];

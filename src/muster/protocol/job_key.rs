@@ -1,7 +1,7 @@
 //! The key by which nodes recognise their job.
 //!
-//! The platform's id of the job if both sides have one, else the port and the number of nodes.
-//! Checked before any other content of a connection.
+//! The key is the platform's id of the job if both sides have one, otherwise the port and the number of nodes. It is
+//! checked before any other content of a connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::sanitize::sanitize;
 use text::lang::Text;
 use text::text;
 
-/// Never a secret: greetings and the store of a running job contain it.
+/// The key of a job. It is never a secret, since greetings and the store of a running job contain it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobKey {
     pub job: Option<String>,
@@ -19,7 +19,8 @@ pub struct JobKey {
 }
 
 impl JobKey {
-    /// Two ids are compared without the ports: one job may be reached through two ports.
+    /// Whether `other` is the key of another job. If both have ids, the ports are ignored: one job may be reached
+    /// through two ports.
     pub(crate) fn is_of_other_job(&self, other: &JobKey) -> bool {
         match (&self.job, &other.job) {
             (Some(ours), Some(theirs)) => ours != theirs,
@@ -39,7 +40,7 @@ impl JobKey {
         }
     }
 
-    /// The form in a store.
+    /// The key as bytes for a store.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_jobs_apart_and_else_port_and_count_do() {
+    fn job_key_compares_ids_or_port_and_count() {
         let key =
             |job: Option<&str>, port, nnodes| JobKey { job: job.map(str::to_owned), port, nnodes };
         let table = [

@@ -19,16 +19,16 @@ use verdict::Refusal;
 
 /// The frames of one direction.
 pub trait Message: Serialize + DeserializeOwned {
-    /// What the other side sends.
+    /// The frames that the other side sends.
     type Answer: Message;
 
     /// Makes received text safe for a terminal and for paths.
     ///
     /// # Errors
-    /// On content that no correct node sends.
+    /// If the content cannot come from a correct node.
     fn sanitize(&mut self) -> Result<(), &'static str>;
 
-    /// The frame without optional text, if it is too long. None: it has no such text.
+    /// The frame without optional text, for a frame that is too long. None: it has no optional text.
     fn shortened(&self) -> Option<Self>;
 }
 
@@ -41,7 +41,7 @@ pub enum FromMember {
     Accept,
     Decline(Refusal),
     Failed(Cause),
-    /// All ranks of the node ended well.
+    /// All ranks of the node succeeded.
     Done,
     Pong,
     /// The result of [`FromNode0::MeasureTo`].
@@ -59,7 +59,7 @@ pub enum FromNode0 {
     Welcome {
         /// Node 0's steady clock in milliseconds.
         at: i64,
-        /// Its wall clock.
+        /// Node 0's wall clock in milliseconds since 1970.
         wall: i64,
     },
     Refuse(Refusal),
@@ -68,7 +68,7 @@ pub enum FromNode0 {
     Agreed {
         agreement: Agreement,
         differences: Vec<Difference>,
-        /// The warnings of node 0's plan, as in its summary: it prints them for all.
+        /// Keys of the warnings of node 0's plan, as in its summary. Node 0 prints them for all nodes.
         #[serde(default)]
         said: Vec<u64>,
         /// None: a connection that is cut cannot be resumed.
@@ -77,18 +77,18 @@ pub enum FromNode0 {
     },
     Go,
     Ping,
-    /// A node failed: stop, the verdict follows.
+    /// A node failed: the ranks must stop, and the verdict follows.
     Stop,
     Verdict {
         cause: Cause,
         again: Option<Again>,
     },
     AllDone,
-    /// All nodes have arrived; links are measured by nodes that have this token.
+    /// All nodes have arrived; nodes that have this token measure the links.
     Measure {
         token: String,
     },
-    /// Measure the link to this node now.
+    /// The receiver must measure the link to this node now.
     MeasureTo {
         to: u32,
         address: SocketAddr,
@@ -104,11 +104,11 @@ pub enum FromNode0 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// To launch a job.
+    /// A node launches a job.
     Run,
-    /// To check all nodes and the links between them.
+    /// A node checks all nodes and the links between them.
     Check,
-    /// From node to node: to measure one link.
+    /// A node measures one link to another node.
     Measure,
 }
 
@@ -119,16 +119,16 @@ pub struct Hello {
     pub key: JobKey,
     pub hostname: String,
     pub purpose: Purpose,
-    /// The token of [`ResumePoint`], from a node that takes part already.
+    /// The token of [`ResumePoint`], from a node that already takes part.
     #[serde(default)]
     pub resume: Option<String>,
 }
 
-/// Where node 0 takes nodes back whose connection was cut.
+/// The port at which node 0 accepts nodes again whose connection was cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     pub port: u16,
-    /// Known to the nodes of this attempt only.
+    /// The token, known only to the nodes of this attempt.
     pub token: String,
     /// Node 0's host name.
     pub hostname: String,

@@ -1,8 +1,8 @@
-//! The frames of questions between the nodes of a running job: the same in both directions, since
-//! node 0 asks the others, and a node asks all of them through node 0.
+//! The frames of questions between the nodes of a running job. They are the same in both directions, since node 0 asks
+//! the others, and a node asks all of them through node 0.
 //!
-//! Who asked fetches the parts of an answer, a few at a time: so a large answer never fills a
-//! connection, and what else is sent there waits for one part at most.
+//! The asking node fetches the parts of an answer, a few at a time. So a large answer never fills a connection, and
+//! other frames wait for one part at most.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use linux::deadline::millis;
 use text::lang::Text;
 use text::text;
 
-/// Bytes of a question.
+/// Maximum bytes of a question.
 pub(crate) const LONGEST_QUESTION: usize = 32 << 10;
-/// Bytes of a part. Small, because on a slow link the frames of the muster wait for one.
+/// Bytes of a part. Parts are small, because on a slow link the frames of the muster wait for one part.
 pub(crate) const PART: usize = 16 << 10;
-/// Bytes of a deflated answer.
+/// Maximum bytes of a deflated answer.
 pub(crate) const LARGEST_DEFLATED: usize = 8 << 20;
 
-/// One side's `id` names the question, `node` who answers it.
+/// A frame of a question or an answer. `id` names the asking side's question, `node` the node that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuestionFrame {
-    /// To a node: answer this. To node 0: ask all nodes but the sender this.
+    /// To a node: a request to answer. To node 0: a request to ask all nodes but the sender.
     Ask {
         id: u64,
-        /// Milliseconds for which the answer is waited for.
+        /// Milliseconds for which the asker waits for the answer.
         within: u64,
         #[serde(with = "base64")]
         question: Vec<u8>,
-        /// Of node 0: answer again each so many milliseconds until `within` is over.
+        /// Set only by node 0: the interval in milliseconds at which the node answers again until `within` is over.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         every: Option<u64>,
     },
-    /// The answer is there, with so many bytes, deflated.
+    /// The answer is ready and has this many bytes, deflated.
     Ready {
         id: u64,
         node: u32,
@@ -45,7 +45,7 @@ pub enum QuestionFrame {
         node: u32,
         why: NoAnswer,
     },
-    /// Send the next part. A small answer to node 0 is one part that nobody asked for.
+    /// A request for the next part. A small answer to node 0 is one part that is sent without a request.
     Fetch {
         id: u64,
         node: u32,
@@ -58,15 +58,15 @@ pub enum QuestionFrame {
     },
 }
 
-/// Why a node gave no answer.
+/// The reason why a node gave no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum NoAnswer {
-    /// Not within the time.
+    /// The answer did not come within the time.
     Late,
-    /// Its agent died, or was silent for too long.
+    /// The node's agent died, or was silent for too long.
     Lost,
-    /// Its ranks have not started, or have ended.
+    /// The node's ranks have not started, or have ended.
     NotReady,
     /// As many questions as allowed are open, or no thread can be created.
     Busy,
@@ -74,9 +74,9 @@ pub enum NoAnswer {
     TooLarge { bytes: u64, most: u64 },
     /// The question is longer than allowed.
     Question { bytes: u64, most: u64 },
-    /// Its bytes cannot be read.
+    /// The bytes of the answer cannot be read.
     Unreadable,
-    /// The job ended meanwhile.
+    /// The job ended in the meantime.
     Ended,
 }
 
@@ -129,7 +129,7 @@ impl QuestionFrame {
     }
 
     /// # Errors
-    /// On more bytes than a correct node sends.
+    /// If there are more bytes than a correct node sends.
     pub fn check(&self) -> Result<(), &'static str> {
         match self {
             QuestionFrame::Ask { question, .. } if question.len() > LONGEST_QUESTION => {
@@ -143,7 +143,7 @@ impl QuestionFrame {
     }
 }
 
-/// Bytes in JSON.
+/// Encodes bytes in JSON.
 pub(crate) mod base64 {
     use std::borrow::Cow;
 

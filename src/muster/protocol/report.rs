@@ -10,17 +10,17 @@ use super::sanitize::sanitize;
 use super::summary::MeasureEndpoint;
 use crate::links::{ALL_PAIRS, Link, Outlier};
 
-/// Outliers and lost nodes that are sent; the report of node 0 has all.
+/// Maximum number of outliers and lost nodes that are sent; the report of node 0 has all of them.
 const LISTED: usize = 16;
 
 /// The result of a check of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
     pub nnodes: u32,
-    /// All nodes, up to 16. With more, only those with a finding, except on node 0.
+    /// All nodes, up to 16. With more than 16, only nodes with a finding, except on node 0.
     pub nodes: Vec<NodeResult>,
     pub differences: Vec<Difference>,
-    /// With more than 16 nodes only on node 0.
+    /// The links; with more than 16 nodes they are only on node 0.
     pub links: Vec<Link>,
     pub outliers: Vec<Outlier>,
     /// Total number of outliers; [`LinkReport::outliers`] may be cut.
@@ -49,7 +49,7 @@ impl LinkReport {
         self.nodes.iter().find(|result| result.node == node).map(|result| &result.endpoint)
     }
 
-    /// The report for the other nodes: of many nodes only those with a finding.
+    /// The report for the other nodes; if there are many nodes, it has only those with a finding.
     pub(crate) fn for_members(&self) -> LinkReport {
         let mut short = self.clone();
         short.outliers.truncate(LISTED);

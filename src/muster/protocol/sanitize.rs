@@ -1,5 +1,5 @@
-//! Limits text from other nodes, which may be printed to a terminal: no letters that act or are not seen,
-//! bounded length.
+//! Limits text from other nodes, which may be printed to a terminal: no control or invisible characters, bounded
+//! length.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,9 @@ use text::lang::Text;
 use text::letters::is_hidden;
 use verdict::{Refusal, Why};
 
-/// Letters of a word.
+/// Maximum characters of a word.
 pub(crate) const LETTERS: usize = 400;
-/// Letters of a sentence.
+/// Maximum characters of a sentence.
 const SENTENCE: usize = 3 * LETTERS;
 
 pub(crate) fn sanitize(word: &mut String) {
@@ -32,15 +32,15 @@ pub(crate) fn sanitize_text(text: &mut Text) {
     }
 }
 
-/// Bounds of what is sent of the reason of a failure, so that a frame can carry it.
+/// Bounds of the parts of a failure's reason that are sent, so that a frame can carry the reason.
 const RANKS: usize = 64;
 const VICTIMS: usize = 2;
 const ALSO: usize = 2;
-/// Bytes of one of its sentences, and of one of its words.
+/// Maximum bytes of one sentence of the reason, and of one word.
 const REASON: usize = 600;
 const WORD: usize = 100;
 
-/// Cuts a reason to some 12 kB.
+/// Cuts a reason to about 12 kB.
 pub(crate) fn sanitize_why(why: &mut Why) {
     let Why { id, text, remedy, frame, log, evidence, missing, victims, also, .. } = why;
     missing.truncate(RANKS);
@@ -60,7 +60,7 @@ pub(crate) fn sanitize_why(why: &mut Why) {
     }
 }
 
-/// At most `bytes` of a text, without control characters.
+/// Cuts a text to at most `bytes`, and removes control characters.
 fn fit(words: &mut String, bytes: usize) {
     if words.len() > bytes {
         let end = (0..=bytes).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);

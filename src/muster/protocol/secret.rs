@@ -13,7 +13,7 @@ use verdict::{Id, Refusal, Verdict};
 /// The variable that holds the secret itself.
 pub const VARIABLE: &str = "RANKLAUNCH_SECRET";
 const FILE: &str = "RANKLAUNCH_SECRET_FILE";
-/// Shorter ones can be guessed off-line from a recorded handshake.
+/// Minimum bytes of a secret. A shorter secret can be guessed off-line from a recorded handshake.
 const SHORTEST: usize = 16;
 
 /// 32 bytes derived from the user's secret; never printed.
@@ -27,11 +27,10 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// From RANKLAUNCH_SECRET, or from the file that RANKLAUNCH_SECRET_FILE names.
+    /// Reads the secret from RANKLAUNCH_SECRET, or from the file that RANKLAUNCH_SECRET_FILE names.
     ///
     /// # Errors
-    /// When one of them is set but empty, the secret is shorter than 16 bytes, or the
-    /// file cannot be read.
+    /// If one of the variables is set but empty, the secret is shorter than 16 bytes, or the file cannot be read.
     pub fn read(host: &Host) -> Result<Option<Secret>, Refusal> {
         if let Some(value) = host.variable(VARIABLE) {
             let secret = without_newline(value.as_bytes());
@@ -84,14 +83,15 @@ impl Secret {
     }
 }
 
-/// Without the final newline that editors and `echo` add, and that a Kubernetes Secret made from
-/// such a file keeps. So a variable and a file give the same secret.
+/// The bytes without the final newline that editors and `echo` add, and that a Kubernetes Secret made from such a file
+/// keeps. So a variable and a file give the same secret.
 fn without_newline(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
     end.and_then(|end| bytes.get(..=end)).unwrap_or_default()
 }
 
-/// Empty does not mean "none": after a failed substitution the channel would be unencrypted.
+/// Refuses an empty value. It does not mean "no secret", since after a failed substitution the channel would be
+/// unencrypted.
 fn set(is_empty: bool, variable: &str) -> Result<(), Refusal> {
     if !is_empty {
         return Ok(());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_variable_of_the_same_words_agree() {
+    fn file_and_variable_give_the_same_secret() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().to_string_lossy().into_owned();
         let plain = Secret::read(&host(VARIABLE, "0123456789abcdef")).expect("a secret");

@@ -11,7 +11,7 @@ use text::lang::Text;
 use text::text;
 use verdict::Refusal;
 
-/// Plain values: no variables and no paths.
+/// The summary of one node, with plain values only: no variables and no paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSummary {
     pub node: u32,
@@ -22,12 +22,12 @@ pub struct NodeSummary {
     pub engine: Engine,
     pub rule: LayoutRule,
     pub heads: Option<u32>,
-    /// Most processes that the node can run.
+    /// Maximum number of processes that the node can run.
     pub most: u32,
     /// The number of processes that was set on that node.
     pub exact: Option<u32>,
     pub gpus: u32,
-    /// What its ranks would run on; None from a version that does not tell it.
+    /// The device that its ranks would run on; None from a version that does not report it.
     #[serde(default)]
     pub device: Option<Hardware>,
     pub torch: Option<String>,
@@ -40,9 +40,9 @@ pub struct NodeSummary {
     pub rails: u32,
     /// `InfiniBand`, `Ethernet`
     pub link_layer: Option<String>,
-    /// Milliseconds by which the node's clock is behind node 0's; measured in the handshake.
+    /// Milliseconds by which the node's clock is behind node 0's clock; measured in the handshake.
     pub clock_offset: i64,
-    /// Bytes, of the interface that the ranks use.
+    /// Bytes of the MTU of the interface that the ranks use.
     pub mtu: Option<u32>,
     /// Gb/s of the RDMA ports that will be used: `8 × 400`.
     pub rates: Option<String>,
@@ -50,24 +50,24 @@ pub struct NodeSummary {
     pub endpoint: Option<Box<MeasureEndpoint>>,
     /// For a task: its node.
     pub seat: Option<Seat>,
-    /// The warnings of its own plan, each as [`Warning::key`](verdict::Warning::key).
+    /// The warnings of the node's own plan, each as [`Warning::key`](verdict::Warning::key).
     #[serde(default)]
     pub warnings: Vec<u64>,
-    /// A port on which nothing is said: while it is open, this node's agent lives.
+    /// A port on which no data is exchanged: while it is open, this node's agent lives.
     #[serde(default)]
     pub alive: Option<u16>,
-    /// The attempt that this node has come to, so that a new node 0 counts on.
+    /// The attempt that this node has reached, so that a new node 0 continues the count.
     #[serde(default)]
     pub attempt: u32,
-    /// The program and its arguments, masked and cut, with a digest of all.
+    /// The program and its arguments, masked and cut, with a digest of the whole.
     #[serde(default)]
     pub command: Option<String>,
 }
 
-/// Warnings that a summary names at most.
+/// Maximum number of warnings that a summary names.
 const MOST_WARNINGS: usize = 64;
 
-/// The node of a task, by the task's own count of nodes.
+/// The node of a task. Its number comes from the task's own count of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     pub node: u32,
@@ -77,13 +77,12 @@ pub struct Seat {
 /// A node as target of measurements.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasureEndpoint {
-    /// Its listener on the interface that the ranks use. Unspecified: the address at which it
-    /// was reached.
+    /// The node's listener on the interface that the ranks use. Unspecified: the address at which the node was reached.
     pub address: Option<SocketAddr>,
     pub interface: Option<String>,
     /// Nominal rate of the interface in Mb/s.
     pub megabits: Option<u32>,
-    /// The first of its own checks that failed.
+    /// The first of the node's own checks that failed.
     pub failed: Option<Refusal>,
 }
 
@@ -119,10 +118,10 @@ impl NodeSummary {
     }
 }
 
-/// What a member of the muster is.
+/// The kind of a member of the muster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberKind {
-    /// Each counts as a node of the job.
+    /// Each member counts as a node of the job.
     Node,
     /// Several members are on one node, since the platform starts the command once per rank.
     Task,

@@ -1,4 +1,4 @@
-//! Answers on the wire: deflated, and bounded on both sides.
+//! Answers in transit: deflated, and bounded on both sides.
 
 use std::io::{Read, Write};
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::protocol::NoAnswer;
 use crate::protocol::question::{LARGEST_DEFLATED, base64};
 
-/// Bytes of an answer before it is deflated.
+/// Maximum bytes of an answer before it is deflated.
 pub(crate) const LARGEST: usize = 64 << 20;
 
-/// An answer as it came. In JSON its bytes are text.
+/// An answer in the form in which it arrived. In JSON its bytes are text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Packed {
@@ -23,7 +23,7 @@ pub enum Packed {
 
 impl Packed {
     /// # Errors
-    /// If its bytes cannot be read, or are too many.
+    /// If the bytes cannot be read, or there are too many.
     pub fn open(self) -> Result<Vec<u8>, NoAnswer> {
         match self {
             Packed::Plain(answer) => Ok(answer),
@@ -37,7 +37,7 @@ impl Packed {
 pub(crate) fn deflate(answer: &[u8]) -> Result<Vec<u8>, NoAnswer> {
     check(answer.len(), LARGEST)?;
     let mut out = ZlibEncoder::new(Vec::new(), Compression::fast());
-    // Neither fails: what is written to is memory.
+    // Neither call fails, since the output is in memory.
     let written = out.write_all(answer).and_then(|()| out.finish());
     let deflated = written.map_err(|_| NoAnswer::Unreadable)?;
     check(deflated.len(), LARGEST_DEFLATED)?;
@@ -45,7 +45,7 @@ pub(crate) fn deflate(answer: &[u8]) -> Result<Vec<u8>, NoAnswer> {
 }
 
 /// # Errors
-/// [`NoAnswer::Unreadable`], or [`NoAnswer::TooLarge`] once more than allowed has come out.
+/// [`NoAnswer::Unreadable`], or [`NoAnswer::TooLarge`] as soon as more than the allowed bytes are inflated.
 pub(crate) fn inflate(deflated: &[u8]) -> Result<Vec<u8>, NoAnswer> {
     let mut answer = Vec::new();
     let most = u64::try_from(LARGEST).unwrap_or(u64::MAX).saturating_add(1);
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_survives_and_what_is_too_large_or_broken_does_not() {
+    fn answer_survives_unless_too_large_or_broken() {
         let answer: Vec<u8> = (0..200_000u32).flat_map(u32::to_le_bytes).collect();
         let deflated = deflate(&answer).expect("small");
         assert!(deflated.len() < answer.len());
         assert_eq!(inflate(&deflated), Ok(answer));
         assert_eq!(inflate(&deflated[..deflated.len() / 2]), Err(NoAnswer::Unreadable));
         assert_eq!(inflate(b"not deflated"), Err(NoAnswer::Unreadable));
-        // Both limits: before, and of what does not get smaller.
+        // Both limits: one before deflating, and one for bytes that do not get smaller.
         let large = vec![0; LARGEST + 1];
         assert_eq!(deflate(&large), Err(NoAnswer::too_large(LARGEST + 1, LARGEST)));
         let mut state = 1u64;
@@ -88,9 +88,9 @@ mod tests {
         assert!(matches!(refused, NoAnswer::TooLarge { most, .. } if most == 8 << 20));
     }
 
-    /// A bomb: a few kilobytes that would become more than allowed.
+    /// A bomb: a few kilobytes that would inflate to more than is allowed.
     #[test]
-    fn what_grows_without_end_is_cut_off() {
+    fn deflate_bomb_is_cut_off() {
         let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
         for _ in 0..65 {
             out.write_all(&vec![0; 1 << 20]).expect("memory");

@@ -1,4 +1,4 @@
-//! The side of the questions to the session's task: what wakes it, and frames to send.
+//! The interface of the questions to the session's task: events that wake the task, and frames to send.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,12 +11,12 @@ use super::exchange::{Action, Exchange, For, Reply};
 use super::local::LocalAnswers;
 use crate::protocol::{NoAnswer, QuestionFrame};
 
-/// What a thread of this node tells the session's task.
+/// A message from a thread of this node to the session's task.
 #[derive(Debug)]
 pub enum Event {
     Ask {
         question: Arc<[u8]>,
-        /// It is asked so often.
+        /// Interval at which the question is asked again.
         every: Option<Duration>,
         within: Duration,
         reply: Sender<Reply>,
@@ -30,7 +30,7 @@ pub enum Event {
 /// A frame and the nodes that get it.
 pub(crate) type Outgoing = (Vec<u32>, QuestionFrame);
 
-/// The questions of one session, in its task. When it is dropped, all who wait are told.
+/// The questions of one session, in its task. When the desk is dropped, all waiting askers are told.
 #[derive(Debug)]
 pub struct Desk {
     exchange: Exchange,
@@ -46,7 +46,7 @@ impl Desk {
         Desk { exchange: Exchange::new(node, nodes), local, events, sender }
     }
 
-    /// What a handle needs.
+    /// The ends that a handle needs.
     pub fn ends(&self) -> (Arc<LocalAnswers>, mpsc::UnboundedSender<Event>) {
         (Arc::clone(&self.local), self.sender.clone())
     }
@@ -65,7 +65,7 @@ impl Desk {
         }
     }
 
-    /// Follows what [`Desk::next`] gave. `is_there`: whether node 0 has a connection to a node.
+    /// Handles the event that [`Desk::next`] gave. `is_there`: whether node 0 has a connection to a node.
     pub fn follow(
         &mut self,
         event: Option<Event>,
@@ -107,7 +107,7 @@ impl Desk {
                 Action::Send { to, frame } => out.push((to, frame)),
                 Action::Answer { asker, question, form } => {
                     let sender = self.sender.clone();
-                    // A session that has ended needs no answer.
+                    // A session that has ended does not need the answer.
                     let done = move |answer| drop(sender.send(Event::Answered { asker, answer }));
                     self.local.begin(question, form, done);
                 }
@@ -118,7 +118,7 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// What answers may hold what asks, which would keep both for ever.
+    /// Drops the answerer. It may hold a handle for asking, and that cycle would keep both alive for ever.
     fn drop(&mut self) {
         self.local.set(None);
     }

@@ -1,9 +1,9 @@
-//! The rules of questions and answers, without I/O: which frame follows on which.
+//! The rules of questions and answers, without I/O: the frames that follow from each event.
 //!
-//! One [`Exchange`] per node. Takes what was asked here, the frames of the other nodes, the answers
-//! of this node and the time; gives frames to send and answers to begin. Whoever asked fetches the
-//! parts of an answer, [`WINDOW`] at a time and of a few answers at once. What a node sends is
-//! bounded by what it was asked for: each part of a held answer is sent once.
+//! One [`Exchange`] per node. Takes the questions asked on this node, the frames of the other nodes, the answers of
+//! this node and the time. Gives frames to send and answers to begin. The asking node fetches the parts of an answer,
+//! [`WINDOW`] at a time and from a few answers at once. A node sends no more than was requested from it: each part of a
+//! held answer is sent once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,48 +19,48 @@ use super::standing::{Repeated, Standing, later};
 use crate::protocol::NoAnswer;
 use crate::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
 
-/// Bytes of an answer that is sent to node 0 at once: it costs two frames instead of four, and of thousands of
-/// nodes that answer in the same moment each takes no more room than that.
+/// Maximum bytes of an answer that is sent to node 0 at once. Such an answer costs two frames instead of four. If
+/// thousands of nodes answer in the same moment, no answer takes more room than that.
 const SMALL: usize = 4 << 10;
-/// Parts of one answer that are on their way.
+/// Parts of one answer that are in transit.
 const WINDOW: usize = 4;
-/// Answers that are fetched at the same time: by node 0, over a connection each, and by another
-/// node, all over one.
+/// Answers that are fetched at the same time. Node 0 fetches over one connection per node; another node fetches all
+/// over one connection.
 const SLOTS_OF_NODE_0: usize = 32;
 const SLOTS: usize = 2;
-/// An answer of which no part comes for so long leaves its slot to the next one.
+/// Time without a part after which an answer gives up its slot to the next answer.
 const STALL: Duration = Duration::from_secs(1);
-/// Open questions of one node, and of all on node 0.
+/// Maximum number of open questions of one node, and of all nodes on node 0.
 const MOST_OF_ONE: usize = 4;
 const MOST: usize = 16;
-/// Bytes of all answers that are held on their way.
+/// Maximum bytes of all answers that are held in transit.
 const MOST_HELD: usize = 256 << 20;
-/// Interval in which deadlines are looked at.
+/// Interval at which deadlines are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the asker's thread gets.
+/// The message to the asker's thread: a node and its answer.
 pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
 
-/// For whom this node answers.
+/// The asker for whom this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum For {
     /// A question that this node distributed.
     Round(u64),
     /// A question of node 0.
     Node0 { id: u64, until: Instant },
-    /// One that is answered again and again. Node 0 fetches nothing of it, so only a small answer is sent; it asks
-    /// each time who sends none.
+    /// A question of node 0 that is answered repeatedly. Node 0 does not fetch such an answer, so only a small answer
+    /// is sent. Node 0 asks each time if a node sends none.
     Node0Again { id: u64, until: Instant },
 }
 
-/// What is to be done.
+/// An action for the session's task.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send { to: Vec<u32>, frame: QuestionFrame },
     Answer { asker: For, question: Arc<[u8]>, form: Form },
 }
 
-/// Who gets the answers of a round.
+/// The receiver of the answers of a round.
 #[derive(Debug)]
 enum Asker {
     Here(Sender<Reply>),
@@ -75,7 +75,7 @@ struct Round {
     open: BTreeMap<u32, Progress>,
 }
 
-/// How far the answer of a node is.
+/// Progress of a node's answer.
 #[derive(Debug)]
 enum Progress {
     Asked,
@@ -87,7 +87,7 @@ enum Progress {
 struct Fetched {
     length: usize,
     bytes: Vec<u8>,
-    /// Parts that were asked for.
+    /// Parts that were requested.
     asked: usize,
     heard: Instant,
     slot: Option<Lease>,
@@ -100,7 +100,7 @@ struct Held {
     bytes: Vec<u8>,
     sent: usize,
     until: Instant,
-    /// On node 0, of an answer that it passes on.
+    /// Set on node 0 for an answer that it passes on.
     _lease: Option<Lease>,
 }
 
@@ -110,15 +110,15 @@ pub(crate) struct Exchange {
     nodes: u32,
     next_round: u64,
     rounds: BTreeMap<u64, Round>,
-    /// By the node that fetches, its question and who answered.
+    /// Held answers by the node that fetches, its question and the node that answered.
     held: BTreeMap<(u32, u64, u32), Held>,
     /// Announced answers that wait for a slot.
     waiting: VecDeque<(u64, u32)>,
     slots: Room,
     room: Room,
-    /// On node 0, while somebody looks.
+    /// Set on node 0 while a viewer asks repeatedly.
     standing: Option<Standing>,
-    /// On another node, of the same.
+    /// Set on another node for the question that it answers repeatedly.
     repeated: Option<Repeated>,
     next_tick: Option<Instant>,
     actions: Vec<Action>,
@@ -146,14 +146,14 @@ impl Exchange {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Exchange::tick`] is due; None while nothing is open.
+    /// The time at which [`Exchange::tick`] is due; None while nothing is open.
     pub(crate) fn due(&self) -> Option<Instant> {
         let repeated = self.repeated.as_ref().map(|one| one.next);
         let standing = self.standing.as_ref().map(Standing::ends);
         self.next_tick.into_iter().chain(repeated).chain(standing).min()
     }
 
-    /// A question of this node to all. `is_there`: whether node 0 has a connection to a node.
+    /// Asks a question of this node to all nodes. `is_there`: whether node 0 has a connection to a node.
     pub(crate) fn ask(
         &mut self,
         question: &Arc<[u8]>,
@@ -167,8 +167,8 @@ impl Exchange {
         }
     }
 
-    /// The same, asked `every` so often by who looks for long. Node 0 answers with what it has heard of the
-    /// nodes lately, and asks only the others.
+    /// Asks a question that a viewer repeats at the interval `every`. Node 0 answers with the recent answers that it
+    /// has heard, and asks only the other nodes.
     pub(crate) fn watch(
         &mut self,
         question: &Arc<[u8]>,
@@ -200,7 +200,7 @@ impl Exchange {
         self.open(Asker::Here(reply), question, within, &known, is_there, now);
     }
 
-    /// None: it is refused, and the asker knows why.
+    /// The reply channel if the question is allowed. None: the question is refused, and the asker is told why.
     fn admitted(&self, question: &[u8], reply: Sender<Reply>) -> Option<Sender<Reply>> {
         let refused = if question.len() > LONGEST_QUESTION {
             let [bytes, most] = [question.len(), LONGEST_QUESTION]
@@ -211,12 +211,12 @@ impl Exchange {
             (self.rounds.values().filter(of_us).count() >= MOST_OF_ONE).then_some(NoAnswer::Busy)
         };
         let Some(why) = refused else { return Some(reply) };
-        // A receiver that is gone waits no more.
+        // A receiver that is gone no longer waits.
         (0..self.nodes).for_each(|node| drop(reply.send((node, Err(why)))));
         None
     }
 
-    /// A frame of another node.
+    /// Handles a frame of another node.
     pub(crate) fn hear(
         &mut self,
         from: u32,
@@ -260,12 +260,12 @@ impl Exchange {
                 self.received(id, node, bytes, now);
             }
             QuestionFrame::Fetch { id, node } => self.send_part(from, id, node),
-            // Nobody else speaks for a node.
+            // A frame about a node counts only from the peer that speaks for that node.
             _ => {}
         }
     }
 
-    /// The answer of this node.
+    /// Handles an answer of this node.
     pub(crate) fn answered(&mut self, asker: For, answer: Result<Vec<u8>, NoAnswer>, now: Instant) {
         match asker {
             For::Round(id) => {
@@ -276,7 +276,7 @@ impl Exchange {
                 };
                 self.deliver(id, self.me, answer.map(packed), now);
             }
-            // Nobody waits for a late one.
+            // Nobody waits for a late answer.
             For::Node0 { until, .. } | For::Node0Again { until, .. } if until < now => {}
             For::Node0 { id, until } => match answer {
                 Ok(bytes) if bytes.len() <= SMALL => {
@@ -295,7 +295,7 @@ impl Exchange {
         }
     }
 
-    /// The connection to a node is gone.
+    /// Handles the loss of the connection to a node.
     pub(crate) fn lost(&mut self, node: u32, now: Instant) {
         self.rounds.retain(
             |_, round| !matches!(round.asker, Asker::Node { node: asker, .. } if asker == node),
@@ -313,7 +313,7 @@ impl Exchange {
         self.fetch_next(now);
     }
 
-    /// Ends what is past its deadline.
+    /// Ends the questions and answers that are past their deadline, and begins repeated answers that are due.
     pub(crate) fn tick(&mut self, now: Instant) {
         drop(self.repeated.take_if(|one| one.until <= now));
         drop(self.standing.take_if(|one| one.ends() <= now));
@@ -361,7 +361,7 @@ impl Exchange {
             Asker::Here(_) => (None, Form::Plain),
             Asker::Node { node, .. } => (Some(*node), Form::Deflated),
         };
-        // The node that asked has its own answer by itself.
+        // The asking node gets its own answer by itself.
         let is_asked = |node: &u32| Some(*node) != asking && !known.contains(node);
         let all = (0..self.nodes).filter(is_asked);
         let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
@@ -382,7 +382,7 @@ impl Exchange {
         self.actions.push(Action::Answer { asker: For::Round(id), question, form });
     }
 
-    /// Another node asks all, through this one.
+    /// Handles a question that another node asks all nodes through this node.
     fn asked_by(
         &mut self,
         from: u32,
@@ -410,7 +410,7 @@ impl Exchange {
         self.open(asker, question, within, &BTreeSet::new(), is_there, now);
     }
 
-    /// Node 0 hears each node for itself; the others hear all through node 0.
+    /// Whether `from` may speak for `node`. Node 0 hears each node directly; the others hear all nodes through node 0.
     fn speaks_for(&self, from: u32, node: u32) -> bool {
         if self.me == 0 { from == node } else { from == 0 }
     }
@@ -438,7 +438,7 @@ impl Exchange {
         self.rounds.get_mut(&id)?.open.get_mut(&node)
     }
 
-    /// Begins to fetch as many answers as there are slots.
+    /// Begins to fetch as many announced answers as there are slots.
     fn fetch_next(&mut self, now: Instant) {
         while let Some((id, node)) = self.waiting.front().copied() {
             let Some(slot) = self.slots.take(1) else { return };
@@ -485,18 +485,18 @@ impl Exchange {
         if self.me == 0 { node } else { 0 }
     }
 
-    /// Gives the asker what a node answered, or why it did not.
+    /// Gives the asker the answer of a node, or the reason why there is none.
     fn deliver(&mut self, id: u64, node: u32, answer: Result<Packed, NoAnswer>, now: Instant) {
         let Some(round) = self.rounds.get_mut(&id) else { return };
         let Some(progress) = round.open.remove(&node) else { return };
         let until = round.until;
-        // Its slot is free from here on.
+        // The slot of the answer is free from here on.
         let lease = match progress {
             Progress::Fetched(fetched) => Some(fetched.lease),
             Progress::Asked | Progress::Announced { .. } => None,
         };
         match &round.asker {
-            // A receiver that is gone waits no more.
+            // A receiver that is gone no longer waits.
             Asker::Here(reply) => drop(reply.send((node, answer))),
             Asker::Node { node: to, id } => {
                 let (to, id) = (*to, *id);
@@ -530,7 +530,8 @@ impl Exchange {
         self.next_tick.get_or_insert(later(now, TICK));
     }
 
-    /// Each part is sent once, so that a node that asks without end gets no more than the answer.
+    /// Sends the next part of a held answer. Each part is sent once, so that a node that asks without end gets no more
+    /// than the answer.
     fn send_part(&mut self, to: u32, id: u64, node: u32) {
         let key = (to, id, node);
         let Some(held) = self.held.get_mut(&key) else { return };

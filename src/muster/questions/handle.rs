@@ -1,4 +1,4 @@
-//! The handle by which any thread asks the nodes of a running job.
+//! The handle with which any thread asks the nodes of a running job.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,15 +13,15 @@ use super::exchange::Reply;
 use super::local::{Answerer, Form, LocalAnswers};
 use crate::protocol::NoAnswer;
 
-/// Asks all nodes of a running job, and answers their questions. Clones are the same.
+/// Asks all nodes of a running job, and answers their questions. Clones share the same state.
 ///
-/// The nodes of a job of tasks are its launchers: several on one machine.
+/// In a job of tasks the nodes are its launchers, and several launchers run on one machine.
 #[derive(Clone)]
 pub struct Questions {
     node: u32,
     nodes: u32,
     local: Arc<LocalAnswers>,
-    /// To the session's task; None on a single node.
+    /// Channel to the session's task; None on a single node.
     session: Option<UnboundedSender<Event>>,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Debug for Questions {
 }
 
 impl Questions {
-    /// Of a job without other nodes: only this one answers.
+    /// A handle for a job without other nodes: only this node answers.
     pub fn alone(node: u32) -> Questions {
         Questions { node, nodes: 1, local: Arc::new(LocalAnswers::new()), session: None }
     }
@@ -49,17 +49,16 @@ impl Questions {
         self.nodes as usize
     }
 
-    /// Sets what answers the questions of all nodes here. It runs in a thread of its own, at most
-    /// four at a time, and must end by itself: whoever asked waits no longer than it said. It is
-    /// dropped with the session.
+    /// Sets the function that answers the questions of all nodes on this node. It runs in a thread of its own, at most
+    /// four at a time, and must end by itself; askers wait no longer than the time they set. It is dropped with the
+    /// session.
     pub fn answer_with(&self, answerer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
         let answerer: Answerer = Arc::new(answerer);
         self.local.set(Some(answerer));
     }
 
-    /// What each node answers, in their order, this one included. Blocks for `timeout` at most, so
-    /// no task of the runtime may call it. A question has at most 32 KiB, an answer 64 MiB, and
-    /// 8 MiB once it is deflated.
+    /// The answer of each node, in node order, including this node. Blocks for `timeout` at most, so no task of the
+    /// runtime may call it. A question has at most 32 KiB, an answer 64 MiB, and 8 MiB once it is deflated.
     pub fn ask_all(
         &self,
         question: Vec<u8>,
@@ -70,8 +69,8 @@ impl Questions {
         answers.into_iter().collect()
     }
 
-    /// The same, for each node as soon as its answer is there: of many nodes, not all answers need
-    /// room at once.
+    /// Like [`ask_all`](Self::ask_all), but gives each node's answer as soon as it arrives: with many nodes, not all
+    /// answers need room at once.
     pub fn ask_each(
         &self,
         question: Vec<u8>,
@@ -83,8 +82,8 @@ impl Questions {
         });
     }
 
-    /// The same for who asks this `every` so often, and only passes each answer on, as it came. On node 0 the
-    /// answers are up to two and a half times as old as that.
+    /// Like [`ask_each`](Self::ask_each), for a caller that asks at the interval `every` and passes each answer on in
+    /// the form in which it arrived. On node 0 the answers are up to two and a half intervals old.
     pub fn watch(
         &self,
         question: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The answers of this node, in threads of their own: whatever they do, the session goes on.
+//! The answers of this node, computed in threads of their own: whatever they do, the session goes on.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,20 +7,20 @@ use super::deflate::deflate;
 use super::room::Room;
 use crate::protocol::NoAnswer;
 
-/// Answers questions of the nodes.
+/// The function that answers questions of the nodes.
 pub(crate) type Answerer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// Answers at the same time, those included for which nobody waits any more.
+/// Maximum number of simultaneous answers, including answers for which nobody waits any more.
 const AT_ONCE: usize = 4;
 
-/// Whether the answer leaves this node.
+/// The form of an answer: plain on this node, deflated if it leaves the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Plain,
     Deflated,
 }
 
-/// Who answers on this node.
+/// The answerer of this node, and the threads that it may use.
 pub struct LocalAnswers {
     answerer: Mutex<Option<Answerer>>,
     threads: Room,
@@ -41,7 +41,7 @@ impl LocalAnswers {
         *self.answerer.lock().unwrap_or_else(PoisonError::into_inner) = answerer;
     }
 
-    /// Has the question answered; `done` gets the answer there, or the reason here.
+    /// Begins to answer the question; `done` gets the answer, or the reason why there is none.
     pub fn begin(
         &self,
         question: Arc<[u8]>,

@@ -1,12 +1,11 @@
 //! Questions between the nodes of a running job.
 //!
-//! [`Questions`] asks all nodes, this one included, and has the questions of other nodes answered
-//! by the function of [`Questions::answer_with`]. To the muster questions and answers are bytes:
-//! what they mean is known to those who ask and who answer.
+//! [`Questions`] asks all nodes, including this node. Questions of other nodes are answered by the function of
+//! [`Questions::answer_with`]. The muster treats questions and answers as bytes: only the asking and the answering code
+//! know their meaning.
 //!
-//! [`exchange`] has the rules and no I/O; [`desk`] is its side to the session's task; [`local`]
-//! runs the answers of this node in threads of their own; [`standing`] is what node 0 hears again and
-//! again without asking.
+//! [`exchange`] has the rules and no I/O; [`desk`] is its interface to the session's task; [`local`] runs the answers
+//! of this node in threads of their own; [`standing`] handles answers that node 0 receives repeatedly without asking.
 
 pub(crate) mod deflate;
 pub(crate) mod desk;

@@ -1,13 +1,13 @@
-//! A bounded amount of something: bytes that are held, transfers at a time.
+//! A bounded amount of a resource: bytes that are held, or simultaneous transfers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is left.
+/// The amount that is left.
 #[derive(Debug, Clone)]
 pub(crate) struct Room(Arc<AtomicUsize>);
 
-/// An amount that is taken until this is dropped.
+/// An amount that is taken until the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     room: Room,
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn dropped_lease_returns_its_amount() {
         let room = Room::of(3);
         let two = room.take(2).expect("room");
         assert!(room.take(2).is_none());

@@ -1,8 +1,8 @@
-//! A question that a node answers again and again: a person looks at a job of a thousand nodes each second, and a
-//! frame in each direction for each look would cost twice as much as one.
+//! A question that a node answers repeatedly: a person watches a job of a thousand nodes each second, and a frame in
+//! each direction for each look would cost twice as much as one frame.
 //!
-//! [`Standing`] is node 0's side: who has answered lately is not asked. [`Repeated`] is that of the others: what to
-//! answer, and when. A node of an earlier version answers once, so it is asked each time.
+//! [`Standing`] is node 0's side: a node that has answered recently is not asked. [`Repeated`] is the side of the other
+//! nodes: the question to answer, and the times. A node of an earlier version answers once, so it is asked each time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 
 use super::deflate::Packed;
 
-/// How long a node answers by itself. Said again in the middle of that time, while somebody looks.
+/// Time for which a node answers by itself. Node 0 renews it halfway while a viewer still asks.
 const STANDS: Duration = Duration::from_secs(30);
-/// Who looks again after so many times the usual time looks once more, and not for long.
+/// A viewer that asks again only after more than this many intervals does not start repeated answers.
 const LOOKS_ON: u32 = 5;
 /// The shortest time between two answers of a node.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// The answers of the other nodes to the question of whoever looks.
+/// The answers of the other nodes to the repeated question of a viewer.
 #[derive(Debug)]
 pub(super) struct Standing {
     pub(super) id: u64,
@@ -31,7 +31,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Somebody looks for the first time, perhaps once: nobody is to answer again yet.
+    /// Records the first request of a viewer. It may be the only one, so no node is to answer repeatedly yet.
     pub(super) fn new(id: u64, question: &Arc<[u8]>, every: Duration, now: Instant) -> Standing {
         let (question, latest) = (Arc::clone(question), BTreeMap::new());
         Standing { id, question, every, looked: now, said: None, latest }
@@ -41,7 +41,8 @@ impl Standing {
         *self.question == *question && self.every == every
     }
 
-    /// Somebody looks again. For how long the nodes are to answer, if they must be told now.
+    /// Records another request of a viewer. Gives the time for which the nodes must answer by themselves, if they must
+    /// be told now.
     pub(super) fn looks(&mut self, now: Instant) -> Option<Duration> {
         let since = |at: Instant| now.saturating_duration_since(at);
         let before = std::mem::replace(&mut self.looked, now);
@@ -53,7 +54,7 @@ impl Standing {
         Some(STANDS)
     }
 
-    /// When nobody looks any more, and the latest answers are of no use.
+    /// The time at which the question ends: no viewer asks any more, and the latest answers are of no use.
     pub(super) fn ends(&self) -> Instant {
         later(self.looked, STANDS.max(self.every.saturating_mul(LOOKS_ON)))
     }
@@ -66,7 +67,7 @@ impl Standing {
         self.latest.remove(&node);
     }
 
-    /// The answers that are as new as one to a question of now: one may be missing.
+    /// The answers that are about as new as the answer to a question asked now. One repetition may be missing.
     pub(super) fn fresh(&self, now: Instant) -> impl Iterator<Item = (u32, Packed)> + '_ {
         let oldest = self.every * 5 / 2;
         let is_fresh = move |at: &Instant| now.saturating_duration_since(*at) < oldest;
@@ -75,7 +76,7 @@ impl Standing {
     }
 }
 
-/// What node 0 wants to hear again and again.
+/// The question that node 0 wants to be answered repeatedly.
 #[derive(Debug)]
 pub(super) struct Repeated {
     pub(super) id: u64,
@@ -97,14 +98,14 @@ impl Repeated {
         Repeated { id, question: Arc::clone(question), every, until, next: later(now, every) }
     }
 
-    /// It is answered now, and then again. Gives the time until which this answer counts.
+    /// Schedules the next answer. Gives its time, until which the current answer counts.
     pub(super) fn again(&mut self, now: Instant) -> Instant {
         self.next = later(now, self.every);
         self.next
     }
 }
 
-/// A deadline that another node wrote may be beyond all times.
+/// The deadline, bounded because a deadline from another node may exceed every possible time.
 pub(super) fn later(now: Instant, within: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_secs(3600);
     now + within.min(LONGEST)

@@ -1,4 +1,4 @@
-//! The rules against nodes that break them.
+//! Tests of the rules with nodes that break them.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -30,7 +30,7 @@ impl Node {
         replies
     }
 
-    /// The frames that follow on one.
+    /// The frames that follow from a frame.
     fn hear(&mut self, from: u32, frame: QuestionFrame) -> Vec<(Vec<u32>, QuestionFrame)> {
         self.exchange.hear(from, frame, &|_| true, self.now);
         self.frames()
@@ -44,7 +44,7 @@ impl Node {
         self.exchange.actions().into_iter().filter_map(frame).collect()
     }
 
-    /// How often it asks for a part.
+    /// Number of parts that the node requests after a frame.
     fn fetches(&mut self, from: u32, frame: QuestionFrame) -> usize {
         let is_fetch = |(_, frame): &(_, _)| matches!(frame, QuestionFrame::Fetch { .. });
         self.hear(from, frame).iter().filter(|frame| is_fetch(frame)).count()
@@ -65,25 +65,25 @@ fn part(id: u64, node: u32, bytes: &[u8]) -> QuestionFrame {
 }
 
 #[test]
-fn a_few_parts_of_a_few_answers_are_on_their_way() {
+fn fetching_is_limited_to_windows_and_slots() {
     let mut zero = Node::new(0, 100);
     let replies = zero.ask(LONG);
-    // Four parts each; the 33rd waits for a slot.
+    // Four parts of each answer are requested; the 33rd answer waits for a slot.
     let asked: Vec<usize> =
         (1..=33).map(|node| zero.fetches(node, ready(1, node, 10 * PART))).collect();
     assert_eq!(asked, [&[4; 32][..], &[0]].concat());
-    // A part for each one that came.
+    // One part is requested for each part that came.
     for _ in 0..6 {
         assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 1);
     }
     for _ in 0..3 {
         assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 0);
     }
-    // The last part leaves the slot to the next one.
+    // The last part gives the slot to the next answer.
     assert_eq!(zero.fetches(1, part(1, 1, &[1; PART])), 4);
     let answer = Packed::Deflated(vec![1; 10 * PART]);
     assert_eq!(replies.try_recv(), Ok((1, Ok(answer))));
-    // One that stands still leaves its own as well; when it goes on, it is heard.
+    // An answer that stands still gives up its slot as well; when it goes on, it is heard.
     assert_eq!(zero.fetches(40, ready(1, 40, 1)), 0);
     zero.passes(Duration::from_secs(2));
     let next = zero.frames();
@@ -92,11 +92,11 @@ fn a_few_parts_of_a_few_answers_are_on_their_way() {
 }
 
 #[test]
-fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
+fn invalid_frames_end_at_most_one_answer() {
     let mut zero = Node::new(0, 4);
     let replies = zero.ask(LONG);
     zero.frames();
-    // Another node's answer, an answer to nothing, parts that nobody announced.
+    // An answer of another node, an answer to no question, and parts that nobody announced are ignored.
     for (from, frame) in [
         (1, ready(1, 2, 5)),
         (1, ready(9, 1, 5)),
@@ -110,11 +110,11 @@ fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
     zero.hear(1, ready(1, 1, LARGEST_DEFLATED + 1));
     let why = NoAnswer::too_large(LARGEST_DEFLATED + 1, LARGEST_DEFLATED);
     assert_eq!(replies.try_recv(), Ok((1, Err(why))));
-    // More than announced.
+    // A node sends more bytes than it announced.
     assert_eq!(zero.fetches(2, ready(1, 2, 5)), 1);
     zero.hear(2, part(1, 2, b"123456"));
     assert_eq!(replies.try_recv(), Ok((2, Err(NoAnswer::Unreadable))));
-    // Announced twice, and empty parts without end: no memory, and the deadline ends it.
+    // A node announces twice and sends empty parts without end: this takes no memory, and the deadline ends it.
     assert_eq!(zero.fetches(3, ready(1, 3, 5)), 1);
     assert_eq!(zero.fetches(3, ready(1, 3, 7)), 0);
     for _ in 0..1000 {
@@ -129,7 +129,7 @@ fn what_no_correct_node_sends_ends_the_one_answer_or_nothing() {
 }
 
 #[test]
-fn an_answer_is_sent_once_however_often_it_is_asked_for() {
+fn answer_is_sent_once_despite_repeated_fetches() {
     let mut one = Node::new(1, 2);
     let ask = QuestionFrame::ask(7, LONG, b"?");
     one.exchange.hear(0, ask, &|_| true, one.now);
@@ -152,7 +152,7 @@ fn an_answer_is_sent_once_however_often_it_is_asked_for() {
 }
 
 #[test]
-fn a_small_answer_comes_at_once_and_counts_once() {
+fn small_answer_comes_at_once_counts_once() {
     let mut one = Node::new(1, 2);
     one.exchange.hear(0, QuestionFrame::ask(1, LONG, b"?"), &|_| true, one.now);
     let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
@@ -169,7 +169,7 @@ fn a_small_answer_comes_at_once_and_counts_once() {
     }
     let answers: Vec<Reply> = replies.try_iter().collect();
     assert_eq!(answers, [(1, Ok(Packed::Deflated(vec![5; 700])))]);
-    // To another node it is announced: it hears all through one connection, in which other frames wait.
+    // To another node the answer is announced: that node hears all through one connection, in which other frames wait.
     let ask = QuestionFrame::ask(4, LONG, b"?");
     zero.hear(1, ask);
     zero.exchange.answered(For::Round(2), Ok(vec![6; 700]), zero.now);
@@ -177,7 +177,7 @@ fn a_small_answer_comes_at_once_and_counts_once() {
 }
 
 #[test]
-fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
+fn excess_questions_are_refused_lost_nodes_forgotten() {
     let mut zero = Node::new(0, 3);
     let busy = |frames: &[(Vec<u32>, QuestionFrame)]| {
         let is_busy =
@@ -188,7 +188,7 @@ fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
         (0..6).map(|id| busy(&zero.hear(1, QuestionFrame::ask(id, LONG, b"?")))).collect();
     assert_eq!(asked, [0, 0, 0, 0, 2, 2], "four at a time, and a reason for each node");
     assert_eq!(zero.hear(1, QuestionFrame::ask(0, LONG, b"?")), [], "asked already");
-    // Its own questions have room of their own.
+    // Node 0's own questions are counted separately.
     let replies = zero.ask(LONG);
     assert!(replies.try_recv().is_err());
     let five: Vec<Receiver<Reply>> = (0..4).map(|_| zero.ask(LONG)).collect();
@@ -196,7 +196,7 @@ fn questions_without_end_are_refused_and_of_a_lost_node_nothing_stays() {
     zero.exchange.lost(1, zero.now);
     assert_eq!(replies.try_recv(), Ok((1, Err(NoAnswer::Lost))));
     assert_eq!(busy(&zero.hear(2, QuestionFrame::ask(0, LONG, b"?"))), 0, "there is room again");
-    // A deadline beyond all times.
+    // The deadline exceeds every possible time.
     zero.hear(2, QuestionFrame::Ask { id: 1, within: u64::MAX, question: Vec::new(), every: None });
 }
 
@@ -220,7 +220,7 @@ fn asked(frames: &[(Vec<u32>, QuestionFrame)]) -> Vec<(Vec<u32>, bool)> {
 }
 
 #[test]
-fn who_looks_for_long_hears_the_nodes_without_asking() {
+fn repeated_viewer_hears_nodes_without_asking() {
     let mut zero = Node::new(0, 4);
     let first = zero.watch();
     let all = vec![1, 2, 3];
@@ -229,7 +229,7 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
         zero.hear(node, part(2, node, b"first"));
     }
     assert_eq!(first.try_iter().count(), 3);
-    // The second look tells them; until they answer by themselves they are asked.
+    // The second look tells the nodes to repeat; until they answer by themselves they are asked.
     zero.passes(EACH);
     let second = zero.watch();
     let frames = zero.frames();
@@ -240,7 +240,7 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
         zero.hear(node, part(3, node, b"second"));
     }
     assert_eq!(second.try_iter().count(), 3);
-    // Node 3 is of an earlier version, so it answers that once.
+    // Node 3 is of an earlier version, so it answers the repeated question only once.
     for node in 1..4 {
         zero.hear(node, part(id, node, b"by itself"));
     }
@@ -257,13 +257,13 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
         let known = if look < 2 { 1..4 } else { 1..3 };
         assert_eq!(answers, known.map(|node| (node, Ok(by_itself.clone()))).collect::<Vec<_>>());
     }
-    // Of a node that is gone nothing is told; one that may not speak for another is not heard.
+    // A lost node has no answer any more, and a node that speaks for another node is not heard.
     zero.exchange.lost(1, zero.now);
     zero.hear(2, part(id, 1, b"of another"));
     let replies = zero.watch();
     let answers: Vec<u32> = replies.try_iter().map(|(node, _)| node).collect();
     assert_eq!(answers, [2]);
-    // They are told again while somebody looks, and not once nobody does.
+    // The nodes are told again while a viewer asks, but not once nobody does.
     zero.frames();
     zero.passes(Duration::from_secs(4));
     zero.watch();
@@ -280,22 +280,22 @@ fn who_looks_for_long_hears_the_nodes_without_asking() {
 }
 
 #[test]
-fn of_a_look_nothing_stays_once_nobody_looks_any_more() {
+fn standing_question_ends_without_viewers() {
     let mut zero = Node::new(0, 2);
     zero.watch();
     zero.frames();
-    // The round is over, and who looked may look again.
+    // The round is over, and the viewer may ask again.
     zero.passes(EACH);
     assert!(zero.exchange.due().is_some_and(|due| due > zero.now));
     zero.passes(Duration::from_secs(60));
     assert_eq!(zero.exchange.due(), None, "nothing is left");
-    // Whoever looks then is the first.
+    // The next viewer counts as the first.
     zero.watch();
     assert_eq!(asked(&zero.frames()), [(vec![1], false)]);
 }
 
 #[test]
-fn a_node_answers_again_until_the_time_is_over() {
+fn repeated_answers_last_until_the_deadline() {
     let mut one = Node::new(1, 2);
     let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
     let mut answers = 0;
@@ -314,7 +314,7 @@ fn a_node_answers_again_until_the_time_is_over() {
     assert_eq!(answered(&mut one), 1);
     one.passes(EACH / 2);
     assert_eq!(answered(&mut one), 2);
-    // Told again, it goes on for as long, and not at once.
+    // A node that is told again goes on for as long, but does not answer at once.
     one.exchange.hear(0, again, &|_| true, one.now);
     assert_eq!(answered(&mut one), 2);
     for _ in 0..20 {
@@ -323,16 +323,16 @@ fn a_node_answers_again_until_the_time_is_over() {
     }
     assert_eq!(answered(&mut one), 4);
     assert_eq!(one.exchange.due(), None, "nothing is left");
-    // However often it is to answer, it does not do so without a pause.
+    // A node always pauses between answers, however short the interval is.
     let fast = QuestionFrame::Ask { id: 8, within: 10_000, question: Vec::new(), every: Some(0) };
     one.exchange.hear(0, fast, &|_| true, one.now);
     let pause = one.exchange.due().map(|due| due.saturating_duration_since(one.now));
     assert_eq!(pause, Some(Duration::from_millis(500)));
 }
 
-/// Node 0 would never fetch it, so it would be held until its deadline.
+/// Node 0 would never fetch a large answer, so it would be held until its deadline.
 #[test]
-fn a_large_answer_is_not_sent_again_and_again() {
+fn large_answer_is_not_sent_repeatedly() {
     let mut one = Node::new(1, 2);
     let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
     one.exchange.hear(0, again, &|_| true, one.now);
@@ -347,9 +347,9 @@ fn a_large_answer_is_not_sent_again_and_again() {
     }
 }
 
-/// What an earlier version sends and reads.
+/// The frames of an earlier version, sent and read.
 #[test]
-fn a_question_of_an_earlier_version_is_the_same() {
+fn question_frame_matches_earlier_versions() {
     let ask = QuestionFrame::ask(7, LONG, b"?");
     let text = serde_json::to_string(&ask).expect("JSON");
     assert_eq!(text, r#"{"ask":{"id":7,"within":60000,"question":"Pw=="}}"#);

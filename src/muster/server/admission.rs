@@ -1,8 +1,8 @@
 //! Admits nodes and keeps their summaries. The rules concern the job, the node count, the node
 //! rank and duplicates.
 //!
-//! Owns the listener and the connections until the agreement. Each event gives a [`Change`];
-//! [`gather`](super::gather) decides what follows.
+//! Owns the listener and the connections until the agreement. Each event gives a [`Change`]; [`gather`](super::gather)
+//! decides the consequence.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use text::lang::Text;
 use text::text;
 use verdict::Refusal;
 
-/// Time in which the earlier of two nodes with one node rank has to prove that it still runs.
+/// Time in which the earlier of two nodes with the same node rank must prove that it still runs.
 const CHALLENGE: Duration = Duration::from_secs(2);
 /// Time limit for sending the last frames.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -50,7 +50,7 @@ struct Challenge {
     newcomer: Arrival,
 }
 
-/// Where the nodes of the running job resume their sessions.
+/// The port and token with which the nodes of the running job resume their sessions.
 #[derive(Debug)]
 pub struct Resume {
     pub token: String,
@@ -62,13 +62,13 @@ pub struct Admission {
     pub config: Config,
     pub own: NodeSummary,
     listener: Listener,
-    /// For nodes whose connection is cut while the job runs.
+    /// The listener for nodes whose connection is cut while the job runs.
     beside: Option<Listener>,
     pub events: EventReceiver,
     pub registry: Registry,
     summaries: BTreeMap<u32, NodeSummary>,
     challenges: BTreeMap<u32, Challenge>,
-    /// When and from where each node was last heard, including nodes that left.
+    /// Address and time at which each node was last heard, including nodes that left.
     seen: BTreeMap<u32, (SocketAddr, Instant)>,
     rejected: Rejected,
     heartbeat: Heartbeat,
@@ -76,7 +76,7 @@ pub struct Admission {
 
 impl Admission {
     /// # Errors
-    /// When listening on the port fails.
+    /// If listening on the port fails.
     pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
         let opened = Listener::open(config.port, config.nnodes, config.secret.clone());
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
@@ -112,7 +112,7 @@ impl Admission {
     /// Waits for the next event. Cancel-safe.
     ///
     /// # Errors
-    /// When the job is impossible.
+    /// If the job is impossible.
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
         let challenge = async {
@@ -182,7 +182,7 @@ impl Admission {
     /// this job.
     fn arrived(&mut self, arrival: Arrival, say: Say<'_>) -> Result<Change, Refusal> {
         let Arrival { hello, from, out, .. } = &arrival;
-        // The job does not run yet, so nothing can be taken up again.
+        // The job does not run yet, so no session can be resumed.
         if hello.resume.is_some() {
             return Ok(Change::None);
         }
@@ -212,7 +212,7 @@ impl Admission {
             return Ok(Change::None);
         }
         self.seen.insert(node, (from, Instant::now()));
-        // Its job has the same id as ours.
+        // The node's job has the same id as ours.
         if theirs.nnodes != self.config.nnodes {
             return Err(refuse(wrong_count(&self.config, hello)));
         }
@@ -248,8 +248,8 @@ impl Admission {
                 return Err(declined(self.config.unit, node, &member.hostname, &refusal));
             }
             FromMember::Heartbeat { memory } => member.note_memory(memory),
-            // A pong only shows that the node lives, as every frame does; the other frames come
-            // only while the job runs.
+            // A pong only shows that the node lives, as every frame does. The remaining frames come only while the job
+            // runs.
             _ => {}
         }
         Ok(Change::None)
@@ -264,7 +264,7 @@ impl Admission {
         for node in &due {
             self.replace(*node, &mut *say)?;
         }
-        // Its earlier acceptance is void.
+        // The earlier acceptance of the node is void.
         Ok(due.first().map_or(Change::None, |node| Change::Left(*node)))
     }
 
@@ -282,8 +282,8 @@ impl Admission {
         Absence { config, absent, seen, rejected: &self.rejected, has_run }
     }
 
-    /// Where nodes may resume their sessions: the port of the muster, unless the ranks need it, else
-    /// a port of its own. None where this cannot be had; then a cut connection is a lost node.
+    /// The port on which nodes may resume their sessions: the port of the muster, or a separate port if the ranks need
+    /// that port. None if no port is available; then a cut connection is a lost node.
     pub(crate) fn resume_point(&mut self, master_port: u16) -> Option<ResumePoint> {
         self.beside = None;
         let token = linux::random::hex::<16>().ok()?;
@@ -303,7 +303,8 @@ impl Admission {
         (config, own, events, registry)
     }
 
-    /// The same, with the listener on which sessions are resumed.
+    /// Frees the port as `close_port` does, and also gives the listener on which sessions are
+    /// resumed.
     pub async fn start(
         self,
         point: Option<ResumePoint>,
@@ -323,7 +324,7 @@ impl Admission {
         (config, own, events, registry, resume)
     }
 
-    /// Closes everything, after the last frames were sent.
+    /// Closes everything after the last frames were sent.
     pub async fn close(self) {
         let (_, _, events, registry) = self.close_port().await;
         drop(registry);

@@ -1,4 +1,4 @@
-//! Members whose connection was cut, until they come back or are lost.
+//! Members whose connection was cut, until they return or are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use super::registry::{Member, Registry};
 use crate::protocol::Loss;
 use crate::reach::{AGAIN, Cut, Port, Sight, port};
 
-/// Dials at the same time when the job starts.
+/// Maximum number of simultaneous dials when the job starts.
 const DIALS: usize = 64;
 
-/// What a task found out about a member.
+/// The finding of a task about a member.
 #[derive(Debug)]
 enum Found {
     /// Whether its port can be reached.
@@ -31,13 +31,13 @@ pub(crate) struct Away {
     tasks: JoinSet<Found>,
 }
 
-/// The port of a member that is open as long as it lives.
+/// The address of a member's port that is open as long as the member lives.
 fn alive(member: &Member) -> Option<SocketAddr> {
     Some(SocketAddr::new(member.from.ip(), member.alive?))
 }
 
 impl Away {
-    /// Dials every member once, since a port that was never reached tells nothing later.
+    /// Dials every member once, since a port that was never reached proves nothing later.
     pub(crate) fn reach(&mut self, registry: &Registry) {
         let dials = Arc::new(Semaphore::new(DIALS));
         for (node, member) in registry.iter() {
@@ -49,7 +49,7 @@ impl Away {
         }
     }
 
-    /// Waits for a member that was cut, for at most `longest`.
+    /// Waits for a member whose connection was cut, for at most `longest`.
     pub(crate) fn wait_for(&mut self, node: u32, member: Member, how: Cut, longest: Duration) {
         let peer = alive(&member);
         let mut sight = Sight::new(self.reached.contains(&node), how, longest);
@@ -73,7 +73,7 @@ impl Away {
         self.members.is_empty()
     }
 
-    /// The member has come back, or is lost.
+    /// Removes a member that has returned or is lost.
     pub(crate) fn take(&mut self, node: u32) -> Option<Member> {
         let (member, task) = self.members.remove(&node)?;
         task.abort();
@@ -94,7 +94,7 @@ impl Away {
                         return (node, member, loss);
                     }
                 }
-                // A member that came back.
+                // A member has returned, so its task was cancelled.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }

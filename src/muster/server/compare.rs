@@ -1,4 +1,4 @@
-//! Compares the nodes: what is refused, and what is only a warning.
+//! Compares the nodes: differences that are refused, and differences that are only warnings.
 //!
 //! Pure functions on the summaries of all nodes.
 
@@ -16,7 +16,7 @@ use verdict::{Id, Refusal, Verdict, Warning};
 /// Milliseconds; clocks further apart make the order of log lines unreliable.
 const CLOCK: u64 = 2_000;
 
-/// The properties that must be equal, or the job is refused.
+/// Checks the properties that must be equal, or the job is refused.
 pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
     let (host, first_host) = (&other.hostname, &own.hostname);
     let Text { en: who, zh: who_zh } = other.unit().named(other.node);
@@ -115,8 +115,8 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
     Ok(())
 }
 
-/// Refuses a node whose torch cannot use the store of node 0. Engines without torch of their own may
-/// start ranks that need none.
+/// Refuses a node whose torch cannot use the store of node 0. Engines without their own torch may start ranks that need
+/// no torch.
 pub(crate) fn check_store(zero: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
     let version = |torch: &str| torch.parse().ok();
     let (Some(ours), Some(theirs)) = (&zero.torch, &other.torch) else { return Ok(()) };
@@ -142,7 +142,7 @@ pub(crate) fn check_store(zero: &NodeSummary, other: &NodeSummary) -> Result<(),
     ))
 }
 
-/// [`check`] for all nodes together, since node 0 itself may not know the heads.
+/// Runs [`check`] for all nodes together, since node 0 itself may not know the heads.
 pub(crate) fn check_all(summaries: &[NodeSummary]) -> Result<(), Refusal> {
     let knows = summaries.iter().find(|summary| summary.heads.is_some()).or(summaries.first());
     let (Some(zero), Some(knows)) = (summaries.first(), knows) else { return Ok(()) };
@@ -152,7 +152,7 @@ pub(crate) fn check_all(summaries: &[NodeSummary]) -> Result<(), Refusal> {
     })
 }
 
-/// The smallest number of processes that a node can run; a fixed number counts as that.
+/// The smallest number of processes that a node can run; a fixed number counts as the node's maximum.
 pub(crate) fn fewest(summaries: &[NodeSummary]) -> u32 {
     let most = |summary: &NodeSummary| summary.exact.unwrap_or(summary.most);
     summaries.iter().map(most).min().unwrap_or(1).max(1)
@@ -163,7 +163,7 @@ pub(crate) fn heads(summaries: &[NodeSummary]) -> Option<u32> {
     summaries.iter().find_map(|summary| summary.heads)
 }
 
-/// Refuses nodes that request different numbers of processes, or that cannot run so many.
+/// Refuses nodes that request different numbers of processes, or that cannot run `nproc`.
 pub(crate) fn check_exact(summaries: &[NodeSummary], nproc: u32) -> Result<(), Refusal> {
     let misfit =
         |summary: &&NodeSummary| summary.exact.map_or(summary.most < nproc, |exact| exact != nproc);
@@ -202,7 +202,7 @@ fn name(value: &impl Serialize) -> String {
         .unwrap_or_default()
 }
 
-/// All other differences: the value of most nodes, and the nodes that differ.
+/// All other differences: the value of most nodes, and the nodes with another value.
 pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
     let unknown = || "unknown".to_owned();
     let text = |value: &Option<String>| value.clone().unwrap_or_else(unknown);
@@ -258,7 +258,7 @@ pub(crate) fn differences(summaries: &[NodeSummary]) -> Vec<Difference> {
     found
 }
 
-/// `--muster required`: differences that would be warnings are refused.
+/// Refuses differences that would otherwise be warnings (`--muster required`).
 pub fn refuse_differences(differences: &[Difference]) -> Result<(), Refusal> {
     let Some(first) = differences.iter().find(|one| one.property != Property::Gpus) else {
         return Ok(());
@@ -283,7 +283,7 @@ mod tests {
     use settings::{Engine, LayoutRule};
 
     #[test]
-    fn what_must_be_alike_is_refused_by_name() {
+    fn differing_required_property_is_refused_by_name() {
         let own = NodeSummary { heads: Some(40), ..summary(0, 3) };
         let other = NodeSummary { heads: Some(40), ..summary(2, 3) };
         assert_eq!(check(&own, &other), Ok(()));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_that_do_not_understand_each_other_are_refused_with_both_versions() {
+    fn incompatible_stores_are_refused_with_both_versions() {
         let of = |node, torch: &str| NodeSummary {
             torch: (!torch.is_empty()).then(|| torch.to_owned()),
             engine: Engine::Torchrun,
@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(refusal.id, Id::MusterTasks);
             assert!(refusal.text.en.starts_with(said), "{}", refusal.text.en);
         }
-        // A value that the tasks of one node share is listed once.
+        // A value that all tasks of one node share is listed once.
         let torch = |summary: NodeSummary, torch: &str| NodeSummary {
             torch: Some(torch.to_owned()),
             ..summary
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_goes_to_node_0_and_long_lists_are_cut() {
+    fn tie_favours_node_0_long_lists_are_cut() {
         let summaries = [
             NodeSummary { driver: Some("550".to_owned()), ..summary(0, 2) },
             NodeSummary { driver: Some("535".to_owned()), ..summary(1, 2) },
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_number_that_does_not_fit_is_named() {
+    fn node_with_unfit_process_count_is_named() {
         let summaries = [summary(0, 2), NodeSummary { exact: Some(4), ..summary(1, 2) }];
         assert_eq!(check_exact(&summaries, 4), Ok(()));
         let refusal = check_exact(&summaries, 8).expect_err("4 is not 8");
@@ -419,7 +419,7 @@ mod tests {
 
     /// Node 0 itself may not know the heads.
     #[test]
-    fn heads_that_two_others_count_differently_are_refused() {
+    fn differing_heads_of_two_nodes_are_refused() {
         let of = |node, heads| NodeSummary { heads, ..summary(node, 4) };
         let mut summaries = vec![of(0, None), of(1, Some(40)), of(2, None), of(3, Some(40))];
         assert_eq!((check_all(&summaries), heads(&summaries)), (Ok(()), Some(40)));

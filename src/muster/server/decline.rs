@@ -13,14 +13,14 @@ use crate::protocol::FromNode0;
 use crate::second_port::second_port;
 use verdict::Refusal;
 
-/// Nodes of one job start within seconds, and dial about once a second.
+/// Time to wait for latecomers: the nodes of one job start within seconds, and dial about once a second.
 const LATECOMERS: Duration = Duration::from_secs(5);
-/// On the second port, since the holder of the first may keep each node busy for some seconds.
+/// Time to wait on the second port, since the holder of the first may keep each node busy for some seconds.
 const AT_SECOND_PORT: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Node 0 cannot take part: notifies the nodes that arrive within a few seconds, and returns how
-/// many. If its port is taken, it waits on the second one.
+/// Notifies the nodes that arrive within a few seconds that node 0 cannot take part, and returns their number. If its
+/// port is taken, node 0 waits on the second port.
 pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
     let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
     let (opened, limit) = match open(config.port) {
@@ -38,7 +38,7 @@ pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> us
     told.len()
 }
 
-/// The same after gathering, for all nodes that are not in `told`.
+/// Notifies all nodes after gathering that are not in `told`.
 pub(crate) async fn tell_latecomers(
     config: &Config,
     events: &mut EventReceiver,

@@ -30,11 +30,11 @@ pub enum Assembly {
 #[derive(Debug)]
 pub enum Settled {
     Session(Session),
-    /// A node disconnected meanwhile; the others join again by themselves.
+    /// A node disconnected in the meantime; the others join again by themselves.
     Lost(Text),
 }
 
-/// All nodes have arrived.
+/// The state when all nodes have arrived.
 #[derive(Debug)]
 pub struct Gathered {
     pub admission: Admission,
@@ -45,15 +45,14 @@ pub struct Gathered {
 /// Waits for all nodes. `own` is the summary of node 0.
 ///
 /// # Errors
-/// When this process may not open a file per node, listening on the port fails, a node is
-/// missing at the deadline, or nodes do not fit together. All nodes that have arrived are
-/// notified.
+/// If this process may not open a file per node, listening on the port fails, a node is missing at the deadline, or
+/// nodes do not fit together. All nodes that have arrived are notified.
 pub async fn gather(
     config: &Config,
     own: NodeSummary,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Assembly, Refusal> {
-    // Even if the muster is optional, since the others would wait for it in vain.
+    // The refusal applies even if the muster is optional, since the others would wait in vain.
     if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
         return Err(refusal);
     }
@@ -70,8 +69,7 @@ pub async fn gather(
             // Latecomers are not served after the deadline.
             if refusal.id != Id::MusterMissing {
                 let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
-                // A node that comes a little later would dial the ended node 0 until its own
-                // deadline.
+                // A node that comes slightly later would dial the ended node 0 until its own deadline.
                 tell_latecomers(config, &mut admission.events, &refusal, &mut told).await;
             }
             admission.close().await;
@@ -129,7 +127,7 @@ impl Gathered {
         &self.differences
     }
 
-    /// The smallest number of processes that a node can run; a fixed number counts as that.
+    /// The smallest number of processes that a node can run; a fixed number counts as the node's maximum.
     pub fn fewest(&self) -> u32 {
         compare::fewest(&self.summaries)
     }
@@ -147,7 +145,7 @@ impl Gathered {
     /// Proposes the plan. After all nodes have accepted, frees the port and sends the start.
     ///
     /// # Errors
-    /// When the proposal contradicts a summary, or a node declines.
+    /// If the proposal contradicts a summary, or a node declines.
     pub async fn agree(
         self,
         agreement: Agreement,
@@ -182,7 +180,7 @@ impl Gathered {
             }
         }
         admission.say_rejected(say);
-        // Free the port before sending the start, since torch's store binds it at once.
+        // The port is freed before the start is sent, since torch's store binds the port at once.
         let (config, own, events, registry, resume) = admission.start(point).await;
         registry.broadcast(&FromNode0::Go);
         let (hostname, nnodes) = (own.hostname, config.nnodes);
@@ -201,7 +199,7 @@ async fn wait_for_accepts(
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),
             Change::Left(node) => return Ok(Some(node)),
-            // All nodes have arrived, so a plain torchrun is none of them.
+            // All nodes have arrived, so a plain torchrun is not a node of this job.
             Change::None | Change::Alone(_) => {}
         }
     }

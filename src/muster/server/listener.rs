@@ -19,9 +19,9 @@ use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
 use crate::reach::Cut;
 use text::text;
 
-/// The connections of a second listener have greater numbers than those of the first.
+/// Offset of the connection numbers of a second listener, which are greater than those of the first.
 const BESIDE: ConnectionId = 1 << 48;
-/// Connections that are accepted before another task runs.
+/// Maximum number of connections that are accepted before another task runs.
 const AT_ONCE: ConnectionId = 1024;
 /// Time limit for sending to a peer whose socket is full.
 const SEND: Duration = Duration::from_secs(30);
@@ -31,15 +31,15 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Identifies a connection; numbers are never reused.
 pub(crate) type ConnectionId = u64;
 
-/// Queues frames for one node. Dropped, it closes the connection once they are sent.
+/// Queues frames for one node. When dropped, it closes the connection after the frames are sent.
 #[derive(Debug)]
 pub struct FrameSender {
     frames: mpsc::UnboundedSender<Arc<[u8]>>,
-    /// Parts of answers, before which all other frames go.
+    /// Parts of answers; all other frames are sent before them.
     later: mpsc::UnboundedSender<Arc<[u8]>>,
 }
 
-/// What [`FrameSender`] queues.
+/// The queues of a [`FrameSender`].
 struct Frames {
     frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
     later: mpsc::UnboundedReceiver<Arc<[u8]>>,
@@ -63,7 +63,7 @@ impl FrameSender {
         let _ = self.frames.send(bytes);
     }
 
-    /// Sends these bytes when no other frame waits.
+    /// Sends these bytes once no other frame waits.
     pub(crate) fn send_later(&self, bytes: Arc<[u8]>) {
         let _ = self.later.send(bytes);
     }
@@ -89,13 +89,13 @@ pub enum ConnectionEvent {
 
 pub(crate) type EventReceiver = mpsc::Receiver<ConnectionEvent>;
 
-/// Waits until all connections are closed whose senders were dropped.
+/// Waits until all connections whose senders were dropped are closed.
 pub(crate) async fn drain(mut events: EventReceiver, limit: Duration) {
     let drained = async { while events.recv().await.is_some() {} };
     let _ = timeout(limit, drained).await;
 }
 
-/// An open listener. Dropped, it closes; [`Listener::close`] also waits for that.
+/// An open listener. It closes when dropped; [`Listener::close`] also waits for the closing.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub port: u16,
@@ -105,7 +105,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens on all addresses, as torch's store does.
+    /// Listens on all addresses in the same way as torch's store.
     pub(crate) fn open(
         port: u16,
         nnodes: u32,
@@ -115,12 +115,12 @@ impl Listener {
         Ok((Listener::on(port, nnodes, secret, sender, 0)?, events))
     }
 
-    /// Another one, on any free port, whose connections give their events to the same receiver.
+    /// A second listener, on any free port. Its connections send their events to the same receiver.
     pub(crate) fn beside(&self, nnodes: u32, secret: Option<Secret>) -> io::Result<Listener> {
         Listener::on(0, nnodes, secret, self.events.clone(), BESIDE)
     }
 
-    /// `first`: below the numbers of its connections.
+    /// `first`: a number below those of its connections.
     fn on(
         port: u16,
         nnodes: u32,
@@ -165,12 +165,12 @@ async fn accept_all(
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // Out of descriptors: the oldest unidentified connection is closed.
+            // The process is out of descriptors: the oldest unidentified connection is closed.
             Err(error) if is_out_of_descriptors(&error) && limiter.evict_oldest() => {
                 yield_now().await;
                 continue;
             }
-            // The connection was reset in the queue, or none could be closed.
+            // The connection was reset in the queue, or no connection could be closed.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -209,13 +209,13 @@ async fn accept_all(
     }
 }
 
-/// This process, or the whole node, is out of file descriptors.
+/// Whether this process or the whole node is out of file descriptors.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(error);
     matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
-/// Carries frames both ways until one side ends.
+/// Carries frames in both directions until one side ends.
 async fn pump(
     mut channel: Channel<FromMember>,
     mut frames: Frames,
@@ -245,7 +245,7 @@ async fn pump(
                 }
                 Err(error) => break Cut::from(&error),
             },
-            // One at a time: before the next one, all that came meanwhile.
+            // One part at a time: all other frames that came in the meantime are sent before the next part.
             Some(bytes) = frames.later.recv() => {
                 if !is_sent(&mut channel, &bytes).await {
                     break Cut::Reset;

@@ -1,10 +1,8 @@
-//! `check` on all nodes: node 0 lets them measure the links in steps and sends all of them the
-//! report.
+//! Runs `check` on all nodes: node 0 lets the nodes measure the links in steps and sends all of them the report.
 //!
-//! Takes the nodes that [`gather`](super::gather) admitted; gives one [`LinkReport`] for all.
-//! Only node 0 schedules measurements, so no node has two at a time. A node that dies or stops
-//! responding meanwhile is reported, and the others continue. Every step and the whole have a
-//! deadline.
+//! Takes the nodes that [`gather`](super::gather) admitted; gives one [`LinkReport`] for all. Only node 0 schedules
+//! measurements, so no node has two at a time. A node that dies or stops responding in the meantime is reported, and
+//! the others continue. Every step and the whole have a deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,12 +23,12 @@ use crate::protocol::{
     Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
 };
 
-/// Most directions that are measured a second time, since one busy moment proves nothing.
+/// Maximum number of directions that are measured a second time, since one busy moment proves nothing.
 const DOUBTFUL: usize = 16;
-/// How long the last frames may take to leave.
+/// Time limit for sending the last frames.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// From one node to another.
+/// Node that measures, and node that it measures to.
 type Direction = (u32, u32);
 
 impl Gathered {
@@ -48,7 +46,7 @@ impl Gathered {
                 (&mut endpoint.address, registry.get(summary.node))
                 && address.ip().is_unspecified()
             {
-                // It listens on all addresses, so also on the one from which it connected.
+                // The node listens on all addresses, including the address from which it connected.
                 address.set_ip(member.from.ip());
             }
             (summary.node, endpoint)
@@ -111,15 +109,14 @@ impl Measuring {
         outliers(&self.measured(), &|node| self.endpoints.get(&node)?.megabits)
     }
 
-    /// The links of nodes that are still there. A measurement with a node that died says nothing
-    /// about the link.
+    /// The links of nodes that are still connected. A measurement with a node that died says nothing about the link.
     fn measured(&self) -> Vec<Link> {
         let is_lost = |node: &u32| self.lost.contains_key(node);
         let stays = |link: &&Link| !is_lost(&link.from) && !is_lost(&link.to);
         self.links.values().filter(stays).cloned().collect()
     }
 
-    /// Runs one step, its directions in parallel.
+    /// Runs one step; its directions are measured in parallel.
     async fn step(&mut self, directions: &[Direction]) {
         let end = (Instant::now() + STEP).min(self.deadline);
         if Instant::now() >= self.deadline {
@@ -155,7 +152,7 @@ impl Measuring {
                 () = sleep_until(end) => break,
             }
         }
-        // After the deadline of all steps no node is at fault.
+        // After the deadline of all steps, no node is at fault.
         if Instant::now() < self.deadline {
             for (from, _) in pending {
                 self.lose(from, Loss::Silent);

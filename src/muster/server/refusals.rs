@@ -1,4 +1,4 @@
-//! The refusals of node 0: of a node, of the whole job, or to listen at all.
+//! The refusals of node 0: for a node, for the whole job, or because it cannot listen.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use text::ranges::{ranges, spelled};
 use text::text;
 use verdict::{Id, Refusal, Verdict};
 
-/// The refusal of one node, as all nodes get it. A taken port of node 0 gives all nodes the exit
-/// code of node 0.
+/// The refusal of one node, in the form that all nodes receive. A taken port of node 0 gives all nodes the exit code of
+/// node 0.
 pub(crate) fn declined(unit: MemberKind, node: u32, host: &str, refusal: &Refusal) -> Refusal {
     let Text { en, zh } = &refusal.text;
     let Text { en: who, zh: who_zh } = unit.named(node);
@@ -32,7 +32,7 @@ pub(crate) fn declined(unit: MemberKind, node: u32, host: &str, refusal: &Refusa
     )
 }
 
-/// `2, 5–9, 11`, at most a handful of ranges.
+/// A list such as `2, 5–9, 11`, with at most a handful of ranges.
 fn listed(nodes: &[u32]) -> String {
     const SHOWN: usize = 8;
     let found = ranges(nodes.iter().copied());
@@ -152,8 +152,7 @@ pub(crate) fn cannot_listen(port: u16, error: &io::Error) -> Refusal {
     )
 }
 
-/// The refusal if node 0 may not open a file for the connection of every node. `limit`: None is
-/// unlimited.
+/// The refusal if node 0 may not open a file for the connection of every node. `limit`: None means unlimited.
 pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> {
     /// Logs, pipes of ranks, and unidentified connections, which evict each other.
     const OTHERS: u64 = 128;
@@ -172,12 +171,12 @@ pub(crate) fn too_few_files(nnodes: u32, limit: Option<u64>) -> Option<Refusal> 
     ))
 }
 
-/// The nodes that have not arrived, and what is known about them.
+/// The nodes that have not arrived, and the facts known about them.
 #[derive(Debug)]
 pub struct Absence<'a> {
     pub config: &'a Config,
     pub absent: Vec<u32>,
-    /// The last address and time at which one of them was heard.
+    /// The last address and time at which one of the missing nodes was heard.
     pub seen: Option<(SocketAddr, Instant)>,
     pub rejected: &'a Rejected,
     /// The job has run before.
@@ -185,7 +184,7 @@ pub struct Absence<'a> {
 }
 
 impl Absence<'_> {
-    /// `node 2`, `nodes 2–3`; `node 2: host2` where the hosts are listed.
+    /// Names such as `node 2` or `nodes 2–3`; `node 2: host2` if the hosts are listed.
     fn named(&self) -> Text {
         const SHOWN: usize = 8;
         let numbers = listed(&self.absent);
@@ -274,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_0_that_may_not_hold_all_connections_says_so_at_once() {
+    fn node_0_refuses_with_too_few_descriptors() {
         assert_eq!(too_few_files(10_000, Some(20_000)), None);
         assert_eq!(too_few_files(10_000, None), None);
         let refusal = too_few_files(1_000, Some(1_024)).expect("too few");

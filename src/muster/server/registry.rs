@@ -18,11 +18,11 @@ pub struct Member {
     pub hostname: String,
     out: FrameSender,
     heard: Instant,
-    /// From its last heartbeat that had it.
+    /// Memory use from the last heartbeat that contained it.
     pub memory: Option<Memory>,
     /// Set for a task whose summary has arrived.
     pub seat: Option<Seat>,
-    /// The port that is open as long as its agent lives.
+    /// The port that is open as long as the member's agent lives.
     pub alive: Option<u16>,
 }
 
@@ -31,7 +31,7 @@ impl Member {
         self.out.send(frame);
     }
 
-    /// A frame that waits until all others were sent.
+    /// Queues a frame that waits until all others were sent.
     pub(crate) fn send_later(&self, bytes: Arc<[u8]>) {
         self.out.send_later(bytes);
     }
@@ -41,7 +41,7 @@ impl Member {
     }
 }
 
-/// Members by node rank and by connection, so that no frame needs a search over ten thousand.
+/// Members by node rank and by connection, so that no frame needs a search over ten thousand members.
 #[derive(Debug, Default)]
 pub struct Registry {
     members: BTreeMap<u32, Member>,
@@ -65,7 +65,7 @@ impl Registry {
         self.members.insert(hello.node, member);
     }
 
-    /// The member has a new connection, and is otherwise as it was.
+    /// Gives the member a new connection; its other state is unchanged.
     pub fn resume(&mut self, arrival: Arrival, was: Option<Member>) {
         let node = arrival.hello.node;
         let was = self.remove(node).or(was);
@@ -112,8 +112,8 @@ impl Registry {
         }
     }
 
-    /// Sends a heartbeat to all, `late` after it was due. Gives the nodes that have been silent
-    /// for longer than `longest`.
+    /// Sends a heartbeat to all members, `late` after it was due. Gives the nodes that have been silent for longer than
+    /// `longest`.
     pub(crate) fn keep_alive(
         &mut self,
         late: Duration,
@@ -126,8 +126,7 @@ impl Registry {
         self.iter().filter(|(_, member)| is_silent(member)).map(|(node, _)| node).collect()
     }
 
-    /// Restarts the measurement of silence, since the last heartbeats may be as old as the
-    /// agreement took.
+    /// Restarts the measurement of silence, since the last heartbeats may be as old as the duration of the agreement.
     pub(crate) fn forget_silence(&mut self) {
         let now = Instant::now();
         self.members.values_mut().for_each(|member| member.heard = now);

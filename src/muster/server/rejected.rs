@@ -1,5 +1,5 @@
-//! Connections that node 0 rejected: the lines about them, and when a torchrun without
-//! ranklaunch counts as a node of the job.
+//! Connections that node 0 rejected: the lines about them, and the rule when a torchrun without ranklaunch counts as a
+//! node of the job.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,22 +17,22 @@ use verdict::{Id, Refusal};
 /// Receives lines for people.
 pub(crate) type Say<'a> = &'a mut (dyn FnMut(Text) + Send);
 
-/// Addresses that get a line each.
+/// Maximum number of addresses that get a line each.
 const NAMED: usize = 32;
-/// How many of these a refusal names.
+/// Number of these addresses that a refusal names.
 const SHOWN: usize = 3;
-/// torch's client tries again after pauses that grow to a minute.
+/// Maximum time between attempts of torch's client, whose pauses grow to a minute.
 const TORCH_PAUSE: Duration = Duration::from_secs(90);
 
 /// The first rejection of an address.
 #[derive(Debug)]
 struct Named {
     line: Text,
-    /// The hint in case that it is a node of this job.
+    /// The hint for the case that the address is a node of this job.
     hint: Text,
 }
 
-/// Repeated attempts of a client of torch's store, and since when.
+/// Repeated attempts of a client of torch's store, with the times of the first and the last.
 #[derive(Debug)]
 struct Attempts {
     from: SocketAddr,
@@ -48,7 +48,7 @@ pub struct Rejected {
     port: u16,
     named: BTreeMap<IpAddr, Named>,
     plain: BTreeMap<IpAddr, Attempts>,
-    /// How many there were, and where the last one came from.
+    /// Number of rejected connections, and the address of the last.
     count: Option<(u64, SocketAddr)>,
 }
 
@@ -65,7 +65,7 @@ impl Rejected {
         }
     }
 
-    /// The first addresses that were named. None: none was.
+    /// The first addresses that were named; None if no address was named.
     pub fn text(&self) -> Option<Text> {
         let lines: Vec<&Text> = self.named.values().map(|named| &named.line).take(SHOWN).collect();
         let joined = |words: fn(&Text) -> &str, sign: &str| {
@@ -118,7 +118,7 @@ impl Rejected {
                 text!("{from} has another secret: rejected", "{from} 的密钥不一致：拒绝其加入"),
                 secret(),
             ),
-            // Only counted, to avoid thousands of lines.
+            // These are only counted, to avoid thousands of lines.
             Rejection::Asking | Rejection::Silent | Rejection::Unknown(_) => {
                 return ForeignAction::Wait;
             }
@@ -172,8 +172,8 @@ impl Rejected {
         self.verdict()
     }
 
-    /// An address that has tried for the whole proof time is a node of this job. The pauses of
-    /// torch's client grow, so the last half of that time may be one of them.
+    /// The action that follows from the attempts. An address that has tried for the whole proof time is a node of this
+    /// job. The pauses of torch's client grow, so the last half of that time may be one of them.
     pub fn verdict(&self) -> ForeignAction {
         let proof = self.proof;
         let proven = self.plain.values().find(|attempts| {

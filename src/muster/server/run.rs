@@ -1,5 +1,5 @@
-//! The session on node 0 while the job runs: collects failures, decides which was the first, and
-//! sends the verdict to all.
+//! The session on node 0 while the job runs: collects failures, decides which failure was the first, and sends the
+//! verdict to all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::questions::desk::{Desk, Outgoing};
 use crate::reach::{Cut, UNANSWERED};
 use crate::session::{self, Ends, SessionCommand};
 
-/// After the first report, the time in which an earlier failure may still arrive.
+/// Time after the first report in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The same if nothing but consequences is known: the cause is on a node that has not reported, whose
-/// ranks were only now told to end.
+/// The same time if only consequences are known: the cause is on a node that has not reported, whose ranks were only
+/// now told to end.
 const WINDOW_FOR_CAUSE: Duration = Duration::from_secs(2);
-/// Time limit for the chosen node to send the cause and its last lines. They come within
-/// milliseconds; the limit is for a node whose cores are all taken.
+/// Time limit for the chosen node to send the cause and its last lines. They come within milliseconds; the limit is
+/// meant for a node whose cores are all taken.
 const LAST_LINES: Duration = Duration::from_secs(5);
 /// Time limit for draining connections at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// All that the session takes over from the agreement.
+/// The parts that the session takes over from the agreement.
 pub(crate) struct Job {
     pub config: Config,
     pub hostname: String,
@@ -42,15 +42,15 @@ pub(crate) struct Job {
 
 struct Run {
     job: Job,
-    /// Members whose connection was cut and that may come back.
+    /// Members whose connection was cut and that may return.
     away: Away,
-    /// Members that count as lost while their connection is open: the verdict reaches them if they
-    /// only did not run for a while.
+    /// Members that count as lost while their connection is open. The verdict reaches them if they only did not run for
+    /// a while.
     silent: Vec<Member>,
     pause: Pause,
     began: Instant,
     phase: RunPhase,
-    /// Nodes whose ranks still run, this one included.
+    /// Nodes whose ranks still run, including this node.
     running: BTreeSet<u32>,
     events: UnboundedSender<session::SessionEvent>,
     desk: Desk,
@@ -59,12 +59,12 @@ struct Run {
 /// Phase of the job.
 enum RunPhase {
     Running,
-    /// The first failure is being determined: since when, and the report of each node.
+    /// The first failure is being determined. Holds the time of the first report, and the report of each node.
     Failing {
         since: Instant,
         failures: BTreeMap<u32, Cause>,
     },
-    /// The verdict is given: the frame that says it.
+    /// The verdict is given. Holds the frame that carries it.
     Done(Box<FromNode0>),
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
             },
             event = inbox.recv(), if is_open => match event {
                 Some(event) => {
-                    // What came while this process did not run is read before its heartbeat is due.
+                    // Frames that arrived while this process was not running are read before its heartbeat is due.
                     run.pause.note(heartbeat.overdue(), &run.job.config);
                     run.hear(event);
                 }
@@ -147,8 +147,8 @@ impl Run {
         }
     }
 
-    /// A connection to the running job: of a node that takes up its session again, or of a stranger,
-    /// which is closed.
+    /// Handles a connection to the running job: a node that resumes its session, or a stranger, whose connection is
+    /// closed.
     fn resume(&mut self, arrival: Arrival) {
         let node = arrival.hello.node;
         let token = self.job.resume.as_ref().map(|resume| &resume.token);
@@ -178,7 +178,7 @@ impl Run {
         }
         let config = &self.job.config;
         if let Some(pause) = self.pause.just_over(config) {
-            // It gave up this node, which did not run.
+            // The member gave up this node, which was not running.
             let on = (config.unit == MemberKind::Task).then_some(0);
             let (host, silence) = (&self.job.hostname, config.peer_timeout);
             let lost = Cause::lost((0, on), host, Loss::Silent, None, silence, now());
@@ -190,8 +190,7 @@ impl Run {
         self.away.wait_for(node, member, how, longest);
     }
 
-    /// Whether the end of a node's connection means anything. After its farewell or its own report
-    /// it does not.
+    /// Whether the end of a node's connection matters. It does not matter after the node's farewell or its own report.
     fn is_awaited(&self, node: u32) -> bool {
         let has_reported = match &self.phase {
             RunPhase::Running => false,
@@ -251,7 +250,7 @@ impl Run {
                 self.phase = RunPhase::Failing { since: Instant::now(), failures };
             }
             RunPhase::Failing { failures, .. } => {
-                // The second report of a node adds lines; the time of the first one counts.
+                // A second report of a node adds lines; the time of its first report counts.
                 let known = failures.get(&cause.node).map(|known| known.at);
                 let at = known.map_or(cause.at, |at| at.min(cause.at));
                 failures.insert(cause.node, Cause { at, ..cause });
@@ -266,7 +265,7 @@ impl Run {
             cause if cause.consequence => WINDOW_FOR_CAUSE,
             _ => WINDOW,
         };
-        // The cause may be a node of which it is not known yet whether it died.
+        // The cause may be a node that is not yet known to be dead.
         let window = if self.away.is_empty() { window } else { window.max(UNANSWERED) };
         Some(*since + window)
     }

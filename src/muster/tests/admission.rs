@@ -1,4 +1,4 @@
-//! Which connections node 0 accepts as nodes of its job.
+//! Tests of the connections that node 0 accepts as nodes of its job.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -8,7 +8,7 @@ use super::foreign::store::GREETING;
 use super::*;
 
 #[tokio::test]
-async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
+async fn node_of_another_job_is_refused_harmlessly() {
     let of =
         |job: Option<&str>, nnodes| Config { job: job.map(str::to_owned), ..config(1, nnodes, 0) };
     for (ours, theirs, id) in [
@@ -50,7 +50,7 @@ async fn a_stray_of_another_job_is_told_so_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_living_rank_is_not_given_away_and_both_are_named() {
+async fn duplicate_of_a_live_node_names_both() {
     let port = port();
     let (zero, first, second) = tokio::join!(
         node_0(config(0, 3, port), summary(0, 3)),
@@ -65,12 +65,12 @@ async fn a_living_rank_is_not_given_away_and_both_are_named() {
 }
 
 #[tokio::test]
-async fn a_dead_rank_is_replaced_by_the_later_one() {
+async fn silent_node_is_replaced_by_the_newcomer() {
     let port = port();
     let mut patient = config(0, 3, port);
     patient.peer_timeout = Duration::from_secs(15);
     let zero = tokio::spawn(node_0(patient, summary(0, 3)));
-    // Sends a hello and then nothing.
+    // The node sends a hello and then nothing.
     let host = Host::replayed("/", BTreeMap::new());
     let mute = config(1, 3, port);
     let own = summary(1, 3);
@@ -137,7 +137,7 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
             () = knocks(port) => panic!("endless"),
         }
     };
-    // A single attempt does not count: it may be a rank of an attempt that is being ended.
+    // A single attempt does not count: it may come from a rank of an attempt that is being ended.
     let once = async {
         let port = port();
         let timeout = Duration::from_secs(12);
@@ -170,7 +170,7 @@ async fn plain_torchrun_is_recognised_by_its_first_bytes() {
 }
 
 #[tokio::test]
-async fn without_the_secret_nobody_gets_in() {
+async fn node_without_the_secret_is_rejected() {
     for (theirs, ours) in [
         (secret("0123456789abcdef"), None),
         (None, secret("0123456789abcdef")),
@@ -211,7 +211,7 @@ async fn other_connections_do_not_disturb() {
                 }
             }
         }
-        // Only now the node for which all wait.
+        // The last missing node comes only now.
         other(config(1, 2, port), summary(1, 2)).await
     };
     let (zero, one) = tokio::join!(node_0(config(0, 2, port), summary(0, 2)), noise);

@@ -1,4 +1,4 @@
-//! The agreement, and the events of all nodes while the job runs.
+//! Tests of the agreement, and of the events of all nodes while the job runs.
 
 use tokio::time::timeout;
 
@@ -35,7 +35,7 @@ pub(super) fn failure(node: u32, at: i64, whole: bool) -> Cause {
 }
 
 #[tokio::test]
-async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
+async fn agreement_follows_worst_node_and_frees_port() {
     let port = port();
     let seven = NodeSummary { most: 7, gpus: 7, ..summary(2, 3) };
     let (zero, one, two) = tokio::join!(
@@ -53,7 +53,7 @@ async fn the_worst_node_decides_and_the_port_is_free_afterwards() {
 }
 
 #[tokio::test]
-async fn the_first_failure_reaches_all_with_its_last_lines() {
+async fn first_failure_reaches_all_with_last_lines() {
     let (mut zero, mut one, mut two) = three(|_| {}).await;
     let at = now();
     // The consequence is reported first but happened later.
@@ -85,7 +85,7 @@ async fn a_success_stops_nobody_and_all_leave_together() {
 }
 
 #[tokio::test]
-async fn a_node_that_dies_is_named_at_once_with_its_memory() {
+async fn dead_node_is_named_with_its_memory() {
     // Encrypted, since a reset must be noticed with encryption as well.
     let (mut zero, mut one, two) = three(|config| config.secret = secret("0123456789abcdef")).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -100,9 +100,9 @@ async fn a_node_that_dies_is_named_at_once_with_its_memory() {
 }
 
 #[tokio::test]
-async fn node_0_vanishing_ends_the_job_for_all() {
+async fn loss_of_node_0_ends_the_job() {
     let (zero, mut one, mut two) = three(|_| {}).await;
-    // By then they have reached its port, which is closed afterwards.
+    // By now the nodes have reached node 0's port, which is closed afterwards.
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(zero);
     for session in [&mut one, &mut two] {
@@ -114,7 +114,7 @@ async fn node_0_vanishing_ends_the_job_for_all() {
 }
 
 #[tokio::test]
-async fn nodes_that_do_not_fit_are_refused_everywhere() {
+async fn incompatible_nodes_are_refused_everywhere() {
     let port = port();
     let other_rule = NodeSummary { rule: settings::LayoutRule::UlyssesWorld, ..summary(1, 2) };
     let (zero, one) = tokio::join!(
@@ -125,7 +125,7 @@ async fn nodes_that_do_not_fit_are_refused_everywhere() {
     assert_eq!(zero, one);
     assert_eq!(zero.id, Id::MusterRule);
 
-    // One job id, but the nodes have different node counts.
+    // The nodes have the same job id but different node counts.
     let named = |node, nnodes| Config { job: Some("a".to_owned()), ..config(node, nnodes, port) };
     let (zero, one) =
         tokio::join!(node_0(named(0, 2), summary(0, 2)), other(named(1, 3), summary(1, 3)));

@@ -1,4 +1,4 @@
-//! Nodes that measure the links between them.
+//! Tests of nodes that measure the links between them.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::links::endpoint::Measurement;
 use super::*;
 
-/// One node of a check: its report, or how it ended without one.
+/// Runs one node of a check: gives its report, or the reason why it ended without a report.
 async fn checked(config: Config) -> Result<LinkReport, String> {
     let words = |refusal: Refusal| refusal.text.en.into_owned();
     let host = Host::replayed("/", BTreeMap::new());
@@ -52,7 +52,7 @@ async fn all_nodes_of_a_check_learn_every_link() {
 }
 
 #[tokio::test]
-async fn many_nodes_measure_to_their_neighbours_and_node_0_keeps_the_numbers() {
+async fn many_nodes_measure_only_to_their_neighbours() {
     const NODES: u32 = 18;
     let port = port();
     let mut tasks = tokio::task::JoinSet::new();
@@ -89,7 +89,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
     };
     let link = task("another token").run().await;
     assert!(link.speed().is_none(), "{link:?}");
-    // Garbage, and a node of the job on the wrong port.
+    // The connections send garbage, or come from a node of the job on the wrong port.
     let mut other = TcpStream::connect(address).await.expect("connected");
     other.write_all(&[0u8; 4096]).await.expect("sent");
     let mut answer = Vec::new();
@@ -104,7 +104,7 @@ async fn a_listener_gives_an_unidentified_connection_nothing() {
 }
 
 #[tokio::test]
-async fn nodes_that_run_and_nodes_that_check_do_not_join() {
+async fn run_and_check_nodes_do_not_join() {
     let port = port();
     let zero = Config { wait_timeout: Duration::from_secs(3), ..check_config(0, 2, port) };
     let one = Config { wait_timeout: Duration::from_secs(1), ..config(1, 2, port) };
@@ -115,7 +115,7 @@ async fn nodes_that_run_and_nodes_that_check_do_not_join() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_lost_while_links_are_measured_is_named_and_the_rest_goes_on() {
+async fn node_lost_while_measuring_is_named() {
     // A silent node is given up at the end of node 0's step.
     tokio::join!(lost_meanwhile(Loss::Died), lost_meanwhile(Loss::Silent));
 }
@@ -130,7 +130,7 @@ async fn lost_meanwhile(loss: Loss) {
         let own = NodeSummary { endpoint, ..node };
         let joined = join(&host, &config, &own, None, &mut |_| {}).await.expect("joined");
         assert!(matches!(joined, Joined::Measure(_)), "the links are measured");
-        // Its connection is open as long as it is held.
+        // The node's connection is open as long as it is held.
         (loss == Loss::Silent).then_some(joined)
     };
     let of = |node| check_config(node, 3, port);

@@ -1,4 +1,4 @@
-//! How a node reacts to a program that it finds in place of node 0.
+//! Tests of a node that finds a program in place of node 0.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<Stri
 }
 
 #[tokio::test]
-async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys() {
+async fn unmarked_store_counts_after_outliving_every_attempt() {
     let (port, _) = foreign::store::tests::store().await;
     let quick = |port| Config {
         peer_timeout: Duration::from_millis(200),
@@ -48,7 +48,7 @@ async fn a_store_is_believed_only_when_it_outlives_every_attempt_and_is_nobodys(
 }
 
 #[tokio::test]
-async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
+async fn marked_store_is_waited_for_or_refused() {
     const PLACE: &[u8] = b"ranklaunch/job";
     let timeout = Duration::from_secs(6);
     let encrypted = secret("0123456789abcdef");
@@ -57,8 +57,7 @@ async fn a_marked_store_is_waited_out_or_refused_by_whose_it_is() {
     let rows = [
         // A replaced node finds an attempt of its own job, and waits.
         (own.encode(), PLACE, None, 88, "this job's running attempt"),
-        // A store of another job ends the wait, unless there is a secret, which the store cannot
-        // prove.
+        // A store of another job ends the wait, unless there is a secret, which the store cannot prove.
         (other.encode(), PLACE, None, 87, "job another; this node belongs to job ours"),
         (other.encode(), PLACE, encrypted, 88, "is the store of another job: job another"),
         // A complete plain job of another user is not ours either.
@@ -102,7 +101,7 @@ async fn answering(bytes: &'static [u8]) -> u16 {
 }
 
 #[tokio::test]
-async fn silence_versions_and_other_programs_are_waited_out_and_named() {
+async fn other_holders_of_the_port_are_named() {
     const SECRET: Option<&str> = Some("0123456789abcdef");
     let rows: [(&'static [u8], Option<&str>, &str, Id); 6] = [
         (b"", None, "accepts connections but does not answer", Id::MasterReach),
@@ -132,7 +131,7 @@ async fn silence_versions_and_other_programs_are_waited_out_and_named() {
 }
 
 #[tokio::test]
-async fn a_node_0_whose_port_is_taken_tells_its_nodes_on_the_second_one() {
+async fn node_0_refuses_on_the_second_port() {
     let port = answering(b"").await;
     let taken = Refusal::new(
         Id::PortFree,

@@ -1,4 +1,4 @@
-//! Whole musters over loopback: several members against one node 0.
+//! Tests of whole musters over loopback: several members against one node 0.
 
 mod admission;
 mod agreement;

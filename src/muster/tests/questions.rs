@@ -1,4 +1,4 @@
-//! Questions between the nodes of a running job.
+//! Tests of questions between the nodes of a running job.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use verdict::Class;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Bytes that do not get smaller.
+/// Bytes that cannot be compressed.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = || {
@@ -25,14 +25,14 @@ fn noise(count: usize) -> Vec<u8> {
     std::iter::repeat_with(next).flatten().take(count).collect()
 }
 
-/// Answers with its number and the question.
+/// Makes the node answer with its number and the question.
 fn echo(session: &Session, node: u8) -> Questions {
     let questions = session.questions();
     questions.answer_with(move |question| [&[node], question].concat());
     questions
 }
 
-/// Asks in a thread of its own, as every caller does.
+/// Asks in a separate thread, as every caller does.
 async fn ask_all(
     questions: &Questions,
     question: Vec<u8>,
@@ -43,7 +43,7 @@ async fn ask_all(
 }
 
 #[tokio::test]
-async fn every_node_asks_all_and_none_has_to_be_ready() {
+async fn every_node_asks_all_without_waiting() {
     for secret in [None, secret("0123456789abcdef")] {
         let (zero, one, two) = three(|config| config.secret = secret.clone()).await;
         let [zero_asks, two_asks] = [(&zero, 0), (&two, 2)].map(|(session, n)| echo(session, n));
@@ -54,7 +54,7 @@ async fn every_node_asks_all_and_none_has_to_be_ready() {
                 [(0, Ok(vec![0, b'?'])), (1, Err(NoAnswer::NotReady)), (2, Ok(vec![2, b'?']))];
             assert_eq!(answers, expected);
         }
-        // Nobody there, so the session's end is the answer.
+        // No node is left, so the session's end is the answer.
         drop((zero, one));
         two.close().await;
         let ended = ask_all(&two_asks, b"?".to_vec(), SOON).await;
@@ -63,19 +63,19 @@ async fn every_node_asks_all_and_none_has_to_be_ready() {
 }
 
 #[tokio::test]
-async fn a_large_answer_arrives_whole_and_one_too_large_is_named() {
+async fn large_answer_arrives_oversized_answer_is_named() {
     let (zero, one, two) = three(|_| {}).await;
     let large = noise(3_000_000);
     let answer = large.clone();
     one.questions().answer_with(move |_| answer.clone());
-    // Deflated it is small; not deflated it is several times what a connection holds.
+    // Deflated, the answer is small; not deflated, it is several times the capacity of a connection.
     two.questions().answer_with(|_| vec![7; 12_000_000]);
     let refused = noise((8 << 20) + (1 << 16));
     zero.questions().answer_with(move |_| refused.clone());
     for (asks, own) in [(zero.questions(), 0), (one.questions(), 1), (two.questions(), 2)] {
         let answers = ask_all(&asks, b"?".to_vec(), 3 * SOON).await;
         let [(0, from_zero), (1, from_one), (2, from_two)] = &answers[..] else { panic!("three") };
-        // Not by assert_eq, which would print millions of numbers.
+        // assert_eq would print millions of numbers.
         let length = from_one.as_ref().map(Vec::len);
         assert!(from_one.as_ref() == Ok(&large), "asked by {own}: {length:?}");
         assert_eq!(from_two.as_ref().map(Vec::len), Ok(12_000_000), "asked by {own}");
@@ -90,7 +90,7 @@ async fn a_large_answer_arrives_whole_and_one_too_large_is_named() {
 }
 
 #[tokio::test]
-async fn a_node_whose_answer_never_comes_delays_no_other_and_no_other_question() {
+async fn silent_node_delays_no_other_answer() {
     let (zero, one, two) = three(|_| {}).await;
     let asks = echo(&zero, 0);
     let _one = echo(&one, 1);
@@ -113,7 +113,7 @@ async fn a_node_whose_answer_never_comes_delays_no_other_and_no_other_question()
         (first[2].1.clone(), second[2].1.clone()),
         (Err(NoAnswer::Late), Err(NoAnswer::Late))
     );
-    // Four threads hang, so there is none for a fifth question.
+    // Four threads hang, so no thread is left for a fifth question.
     for expected in [NoAnswer::Late, NoAnswer::Late, NoAnswer::Busy] {
         let answers = ask_all(&asks, b"?".to_vec(), limit).await;
         assert_eq!(answers[2], (2, Err(expected)));
@@ -122,7 +122,7 @@ async fn a_node_whose_answer_never_comes_delays_no_other_and_no_other_question()
 }
 
 #[tokio::test]
-async fn a_node_that_dies_meanwhile_is_named_and_the_answers_of_the_others_count() {
+async fn dying_node_is_named_other_answers_count() {
     let (zero, one, two) = three(|_| {}).await;
     let asks = echo(&zero, 0);
     let _one = echo(&one, 1);
@@ -154,7 +154,7 @@ async fn a_single_node_answers_itself() {
     assert_eq!(asked().await, [(3, Ok(b"?".to_vec()))]);
 }
 
-/// Forwards one connection at so many bytes per second, and counts what came from the dialer.
+/// Forwards one connection at this many bytes per second, and counts the bytes from the dialer.
 async fn slow_link(to: u16, bytes_per_second: usize) -> (u16, Arc<AtomicUsize>) {
     const PIECE: usize = 8 << 10;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -196,10 +196,10 @@ async fn slow_link(to: u16, bytes_per_second: usize) -> (u16, Arc<AtomicUsize>) 
     (port, passed)
 }
 
-/// On a link on which the answer takes many seconds, the failure of the node that sends it reaches
-/// all before the answer is there.
+/// The answer takes many seconds on the link. A failure of the node that sends it reaches all before the answer is
+/// complete.
 #[tokio::test]
-async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
+async fn failure_overtakes_large_answer_on_slow_link() {
     const SPEED: usize = 1 << 20;
     let port = port();
     let (through, passed) = slow_link(port, SPEED).await;
@@ -253,19 +253,19 @@ async fn a_failure_overtakes_a_large_answer_on_a_slow_link() {
             }
         }
     }
-    // Its report and the verdict's window. Behind the whole answer it would take nine seconds.
+    // The time covers the node's report and the verdict's window. Behind the whole answer it would be nine seconds.
     let (took, more) = (since.elapsed(), on_its_way() - at);
     assert!(took < Duration::from_secs(2) && more < 2 << 20, "{took:?}, {more} bytes meanwhile");
     assert!(!asked.is_finished(), "it came before the last part");
-    // The verdict ends no answer: node 0 asks what is left to report. Leaving does.
+    // The verdict ends no answer, since node 0 asks for the parts that are still to be reported. Leaving ends it.
     two.close().await;
     let answers = asked.await.expect("answers");
     assert_eq!(answers[2], (2, Err(NoAnswer::Lost)));
 }
 
-/// A viewer that looks for long: from the second look on the other nodes answer by themselves.
+/// A viewer asks repeatedly: from the second look on, the other nodes answer by themselves.
 #[tokio::test]
-async fn who_looks_again_and_again_is_answered_without_a_question() {
+async fn repeated_viewer_is_answered_without_asking() {
     const EVERY: Duration = Duration::from_millis(500);
     for secret in [None, secret("0123456789abcdef")] {
         let (zero, one, two) = three(|config| config.secret = secret.clone()).await;
@@ -294,7 +294,7 @@ async fn who_looks_again_and_again_is_answered_without_a_question() {
             assert!(began.elapsed() < SOON, "{} answers", count());
             tokio::time::sleep(EVERY / 10).await;
         }
-        // What is known is not older than it would be if it were asked for.
+        // A known answer is not older than the answer to a new question would be.
         let before = count();
         let again = look().await;
         let [answer] = again[&1][..] else { panic!("{again:?}") };

@@ -1,4 +1,4 @@
-//! Connections that are reset while all nodes live: the job goes on.
+//! Tests of connections that are reset while all nodes live: the job goes on.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::agreement::{failure, verdict};
 use super::*;
 
-/// Forwards the connections to a port, and resets all of them when it is told to.
+/// Forwards the connections to a port, and resets all of them on request.
 #[derive(Clone, Default)]
 struct Proxy {
     reset: Arc<Notify>,
@@ -18,7 +18,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Gives its own port.
+    /// Listens in front of `port`, and gives the proxy's own port.
     async fn before(&self, port: u16) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let own = listener.local_addr().expect("an address").port();
@@ -37,7 +37,7 @@ impl Proxy {
         tokio::select! {
             _ = copy_bidirectional(&mut member, &mut node_0) => {}
             () = self.reset.notified() => {
-                // Closed with a linger of zero a connection is reset.
+                // A connection that is closed with a linger of zero is reset.
                 for end in [&member, &node_0] {
                     let zero = Some(Duration::ZERO);
                     rustix::net::sockopt::set_socket_linger(end, zero).expect("an option");
@@ -96,7 +96,7 @@ async fn a_job_goes_on_after_reset_connections() {
     {
         let (proxy, mut sessions) = behind_a_proxy(secret, own_port).await;
         proxy.reset().await;
-        // Said while the connection may still be away.
+        // The report is sent while the connection may still be cut.
         sessions.iter().for_each(Session::done);
         let ends = all_are_told(&mut sessions, |event| event == SessionEvent::AllDone).await;
         assert_eq!(ends, [true; 3], "{secret:?} {own_port}");
@@ -121,13 +121,13 @@ async fn a_failure_during_a_reset_reaches_all() {
     }
 }
 
-/// The control: a node that ends for good is named soon, and as dead.
+/// The control: a node that ends for good is soon named as dead.
 #[tokio::test]
-async fn a_node_that_ends_after_a_reset_is_named_as_dead() {
+async fn node_ending_after_a_reset_is_dead() {
     for gone in [0usize, 1, 2] {
         let (proxy, sessions) = behind_a_proxy(None, false).await;
         proxy.reset().await;
-        // By then node 1 is back, and all have reached each other's ports.
+        // By now node 1 is back, and all nodes have reached each other's ports.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let began = Instant::now();
         let mut others = Vec::from(sessions);
@@ -143,7 +143,7 @@ async fn a_node_that_ends_after_a_reset_is_named_as_dead() {
 }
 
 #[tokio::test]
-async fn a_stranger_takes_no_session_over() {
+async fn stranger_cannot_take_over_a_session() {
     use crate::protocol::{FromMember, FromNode0, handshake};
     let (port, mut said) = (port(), Vec::new());
     let zero = tokio::spawn(async move { node_0(config(0, 2, port), summary(0, 2)).await });

@@ -1,12 +1,12 @@
 //! The probe's answer: one JSON document, or one per line, with the same types on both sides.
 //!
-//! The launcher compiles this file too, so that writer and reader cannot differ. Plain data;
-//! every field may be missing, since drivers lack calls.
+//! The launcher compiles this file too, so that writer and reader cannot differ. Plain data; every field may be
+//! missing, since drivers lack calls.
 
 use serde::{Deserialize, Serialize};
 
-/// NVML's library: its SONAME for the loader's own search, then where container runtimes, GKE,
-/// distributions, cluster managers and WSL put it outside that search.
+/// Paths of NVML's library: first its SONAME for the loader's own search, then the places outside of that search where
+/// container runtimes, GKE, distributions, cluster managers and WSL put it.
 pub const LIBRARIES: &[&str] = &[
     "libnvidia-ml.so.1",
     "/usr/lib64/libnvidia-ml.so.1",
@@ -23,7 +23,7 @@ pub const LIBRARIES: &[&str] = &[
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 ];
 
-/// The whole document.
+/// The whole JSON document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -35,11 +35,11 @@ pub enum Answer {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NvmlAnswer {
-    /// The file that was loaded, links resolved (`…/libnvidia-ml.so.570.86.15`).
+    /// The loaded file with links resolved (`…/libnvidia-ml.so.570.86.15`).
     pub library: Option<String>,
     /// Each name that could not be loaded, with the loader's message.
     pub not_loaded: Vec<(String, String)>,
-    /// The call whose failure made all others impossible.
+    /// The failed call that made all other calls impossible.
     pub failure: Option<CallError>,
     pub driver_version: Option<String>,
     /// (major, minor)
@@ -49,7 +49,7 @@ pub struct NvmlAnswer {
     pub errors: Vec<CallError>,
 }
 
-/// A GPU that could not be opened has only an index and errors.
+/// A GPU. A GPU that could not be opened has only an index and errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NvmlGpu {
     pub index: u32,
@@ -68,9 +68,8 @@ pub struct NvmlGpu {
     /// (state, status): state 0 unsupported, 1 not started, 2 in progress, 3 completed;
     /// status is an NVML code that counts only in state 3.
     pub fabric: Option<(u32, u32)>,
-    /// `healthMask` of the fabric (driver 550 and later): two bits each for degraded
-    /// bandwidth (0), route recovery (2), unhealthy route (4), access timeout (6); 1 is
-    /// yes, 2 is no.
+    /// `healthMask` of the fabric (driver 550 and later): two bits each for degraded bandwidth (0), route recovery (2),
+    /// unhealthy route (4), access timeout (6). The value 1 means yes, 2 means no.
     #[serde(default)]
     pub fabric_health: Option<u32>,
     #[serde(default)]
@@ -92,7 +91,7 @@ pub struct Health {
     pub ecc_pending: Option<bool>,
     /// Uncorrected errors since the driver was loaded. None also if ECC is off.
     pub ecc_volatile: Option<u64>,
-    /// Uncorrected errors in the GPU's life.
+    /// Uncorrected errors in the lifetime of the GPU.
     pub ecc_aggregate: Option<u64>,
     /// Ampere and later.
     pub remapped_rows: Option<RemappedRows>,
@@ -107,8 +106,8 @@ pub struct Health {
     pub pcie: PcieLink,
     /// None without NVLink.
     pub nvlinks: Option<NvLinks>,
-    /// Compute and graphics processes. The pids are those of our pid namespace with current
-    /// drivers, of the host with old ones, and may be 0, so they must never be signalled.
+    /// Compute and graphics processes. With current drivers the pids are those of our pid namespace, with old drivers
+    /// those of the host, and they may be 0. So they must never be signalled.
     pub processes: Option<Vec<GpuProcess>>,
     /// None if MIG is off.
     pub mig_devices: Option<Instances>,
@@ -118,11 +117,11 @@ pub struct Health {
     pub unknown: Vec<CallError>,
 }
 
-/// What a GPU does at the moment, and the errors that its links repaired.
+/// The current activity of a GPU, and the errors that its links repaired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
-    /// Percent of the last moment in which a kernel ran. One that waits for other ranks counts.
+    /// Percent of the last sample period in which a kernel ran. A kernel that waits for other ranks counts too.
     pub utilization: Option<u32>,
     /// Milliwatts.
     pub power: Option<u32>,
@@ -133,9 +132,9 @@ pub struct Load {
     /// MHz of the multiprocessors.
     pub sm_clock: Option<u32>,
     pub max_sm_clock: Option<u32>,
-    /// Packets that PCIe sent again since the driver was loaded.
+    /// Packets that PCIe resent since the driver was loaded.
     pub pcie_replays: Option<u64>,
-    /// Since the driver was loaded, over all NVLinks.
+    /// Replays since the driver was loaded, over all NVLinks.
     pub nvlink_replays: Option<u64>,
     pub nvlink_recoveries: Option<u64>,
     pub nvlink_crc_errors: Option<u64>,
@@ -145,13 +144,13 @@ pub struct Load {
 pub struct RemappedRows {
     pub correctable: u32,
     pub uncorrectable: u32,
-    /// Rows wait for a reset to be remapped.
+    /// Some rows wait for a reset to be remapped.
     pub pending: bool,
     /// A row could not be remapped.
     pub failed: bool,
 }
 
-/// Only the width: the generation drops at idle to save power.
+/// The PCIe link. Only its width is reliable, since the generation drops at idle to save power.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieLink {
     /// Lanes.
@@ -187,7 +186,7 @@ pub enum ProcessKind {
 /// The usable MIG instances of one GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instances {
-    /// How many the GPU can have.
+    /// Maximum number of instances of the GPU.
     pub most: u32,
     pub devices: Vec<MigDevice>,
 }
@@ -216,7 +215,7 @@ pub struct CallError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamesAnswer {
     pub addresses: Vec<std::net::IpAddr>,
-    /// getaddrinfo's code and message.
+    /// getaddrinfo's error code and message.
     pub error: Option<(i32, String)>,
 }
 
@@ -224,17 +223,18 @@ pub struct NamesAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WatchLine {
-    /// The driver accepted to tell of this many GPUs.
+    /// The driver agreed to report events of this many GPUs.
     Watching(u32),
-    /// The driver tells of a critical Xid, once for each number of a GPU.
+    /// The driver reports a critical Xid, once for each number of a GPU.
     Xid {
-        /// `0000:18:00.0`, as it was asked for. None: the driver names a GPU that nobody asked for.
+        /// The address as it was requested, such as `0000:18:00.0`. None: the driver names a GPU that was not
+        /// requested.
         pci: Option<String>,
         number: u64,
     },
-    /// What each GPU does now, after a question: memory, temperature and load. It is known by its
-    /// PCI address.
+    /// The current state of each GPU, after a request: memory, temperature and load. A GPU is identified by its PCI
+    /// address.
     Gpus(Vec<NvmlGpu>),
-    /// A call failed, for one GPU or for all.
+    /// A call failed, for one GPU or for all GPUs.
     Failed { pci: Option<String>, error: CallError },
 }

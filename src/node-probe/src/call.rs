@@ -1,4 +1,4 @@
-//! Converts a failed call of NVML for the answer.
+//! Converts a failed NVML call for the answer.
 
 use nvml_wrapper::error::NvmlError;
 

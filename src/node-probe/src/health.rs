@@ -1,8 +1,7 @@
-//! Asks NVML for a GPU's health, links and use.
+//! Queries NVML for a GPU's health, links and use.
 //!
-//! These calls do not decide whether a GPU exists, so they must not delay the answer. They run
-//! in a thread of their own with one deadline; a call that fails, or that this driver lacks,
-//! leaves its value unknown with the reason.
+//! These calls do not decide whether a GPU exists, so they must not delay the answer. They run in a separate thread
+//! with one deadline. A call that fails, or that this driver lacks, leaves its value unknown with the reason.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +22,10 @@ use crate::call::failed;
 /// NVML_NVLINK_MAX_LINKS of the newest header; a missing link ends the list.
 const MOST_LINKS: u32 = 36;
 
-/// Most listed processes of one GPU, so that a hook with a wrong count cannot make us allocate
-/// too much.
+/// Maximum number of listed processes of one GPU, so that a hook with a wrong count cannot make us allocate too much.
 const MOST_PROCESSES: usize = 128;
 
-/// More MIG instances than any GPU has.
+/// Maximum number of MIG instances, which is larger than that of any GPU.
 const MOST_INSTANCES: u32 = 64;
 
 /// NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _INSUFFICIENT_SIZE (nvml.h).
@@ -35,11 +33,10 @@ const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
 const INSUFFICIENT_SIZE: u32 = 7;
 
-/// The current call.
+/// The name of the current call.
 type Current = Arc<Mutex<&'static str>>;
 
-/// Fills in [`NvmlGpu::health`] of every GPU that could be opened, waiting at
-/// most `timeout` for all of them together.
+/// Fills in [`NvmlGpu::health`] of every GPU that could be opened, waiting at most `timeout` for all of them together.
 pub(crate) fn ask(nvml: &'static Nvml, gpus: &mut [NvmlGpu], timeout: Duration) {
     let deadline = Instant::now() + timeout;
     let current: Current = Arc::new(Mutex::new("-"));
@@ -106,15 +103,14 @@ macro_rules! code {
     ($asking:expr, $name:ident $(, $argument:expr)*) => {{
         $asking.begins(stringify!($name));
         $asking.lib.$name.as_ref().ok().map(|call| {
-            // SAFETY: the handle is one that this library gave and keeps; the other
-            // arguments are numbers and pointers to live values of the types that
-            // the bindings give to the call.
+            // SAFETY: this library gave the handle and keeps it; the other arguments are numbers and pointers to live
+            // values of the types that the bindings give to the call.
             unsafe { call($asking.handle $(, $argument)*) }
         })
     }};
 }
 
-/// Whether such a call succeeded; otherwise records the reason.
+/// Whether an NVML call succeeded; otherwise records the reason.
 macro_rules! asked {
     ($asking:expr, $name:ident $(, $argument:expr)*) => {{
         let code = code!($asking, $name $(, $argument)*);
@@ -141,7 +137,7 @@ impl Asking<'_> {
     }
 }
 
-/// A number, by a call that fills in one.
+/// A number, from a call that fills in one number.
 macro_rules! number {
     ($asking:expr, $name:ident $(, $argument:expr)*) => {{
         let mut value = 0;
@@ -185,7 +181,7 @@ fn ask_one(device: &Device<'_>, mig: bool, current: &Current) -> Health {
     if mig {
         health.mig_devices = instances(device, it);
     }
-    // Last, so that these calls, which old drivers lack, come last in what is unknown.
+    // The load is read last, so that these calls, which old drivers lack, come last in `unknown`.
     let load = load(it);
     health.load = counters(device, it, load);
     health.unknown = asking.unknown;
@@ -210,7 +206,7 @@ fn remapped(it: &mut Asking<'_>) -> Option<RemappedRows> {
     })
 }
 
-/// By the new name of the call, else by that of drivers before 535.
+/// The throttle reasons, by the new name of the call, or by its name in drivers before 535.
 fn throttle(it: &mut Asking<'_>) -> Option<u64> {
     let mut reasons = 0;
     if code!(it, nvmlDeviceGetCurrentClocksEventReasons, &mut reasons) == Some(0) {
@@ -222,14 +218,14 @@ fn throttle(it: &mut Asking<'_>) -> Option<u64> {
 /// NVML_CLOCK_SM.
 const SM: u32 = 1;
 
-/// Fields of NVML, where a link has one counter for each lane and one for all.
+/// Field numbers of NVML. An NVLink has one counter for each lane and one for all lanes.
 const PCIE_REPLAYS: u32 = 94;
 const NVLINK_CRC: u32 = 45;
 const NVLINK_REPLAYS: u32 = 52;
 const NVLINK_RECOVERIES: u32 = 59;
 
-/// What changes from second to second, by few calls. Those that fail are not said: each second
-/// would say the same.
+/// The values that change from second to second, read by few calls. Failed calls are not reported, since each second
+/// would report the same failure.
 pub(crate) fn now(device: &Device<'_>) -> Health {
     // SAFETY: the handle is used only while the device, and so the library, lives.
     let handle = unsafe { device.handle() };
@@ -253,7 +249,7 @@ fn load(it: &mut Asking<'_>) -> Load {
     }
 }
 
-/// The load with the counters of the links. Fields that a GPU does not have say so one by one; NVLink is missing on many.
+/// The load with the counters of the links. Fields that a GPU lacks fail one by one; many GPUs lack NVLink.
 fn counters(device: &Device<'_>, it: &Asking<'_>, load: Load) -> Load {
     it.begins("nvmlDeviceGetFieldValues");
     let fields = [PCIE_REPLAYS, NVLINK_REPLAYS, NVLINK_RECOVERIES, NVLINK_CRC].map(FieldId);
@@ -280,7 +276,7 @@ fn links(it: &mut Asking<'_>) -> Option<NvLinks> {
         match code!(it, nvmlDeviceGetNvLinkState, link, &mut state) {
             Some(0) if state == 1 => links.up += 1,
             Some(0) => links.down.push(link),
-            // Missing links; some drivers leave gaps in the numbers.
+            // The link is missing; some drivers leave gaps in the numbers.
             Some(NOT_SUPPORTED | INVALID_ARGUMENT) if link > 0 => {}
             other => {
                 it.succeeded("nvmlDeviceGetNvLinkState", other);
@@ -309,7 +305,7 @@ fn processes(it: &mut Asking<'_>) -> Option<Vec<GpuProcess>> {
                 code!(it, nvmlDeviceGetGraphicsRunningProcesses_v3, &mut count, room.as_mut_ptr()),
             ),
         };
-        // Too many for the list: their existence is what counts.
+        // The list is too short; only the existence of processes matters.
         let listed = if code == Some(INSUFFICIENT_SIZE) {
             0
         } else if it.succeeded(name, code) {
@@ -321,7 +317,7 @@ fn processes(it: &mut Asking<'_>) -> Option<Vec<GpuProcess>> {
         all.extend(room.iter().take(listed).map(|process| GpuProcess {
             pid: process.pid,
             kind,
-            // NVML_VALUE_NOT_AVAILABLE, also when truncated.
+            // NVML_VALUE_NOT_AVAILABLE means unknown, also when truncated.
             memory: Some(process.usedGpuMemory).filter(|bytes| *bytes < u64::MAX >> 1),
         }));
         if code == Some(INSUFFICIENT_SIZE) {

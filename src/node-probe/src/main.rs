@@ -1,14 +1,13 @@
 //! `node-probe`: queries NVML and libc's resolver, which a static executable cannot do.
 //!
-//! NVML needs the dynamic loader, and names that only NSS knows need libc's resolver. The
-//! launcher starts this program as a process with a deadline, so a driver that hangs or crashes
-//! costs only a timeout.
+//! NVML needs the dynamic loader, and names that only NSS knows need libc's resolver. The launcher starts this program
+//! as a process with a deadline, so a driver that hangs or crashes costs only a timeout.
 //!
-//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor
-//! 0, which is the write end of a pipe: driver libraries and preload hooks print to 1 and 2, and
-//! nothing ever writes to standard input. Takes `watch LIBRARY PCI…` (an empty name: the one that
-//! is found), with a socket there; writes a JSON document per line until nobody reads them. Ends by
-//! `_exit`, since nvmlShutdown can hang on a faulty node.
+//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor 0. Descriptor 0 is the
+//! write end of a pipe, because driver libraries and preload hooks print to 1 and 2, and nothing ever writes to
+//! standard input. Takes `watch LIBRARY PCI…` with a socket as descriptor 0 (an empty LIBRARY means the library that is
+//! found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since nvmlShutdown can hang on a
+//! faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
@@ -49,24 +48,22 @@ fn main() {
     leave(out, i32::from(!written))
 }
 
-/// Closes the pipe and ends.
+/// Closes the pipe and ends the process.
 fn leave(out: i32, code: i32) -> ! {
-    // A thread that is stuck in the driver keeps the process alive, and would keep the pipe
-    // open: the reader must see its end now. SAFETY: close takes a descriptor of ours that
-    // nothing uses after this; _exit takes no pointer and does not return. Exit handlers of the
-    // driver library must not run.
+    // A thread that is stuck in the driver keeps the process alive and would keep the pipe open, but the reader must
+    // see its end now. SAFETY: close takes a descriptor of ours that is not used after this; _exit takes no pointer and
+    // does not return. Exit handlers of the driver library must not run.
     unsafe {
         libc::close(out);
         libc::_exit(code)
     }
 }
 
-/// Prevents core files of a crashed driver library, and a probe that outlives the thread that
-/// waits for it.
+/// Prevents core files of a crashed driver library. Also prevents a probe that outlives the thread that waits for it.
 fn leave_no_trace() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls take values or a pointer to a live struct; a failure
-    // changes nothing that the answer depends on.
+    // SAFETY: both calls take values or a pointer to a live struct; a failure changes nothing on which the answer
+    // depends.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -80,8 +77,8 @@ fn take_answer_descriptor() -> i32 {
     if moved < 0 {
         return 0;
     }
-    // SAFETY: a literal path and plain descriptor numbers; without /dev/null
-    // descriptor 0 stays the pipe as well, which is harmless.
+    // SAFETY: a literal path and plain descriptor numbers. Without /dev/null descriptor 0 remains the pipe as well,
+    // which is harmless.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if null >= 0 {

@@ -1,5 +1,4 @@
-//! Resolves names by libc's resolver, with everything that NSS adds (mDNS, LDAP, a hosts
-//! database).
+//! Resolves names with libc's resolver, including every source that NSS adds (mDNS, LDAP, a hosts database).
 
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +15,7 @@ pub(crate) fn resolve(name: &str) -> NamesAnswer {
     };
     // SAFETY: an all-zero addrinfo is the documented "no hints".
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
-    // One answer per address rather than one per socket type.
+    // The hint requests one answer per address rather than one per socket type.
     hints.ai_socktype = libc::SOCK_STREAM;
     let mut list: *mut libc::addrinfo = std::ptr::null_mut();
     // SAFETY: all pointers are to live values; `list` is freed below.
@@ -33,7 +32,7 @@ pub(crate) fn resolve(name: &str) -> NamesAnswer {
     let mut entry = list;
     // SAFETY: the list is getaddrinfo's own, walked to its null end.
     while let Some(info) = unsafe { entry.as_ref() } {
-        // SAFETY: ai_addr is of the type that ai_family names.
+        // SAFETY: the type of ai_addr is the one that ai_family names.
         let address = unsafe { address_of(info) };
         if let Some(address) = address
             && !addresses.contains(&address)
@@ -42,7 +41,7 @@ pub(crate) fn resolve(name: &str) -> NamesAnswer {
         }
         entry = info.ai_next;
     }
-    // SAFETY: the list came from getaddrinfo and is used no more.
+    // SAFETY: the list came from getaddrinfo and is no longer used.
     unsafe { libc::freeaddrinfo(list) };
     NamesAnswer { addresses, error: None }
 }

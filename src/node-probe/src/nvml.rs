@@ -1,7 +1,7 @@
 //! NVML: finds the library, initialises it, and queries each GPU.
 //!
-//! Each call may fail separately: a lost GPU must not hide the seven healthy ones, and an old
-//! driver that lacks a call must not hide the GPU.
+//! Each call may fail separately. A lost GPU must not hide the seven healthy GPUs, and a missing call in an old driver
+//! must not hide the GPU.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::size_of;
@@ -22,16 +22,16 @@ use crate::answer::{CallError, LIBRARIES, NvmlAnswer, NvmlGpu};
 use crate::call::failed;
 use crate::health;
 
-/// Names another library for this node; the launcher forwards it.
+/// Variable that names another library for this node; the launcher forwards it.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
 
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, which the bindings do not name.
 const RECOVERY_ACTION: FieldId = FieldId(230);
 
-/// More GPUs than any node has; a larger count is invalid.
+/// Maximum number of GPUs, which is larger than that of any node; a larger count is invalid.
 const MOST_GPUS: u32 = 256;
 
-/// `timeout` is the time limit for all calls about health and use together.
+/// Queries the node and each GPU. `timeout` is the time limit for all calls about health and use together.
 pub(crate) fn ask(library: Option<&str>, timeout: Duration) -> NvmlAnswer {
     let mut answer = NvmlAnswer::default();
     if let Some(nvml) = open(library, &mut answer) {
@@ -41,7 +41,7 @@ pub(crate) fn ask(library: Option<&str>, timeout: Duration) -> NvmlAnswer {
     answer
 }
 
-/// The driver library, initialised; None with the reason in `answer`.
+/// The driver library, initialised; None if that failed, with the reason in `answer`.
 pub(crate) fn open(library: Option<&str>, answer: &mut NvmlAnswer) -> Option<&'static Nvml> {
     let named = library
         .map(str::to_owned)
@@ -53,7 +53,7 @@ pub(crate) fn open(library: Option<&str>, answer: &mut NvmlAnswer) -> Option<&'s
     };
     let (loaded, file) = load(&candidates, &mut answer.not_loaded)?;
     answer.library = Some(file);
-    // nvmlShutdown can hang on a sick node; the process ends without it.
+    // nvmlShutdown can hang on a faulty node, so the process ends without calling it.
     match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
         Ok(nvml) => Some(Box::leak(Box::new(nvml))),
         Err(error) => {
@@ -63,24 +63,23 @@ pub(crate) fn open(library: Option<&str>, answer: &mut NvmlAnswer) -> Option<&'s
     }
 }
 
-/// Opens the first library that can be opened and keeps it open. Gives its name and the file
-/// behind it, whose suffix is the driver's version.
+/// Opens the first usable library and keeps it open. Gives its name and the file behind it, whose suffix is the
+/// driver's version.
 fn load<'a>(
     candidates: &[&'a str],
     not_loaded: &mut Vec<(String, String)>,
 ) -> Option<(&'a str, String)> {
     for candidate in candidates {
         if candidate.starts_with('/') && !Path::new(candidate).exists() {
-            // The loader's "no such file" for the known places is not reported, only for a place
-            // that the user named.
+            // The loader's "no such file" is not reported for the known places. It is reported for a place that the
+            // user named.
             if candidates.len() == 1 {
                 not_loaded.push(((*candidate).to_owned(), "no such file".to_owned()));
             }
             continue;
         }
         let Ok(name) = CString::new(*candidate) else { continue };
-        // SAFETY: the name is NUL-terminated; running the library's constructors
-        // is what this process exists for.
+        // SAFETY: the name is NUL-terminated; this process exists to run the library's constructors.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
         if handle.is_null() {
             not_loaded.push(((*candidate).to_owned(), loader_error()));
@@ -101,7 +100,7 @@ fn loader_error() -> String {
     unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
 }
 
-/// The loaded file with links resolved, by the address of a symbol in it.
+/// The loaded file with links resolved, found by the address of a symbol in it.
 fn file_behind(handle: *mut libc::c_void) -> Option<String> {
     // SAFETY: a live handle and a literal name; dladdr only looks the address up.
     let name = unsafe {
@@ -161,10 +160,10 @@ fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
     gpu
 }
 
-/// What the GPU at this address (`0000:18:00.0`) does now, by calls that cost little.
+/// The current state of the GPU at this address (`0000:18:00.0`), read by cheap calls.
 pub(crate) fn now(nvml: &Nvml, pci: &str) -> NvmlGpu {
     let mut gpu = NvmlGpu { pci: Some(pci.to_owned()), ..NvmlGpu::default() };
-    // By its address each time, since a handle of a GPU that was reset is none any more.
+    // The GPU is looked up by its address each time, since its handle becomes invalid when the GPU is reset.
     let Ok(device) = nvml.device_by_pci_bus_id(pci) else { return gpu };
     if let Some((total, used)) = memory(&device, &mut Vec::new()) {
         (gpu.memory_total, gpu.memory_used) = (Some(total), Some(used));
@@ -173,8 +172,8 @@ pub(crate) fn now(nvml: &Nvml, pci: &str) -> NvmlGpu {
     gpu
 }
 
-/// (total, used) in bytes. Version 2 separates the driver's reserve from the memory of
-/// processes; version 1, the only one before driver 510, counts it as used.
+/// (total, used) in bytes. Version 2 of the call separates the driver's reserve from the memory of processes; version
+/// 1, the only version before driver 510, counts the reserve as used.
 fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)> {
     let second = match device.memory_info() {
         Ok(info) => return Some((info.total, info.used)),
@@ -203,7 +202,7 @@ fn recovery_action(device: &Device<'_>) -> Option<u64> {
     }
 }
 
-/// (state, status, health) by the versioned call, else by the one of drivers before 550.
+/// (state, status, health) by the versioned call, or by the call of drivers before 550.
 fn fabric(device: &Device<'_>) -> Option<(u32, u32, Option<u32>)> {
     let versioned = ask_raw(device, |lib, handle| {
         let call = lib.nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
@@ -211,7 +210,7 @@ fn fabric(device: &Device<'_>) -> Option<(u32, u32, Option<u32>)> {
         let mut info: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
         // NVML_STRUCT_VERSION(GpuFabricInfo, 2)
         info.version = u32::try_from(size_of::<nvmlGpuFabricInfoV_t>()).ok()? | (2 << 24);
-        // SAFETY: the handle is live and the struct says its own version.
+        // SAFETY: the handle is live, and the struct contains its own version.
         let code = unsafe { call(handle, &mut info) };
         Some((code, (u32::from(info.state), info.status, Some(info.healthMask))))
     });
@@ -227,7 +226,7 @@ fn fabric(device: &Device<'_>) -> Option<(u32, u32, Option<u32>)> {
     })
 }
 
-/// A call that the wrapper lacks: its value when it exists and returns success.
+/// The value of a call that the wrapper lacks, if the call exists and returns success.
 fn ask_raw<T>(
     device: &Device<'_>,
     call: impl FnOnce(&nvml_wrapper_sys::bindings::NvmlLib, nvmlDevice_t) -> Option<(nvmlReturn_t, T)>,

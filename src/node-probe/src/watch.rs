@@ -1,8 +1,7 @@
-//! Stays in the driver beside a job: tells of critical Xids by itself, and what the GPUs do when it
-//! is asked.
+//! Stays in the driver beside a job: reports critical Xids by itself, and the state of the GPUs on request.
 //!
-//! A question is a byte on the socket on which the lines go out. Questions are answered by a thread
-//! of their own, so that neither waits for the other in a driver that hangs.
+//! A request is a byte on the socket on which the lines are written. A separate thread answers requests, so that
+//! neither thread waits for the other in a driver that hangs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -30,7 +29,7 @@ pub(crate) fn watch(library: Option<&str>, gpus: &[&str], socket: i32) {
         Some(line) => write(socket, line),
         None => is_read(socket),
     });
-    // A driver that cannot tell of Xids answers questions.
+    // A driver that cannot report Xids still answers requests.
     if let Ok(answers) = answers
         && is_read(socket)
     {
@@ -38,7 +37,7 @@ pub(crate) fn watch(library: Option<&str>, gpus: &[&str], socket: i32) {
     }
 }
 
-/// Answers each question until nobody asks any more.
+/// Answers each request until the launcher closes the socket.
 fn answer(nvml: &Nvml, gpus: &[String], socket: i32) {
     while is_asked(socket) {
         let now = gpus.iter().map(|pci| nvml::now(nvml, pci)).collect();
@@ -48,11 +47,11 @@ fn answer(nvml: &Nvml, gpus: &[String], socket: i32) {
     }
 }
 
-/// Waits for a question. Those that came meanwhile are one.
+/// Waits for a request; false if there will be none. Requests that came in the meantime count as one.
 fn is_asked(socket: i32) -> bool {
     let mut questions = [0_u8; 64];
     loop {
-        // SAFETY: pointer and length are those of one live array.
+        // SAFETY: pointer and length belong to one live array.
         let read = unsafe { libc::read(socket, questions.as_mut_ptr().cast(), questions.len()) };
         let error = std::io::Error::last_os_error();
         if read >= 0 || error.kind() != std::io::ErrorKind::Interrupted {

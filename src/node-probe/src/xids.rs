@@ -1,7 +1,7 @@
 //! Waits in the driver for critical Xids of the GPUs of a job.
 //!
-//! The driver wakes it. Without an event it wakes up every few seconds, only to see whether
-//! anybody still reads. What fails is said once.
+//! The driver wakes the thread. Without an event the thread wakes up every few seconds, only to check whether anybody
+//! still reads. Each failure is reported once.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -16,22 +16,23 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::WatchLine;
 use crate::call::failed;
 
-/// How long the driver may sleep without an event, in milliseconds.
+/// Maximum time that the driver may sleep without an event, in milliseconds.
 const SLEEP: u32 = 5000;
 
-/// A return of the driver without an event, and each of [`BURST`] events, has this much time: a
-/// storm of Xids, or a call that fails at once, must take none from a rank.
+/// Minimum time for a return of the driver without an event, and for each [`BURST`] events. A storm of Xids, or a call
+/// that fails at once, must not take CPU time from a rank.
 const PAUSE: Duration = Duration::from_secs(1);
 const BURST: u32 = 64;
 
-/// The same Xid of a GPU again is news only after so long.
+/// Time after which the same Xid of a GPU is reported again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// More different lines than GPUs give; the rest of a driver that returns nonsense is not said.
+/// Maximum number of different lines, more than GPUs produce; further lines of a driver that returns nonsense are
+/// dropped.
 const MOST_LINES: usize = 4096;
 
-/// Says what happens until `say` returns false, or the driver cannot tell. None: nothing happened,
-/// but is there still a reader? `gpus`: PCI addresses, as `0000:18:00.0`.
+/// Reports events until `say` returns false, or the driver cannot report any. `say` is called with None if nothing
+/// happened, to ask whether there is still a reader. `gpus`: PCI addresses, such as `0000:18:00.0`.
 pub(crate) fn watch(nvml: &Nvml, gpus: &[&str], mut say: impl FnMut(Option<&WatchLine>) -> bool) {
     let set = match create(nvml.lib()) {
         Ok(set) => set,
@@ -69,7 +70,7 @@ fn wait(
         let event = next(lib, set);
         let (line, again) = match &event {
             Ok(event) if event.eventType & u64::from(nvmlEventTypeXidCriticalError) != 0 => {
-                // Not asked of the driver, since a lost GPU does not answer.
+                // The driver is not asked for the address, since a lost GPU does not answer.
                 let gpu = watched.iter().find(|(device, _)| *device == event.device);
                 let pci = gpu.map(|(_, pci)| (*pci).to_owned());
                 (Some(WatchLine::Xid { pci, number: event.eventData }), Some(AGAIN))
@@ -111,8 +112,9 @@ fn create(lib: &NvmlLib) -> Result<nvmlEventSet_t, NvmlError> {
     Ok(set)
 }
 
-/// The handle of the GPU, of which the set tells from now on; or the call that failed. By its
-/// address, since looking through all GPUs would wake those that the job does not use.
+/// Registers a GPU with the set, which reports its events from now on. Gives the handle of the GPU, or the call that
+/// failed. The GPU is looked up by its address, since a search through all GPUs would wake those that the job does not
+/// use.
 fn register(
     nvml: &Nvml,
     set: nvmlEventSet_t,

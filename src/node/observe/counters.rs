@@ -1,8 +1,7 @@
 //! Error counters of the job's HCAs, before and after the job.
 //!
-//! Takes the [`Host`] and `device:port` names; gives the counters, and by how much they grew. A
-//! counter that cannot be read is not read again: firmware-owned functions answer with EINVAL
-//! and a line in the kernel's log each time.
+//! Takes the [`Host`] and `device:port` names; gives the counters, and their growth. A counter that cannot be read is
+//! not read again: firmware-owned functions answer with EINVAL and a line in the kernel's log each time.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +27,7 @@ const COUNTERS: &[&str] = &[
     "hw_counters/roce_slow_restart",
 ];
 
-/// The value of each file.
+/// The value of each counter file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<(String, &'static str), u64>);
 
@@ -42,20 +41,20 @@ pub struct Growth {
     pub by: u64,
 }
 
-/// The counters of `ports` (`mlx5_0:1`).
+/// Reads the counters of `ports` (`mlx5_0:1`).
 pub fn counters(host: &Host, ports: &[String]) -> Counters {
     let all = ports.iter().flat_map(|port| COUNTERS.iter().map(move |file| (port.clone(), *file)));
     Counters(all.filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?))).collect())
 }
 
-/// The growth since then, largest first. A counter that was reset (by reloading the driver) has
-/// grown by its current value.
+/// The growth since `before`, largest first. A counter that was reset (by reloading the driver) has grown by its
+/// current value.
 pub fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
     let now = before.0.keys().filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?)));
     Counters(now.collect()).since(before)
 }
 
-/// Bytes received and sent by each of these ports, as far as they can be read.
+/// Bytes received and sent by each of these ports, as far as the counters can be read.
 pub fn traffic(host: &Host, ports: &[String]) -> Vec<(String, u64, u64)> {
     let bytes = |port: &str, file: &str| {
         // The counters count words of four bytes.
@@ -69,7 +68,7 @@ pub fn traffic(host: &Host, ports: &[String]) -> Vec<(String, u64, u64)> {
 }
 
 impl Counters {
-    /// The growth from `before` to this, as by [`growth`].
+    /// The growth from `before` to these counters, computed as in [`growth`].
     pub fn since(&self, before: &Counters) -> Vec<Growth> {
         let grown = before.0.iter().filter_map(|(at, old)| {
             let now = *self.0.get(at)?;
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_is_told_and_what_cannot_be_read_is_not_asked_again() {
+    fn growth_is_reported_unreadable_counters_are_skipped() {
         let root = tempfile::tempdir().expect("a folder");
         let port = root.path().join("sys/class/infiniband/mlx5_0/ports/1");
         let write = |file: &str, value: &str| {

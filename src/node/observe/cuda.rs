@@ -9,9 +9,9 @@ use linux::host::Host;
 
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The libcuda of CUDA's forward compatibility, if the loader finds it before the driver's own:
-/// in the first folder of LD_LIBRARY_PATH that has one, or in a folder of /etc/ld.so.conf.d. The
-/// package installs it below `/usr/local/cuda-X.Y/compat`.
+/// The libcuda of CUDA's forward compatibility, if the loader finds it before the driver's own libcuda: in the first
+/// folder of LD_LIBRARY_PATH that has a libcuda, or in a folder of /etc/ld.so.conf.d. The package installs it below
+/// `/usr/local/cuda-X.Y/compat`.
 pub fn compat(host: &Host) -> Option<Compat> {
     let path = host.variable("LD_LIBRARY_PATH").unwrap_or_default();
     let first = path
@@ -42,8 +42,8 @@ fn found(host: &Host, folder: &Path, by: String) -> Option<Compat> {
     in_package.then(|| Compat { folder: folder.to_owned(), by, driver: driver.map(str::to_owned) })
 }
 
-/// Paths at which NCCL looks for the module that lets an HCA read GPU memory (nccl
-/// src/transport/net_ib/gdr.cc), and the older one of Mellanox.
+/// Paths at which NCCL looks for the module that lets an HCA read GPU memory (nccl src/transport/net_ib/gdr.cc),
+/// including Mellanox's older module.
 const MODULES: &[&str] = &[
     "/sys/module/nvidia_peermem",
     "/sys/module/nv_peer_mem",
@@ -51,10 +51,10 @@ const MODULES: &[&str] = &[
     "/sys/kernel/mm/memory_peers/nv_mem_nc",
 ];
 
-/// dma-buf needs the open kernel modules and Linux 5.12.
+/// Minimum kernel version of dma-buf, which also needs the open kernel modules.
 const DMA_BUF: (u32, u32) = (5, 12);
 
-/// `nvidia_peermem`, or `dma-buf` if the driver needs no module.
+/// The way by which HCAs read GPU memory: `nvidia_peermem`, or `dma-buf` if the driver needs no module.
 pub fn gpudirect(host: &Host) -> Option<String> {
     if let Some(module) = MODULES.iter().find(|module| host.exists(module)) {
         return Some(module.rsplit('/').next()?.to_owned());

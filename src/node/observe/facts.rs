@@ -1,4 +1,4 @@
-//! The types of [`Facts`]. All of it is plain data that can travel to another node.
+//! The types of [`Facts`]. All of them are plain data that can travel to another node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use settings::contract::Contract;
 use text::lang::Text;
 use verdict::Warning;
 
-/// Everything that was read on one node.
+/// All facts that were read on one node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     pub hostname: String,
@@ -32,7 +32,7 @@ pub struct Facts {
     pub hcas: Vec<Hca>,
     pub limits: Limits,
     pub python: PythonFacts,
-    /// Heads read from the checkpoint's config.json, with the file.
+    /// Heads from the checkpoint's config.json, with the path of that file.
     pub checkpoint_heads: Option<(u32, PathBuf)>,
     /// Variables of the container that affect the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
     pub environment: BTreeMap<String, String>,
@@ -46,21 +46,20 @@ pub struct GpuFacts {
     pub gpus: Vec<Gpu>,
     /// The GPUs in CUDA_VISIBLE_DEVICES, in its order.
     pub visible: Vec<VisibleGpu>,
-    /// Value of CUDA_VISIBLE_DEVICES, when set.
+    /// Value of CUDA_VISIBLE_DEVICES, if set.
     pub cuda_visible_devices: Option<String>,
-    /// An element of it that names no device in a form that CUDA documents (`0-3`).
+    /// The first element of CUDA_VISIBLE_DEVICES that names no device in a form that CUDA documents (`0-3`).
     #[serde(default)]
     pub unreadable_device: Option<String>,
     /// Minors N of existing /dev/nvidiaN that NVML does not count.
     #[serde(default)]
     pub uncounted: Vec<u32>,
     pub source: GpuSource,
-    /// Each source that was tried before, and its answer.
+    /// Each source that was tried before `source`, with its answer.
     pub attempts: Vec<(GpuSource, Text)>,
-    /// Evidence that this node should have GPUs (`GPU_COUNT=8`, `/dev/nvidiactl`); empty without
-    /// any.
+    /// Evidence that this node should have GPUs (`GPU_COUNT=8`, `/dev/nvidiactl`); empty if there is no evidence.
     pub requested_by: Vec<String>,
-    /// Other vendors' accelerators, where there is no NVIDIA GPU.
+    /// Other vendors' accelerators, read only if there is no NVIDIA GPU.
     #[serde(default)]
     pub others: Vec<OtherAccelerator>,
     /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
@@ -90,7 +89,7 @@ pub enum GpuSource {
     /// `/proc/driver/nvidia/gpus`.
     ProcDriver,
     NvidiaSmi,
-    /// Assumed, not found: `plan --assume`.
+    /// Assumed rather than found: `plan --assume`.
     Assumed,
     #[default]
     None,
@@ -111,7 +110,7 @@ pub struct Gpu {
     /// Bytes, without the driver's reserve.
     pub memory_used: Option<u64>,
     pub mig: bool,
-    /// None: unknown (-1 in sysfs, or no entry).
+    /// NUMA node of the GPU. None: unknown (-1 in sysfs, or no entry).
     pub numa_node: Option<u32>,
     /// The recovery action that the driver requests. None if the driver lacks the call.
     #[serde(default)]
@@ -134,7 +133,7 @@ pub struct Gpu {
 pub struct VisibleGpu {
     /// Position in [`GpuFacts::gpus`].
     pub gpu: usize,
-    /// Its element in CUDA_VISIBLE_DEVICES, or its index.
+    /// The element of CUDA_VISIBLE_DEVICES that selects the GPU, or its index.
     pub token: String,
 }
 
@@ -145,7 +144,7 @@ pub struct NetworkFacts {
     pub master: Option<MasterRoute>,
     /// Interface of the default route, IPv4 first.
     pub default_interface: Option<String>,
-    /// Interfaces below it: members of a bond or bridge, the device of a VLAN.
+    /// Interfaces below the default interface: members of a bond or bridge, the device of a VLAN.
     #[serde(default)]
     pub default_lower: Vec<String>,
     /// Addresses of our own host name.
@@ -171,10 +170,10 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
     pub running: bool,
     pub loopback: bool,
-    /// Bytes (/sys/class/net/NAME/mtu).
+    /// MTU in bytes (/sys/class/net/NAME/mtu).
     #[serde(default)]
     pub mtu: Option<u32>,
-    /// Mb/s from the driver; None for wireless and virtual interfaces, and 10000 for every veth.
+    /// Rate in Mb/s from the driver; None for wireless and virtual interfaces, and 10000 for every veth.
     #[serde(default)]
     pub megabits: Option<u32>,
 }
@@ -183,11 +182,11 @@ pub struct Interface {
 pub struct MasterRoute {
     pub host: String,
     pub addresses: Vec<IpAddr>,
-    /// The address belongs to this node.
+    /// Whether the address belongs to this node.
     pub local: bool,
-    /// Interface of the kernel's route to it.
+    /// Interface of the kernel's route to the master.
     pub interface: Option<String>,
-    /// Why there is no address or route.
+    /// The reason why there is no address or route.
     pub error: Option<Text>,
 }
 
@@ -195,7 +194,7 @@ pub struct MasterRoute {
 pub struct NcclSetting {
     pub name: String,
     pub value: String,
-    /// `environment`, or the file.
+    /// `environment`, or the file that contains the setting.
     pub source: String,
 }
 
@@ -206,19 +205,19 @@ pub struct Hca {
     pub name: String,
     pub pci: Option<String>,
     pub numa_node: Option<u32>,
-    /// The uverbs node can be opened read-write by us.
+    /// Whether this process can open the uverbs node read-write.
     pub openable: bool,
     pub ports: Vec<HcaPort>,
     /// PCI address of the physical function, for a virtual function.
     #[serde(default)]
     pub physical: Option<String>,
-    /// Its network interfaces in this network namespace.
+    /// The device's network interfaces in this network namespace.
     #[serde(default)]
     pub netdevs: Vec<String>,
-    /// It is a bond of two ports (`mlx5_bond_0`), or one of its interfaces is in a bond.
+    /// Whether the device is a bond of two ports (`mlx5_bond_0`), or one of its interfaces is in a bond.
     #[serde(default)]
     pub bond: bool,
-    /// RoCE: every v2 GID that is ours is an IPv6 address.
+    /// For RoCE: whether every v2 GID that belongs to this namespace is an IPv6 address.
     #[serde(default)]
     pub ipv6_only: bool,
     /// As in [`Gpu::bridges`].
@@ -228,19 +227,19 @@ pub struct Hca {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HcaPort {
-    /// 1-based.
+    /// 1-based port number.
     pub number: u32,
     pub active: bool,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: String,
     pub gigabits: Option<f64>,
-    /// Ethernet: a RoCE v2, non-link-local GID can be read in this network namespace.
+    /// For Ethernet: whether a RoCE v2, non-link-local GID can be read in this network namespace.
     pub roce_v2_gid: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes of /dev/shm in all. None when it is not mounted.
+    /// Total bytes of /dev/shm. None if it is not mounted.
     pub shm_total: Option<u64>,
     pub shm_free: Option<u64>,
     /// Hard limit of locked memory in bytes; None is unlimited.
@@ -252,7 +251,7 @@ pub struct Limits {
     pub memory_limit: Option<u64>,
     #[serde(default)]
     pub nofile_soft: u64,
-    /// CAP_IPC_LOCK is effective, which lifts the limit of locked memory.
+    /// CAP_IPC_LOCK is effective, so the limit of locked memory does not apply.
     #[serde(default)]
     pub ipc_lock: bool,
     /// Tightest pids.max of our cgroups; None is unlimited.
@@ -264,7 +263,7 @@ pub struct Limits {
     /// MemTotal in bytes.
     #[serde(default)]
     pub memory_total: Option<u64>,
-    /// The soft limit of the stack is unlimited.
+    /// Whether the soft limit of the stack is unlimited.
     #[serde(default)]
     pub stack_unlimited: bool,
     /// Soft limit of this user's processes and threads; None is unlimited, or lifted by a capability.
@@ -273,7 +272,7 @@ pub struct Limits {
     /// Limit of the address space in bytes (`ulimit -v`); None is unlimited.
     #[serde(default)]
     pub address_space: Option<u64>,
-    /// vm.overcommit_memory: 0 by estimate, 1 always, 2 never.
+    /// vm.overcommit_memory: 0 heuristic, 1 always, 2 never.
     #[serde(default)]
     pub overcommit: Option<u8>,
     /// SwapTotal in bytes.
@@ -290,9 +289,9 @@ pub struct Limits {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PythonFacts {
     pub interpreter: Option<PathBuf>,
-    /// How it was found (`--python`, `conda environment tiny-vae`, `PATH`).
+    /// The source of the interpreter (`--python`, `conda environment tiny-vae`, `PATH`).
     pub found_by: String,
-    /// Why there is none, and which places were searched.
+    /// The reason why there is no interpreter, with the places that were searched.
     pub problem: Option<Text>,
     /// `3.11`
     pub version: Option<String>,
@@ -302,16 +301,16 @@ pub struct PythonFacts {
     /// Modules of the engine that the interpreter reported as missing.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// If modules are missing: other interpreters whose files have them all.
+    /// Other interpreters whose files include all modules of the engine; searched only if modules are missing.
     #[serde(default)]
     pub elsewhere: Vec<PathBuf>,
     /// The configuration that accelerate will read, if it is the engine.
     #[serde(default)]
     pub accelerate: Option<AccelerateConfig>,
-    /// About environments: one that is gone, or that could not be activated as a whole.
+    /// Warnings about environments: an environment that is gone, or that could not be activated completely.
     #[serde(default)]
     pub warnings: Vec<Warning>,
-    /// None without a file of the engine's command line.
+    /// The engine's command line; None if no file shows it.
     #[serde(default)]
     pub engine_cli: Option<EngineCli>,
 }
@@ -322,7 +321,7 @@ pub struct Torch {
     pub version: String,
     /// `13.0`; None in a CPU build.
     pub cuda: Option<String>,
-    /// `2.26.2`, of the package that a CUDA build depends on; None if NCCL is compiled in.
+    /// `2.26.2`: the version of the NCCL package that a CUDA build depends on; None if NCCL is compiled in.
     #[serde(default)]
     pub nccl: Option<String>,
     pub path: PathBuf,

@@ -1,9 +1,8 @@
 //! Finds the GPUs that this container can use, and their faults.
 //!
-//! Takes the [`Host`] and how the probe may be run; gives [`GpuFacts`] with the source that
-//! counted them and every source that was tried before. NVML runs in the probe's process. Must
-//! never open a device of a driver that hangs. Which GPUs a job uses or excludes is decided in
-//! `src/plan/devices/choose.rs`.
+//! Takes the [`Host`] and the allowed ways to run the probe. Gives [`GpuFacts`] with the source that counted the GPUs
+//! and every source that was tried before. NVML runs in the probe's process. Must never open a device of a driver that
+//! hangs. The GPUs that a job uses or excludes are chosen in `src/plan/devices/choose.rs`.
 
 mod absent;
 mod assumed;
@@ -33,27 +32,25 @@ use text::text;
 
 pub use assumed::assumed;
 
-/// Names another NVML library for this node.
+/// Variable that names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
 
-/// The file of a capture with NVML's answer.
+/// The file of a capture that holds NVML's answer.
 const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
 
 /// Time limit for the driver. Without persistence mode the first call initialises every GPU,
 /// which takes several seconds for eight; after this limit the driver counts as hung.
 pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time limit for the calls about health and use. Without their answers the GPUs are known
-/// anyway.
+/// Time limit for the calls about health and use. The GPUs are known even without their answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver.
-/// Blocks the calling thread.
+/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver. Blocks the calling thread.
 pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
     gpus_within(host, mode, DRIVER_TIMEOUT)
 }
 
-/// [`gpus`] with another deadline for the driver.
+/// Like [`gpus`], with another deadline for the driver.
 pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
     let of_nvidia = requests::of_nvidia(host);
     let mut facts = GpuFacts {
@@ -72,8 +69,7 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     }
     let chosen = facts.cuda_visible_devices.as_deref();
     facts.visible = visible(chosen, &facts.gpus);
-    // With an NVIDIA GPU, or a sign of one, an accelerator or a variable beside it says nothing
-    // about this job.
+    // If there is an NVIDIA GPU, or a sign of one, other accelerators and their variables say nothing about this job.
     if facts.gpus.is_empty() && of_nvidia.is_empty() {
         facts.others = vendors::others(host);
     }
@@ -86,7 +82,7 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     facts
 }
 
-/// What NVML says of the GPUs now, within `timeout`; none if it cannot be asked.
+/// NVML's current data about the GPUs, within `timeout`; empty if NVML cannot be asked.
 pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
     match nvml(host, mode, timeout) {
         Some(Ok(answer)) => answer.gpus,
@@ -94,7 +90,7 @@ pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
     }
 }
 
-/// The facts if even the fallbacks did not return: there is a driver, and it hangs.
+/// The facts if even the fallbacks did not return: there is a driver, and the driver hangs.
 pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
@@ -106,8 +102,8 @@ pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     }
 }
 
-/// What shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's
-/// own accounting, the parent of a MIG instance, other clients of an MPS server.
+/// The mechanism that shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's own
+/// accounting, the parent of a MIG instance, other clients of an MPS server.
 pub fn shared_by(facts: &Facts) -> Option<&'static str> {
     let gpus = &facts.gpus;
     let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
@@ -120,7 +116,7 @@ pub fn shared_by(facts: &Facts) -> Option<&'static str> {
     }
 }
 
-/// Reads the sources that count GPUs without NVML, without opening a device.
+/// Reads the sources that count GPUs without NVML, and opens no device.
 pub(super) fn read_fallbacks(host: &Host) {
     fallback::minors(host);
     let _ = fallback::proc_driver(host);
@@ -167,8 +163,7 @@ fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     if take(GpuSource::DeviceNodes, nodes, facts) {
         return;
     }
-    // Device nodes that exist but do not open belong to another container; /proc lists them
-    // anyway.
+    // Device nodes that exist but do not open belong to another container, but /proc lists them as well.
     if (hung || fallback::minors(host).is_empty())
         && take(GpuSource::ProcDriver, fallback::proc_driver(host), facts)
     {
@@ -179,8 +174,8 @@ fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     }
 }
 
-/// Whether NVML could say nothing that somebody waits for. Where GPUs are requested, all that it says of their absence
-/// is told, and a capture keeps its answer.
+/// Whether NVML could add nothing that is needed. If GPUs are requested, its explanation of their absence is reported,
+/// and a capture keeps its answer.
 fn is_needless(host: &Host, mode: ProbeMode, facts: &GpuFacts) -> bool {
     mode == ProbeMode::Auto
         && host.is_live()
@@ -235,8 +230,7 @@ pub fn library(host: &Host) -> Option<String> {
     host.variable(LIBRARY_VARIABLE).filter(|library| !library.is_empty())
 }
 
-/// NVML's answer. None for a replayed node, which has no driver, unless a library is named for
-/// it.
+/// NVML's answer. None for a replayed node, which has no driver, unless the user names a library for it.
 fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAnswer, ProbeError>> {
     let library = library(host);
     let health = HEALTH_TIMEOUT.min(timeout / 2).as_millis().to_string();
@@ -259,7 +253,7 @@ fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAn
     }))
 }
 
-/// Whether NVML's answer counts the GPUs. If not, the reason is added to the attempts.
+/// Whether NVML's answer counts the GPUs. If it does not, the reason is added to the attempts.
 fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
     if answer.library.is_none() {
         // The loader's message starts with the name of the library.

@@ -1,8 +1,8 @@
-//! What the kernel logged about a job since its start, from /dev/kmsg.
+//! Kernel messages about a job since its start, from /dev/kmsg.
 //!
-//! Takes the [`Host`]; gives the lines that concern the job ([`JobIdentity`]). The log is that of
-//! the whole machine: a line counts only if it names a GPU, a process or a control group of the
-//! job. Reading never waits; without permission (dmesg_restrict, a container) there is nothing.
+//! Takes the [`Host`]; gives the lines that concern the job ([`JobIdentity`]). The log is that of the whole machine: a
+//! line counts only if it names a GPU, a process or a control group of the job. Reading never waits; without permission
+//! (dmesg_restrict, a container) there are no lines.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -18,16 +18,16 @@ use linux::host::Host;
 const KMSG: &str = "/dev/kmsg";
 /// Major and minor number of the device (devices.txt).
 const DEVICE: (u32, u32) = (1, 11);
-/// Bytes of one record, which the kernel gives whole or not at all (CONSOLE_EXT_LOG_MAX).
+/// Maximum bytes of one record, which the kernel gives whole or not at all (CONSOLE_EXT_LOG_MAX).
 const RECORD: usize = 16 * 1024;
-/// Bytes that are read at one failure; the kernel's buffer is seldom larger.
+/// Maximum bytes that are read at one failure; the kernel's buffer is seldom larger.
 const MOST_BYTES: usize = 4 << 20;
-/// Time limit of reading, where more is logged than we can read.
+/// Time limit of reading, in case the kernel logs faster than we can read.
 const MOST_TIME: Duration = Duration::from_millis(300);
 /// The pid namespace of the machine (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// The log from the start of a job on.
+/// The kernel's log from the start of a job.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
@@ -35,21 +35,21 @@ pub struct KernelLog {
     rest: Vec<u8>,
 }
 
-/// By what a line is recognised as one about the job.
+/// The properties by which a line is recognised as concerning the job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobIdentity {
-    /// PCI addresses of its GPUs, in any form of `0000:18:00.0`.
+    /// PCI addresses of the job's GPUs, in any form of `0000:18:00.0`.
     pub gpus: Vec<String>,
-    /// Of its ranks, as the kernel counts them; empty where it counts otherwise.
+    /// Pids of the job's ranks in the kernel's numbering; empty if the kernel numbers them differently.
     pub pids: Vec<i32>,
-    /// Control groups that only hold the job (`/kubepods/pod9/c1`); empty where they are unknown.
+    /// Control groups that hold only the job (`/kubepods/pod9/c1`); empty if they are unknown.
     pub groups: Vec<String>,
 }
 
 /// A line that concerns the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelLine {
-    /// Since the machine started.
+    /// Time since the machine started.
     pub at: Duration,
     pub about: About,
     pub text: String,
@@ -57,13 +57,13 @@ pub struct KernelLine {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum About {
-    /// A GPU of the job, by its place in [`JobIdentity::gpus`].
+    /// A GPU of the job, by its index in [`JobIdentity::gpus`].
     Gpu(usize),
     /// A rank, by its pid.
     Process(i32),
-    /// Some process of the job, which may be no rank.
+    /// A process of the job, which may not be a rank.
     Group,
-    /// Storage of the machine, which may not be the job's.
+    /// Storage of the machine, which the job may not use.
     Storage,
 }
 
@@ -71,8 +71,8 @@ impl KernelLog {
     /// Opens the log at its end.
     ///
     /// # Errors
-    /// It is not there, not readable, or something else has its name: some containers link it
-    /// to the console, and to read that would take what the user types.
+    /// If the log does not exist, is not readable, or something else has its name: some containers link it to the
+    /// console, and reading that would consume the user's input.
     pub fn begin(host: &Host) -> io::Result<KernelLog> {
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = i32::try_from(flags.bits()).unwrap_or_default();
@@ -96,7 +96,7 @@ impl KernelLog {
         self.rest.drain(..self.rest.len().saturating_sub(RECORD));
         let (up, now) = (uptime(host), Instant::now());
         let lines = concerning(&whole, job).into_iter();
-        // The clock of the log drifts from this one, so its times are kept within the job's.
+        // The clock of the log drifts from this clock, so its times are clamped to the job's duration.
         let at = |line: &KernelLine| {
             let since = up.saturating_sub(line.at);
             now.checked_sub(since).map_or(self.began, |at| at.max(self.began))
@@ -111,7 +111,7 @@ impl KernelLog {
             match self.file.read(&mut record) {
                 Ok(0) => return,
                 Ok(count) => self.rest.extend(record.iter().take(count)),
-                // Older records were overwritten; the next read gives the oldest that is left.
+                // Older records were overwritten; the next read gives the oldest remaining record.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return,
@@ -120,21 +120,21 @@ impl KernelLog {
     }
 }
 
-/// Since the machine started; it counts the time in suspension as well, of which nodes have none.
+/// Time since the machine started, including time in suspension, which nodes do not have.
 fn uptime(host: &Host) -> Duration {
     let text = host.read("/proc/uptime").unwrap_or_default();
     let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok());
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 
-/// Whether the kernel's log counts processes as we do.
+/// Whether the kernel's log numbers processes in the same way as this process.
 pub fn has_pids_of_the_machine(host: &Host) -> bool {
     let link = host.read_link(Path::new("/proc/self/ns/pid"));
     link.is_ok_and(|link| link == Path::new(FIRST_PID_NAMESPACE))
 }
 
-/// Our control groups of memory, as the kernel's log names them. None of the machine's own, and
-/// none where a namespace hides their names.
+/// Our memory control groups, with the names of the kernel's log. The root group is left out, and so are groups whose
+/// names a namespace hides.
 pub fn own_groups(host: &Host) -> Vec<String> {
     let text = host.read("/proc/self/cgroup").unwrap_or_default();
     let group = |line: &str| {
@@ -170,8 +170,8 @@ struct Record<'a> {
     text: &'a str,
 }
 
-/// `4,1312,9120771204,-,caller=T88120;NVRM: Xid …`. None for a property of a device (` KEY=value`),
-/// a part of a record, and what a program wrote into the log.
+/// Parses a record such as `4,1312,9120771204,-,caller=T88120;NVRM: Xid …`. None for a property of a device
+/// (` KEY=value`), a part of a record, and a line that a program wrote into the log.
 fn record(line: &str) -> Option<Record<'_>> {
     let (header, text) = line.split_once(';')?;
     let mut fields = header.split(',');
@@ -179,7 +179,7 @@ fn record(line: &str) -> Option<Record<'_>> {
     let _sequence: u64 = fields.next()?.parse().ok()?;
     let at = Duration::from_micros(fields.next()?.parse().ok()?);
     let continues = fields.next()? == "+";
-    // The facility, of which the kernel's is 0.
+    // The upper bits are the facility, which is 0 for the kernel.
     (priority >> 3 == 0).then_some(Record { at, continues, text })
 }
 
@@ -192,7 +192,7 @@ fn about(text: &str, job: &JobIdentity) -> Option<About> {
     )
 }
 
-/// `NVRM: Xid (PCI:0000:3b:00): 79, …`, and the loss of a GPU without a number.
+/// Recognises `NVRM: Xid (PCI:0000:3b:00): 79, …`, and the loss of a GPU without a number.
 fn of_gpu(text: &str, job: &JobIdentity) -> Option<About> {
     let text = text.strip_prefix("NVRM: ")?;
     let address = match text.strip_prefix("Xid (PCI:") {
@@ -207,7 +207,7 @@ fn of_gpu(text: &str, job: &JobIdentity) -> Option<About> {
     job.gpus.iter().position(|gpu| function(gpu) == Some(address)).map(About::Gpu)
 }
 
-/// Domain, bus and device of `0000:3b:00`, `00000000:3B:00.0`.
+/// Domain, bus and device of an address such as `0000:3b:00` or `00000000:3B:00.0`.
 fn function(address: &str) -> Option<(u32, u32, u32)> {
     let address = address.split('.').next()?;
     let mut parts = address.split(':').map(|part| u32::from_str_radix(part, 16).ok());
@@ -223,7 +223,7 @@ fn of_memory(text: &str, job: &JobIdentity) -> Option<About> {
     })
 }
 
-/// `python3[8812]: segfault at 10 ip …`, `traps: python3[8812] general protection fault …`.
+/// Recognises `python3[8812]: segfault at 10 ip …`, `traps: python3[8812] general protection fault …`.
 fn of_crash(text: &str, job: &JobIdentity) -> Option<About> {
     let (before, _) =
         text.split_once("]: segfault at ").or_else(|| text.split_once("] general protection"))?;
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_counts_only_for_what_the_job_uses() {
+    fn line_counts_only_for_the_jobs_resources() {
         for (text, about) in [
             (
                 "NVRM: Xid (PCI:0000:3b:00): 79, pid=88120, name=python3, GPU has fallen off the bus.",
@@ -313,7 +313,7 @@ mod tests {
         ] {
             assert_eq!(found(text), about, "{text}");
         }
-        // Where pids and groups are unknown, they prove nothing.
+        // If pids and groups are unknown, they prove nothing.
         let nobody = JobIdentity::default();
         let records =
             b"3,1,5,-;python3[8812]: segfault at 10 ip 7f\n3,2,6,-;oom-kill:task_memcg=/a,pid=1\n";
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_in_each_form_and_parts_of_them_are_not() {
+    fn whole_records_are_read_parts_are_ignored() {
         let records = b"0000:3b:00): 79, the end of a record\n\
             4,1312,9120771204,-,caller=T88120;NVRM: Xid (PCI:0000:3b:00): 79, GPU lost\n\
             \x20SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n\
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_after_the_start_is_read_and_each_record_once() {
+    fn records_since_the_start_are_read_once() {
         let root = tempfile::tempdir().expect("a folder");
         let host = host(root.path());
         assert!(KernelLog::begin(&host).is_err(), "there is none");
@@ -368,13 +368,13 @@ mod tests {
         let (part, rest) = part.split_at(20);
         assert_eq!(texts(&format!("{whole}{part}")), ["NVRM: Xid (PCI:0000:3b:00): 79, x"]);
         assert_eq!(texts(rest), ["NVRM: Xid (PCI:0000:3b:00): 48, x"]);
-        // More than is ever read at once: none of it is kept for ever.
+        // The input is more than is ever read at once, and none of it is kept for ever.
         assert_eq!(texts(&"x".repeat(3 * RECORD)), [""; 0]);
         assert!(log.rest.len() <= RECORD);
     }
 
     #[test]
-    fn what_only_has_the_name_of_the_log_is_not_read() {
+    fn other_file_types_named_kmsg_are_refused() {
         let root = tempfile::tempdir().expect("a folder");
         let host = host(root.path());
         let listener = std::os::unix::net::UnixListener::bind(root.path().join("dev/kmsg"));

@@ -1,7 +1,7 @@
 //! Finds shared memory files that no process uses any more.
 //!
-//! Takes the [`Host`]; gives the files of NCCL, torch and semaphores in /dev/shm that no living
-//! process maps or has open. Deletes nothing.
+//! Takes the [`Host`]; gives the files of NCCL, torch and semaphores in /dev/shm that no running process maps or has
+//! open. Deletes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +18,11 @@ const SHM: &str = "/dev/shm";
 /// Name prefixes of the files of NCCL, torch (`torch_<pid>_<n>`) and sem_open(3).
 const NAMES: &[&str] = &["nccl-", "torch_", "sem."];
 
-/// A younger file may be in transfer between two processes, mapped by neither.
+/// Minimum age of a leftover. A younger file may be in transfer between two processes and mapped by neither.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// If several containers share /dev/shm (`--ipc host`), processes of the others are not visible,
-/// only their files. So a file is left out if its owner has a process that we may not inspect,
+/// The files in /dev/shm that no process uses. If several containers share /dev/shm (`--ipc host`), processes of the
+/// others are not visible, only their files. So a file is left out if its owner has a process that we may not inspect,
 /// unless that process has no shared memory at all.
 pub fn leftovers(host: &Host) -> Vec<Leftover> {
     host.answer("leftovers", || look(host)).unwrap_or_default()
@@ -48,8 +48,7 @@ fn look(host: &Host) -> Vec<Leftover> {
     found
 }
 
-/// Names below /dev/shm that processes map or have open, and users with a process that we may
-/// not inspect.
+/// Names below /dev/shm that processes map or have open, and users that have a process that we may not inspect.
 fn in_use(host: &Host) -> (BTreeSet<String>, BTreeSet<u32>) {
     let (mut used, mut hidden) = (BTreeSet::new(), BTreeSet::new());
     let prefix = format!("{SHM}/");
@@ -59,8 +58,8 @@ fn in_use(host: &Host) -> (BTreeSet<String>, BTreeSet<u32>) {
         let (maps, files) = match (fs::read(folder.join("maps")), fs::read_dir(folder.join("fd"))) {
             (Ok(maps), Ok(files)) => (maps, files),
             (Err(error), _) | (_, Err(error)) => {
-                // A process that has ended has neither; another may deny access. PID 1 of a
-                // sandbox often does too, but creates no such files.
+                // A process that has ended has neither file; another may deny access. PID 1 of a sandbox often denies
+                // it too, but creates no such files.
                 let closed = error.kind() == ErrorKind::PermissionDenied && pid != 1;
                 if closed && has_shared_pages(host, pid) {
                     hidden.insert(owner.uid());
@@ -81,8 +80,8 @@ fn in_use(host: &Host) -> (BTreeSet<String>, BTreeSet<u32>) {
     (used, hidden)
 }
 
-/// Whether a process has pages of shared memory, which every user may read (proc_pid_status(5)).
-/// Before Linux 4.5 there is no such line, so true.
+/// Whether a process has pages of shared memory, which every user may read (proc_pid_status(5)). True before Linux 4.5,
+/// which has no such line.
 fn has_shared_pages(host: &Host, pid: i32) -> bool {
     let status = fs::read_to_string(host.path(format!("/proc/{pid}/status"))).unwrap_or_default();
     let pages = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));

@@ -1,7 +1,6 @@
 //! Reads the limits of the container: shared memory, limits of the process, CPUs, memory.
 //!
-//! Takes the [`Host`]; gives [`Limits`]. For a replayed node the values come from its files or
-//! are unknown.
+//! Takes the [`Host`]; gives [`Limits`]. For a replayed node the values come from its files or are unknown.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +77,7 @@ fn ask() -> Asked {
     }
 }
 
-/// Files to capture for a replay; on a live node system calls give these values.
+/// Files to capture for a replay; on a running node system calls give these values.
 pub(super) const REPLAYED: &[&str] =
     &["/proc/self/limits", "/proc/self/status", "/proc/self/mountinfo"];
 
@@ -87,33 +86,33 @@ const IPC_LOCK: u64 = 1 << 14;
 const SYS_ADMIN: u64 = 1 << 21;
 const SYS_RESOURCE: u64 = 1 << 24;
 
-/// The effective ones.
+/// Effective capabilities as bits.
 fn capabilities(host: &Host) -> u64 {
     let status = host.read("/proc/self/status").unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// A line of proc_meminfo(5), such as `MemTotal:       65835152 kB`, in bytes.
+/// The value in bytes of a line of proc_meminfo(5), such as `MemTotal:       65835152 kB`.
 pub fn of_meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes in use and the limit of the tightest memory cgroup, without page cache that can be
-/// dropped at once, as the kubelet counts. None without a limit.
+/// Bytes in use and the limit of the tightest memory cgroup, in the kubelet's way of counting: without page cache that
+/// can be dropped at once. None if there is no limit.
 pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
     Groups::of_this_process(host).memory_in_use(host)
 }
 
-/// `Cpus_allowed_list` of our main thread, which a cpuset narrows as well.
+/// `Cpus_allowed_list` of our main thread, which is limited by a cpuset as well.
 fn affinity(host: &Host) -> CpuList {
     let status = host.read("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(CpuList::read).unwrap_or_default()
 }
 
-/// /sys shows the whole machine even in a container.
+/// The CPUs of each NUMA node. /sys shows the whole machine even in a container.
 fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
     const NODES: &str = "/sys/devices/system/node";
     host.list(NODES)
@@ -126,8 +125,8 @@ fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
         .collect()
 }
 
-/// The size of the tmpfs on /dev/shm, from the mount option `size=65536k`
-/// (proc_pid_mountinfo(5)). Without the option it is half of the memory.
+/// The size of the tmpfs on /dev/shm, from the mount option `size=65536k` (proc_pid_mountinfo(5)). Without the option
+/// the size is half of the memory.
 fn shm_of_mount(mounts: &str) -> Option<u64> {
     let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/dev/shm"))?;
     let options = line.rsplit(' ').next()?;
@@ -135,8 +134,8 @@ fn shm_of_mount(mounts: &str) -> Option<u64> {
     size.strip_suffix('k')?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The same for a replayed node, from its files. An unlimited or unknown number of open files is
-/// the largest number.
+/// The values for a replayed node, from its files. An unlimited or unknown number of open files becomes the largest
+/// number.
 fn of_files(host: &Host) -> Asked {
     let text = host.read("/proc/self/limits").unwrap_or_default();
     // `Max locked memory         8388608              8388608              bytes`
@@ -162,7 +161,7 @@ fn of_files(host: &Host) -> Asked {
     }
 }
 
-/// Members of a kernel list such as `0-3,8,10-11`.
+/// Number of members of a kernel list such as `0-3,8,10-11`.
 fn in_list(text: &str) -> u32 {
     text.trim()
         .split(',')
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read_at_the_top_of_a_containers_mount() {
+    fn cgroup_v1_is_read_at_the_mounts_top() {
         let (_root, host) = Host::of_files(&[
             (
                 "proc/self/cgroup",
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_capabilities_and_shared_memory_are_read_of_a_copy() {
+    fn replayed_limits_are_read_from_files() {
         let (_root, host) = Host::of_files(&[
             ("proc/self/cgroup", "0::/pod/box\n"),
             ("sys/fs/cgroup/pod/box/pids.max", "max\n"),

@@ -1,7 +1,7 @@
 //! Reads the facts of the node: GPUs, interfaces, HCAs, limits, python.
 //!
-//! Takes a [`Host`](linux::host::Host) and the few settings that say what to read; gives
-//! [`Facts`]. Only reads, never decides: a missing or unusual fact is a value, not an error.
+//! Takes a [`Host`](linux::host::Host) and the few settings that select the facts to read; gives [`Facts`]. Only reads,
+//! never decides: a missing or unusual fact is a value, not an error.
 
 pub mod counters;
 pub mod cuda;
@@ -25,8 +25,8 @@ pub use pid_1::non_forwarding_init;
 pub use python::{checkpoint_heads, python};
 pub use script::{digest, engine_files, script};
 
-/// Reads what only a replay needs, so that a capture has it: files in place of system calls, and
-/// the sources of GPU facts that were not needed here.
+/// Reads data that only a replay needs, so that a capture contains it: files in place of system calls, and the sources
+/// of GPU facts that were not needed here.
 pub fn read_for_replay(host: &linux::host::Host) {
     for file in limits::REPLAYED {
         let _ = host.read(file);
@@ -41,8 +41,8 @@ pub fn read_for_replay(host: &linux::host::Host) {
     });
 }
 
-/// The container's variables as text, invalid UTF-8 replaced. They may hold secrets: printed
-/// values are masked, and they are never sent to another node.
+/// The container's variables as text, with invalid UTF-8 replaced. They may hold secrets: printed values are masked,
+/// and they are never sent to another node.
 pub fn environment(host: &linux::host::Host) -> std::collections::BTreeMap<String, String> {
     let text = |value: &std::ffi::OsString| value.to_string_lossy().into_owned();
     host.environment().iter().map(|(name, value)| (text(name), text(value))).collect()

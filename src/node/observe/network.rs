@@ -1,8 +1,7 @@
 //! Reads interfaces, the route to the master, and existing NCCL settings.
 //!
-//! Takes the [`Host`] and the master's name with its resolved addresses; gives [`NetworkFacts`].
-//! Asks the kernel for the route of a packet and never guesses by names. Sends no packet and
-//! asks no name server.
+//! Takes the [`Host`] and the master's name with its resolved addresses; gives [`NetworkFacts`]. Asks the kernel for
+//! the route of a packet and never guesses by names. Sends no packet and asks no name server.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,15 +16,14 @@ use linux::users;
 use text::lang::{Text, cause};
 use text::text;
 
-/// Interfaces on which Kubernetes keeps addresses of Services: they exist on every node and
-/// carry no packet.
+/// Interfaces on which Kubernetes keeps addresses of Services. They exist on every node and carry no packets.
 const PARKING: &[&str] = &["kube-ipvs0", "nodelocaldns"];
 
-/// The file of a capture with the kernel's answer about interfaces.
+/// The file of a capture that holds the kernel's answer about interfaces.
 const INTERFACES: &str = "interfaces";
 
-/// The facts of this node's network, without the files of NCCL, which may be on a dead mount.
-/// `master` is the master's name and its addresses, or why it has none.
+/// The facts of this node's network, without the files of NCCL, which may be on a dead mount. `master` is the master's
+/// name with its addresses, or with the reason why it has none.
 pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, Text>)>) -> NetworkFacts {
     let interfaces = interfaces(host);
     let default_interface = default_interface(host, &interfaces);
@@ -40,12 +38,12 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, Text>)>) -> 
     }
 }
 
-/// The facts if [`links`] does not return.
+/// The facts if [`links`] does not return in time.
 pub fn unanswered(host: &Host) -> NetworkFacts {
     NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
 }
 
-/// In the kernel's order, which is NCCL's. For a replayed node only the names may be known.
+/// The interfaces in the kernel's order, which is also NCCL's. For a replayed node only the names may be known.
 fn interfaces(host: &Host) -> Vec<Interface> {
     if !host.is_live() {
         if let Some(kept) = host.answer(INTERFACES, Vec::new) {
@@ -66,7 +64,7 @@ fn interfaces(host: &Host) -> Vec<Interface> {
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for entry in getifaddrs().into_iter().flatten() {
-        // One entry per address, and one for the link itself.
+        // The kernel gives one entry per address, and one for the link itself.
         let place = *places.entry(entry.interface_name.clone()).or_insert(interfaces.len());
         if place == interfaces.len() {
             interfaces.push(Interface {
@@ -90,13 +88,13 @@ fn interfaces(host: &Host) -> Vec<Interface> {
     interfaces
 }
 
-/// A positive number of /sys/class/net/NAME. `speed` gives EINVAL or -1 if there is none.
+/// A positive number of /sys/class/net/NAME. `speed` gives EINVAL or -1 if the rate is unknown.
 fn link_number(host: &Host, name: &str, file: &str) -> Option<u32> {
     let text = host.read(format!("/sys/class/net/{name}/{file}")).ok()?;
     text.trim().parse().ok().filter(|number| *number > 0)
 }
 
-/// The route to the first of the master's addresses that has one.
+/// The route to the first of the master's addresses that has a route.
 fn route(
     host: &Host,
     interfaces: &[Interface],
@@ -140,9 +138,8 @@ fn route(
     route
 }
 
-/// The address from which the kernel would send: connecting a UDP socket looks up the route,
-/// including policy rules and VRFs, and sends nothing. None for a replayed node without that
-/// record.
+/// The address from which the kernel would send: connecting a UDP socket looks up the route, including policy rules and
+/// VRFs, and sends nothing. None for a replayed node without a recorded answer.
 fn source_address(host: &Host, to: IpAddr) -> Option<Result<IpAddr, Text>> {
     let ask = || ask_route(to).map_err(|error| cause(&error));
     host.answer(&format!("route/{to}"), ask)
@@ -159,7 +156,7 @@ fn ask_route(to: IpAddr) -> std::io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// All of 127.0.0.0/8 belongs to loopback, whatever addresses it lists.
+/// The interface that owns an address. All of 127.0.0.0/8 belongs to loopback, whatever addresses it lists.
 fn owner(address: IpAddr, interfaces: &[Interface]) -> Option<&Interface> {
     let has = |interface: &&Interface| interface.addresses.contains(&address);
     interfaces
@@ -180,8 +177,8 @@ fn default_interface(host: &Host, interfaces: &[Interface]) -> Option<String> {
     if of_table.is_some() {
         return of_table;
     }
-    // No /proc, or a default route outside the main table. These addresses are reserved for
-    // documentation (RFC 5737, RFC 3849), so no more specific route exists.
+    // There is no /proc, or the default route is outside the main table. These addresses are reserved for documentation
+    // (RFC 5737, RFC 3849), so no more specific route exists.
     let outside: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     outside
@@ -211,7 +208,7 @@ fn below(host: &Host, interface: &str) -> Vec<String> {
 const UP: u32 = 0x1;
 const REJECT: u32 = 0x200;
 
-/// Columns: Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT.
+/// The interface of the default route. Columns: Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT.
 fn default_v4(table: &str) -> Option<String> {
     table
         .lines()
@@ -229,7 +226,7 @@ fn default_v4(table: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
-/// Columns: destination, its length, source, its length, next hop, metric,
+/// The interface of the IPv6 default route. Columns: destination, its length, source, its length, next hop, metric,
 /// references, use, flags, interface; all numbers in hexadecimal.
 fn default_v6(table: &str) -> Option<String> {
     table
@@ -241,7 +238,7 @@ fn default_v6(table: &str) -> Option<String> {
             };
             let flags = u32::from_str_radix(flags, 16).ok()?;
             let is_default = *length == "00" && to.bytes().all(|byte| byte == b'0');
-            // Without IPv6 routes the kernel lists a rejecting default on lo.
+            // Without IPv6 routes the kernel lists a rejecting default route on lo.
             (is_default && flags & UP != 0 && flags & REJECT == 0 && *name != "lo")
                 .then_some((u32::from_str_radix(metric, 16).ok()?, *name))
         })
@@ -249,8 +246,7 @@ fn default_v6(table: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
-/// Addresses of our own name in /etc/hosts that an interface has. Gloo binds that address by
-/// default.
+/// Addresses of our own host name in /etc/hosts that an interface has. Gloo binds such an address by default.
 fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
     let Ok(name) = host.read("/proc/sys/kernel/hostname") else { return Vec::new() };
     let Ok(table) = host.read("/etc/hosts") else { return Vec::new() };
@@ -260,7 +256,7 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
         let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
             continue;
         };
-        // A capture may have only the names of interfaces.
+        // A capture may contain only the names of interfaces.
         let unknown = !host.is_live() && interfaces.iter().all(|one| one.addresses.is_empty());
         let known = unknown || is_ours(address, interfaces);
         if known && words.any(|word| word.eq_ignore_ascii_case(name.trim())) {
@@ -270,8 +266,7 @@ fn hostname_addresses(host: &Host, interfaces: &[Interface]) -> Vec<IpAddr> {
     found
 }
 
-/// The strongest first. NCCL loads its files without overwriting, so the first entry of a name
-/// wins.
+/// NCCL's settings, the strongest first. NCCL loads its files without overwriting, so the first entry of a name wins.
 pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
     let mut settings = of_environment(host);
     let own = host
@@ -290,7 +285,7 @@ pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
     settings
 }
 
-/// The variables in `settings` that name a missing file; for NCCL_DEBUG_FILE a missing folder.
+/// The variables in `settings` that name a missing file, or for NCCL_DEBUG_FILE a missing folder.
 pub fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
     let named = |name: &str| {
         // The first entry of a name wins.
@@ -319,8 +314,8 @@ fn of_environment(host: &Host) -> Vec<NcclSetting> {
         .collect()
 }
 
-/// NCCL takes the home folder from the user database, not from HOME. HOME is used for users that
-/// are not in /etc/passwd and for replayed nodes.
+/// The home folder. NCCL takes it from the user database, not from HOME. HOME is used for users that are not in
+/// /etc/passwd and for replayed nodes.
 fn home(host: &Host) -> Option<String> {
     host.answer("home", || of_user(host)).flatten().or_else(|| host.variable("HOME"))
 }
@@ -331,9 +326,9 @@ fn of_user(host: &Host) -> Option<String> {
     fields.get(5).map(|home| (*home).to_owned())
 }
 
-/// NCCL's grammar: `#` only at the start of a line, the first `=` ends the name, nothing is
-/// trimmed. So `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or `export KEY=1` sets a
-/// variable that is never read (nccl src/misc/param.cc, setEnvFile).
+/// The settings of a file, by NCCL's grammar: `#` only at the start of a line, the first `=` ends the name, nothing is
+/// trimmed. So `KEY==eth0` is KEY with the value `=eth0`, and ` KEY=1` or `export KEY=1` sets a variable that is never
+/// read (nccl src/misc/param.cc, setEnvFile).
 pub fn conf_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split('\n')
         .filter(|line| !line.starts_with('#'))
@@ -357,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_the_way_to_the_master() {
+    fn kernel_gives_the_route_to_the_master() {
         let facts = live_with("localhost", "127.0.0.1");
         let lo = facts.interfaces.iter().find(|one| one.loopback).expect("a loopback");
         assert!(lo.addresses.contains(&Ipv4Addr::LOCALHOST.into()), "{lo:?}");
@@ -366,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_address_is_local_and_leads_to_its_interface() {
+    fn own_address_is_local_with_its_interface() {
         let facts = links(&Host::live(), None);
         let own = facts.interfaces.iter().filter(|one| !one.loopback).find_map(|one| {
             let v4 = one.addresses.iter().find(|address| address.is_ipv4())?;
@@ -406,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_is_the_one_with_the_least_metric() {
+    fn default_route_has_the_lowest_metric() {
         let table = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
                      ib0\t00000000\t0100000A\t0003\t0\t0\t300\t00000000\t0\t0\t0\n\
                      eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
@@ -469,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_name_is_looked_up_in_the_hosts_file_only() {
+    fn own_name_is_resolved_by_hosts_file_only() {
         let root = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(root.path().join("proc/sys/kernel")).expect("a folder");
         std::fs::create_dir_all(root.path().join("etc")).expect("a folder");

@@ -1,11 +1,10 @@
-//! Counts the kills of the kernel's out-of-memory killer in this container, and tells who outlived
-//! them.
+//! Counts the kills of the kernel's out-of-memory killer in this container, and tells which processes survived them.
 //!
-//! Takes the [`Host`], the processes that can be its victims, and looks from time to time; gives an
-//! [`OomAccount`] of a failure. A kill is counted in the group of the victim, in version 2 also in
-//! all groups around it, before the victim gets its SIGKILL (mm/oom_kill.c, `__oom_kill_process`).
-//! So only our own group shows kills of ours, and a process that runs after a count was not meant.
-//! Never says who sent a SIGKILL: that is the report's.
+//! Takes the [`Host`], the processes that can be victims, and regular looks at the counters; gives an [`OomAccount`] of
+//! a failure. A kill is counted in the group of the victim, in version 2 also in all groups around it, before the
+//! victim gets its SIGKILL (mm/oom_kill.c, `__oom_kill_process`). So only our own group shows kills of our processes,
+//! and a process that still runs after a count was not the victim. Never says who sent a SIGKILL: that is decided by
+//! the report.
 
 mod groups;
 pub(super) mod log;
@@ -21,16 +20,16 @@ use linux::procfs;
 pub use log::LoggedKills;
 use log::{GroupPlace, OomConstraint};
 
-/// Between two looks. A look reads one file of the kernel.
+/// Interval between two looks. A look reads one file of the kernel.
 const PACE: Duration = Duration::from_millis(500);
-/// After a kill, until who lives is looked at: longer than the kernel needs between count and
-/// signal, both within one spinlock.
+/// Time after a kill until the processes are checked. It is longer than the kernel needs between count and signal, both
+/// within one spinlock.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Who ended by a SIGKILL.
+/// The process that ended by a SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspect {
-    /// A rank or a command, by its pid, where that is known.
+    /// A rank or a command, by its pid, if the pid is known.
     Process(Option<i32>),
     /// The shim of a process with this pid.
     ShimOf(Option<i32>),
@@ -40,52 +39,52 @@ pub enum Suspect {
 /// The counters at the start, and their growth at the first failure.
 #[derive(Debug)]
 pub struct OomWatch {
-    /// Innermost first.
+    /// The control groups with their counters at the start, innermost first.
     groups: Vec<(Group, Counters)>,
     looked: Mutex<Looked>,
     first: OnceLock<Noted>,
 }
 
-/// What the looks found. Counts are the kernel's own, which began with the group.
+/// The findings of the looks. Counts are the kernel's own, which began with the group.
 #[derive(Debug, Clone, Default)]
 struct Looked {
     count: u64,
-    /// When a look first found the last kill.
+    /// Time at which a look first found the last kill.
     rose: Option<Instant>,
-    /// Processes with the count that each has outlived.
+    /// Processes with the count that each has survived.
     living: BTreeMap<i32, u64>,
     engine: Option<i32>,
-    /// Processes that were killed in another group than ours, with its path.
+    /// Processes that were killed in a group other than ours, with the path of that group.
     killed_in: BTreeMap<i32, String>,
 }
 
-/// The growth up to a moment.
+/// The growth of the counters up to a moment.
 #[derive(Debug, Clone)]
 struct Noted {
     at: Instant,
     count: u64,
-    /// When a look found the last kill; None: none did.
+    /// Time at which a look found the last kill; None if no look found one.
     rose: Option<Instant>,
     kills: Option<OomKills>,
-    /// Of processes that had left our group.
+    /// Kills of processes that had left our group.
     elsewhere: BTreeMap<i32, OomKills>,
-    /// Of each group, innermost first.
+    /// Limit of each group, innermost first.
     limits: Vec<Option<OomPlace>>,
 }
 
-/// What a look gives.
+/// The result of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// The count that whoever looks has outlived.
+    /// The count that the caller has survived.
     pub outlived: u64,
-    /// When to look again.
+    /// Time until the next look.
     pub next: Duration,
 }
 
-/// What the kernel counted and logged up to the first failure, and who outlived it.
+/// The kernel's counts and log up to the first failure, and the processes that survived.
 #[derive(Debug, Clone)]
 pub struct OomAccount {
-    /// The kernel counts kills on this node, so that a count of 0 is proof.
+    /// Whether the kernel counts kills on this node, so that a count of 0 is proof.
     pub counts: bool,
     noted: Noted,
     looked: Looked,
@@ -110,7 +109,7 @@ impl OomWatch {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rank or a command has started.
+    /// Records that a rank or a command has started.
     pub fn began(&self, pid: i32) {
         let mut looked = self.looked();
         let count = looked.count;
@@ -122,22 +121,22 @@ impl OomWatch {
         self.looked().engine = Some(pid);
     }
 
-    /// A process was killed in this group, which is not ours, and has not ended yet.
+    /// Records that a process was killed in this group, which is not ours, and has not ended yet.
     pub fn killed_in(&self, pid: i32, group: &str) {
         self.looked().killed_in.insert(pid, group.to_owned());
     }
 
-    /// Looks at the count, and after a kill at who lives. None: the kernel counts nothing here.
+    /// Reads the count, and after a kill checks which processes still run. None: the kernel counts nothing here.
     pub fn look(&self, host: &Host) -> Option<Look> {
         let (own, _) = self.groups.first()?;
         let now = own.kills(host);
         let mut looked = self.looked();
-        // What was counted at the look before has reached its victim by now.
+        // A kill that the previous look counted has reached its victim by now.
         let outlived = std::mem::replace(&mut looked.count, now);
         if now > outlived {
             looked.rose = Some(Instant::now());
         }
-        // The pid of a rank that has failed may be another process's by now.
+        // The pid of a rank that has failed may belong to another process by now.
         if self.first.get().is_none() {
             let behind = looked.living.iter_mut().filter(|(_, count)| **count < outlived);
             for (pid, count) in behind {
@@ -149,13 +148,12 @@ impl OomWatch {
         Some(Look { outlived, next: if now > outlived { SOON } else { PACE } })
     }
 
-    /// Keeps the current growth on the first call. Kills after the first failure are not its
-    /// cause.
+    /// Keeps the current growth on the first call. Kills after the first failure are not its cause.
     pub fn note(&self, host: &Host) {
         self.first.get_or_init(|| self.noted(host));
     }
 
-    /// The kept growth, or else the current one, with what the kernel logged.
+    /// The kept growth, or the current growth if none is kept, together with the kernel's log.
     pub fn account(&self, host: &Host, logged: LoggedKills) -> OomAccount {
         let noted = self.first.get().cloned().unwrap_or_else(|| self.noted(host));
         OomAccount { counts: !self.groups.is_empty(), noted, looked: self.looked().clone(), logged }
@@ -187,7 +185,7 @@ impl OomWatch {
 }
 
 impl OomAccount {
-    /// The kills, none of which anybody is known to have outlived.
+    /// An account of the kills in which no process is known to have survived.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn of(kills: Option<OomKills>, counts: bool) -> OomAccount {
         let count = kills.map_or(0, |kills| kills.processes);
@@ -203,7 +201,7 @@ impl OomAccount {
         OomAccount { counts, noted, looked, logged }
     }
 
-    /// The same where these processes outlived all, the engine among them.
+    /// The account in which these processes survived all kills; the first of them is the engine.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn outlived_by(mut self, pids: &[i32], ago: Option<Duration>) -> OomAccount {
         self.noted.rose = ago.and_then(|ago| self.noted.at.checked_sub(ago));
@@ -212,10 +210,10 @@ impl OomAccount {
         self
     }
 
-    /// The kills; the place is that of the one of this process, else of the last one.
+    /// The kills. The place is that of the kill of this process, or else of the last kill.
     ///
-    /// The kernel's log knows the place for certain. The counters of version 1 also rise when a
-    /// cache fills the limit, and none shows the groups outside of a container.
+    /// The kernel's log knows the place for certain. The counters of version 1 also rise when a cache fills the limit,
+    /// and no counter shows the groups outside of a container.
     pub fn kills(&self, pid: Option<i32>) -> Option<OomKills> {
         let Noted { kills, limits, .. } = &self.noted;
         let constraint = self.logged.constraint(pid);
@@ -239,8 +237,8 @@ impl OomAccount {
         Some(OomKills { place, ..kills })
     }
 
-    /// Whether the kernel killed it, as far as that is known: the log names its pid; or a kill was
-    /// counted that it is not known to have outlived, and that no other process is named for.
+    /// Whether the kernel killed the suspect, as far as known: the log names its pid; or a kill was counted that the
+    /// suspect is not known to have survived and for which no other process is named.
     pub fn was_killed(&self, suspect: Suspect) -> bool {
         if let Suspect::Process(pid) = suspect
             && self.elsewhere(pid).is_some()
@@ -252,7 +250,7 @@ impl OomAccount {
             Suspect::Process(pid) | Suspect::ShimOf(pid) => pid,
             Suspect::Engine => self.looked.engine,
         };
-        // A shim ends its rank when it ends, so the rank's life is the shim's; only its pid is another.
+        // A shim ends its rank when it ends, so both live equally long; only the pid of the shim differs.
         let named = pid.filter(|_| !matches!(suspect, Suspect::ShimOf(_)));
         let outlived = pid.and_then(|pid| self.looked.living.get(&pid));
         match named.and_then(|pid| self.logged.names(pid, kills.processes)) {
@@ -261,17 +259,17 @@ impl OomAccount {
         }
     }
 
-    /// The kills of the group in which this process was killed, if that was not ours.
+    /// The kills of the group in which this process was killed, if that group was not ours.
     fn elsewhere(&self, pid: Option<i32>) -> Option<OomKills> {
         self.noted.elsewhere.get(&pid?).copied()
     }
 
-    /// Time between the last kill and the failure, where a look came between them.
+    /// Time between the last kill and the failure, if a look came between them.
     pub fn since_last(&self) -> Option<Duration> {
         self.noted.at.checked_duration_since(self.noted.rose?)
     }
 
-    /// Whether nothing was counted after this count.
+    /// Whether no kill was counted after this count.
     pub fn is_outlived_by(&self, outlived: u64) -> bool {
         self.noted.count <= outlived
     }

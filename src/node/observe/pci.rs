@@ -3,8 +3,7 @@
 use crate::probe::PcieLink;
 use linux::host::Host;
 
-/// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None if it is no full
-/// address.
+/// `0000:18:00.0` from any spelling (`00000000:18:00.0`, upper case). None if the text is not a full address.
 pub(super) fn address(text: &str) -> Option<String> {
     let (domain, rest) = text.trim().split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -19,18 +18,18 @@ pub(super) fn address(text: &str) -> Option<String> {
     ))
 }
 
-/// None for -1, the value on machines with one NUMA node and in many VMs.
+/// The NUMA node of a device. None for -1, the value on machines with one NUMA node and in many VMs.
 pub(super) fn numa_node(host: &Host, address: &str) -> Option<u32> {
     host.read(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()?.trim().parse().ok()
 }
 
-/// The link from sysfs: its current width, and the largest width of the device and of its port.
+/// The link from sysfs: its current width, and the maximum width of the device and of its port.
 pub(super) fn link(host: &Host, address: &str) -> PcieLink {
     let number = |address: &str, file: &str| -> Option<u32> {
         let text = host.read(format!("/sys/bus/pci/devices/{address}/{file}")).ok()?;
         text.trim().parse().ok().filter(|lanes| *lanes > 0)
     };
-    // The last is a port, or in a flat VM the host bridge, which has no link width.
+    // The last bridge is a port, or in a flat VM the host bridge, which has no link width.
     let port = bridges(host, address).pop().and_then(|port| number(&port, "max_link_width"));
     let own = number(address, "max_link_width");
     PcieLink {
@@ -47,7 +46,7 @@ pub(super) fn bridges(host: &Host, address: &str) -> Vec<String> {
         return Vec::new();
     };
     let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    // The domain of a VMD device has a host bridge of its own, further down.
+    // The domain of a VMD device has its own host bridge, further down.
     let Some(root) = parts.iter().rposition(|part| part.starts_with("pci")) else {
         return Vec::new();
     };

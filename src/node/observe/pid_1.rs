@@ -14,11 +14,11 @@ use linux::shells;
 /// Bit of SIGTERM in the masks of proc_pid_status(5).
 const TERM: u64 = 1 << 14;
 
-/// None if PID 1 is anything else, handles SIGTERM itself (`trap`), is not our ancestor (`docker
-/// exec`), or is an interactive shell.
+/// The shell that runs as PID 1. None if PID 1 is anything else, handles SIGTERM itself (`trap`), is not our ancestor
+/// (`docker exec`), or is an interactive shell.
 pub fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
-    // The ancestors of a process that entered from outside (`docker exec`) end at 0, as
-    // proc_pid_stat(5) shows a parent in another namespace.
+    // The ancestors of a process that entered from outside (`docker exec`) end at 0, because proc_pid_stat(5) shows a
+    // parent in another namespace as 0.
     if procfs::above(host).last()?.pid != 1 {
         return None;
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_shell_with_a_script_and_without_a_trap_is_deaf() {
+    fn only_a_script_shell_without_trap_is_deaf() {
         const NONE: &str = "0000000000010002";
         const TRAP: &str = "0000000000014002";
         let rows: [(&str, &str, i32, Option<&str>); 11] = [
@@ -87,15 +87,15 @@ mod tests {
             ("sh /start.sh arg", NONE, 1, Some("sh /start.sh")),
             ("/bin/bash -e -xc ranklaunch", NONE, 1, Some("/bin/bash -e -xc …")),
             ("-bash -c x", NONE, 1, Some("-bash -c …")),
-            // Catches it, perhaps to forward it.
+            // The shell catches the signal, perhaps to forward it.
             ("/bin/bash -c trap", TRAP, 1, None),
-            // Interactive.
+            // The shells are interactive.
             ("bash", NONE, 1, None),
             ("-bash", NONE, 1, None),
             ("bash -l", NONE, 1, None),
             ("/usr/bin/tini -- bash -c x", NONE, 1, None),
             ("/pause", NONE, 1, None),
-            // docker exec.
+            // The process entered by docker exec.
             ("/bin/bash -c sleep", NONE, 0, None),
         ];
         for (cmdline, caught, above, expected) in rows {

@@ -1,9 +1,8 @@
 //! Finds the Python interpreter of the job, and its torch.
 //!
-//! Takes the settings, the environment and files; gives [`PythonFacts`]. Reads version files,
-//! symlinks and `pyvenv.cfg`, since starting an interpreter costs tens of milliseconds and
-//! `import torch` seconds. Only if files show no module for the engine, the interpreter itself
-//! is asked. Never decides whether the result is good enough.
+//! Takes the settings, the environment and files; gives [`PythonFacts`]. Reads version files, symlinks and
+//! `pyvenv.cfg`, since starting an interpreter costs tens of milliseconds and `import torch` seconds. The interpreter
+//! itself is asked only if files show no module for the engine. Never decides whether the result is good enough.
 
 mod accelerate;
 mod activate;
@@ -32,7 +31,7 @@ pub use checkpoint::checkpoint_heads;
 use install::Install;
 use path_search::FoundInterpreter;
 
-/// The interpreter, by flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
+/// The interpreter, from a flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
 pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
     let accelerate = accelerate::config(host, settings);
     match search(host, settings) {
@@ -69,8 +68,8 @@ pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
     }
 }
 
-/// What activating the environment sets, and what is to be said of environments. The scripts of a conda
-/// environment run only where `--conda-env` asks for the whole of it.
+/// The variables that activating the environment sets, and warnings about environments. The scripts of a conda
+/// environment run only if `--conda-env` requests the complete environment.
 fn activation(
     host: &Host,
     settings: &Settings,
@@ -88,7 +87,7 @@ fn activation(
         let (path, by) = (found.interpreter.display(), &found.by);
         let used = text!("{path} [{by}]", "{path} [{by}]");
         for (variable, prefix) in activate::active(host) {
-            // A conda environment need not have python; a virtual environment is nothing else.
+            // A conda environment need not have python, but a virtual environment without python is useless.
             let is_gone = variable == "VIRTUAL_ENV" || !files::is_folder(host, Path::new(&prefix));
             if is_gone && files::interpreter_in(host, Path::new(&prefix)).is_none() {
                 warnings.push(activate::stale(variable, &prefix, &used));

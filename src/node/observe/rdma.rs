@@ -1,8 +1,7 @@
 //! Reads the RDMA devices of sysfs, with the properties that decide whether NCCL can use them.
 //!
-//! Takes the [`Host`]; gives every [`Hca`], usable or not. In a container sysfs shows the host's
-//! devices too, so each is opened as a rank would open it. The choice among them is made in
-//! `src/plan/hcas.rs`.
+//! Takes the [`Host`]; gives every [`Hca`], usable or not. In a container sysfs also shows the host's devices, so each
+//! device is opened in the way a rank would open it. `src/plan/hcas.rs` chooses among them.
 
 use std::fs::OpenOptions;
 use std::net::Ipv6Addr;
@@ -35,7 +34,7 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
                     .ok()
                     .and_then(|text| text.trim().parse().ok()),
                 bridges: address.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default(),
-                // Only a virtual function has a link to its physical one.
+                // Only a virtual function has a link to its physical function.
                 physical: host
                     .real_path(format!("{device}/physfn"))
                     .and_then(|folder| pci::address(&folder.file_name()?.to_string_lossy())),
@@ -51,14 +50,14 @@ pub fn hcas(host: &Host) -> Vec<Hca> {
         .collect()
 }
 
-/// The interfaces of the device's own function, and those that own its GIDs, since the device of
-/// a bond lists none of its own.
+/// The interfaces of the device's own function, and the interfaces that own its GIDs, since the device of a bond lists
+/// no interface of its own.
 fn netdevs(host: &Host, device: &str) -> Vec<String> {
     let mut found = host.list(format!("{CLASS}/{device}/device/net"));
     for port in host.list(format!("{CLASS}/{device}/ports")) {
         let owners = format!("{CLASS}/{device}/ports/{port}/gid_attrs/ndevs");
         for index in host.list(&owners) {
-            // EINVAL for an entry of another network namespace.
+            // An entry of another network namespace gives EINVAL.
             if let Ok(owner) = host.read(format!("{owners}/{index}")) {
                 let owner = owner.trim().to_owned();
                 if !owner.is_empty() && !found.contains(&owner) {
@@ -75,7 +74,7 @@ fn in_bond(host: &Host, interface: &str) -> bool {
     host.exists(format!("{folder}/bonding")) || host.exists(format!("{folder}/bonding_slave"))
 }
 
-/// (device, `/dev/infiniband/uverbsN`); the numbers need not match the names.
+/// (device, `/dev/infiniband/uverbsN`) of each node; the numbers need not match the names.
 fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
     host.list(VERBS)
         .into_iter()
@@ -86,7 +85,7 @@ fn verbs_nodes(host: &Host) -> Vec<(String, String)> {
         .collect()
 }
 
-/// With the device cgroup a node may exist but not open, so stat is not enough.
+/// Whether a node opens. A node that the device cgroup blocks exists but does not open, so stat is not sufficient.
 fn can_open(host: &Host, node: &str) -> bool {
     if !host.is_live() {
         return host.exists(node);
@@ -112,7 +111,7 @@ fn ports(host: &Host, device: &str) -> Vec<HcaPort> {
             let ethernet = link_layer == "Ethernet";
             Some(HcaPort {
                 number: number.parse().ok()?,
-                // `4: ACTIVE`; NCCL uses no other state.
+                // The text is `4: ACTIVE`; NCCL uses no other state.
                 active: read("state").is_some_and(|state| state.starts_with("4:")),
                 gigabits: read("rate").as_deref().and_then(gigabits),
                 roce_v2_gid: ethernet && has_roce_v2_gid(host, &port),
@@ -129,8 +128,8 @@ fn gigabits(rate: &str) -> Option<f64> {
     rate.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether the table has a RoCE v2 GID that is set and not link-local. The type of an entry of
-/// another network namespace reads as EINVAL; NCCL skips those as well.
+/// Whether the table has a RoCE v2 GID that is set and not link-local. The type of an entry of another network
+/// namespace reads as EINVAL; NCCL skips such entries as well.
 fn has_roce_v2_gid(host: &Host, port: &str) -> bool {
     !roce_v2_gids(host, port).is_empty()
 }
@@ -150,7 +149,7 @@ fn roce_v2_gids(host: &Host, port: &str) -> Vec<Ipv6Addr> {
     host.list(format!("{port}/gids")).iter().filter(|index| is_v2(index)).filter_map(set).collect()
 }
 
-/// By default NCCL searches for IPv4 addresses, mapped into a GID.
+/// Whether all RoCE v2 GIDs are IPv6 addresses. By default NCCL searches for IPv4 addresses, mapped into a GID.
 fn is_ipv6_only(host: &Host, device: &str) -> bool {
     let ports = format!("{CLASS}/{device}/ports");
     let gids: Vec<Ipv6Addr> = host

@@ -16,10 +16,10 @@ use settings::arguments;
 use settings::launchers::{self, PythonProgram};
 use settings::{Program, Settings, config_files};
 
-/// A larger program is no script.
+/// Maximum bytes of a script; a larger program is not a script.
 const LARGEST: u64 = 16 << 20;
 
-/// None if the program names no file, or for a replayed node without one.
+/// The script. None if the program names no file, or for a replayed node without a recorded script.
 pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
     let (path, reader) = match &settings.program.as_ref()?.value {
         Program::Script { path, .. } => (path, Reader::Python),
@@ -27,7 +27,7 @@ pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
         Program::Module { .. } => return None,
     };
     let from = host.working_directory().unwrap_or_default();
-    // A shell looks for a name in PATH as well.
+    // A shell also looks for a name in PATH.
     let is_in_path = || {
         let is_name = matches!(reader, Reader::Shell(_)) && !path.as_bytes().contains(&b'/');
         let folders = host.environment().get(OsStr::new("PATH")).filter(|_| is_name);
@@ -39,17 +39,17 @@ pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
     })
 }
 
-/// Who reads the first line of a script.
+/// The program that reads the first line of a script.
 #[derive(Clone, Copy)]
 enum Reader<'a> {
     Python,
-    /// With its name.
+    /// A shell, with its name.
     Shell(&'a OsStr),
     Kernel,
 }
 
-/// The file that a command runs: `python FILE`, `bash FILE` or the file itself. None where its
-/// path may mean another file than here.
+/// The file that a command runs: `python FILE`, `bash FILE` or the file itself. None if its path may mean a different
+/// file for the command than it means here.
 fn file_of(argv: &[OsString]) -> Option<(&OsString, Reader<'_>)> {
     let words: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
     let (before, command) = words.split_at_checked(launchers::command_at(&words))?;
@@ -71,8 +71,8 @@ fn file_of(argv: &[OsString]) -> Option<(&OsString, Reader<'_>)> {
     is_known.then_some((path, reader))
 }
 
-/// The configuration files in the engine's arguments; a name with a placeholder of a
-/// `[[select]]` once for each row. Empty for a replayed node without any.
+/// The configuration files in the engine's arguments; a name with a placeholder of a `[[select]]` appears once for each
+/// row. Empty for a replayed node without recorded files.
 pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     let no_rows = [BTreeMap::new()];
     let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
@@ -103,8 +103,7 @@ pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     host.answer("engine-files", || names.into_iter().map(look).collect()).unwrap_or_default()
 }
 
-/// Whether the error proves that the file is missing; a denied access or a temporary error does
-/// not.
+/// Whether the error proves that the file is missing; denied access or a temporary error does not prove it.
 fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -118,12 +117,12 @@ fn look(path: PathBuf, reader: Reader<'_>, from: PathBuf) -> Script {
     Script { digest: content.as_deref().map(digest), path, from, exists, fault }
 }
 
-/// execve(2) reads 256 bytes of a file, 128 before Linux 5.1.
+/// The fault of a first line. execve(2) reads 256 bytes of a file, 128 before Linux 5.1.
 fn first_line_fault(content: &[u8], reader: Reader<'_>) -> Option<FirstLineFault> {
     let line = content.split(|byte| *byte == b'\n').next()?;
     let ends_in_return = line.ends_with(b"\r") && line.len() < content.len();
     match reader {
-        // It reads lines of either end.
+        // Python reads lines with either line end.
         Reader::Python => None,
         Reader::Shell(name) => {
             ends_in_return.then(|| FirstLineFault::ShellReads(name.to_string_lossy().into_owned()))
@@ -153,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_that_of_the_named_function() {
+    fn digest_matches_the_blake2s_test_vector() {
         // BLAKE2s of "abc" in RFC 7693 (appendix B).
         assert_eq!(digest(b"abc"), "508c5e8c327c14e2");
     }
 
     #[test]
-    fn what_is_there_has_a_digest_and_what_cannot_be_said_is_not_missing() {
+    fn existing_script_has_digest_unknown_is_not_missing() {
         let at = |path| look(path, Reader::Python, PathBuf::new());
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("train.py");
@@ -188,7 +187,7 @@ mod tests {
             ("./run.sh --x", Some("./run.sh")),
             ("nohup ./run.sh", Some("./run.sh")),
             ("/bin/sh run.sh", Some("run.sh")),
-            // In PATH.
+            // The name is in PATH.
             ("run.sh", None),
             ("bash -c ./run.sh", None),
             ("bash -lc ./run.sh", None),
@@ -197,7 +196,7 @@ mod tests {
             ("python -m a.b", None),
             ("python -c 1 a.py", None),
             ("python {config}.py", None),
-            // Another folder or root.
+            // The path is relative to another folder or root.
             ("env -C /x python nope.py", None),
             ("uv run --directory=x python nope.py", None),
             ("chroot /x python nope.py", None),
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_is_judged_as_its_reader_reads_it() {
+    fn first_line_is_judged_by_its_reader() {
         use FirstLineFault::{KernelReads, NoInterpreter, ShellReads};
         let kernel = Reader::Kernel;
         for (content, reader, expected) in [

@@ -1,5 +1,4 @@
-//! Reads the folders in which a job writes, the clock, NUMA calls, and the signs of a GPU
-//! virtualiser.
+//! Reads the folders in which a job writes, the clock, NUMA calls, and the signs of a GPU virtualiser.
 //!
 //! Takes the [`Host`] and a folder; gives parts of [`HostFacts`](super::HostFacts). Creates no
 //! folder and writes nothing.
@@ -23,7 +22,7 @@ pub fn folder(host: &Host, folder: &Path) -> Option<Folder> {
 
 fn look(host: &Host, path: PathBuf) -> Option<Folder> {
     let mut found = Folder { path: path.clone(), ..Folder::default() };
-    // The folder itself is created at launch, so the nearest existing parent counts.
+    // The folder itself is created at launch, so the nearest existing parent is judged.
     let exists = |part: &&Path| {
         host.at(part);
         part.exists()
@@ -50,8 +49,8 @@ fn refused(path: &Path, error: Errno) -> Text {
     cause(&error.into()).about(path.display())
 }
 
-/// Variables for folders in which libraries write, with the defaults; `~` is HOME. The defaults
-/// of later ones are below earlier ones if these are set.
+/// Variables for folders in which libraries write, with the defaults; `~` is HOME. The defaults of later variables are
+/// below the folders of earlier variables if these are set.
 const CACHES: &[(&str, &str)] = &[
     ("TMPDIR", "/tmp"),
     ("XDG_CACHE_HOME", "~/.cache"),
@@ -81,7 +80,7 @@ pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
     found
 }
 
-/// None if the kernel does not answer (a strict seccomp profile) or the node is replayed.
+/// The state of the clock. None if the kernel does not answer (a strict seccomp profile) or the node is replayed.
 pub fn clock(host: &Host) -> Option<ClockState> {
     host.answer("clock", || {
         let (unsynchronised, error_micros) = sys::clock_state().ok()?;
@@ -89,7 +88,7 @@ pub fn clock(host: &Host) -> Option<ClockState> {
     })?
 }
 
-/// Whether NUMA calls are forbidden; None if the kernel has none.
+/// Whether NUMA calls are forbidden; None if the kernel does not have them.
 pub fn numa_blocked(host: &Host) -> Option<bool> {
     host.answer("numa", || match sys::numa_calls() {
         Ok(()) => Some(false),
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_does_not_exist_is_judged_by_what_is_above_it() {
+    fn missing_folder_is_judged_by_its_parent() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("a/b/c");
         let found = super::folder(&Host::live(), &folder).expect("a file system");
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn hami_is_known_by_its_library_or_its_variables() {
+    fn hami_is_recognised_by_library_or_variables() {
         let marks = |preload: &str, variables: &[(&str, &str)]| {
             let root = tempfile::tempdir().expect("a folder");
             std::fs::create_dir(root.path().join("etc")).expect("a folder");

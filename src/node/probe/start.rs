@@ -1,8 +1,7 @@
 //! Executes the embedded probe: from a file or from memory.
 //!
-//! A file comes first, since security tools alarm more on a program that was never on disk. If a
-//! node forbids one way (noexec mounts, a read-only root, `vm.memfd_noexec`, seccomp), the next
-//! one is tried.
+//! A file comes first, since security tools raise more alarms about a program that was never on disk. If a node forbids
+//! one way (noexec mounts, a read-only root, `vm.memfd_noexec`, seccomp), the next way is tried.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -23,7 +22,7 @@ use settings::ProbeMode;
 
 static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
 
-/// argv\[0\] and the name of file and memfd, as `ps` shows it.
+/// argv\[0\] and the name of file and memfd, which `ps` shows.
 const NAME: &str = "ranklaunch-node-probe";
 
 /// Variables that load code into every program. LD_LIBRARY_PATH is kept, since the image may
@@ -33,31 +32,31 @@ const DROPPED: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 /// A running program, and our ends of its two connections.
 pub(super) struct Started {
     pub(super) child: Child,
-    /// Does not block.
+    /// Our end of the pipe or socket for answers, which does not block.
     pub(super) answer: OwnedFd,
     pub(super) noise: PipeReader,
     pub(super) ends: Ends,
 }
 
-/// What ends if the deadline is over.
+/// The processes that are ended at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     Process,
-    /// The process leads a group of its own, which ends with it: a shell waits for its commands.
+    /// The process leads its own group, which ends with it: a shell waits for its commands.
     Group,
 }
 
-/// By what the probe answers.
+/// The connection on which the probe answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
-    /// Of its only answer.
+    /// A pipe for its only answer.
     Pipe,
-    /// On which it is asked as well.
+    /// A socket, on which the probe also gets requests.
     Socket,
 }
 
 impl Answers {
-    /// Our end and that of the probe.
+    /// Our end and the probe's end of the connection.
     fn connect(self) -> io::Result<(OwnedFd, OwnedFd)> {
         match self {
             Answers::Pipe => pipe().map(|(ours, theirs)| (ours.into(), theirs.into())),
@@ -70,7 +69,7 @@ impl Answers {
     }
 }
 
-/// One place to execute from.
+/// One place to execute the probe from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Way {
     File(PathBuf),
@@ -127,8 +126,8 @@ pub(super) fn start(way: &Way, args: &[&str], answers: Answers) -> io::Result<St
 
 fn run_file(file: &Temporary, args: &[&str], answers: Answers) -> io::Result<Started> {
     let run = || spawn_program(file.0.as_os_str(), args, answers, |_| Ok(()));
-    // A fork of another thread may have a copy of our write descriptor until its own execve, so
-    // ETXTBSY can occur for a moment.
+    // A fork of another thread may hold a copy of our write descriptor until its own execve, so ETXTBSY can occur for a
+    // moment.
     for _ in 0..20 {
         match run() {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
@@ -167,7 +166,7 @@ pub(super) fn start_tool(
     Ok(Started { child, answer: answer.into(), noise, ends })
 }
 
-/// A pipe whose read end, which is ours, does not block.
+/// A pipe whose read end, which we keep, does not block.
 fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     rustix::io::ioctl_fionbio(&reader, true)?;
@@ -183,9 +182,9 @@ fn spawn_program(
     let (answer, answer_in) = answers.connect()?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
-    // The other end of the answer is the probe's standard input, the only descriptor that std can
-    // pass and that no library prints to. The other two share a pipe, because a root may have no
-    // /dev/null, and for the message of a crash.
+    // The other end of the answer is the probe's standard input, which is the only descriptor that std can pass and to
+    // which no library prints. The other two descriptors share a pipe, because a root may have no /dev/null, and for
+    // the message of a crash.
     command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
     for name in DROPPED {
         command.env_remove(name);
@@ -195,7 +194,7 @@ fn spawn_program(
     Ok(Started { child, answer, noise, ends: Ends::Process })
 }
 
-/// A temporary file in a folder that others may write to; removed when dropped.
+/// A temporary file in a folder that others may write to; removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -217,9 +216,8 @@ impl Drop for Temporary {
     }
 }
 
-/// The probe in a memfd. First with MFD_EXEC, because with `vm.memfd_noexec=1` a memfd without
-/// it is not executable. Kernels before 6.3 and gVisor refuse the flag with EINVAL and do not
-/// need it.
+/// The probe in a memfd. MFD_EXEC is tried first, because with `vm.memfd_noexec=1` a memfd without the flag is not
+/// executable. Kernels before 6.3 and gVisor refuse the flag with EINVAL and do not need it.
 fn memory() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {

@@ -1,5 +1,4 @@
-//! The probe that stays alive: says which critical Xids the driver tells of, and what the GPUs do
-//! when it is asked.
+//! The probe that stays alive: reports the critical Xids of the driver, and the state of the GPUs on request.
 
 use std::io::{self, ErrorKind, PipeReader, Read, Write as _};
 use std::os::fd::OwnedFd;
@@ -14,43 +13,43 @@ use super::{Answers, Collected, KEPT_NOISE, KILL_TIMEOUT, ProbeError, started};
 use linux::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use settings::ProbeMode;
 
-/// Bytes of a line: some hundred, and a kilobyte for each GPU where it was asked for them.
+/// Maximum bytes of a line. A line has some hundred bytes, or a kilobyte for each GPU in the answer to a request.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// A running probe. Belongs to the thread that started it, with which it dies.
+/// A running probe. It belongs to the thread that started it, and dies with that thread.
 #[derive(Debug)]
 pub struct WatchProbe {
     child: Child,
-    /// None before Linux 5.3.
+    /// The pidfd of the probe; None before Linux 5.3.
     pidfd: Option<OwnedFd>,
     lines: UnixStream,
     noise: PipeReader,
     kept: Collected,
-    /// It writes no more lines.
+    /// The probe writes no more lines.
     ended: bool,
 }
 
-/// Why [`WatchProbe::wait`] returns.
+/// The reason why [`WatchProbe::wait`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
     Readable,
     Stopped,
 }
 
-/// What the probe writes, for any thread.
+/// The lines of the probe, for any thread.
 #[derive(Debug)]
 pub struct WatchLines {
     socket: UnixStream,
     rest: Vec<u8>,
-    /// Nothing more will come.
+    /// No more lines will come.
     pub ended: bool,
 }
 
 impl WatchProbe {
-    /// Starts it for these GPUs (`0000:18:00.0`). `library`: the driver's, if the user names it.
+    /// Starts the probe for these GPUs (`0000:18:00.0`). `library`: the driver's library, if the user names it.
     ///
     /// # Errors
-    /// As [`super::run`], where it cannot be executed.
+    /// As [`super::run`], if the probe cannot be executed.
     pub fn start(
         mode: ProbeMode,
         library: Option<&str>,
@@ -76,7 +75,7 @@ impl WatchProbe {
         i32::try_from(self.child.id()).ok()
     }
 
-    /// Waits until there is something to read, or `stop` has no writer any more.
+    /// Waits until there is something to read, or `stop` has no more writer.
     pub fn wait(&mut self, stop: &PipeReader) -> Waited {
         loop {
             let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
@@ -95,7 +94,7 @@ impl WatchProbe {
             let mut is_ready = |polled: bool| polled && ready.next().unwrap_or_default();
             let stopped = is_ready(true);
             let (readable, noisy) = (is_ready(!self.ended), is_ready(!self.kept.ended));
-            // A full pipe would hold a driver library that prints.
+            // A full pipe would block a driver library that prints.
             if noisy {
                 self.kept.take(&mut self.noise);
             }
@@ -107,24 +106,24 @@ impl WatchProbe {
         }
     }
 
-    /// Kills it. One that does not end within a moment is stuck in the driver, and is left to the
-    /// reaper of orphans. Without a pidfd the closed socket ends it: who supervises the ranks reaps
-    /// our children, and its pid may be another process by now.
+    /// Kills the probe. A probe that does not end within a moment is stuck in the driver, and is left to the reaper of
+    /// orphans. Without a pidfd the closed socket ends the probe: the supervisor of the ranks reaps our children, so
+    /// the probe's pid may belong to another process by now.
     pub fn end(mut self) {
         let Some(pidfd) = &self.pidfd else { return };
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
         let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(KILL_TIMEOUT));
-        // An error: it was reaped with the ranks.
+        // An error means that the probe was reaped with the ranks.
         let _ = self.child.try_wait();
     }
 
-    /// Reads no more lines, only what it prints. Who supervises the ranks may reap it; so nothing
-    /// else does before the end.
+    /// Stops reading lines, and reads only the probe's other output. The supervisor of the ranks may reap the probe, so
+    /// nobody else does so before the end.
     pub fn read_out(&mut self) {
         self.ended = true;
     }
 
-    /// What it printed beside its lines, as a driver library does before it crashes.
+    /// The probe's output beside its lines, such as that of a driver library before it crashes.
     pub fn noise(&self) -> String {
         String::from_utf8_lossy(&self.kept.bytes).trim().to_owned()
     }
@@ -137,7 +136,7 @@ impl WatchLines {
         WatchLines { socket, rest: Vec::new(), ended: false }
     }
 
-    /// Asks what the GPUs do now, which a [`WatchLine::Gpus`] answers. False: nobody is there to answer.
+    /// Requests the current state of the GPUs, which a [`WatchLine::Gpus`] answers. False: no probe is there to answer.
     pub fn ask(&mut self) -> bool {
         loop {
             match self.socket.write(b"?") {
@@ -147,11 +146,11 @@ impl WatchLines {
         }
     }
 
-    /// The lines that are there; never waits.
+    /// The available lines; never waits.
     pub fn take(&mut self) -> Vec<WatchLine> {
         let mut lines = Vec::new();
         let mut chunk = [0; 4096];
-        // Bounded, since who asks for the lines must not wait for a probe that never stops.
+        // The loop is bounded, since the caller must not wait for a probe that never stops.
         for _ in 0..64 {
             match self.socket.read(&mut chunk) {
                 Ok(0) => self.ended = true,
@@ -164,7 +163,7 @@ impl WatchLines {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 lines.extend(serde_json::from_slice::<WatchLine>(&line));
             }
-            // No line of the probe.
+            // A longer line does not come from the probe.
             self.ended |= self.rest.len() > LONGEST_LINE;
             if self.ended {
                 break;

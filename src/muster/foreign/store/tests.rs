@@ -1,4 +1,4 @@
-//! Stores of both dialects, and the clients that ask them.
+//! Tests of stores of both dialects, and of the clients that ask them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -18,21 +18,21 @@ type Values = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 /// Allocations by which a message in the wrong dialect would have harmed a store.
 type Harm = Arc<Mutex<Vec<String>>>;
 
-/// A fake of torch's store since 2.1, as far as ranklaunch uses it, on a port of its own.
+/// A fake of torch's store since 2.1, on a port of its own, as far as ranklaunch uses the protocol.
 pub(crate) async fn store() -> (u16, Values) {
     let (port, values, _) = serving(Dialect::Validated);
     (port, values)
 }
 
-/// A store as TCPStoreMasterDaemon is one: a single thread polls all connections, and reads
-/// each query to its end before it looks at another.
+/// A store that works like TCPStoreMasterDaemon: a single thread polls all connections, and reads each query to its end
+/// before it looks at another connection.
 fn serving(dialect: Dialect) -> (u16, Values, Harm) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let (values, harm) = (Values::default(), Harm::default());
     let (shared, harmed) = (Arc::clone(&values), Arc::clone(&harm));
     std::thread::spawn(move || {
-        // The bool: its first query has not come yet.
+        // The bool is set while the client's first query has not come yet.
         let mut clients: VecDeque<(Blocking, bool)> = VecDeque::new();
         loop {
             let ready: Vec<bool> = {
@@ -64,11 +64,10 @@ fn bytes<const N: usize>(stream: &mut Blocking) -> Option<[u8; N]> {
     stream.read_exact(&mut bytes).ok().map(|()| bytes)
 }
 
-/// recvString, recvVector: reads eight bytes of length, and allocates all of it before the first
-/// byte.
+/// Like recvString and recvVector: reads eight bytes of length, and allocates all of that before the first byte.
 fn counted_bytes(stream: &mut Blocking, harm: &Harm) -> Option<Vec<u8>> {
     let length = usize::from_ne_bytes(bytes(stream)?);
-    // The allocation fails: an exception, and the connection is closed.
+    // The allocation fails with an exception, and the connection is closed.
     if isize::try_from(length).is_err() {
         return None;
     }
@@ -80,7 +79,7 @@ fn counted_bytes(stream: &mut Blocking, harm: &Harm) -> Option<Vec<u8>> {
     stream.read_exact(&mut value).ok().map(|()| value)
 }
 
-/// One query; None: the connection is closed.
+/// Serves one query; None: the connection is closed.
 fn query(
     stream: &mut Blocking,
     dialect: Dialect,
@@ -96,7 +95,7 @@ fn query(
         number = number.checked_sub(1)?;
     }
     match number {
-        // SET answers nothing.
+        // SET has no answer.
         0 => {
             let (place, value) = (counted_bytes(stream, harm)?, counted_bytes(stream, harm)?);
             values.lock().expect("a lock").insert(place, value);
@@ -135,7 +134,7 @@ fn query(
 }
 
 #[tokio::test]
-async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
+async fn store_of_either_dialect_names_its_owner_unharmed() {
     for dialect in DIALECTS {
         let (port, values, harm) = serving(dialect);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -156,7 +155,7 @@ async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
             tokio::task::yield_now().await;
         }
         marking.abort();
-        // Any other value is no job key.
+        // Any other value is not a job key.
         values.lock().expect("a lock").insert(PLACE.to_vec(), b"another's".to_vec());
         assert_eq!(ask(peer, 1).await, StoreAnswer::No, "{dialect:?}");
         assert_eq!(*harm.lock().expect("a lock"), Vec::<String>::new(), "{dialect:?}");
@@ -165,7 +164,7 @@ async fn a_store_of_either_dialect_says_whose_it_is_and_comes_to_no_harm() {
 
 /// The control of the test above: a client of torch 2.1 at a store of torch 2.0.
 #[test]
-fn a_greeting_would_harm_a_store_of_torch_2_0() {
+fn greeting_harms_a_store_of_torch_2_0() {
     let (port, _, harm) = serving(Dialect::Bare);
     let mut stream = Blocking::connect(("127.0.0.1", port)).expect("connected");
     stream.write_all(&[&GREETING[..], &[2], &counted(PLACE)].concat()).expect("sent");
@@ -175,7 +174,7 @@ fn a_greeting_would_harm_a_store_of_torch_2_0() {
 }
 
 #[tokio::test]
-async fn clients_of_stores_are_told_from_those_who_ask_and_from_others() {
+async fn store_clients_are_distinguished_from_asking_nodes() {
     let zero = 0u64.to_ne_bytes();
     let count = |number: u8, key: &[u8]| [&[number][..], &counted(key)].concat();
     let greeted = |rest: &[u8]| [&GREETING[..], rest].concat();
@@ -185,10 +184,10 @@ async fn clients_of_stores_are_told_from_those_who_ask_and_from_others() {
         .chain([greeted(b"\x0Drkl?"), WHICH.to_vec()])
         .collect();
     let torch = [
-        // torch 2.0: a static rendezvous, and one of c10d.
+        // Clients of torch 2.0: a static rendezvous, and a c10d rendezvous.
         [count(3, b"init/"), 1u64.to_ne_bytes().to_vec()].concat(),
         [count(1, b"/torch.rendezvous.job"), zero.to_vec()].concat(),
-        // torch 2.1, and with the ping of 2.4.
+        // Clients of torch 2.1, and with the ping of 2.4.
         greeted(&count(4, b"init/")),
         greeted(b"\x0D\x01\x02\x03\x04"),
         greeted(b""),

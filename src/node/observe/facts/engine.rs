@@ -1,4 +1,4 @@
-//! What the files of the engine say: its configuration, and the flags that it knows.
+//! Facts from the files of the engine: its configuration, and the flags that it knows.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use text::text;
 /// The command line of the installed engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineCli {
-    /// Its source.
+    /// Path of the source file.
     pub path: PathBuf,
-    /// `accelerate 1.15.0`; the bare name without a version.
+    /// Such as `accelerate 1.15.0`; only the name if the version is unknown.
     pub package: String,
-    /// `--num_machines` as `num_machines`, hyphens as underscores.
+    /// Flag names without leading hyphens and with underscores: `--num_machines` is `num_machines`.
     pub flags: BTreeSet<String>,
 }
 
 impl EngineCli {
-    /// Whether argparse takes this flag. It also takes the beginning of a name.
+    /// Whether argparse accepts this flag. argparse also accepts the beginning of a flag's name.
     pub fn knows(&self, flag: &str) -> bool {
         let name = flag.trim_start_matches('-').replace('-', "_");
         self.flags.iter().any(|known| known.starts_with(&name))
@@ -31,7 +31,7 @@ impl EngineCli {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccelerateConfig {
     pub path: PathBuf,
-    /// The engine's arguments name it; otherwise it is accelerate's default.
+    /// Whether the engine's arguments name the file; otherwise it is accelerate's default.
     pub given: bool,
     /// `NO`, `MULTI_GPU`, `FSDP`, `DEEPSPEED`…
     pub distributed_type: Option<String>,
@@ -39,7 +39,7 @@ pub struct AccelerateConfig {
 }
 
 impl AccelerateConfig {
-    /// `'NO'`, as the file spells it; `(none)` without one.
+    /// `'NO'` in the spelling of the file; `(none)` if the file has no type.
     pub fn mode(&self) -> String {
         self.distributed_type
             .as_ref()
@@ -52,7 +52,7 @@ impl AccelerateConfig {
         matches!(self.distributed_type.as_deref(), Some("NO" | "MULTI_CPU"))
     }
 
-    /// The hint if it starts one process.
+    /// The hint for a mode that starts one process.
     pub fn cure(&self) -> Text {
         let (path, mode) = (self.path.display(), self.mode());
         text!(
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_may_be_shortened_and_has_two_spellings() {
+    fn flag_may_be_shortened_or_use_underscores() {
         let flags = ["num_machines", "no_python"].map(str::to_owned).into();
         let cli = EngineCli { path: PathBuf::new(), package: "accelerate".to_owned(), flags };
         for (flag, known) in [

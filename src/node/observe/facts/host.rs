@@ -15,20 +15,20 @@ pub struct HostFacts {
     /// Other folders in which a job writes: TMPDIR and the caches of its libraries.
     #[serde(default)]
     pub folders: Vec<UsedFolder>,
-    /// Files in /dev/shm that no living process uses.
+    /// Files in /dev/shm that no running process uses.
     #[serde(default)]
     pub leftovers: Vec<Leftover>,
     /// A libcuda of CUDA's forward compatibility that is found before the driver's.
     #[serde(default)]
     pub compat: Option<Compat>,
-    /// How NCCL can let an HCA read GPU memory; None if there is no way.
+    /// The way by which NCCL can let an HCA read GPU memory; None if there is no way.
     #[serde(default)]
     pub gpudirect: Option<String>,
-    /// A seccomp profile forbids the NUMA calls; None if the kernel has none.
+    /// Whether a seccomp profile forbids the NUMA calls; None if the kernel has no such calls.
     #[serde(default)]
     pub numa_blocked: Option<bool>,
     pub clock: Option<ClockState>,
-    /// Marks of a GPU virtualiser, None without any.
+    /// Signs of a GPU virtualiser; None if there are no signs.
     pub hami: Option<Hami>,
     /// Sources that did not answer in time.
     pub late: Vec<TimedOut>,
@@ -46,41 +46,41 @@ pub struct HostFacts {
     pub non_forwarding_init: Option<NonForwardingInit>,
 }
 
-/// The script as its reader would find it from the ranks' working folder.
+/// The script as its reader would find it, starting from the ranks' working folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
-    /// As given.
+    /// The path as given.
     pub path: PathBuf,
-    /// The folder for a relative path.
+    /// The folder against which a relative path is resolved.
     pub from: PathBuf,
     /// Whether there is a file or a folder; true if access is denied.
     pub exists: bool,
     /// The first 16 hex digits of the content's BLAKE2s; None for a folder or more than 16 MiB.
     pub digest: Option<String>,
-    /// What its reader makes of its first line.
+    /// The fault that the script's reader finds in its first line.
     #[serde(default)]
     pub fault: Option<FirstLineFault>,
 }
 
-/// A first line with which a file does not start, or not as its author means.
+/// A fault in the first line, because of which a file does not start, or not as its author intends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FirstLineFault {
-    /// The kernel takes the carriage return before the line feed for a part of this line (`#!…`).
+    /// The kernel takes the carriage return before the line feed as a part of this line (`#!…`).
     KernelReads(String),
-    /// This shell takes it for a part of each line.
+    /// This shell takes the carriage return as a part of each line.
     ShellReads(String),
     /// The interpreter does not exist.
     NoInterpreter(PathBuf),
 }
 
-/// A file that is named in an argument.
+/// A file that an argument names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFile {
-    /// As given.
+    /// The path as given.
     pub path: PathBuf,
-    /// The folder for a relative path.
+    /// The folder against which a relative path is resolved.
     pub from: PathBuf,
-    /// Whether it exists; true if access is denied.
+    /// Whether the file exists; true if access is denied.
     pub exists: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct NamedFile {
 pub struct NonForwardingInit {
     /// `bash`
     pub name: String,
-    /// Its command line, shortened, with secrets masked.
+    /// The command line of the shell, shortened, with secrets masked.
     pub command: String,
 }
 
@@ -103,36 +103,36 @@ pub struct Folder {
     /// Inodes; total is 0 on file systems that create them as needed.
     pub inodes: u64,
     pub inodes_free: u64,
-    /// Why nothing can be written there.
+    /// The reason why nothing can be written there.
     pub problem: Option<Text>,
 }
 
-/// adjtimex(2).
+/// State of the kernel's clock from adjtimex(2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockState {
-    /// The kernel's clock is not synchronised (STA_UNSYNC).
+    /// Whether the kernel's clock is unsynchronised (STA_UNSYNC).
     pub unsynchronised: bool,
     /// The largest error that the time service estimates.
     pub error_micros: u64,
 }
 
-/// HAMi hooks CUDA and NVML by a preloaded library and limits the memory and cores of each GPU.
+/// Signs of HAMi, which hooks CUDA and NVML by a preloaded library and limits the memory and cores of each GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hami {
-    /// What preloads its library: `/etc/ld.so.preload` or `LD_PRELOAD`.
+    /// The source that preloads HAMi's library: `/etc/ld.so.preload` or `LD_PRELOAD`.
     pub preloaded_by: Option<String>,
-    /// Its variables that are set, by name.
+    /// HAMi's variables that are set, by name.
     pub variables: BTreeMap<String, String>,
-    /// Switched off by CUDA_DISABLE_CONTROL=true.
+    /// Whether HAMi is switched off by CUDA_DISABLE_CONTROL=true.
     pub disabled: bool,
 }
 
 /// A source of facts that did not answer in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimedOut {
-    /// The source.
+    /// Name of the source.
     pub source: Text,
-    /// The path at which it hangs, if known.
+    /// The path at which the source hangs, if known.
     #[serde(default)]
     pub path: Option<PathBuf>,
     pub after_millis: u64,
@@ -141,7 +141,7 @@ pub struct TimedOut {
 /// A folder in which a library writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedFolder {
-    /// The variable that sets it, or could (`TMPDIR`, `HF_HOME`).
+    /// The variable that sets the folder, or could set it (`TMPDIR`, `HF_HOME`).
     pub by: String,
     pub folder: Folder,
 }
@@ -151,7 +151,7 @@ pub struct UsedFolder {
 pub struct Leftover {
     pub name: String,
     pub bytes: u64,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
 }
 
@@ -159,8 +159,8 @@ pub struct Leftover {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compat {
     pub folder: PathBuf,
-    /// What puts it first in the search: `LD_LIBRARY_PATH`, or a file of /etc/ld.so.conf.d.
+    /// The source that puts the folder first in the search: `LD_LIBRARY_PATH`, or a file of /etc/ld.so.conf.d.
     pub by: String,
-    /// The driver version that it was built with, `560.35.03`.
+    /// The driver version with which it was built, `560.35.03`.
     pub driver: Option<String>,
 }

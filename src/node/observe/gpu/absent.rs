@@ -1,4 +1,4 @@
-//! Whether a node surely has no NVIDIA driver, so that NVML need not be asked.
+//! Decides whether a node certainly has no NVIDIA driver, so that NVML need not be asked.
 
 use linux::host::Host;
 
@@ -7,7 +7,7 @@ use crate::probe::LIBRARIES;
 /// Beginnings of names in /dev: the driver's own, the paravirtual GPU of WSL, the GPUs of Tegra.
 const DEVICES: [&str; 4] = ["nvidia", "dxg", "nvhost", "nvmap"];
 const FOLDERS: [&str; 3] = ["/proc/driver/nvidia", "/sys/module/nvidia", "/sys/module/nvgpu"];
-/// Where the loader looks that uses no cache.
+/// Folders in which the loader looks without its cache.
 const USUAL: [&str; 6] = [
     "/lib",
     "/lib64",
@@ -17,7 +17,7 @@ const USUAL: [&str; 6] = [
     "/usr/local/lib",
 ];
 
-/// Whether neither the kernel shows a driver nor the loader would find its library. In doubt it is not.
+/// Whether the kernel shows no driver and the loader would not find its library. In doubt the answer is false.
 pub(super) fn is_absent(host: &Host) -> bool {
     let is_device = |name: &String| DEVICES.iter().any(|start| name.starts_with(start));
     !host.list("/dev").iter().any(is_device)
@@ -29,7 +29,7 @@ fn has_library(host: &Host) -> bool {
     let [name, known @ ..] = LIBRARIES else { return true };
     let named = host.variable("LD_LIBRARY_PATH").unwrap_or_default();
     let folders: Vec<&str> = named.split(':').filter(|_| !named.is_empty()).collect();
-    // A folder that is named from where the job starts is not followed.
+    // A relative folder depends on the folder in which the job starts, so it is not followed.
     folders.iter().any(|folder| !folder.starts_with('/'))
         || known.iter().any(|path| host.exists(path))
         || folders.into_iter().chain(USUAL).any(|at| host.exists(format!("{at}/{name}")))

@@ -1,7 +1,7 @@
 //! Counts GPUs without NVML: by device nodes, the driver's /proc folder, and nvidia-smi.
 //!
-//! Each source gives less than NVML. A device node that opens proves a usable GPU; /proc also
-//! lists GPUs that this container may not open.
+//! Each source gives less than NVML. A device node that opens proves a usable GPU; /proc also lists GPUs that this
+//! container may not open.
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ pub(super) fn minors(host: &Host) -> Vec<u32> {
     minors
 }
 
-/// Whether this container was given the device, working or not.
+/// Whether this container was given the device, whether or not it works.
 pub(super) fn is_given(host: &Host, minor: u32) -> bool {
     let node = format!("/dev/nvidia{minor}");
     let path = host.path(&node);
@@ -46,8 +46,8 @@ pub(super) fn is_given(host: &Host, minor: u32) -> bool {
     }
 }
 
-/// The GPUs whose device node opens, joined with their data in /proc. A node that the device
-/// cgroup blocks exists but does not open, so stat is not enough.
+/// The GPUs whose device node opens, joined with their data in /proc. A node that the device cgroup blocks exists but
+/// does not open, so stat is not sufficient.
 pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
     let minors = minors(host);
     if minors.is_empty() {
@@ -87,8 +87,8 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
     Ok(numbered(gpus))
 }
 
-/// The GPUs of /proc/driver/nvidia, if the device nodes must not be opened (a hung driver) or
-/// were not captured.
+/// The GPUs of /proc/driver/nvidia, for the case that the device nodes must not be opened (a hung driver) or were not
+/// captured.
 pub(super) fn proc_driver(host: &Host) -> Result<Vec<Gpu>, Text> {
     let mut gpus = proc_gpus(host);
     if host.is_live() {
@@ -113,7 +113,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
                 .filter(|value| !value.is_empty())
         };
         gpus.push(Gpu {
-            // A GPU that was never initialised shows question marks here.
+            // A GPU that was never initialised has question marks in this field.
             uuid: field("GPU UUID").filter(|uuid| !uuid.contains('?')),
             name: field("Model"),
             pci: pci::address(&folder),
@@ -124,7 +124,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
     gpus
 }
 
-/// Numbers them in PCI order, as NVML does; GPUs of unknown address last, by minor.
+/// Numbers the GPUs in PCI order, as NVML does; GPUs with an unknown address come last, by minor.
 fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus.sort_by_key(|gpu| (gpu.pci.is_none(), gpu.pci.clone(), gpu.minor));
     for (index, gpu) in (0..).zip(&mut gpus) {
@@ -133,15 +133,15 @@ fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus
 }
 
-/// Longest quotation of nvidia-smi's output.
+/// Maximum length of a quotation of nvidia-smi's output.
 const MOST_QUOTED: usize = 200;
 
-/// Why nvidia-smi did not list a GPU.
+/// The reason why nvidia-smi did not list a GPU.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SmiError {
     Absent,
     Failed(ProbeError),
-    /// It succeeded, and printed this instead of GPUs.
+    /// nvidia-smi succeeded, but printed this instead of GPUs.
     NoGpu(String),
 }
 
@@ -187,7 +187,7 @@ fn on_path(host: &Host) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Parses one line per GPU; `[N/A]` and the like give None.
+/// Parses one line per GPU; values such as `[N/A]` give None.
 fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
     let mut driver = None;
     let mut gpus = Vec::new();
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!((gpus[1].memory_used, gpus[1].mig), (None, true));
     }
 
-    /// A node with this nvidia-smi in its PATH. Another process writes the file, since a file
-    /// that a fork of any thread holds open for writing cannot be executed.
+    /// A node with this nvidia-smi in its PATH. Another process writes the file, since a file cannot be executed while
+    /// a fork of any thread holds it open for writing.
     fn with_smi(folder: &std::path::Path, script: &str) -> Host {
         let write = "printf '%s' \"$1\" > \"$2/nvidia-smi\" && chmod 755 \"$2/nvidia-smi\"";
         let status = std::process::Command::new("sh")

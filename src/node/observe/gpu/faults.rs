@@ -23,10 +23,10 @@ pub(super) mod code {
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
-/// The fault of a call that made all of NVML unusable.
+/// The fault behind a failed call that made all of NVML unusable.
 ///
-/// `expected`: there is other evidence of a GPU. Without it "no driver" is the normal state of a
-/// CPU node whose image has the library.
+/// `expected`: there is other evidence of a GPU. Without such evidence "no driver" is the normal state of a CPU node
+/// whose image has the library.
 pub(super) fn of_node(
     host: &Host,
     answer: &NvmlAnswer,
@@ -75,13 +75,13 @@ pub(super) struct OfGpu {
     pub(super) fabric: Option<Warning>,
 }
 
-/// The faults of one GPU, from failed calls about it and from the driver's recovery action.
+/// The faults of one GPU, from its failed calls and from the driver's recovery action.
 pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
     let Text { en, zh } = of_nvml(gpu);
     let mut faults: Vec<Warning> = Vec::new();
     for error in errors(gpu) {
         let fault = error.code.and_then(|code| of_code(code, &en, &zh, error));
-        // All calls about a lost GPU fail, but it is one fault.
+        // All calls about a lost GPU fail, but they show only one fault.
         if let Some(fault) = fault
             && !faults.iter().any(|before| before.id == fault.id)
         {
@@ -89,8 +89,7 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
         }
     }
     let fabric = gpu.fabric.and_then(|state| fabric(&en, &zh, FabricState::of(state)));
-    // With the action to drain peer links (3) the GPU still computes; with the others it does
-    // not.
+    // With the action to drain peer links (3) the GPU still computes; with the other actions it does not.
     let wanted = match gpu.recovery_action.map(RecoveryAction::of) {
         Some(RecoveryAction::Reset) => Some(("a GPU reset", "重置 GPU")),
         Some(RecoveryAction::Reboot) => Some(("a reboot of the node", "重启节点")),
@@ -113,13 +112,13 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
     OfGpu { faults, fabric }
 }
 
-/// The failed calls, without those about health unless they show that the GPU is lost. For a
-/// lost GPU the driver still answers from its cache (UUID, name).
+/// The failed calls, without the calls about health unless these show that the GPU is lost. For a lost GPU the driver
+/// still answers some calls from its cache (UUID, name).
 fn errors(gpu: &NvmlGpu) -> impl Iterator<Item = &CallError> {
     let gone =
         |error: &&CallError| matches!(error.code, Some(code::GPU_IS_LOST | code::RESET_REQUIRED));
-    // A sandbox also answers "unknown error" for calls that it does not pass on. Only for these
-    // three it means that the GPU does not work.
+    // A sandbox also answers "unknown error" for calls that it does not pass on. Only for the three calls in `TELLING`
+    // the error means that the GPU does not work.
     let tells = |error: &&CallError| {
         error.code != Some(code::UNKNOWN) || TELLING.contains(&error.call.as_str())
     };
@@ -130,7 +129,7 @@ fn errors(gpu: &NvmlGpu) -> impl Iterator<Item = &CallError> {
 const TELLING: &[&str] =
     &["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo_v2"];
 
-/// Whether a GPU is unusable, judged by its calls.
+/// Whether a GPU is unusable, judged by its failed calls.
 pub(super) fn is_gone(gpu: &NvmlGpu) -> bool {
     errors(gpu).filter_map(|error| error.code).any(is_unusable)
 }
@@ -169,8 +168,8 @@ pub(super) fn of_use(gpu: &Gpu) -> Vec<Warning> {
     faults
 }
 
-/// If the fabric manager has not registered a GPU behind NVSwitches, every program fails with
-/// CUDA error 802, even with a single GPU, although nvidia-smi lists it.
+/// The fault of a GPU behind NVSwitches that the fabric manager has not registered. Every program then fails with CUDA
+/// error 802, even with a single GPU, although nvidia-smi lists the GPU.
 fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
     let (how, how_zh) = match state {
         FabricState::NotStarted => ("has not started".to_owned(), "尚未开始".to_owned()),
@@ -193,7 +192,7 @@ fn fabric(en: &str, zh: &str, state: FabricState) -> Option<Warning> {
     ))
 }
 
-/// Whether a call's code means that the GPU is unusable.
+/// Whether the code of a call means that the GPU is unusable.
 fn is_unusable(code: u32) -> bool {
     matches!(code, code::GPU_IS_LOST | code::RESET_REQUIRED | code::UNKNOWN)
 }
@@ -262,7 +261,7 @@ pub(super) fn of_nvidia_smi(host: &Host, failure: &SmiError) -> Option<Warning> 
 fn mismatch(host: &Host, library: &str) -> Warning {
     let kernel = kernel_driver_version(host).unwrap_or_else(|| "?".to_owned());
     let version = library.rsplit_once(".so.").map_or("?", |(_, version)| version);
-    // The `1` of a symbolic link is no version.
+    // The `1` of a symbolic link is not a version.
     let (is, is_zh) = if version.contains('.') {
         (format!("is version {version}"), format!("的版本为 {version}"))
     } else {
@@ -307,7 +306,7 @@ fn hung(who: &str, en: &str, zh: &str) -> Warning {
     )
 }
 
-/// The fault of a probe without an answer, if it shows a fault of the driver.
+/// The fault that a missing answer of the probe shows, if it is a fault of the driver.
 pub(super) fn of_probe(error: &ProbeError) -> Option<Warning> {
     match error {
         ProbeError::TimedOut { .. } => {
@@ -336,7 +335,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_kernel_drivers_version_is_found_in_both_forms() {
+    fn kernel_driver_version_is_found_in_both_forms() {
         for (text, version) in [
             (
                 "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC version:  gcc version 11.3.0\n",

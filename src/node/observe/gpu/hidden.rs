@@ -1,21 +1,20 @@
 //! The meaning of a CUDA_VISIBLE_DEVICES that leaves no GPU visible.
 //!
-//! Takes the value and the GPUs of the node; says whether it means the CPU, and else which of
-//! CUDA's rules hides every GPU. Shares the rules of `visible.rs`.
+//! Takes the value and the GPUs of the node. Says whether the value means the CPU, or which of CUDA's rules hides every
+//! GPU. Shares the rules of `visible.rs`.
 
 use super::visible::{Element, element, elements, with_prefix};
 use crate::observe::Gpu;
 use text::lang::Text;
 use text::text;
 
-/// Whether the value means the CPU: empty or -1, the two forms that people and frameworks write
-/// for that.
+/// Whether the value means the CPU: empty or -1, the two forms that people and frameworks write for this purpose.
 pub fn means_cpu(value: &str) -> bool {
     matches!(value.trim(), "" | "-1")
 }
 
-/// Whether the value asks for a GPU: its first element is a number or a UUID. NoDevFiles, `none`
-/// and the like ask for nothing.
+/// Whether the value asks for a GPU: its first element is a number or a UUID. Values such as NoDevFiles and `none` ask
+/// for nothing.
 pub(super) fn names_a_gpu(value: &str) -> bool {
     let first = elements(value).next().unwrap_or_default();
     value.starts_with("GPU-")
@@ -23,7 +22,7 @@ pub(super) fn names_a_gpu(value: &str) -> bool {
         || matches!(element(first), Element::Number(_))
 }
 
-/// The rule by which this value hides every one of these GPUs.
+/// The rule by which this value hides all of these GPUs.
 pub fn why_none(value: &str, gpus: &[Gpu]) -> Text {
     let first = elements(value).next().unwrap_or_default();
     if means_cpu(value) {

@@ -1,7 +1,7 @@
 //! A GPU's name in messages, with all its numbers.
 //!
-//! A node's GPUs have three different numberings (nvidia-smi's, CUDA's, that of the device
-//! nodes), so each number is printed with its kind.
+//! A node's GPUs have three different numberings (those of nvidia-smi, CUDA and the device nodes), so each number is
+//! printed with its kind.
 
 use crate::observe::Gpu;
 use crate::probe::NvmlGpu;

@@ -1,8 +1,7 @@
 //! The evidence that this node should have GPUs.
 //!
-//! Takes the [`Host`]; gives each variable with its value, and each file. [`of_nvidia`] are those
-//! that only NVIDIA's GPUs have; the counts and lists of platforms ([`of_platforms`]) may mean any
-//! vendor's.
+//! Takes the [`Host`]; gives each variable with its value, and each file. [`of_nvidia`] gives evidence that only
+//! NVIDIA's GPUs leave; the counts and lists of platforms ([`of_platforms`]) may mean any vendor's GPUs.
 
 use super::hidden;
 use linux::host::Host;
@@ -12,14 +11,14 @@ use settings::contract::{self, Field};
 type Asks = fn(&Host, &str) -> bool;
 
 const OF_NVIDIA: &[(&str, Asks)] = &[
-    // `all` and `void` come from images and prove nothing; a UUID was allocated.
+    // `all` and `void` come from images and prove nothing; a UUID proves an allocation.
     ("NVIDIA_VISIBLE_DEVICES", |_, value| {
         value.split(',').any(|item| item.starts_with("GPU-") || item.starts_with("MIG-"))
     }),
     ("CUDA_VISIBLE_DEVICES", |_, value| hidden::names_a_gpu(value)),
 ];
 
-/// Variables that belong to no row of the contract, or to none that counts GPUs.
+/// Variables without a row in the contract, or whose row does not count GPUs.
 const OF_PLATFORMS: &[(&str, Asks)] = &[
     ("PET_NPROC_PER_NODE", |_, value| value.trim() == "gpu"),
     ("SLURM_JOB_GPUS", |_, value| lists(value)),
@@ -28,9 +27,9 @@ const OF_PLATFORMS: &[(&str, Asks)] = &[
     ("SLURM_GPUS_PER_NODE", |_, value| counts(value)),
     ("SLURM_GPUS_PER_TASK", |_, value| counts(value)),
     ("_CONDOR_AssignedGPUs", |_, value| lists(value)),
-    // Torque names the file in every job, and it is empty in one without GPUs.
+    // Torque names the file in every job; the file is empty in a job without GPUs.
     ("PBS_GPUFILE", |host, path| host.read(path).is_ok_and(|text| lists(&text))),
-    // Agents without GPUs have slots of CPUs.
+    // On agents without GPUs the slots are CPUs.
     ("DET_SLOT_IDS", |host, value| {
         lists(value) && host.variable("DET_SLOT_TYPE").is_none_or(|kind| kind != "cpu")
     }),
@@ -39,7 +38,7 @@ const OF_PLATFORMS: &[(&str, Asks)] = &[
     ("DSTACK_GPUS_NUM", |_, value| counts(value)),
 ];
 
-/// Variables, the driver's control device, and a GPU on the PCI bus.
+/// Evidence of NVIDIA GPUs: variables, the driver's control device, and a GPU on the PCI bus.
 pub(super) fn of_nvidia(host: &Host) -> Vec<String> {
     let mut found = set(host, OF_NVIDIA.iter().copied());
     if host.exists("/dev/nvidiactl") {
@@ -51,7 +50,7 @@ pub(super) fn of_nvidia(host: &Host) -> Vec<String> {
     found
 }
 
-/// The counts of the contract, proven or not, and the variables of schedulers.
+/// The counts of the contract, whether or not their platform is proven, and the variables of schedulers.
 pub(super) fn of_platforms(host: &Host) -> Vec<String> {
     let counted = contract::variables_of_field(Field::GpuCount);
     let mut found = set(host, counted.map(|name| (name, (|_, value| counts(value)) as Asks)));
@@ -67,19 +66,18 @@ fn set(host: &Host, variables: impl IntoIterator<Item = (&'static str, Asks)>) -
     variables.into_iter().filter_map(of).collect()
 }
 
-/// `8`, and Slurm's `a100:4`.
+/// Whether a value is a positive count: `8`, or Slurm's `a100:4`.
 pub fn counts(value: &str) -> bool {
     let count = |one: &str| one.rsplit(':').next().and_then(|count| count.trim().parse().ok());
     value.split(',').filter_map(count).any(|count: u32| count > 0)
 }
 
-/// `0,1`, `[0,1]`, `CUDA0`, `node-gpu0`.
+/// Whether a value lists devices: `0,1`, `[0,1]`, `CUDA0`, `node-gpu0`.
 fn lists(value: &str) -> bool {
     value.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// A PCI function of vendor NVIDIA and class 3D or VGA controller (NVSwitches
-/// are bridges, class 0x0680).
+/// A PCI function of vendor NVIDIA and class 3D or VGA controller (NVSwitches are bridges, class 0x0680).
 fn nvidia_pci_gpu(host: &Host) -> Option<String> {
     let is = |address: &str, file: &str, start: &[&str]| {
         host.read(format!("/sys/bus/pci/devices/{address}/{file}"))

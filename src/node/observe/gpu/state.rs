@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of nvmlClocksEventReason that mean trouble. An idle or power-capped GPU is healthy.
+/// Bits of nvmlClocksEventReason that indicate a problem. An idle or power-capped GPU is healthy.
 pub const THROTTLED: &[(u64, &str, &str)] = &[
     (0x8, "hardware slowdown", "硬件降频"),
     (0x20, "too hot, slowed down by the driver", "过热，驱动降频"),
@@ -15,7 +15,7 @@ pub const THROTTLED: &[(u64, &str, &str)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricState {
-    /// No NVSwitch behind it.
+    /// The GPU has no NVSwitch fabric.
     Unsupported,
     NotStarted,
     InProgress,
@@ -31,7 +31,7 @@ pub enum FabricState {
 }
 
 impl FabricState {
-    /// From NVML's (state, status).
+    /// The state for NVML's (state, status).
     pub fn of((state, status): (u32, u32)) -> FabricState {
         match (state, status) {
             (0, _) => FabricState::Unsupported,
@@ -43,14 +43,13 @@ impl FabricState {
         }
     }
 
-    /// Whether the registration is still running. A failed one is not.
+    /// Whether the registration is still running. A failed registration is not pending.
     pub fn is_pending(self) -> bool {
         matches!(self, FabricState::NotStarted | FabricState::InProgress)
     }
 }
 
-/// What the driver requires before the GPU is used again
-/// (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
+/// The action that the driver requires before the GPU is used again (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryAction {
@@ -67,7 +66,7 @@ pub enum RecoveryAction {
 }
 
 impl RecoveryAction {
-    /// From NVML's number.
+    /// The action for NVML's number.
     pub fn of(action: u64) -> RecoveryAction {
         match action {
             0 => RecoveryAction::Nothing,
@@ -80,7 +79,7 @@ impl RecoveryAction {
     }
 }
 
-/// Who may use a GPU (`nvmlComputeMode_t`).
+/// The processes that may use a GPU (`nvmlComputeMode_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeMode {
     Default,
@@ -90,7 +89,7 @@ pub enum ComputeMode {
 }
 
 impl ComputeMode {
-    /// From NVML's number; None for a value of a later driver.
+    /// The mode for NVML's number; None for a value of a later driver.
     pub fn of(mode: u32) -> Option<ComputeMode> {
         Some(match mode {
             0 => ComputeMode::Default,
@@ -101,7 +100,7 @@ impl ComputeMode {
         })
     }
 
-    /// The name in nvidia-smi of a mode in which only one process at a time may use the GPU.
+    /// The name in nvidia-smi if only one process at a time may use the GPU in this mode.
     pub fn exclusive(self) -> Option<&'static str> {
         match self {
             ComputeMode::ExclusiveThread => Some("EXCLUSIVE_THREAD"),

@@ -1,20 +1,20 @@
-//! Accelerators of other vendors, which this program can name but neither count nor assign.
+//! Accelerators of other vendors. This program can name them, but can neither count nor assign them.
 //!
-//! Takes the [`Host`]; gives each vendor of the table of whom this node shows evidence: device
-//! files, or a variable that lists devices. A display (/dev/dri) is none.
+//! Takes the [`Host`]; gives each vendor of the table for which this node shows evidence: device files, or a variable
+//! that lists devices. A display (/dev/dri) is not evidence.
 
 use crate::observe::OtherAccelerator;
 use linux::host::Host;
 use text::lang::Text;
 
-/// How the accelerators of a vendor are recognised.
+/// The signs by which the accelerators of a vendor are recognised.
 #[derive(Debug)]
 struct Vendor {
-    /// In English and Chinese.
+    /// Name in English and Chinese.
     name: (&'static str, &'static str),
     files: &'static [Files],
-    /// Variables that select devices, or a variable with its only value. `all`, `void` and the like
-    /// come from images.
+    /// Variables that select devices, or a variable with its only value. Values such as `all` and `void` come from
+    /// images.
     variables: &'static [&'static str],
 }
 
@@ -23,15 +23,14 @@ struct Vendor {
 enum Files {
     /// `/dev/NAMEn` or `/dev/NAME.n`.
     Numbered(&'static str),
-    /// This file of /dev.
+    /// This file in /dev.
     One(&'static str),
     /// /dev/kfd with a node that has compute units; the driver lists CPUs as nodes too
     /// (drivers/gpu/drm/amd/amdkfd/kfd_topology.c, simd_count).
     Kfd,
     /// /dev/accel/accelN of this PCI vendor. The folder also has the NPUs of laptops.
     Accel(&'static str),
-    /// A numbered file in a folder of /dev, where the node has a PCI function of this vendor with
-    /// one of these device ids.
+    /// A numbered file in a folder of /dev, if the node has a PCI function of this vendor with one of these device ids.
     WithPci {
         folder: &'static str,
         name: &'static str,
@@ -93,7 +92,7 @@ const VENDORS: &[Vendor] = &[
         files: &[Files::Numbered("hl"), Files::Accel("0x1da3")],
         variables: &["HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES"],
     },
-    // Their device files are those of any Intel display.
+    // Their device files are the same as those of any Intel display.
     Vendor {
         name: ("Intel GPUs", "Intel GPU"),
         files: &[],
@@ -126,7 +125,7 @@ const VENDORS: &[Vendor] = &[
     },
 ];
 
-/// The vendors of whom there is evidence.
+/// The vendors for which there is evidence.
 pub(super) fn others(host: &Host) -> Vec<OtherAccelerator> {
     let dev = host.list("/dev");
     let of = |vendor: &Vendor| {
@@ -148,8 +147,8 @@ pub(super) fn others(host: &Host) -> Vec<OtherAccelerator> {
     found
 }
 
-/// A list of devices for a vendor that the table lacks, by the name that they all give it:
-/// `PPU_VISIBLE_DEVICES=0,1`. A longer name only has such a name in it
+/// Evidence of a vendor that the table lacks: a list of devices in a variable with the name that all vendors use, such
+/// as `PPU_VISIBLE_DEVICES=0,1`. A longer name that only contains such a name does not count
 /// (`RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1`).
 fn of_unknown(host: &Host) -> Option<OtherAccelerator> {
     let is_list = |name: &str| {
@@ -166,7 +165,8 @@ fn of_unknown(host: &Host) -> Option<OtherAccelerator> {
     (!evidence.is_empty()).then_some(OtherAccelerator { vendor, evidence })
 }
 
-/// `0,1`, `0-3`, `Ascend910-0`, `GPU-8f3a…`: an element has a number that is not negative.
+/// Whether a value lists devices: an element has a number that is not negative, as in `0,1`, `0-3`, `Ascend910-0`,
+/// `GPU-8f3a…`.
 fn lists_devices(value: &str) -> bool {
     let names = |element: &str| {
         !element.starts_with('-') && element.bytes().any(|byte| byte.is_ascii_digit())
@@ -175,7 +175,7 @@ fn lists_devices(value: &str) -> bool {
 }
 
 impl Files {
-    /// The first of them as evidence, with the number of the others.
+    /// The first of these files as evidence, with their number.
     fn found(self, host: &Host, dev: &[String]) -> Option<String> {
         match self {
             Files::Numbered(name) => counted("/dev", numbered(dev, name)),
@@ -207,7 +207,7 @@ impl Files {
     }
 }
 
-/// The names with a number behind this one.
+/// The names that consist of `name`, an optional dot and a number.
 fn numbered(names: &[String], name: &str) -> Vec<String> {
     let is_one = |one: &&String| {
         let rest = one.strip_prefix(name).map(|rest| rest.strip_prefix('.').unwrap_or(rest));
@@ -218,7 +218,7 @@ fn numbered(names: &[String], name: &str) -> Vec<String> {
     found
 }
 
-/// `/dev/davinci0`, `/dev/davinci0 × 8`
+/// Evidence such as `/dev/davinci0` or `/dev/davinci0 × 8`.
 fn counted(folder: &str, names: Vec<String>) -> Option<String> {
     let first = names.first()?;
     Some(match names.len() {

@@ -1,15 +1,14 @@
 //! The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by PyTorch's rules.
 //!
-//! torch counts GPUs by its own parsing of the variable (`torch.cuda._parse_visible_devices`),
-//! and a rank compares its local rank with that count. So these rules are torch's, including its
-//! oddities.
+//! torch counts GPUs by its own parsing of the variable (`torch.cuda._parse_visible_devices`), and a rank compares its
+//! local rank with that count. So these rules are torch's rules, including their oddities.
 
 use crate::observe::{Gpu, VisibleGpu};
 
 /// The GPUs of `gpus` that a process with this CUDA_VISIBLE_DEVICES sees, in its order.
 ///
-/// For a MIG list torch asks the CUDA runtime, which gives one instance per process. The first
-/// is used, on its parent GPU if that is known.
+/// For a MIG list torch asks the CUDA runtime, which gives one instance per process. The first instance is used, on its
+/// parent GPU if the parent is known.
 pub fn visible(value: Option<&str>, gpus: &[Gpu]) -> Vec<VisibleGpu> {
     let Some(value) = value else { return every(gpus) };
     // Only the first element decides the kind of list.
@@ -26,8 +25,8 @@ pub fn visible(value: Option<&str>, gpus: &[Gpu]) -> Vec<VisibleGpu> {
     }
 }
 
-/// All GPUs, by CUDA's numbers under PCI_BUS_ID. If one is missing from NVML's list (a lost
-/// GPU), CUDA's numbers of the others are unknown, so UUIDs are used.
+/// All GPUs, by CUDA's numbers under PCI_BUS_ID. If a GPU is missing from NVML's list (a lost GPU), CUDA's numbers of
+/// the others are unknown, so UUIDs are used.
 fn every(gpus: &[Gpu]) -> Vec<VisibleGpu> {
     let counted = (0..).zip(gpus).all(|(position, gpu)| gpu.index == position);
     let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
@@ -41,7 +40,7 @@ fn seen(gpu: usize, token: &str) -> VisibleGpu {
     VisibleGpu { gpu, token: token.to_owned() }
 }
 
-/// The leading elements with the prefix; none if one is repeated.
+/// The leading elements that have the prefix; empty if an element is repeated.
 pub(super) fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut tokens = Vec::new();
     for token in value.split(',') {
@@ -56,10 +55,11 @@ pub(super) fn with_prefix<'a>(value: &'a str, prefix: &str) -> Vec<&'a str> {
     tokens
 }
 
-/// Ends at the first unknown or ambiguous UUID; none if two name one GPU.
+/// The GPUs for a list of UUIDs. The list ends at the first unknown or ambiguous UUID; the result is empty if two
+/// elements name one GPU.
 fn by_uuid(tokens: &[&str], gpus: &[Gpu]) -> Vec<VisibleGpu> {
-    // Without any UUID (only device nodes) the tokens can only be counted; the CUDA runtime
-    // would find as many.
+    // If no UUID is known (only device nodes), the tokens can only be counted; the CUDA runtime would find the same
+    // number.
     if gpus.iter().all(|gpu| gpu.uuid.is_none()) {
         return tokens
             .iter()
@@ -83,8 +83,8 @@ fn by_uuid(tokens: &[&str], gpus: &[Gpu]) -> Vec<VisibleGpu> {
     list
 }
 
-/// `MIG-GPU-<uuid>/<gi>/<ci>` of drivers before 470 names its parent. A plain
-/// MIG UUID does not: then the first GPU in MIG mode, or the first of all.
+/// The parent GPU of a MIG device. `MIG-GPU-<uuid>/<gi>/<ci>` of drivers before 470 names the parent. A plain MIG UUID
+/// does not: then the parent is the first GPU in MIG mode, or the first of all GPUs.
 fn parent_of_mig(token: &str, gpus: &[Gpu]) -> Option<usize> {
     let named = token.strip_prefix("MIG-").and_then(|rest| rest.split('/').next());
     let has = |gpu: &Gpu| {
@@ -98,8 +98,8 @@ fn parent_of_mig(token: &str, gpus: &[Gpu]) -> Option<usize> {
         .or(if gpus.is_empty() { None } else { Some(0) })
 }
 
-/// Ends at the first element that is not a number, is negative, or is beyond the last GPU; none
-/// if a number is repeated before that.
+/// The GPUs for a list of numbers. The list ends at the first element that is not a number, is negative, or is beyond
+/// the last GPU; the result is empty if a number is repeated before that.
 fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
     let mut numbers: Vec<(&str, &str)> = Vec::new();
     for token in elements(value) {
@@ -109,19 +109,19 @@ fn by_ordinal(value: &str, count: usize) -> Vec<VisibleGpu> {
         }
         numbers.push((digits, token));
     }
-    // Cut only after the search for repetitions, as torch does.
+    // The list is cut only after the search for repetitions, as torch does.
     numbers
         .into_iter()
-        // A number too large for this machine is beyond the last GPU.
+        // A number too large for this machine counts as beyond the last GPU.
         .map(|(digits, token)| (if digits.is_empty() { Ok(0) } else { digits.parse() }, token))
         .map_while(|(number, token)| Some((number.ok().filter(|number| *number < count)?, token)))
         .map(|(number, token)| seen(number, token))
         .collect()
 }
 
-/// The first element that names no device in a form that CUDA documents: a number, a negative one
-/// that ends the list, a UUID in a list of UUIDs. CUDA reads of `0-3` the 0 and stops at `x`, and
-/// torch fails on some, so the rest of such a list would be idle.
+/// The first element that names no device in a form that CUDA documents. Documented forms are a number, a negative
+/// number that ends the list, and a UUID in a list of UUIDs. From `0-3` CUDA reads the 0, it stops at `x`, and torch
+/// fails on some forms, so the rest of such a list would be idle.
 pub fn unreadable(value: &str) -> Option<&str> {
     let of_kind = ["GPU-", "MIG-"].into_iter().find(|kind| value.starts_with(kind));
     let is_device = |one: &&str| match of_kind {
@@ -132,7 +132,7 @@ pub fn unreadable(value: &str) -> Option<&str> {
             all && (1..=MOST_DIGITS).contains(&digits.len())
         }
     };
-    // Nothing follows a comma at the end.
+    // A trailing comma adds no element.
     let list = value.strip_suffix(',').unwrap_or(value);
     match of_kind {
         Some(_) => list.split(',').find(|one| !is_device(one)),
@@ -149,18 +149,17 @@ pub(super) fn elements(value: &str) -> impl Iterator<Item = &str> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Element<'a> {
-    /// Its digits without leading zeros; empty for 0.
+    /// The element's digits without leading zeros; empty for 0.
     Number(&'a str),
-    /// Negative, or not a number.
+    /// The element is negative, or not a number.
     End,
 }
 
-/// The most digits that Python converts to a number since 3.11 (sys.set_int_max_str_digits).
+/// Maximum number of digits that Python converts to a number since 3.11 (sys.set_int_max_str_digits).
 const MOST_DIGITS: usize = 4300;
 
-/// Parses as torch's `_strtoul`: `2abc` is 2, `+3` is 3, `-0` is 0, and `-1` and `x` end the
-/// list. A sign alone is a ValueError there. Digits of other scripts are numbers for Python but
-/// not for CUDA.
+/// Parses an element like torch's `_strtoul`: `2abc` is 2, `+3` is 3, `-0` is 0, and `-1` and `x` end the list. A sign
+/// alone is a ValueError in torch. Digits of other scripts are numbers for Python but not for CUDA.
 pub(super) fn element(token: &str) -> Element<'_> {
     let unsigned = token.strip_prefix(['+', '-']).unwrap_or(token);
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unsigned.len());
@@ -180,7 +179,7 @@ mod tests {
 
     const UUIDS: [&str; 4] = ["GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44"];
 
-    /// Value → positions of four GPUs.
+    /// Value, and the positions of four GPUs that it selects.
     const TABLE: &[(&str, &[usize])] = &[
         ("", &[]),
         ("0", &[0]),
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_are_torchs() {
+    fn visible_gpus_follow_the_rules_of_torch() {
         for (value, expected) in TABLE {
             assert_eq!(
                 positions(Some(value), &four()),
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_lost_gpu_the_others_go_by_uuid() {
+    fn gpus_beside_a_lost_gpu_use_uuids() {
         let mut gpus = four();
         gpus.remove(1);
         let tokens: Vec<String> = visible(None, &gpus).into_iter().map(|seen| seen.token).collect();
@@ -282,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_what_the_user_wrote() {
+    fn token_is_the_text_of_the_user() {
         let tokens: Vec<String> =
             visible(Some("GPU-cc,GPU-bb33"), &four()).into_iter().map(|seen| seen.token).collect();
         assert_eq!(tokens, ["GPU-cc", "GPU-bb33"]);
     }
 
     #[test]
-    fn a_mig_list_is_one_device_on_its_parent() {
+    fn mig_list_is_one_device_on_its_parent() {
         let mut gpus = four();
         assert_eq!(positions(Some("MIG-GPU-bb33/1/0,MIG-GPU-bb33/2/0"), &gpus), [2]);
         gpus[1].mig = true;
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_can_be_counted_where_no_source_knows_them() {
+    fn uuids_are_counted_if_no_source_knows_them() {
         let bare = vec![Gpu::default(), Gpu::default()];
         assert_eq!(positions(Some("GPU-x,GPU-y,GPU-z"), &bare), [0, 1]);
     }

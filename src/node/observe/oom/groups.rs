@@ -11,32 +11,32 @@ pub struct OomKills {
     pub place: OomPlace,
 }
 
-/// Whose memory was exhausted.
+/// The limit or node whose memory was exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OomPlace {
-    /// A limit of this container, in bytes, and the peak use of its group where that shows it
+    /// A limit of this container, in bytes, and the peak use of its group if the peak shows that the limit was reached
     /// (memory.peak since Linux 5.19, memory.max_usage_in_bytes).
     Limit { limit: u64, peak: Option<u64> },
-    /// The limit of a control group inside this container, such as one that a rank made for itself.
+    /// The limit of a control group inside this container, such as a group that a rank made for itself.
     InnerLimit,
-    /// The kernel's log says that it was the limit of a control group, none of those seen here.
+    /// The kernel's log names the limit of a control group, but none of the groups seen here.
     OuterLimit,
-    /// The kernel's log says that it was the node itself.
+    /// The kernel's log says that the node itself ran out of memory.
     Node,
-    /// Neither the counters nor the log show it: the node, or an outer group such as the pod's.
+    /// Neither the counters nor the log show the place: the node, or an outer group such as the pod's.
     Open,
 }
 
-/// Of one group.
+/// The counters of one group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counters {
-    /// Of processes in the group; in version 2 also of those in groups inside it.
+    /// Kills of processes in the group; in version 2 also of processes in groups inside it.
     pub kills: u64,
-    /// How often the group's own limit was hit; in version 1 that may have been a cache.
+    /// Number of times that the group's own limit was hit; in version 1 a cache may have hit it.
     hits: u64,
-    /// How often a limit of the group or of one inside it was hit; version 2 only.
+    /// Number of times that a limit of the group or of a group inside it was hit; version 2 only.
     hits_inside: u64,
-    /// `hits` is of the group alone (memory.events.local, since Linux 5.2; and version 1).
+    /// Whether `hits` counts only the group itself (memory.events.local, since Linux 5.2; and version 1).
     is_local: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Group {
     unified: bool,
 }
 
-/// The group that counts a kill of this process, then those around it.
+/// The group that counts a kill of this process, then the groups around it.
 pub(super) fn groups(host: &Host) -> Vec<Group> {
     let found = Groups::of_this_process(host);
     let of = |folders: &[String], unified: bool, file: &str| -> Vec<Group> {
@@ -76,12 +76,12 @@ pub(super) fn groups(host: &Host) -> Vec<Group> {
     if unified.is_empty() { of(&found.memory, false, "memory.oom_control") } else { unified }
 }
 
-/// Whose limit was reached when our own group counted a kill. `rose`: each group with its growth,
-/// innermost first.
+/// The place whose limit was reached when our own group counted a kill. `rose`: each group with its growth, innermost
+/// first.
 pub(super) fn reached(host: &Host, rose: &[(&Group, Counters)]) -> OomPlace {
     let hit = rose.iter().enumerate().find_map(|(level, (group, counters))| {
         let limit = group.limit(host).filter(|_| counters.hits > 0)?;
-        // Where the count is that of a whole subtree, a group beside ours may have raised it.
+        // If the count covers a whole subtree, a group beside ours may have raised it.
         let proven = level == 0 || counters.is_local || group.may_be_at_limit(host);
         proven.then_some(limit)
     });
@@ -92,9 +92,8 @@ pub(super) fn reached(host: &Host, rose: &[(&Group, Counters)]) -> OomPlace {
         }
         _ => None,
     })
-    // Newer kernels (seen with 6.18) count no failure in version 1, and a peak may be that of an
-    // earlier job in this container. It is the container's limit all the same: nothing shows
-    // that it was the node.
+    // Newer kernels (seen with 6.18) count no failure in version 1, and a peak may come from an earlier job in this
+    // container. The container's limit is reported even so: nothing shows that the node ran out of memory.
     .or_else(|| {
         let mut at_limit = rose.iter().filter(|(group, _)| !unified && group.is_at_limit(host));
         at_limit.next().and_then(|(group, _)| group.limit(host))
@@ -102,10 +101,10 @@ pub(super) fn reached(host: &Host, rose: &[(&Group, Counters)]) -> OomPlace {
     .unwrap_or(OomPlace::Open)
 }
 
-/// The kills in the group of version 2 with this path, which a process of ours had entered. None: it
-/// lies in our own group, which counts them; or nothing was counted in it.
+/// The kills in the group of version 2 with this path, which one of our processes had entered. None: the group lies in
+/// our own group, which counts the kills; or nothing was counted in it.
 ///
-/// What it had counted before is not known, so a group around it must have counted since.
+/// Its earlier counts are unknown, so a group around it must have counted a kill since.
 pub(super) fn elsewhere(host: &Host, path: &str, rose: &[(&Group, Counters)]) -> Option<OomKills> {
     let group = Group { folder: cgroups::unified_folder(path)?, unified: true };
     let around = |(other, _): &&(&Group, Counters)| {
@@ -129,7 +128,7 @@ impl Group {
         self.read(host, file).trim().parse().ok()
     }
 
-    /// The kills alone.
+    /// The number of kills only.
     pub(super) fn kills(&self, host: &Host) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         counter(&self.read(host, file), "oom_kill ").unwrap_or(0)
@@ -143,13 +142,13 @@ impl Group {
             let hits = local.unwrap_or(inside);
             return Counters { kills, hits, hits_inside: inside, is_local: local.is_some() };
         }
-        // Where the limit of memory and swap is the same, that one fails.
+        // If the limit of memory and that of memory with swap are the same, the latter fails.
         let failures = ["memory.failcnt", "memory.memsw.failcnt"].into_iter();
         let hits = failures.filter_map(|file| self.number(host, file)).sum();
         Counters { kills, hits, hits_inside: 0, is_local: true }
     }
 
-    /// The limits, each with the peak of its use, that of memory first.
+    /// The limits, each with the peak of its use; the limit of memory comes first.
     fn limits(&self, host: &Host) -> impl Iterator<Item = (u64, Option<u64>)> {
         let files: &[_] = match self.unified {
             true => &[("memory.max", "memory.peak")],
@@ -164,7 +163,7 @@ impl Group {
         })
     }
 
-    /// The limit that was reached, with the peak that shows it; where none shows which, the first.
+    /// The limit that was reached, with the peak that shows it; if no peak shows which limit, the first limit.
     pub(super) fn limit(&self, host: &Host) -> Option<OomPlace> {
         let reached = self.limits(host).find(|(limit, peak)| is_at(*limit, *peak));
         let first = || self.limits(host).next().map(|(limit, _)| (limit, None));
@@ -176,7 +175,7 @@ impl Group {
         self.limits(host).any(|(limit, peak)| is_at(limit, peak))
     }
 
-    /// The same, or no peak can be read.
+    /// Whether the group is at its limit, or no peak can be read.
     fn may_be_at_limit(&self, host: &Host) -> bool {
         self.limits(host).any(|(limit, peak)| peak.is_none() || is_at(limit, peak))
     }
@@ -186,7 +185,7 @@ fn counter(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
-/// Whether a use reached its limit. The charge that fails is not in the peak: up to eight pages
+/// Whether a use reached its limit. The peak does not include the charge that fails: up to eight pages
 /// (PAGE_ALLOC_COSTLY_ORDER), of up to 64 KiB.
 fn is_at(limit: u64, peak: Option<u64>) -> bool {
     const NEAR: u64 = 1 << 20;

@@ -1,22 +1,22 @@
-//! What the kernel logs of its kills for memory: which process, and whose limit was reached.
+//! Log lines of the kernel about its kills for memory: the process, and the limit that was reached.
 //!
 //! Takes lines of the log; gives [`LoggedKills`]. Reads nothing.
 
 use std::collections::BTreeSet;
 
-/// Whose memory was exhausted, as the kernel's log says.
+/// The limit or node whose memory was exhausted, according to the kernel's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OomConstraint {
     /// The limit of a control group.
     Group(GroupPlace),
-    /// No memory left on the node, or on the NUMA nodes that the process may use.
+    /// No memory was left on the node, or on the NUMA nodes that the process may use.
     Node,
 }
 
-/// Where a control group is, seen from the job's own.
+/// The place of a control group relative to the job's own group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupPlace {
-    /// So many levels around it; 0: the own one.
+    /// This many levels around the job's group; 0 is the job's group.
     Around(usize),
     Inside,
     Unknown,
@@ -33,15 +33,16 @@ impl GroupPlace {
     }
 }
 
-/// Whether `inner` is the group `outer` or one inside it.
+/// Whether `inner` is the group `outer` or a group inside it.
 pub(crate) fn is_within(inner: &str, outer: &str) -> bool {
     let rest = inner.strip_prefix(outer.trim_end_matches('/'));
     rest.is_some_and(|rest| matches!(rest.bytes().next(), None | Some(b'/')))
 }
 
-/// `oom-kill:constraint=CONSTRAINT_MEMCG,…,oom_memcg=/kubepods/pod9,task_memcg=/kubepods/pod9/c1,…`;
-/// with `global_oom` it was no control group (mm/oom_kill.c, mem_cgroup_print_oom_context).
-/// `own`: the job's groups; where a namespace hides their names, the victim's stands for them.
+/// The constraint in a line such as
+/// `oom-kill:constraint=CONSTRAINT_MEMCG,…,oom_memcg=/kubepods/pod9,task_memcg=/kubepods/pod9/c1,…`. With `global_oom`
+/// the limit is not that of a control group (mm/oom_kill.c, mem_cgroup_print_oom_context). `own`: the job's groups; if
+/// a namespace hides their names, the victim's group is used instead.
 fn constraint(text: &str, own: &[String]) -> Option<OomConstraint> {
     let fields = text.strip_prefix("oom-kill:constraint=CONSTRAINT_")?;
     match fields.split(',').next()? {
@@ -62,8 +63,8 @@ pub(crate) fn field<'a>(fields: &'a str, name: &str) -> Option<&'a str> {
     fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The pid of `oom-kill:constraint=…,task_memcg=/kubepods/pod9/c1,task=python3,pid=9911,uid=0`, and
-/// of `Memory cgroup out of memory: Killed process 9911 (python3) …`.
+/// The pid in a line such as `oom-kill:constraint=…,task_memcg=/kubepods/pod9/c1,task=python3,pid=9911,uid=0` or
+/// `Memory cgroup out of memory: Killed process 9911 (python3) …`.
 pub(crate) fn victim(text: &str) -> Option<i32> {
     if let Some(fields) = text.strip_prefix("oom-kill:") {
         return field(fields, "pid")?.parse().ok();
@@ -72,12 +73,12 @@ pub(crate) fn victim(text: &str) -> Option<i32> {
     rest.split(' ').next()?.parse().ok()
 }
 
-/// The kills for memory that the log tells of a job.
+/// The kills for memory that the log reports for a job.
 #[derive(Debug, Clone, Default)]
 pub struct LoggedKills {
-    /// In their order; one kill may have several lines.
+    /// Victim and constraint of each line, in their order; one kill may have several lines.
     lines: Vec<(Option<i32>, Option<OomConstraint>)>,
-    /// The log counts processes as we do.
+    /// Whether the log numbers processes in the same way as this process.
     pids_are_ours: bool,
 }
 
@@ -86,7 +87,7 @@ impl LoggedKills {
         LoggedKills { lines: Vec::new(), pids_are_ours }
     }
 
-    /// Reads a line about the job, which may be about something else.
+    /// Reads a line about the job. The line may be about something else than a kill.
     pub fn read(&mut self, text: &str, own: &[String]) {
         let (pid, constraint) = (victim(text), constraint(text, own));
         if pid.is_some() || constraint.is_some() {
@@ -94,15 +95,15 @@ impl LoggedKills {
         }
     }
 
-    /// Whose memory was exhausted when this process was killed, else at the last kill.
+    /// The place whose memory was exhausted when this process was killed, or else at the last kill.
     pub fn constraint(&self, pid: Option<i32>) -> Option<OomConstraint> {
         let own = self.lines.iter().filter(|(victim, _)| victim.is_some() && *victim == pid);
         let said = |(_, constraint): &(_, Option<OomConstraint>)| *constraint;
         own.filter_map(said).next().or_else(|| self.lines.iter().rev().find_map(said))
     }
 
-    /// Whether this process was killed. None: the log does not tell, since it names fewer other
-    /// processes than were counted.
+    /// Whether this process was killed. None: the log does not tell, since it names fewer other processes than were
+    /// counted.
     pub fn names(&self, pid: i32, counted: u64) -> Option<bool> {
         let named: BTreeSet<i32> = self.lines.iter().filter_map(|(victim, _)| *victim).collect();
         let all = u64::try_from(named.len()).is_ok_and(|named| named >= counted);
@@ -131,9 +132,9 @@ mod tests {
         }
     }
 
-    /// The group whose limit was reached, the victim's, and ours where it is known.
+    /// The group whose limit was reached, the victim's group, and our group if it is known.
     #[test]
-    fn the_limited_group_is_placed_from_the_own_one() {
+    fn limited_group_is_placed_relative_to_ours() {
         use GroupPlace::{Around, Inside, Unknown};
         for (limited, task, own, place) in [
             ("/pod/c1", "/pod/c1", Some("/pod/c1"), Around(0)),
@@ -142,7 +143,7 @@ mod tests {
             ("/pod/c1/sub", "/pod/c1/sub", Some("/pod/c1"), Inside),
             ("/pod/c1", "/pod/c1/sub", Some("/pod/c1"), Around(0)),
             ("/pod/c10", "/pod/c1", Some("/pod/c1"), Unknown),
-            // A namespace hides our names, and a rank that is known by its pid is elsewhere.
+            // A namespace hides our names, and a rank that is known by its pid is in another group.
             ("/pod/c1", "/pod/c1", None, Around(0)),
             ("/pod", "/pod/c1", None, Around(1)),
             ("/other", "/other", Some("/pod/c1"), Around(0)),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_is_told_where_all_are_named() {
+    fn victim_is_known_if_all_are_named() {
         let helper = "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/c,task_memcg=/c,task=perl,pid=71,uid=0";
         let rank = "Memory cgroup out of memory: Killed process 8812 (python3) total-vm:1kB";
         let node = "oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg=/c,task=python3,pid=8812,uid=0";

@@ -1,4 +1,4 @@
-//! Readings of control groups before and after kills, and who was killed by what they show.
+//! Tests with readings of control groups before and after kills, and with the victims that they show.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Path and text.
+/// Path and text of each file.
 type Files = &'static [(&'static str, &'static str)];
 
 fn limit(processes: u64, limit: u64, peak: Option<u64>) -> OomKills {
@@ -57,7 +57,7 @@ const UNIFIED: Files = &[
 ];
 
 #[test]
-fn the_limit_that_was_hit_is_named() {
+fn kill_names_the_limit_that_was_hit() {
     let rows: [(Files, Option<OomKills>); 6] = [
         (
             &[
@@ -66,7 +66,7 @@ fn the_limit_that_was_hit_is_named() {
             ],
             Some(limit(2, 64 << 20, Some(67100672))),
         ),
-        // The limit of the pod of this container.
+        // The limit of this container's pod was hit.
         (
             &[
                 ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
@@ -74,7 +74,7 @@ fn the_limit_that_was_hit_is_named() {
             ],
             Some(limit(1, 128 << 20, Some(128 << 20))),
         ),
-        // Of the node or of an outer group, since none of ours was at its limit.
+        // The node or an outer group ran out of memory, since none of our groups was at its limit.
         (
             &[
                 ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
@@ -82,7 +82,7 @@ fn the_limit_that_was_hit_is_named() {
             ],
             Some(open(1)),
         ),
-        // The same while a container beside ours reached its own limit, which the pod's is far from.
+        // A container beside ours reached its own limit as well; the pod is far from its limit.
         (
             &[
                 ("sys/fs/cgroup/pod/box/memory.events", "oom 1\noom_kill 2\n"),
@@ -93,7 +93,7 @@ fn the_limit_that_was_hit_is_named() {
         ),
         // Only a container beside ours lost processes.
         (&[("sys/fs/cgroup/pod/memory.events", "oom 2\noom_kill 5\n")], None),
-        // At the limit, but enough memory could be reclaimed.
+        // The group is at its limit, but enough memory could be reclaimed.
         (&[("sys/fs/cgroup/pod/box/memory.events", "oom 9\noom_kill 1\n")], None),
     ];
     for (then, expected) in rows {
@@ -110,7 +110,7 @@ struct Modelled {
     kills: u64,
 }
 
-/// The groups of a node: the slice, in it ours and one beside it, and one inside ours.
+/// The groups of a node: the slice; in the slice our group and a group beside it; inside our group another one.
 const SLICE: usize = 0;
 const OURS: usize = 1;
 const BESIDE: usize = 2;
@@ -137,10 +137,10 @@ impl Modelled {
     }
 }
 
-/// All orders of up to two kills: (group of the victim, group whose limit was reached; None: the
-/// node). The kernel counts both in the group and in each one around it (memcg_memory_event).
+/// All orders of up to two kills: (group of the victim, group whose limit was reached; None: the node). The kernel
+/// counts both in the group itself and in each group around it (memcg_memory_event).
 #[test]
-fn only_kills_of_our_own_group_count_and_only_a_reached_limit_is_named() {
+fn only_own_kills_and_reached_limits_count() {
     const EVENTS: [(usize, Option<usize>); 9] = [
         (OURS, Some(OURS)),
         (OURS, Some(SLICE)),
@@ -188,7 +188,7 @@ fn only_kills_of_our_own_group_count_and_only_a_reached_limit_is_named() {
                 if let OomPlace::Limit { limit, peak } = place {
                     assert!(peak.is_none_or(|peak| peak + (1 << 20) > limit), "{row}: {place:?}");
                 }
-                // One kill of ours, while nothing reached the slice's limit beside it, is placed for certain.
+                // The place of a single kill of ours is certain if each group's own limit hits are counted.
                 let (mut of_ours, known) = (ours(), second.is_none() && has_local);
                 if let (true, Some((_, limited))) = (known, of_ours.next()) {
                     let expected = match limited {
@@ -206,10 +206,10 @@ fn only_kills_of_our_own_group_count_and_only_a_reached_limit_is_named() {
 }
 
 #[test]
-fn the_first_version_says_it_in_other_words() {
+fn cgroup_v1_kill_names_the_limit() {
     let before = [
         ("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n"),
-        // Below the container's mount the top is its own group.
+        // Below the container's mount, the top folder is the container's own group.
         (
             "sys/fs/cgroup/memory/memory.oom_control",
             "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
@@ -228,8 +228,8 @@ fn the_first_version_says_it_in_other_words() {
     assert_eq!(after(&before, &then), Some(limit(1, 64 << 20, Some(64 << 20))));
 }
 
-/// One group of version 1 with this peak (MiB), these limits of 64 MiB of memory and of memory and
-/// swap, and these failures.
+/// One group of version 1 with this peak (MiB), a memory limit of 64 MiB, a limit `memsw` (MiB) of memory and swap, and
+/// these failures.
 fn first_version(kills: u32, peak: u64, memsw: u64, failures: &str) -> Vec<(String, String)> {
     let limit = (64_u64 << 20).to_string();
     [
@@ -248,7 +248,7 @@ fn first_version(kills: u32, peak: u64, memsw: u64, failures: &str) -> Vec<(Stri
 const FIRST_VERSION: Files = &[("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")];
 
 #[test]
-fn a_peak_at_the_limit_shows_it_in_version_1() {
+fn cgroup_v1_peak_shows_the_reached_limit() {
     let of = |before: u64, then: u64, memsw: u64, failures: &str| {
         let (root, host) = node(FIRST_VERSION);
         write(root.path(), &first_version(0, before, memsw, "0"));
@@ -257,19 +257,19 @@ fn a_peak_at_the_limit_shows_it_in_version_1() {
         kills(&watch, &host)
     };
     let at_limit = Some(limit(1, 64 << 20, Some(64 << 20)));
-    // As docker run --memory 64m --memory-swap 64m leaves it with Linux 6.18.
+    // Linux 6.18 leaves these values after docker run --memory 64m --memory-swap 64m.
     assert_eq!(of(20, 64, 64, "0"), at_limit);
-    // Older kernels count the failures of memory and swap. A peak that shows nothing is not told.
+    // Older kernels count the failures of memory and swap. A peak that does not show the limit is not reported.
     assert_eq!(of(20, 40, 64, "3"), Some(limit(1, 64 << 20, None)));
-    // The peak was there before: of an earlier job, an earlier attempt, or a cache.
+    // The peak was there before: from an earlier job, an earlier attempt, or a cache.
     assert_eq!(of(64, 64, 64, "0"), at_limit);
     assert_eq!(of(64, 64, 128, "0"), at_limit);
     assert_eq!(of(20, 40, 128, "0"), Some(open(1)));
 }
 
-/// (what the counters show, line of the log, what is said)
+/// (evidence of the counters, line of the log, resulting report)
 #[test]
-fn the_log_of_the_kernel_decides_what_counters_leave_open() {
+fn kernel_log_decides_if_counters_are_ambiguous() {
     let line = |limited: &str| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={limited},task_memcg=/docker/abc,task=perl,pid=7,uid=0"
@@ -302,7 +302,7 @@ fn the_log_of_the_kernel_decides_what_counters_leave_open() {
 }
 
 #[test]
-fn what_the_stop_itself_causes_is_no_cause() {
+fn kills_after_the_first_failure_are_ignored() {
     let (root, host) = node(UNIFIED);
     let watch = OomWatch::begin(&host);
     watch.note(&host);
@@ -311,7 +311,7 @@ fn what_the_stop_itself_causes_is_no_cause() {
     assert_eq!(kills(&watch, &host), None);
 }
 
-/// A process as /proc shows it: pending signals, state and flags.
+/// A process in the form of /proc: pending signals, state and flags.
 fn process(root: &Path, pid: i32, pending: u64, state: char, flags: u32) {
     let status = format!("Name:\tpython3\nSigPnd:\t{pending:016x}\nShdPnd:\t{:016x}\n", 0);
     let fields = "0 -1 0 0 0 0 0 0 0 0 20 0 1 0 500 0 0";
@@ -333,9 +333,9 @@ fn who_was_killed(account: &OomAccount) -> Vec<Suspect> {
     all.into_iter().filter(|suspect| account.was_killed(*suspect)).collect()
 }
 
-/// How the rank looks after the kernel has killed something, and whether it was the rank.
+/// States of the rank after the kernel has killed a process, and whether the rank was the victim.
 #[test]
-fn who_runs_after_a_kill_was_not_meant() {
+fn process_running_after_a_kill_survived_it() {
     const KILL: u64 = 1 << 8;
     for (pending, state, flags, lives) in [
         (0, 'S', 0x0040_0000, true),
@@ -371,7 +371,7 @@ fn who_runs_after_a_kill_was_not_meant() {
 }
 
 #[test]
-fn a_kill_after_the_last_look_may_be_anybodys() {
+fn kill_after_the_last_look_suspects_everyone() {
     let (root, host) = node(UNIFIED);
     let watch = OomWatch::begin(&host);
     process(root.path(), RANK, 0, 'S', 0);
@@ -386,15 +386,15 @@ fn a_kill_after_the_last_look_may_be_anybodys() {
     assert!(account.was_killed(Suspect::Process(Some(RANK))));
     assert!(account.was_killed(Suspect::Process(None)));
     assert_eq!(account.since_last(), None);
-    // A rank that begins later was not among them.
+    // A rank that starts later was not a possible victim.
     watch.began(RANK);
     let account = watch.account(&host, LoggedKills::default());
     assert!(!account.was_killed(Suspect::Process(Some(RANK))));
 }
 
-/// The log tells even of what happened since the last look; of a shim it does not know the pid.
+/// The log reports even kills since the last look; it does not know the pid of a shim.
 #[test]
-fn a_pid_in_the_log_is_stronger_than_the_time() {
+fn pid_in_the_log_outweighs_the_time() {
     let line = |pid: i32| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/pod/box,task_memcg=/pod/box,task=perl,pid={pid},uid=0"
@@ -415,7 +415,7 @@ fn a_pid_in_the_log_is_stronger_than_the_time() {
 }
 
 #[test]
-fn where_nothing_is_counted_nobody_was_killed() {
+fn nobody_was_killed_without_a_counter() {
     let (_root, host) = node(&[("proc/self/cgroup", "0::/\n")]);
     let watch = OomWatch::begin(&host);
     assert_eq!(watch.look(&host), None);
@@ -424,14 +424,14 @@ fn where_nothing_is_counted_nobody_was_killed() {
     assert_eq!(account.kills(None), None);
 }
 
-/// A rank has left our group: (kills there before and after, kills around both, what is said).
+/// A rank has left our group: (kills there before and after, kills around both, resulting report).
 #[test]
-fn the_kills_of_a_group_that_a_rank_has_entered_are_its_own() {
+fn kills_in_an_entered_group_count_for_rank() {
     const EVENTS: &str = "sys/fs/cgroup/pod/sub/memory.events";
     for (entered, inside, around, killed) in [
         ("/pod/sub", 1, 1, true),
         ("/pod/sub", 0, 1, false),
-        // All before us.
+        // All kills happened before our job.
         ("/pod/sub", 3, 0, false),
         ("/pod/box/in", 1, 1, false),
         ("/other", 1, 1, false),

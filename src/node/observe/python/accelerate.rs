@@ -1,9 +1,8 @@
-//! Finds the configuration that accelerate will read: the one in its arguments, else its own
-//! default.
+//! Finds the configuration that accelerate will read: the file in its arguments, or else its default file.
 //!
 //! Follows accelerate's `commands/config/config_args.py` (0.20 to 1.15): `$HF_HOME`, else
-//! `$XDG_CACHE_HOME/huggingface`, else `~/.cache/huggingface`, and below it
-//! `accelerate/default_config.yaml`. It means to read `.json` too, but gives both the same name.
+//! `$XDG_CACHE_HOME/huggingface`, else `~/.cache/huggingface`, and below it `accelerate/default_config.yaml`.
+//! accelerate intends to read `.json` too, but gives both files the same name.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +13,7 @@ use crate::observe::AccelerateConfig;
 use linux::host::Host;
 use settings::Settings;
 
-/// None for another engine, without a file, or if its name is known only with the plan.
+/// The configuration. None for another engine, without a file, or if its name is known only with the plan.
 pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfig> {
     if !settings.engine.value.row().reads_config {
         return None;
@@ -37,7 +36,7 @@ pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfi
     Some(AccelerateConfig { path, given, distributed_type, use_cpu: use_cpu.unwrap_or(false) })
 }
 
-/// The last `--config_file X` of the engine's arguments; None for a placeholder.
+/// The value of the last `--config_file X` in the engine's arguments; None for a placeholder.
 fn config_file(args: &[String]) -> Option<&str> {
     let mut found = None;
     let mut args = args.iter();
@@ -69,7 +68,7 @@ fn default_file(host: &Host) -> Option<PathBuf> {
     Some(cache.join("accelerate/default_config.yaml")).filter(|path| files::exists(host, path))
 }
 
-/// The scalar of a key of the outermost map.
+/// The scalar of a key in the outermost map.
 fn top_level(text: &str, wanted: &str) -> Option<String> {
     let (mut depth, mut key) = (0u32, None);
     for event in Parser::new_from_str(text) {

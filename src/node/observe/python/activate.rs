@@ -1,8 +1,8 @@
 //! Activated environments, and the variables that the activation scripts of a conda environment set.
 //!
-//! conda's packages put scripts into `etc/conda/activate.d` (CUDA_HOME, compilers, GDAL_DATA…), which
-//! `conda activate` sources. What they set is known only after they ran, so they run as conda runs
-//! them, but in a shell that is neither a login shell nor interactive, and with a time limit.
+//! conda's packages put scripts into `etc/conda/activate.d` (CUDA_HOME, compilers, GDAL_DATA…), which `conda activate`
+//! sources. Their variables are known only after the scripts ran, so they run in the same way as conda runs them, but
+//! in a shell that is neither a login shell nor interactive, and with a time limit.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,11 +18,12 @@ use text::lang::Text;
 use text::text;
 use verdict::{Id, Warning};
 
-/// For all scripts together; less where the user gives all facts less.
+/// Time limit for all scripts together; it is shorter if the user gives less time for all facts.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Bash first: packages test their scripts with it.
+/// Bash comes first, since packages test their scripts with bash.
 const SHELLS: [&str; 2] = ["bash", "sh"];
-/// What the scripts print is no answer; `env` is that of the PATH before them.
+/// Sources the scripts and prints the variables. The output of the scripts is discarded; `env` is found in the PATH
+/// before the scripts run.
 const SOURCE: &str = r#"tool=$(command -v env) || exit 3
 { for script in "$@"; do . "$script"; done; } >/dev/null 2>&1 </dev/null
 unset script; exec "$tool" -0"#;
@@ -37,8 +38,8 @@ pub(super) fn active(host: &Host) -> impl Iterator<Item = (&'static str, String)
         .filter(|(_, prefix)| !prefix.is_empty())
 }
 
-/// What the scripts of the environment at `prefix` add to `activation`, which is what else its
-/// activation sets. A warning if they cannot be run.
+/// The variables that the scripts of the environment at `prefix` add to `activation`, which holds the other variables
+/// of the activation. A warning if the scripts cannot be run.
 pub(super) fn scripts(
     host: &Host,
     settings: &Settings,
@@ -55,7 +56,7 @@ pub(super) fn scripts(
         settings.env.iter().map(|one| (OsString::from(&one.name), one.value.clone())).collect();
     before.extend(activation.iter().map(|(name, value)| (name.into(), value.into())));
     before.insert("CONDA_SHLVL".into(), "1".into());
-    // A file that bash would read before anything else, as a login shell's.
+    // BASH_ENV is emptied, because bash would read the file that it names before anything else.
     before.insert("BASH_ENV".into(), OsString::new());
     let variables: Vec<(OsString, OsString)> = before.clone().into_iter().collect();
     let names: Vec<String> = scripts.iter().map(|path| path.display().to_string()).collect();
@@ -68,7 +69,7 @@ pub(super) fn scripts(
         match run_shell(Path::new(shell), &args, &variables, most) {
             Ok(answer) => return Ok(changed(host, &before, &answer)),
             Err(error @ ProbeError::NotStarted { .. }) => problem = error.text(),
-            // It has run them, so another shell would run them twice.
+            // This shell has run the scripts, so another shell would run them twice.
             Err(error) => {
                 problem = error.text();
                 break;
@@ -90,7 +91,7 @@ pub(super) fn scripts(
     ))
 }
 
-/// In the order in which conda sources them.
+/// The scripts in the order in which conda sources them.
 fn scripts_in(host: &Host, prefix: &Path) -> Vec<PathBuf> {
     let folder = prefix.join("etc/conda/activate.d");
     let mut names = host.list(&folder);
@@ -103,7 +104,7 @@ fn scripts_in(host: &Host, prefix: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The variables of `env -0` that are not as before.
+/// The variables of `env -0` that differ from `before`.
 fn changed(
     host: &Host,
     before: &BTreeMap<OsString, OsString>,
@@ -126,7 +127,7 @@ fn changed(
         .collect()
 }
 
-/// A variable that names an environment which is gone.
+/// The warning about a variable that names an environment which no longer exists.
 pub(super) fn stale(variable: &str, prefix: &str, used: &Text) -> Warning {
     let Text { en, zh } = used;
     Warning::new(
@@ -148,7 +149,7 @@ mod tests {
     use settings::fixtures::undecided;
 
     #[test]
-    fn scripts_that_fail_are_told_of_in_both_languages() {
+    fn failed_scripts_are_reported_in_both_languages() {
         let prefix = tempfile::tempdir().expect("a folder");
         let folder = prefix.path().join("etc/conda/activate.d");
         std::fs::create_dir_all(&folder).expect("folders");

@@ -9,14 +9,14 @@ use linux::host::Host;
 use settings::Settings;
 use settings::arguments;
 
-/// Folders of a checkpoint with the config.json of the transformer: at the top, in a diffusers
-/// pipeline, in Wan2.2's two experts.
+/// Folders of a checkpoint that may have the config.json of the transformer: at the top, in a diffusers pipeline, in
+/// Wan2.2's two experts.
 const FOLDERS: [&str; 4] = ["", "transformer", "low_noise_model", "high_noise_model"];
 
 const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
 
-/// Heads and the file with the number; None if no argument names a checkpoint or none of its
-/// files has a positive number.
+/// The heads, and the file that has the number; None if no argument names a checkpoint or none of its files has a
+/// positive number.
 pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
     let argument = settings.layout.checkpoint_argument.as_deref()?;
     let words = arguments::words(&settings.program.as_ref()?.value);

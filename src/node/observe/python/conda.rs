@@ -7,7 +7,7 @@ use linux::host::Host;
 use text::lang::Text;
 use text::text;
 
-/// Below HOME and below /root, which differ if the container runs as another user.
+/// Folders below HOME and below /root, which differ if the container runs as another user.
 const BELOW_HOME: [&str; 7] = [
     "miniconda3",
     "anaconda3",
@@ -29,7 +29,7 @@ const ANYWHERE: [&str; 8] = [
     "/opt/mamba",
 ];
 
-/// Environments of a folder that a message names.
+/// Maximum number of environments of a folder that a message names.
 const SHOWN: usize = 12;
 
 /// The interpreter of the environment `name`, which may also be a folder.
@@ -88,7 +88,7 @@ fn folders_of_environments(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
     once
 }
 
-/// The folder of every environment that can be found, base ones included.
+/// The folder of every environment that can be found, including base environments.
 pub(super) fn environments(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
     let below = |folder: PathBuf| {
         let names = host.list(&folder);
@@ -181,7 +181,7 @@ fn with_existing(host: &Host, problem: Text, given: &[PathBuf], roots: &[PathBuf
             add(text!("no folder {at}", "{at} 不存在"));
         }
     }
-    // conda notes every environment that it makes, wherever it is.
+    // conda records every environment that it creates, wherever it is.
     let mut others = noted(host);
     others.retain(|folder| {
         files::interpreter_in(host, folder).is_some()

@@ -1,7 +1,7 @@
 //! Reads the folders of environments from conda's configuration files.
 //!
-//! Follows conda's `base/constants.py` (SEARCH_PATH) and `base/context.py` (`envs_dirs`, alias
-//! `envs_path`), and mamba's `.mambarc`. A file that is no YAML is passed over: conda itself says so.
+//! Follows conda's `base/constants.py` (SEARCH_PATH) and `base/context.py` (`envs_dirs`, alias `envs_path`), and
+//! mamba's `.mambarc`. A file that is not YAML is skipped, since conda itself reports it.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The texts of the list `envs_dirs` of the outermost map.
+/// The texts of the list `envs_dirs` in the outermost map.
 fn listed(text: &str) -> Vec<String> {
     let (mut depth, mut key, mut inside) = (0u32, None, false);
     let mut found = Vec::new();

@@ -1,7 +1,7 @@
 //! The flags that the installed engine knows.
 //!
-//! Reads the source of its command line, which runs nothing: torch takes seconds to be imported.
-//! The engines use argparse, which ends the program at an unknown flag before any rank begins.
+//! Reads the source of the engine's command line without running anything, since importing torch takes seconds. The
+//! engines use argparse, which ends the program at an unknown flag before any rank starts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::observe::EngineCli;
 use linux::host::Host;
 use settings::engine::Engine;
 
-/// None for an engine without one, or if no file shows it: an editable install, a zip file.
+/// The engine's command line. None for an engine without one, or if no file shows it: an editable install, a zip file.
 pub(super) fn command_line(host: &Host, engine: Engine, install: &Install) -> Option<EngineCli> {
     let source = engine.row().command_line?;
     let path = install.file(host, Path::new(source))?;
     let flags = flags(&files::read_small(host, &path)?);
     let name = source.split('/').next().unwrap_or(source);
-    // A source without a flag is written in another way than we know.
+    // A source without any flag has a form that is unknown here.
     (!flags.is_empty()).then(|| {
         let site = path.ancestors().nth(Path::new(source).components().count());
         let version = site.and_then(|site| installed_version(host, site, name));
@@ -41,7 +41,7 @@ fn flags(source: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Of the `.dist-info` folder that pip leaves beside a package.
+/// The version in the name of the `.dist-info` folder that pip leaves beside a package.
 fn installed_version(host: &Host, site: &Path, name: &str) -> Option<String> {
     host.list(site).into_iter().find_map(|entry| {
         let rest = entry.strip_prefix(name)?.strip_prefix('-')?;

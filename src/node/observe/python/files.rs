@@ -13,7 +13,7 @@ pub(super) fn path_variable(host: &Host) -> String {
     host.variable("PATH").unwrap_or_else(|| DEFAULT_PATH.to_owned())
 }
 
-/// `path`, made absolute by the working directory.
+/// `path`, made absolute with the working directory.
 pub(super) fn absolute(host: &Host, path: &Path) -> PathBuf {
     working_directory(host).join(path)
 }
@@ -32,7 +32,7 @@ pub(super) fn is_folder(host: &Host, path: &Path) -> bool {
     host.metadata(path).is_some_and(|found| found.is_dir())
 }
 
-/// A file that is executable for its owner or others.
+/// Whether a file is executable for its owner or for others.
 pub(super) fn is_executable(host: &Host, path: &Path) -> bool {
     host.seen(path);
     host.metadata(path)

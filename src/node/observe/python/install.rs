@@ -12,20 +12,20 @@ use settings::EnvSetting;
 use text::version::Version;
 
 pub(super) struct Install {
-    /// Folder above `bin`.
+    /// The folder above `bin`.
     pub(super) prefix: PathBuf,
     kind: InstallKind,
     /// `3.11`
     pub(super) version: Option<String>,
     /// `python3.11`, `python3.13t`: the folder below `lib`.
     library: Option<String>,
-    /// Folders of PYTHONPATH, before all sites; their .pth files are not read.
+    /// Folders of PYTHONPATH, which come before all sites; their .pth files are not read.
     given: Vec<PathBuf>,
-    /// Folders of packages after those, in order.
+    /// Folders of packages, which come after `given`, in order.
     sites: Vec<PathBuf>,
 }
 
-/// A variable as the interpreter will see it: from `--env`, else the launcher's own.
+/// A variable as the interpreter will see it: from `--env`, or else from the launcher's environment.
 fn variable(host: &Host, env: &[EnvSetting], name: &str) -> Option<String> {
     let set = env.iter().rev().find(|setting| setting.name == name);
     let value = match set {
@@ -44,7 +44,7 @@ enum InstallKind {
 
 impl Install {
     pub(super) fn of(host: &Host, env: &[EnvSetting], interpreter: &Path) -> Install {
-        // pyvenv.cfg is searched beside the path as it was called, without following symlinks.
+        // pyvenv.cfg is searched beside the path as given, without following symlinks.
         let bin = interpreter.parent().unwrap_or(Path::new("/"));
         let above = bin.parent().unwrap_or(Path::new("/"));
         let venv = [above, bin].into_iter().find_map(|folder| {
@@ -108,7 +108,7 @@ impl Install {
             if variable(host, env, "PYTHONNOUSERSITE").is_none() {
                 sites.push(user_base(host, env).join("lib").join(library).join("site-packages"));
             }
-            // Debian's Python keeps pip's packages below /usr/local, apart from its own.
+            // Debian's Python keeps pip's packages below /usr/local, separate from its own.
             if prefix == Path::new("/usr") {
                 sites.push(PathBuf::from("/usr/local/lib").join(library).join("dist-packages"));
                 sites.push(PathBuf::from("/usr/lib/python3/dist-packages"));
@@ -121,8 +121,7 @@ impl Install {
         Install { prefix, kind, version, library, given: Vec::new(), sites }
     }
 
-    /// Whether a site, or a folder in its .pth files, has a file or folder of this module. False
-    /// proves nothing.
+    /// Whether a site, or a folder in its .pth files, has a file or folder of this module. False proves nothing.
     pub(super) fn has(&self, host: &Host, module: &str) -> bool {
         let in_site = |site: &Path| {
             let folder = site.join(module);
@@ -133,7 +132,7 @@ impl Install {
             || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
     }
 
-    /// This file of a package.
+    /// The path of this file in a package, if it exists.
     pub(super) fn file(&self, host: &Host, name: &Path) -> Option<PathBuf> {
         let in_site = |site: &Path| Some(site.join(name)).filter(|path| files::exists(host, path));
         let linked = || self.sites.iter().flat_map(|site| linked(host, site));
@@ -142,12 +141,12 @@ impl Install {
             .or_else(|| linked().find_map(|site| in_site(&site)))
     }
 
-    /// In the order of the search path, without the folders that .pth files append.
+    /// The folders in the order of the search path, without the folders that .pth files append.
     fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.given.iter().chain(&self.sites)
     }
 
-    /// torch from its version file, the first in the search path.
+    /// torch from its version file; the first torch in the search path.
     pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
         let direct = self.folders().find_map(|site| torch_in(host, site));
         direct.or_else(|| {
@@ -184,8 +183,8 @@ impl Install {
     }
 }
 
-/// What conda and mamba write into CONDA_DEFAULT_ENV: `base` for their own folder, `<name>` for `envs/<name>`, else the
-/// whole path (`conda create --prefix`).
+/// The value that conda and mamba write into CONDA_DEFAULT_ENV: `base` for their own folder, `<name>` for
+/// `envs/<name>`, and otherwise the whole path (`conda create --prefix`).
 fn conda_name(host: &Host, prefix: &Path) -> String {
     let is =
         |name: &str, path: &Path| host.variable(name).is_some_and(|set| Path::new(&set) == path);
@@ -200,11 +199,11 @@ fn conda_name(host: &Host, prefix: &Path) -> String {
     }
 }
 
-/// What conda stores in place of a value that is to be unset (its `base/constants.py`).
+/// The value that conda stores for a variable that is to be unset (its `base/constants.py`).
 const UNSET: &str = "***unset***";
 
-/// Variables of packages (`etc/conda/env_vars.d`), and those stored by `conda env config vars set`,
-/// which are stronger.
+/// Variables of packages (`etc/conda/env_vars.d`), and variables stored by `conda env config vars set`, which take
+/// precedence.
 fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
     let json = |path: PathBuf| -> serde_json::Value {
         let text = files::read_small(host, &path).unwrap_or_default();
@@ -255,7 +254,7 @@ fn library_in(host: &Host, prefix: &Path) -> Option<String> {
         .map(|(_, name)| name)
 }
 
-/// `python3.13t` → `3.13`; None for `python3`, `python3.11-config` and the like.
+/// The version in a library name: `3.13t` for `python3.13t`; None for names such as `python3` and `python3.11-config`.
 fn version_of_library(name: &str) -> Option<String> {
     let version = name.strip_prefix("python")?;
     let version = version.strip_suffix('t').unwrap_or(version);
@@ -270,7 +269,7 @@ fn minor_version(version: &str) -> Option<String> {
     Some(format!("{major}.{minor}"))
 }
 
-/// Folders that the .pth files of a site name.
+/// Folders that are named by the .pth files of a site.
 fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
     host.list(site)
         .into_iter()
@@ -310,8 +309,8 @@ fn nccl_version(name: &str) -> Option<&str> {
     rest.split_once('-').map(|(_, version)| version)
 }
 
-/// The string that a top-level line `name = '…'` or `name: Optional[str] = '…'` assigns:
-/// `Some(None)` for None, None when there is no such line.
+/// The string that a top-level line `name = '…'` or `name: Optional[str] = '…'` assigns: `Some(None)` for None; None if
+/// there is no such line.
 fn assigned(text: &str, name: &str) -> Option<Option<String>> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?.trim_start();
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nccls_version_is_that_of_its_package() {
+    fn nccl_version_comes_from_its_package() {
         assert_eq!(nccl_version("nvidia_nccl_cu12-2.26.2.dist-info"), Some("2.26.2"));
         for name in ["nvidia_nccl_cu12", "nvidia_cublas_cu12-12.6.dist-info", "torch-2.6.dist-info"]
         {
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn library_names() {
+    fn library_name_gives_the_version() {
         let table = [
             ("python3.11", Some("3.11")),
             ("python3.13t", Some("3.13")),

@@ -1,9 +1,8 @@
-//! Checks whether the interpreter has the engine's modules, and finds other interpreters that
-//! have.
+//! Checks whether the interpreter has the engine's modules, and finds other interpreters that have them.
 //!
-//! A file proves that a module exists. A missing file proves nothing: import hooks of editable
-//! installs, zip files and sitecustomize find modules without a file of that name. So the
-//! interpreter is asked before a module counts as missing, without importing the module.
+//! A file proves that a module exists. A missing file proves nothing: import hooks of editable installs, zip files and
+//! sitecustomize find modules without a file of that name. So the interpreter is asked before a module counts as
+//! missing, and the module is not imported.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,7 +15,7 @@ use crate::probe::run_tool;
 use linux::host::Host;
 use settings::{Program, Settings};
 
-/// Time limit for the interpreter, which may be on a slow disk; later answers do not count.
+/// Time limit for the interpreter, which may be on a slow disk; a later answer does not count.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Prefix of the answer's lines, since a sitecustomize may print as well.
 const MARK: &str = "ranklaunch-module";
@@ -30,7 +29,7 @@ for name in sys.argv[1:]:
         found = True
     print('ranklaunch-module', name, 'yes' if found else 'no')
 ";
-/// Interpreters that a hint names.
+/// Maximum number of interpreters that a hint names.
 const SHOWN: usize = 4;
 
 /// The modules of the engine that the interpreter reports as missing.
@@ -61,8 +60,8 @@ pub(super) fn absent(
     doubtful.into_iter().filter(said_no).map(str::to_owned).collect()
 }
 
-/// Other interpreters whose files have all modules of the engine: environments of the project, active
-/// ones, those of conda, and those in PATH.
+/// Other interpreters whose files include all modules of the engine: those of project environments, active
+/// environments, conda environments, and PATH.
 pub(super) fn elsewhere(host: &Host, settings: &Settings, not: Option<&Path>) -> Vec<PathBuf> {
     let wanted = settings.engine.value.row().modules;
     let prefixes = of_project(host, settings)
@@ -70,7 +69,7 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: Option<&Path>) ->
         .chain(activate::active(host).map(|(_, prefix)| PathBuf::from(prefix)))
         .chain(conda::environments(host, &settings.conda_roots));
     let mut seen: BTreeSet<PathBuf> = not.map(|not| host.resolve(not)).into_iter().collect();
-    // The link of an environment leads to the same program as that of its base.
+    // The link in an environment leads to the same program as the link in its base.
     let mut places: BTreeSet<Option<PathBuf>> =
         not.map(|not| not.parent().map(Path::to_owned)).into_iter().collect();
     prefixes
@@ -88,8 +87,8 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: Option<&Path>) ->
         .collect()
 }
 
-/// The environments of the project around the working directory and the script: `.venv`, which uv
-/// takes from any folder above as well, `venv`, and those of pixi.
+/// The environments of the project around the working directory and the script: `.venv`, which uv also takes from any
+/// folder above, `venv`, and those of pixi.
 fn of_project(host: &Host, settings: &Settings) -> Vec<PathBuf> {
     let here = files::working_directory(host);
     let script = match settings.program.as_ref().map(|program| &program.value) {

@@ -7,14 +7,14 @@ use super::install::Install;
 use linux::host::Host;
 use settings::EnvSetting;
 
-/// An interpreter and how it was found.
+/// An interpreter and the way it was found.
 pub(super) struct FoundInterpreter {
     pub(super) interpreter: PathBuf,
     pub(super) by: String,
 }
 
-/// python3, python, or the interpreter of the torchrun in PATH: the first that has torch, or the
-/// first at all. A plain `torchrun` would use the last of them.
+/// The first of python3, python, and the interpreter of the torchrun in PATH that has torch, or otherwise the first of
+/// them at all. A plain `torchrun` would use the last one.
 pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<FoundInterpreter> {
     let named_python = ["python3", "python"]
         .into_iter()
@@ -42,7 +42,7 @@ pub(super) fn search(host: &Host, env: &[EnvSetting]) -> Option<FoundInterpreter
     first
 }
 
-/// Every `python`, `python3` and `python3.N` of PATH.
+/// Every `python`, `python3` and `python3.N` in PATH.
 pub(super) fn interpreters(host: &Host) -> Vec<PathBuf> {
     let is_python = |name: &str| {
         let version = name.strip_prefix("python");
@@ -62,8 +62,8 @@ pub(super) fn interpreters(host: &Host) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The interpreter `name` in PATH. A pyenv shim is resolved to the interpreter that it would
-/// run; a shim for the system's own Python is skipped.
+/// The interpreter `name` in PATH. A pyenv shim is resolved to the interpreter that the shim would run; a shim for the
+/// system's own Python is skipped.
 pub(super) fn named(host: &Host, name: &str) -> Option<PathBuf> {
     let path =
         first_in_path(host, name, |path| !matches!(shim(host, path), ShimTarget::PassedOver))?;
@@ -81,7 +81,7 @@ fn first_in_path(host: &Host, name: &str, fits: impl Fn(&Path) -> bool) -> Optio
         .find(|path| files::is_executable(host, path) && fits(path))
 }
 
-/// The absolute interpreter of a script's first line.
+/// The interpreter in a script's first line, if it is an absolute path.
 fn interpreter_of_script(host: &Host, script: &Path) -> Option<PathBuf> {
     let text = files::read_small(host, script)?;
     let first = text.lines().next()?.strip_prefix("#!")?.trim();
@@ -91,11 +91,11 @@ fn interpreter_of_script(host: &Host, script: &Path) -> Option<PathBuf> {
 }
 
 enum ShimTarget {
-    /// It runs this interpreter.
+    /// The shim runs this interpreter.
     Runs(PathBuf),
-    /// It runs the next one in PATH.
+    /// The shim runs the next interpreter in PATH.
     PassedOver,
-    /// It is no shim, or one that cannot be resolved.
+    /// The file is not a shim, or a shim that cannot be resolved.
     Unknown,
 }
 
@@ -122,7 +122,8 @@ fn shim(host: &Host, path: &Path) -> ShimTarget {
         .map_or(ShimTarget::Unknown, ShimTarget::Runs)
 }
 
-/// PYENV_VERSION, the nearest `.python-version`, the root's `version`: the first that exists.
+/// The versions from PYENV_VERSION, the nearest `.python-version`, or the root's `version`: the first source that
+/// exists.
 fn pyenv_versions(host: &Host, root: &Path) -> Vec<String> {
     let names = |text: &str, between: &[char]| -> Vec<String> {
         text.lines()

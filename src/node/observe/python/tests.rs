@@ -1,4 +1,4 @@
-//! Interpreters and installations as trees of files below a folder.
+//! Tests with interpreters and installations as trees of files below a folder.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use super::*;
 use settings::fixtures::undecided;
 use settings::{Program, Source, Sourced};
 
-/// A host of files.
+/// A host that consists of files.
 struct Tree {
     root: tempfile::TempDir,
     environment: BTreeMap<OsString, OsString>,
@@ -46,7 +46,7 @@ impl Tree {
         self
     }
 
-    /// An interpreter at `<prefix>/bin/<name>`, called `python` and `python3` as well.
+    /// Adds an interpreter at `<prefix>/bin/<name>`, with the links `python` and `python3`.
     fn python(self, prefix: &str, name: &str) -> Tree {
         self.executable(&format!("{prefix}/bin/{name}"), "\x7fELF")
             .link(&format!("{prefix}/bin/python3"), name)
@@ -78,7 +78,7 @@ fn flag<T>(value: T) -> Option<Sourced<T>> {
     Some(Sourced::new(value, Source::Flag("--flag".to_owned())))
 }
 
-/// `interpreter version torch cuda`
+/// The facts as one line: `interpreter version torch cuda`.
 fn line(facts: &PythonFacts) -> String {
     let torch = facts.torch.as_ref();
     format!(
@@ -119,7 +119,7 @@ fn debian_keeps_packages_in_dist_packages() {
 }
 
 #[test]
-fn the_python_with_torch_is_the_one_that_torchrun_uses() {
+fn python_of_torchrun_is_used_for_torch() {
     let tree = Tree::new(&[("PATH", "/usr/bin:/opt/tools")])
         .python("/usr", "python3.10")
         .python("/opt/py", "python3.12")
@@ -154,7 +154,7 @@ fn virtualenv_keeps_to_itself_unless_told() {
 }
 
 #[test]
-fn by_flag() {
+fn python_flag_selects_the_interpreter() {
     let tree = Tree::new(&[("PATH", "/usr/bin"), ("PWD", "/job")])
         .python("/usr", "python3.11")
         .file("/job/notes", "")
@@ -180,7 +180,7 @@ fn by_flag() {
 }
 
 #[test]
-fn conda_environments_by_name() {
+fn conda_environment_is_found_by_name() {
     let tree = Tree::new(&[("PATH", "/usr/bin"), ("CONDA_EXE", "/data/conda/bin/conda")])
         .python("/mnt/p/miniconda3/envs/tiny-vae", "python3.11")
         .torch("/mnt/p/miniconda3/envs/tiny-vae/lib/python3.11/site-packages", "2.4.0", "'12.1'")
@@ -233,7 +233,7 @@ fn conda_environments_by_name() {
 }
 
 #[test]
-fn an_active_conda_environment_is_used_as_it_is() {
+fn active_conda_environment_is_used_unchanged() {
     let tree = Tree::new(&[
         ("PATH", "/opt/conda/bin:/usr/bin"),
         ("CONDA_PREFIX", "/opt/conda"),
@@ -249,7 +249,7 @@ fn an_active_conda_environment_is_used_as_it_is() {
 }
 
 #[test]
-fn a_conda_environment_has_the_name_that_activation_gives_it() {
+fn conda_environment_name_matches_that_of_activation() {
     let name = |prefix: &str, file: &str, variables: &[(&str, &str)]| {
         let tree = Tree::new(&[&[("PATH", "/usr/bin")], variables].concat())
             .python(prefix, "python3.11")
@@ -363,7 +363,7 @@ fn heads_of_a_checkpoint() {
     assert_eq!(heads(&wan, &["--ckpt_dirs", "/m"]), None);
 }
 
-/// A real virtual environment of this machine, where there is one.
+/// A real virtual environment of this machine, if it has one.
 #[test]
 fn a_real_torch_is_read_from_its_files() {
     let Some(home) = std::env::var_os("HOME") else { return };
@@ -380,7 +380,7 @@ fn a_real_torch_is_read_from_its_files() {
 }
 
 #[test]
-fn this_machine_is_looked_at_without_trouble() {
+fn this_machine_is_searched_without_errors() {
     let facts = python(&Host::live(), &undecided());
     assert_eq!(facts.interpreter.is_none(), facts.problem.is_some());
 }
