@@ -1,6 +1,6 @@
 //! Exit codes ([`Verdict`]), the table of ids ([`Id`]), refusals and warnings.
 //!
-//! The codes are a public contract (docs/guide/exit-codes.md, profiles' `[exit]`, podFailurePolicy rules). All are
+//! The codes are a public contract (docs/exit-codes.md, profiles' `[exit]`, podFailurePolicy rules). All are
 //! below 128, since operators treat 128 and above as retryable. Their explanations are in
 //! `src/report/findings/`, the choice of a job's verdict is in `src/report/ending.rs`.
 

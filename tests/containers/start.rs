@@ -199,46 +199,44 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
     job.says("READY", 2).waits("the warning", |job| job.err().contains("PID 1 is sh ("));
 }
 
-/// The guides that start containers, in both languages.
-const GUIDES: [&str; 2] = [
-    concat!(
-        include_str!("../../docs/guide/containers.md"),
-        include_str!("../../docs/guide/hosts.md")
-    ),
-    concat!(
-        include_str!("../../docs/guide/containers.zh-CN.md"),
-        include_str!("../../docs/guide/hosts.zh-CN.md")
-    ),
+/// The page on containers, in both languages.
+const PAGES: [&str; 2] = [
+    include_str!("../../docs/platforms/docker.md"),
+    include_str!("../../docs/platforms/docker.zh-CN.md"),
 ];
 
+/// The image that the page builds.
+const IMAGE: &str = "your-training-image";
+
 /// The fenced blocks of a language.
-fn blocks<'a>(guide: &'a str, language: &str) -> Vec<&'a str> {
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
-    guide.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+    page.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// The commands of all blocks that begin with `docker run`, each in one line.
-fn docker_runs(guide: &str) -> Vec<String> {
-    let joined = blocks(guide, "sh").join("\n").replace("\\\n", " ");
-    let lines = joined.lines().filter(|line| line.starts_with("docker run "));
+/// The commands of all blocks that run that image with `docker run`, each in one line.
+fn docker_runs(page: &str) -> Vec<String> {
+    let joined = blocks(page, "sh").join("\n").replace("\\\n", " ");
+    let lines = joined.lines();
+    let lines = lines.filter(|line| line.starts_with("docker run ") && line.contains(IMAGE));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The image of the guide is built as it says, and what it does with it works here,
+/// The image of the page is built as it says, and what it does with it works here,
 /// but for the GPUs that this machine does not have.
 #[test]
-fn the_guides_image_and_commands_work() {
+fn the_image_and_the_commands_of_the_page_work() {
     if docker::missing().is_some() {
         return;
     }
-    let [english, chinese] = GUIDES.map(|guide| (blocks(guide, "dockerfile"), docker_runs(guide)));
+    let [english, chinese] = PAGES.map(|page| (blocks(page, "dockerfile"), docker_runs(page)));
     assert_eq!(english, chinese, "both say the same");
     let (files, commands) = english;
     let (scratch, base) = (scratch(), docker::host_like());
     let [text] = files.as_slice() else { panic!("one Dockerfile: {files:?}") };
     let text = text
         .replace("FROM ranklaunch ", &format!("FROM {} ", scratch.name))
-        .replace("FROM your-training-image", &format!("FROM {}", base.name));
+        .replace(&format!("FROM {IMAGE}"), &format!("FROM {}", base.name));
     let (_folder, file) = dockerfile(&text);
     let image = build("readme", &file, &[], &[]);
 
@@ -262,7 +260,7 @@ fn the_guides_image_and_commands_work() {
         let here: Vec<&str> =
             command.strip_prefix("docker run ").expect("a run").split(' ').collect();
         let here = here.join(" ").replace("--gpus all ", "").replace("-d --name wan22 ", "");
-        let (options, arguments) = here.split_once("your-training-image").expect("the image");
+        let (options, arguments) = here.split_once(IMAGE).expect("the image");
         let arguments = arguments.trim().trim_start_matches("plan");
         let mut words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         // Folders of the hosts.

@@ -4,7 +4,8 @@
 //! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs, and one after
 //! `<!-- test: 66 -->` with that code. Each line of the `text` block after `<!-- shows -->` must be
 //! in the output of the commands before it; how wide its columns are depends on what else the output
-//! holds.
+//! holds. On pages beside the guides the mark is `<!-- test documents -->`: a suite of
+//! tests/platforms runs the other blocks there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +13,13 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use harness::fake_nvml::FakeNvml;
-use verdict::Verdict;
 
-/// The README and the guides of a language, in the order of their names.
+/// The README, the guides in the order of their names, and the pages beside them, of a language.
 static ENGLISH: LazyLock<String> = LazyLock::new(|| all_pages(".md"));
 static CHINESE: LazyLock<String> = LazyLock::new(|| all_pages(".zh-CN.md"));
+
+const MARK: &str = "<!-- test";
+const MARK_OF_OTHERS: &str = "<!-- elsewhere";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,8 +41,22 @@ fn readme(end: &str) -> String {
     std::fs::read_to_string(root().join(format!("README{end}"))).expect("a README")
 }
 
+/// Pages below docs/ that also have commands for this suite.
+const BESIDE: [&str; 4] =
+    ["report", "platforms/bare-hosts", "platforms/docker", "platforms/kubernetes"];
+
+/// A page beside the guides, with the marks of a guide, and another one where another suite runs a block.
+fn beside(name: &str, end: &str) -> String {
+    let file = root().join("docs").join(format!("{name}{end}"));
+    let page = std::fs::read_to_string(&file).expect("a page");
+    page.replace(MARK, MARK_OF_OTHERS).replace("<!-- elsewhere documents", MARK)
+}
+
 fn all_pages(end: &str) -> String {
-    guides().iter().fold(readme(end), |all, name| all + "\n" + &guide(name, end))
+    let guides = guides();
+    let guides = guides.iter().map(|name| guide(name, end));
+    let beside = BESIDE.iter().map(|name| beside(name, end));
+    guides.chain(beside).fold(readme(end), |all, page| all + "\n" + &page)
 }
 
 /// What people want to know first, and where the rest is.
@@ -83,7 +100,7 @@ fn fenced<'a>(from: &'a str, language: &str) -> (&'a str, &'a str) {
 
 fn examples(readme: &str) -> Vec<Example> {
     readme
-        .split("<!-- test")
+        .split(MARK)
         .skip(1)
         .map(|part| {
             let (code, part) = part.split_once(" -->").expect("the mark ends");
@@ -174,8 +191,11 @@ fn both_languages_hold_the_same_commands_and_headings() {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo build --release", "`make size` builds it"),
     ("docker build -f packaging/Dockerfile ", "tests/containers/start.rs"),
-    ("docker run --rm --gpus all ", "tests/containers/start.rs"),
+    ("docker run --rm --gpus all --shm-size ", "tests/containers/start.rs"),
     ("docker run -d --name wan22 ", "tests/containers/start.rs"),
+    ("docker run --rm --gpus all --network host ", "it needs hosts with GPUs"),
+    ("docker compose -f compose.yaml -f gpus.yaml ", "tests/platforms/compose/compose_cases.py"),
+    ("ranklaunch run --nnodes 2 --node-rank 0 ", "tests/platforms/bare/bare_cases.py"),
     ("STARTUP_SCRIPT=", "variables of a platform: the next test, and tests/plan/platforms.rs"),
     ("nohup ranklaunch --profile wan22 ", "tests/containers/hosts.rs"),
 ];
@@ -194,7 +214,8 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
 
 /// Whether what stands before a block ends with the mark of a test.
 fn is_marked(before: &str) -> bool {
-    before.lines().next_back().is_some_and(|line| line.starts_with("<!-- test"))
+    let marks = [MARK, MARK_OF_OTHERS];
+    before.lines().next_back().is_some_and(|line| marks.iter().any(|mark| line.starts_with(mark)))
 }
 
 #[test]
@@ -433,19 +454,6 @@ fn every_platform_that_is_understood_is_named() {
         for (id, name) in PLATFORMS {
             assert!(list.contains(name), "{id} is not named as {name}: {list}");
         }
-    }
-}
-
-#[test]
-fn every_code_is_in_the_table() {
-    for page in [".md", ".zh-CN.md"].map(|end| guide("exit-codes", end)) {
-        let table: Vec<i32> = page
-            .lines()
-            .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
-            .collect();
-        let mut codes: Vec<i32> = Verdict::ALL.iter().map(|verdict| verdict.code()).collect();
-        codes.insert(0, 0);
-        assert_eq!(table, codes);
     }
 }
 

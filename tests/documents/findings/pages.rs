@@ -146,17 +146,54 @@ fn lint(lang: Lang) -> String {
     page.out
 }
 
+/// What holds for all codes, below their table.
+const OF_ALL_CODES: (&str, &str) = (
+    "- Any other code is that of the first rank that failed, or 128 plus its signal. A script's own code may be \
+     one of the table; `class` in the termination message tells them apart.\n\
+     - A job that is stopped from outside ends with 128 plus the signal even if its ranks end with 0, so an \
+     unfinished job never counts as complete.\n\
+     - `[exit]` in a profile gives a code from 64 to 92 another number.\n",
+    "- 其余退出码来自最先失败的 rank，或为 128 加信号编号。脚本自身的退出码可能与表中相同，可由终止消息中的 `class` 区分。\n\
+     - 被外部停止的任务，即使各 rank 都以 0 退出，结果也是 128 加信号编号，因此未完成的任务不会被当作完成。\n\
+     - 配置文件的 `[exit]` 可为 64 到 92 改用其他数值。\n",
+);
+
+const OF_SEVERAL_NODES: (&str, &str) = (
+    "Only the node with the fault ends with the code of the cause, also after a hang (91) or where a node has \
+     to be replaced (90). The others end with 143 where another attempt may help, as after most codes of a \
+     script, and with 92 where it cannot: after exit codes 2, 126 and 127, and after causes that fail again \
+     for certain. So an operator, which looks at the codes of all pods, treats a job of several nodes like \
+     one of a single node. If the next attempt of `--max-restarts` waits in vain for a node, all other nodes \
+     end with 143 and with the cause of the attempt before.\n\n\
+     The nodes of a job end within a second of each other, in any order. An operator that acts on the first \
+     code that it sees (a Volcano policy) must therefore do the same for all codes of one failure: it lists \
+     those that no retry helps and starts the job again after any other, as the manifests of \
+     [packaging/kubernetes](../packaging/kubernetes) do. One case is left to chance: after a cause for good \
+     the failed rank's own code may be 1, which says nothing of a retry, beside 92 on the other nodes. Such a \
+     job ends at once, or after the retries that the operator allows.\n",
+    "只有出错的节点以原因本身的退出码结束，卡住（91）和需要换节点（90）时也是如此。其余节点在重试可能有用时以 143 结束\
+     （脚本的大多数退出码都属此类），重试无用时以 92 结束：退出码 2、126、127，以及确定会再次失败的原因。因此，查看所有 Pod \
+     退出码的 operator 对多节点任务的处理与单节点相同。若 `--max-restarts` 的下一次尝试没有等到某个节点，其余节点都以 143 结束，\
+     原因仍是前一次尝试的原因。\n\n\
+     同一任务的各节点在一秒之内先后结束，次序不定。若 operator 只根据最先看到的退出码决定动作（Volcano 的 policies），\
+     就必须对同一次失败的所有退出码采取相同动作：列出重试无用的退出码，其余一律重新启动，\
+     [packaging/kubernetes](../packaging/kubernetes) 中的清单即是如此。只有一种情况无法确定：原因确定会再次出现时，\
+     出错的 rank 自身的退出码可能是 1，无法据此判断重试是否有用，而其他节点为 92；这样的任务会立即结束，或在 operator \
+     允许的重试次数用完后结束。\n",
+);
+
 fn exit_codes(lang: Lang) -> String {
     let mut page = Page::new(
         lang,
         "Exit codes",
         "退出码",
-        "What each exit code says. `ranklaunch explain CODE` prints an entry. A script's own code may be one \
-         of these; `class` in the termination message tells them apart. Any other code is that of the first \
-         rank that failed, or 128 plus its signal. `[exit]` in a profile gives a code from 64 to 92 another \
-         number.",
-        "各退出码的含义。`ranklaunch explain CODE` 可显示单个条目。脚本自身的退出码可能与此相同，可由终止消息中的 `class` \
-         区分。其余退出码来自最先失败的 rank，或为 128 加信号编号。配置文件的 `[exit]` 可为 64 到 92 改用其他数值。",
+        "The exit code says how a job ended. Messages show an id beside it, which says more. \
+         `ranklaunch explain 86` prints the entry of a code, `ranklaunch explain ID` that of an id: its meaning, \
+         its effect on the job, the remedy, and how to override it. The entries of all ids stand in \
+         [findings](findings.md) and [rules of lint](lint.md).",
+        "退出码说明任务如何结束，消息中与它并列的 ID 更为具体。`ranklaunch explain 86` 显示某个退出码的条目，\
+         `ranklaunch explain ID` 显示某个 ID 的条目：含义、对任务的影响、处理办法，以及如何关闭。全部 ID 的条目见\
+         [检查项与消息 ID](findings.zh-CN.md)和 [lint 规则](lint.zh-CN.md)。",
     );
     page.heading(2, page.say("All codes", "全部退出码"));
     let head = [page.say("code", "退出码"), page.say("meaning", "含义"), page.say("ids", "ID")];
@@ -168,6 +205,10 @@ fn exit_codes(lang: Lang) -> String {
         let shown = if ids.len() > 40 { String::new() } else { ids.join(", ") };
         page.row(&[&code.number().to_string(), code.explanation().what.get(lang), &shown]);
     }
+    page.out.push('\n');
+    page.out.push_str(page.say(OF_ALL_CODES.0, OF_ALL_CODES.1));
+    page.heading(2, page.say("Several nodes", "多节点"));
+    page.out.push_str(page.say(OF_SEVERAL_NODES.0, OF_SEVERAL_NODES.1));
     page.heading(2, page.say("What to do", "如何处理"));
     for code in ExitCode::all() {
         page.explanation(&code.number().to_string(), &code.explanation());

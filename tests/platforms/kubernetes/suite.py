@@ -188,7 +188,7 @@ class Suite:
         blocks = [BLOCK.findall(page) for page in pages]
         folder = self.work / "page"
         folder.mkdir()
-        (folder / "acme.toml").write_text(TOML.findall(pages[0])[0])
+        (folder / "acme.toml").write_text(next(part for part in TOML.findall(pages[0]) if "[platform]" in part))
         (folder / "train.py").write_text("")
         shutil.copytree(MANIFESTS, folder / "packaging" / "kubernetes")
 
