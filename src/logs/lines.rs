@@ -305,18 +305,30 @@ impl LineFormatter {
 
 /// Length of the whole lines at the beginning of `text` that hold only printable ASCII and tabs.
 fn plain_lines(text: &[u8]) -> usize {
-    // Branches only once per block, so that the compiler makes vectors of it.
-    let (blocks, _) = text.as_chunks::<64>();
+    // Words, since link-time optimization for size makes no vectors of a loop over bytes.
+    let (words, _) = text.as_chunks::<8>();
+    let (blocks, _) = words.as_chunks::<8>();
     let is_plain =
-        |block: &[u8; 64]| block.iter().fold(true, |all, byte| all & is_plain_byte(*byte));
-    let whole = blocks.iter().take_while(|block| is_plain(block)).count() * 64;
+        |block: &&[[u8; 8]; 8]| block.iter().fold(0, |odd, word| odd | odd_bytes(*word)) == 0;
+    let whole = blocks.iter().take_while(is_plain).count() * 64;
     let rest = text.get(whole..).unwrap_or_default();
-    let plain = whole + rest.iter().take_while(|byte| is_plain_byte(**byte)).count();
+    let is_plain = |byte: &&u8| matches!(**byte, 0x20..=0x7e | b'\n' | b'\t');
+    let plain = whole + rest.iter().take_while(is_plain).count();
     memrchr(b'\n', text.get(..plain).unwrap_or_default()).map_or(0, |end| end + 1)
 }
 
-fn is_plain_byte(byte: u8) -> bool {
-    (byte.wrapping_sub(0x20) < 0x5f) | (byte == b'\n') | (byte == b'\t')
+/// 0 if all bytes of a word are printable ASCII, line feeds or tabs.
+fn odd_bytes(word: [u8; 8]) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = LOW << 7;
+    let word = u64::from_ne_bytes(word);
+    // Bytes of at most 0x7f with the high bit set: what is subtracted takes nothing from the next byte, and the high
+    // bit falls where the byte was less.
+    let below = |word: u64, least: u8| !((word | HIGH) - LOW * u64::from(least)) & HIGH;
+    let is = |byte: u8| below(word ^ (LOW * u64::from(byte)), 1);
+    let control = below(word, 0x20) & !is(b'\n') & !is(b'\t');
+    let delete = word.wrapping_add(LOW) & HIGH;
+    control | delete | (word & HIGH)
 }
 
 /// Whether nothing in a line moves the cursor.
