@@ -9,7 +9,7 @@ use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
 
 use super::config::Marks;
 use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
-use text::escape::{push_escaped, unfinished_suffix};
+use text::escape::{is_plain, push_escaped, unfinished_suffix};
 
 /// Longest line on the console, in bytes written by the rank. Container runtimes split at the same length.
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
@@ -67,18 +67,20 @@ impl LineFormatter {
         }
     }
 
-    /// Appends every line that is finished by `chunk`.
-    pub(super) fn feed(&mut self, chunk: &[u8], now: Instant, out: &mut Vec<u8>) {
+    /// Appends every line that is finished by `chunk`. Gives the number of line feeds in `chunk`.
+    pub(super) fn feed(&mut self, chunk: &[u8], now: Instant, out: &mut Vec<u8>) -> usize {
         // Joins a sequence that was split across two reads.
         let joined = self.take_unfinished().map(|begun| [&begun, chunk].concat());
         let mut rest = joined.as_deref().unwrap_or(chunk);
         let mut rows = self.rows.are_drawn(now);
+        let mut feeds = 0;
         while let Some(end) = memchr(b'\n', rest) {
             let fresh = self.partial.is_empty() && !self.shown && !self.progress.active && !rows;
             if fresh {
-                let plain = self.emit_plain(rest, out);
-                if plain > 0 {
-                    rest = rest.get(plain..).unwrap_or_default();
+                let (length, lines) = self.emit_plain(rest, out);
+                if lines > 0 {
+                    rest = rest.get(length..).unwrap_or_default();
+                    feeds += lines;
                     continue;
                 }
             }
@@ -97,36 +99,34 @@ impl LineFormatter {
                 rows = self.rows.are_drawn(now);
             }
             rest = after.get(1..).unwrap_or_default();
+            feeds += 1;
         }
         if !rest.is_empty() {
             self.extend(rest, now, out);
             self.touched = Some(now);
             self.began.get_or_insert(now);
         }
+        feeds
     }
 
-    /// Emits the whole lines at the beginning of `text` that need no escape, and gives their length.
-    fn emit_plain(&mut self, text: &[u8], out: &mut Vec<u8>) -> usize {
-        let plain = text.get(..plain_lines(text)).unwrap_or_default();
+    /// Emits the whole lines at the beginning of `text` that need no escape. Gives their length and their number.
+    fn emit_plain(&mut self, text: &[u8], out: &mut Vec<u8>) -> (usize, usize) {
         let Marks { before, after } = &self.marks;
-        let mut start = 0;
-        for end in memchr_iter(b'\n', plain) {
-            let line = plain.get(start..end).unwrap_or_default();
-            if line.len() > LONGEST_LINE {
+        let (mut start, mut lines) = (0, 0);
+        for end in memchr_iter(b'\n', text) {
+            let line = text.get(start..end).unwrap_or_default();
+            if line.len() > LONGEST_LINE || !is_plain(line) {
                 break;
             }
             out.extend_from_slice(before.as_bytes());
-            if after.is_empty() {
-                out.extend_from_slice(plain.get(start..=end).unwrap_or_default());
-            } else {
-                out.extend_from_slice(line);
-                out.extend_from_slice(after.as_bytes());
-                out.push(b'\n');
-            }
-            self.emitted += 1;
+            out.extend_from_slice(line);
+            out.extend_from_slice(after.as_bytes());
+            out.push(b'\n');
             start = end + 1;
+            lines += 1;
         }
-        start
+        self.emitted += lines as u64;
+        (start, lines)
     }
 
     /// The time to call [`tick`](Self::tick), if no byte arrives before.
@@ -303,34 +303,6 @@ impl LineFormatter {
     }
 }
 
-/// Length of the whole lines at the beginning of `text` that hold only printable ASCII and tabs.
-fn plain_lines(text: &[u8]) -> usize {
-    // Words, since link-time optimization for size makes no vectors of a loop over bytes.
-    let (words, _) = text.as_chunks::<8>();
-    let (blocks, _) = words.as_chunks::<8>();
-    let is_plain =
-        |block: &&[[u8; 8]; 8]| block.iter().fold(0, |odd, word| odd | odd_bytes(*word)) == 0;
-    let whole = blocks.iter().take_while(is_plain).count() * 64;
-    let rest = text.get(whole..).unwrap_or_default();
-    let is_plain = |byte: &&u8| matches!(**byte, 0x20..=0x7e | b'\n' | b'\t');
-    let plain = whole + rest.iter().take_while(is_plain).count();
-    memrchr(b'\n', text.get(..plain).unwrap_or_default()).map_or(0, |end| end + 1)
-}
-
-/// 0 if all bytes of a word are printable ASCII, line feeds or tabs.
-fn odd_bytes(word: [u8; 8]) -> u64 {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = LOW << 7;
-    let word = u64::from_ne_bytes(word);
-    // Bytes of at most 0x7f with the high bit set: what is subtracted takes nothing from the next byte, and the high
-    // bit falls where the byte was less.
-    let below = |word: u64, least: u8| !((word | HIGH) - LOW * u64::from(least)) & HIGH;
-    let is = |byte: u8| below(word ^ (LOW * u64::from(byte)), 1);
-    let control = below(word, 0x20) & !is(b'\n') & !is(b'\t');
-    let delete = word.wrapping_add(LOW) & HIGH;
-    control | delete | (word & HIGH)
-}
-
 /// Whether nothing in a line moves the cursor.
 fn stays(line: &[u8]) -> bool {
     memchr2_iter(b'\r', 0x1b, line).all(|at| {
@@ -400,21 +372,6 @@ mod tests {
         for at in 0..line.len() {
             let (first, second) = line.split_at(at);
             assert_eq!(shown(&[(0, first), (0, second)]), rows, "cut at {at}");
-        }
-    }
-
-    #[test]
-    fn plain_lines_end_before_the_first_odd_byte() {
-        let line = b"0123456789abcdefghijklmnop\ttab\n";
-        let text = line.repeat(8);
-        assert_eq!(plain_lines(&text), text.len());
-        assert_eq!(plain_lines(&text[..text.len() - 1]), text.len() - line.len());
-        for place in 0..text.len() {
-            for odd in [0, 0x1b, b'\r', 0x1f, 0x7f, 0x80, 0xff] {
-                let mut text = text.clone();
-                text[place] = odd;
-                assert_eq!(plain_lines(&text), place / line.len() * line.len(), "{odd:#x}");
-            }
         }
     }
 
