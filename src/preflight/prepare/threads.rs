@@ -32,6 +32,8 @@ const TASKS: u32 = 8;
 const STACK: usize = 16 << 10;
 /// For how long the kernel may list a thread that has ended.
 const RELEASE: Duration = Duration::from_secs(1);
+/// The kernel takes some microseconds for it, which the start of the job waits for.
+const LOOK: Duration = Duration::from_micros(20);
 
 /// Whether two threads can be started. Everything that may hang runs in a thread: without one
 /// for the console and one for the node nothing can be printed or done. A runtime that cannot
@@ -144,18 +146,20 @@ fn tasks(needed: u32) -> (usize, Option<io::Error>) {
     }
     let count = held.len();
     drop(closed);
-    let ids: Vec<_> = held.iter().filter_map(|(_, id)| id.recv().ok()).collect();
+    let mut ids: Vec<_> = held.iter().filter_map(|(_, id)| id.recv().ok()).collect();
     for (thread, _) in held {
         let _ = thread.join();
     }
     // A thread that has been joined still counts against the limit until the kernel has taken it
     // off the list: a rank that is forked in this moment would be refused.
     let deadline = Instant::now() + RELEASE;
-    let listed = |id| Path::new(&format!("/proc/self/task/{id}")).exists();
-    while ids.iter().any(listed) && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(1));
+    loop {
+        ids.retain(|id| Path::new(&format!("/proc/self/task/{id}")).exists());
+        if ids.is_empty() || Instant::now() >= deadline {
+            return (count, refused);
+        }
+        thread::sleep(LOOK);
     }
-    (count, refused)
 }
 
 #[cfg(test)]
