@@ -1,9 +1,10 @@
 //! Deadlines for work that may get stuck in the kernel: a dead mount, a driver.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -11,15 +12,44 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use text::lang::failure;
 use text::text;
 
-/// Runs `work` in a thread of its own. If no thread can be created (pids limit, or a container
+/// How long a thread that has done its work waits for more. The start of a job has some tens of works within
+/// milliseconds; a thread costs as much as a short one of them.
+const IDLE: Duration = Duration::from_millis(500);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Works that wait for an idle thread, and the number of idle threads: never fewer than works.
+struct Pool {
+    works: VecDeque<Work>,
+    idle: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { works: VecDeque::new(), idle: 0 });
+static WORK: Condvar = Condvar::new();
+
+fn pool() -> MutexGuard<'static, Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work` in a thread that does nothing else meanwhile. If no thread can be created (pids limit, or a container
 /// that refuses clone3(2)), runs it here, although it may then block the caller.
 pub fn spawn_detached(work: impl FnOnce() + Send + 'static) {
-    let work = Arc::new(Mutex::new(Some(work)));
-    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let theirs = Arc::clone(&work);
+    let mut pool = pool();
+    if pool.idle > pool.works.len() {
+        pool.works.push_back(Box::new(work));
+        WORK.notify_one();
+        return;
+    }
+    drop(pool);
+    let work: Arc<Mutex<Option<Work>>> = Arc::new(Mutex::new(Some(Box::new(work))));
+    let take =
+        |work: &Mutex<Option<Work>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let first = Arc::clone(&work);
     let spawned = std::thread::Builder::new().name("in-time".to_owned()).spawn(move || {
-        if let Some(work) = take(&theirs) {
+        let mut next = take(&first);
+        while let Some(work) = next {
             work();
+            next = another();
         }
     });
     if spawned.is_err()
@@ -27,6 +57,16 @@ pub fn spawn_detached(work: impl FnOnce() + Send + 'static) {
     {
         work();
     }
+}
+
+/// The next work of an idle thread; None after [`IDLE`].
+fn another() -> Option<Work> {
+    let mut pool = pool();
+    pool.idle += 1;
+    let waited = WORK.wait_timeout_while(pool, IDLE, |pool| pool.works.is_empty());
+    let (mut pool, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    pool.idle -= 1;
+    pool.works.pop_front()
 }
 
 /// The result of `work`, run in a thread of its own; None after the deadline. The thread is then
@@ -47,11 +87,18 @@ pub async fn with_deadline_async<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
+    tokio::time::timeout(timeout, begun(work)).await.ok()?.ok()
+}
+
+/// The result of `work`, which runs in a thread from now on. If no thread can be created the caller blocks.
+pub fn begun<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> tokio::sync::oneshot::Receiver<T> {
     let (done, result) = tokio::sync::oneshot::channel();
     spawn_detached(move || {
         let _ = done.send(work());
     });
-    tokio::time::timeout(timeout, result).await.ok()?.ok()
+    result
 }
 
 /// The result of `work`, run in a thread of its own while the runtime goes on. If no thread can
@@ -60,10 +107,7 @@ pub async fn with_deadline_async<T: Send + 'static>(
 pub fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
-    let (done, result) = tokio::sync::oneshot::channel();
-    spawn_detached(move || {
-        let _ = done.send(work());
-    });
+    let result = begun(work);
     async move {
         match result.await {
             Ok(result) => result,
@@ -125,4 +169,59 @@ pub fn io_with_deadline<T: Send + 'static>(
 /// Whole milliseconds, at most [`u64::MAX`].
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn threads() -> Vec<std::thread::ThreadId> {
+        let (tell, told) = mpsc::channel();
+        let (gate, closed) = (Arc::new(Mutex::new(())), 16);
+        let held = gate.lock().expect("the gate");
+        for _ in 0..closed {
+            let (tell, gate) = (tell.clone(), Arc::clone(&gate));
+            spawn_detached(move || {
+                tell.send(std::thread::current().id()).expect("it is told");
+                drop(gate.lock());
+            });
+        }
+        // All are at work at once.
+        let ids = told.iter().take(closed).collect();
+        drop(held);
+        ids
+    }
+
+    #[test]
+    fn every_work_has_a_thread_of_its_own_while_it_runs() {
+        for _ in 0..20 {
+            let mut ids = threads();
+            ids.sort_by_key(|id| format!("{id:?}"));
+            ids.dedup();
+            assert_eq!(ids.len(), 16);
+        }
+    }
+
+    #[test]
+    fn idle_threads_are_used_again_and_end() {
+        // Other tests use the same threads, so one of many rounds is enough.
+        let until = Instant::now() + Duration::from_secs(60);
+        let known = threads();
+        while !threads().iter().any(|id| known.contains(id)) {
+            assert!(Instant::now() < until, "each work has a new thread");
+        }
+        while pool().idle > 0 {
+            assert!(Instant::now() < until, "idle threads do not end");
+            std::thread::sleep(IDLE / 10);
+        }
+    }
+
+    #[test]
+    fn late_work_is_abandoned_and_holds_no_other() {
+        let (release, held) = mpsc::channel::<()>();
+        let work = move || held.recv().is_ok();
+        assert_eq!(with_deadline(Duration::from_millis(1), work), None);
+        assert_eq!(with_deadline(Duration::from_secs(60), || 7), Some(7));
+        drop(release);
+    }
 }

@@ -396,7 +396,9 @@ mod tests {
             let now = Instant::now();
             let feed = |chunks: &[&[u8]]| {
                 let (mut lines, mut out) = (LineFormatter::new(&marks), Vec::new());
-                chunks.iter().for_each(|chunk| lines.feed(chunk, now, &mut out));
+                for chunk in chunks {
+                    lines.feed(chunk, now, &mut out);
+                }
                 lines.finish(&mut out);
                 (out, lines.emitted)
             };

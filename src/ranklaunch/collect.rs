@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use linux::deadline::millis;
+use linux::deadline::{begun, millis};
 use linux::host::{Host, LastPath};
 use muster::names::{self, LastResort};
 use node::observe::{
@@ -70,7 +71,7 @@ struct Reading<T> {
     last_path: LastPath,
     timeout: Duration,
     started: Instant,
-    task: JoinHandle<T>,
+    task: oneshot::Receiver<T>,
 }
 
 fn read<T: Send + 'static>(
@@ -81,7 +82,7 @@ fn read<T: Send + 'static>(
 ) -> Reading<T> {
     let started = Instant::now();
     let (host, last_path) = host.traced();
-    let task = tokio::task::spawn_blocking(move || work(&host));
+    let task = begun(move || work(&host));
     Reading { source, last_path, timeout, started, task }
 }
 

@@ -275,16 +275,18 @@ fn word(part: &str) -> Option<Word> {
 }
 
 fn is_apart(name: &str) -> bool {
-    APART.iter().any(|apart| match apart.ends_with('_') {
-        true => name.starts_with(apart),
-        false => name == *apart || parts(name).any(|part| part == *apart),
-    })
+    let starts = |apart: &&&str| apart.ends_with('_') && name.starts_with(**apart);
+    APART.contains(&name)
+        || parts(name).any(|part| APART.contains(&part))
+        || APART.iter().any(|apart| starts(&apart))
 }
 
 /// The evidence that a name may be; None for nearly all names.
 fn shape(name: &str) -> Option<Shape> {
     let name = name.to_ascii_uppercase();
     let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
+    // Names whose last part has no meaning are most, and need no search for the others.
+    word(parts(&name).last()?)?;
     if !name.bytes().all(is_letter) || is_apart(&name) {
         return None;
     }
