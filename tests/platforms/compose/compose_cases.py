@@ -122,7 +122,7 @@ def fails(bench):
     prepare(bench)
     code = run(bench, "up", "--exit-code-from", "node1", ARGS="fail 1 7")
     found = codes(bench)
-    expect(found == {"node0": 92, "node1": 7}, f"exit codes: {found}")
+    expect(found == {"node0": 143, "node1": 7}, f"exit codes: {found}")
     bench.count("rank 1 on node 1 (node1) exited with code 7", 2)
     nothing_is_left(bench)
     return code

@@ -56,12 +56,12 @@ def add(engine, environment, is_short):
         if engine == "command":
             # The engine sees the end of the user's launcher, which is torchrun: always 1.
             one_cause(job, "the command on node 1 (n2) ended with code 1")
-            expect(codes == [92, 1], f"ended with {codes}")
+            expect(codes == [143, 1], f"ended with {codes}")
             bench.verdicts(2, node=1, rank=None)
             bench.never_says("rank 1 on node 1", "[r1] rank 3")
             bench.says("[n1] rank 3 of 4")
             return 7
-        expect(codes == [92, 7], f"ended with {codes}")
+        expect(codes == [143, 7], f"ended with {codes}")
         one_cause(job, "rank 3 on node 1 (n2) exited with code 7")
         bench.verdicts(2, node=1, rank=3)
         return codes[1]

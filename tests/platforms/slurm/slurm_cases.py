@@ -120,18 +120,18 @@ def uneven_is_ranks(bench):
     return code
 
 
-@case("slurm", "a failed rank stops all nodes and is named by all", 92)
+@case("slurm", "a failed rank stops all nodes and is named by all", 143)
 def failed_rank(bench):
     code = slurm.ended(submit(bench, step("fail", "3", "7"), "-N2"))
     bench.verdicts(2, id="rank.exit", rank=3, node=1)
     codes = [record["exit_code"] for record in bench.records()]
-    expect(sorted(codes) == [7, 92], f"exit codes {codes}")
+    expect(sorted(codes) == [7, 143], f"exit codes {codes}")
     bench.count("rank 3 on node 1 (n2) exited with code 7", 2)
     bench.nothing_is_left()
     return code
 
 
-@case("slurm", "kill-on-bad-exit leaves both nodes their last words", 92)
+@case("slurm", "kill-on-bad-exit leaves both nodes their last words", 143)
 def kill_on_bad_exit(bench):
     script = step("fail", "3", "7", srun="--kill-on-bad-exit=1")
     code = slurm.ended(submit(bench, script, "-N2"))
@@ -502,7 +502,7 @@ def pyxis(bench):
     return code
 
 
-@case("slurm", "the termination message has the cause", 92)
+@case("slurm", "the termination message has the cause", 143)
 def termination_message(bench):
     script = (f"srun --ntasks-per-node=1 sh -c 'exec ranklaunch run --termination-log message-$SLURM_NODEID "
               f"-- {RANK} fail 1 9'")
