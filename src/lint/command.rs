@@ -10,7 +10,6 @@ use std::rc::Rc;
 use super::launchers::{FlagField, Launcher};
 use super::shell;
 use super::word::{self, EXPANDED, Word};
-use super::yaml::Node;
 use linux::host::Host;
 use linux::own_executable::has_usual_name;
 use settings::arguments::{self, OptionPosition};
@@ -19,6 +18,7 @@ use settings::launchers::{self, Launcher as Row, PythonProgram, is_python, pytho
 use settings::{Nproc, Settings, Source};
 use text::lang::Text;
 use text::text;
+use text::yaml::Node;
 
 /// The command of a launcher.
 #[derive(Debug, Clone)]

@@ -24,13 +24,11 @@ mod volcano;
 mod word;
 mod workload;
 mod workload_kinds;
-mod yaml;
 
 pub use findings::{Finding, LintSeverity};
 pub use print::{github, json, plain};
 pub use rules::RULES;
 pub use scene::{Knowledge, LintLimits};
-pub use yaml::LARGEST;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -42,8 +40,11 @@ use verdict::{Id, Refusal};
 use findings::Findings;
 use objects::{Objects, is_kind};
 use scene::Scene;
+use text::yaml::{self, Node, NodeKind};
 use workload::{Role, Workload};
-use yaml::{Node, NodeKind};
+
+/// Largest manifest, in bytes: Kubernetes refuses objects above 1.5 MiB.
+pub const LARGEST: usize = 4 << 20;
 
 /// One file of the command line.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The objects of all manifests, and layered maps.
 
-use super::yaml::Node;
+use text::yaml::Node;
 
 /// Every object of the input, by file.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use super::command::StartedPrograms;
 use super::launchers::Launcher;
 use super::objects::Layers;
 use super::quantity;
-use super::yaml::Node;
+use text::yaml::Node;
 
 /// Resources that are whole GPUs.
 const GPUS: &[&str] = &["nvidia.com/gpu", "amd.com/gpu", "aliyun.com/gpu"];

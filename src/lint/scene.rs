@@ -6,8 +6,8 @@ use super::command::LaunchCommand;
 use super::pods::{Container, Group};
 use super::profiles::ProfileLayout;
 use super::workload::Workload;
-use super::yaml::Node;
 use plan::nccl::Misuse;
+use text::yaml::Node;
 
 /// Tables of other rooms, passed by the caller.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 //!
 //! Source: pkg/controllers/job/plugins and pkg/webhooks/admission/jobs/mutate of volcano-sh/volcano.
 
-use super::yaml::Node;
+use text::yaml::Node;
 
 /// The plugins that set variables, and those variables. TASK stands for the name of each task in
 /// capitals, with `_` for `-`.

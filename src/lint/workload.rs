@@ -11,7 +11,7 @@ use super::objects::{Layers, Objects, name_of, namespace_of};
 use super::pods::{Container, ContainerVariable, Group, Reference, ShellReference};
 use super::word::{Word, is_name, shell_names};
 use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
-use super::yaml::Node;
+use text::yaml::Node;
 
 /// One job.
 pub(super) struct Workload<'a> {

@@ -5,7 +5,7 @@
 use super::objects::{Layers, Objects, is_kind, name_of};
 use super::pods::Group;
 use super::volcano;
-use super::yaml::Node;
+use text::yaml::Node;
 
 /// Whether the pods of a kind form a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,3 +18,4 @@ pub mod rank;
 pub mod run_id;
 pub mod style;
 pub mod version;
+pub mod yaml;

@@ -9,10 +9,10 @@ use super::super::pods::{Container, Reference, ShellReference};
 use super::super::scene::{Scene, containers, launch_sites};
 use super::super::word::{is_template, shell_names};
 use super::super::workload::{Workload, is_shell, references};
-use super::super::yaml::{Node, NodeKind};
 use super::sizes::nodes;
 use text::lang::Text;
 use text::text;
+use text::yaml::{Node, NodeKind};
 use verdict::Id;
 
 /// Literal variables of a container: its own, and those that its script exports.

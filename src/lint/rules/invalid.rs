@@ -6,11 +6,11 @@ use super::super::objects::{name_of, namespace_of};
 use super::super::pods::{Container, Group};
 use super::super::quantity;
 use super::super::scene::Scene;
-use super::super::yaml::Node;
 use linux::own_executable::has_usual_name;
 use settings::launchers;
 use text::lang::Text;
 use text::text;
+use text::yaml::Node;
 
 /// Every container whose complete pod is in the manifest, with its group.
 fn whole<'a, 'b>(

@@ -6,11 +6,11 @@ use super::super::objects::{name_of, namespace_of};
 use super::super::pods::Group;
 use super::super::scene::{LaunchSite, Scene, launch_sites};
 use super::super::word::Word;
-use super::super::yaml::Node;
 use super::nodes::is_dynamic;
 use super::sizes::{StatedSize, stated_nodes};
 use text::lang::Text;
 use text::text;
+use text::yaml::Node;
 use verdict::Id;
 
 /// The JobSpec of a plain or a cron Job.

@@ -5,10 +5,10 @@ use super::super::launchers::{FlagField, Launcher};
 use super::super::pods::{Container, Group};
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites};
 use super::super::workload::passes_index;
-use super::super::yaml::Node;
 use super::sizes::{StatedSize, nodes, per_node, stated_nodes};
 use text::lang::Text;
 use text::text;
+use text::yaml::Node;
 
 pub(super) fn single(scene: &Scene<'_, '_>, findings: &mut Findings) {
     array(scene, findings);

@@ -6,9 +6,9 @@ use super::super::pods::{Container, Group, Quantity};
 use super::super::quantity;
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites, trains};
 use super::super::workload::Workload;
-use super::super::yaml::Node;
 use settings::grace;
 use text::text;
+use text::yaml::Node;
 
 pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for (_, container) in containers(scene) {

@@ -8,9 +8,9 @@ use super::super::pods::Group;
 use super::super::scene::Scene;
 use super::super::word::is_template;
 use super::super::workload::Workload;
-use super::super::yaml::{Node, NodeKind, Scalar};
 use text::lang::Text;
 use text::text;
+use text::yaml::{Node, NodeKind, Scalar};
 
 /// The type of a field.
 #[derive(Clone, Copy)]

@@ -6,12 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use saphyr_parser::{Event, Parser};
-
 use super::files;
 use crate::observe::AccelerateConfig;
 use linux::host::Host;
 use settings::Settings;
+use text::yaml;
 
 /// The configuration. None for another engine, without a file, or if its name is known only with the plan.
 pub(super) fn config(host: &Host, settings: &Settings) -> Option<AccelerateConfig> {
@@ -69,25 +68,10 @@ fn default_file(host: &Host) -> Option<PathBuf> {
 }
 
 /// The scalar of a key in the outermost map.
-fn top_level(text: &str, wanted: &str) -> Option<String> {
-    let (mut depth, mut key) = (0u32, None);
-    for event in Parser::new_from_str(text) {
-        match event.ok()?.0 {
-            Event::MappingStart(..) | Event::SequenceStart(..) => {
-                depth += 1;
-                key = None;
-            }
-            Event::MappingEnd | Event::SequenceEnd => depth = depth.checked_sub(1)?,
-            Event::Scalar(value, ..) if depth == 1 => match key.take() {
-                None => key = Some(value.into_owned()),
-                Some(name) if name == wanted => return Some(value.into_owned()),
-                Some(_) => {}
-            },
-            Event::Alias(_) if depth == 1 => key = None,
-            _ => {}
-        }
-    }
-    None
+fn top_level(text: &str, key: &str) -> Option<String> {
+    let documents = yaml::documents(text);
+    let root = documents.roots.first().filter(|_| documents.unreadable.is_empty())?;
+    root.get(key)?.text().map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use saphyr_parser::{Event, Parser};
-
 use super::files;
 use linux::host::Host;
+use text::yaml;
 
 /// The folders of `envs_dirs` of all files, the strongest file first.
 pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
@@ -36,34 +35,11 @@ pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
 
 /// The texts of the list `envs_dirs` in the outermost map.
 fn listed(text: &str) -> Vec<String> {
-    let (mut depth, mut key, mut inside) = (0u32, None, false);
-    let mut found = Vec::new();
-    for event in Parser::new_from_str(text) {
-        let Ok((event, _)) = event else { break };
-        match event {
-            Event::MappingStart(..) | Event::SequenceStart(..) => {
-                depth += 1;
-                let is_list = matches!(event, Event::SequenceStart(..));
-                let named: Option<String> = if depth == 2 { key.take() } else { None };
-                inside = is_list && named.is_some_and(|name| is_key(&name));
-            }
-            Event::MappingEnd | Event::SequenceEnd => {
-                depth = depth.saturating_sub(1);
-                inside = false;
-            }
-            Event::Scalar(value, ..) if inside => found.push(value.into_owned()),
-            Event::Scalar(value, ..) if depth == 1 => {
-                // A value ends its key; the next scalar is a key again.
-                key = match key {
-                    None => Some(value.into_owned()),
-                    Some(_) => None,
-                };
-            }
-            Event::Alias(_) if depth == 1 => key = None,
-            _ => {}
-        }
-    }
-    found
+    let documents = yaml::documents(text);
+    let root = documents.roots.first().filter(|_| documents.unreadable.is_empty());
+    let lists = root.into_iter().flat_map(|root| root.entries()).filter(|(key, ..)| is_key(key));
+    let folders = lists.flat_map(|(_, _, value)| value.list()).filter_map(|folder| folder.text());
+    folders.map(str::to_owned).collect()
 }
 
 fn is_key(name: &str) -> bool {
@@ -79,8 +55,8 @@ mod tests {
         let text = "channels:\n  - conda-forge\nauto_update: false\nenvs_dirs: # ours\n  - /data/envs\n  \
             - ~/more\nproxy_servers:\n  envs_dirs: [/no]\nenvs_path: ['/old']\n";
         assert_eq!(listed(text), ["/data/envs", "~/more", "/old"]);
-        for nothing in
-            ["", "[", "envs_dirs: /one", "a: &x [/b]\nenvs_dirs: *x\n", "- envs_dirs\n- /a\n"]
+        assert_eq!(listed("a: &x [/b]\nenvs_dirs: *x\n"), ["/b"]);
+        for nothing in ["", "[", "envs_dirs: /one", "- envs_dirs\n- /a\n", "envs_dirs: [/a]\nb: ["]
         {
             assert_eq!(listed(nothing), [""; 0], "{nothing}");
         }

@@ -10,11 +10,9 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
 
-use text::lang::Text;
-use text::text;
+use crate::lang::Text;
+use crate::text;
 
-/// Larger than any manifest: Kubernetes refuses objects above 1.5 MiB.
-pub const LARGEST: usize = 4 << 20;
 /// Deeper than any manifest; the tree is walked and dropped by recursion.
 const DEEPEST: usize = 200;
 /// Most values of a document with aliases expanded; a long text counts as one more value for every
@@ -24,18 +22,18 @@ const PIECE: usize = 32;
 /// Bytes that are parsed again because lines are indented (see [`indented`]), one parse for each.
 const MOST_AGAIN: usize = 256 << 20;
 
-/// One value.
+/// A value of a document.
 #[derive(Debug)]
-pub(super) struct Node {
+pub struct Node {
     /// Line in the file, from 1.
-    pub(super) line: usize,
-    pub(super) kind: NodeKind,
+    pub line: usize,
+    pub kind: NodeKind,
     /// Values below and including this one, aliases expanded.
     weight: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum NodeKind {
+pub enum NodeKind {
     Scalar {
         text: String,
         /// Quoted or a block: always a string, never null or a number.
@@ -49,7 +47,7 @@ pub(super) enum NodeKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub enum Scalar {
     Text,
     Number,
     Truth,
@@ -57,29 +55,29 @@ pub(super) enum Scalar {
 
 /// Text that is not YAML, or beyond a limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unreadable {
-    pub(super) line: usize,
-    pub(super) text: Text,
+pub struct Unreadable {
+    pub line: usize,
+    pub text: Text,
 }
 
 /// A duplicate key of a map.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Duplicate {
-    pub(super) line: usize,
-    pub(super) key: String,
+pub struct Duplicate {
+    pub line: usize,
+    pub key: String,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Documents {
-    pub(super) roots: Vec<Rc<Node>>,
-    pub(super) duplicates: Vec<Duplicate>,
+pub struct Documents {
+    pub roots: Vec<Rc<Node>>,
+    pub duplicates: Vec<Duplicate>,
     /// One for each document that cannot be parsed.
-    pub(super) unreadable: Vec<Unreadable>,
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Node {
     /// The value of a key; from a merge key (`<<`) if the map itself has none.
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&Node> {
         let NodeKind::Map(entries) = &self.kind else { return None };
         // The last of two equal keys counts, as in the parsers of Kubernetes.
         let own = entries.iter().rev().find(|(name, _)| name.text() == Some(key));
@@ -95,12 +93,12 @@ impl Node {
     }
 
     /// The value at the end of a path of keys.
-    pub(super) fn at(&self, path: &[&str]) -> Option<&Node> {
+    pub fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
     /// A scalar's text; None for null, lists and maps.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.kind {
             NodeKind::Scalar { text, quoted, .. }
                 if *quoted || !matches!(text.as_str(), "" | "~" | "null") =>
@@ -112,7 +110,7 @@ impl Node {
     }
 
     /// The kind of a scalar; None for null. Kubernetes reads YAML 1.1 (go-yaml 2, resolve.go).
-    pub(super) fn scalar(&self) -> Option<Scalar> {
+    pub fn scalar(&self) -> Option<Scalar> {
         const TRUTHS: &[&str] = &["y", "yes", "true", "on", "n", "no", "false", "off"];
         let text = self.text()?;
         if matches!(self.kind, NodeKind::Scalar { quoted: true, .. }) {
@@ -136,7 +134,7 @@ impl Node {
         Some(if is_number { Scalar::Number } else { Scalar::Text })
     }
 
-    pub(super) fn list(&self) -> &[Rc<Node>] {
+    pub fn list(&self) -> &[Rc<Node>] {
         match &self.kind {
             NodeKind::List(items) => items,
             _ => &[],
@@ -144,7 +142,7 @@ impl Node {
     }
 
     /// Keys and values of the map itself, in the order of the file.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Node, &Node)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Node, &Node)> {
         let entries: &[_] = match &self.kind {
             NodeKind::Map(entries) => entries,
             _ => &[],
@@ -153,22 +151,22 @@ impl Node {
     }
 
     /// Line in the file of the n-th line (from 0) of a scalar's text.
-    pub(super) fn line_of(&self, offset: usize) -> usize {
+    pub fn line_of(&self, offset: usize) -> usize {
         match &self.kind {
             NodeKind::Scalar { block: true, .. } => self.line + offset,
             _ => self.line,
         }
     }
 
-    pub(super) fn is_block(&self) -> bool {
+    pub fn is_block(&self) -> bool {
         matches!(self.kind, NodeKind::Scalar { block: true, .. })
     }
 
-    pub(super) fn is_true(&self) -> bool {
+    pub fn is_true(&self) -> bool {
         self.text().is_some_and(|text| matches!(text, "true" | "True" | "TRUE"))
     }
 
-    pub(super) fn is_false(&self) -> bool {
+    pub fn is_false(&self) -> bool {
         self.text().is_some_and(|text| matches!(text, "false" | "False" | "FALSE"))
     }
 }
@@ -184,7 +182,7 @@ struct Open {
 }
 
 /// All documents of `text`. One that cannot be parsed does not hide the others.
-pub(super) fn documents(text: &str) -> Documents {
+pub fn documents(text: &str) -> Documents {
     const MOST_UNREADABLE: usize = 16;
     let mut documents = Documents::default();
     let (mut rest, mut before) = (text, 0);
