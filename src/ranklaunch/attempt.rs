@@ -147,6 +147,7 @@ impl Attempt {
         let started = SystemTime::now();
         let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         let plan = ready.plan.finish(&identity);
+        let scratch = context.scratch.make(plan.inject);
         // Each may be on a mount that does not answer; heartbeats go on.
         let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
         let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
@@ -194,7 +195,7 @@ impl Attempt {
         for warning in &plan.warnings {
             context.board.finding(warning.id.as_str());
         }
-        let scratch = context.scratch.make(plan.inject);
+        let scratch = scratch.await;
         let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
         Ok(Attempt {
             number,

@@ -115,14 +115,15 @@ pub async fn observe_within(
     let Deadlines { driver, files, name: for_name } = deadlines;
     let ours = || Arc::clone(settings);
     let mode = probe_mode(settings);
+    // The interfaces are read once it has answered.
+    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
+        (contract::torchrun_above(host), contract::mpiexec_above(host))
+    });
     let of_ranks = as_ranks_see(host, settings);
     let gpus = read_gpus(&of_ranks, settings, driver);
     let its = ours();
     let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
         observe::python(host, &its)
-    });
-    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        (contract::torchrun_above(host), contract::mpiexec_above(host))
     });
     let lists = read(host, text!("files of hosts", "主机列表文件"), files, contract::host_files);
     let its = ours();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use linux::deadline::{io_with_deadline, spawn_detached, with_deadline};
+use linux::deadline::{begun, spawn_detached, with_deadline};
 use linux::regular_file;
 use supervise::inject::Injection;
 
@@ -58,17 +58,20 @@ impl ScratchName {
         });
     }
 
-    /// Creates the folder, and in it what the ranks' Python imports. Without a folder the engine
+    /// Begins to create the folder and the files in it that the ranks' Python imports. Without a folder the engine
     /// creates its own and leaves it behind.
-    pub(super) fn make(&self, inject: bool) -> Scratch {
+    pub(super) fn make(&self, inject: bool) -> impl Future<Output = Scratch> + use<> {
         let path = self.path.clone();
-        let make = move || {
-            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let made = begun(move || {
+            std::fs::DirBuilder::new().mode(0o700).create(&path).ok()?;
             let injection = inject.then(|| Injection::write(&path).ok()).flatten();
-            Ok((path, injection))
-        };
-        let (path, injection) = io_with_deadline(ANSWER, make).ok().unzip();
-        Scratch { path, injection: injection.flatten() }
+            Some((path, injection))
+        });
+        async move {
+            let made = tokio::time::timeout(ANSWER, made).await.ok().and_then(Result::ok).flatten();
+            let (path, injection) = made.unzip();
+            Scratch { path, injection: injection.flatten() }
+        }
     }
 
     /// The folder of the warmed interpreter, which lives longer than an attempt.
