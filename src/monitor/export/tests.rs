@@ -59,7 +59,7 @@ fn value<'a>(page: &'a str, sample: &str) -> &'a str {
 }
 
 #[test]
-fn a_status_is_a_page_of_openmetrics() {
+fn status_renders_as_an_openmetrics_page() {
     let page = render(&status(), Format::OpenMetrics);
     assert!(page.ends_with("# EOF\n"));
     for (sample, expected) in [
@@ -103,7 +103,7 @@ fn no_counter_falls_when_a_hang_is_found() {
 
 /// All families stand once, with help and type, their samples together.
 #[test]
-fn each_family_stands_once_in_both_formats() {
+fn each_family_appears_once_in_both_formats() {
     for format in [Format::OpenMetrics, Format::Text] {
         let page = render(&status(), format);
         let mut types: BTreeMap<&str, &str> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn pages_are_served() {
 }
 
 #[test]
-fn who_is_slow_or_sends_garbage_keeps_nobody_from_the_pages() {
+fn slow_or_invalid_clients_do_not_block_others() {
     let server = serve(board());
     assert_eq!(code(&get(&server, "\x16\x03\x01\x02\r\n")), "400");
     assert_eq!(code(&get(&server, &"x".repeat(64 * 1024))), "431");
@@ -261,7 +261,7 @@ fn who_is_slow_or_sends_garbage_keeps_nobody_from_the_pages() {
 }
 
 #[test]
-fn nothing_listens_after_the_end() {
+fn server_stops_listening_when_dropped() {
     let server = serve(board());
     let address = server.address();
     drop(server);
@@ -272,7 +272,7 @@ fn nothing_listens_after_the_end() {
 }
 
 #[test]
-fn a_url_is_read_by_its_parts() {
+fn url_is_split_into_its_parts() {
     for url in ["ftp://a/", "http://", "http://a:x/", "http://u@a/", "http://a b/", "a:1"] {
         assert_eq!(HttpUrl::parse(url), None, "{url}");
     }
@@ -283,7 +283,7 @@ fn a_url_is_read_by_its_parts() {
 
 /// It is printed, and stands in the journal.
 #[test]
-fn an_address_is_quoted_without_its_secrets() {
+fn refused_url_is_quoted_without_secrets() {
     for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "ftp://c/?token=S3CR3T"] {
         let variable = |name: &str| (name == super::trainjob::URL).then(|| url.to_owned());
         let Text { en, zh } = TrainJobTarget::of(variable).expect_err("no address");
@@ -292,7 +292,7 @@ fn an_address_is_quoted_without_its_secrets() {
 }
 
 #[test]
-fn states_have_their_names() {
+fn state_and_phase_names_match_their_json() {
     for state in RankState::ALL {
         assert_eq!(serde_json::to_value(state).expect("JSON"), state.name());
     }

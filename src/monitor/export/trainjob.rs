@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variables_of_the_controller_say_where() {
+    fn controller_variables_define_the_target() {
         let target = |url: &str| {
             let url = url.to_owned();
             TrainJobTarget::of(move |name| match name {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_the_fields_of_the_api() {
+    fn status_has_the_fields_of_the_api() {
         let progress = JobProgress {
             done: 0.429,
             remaining: Some(Duration::from_millis(795_900)),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_success_is_taken() {
+    fn only_2xx_answers_are_accepted() {
         for (answer, taken) in [
             ("HTTP/1.1 200 OK", true),
             ("HTTP/1.0 204", true),

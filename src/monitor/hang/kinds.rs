@@ -115,7 +115,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_commands_of_the_hints_can_be_typed() {
+    fn commands_in_hints_can_be_parsed() {
         let mut typed = 0;
         for Text { en, zh } in ALL.map(Kind::hint) {
             for command in

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_counts_where_there_is_one_and_else_the_power() {
+    fn energy_counter_is_preferred_over_power_estimate() {
         let known = |counter: f64| (Some(counter), Some(100.0));
         let (none, power) = ((None, None), (None, Some(100.0)));
         for (samples, expected) in [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_others_do_not_count() {
+    fn energy_excludes_gpus_outside_the_job() {
         let mut energy = Energy::default();
         energy.of_job(BTreeSet::from([1]));
         for (at, counter) in [(0, 10.0), (1000, 70.0)] {

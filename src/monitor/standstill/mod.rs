@@ -198,7 +198,7 @@ mod tests {
 
     /// A rank that ends with code 0 because it is told to does not show that the job goes on.
     #[test]
-    fn a_stop_after_a_hang_is_not_its_end() {
+    fn stop_does_not_end_a_reported_hang() {
         for (stops, expected) in
             [(true, &["hang"][..]), (false, &["hang", "the job goes on after a hang"])]
         {
@@ -216,7 +216,7 @@ mod tests {
 
     /// The next attempt has another watch, but the same board and console.
     #[test]
-    fn what_is_judged_after_the_end_is_not_told() {
+    fn judgement_after_the_end_is_not_reported() {
         let (watch, kept) = watch();
         let shared = Arc::clone(watch.shared.as_ref().expect("it watches"));
         drop(watch);

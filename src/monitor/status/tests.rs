@@ -51,7 +51,7 @@ fn states(board: &StatusBoard) -> Vec<(u32, RankState)> {
 }
 
 #[test]
-fn a_rank_goes_from_planned_to_its_end() {
+fn rank_state_goes_from_planned_to_ended() {
     use RankState::{Done, Failed, Planned, Running};
     let board = board();
     assert_eq!(states(&board), [(2, Planned), (3, Planned)]);
@@ -77,7 +77,7 @@ fn a_rank_goes_from_planned_to_its_end() {
 }
 
 #[test]
-fn a_rank_with_another_number_takes_the_place_that_was_planned() {
+fn renumbered_rank_takes_its_planned_place() {
     let board = board();
     board.notice(&started(0, 0));
     board.notice(&started(1, 1));
@@ -137,7 +137,7 @@ fn samples_and_findings_are_shown() {
 }
 
 #[test]
-fn logs_are_read_when_somebody_asks() {
+fn logs_are_read_only_on_request() {
     let board = board();
     let asked = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&asked);
@@ -165,7 +165,7 @@ fn logs_are_read_when_somebody_asks() {
 }
 
 #[test]
-fn a_rate_is_the_same_however_often_somebody_asks() {
+fn log_rate_is_independent_of_request_frequency() {
     let (mut often, mut seldom) = (Rates::default(), Rates::default());
     let begin = Instant::now();
     let at = |tenths: u32| begin + SECOND * tenths / 10;
@@ -178,7 +178,7 @@ fn a_rate_is_the_same_however_often_somebody_asks() {
 }
 
 #[test]
-fn the_ledger_says_where_the_time_went() {
+fn ledger_accounts_time_by_phase() {
     let begin = Instant::now();
     let at = |seconds: u32| begin + SECOND * seconds;
     let mut phases = Phases::new(begin);
@@ -226,7 +226,7 @@ fn the_ledger_says_where_the_time_went() {
 }
 
 #[test]
-fn who_looks_wakes_the_sampler_once() {
+fn first_look_wakes_the_sampler_once() {
     let board = board();
     let woken = Arc::new(Mutex::new(0));
     let count = Arc::clone(&woken);
@@ -239,7 +239,7 @@ fn who_looks_wakes_the_sampler_once() {
 }
 
 #[test]
-fn what_another_node_says_is_clean_and_short() {
+fn remote_status_is_sanitized_and_truncated() {
     let board = board();
     let mut status = board.snapshot();
     assert_eq!(NodeStatus::read(&serde_json::to_vec(&status).expect("JSON")), Some(status.clone()));

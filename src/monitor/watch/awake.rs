@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_seen_in_any_clock_that_shows_it() {
+    fn pause_is_detected_in_any_one_clock() {
         for (what, moved, pauses) in [
             ("a beat", (1, 1, 1), 0),
             ("a busy machine", (3, 3, 3), 0),
@@ -177,7 +177,7 @@ mod tests {
 
     /// 100 hours of a time of day that is set every `each` seconds: a stillness of 10 minutes comes to its end.
     #[test]
-    fn a_time_of_day_that_is_set_for_ever_does_not_blind_for_ever() {
+    fn repeated_wall_clock_steps_cannot_block_standstill_detection() {
         for each in [2, 7, 60, 300, 599] {
             let mut clocks = Moved(Clocks::now());
             let mut beats = Beats::new(clocks.0);
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// However the clocks go, torch's limit is where the steady clock comes to it.
         #[test]
-        fn a_limit_is_where_the_steady_clock_comes_to_it(
+        fn torch_deadline_maps_to_the_steady_clock(
             beats in prop::collection::vec((1..4u32, 0..900u32, -900..900i64, any::<bool>()), 1..60),
             told_at in 0..60usize,
             limit in 1..1800u32,
@@ -224,7 +224,7 @@ mod tests {
 
         /// Without a gap in a clock and with no time of day that jumps, nothing is a pause.
         #[test]
-        fn clocks_that_run_show_no_pause(beats in prop::collection::vec((0..4u32, -900..4i64), 1..100)) {
+        fn running_clocks_show_no_pause(beats in prop::collection::vec((0..4u32, -900..4i64), 1..100)) {
             let mut clocks = Moved(Clocks::now());
             let mut known = Beats::new(clocks.0);
             for (ran, set) in beats {

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counters_of_a_dump_are_read() {
+    fn dump_counters_are_parsed() {
         // torch 2.15 with gloo, the second all-reduce of rank 0 waiting for rank 1.
         let dump = br#"{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{"0":{"name":"0",
             "desc":"default_pg","ranks":"[0, 1]"}},"pg_status":{"0":{"last_enqueued_collective":"2",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_two_backends_has_two_entries() {
+    fn group_with_two_backends_has_two_entries() {
         let of = |last: &str| {
             let status = json!({ "last_enqueued_collective": last });
             let config = json!({ "0": { "desc": "default_pg" } });
@@ -160,7 +160,7 @@ mod tests {
 
     /// Those of a program with several groups: each counts, whatever it is called.
     #[test]
-    fn groups_of_one_description_are_counted_each() {
+    fn groups_sharing_a_description_are_counted_separately() {
         let dump = |first: &str| {
             let desc = |desc: &str| json!({ "desc": desc });
             let status = |last: &str| json!({ "last_enqueued_collective": last, "last_completed_collective": last });

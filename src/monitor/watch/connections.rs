@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_connection_carries_is_counted() {
+    fn bytes_carried_by_a_connection_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let at = listener.local_addr().expect("an address");
         let mut stream = TcpStream::connect(at).expect("connected");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_gives_nothing() {
+    fn malformed_netlink_replies_yield_no_connections() {
         let mut found = Vec::new();
         for length in 0..200_u32 {
             // Cut off, with lengths that lead out of it, of a message and of an attribute.

@@ -242,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_with_its_length() {
+    fn answer_ends_at_its_content_length() {
         let body = asked(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npong and more", 5000);
         assert_eq!(body.as_deref(), Ok(&b"pong"[..]));
     }
 
     #[test]
-    fn what_is_no_answer_is_refused_in_time() {
+    fn invalid_or_incomplete_answer_is_refused_in_time() {
         use io::ErrorKind::{InvalidData, NotFound, TimedOut};
         for (answer, wrong) in [
             (&b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"[..], NotFound),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn each_backend_may_have_a_recorder_of_its_own() {
+    fn flight_records_of_every_backend_are_collected() {
         const GLOO: &str = r#"{"entries":[{"profiling_name":"gloo:all_reduce"}]}"#;
         const NCCL: &str = r#"{"entries":[{"profiling_name":"nccl:all_reduce"}]}"#;
         const NCCL2: &str = r#"{"entries":[{"profiling_name":"nccl2:all_reduce"}]}"#;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_full_costs_no_time() {
+    fn full_accept_queue_fails_without_waiting() {
         let folder = tempfile::tempdir().expect("a folder");
         let _never_accepts = UnixListener::bind(folder.path().join("0-1")).expect("bound");
         let [socket] = <[_; 1]>::try_from(ControlSocket::all(folder.path())).expect("one");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_no_sockets() {
+    fn files_with_other_names_are_not_sockets() {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["x", "1-", "-", "1-x"] {
             std::fs::write(folder.path().join(name), "").expect("written");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pipe_and_the_file_have_the_rank_in_their_names() {
+    fn pipe_and_file_names_contain_the_rank() {
         let of = |environ: &[&str]| {
             let bytes: Vec<u8> =
                 environ.iter().flat_map(|one| [one.as_bytes(), b"\0"].concat()).collect();
@@ -121,7 +121,7 @@ mod tests {
 
     /// As torch does it: a thread that reads the pipe now and then, and a file that is not written at once.
     #[test]
-    fn torch_is_asked_and_its_answer_is_read_when_it_is_whole() {
+    fn record_is_requested_and_read_when_complete() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let stems = [("PIPE", "p_"), ("TEMP", "r_")].map(|(what, stem)| {

@@ -176,7 +176,7 @@ def last():
     while True: culprit()";
 
     #[test]
-    fn a_rank_that_holds_the_gil_says_where() {
+    fn rank_holding_the_gil_reports_its_stack() {
         let mut rank = Rank::start(HELD);
         for _ in 0..2 {
             let said = rank.stacks_in("culprit");
@@ -189,7 +189,7 @@ def last():
     /// PR_SET_DUMPABLE: as the kernel treats an interpreter with file capabilities, or one that the user
     /// may not read.
     #[test]
-    fn a_rank_whose_memory_is_hidden_says_where() {
+    fn non_dumpable_rank_reports_its_stack() {
         let hidden = format!("{HELD}\nctypes.CDLL(None).prctl(4, 0)");
         let rank = Rank::start(&hidden);
         let said = rank.stacks_in("culprit");
@@ -197,7 +197,7 @@ def last():
     }
 
     #[test]
-    fn a_sleep_goes_on() {
+    fn stack_request_does_not_shorten_a_sleep() {
         let mut rank = Rank::start(
             "
 import time
@@ -211,7 +211,7 @@ def last():
     }
 
     #[test]
-    fn who_has_no_handler_of_ours_gets_no_signal() {
+    fn process_without_our_handler_gets_no_signal() {
         const WAITS: &str =
             "import faulthandler, os, signal, threading\nlast = threading.Event().wait\n";
         for program in [
@@ -233,7 +233,7 @@ def last():
     }
 
     #[test]
-    fn a_stopped_rank_costs_no_more_than_the_time_limit() {
+    fn stack_request_to_stopped_rank_times_out() {
         let rank = Rank::start("import threading\nlast = threading.Event().wait");
         let pid = Pid::from_raw(rank.pid()).expect("a pid");
         rustix::process::kill_process(pid, linux::sys::Signal::STOP).expect("stopped");

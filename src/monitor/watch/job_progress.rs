@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_steps_tell_how_far_a_job_is() {
+    fn progress_bars_and_step_lines_yield_job_progress() {
         let bar = "  3%|▎         | 30/1000 [00:10<1:05:20,  3.03it/s, loss=0.23, v_num=4]";
         assert_eq!(shown(after(None, &[bar])), "3 % 3920 s loss=0.23 v_num=4");
         let begins = "  0%|          | 0/1000 [00:00<?, ?it/s]";
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluation_is_not_the_job_and_an_epoch_neither() {
+    fn evaluation_and_epoch_counts_are_not_job_progress() {
         let evaluation = ["step 10/100\n", "  50%|█████| 5/10 [00:01<00:01,  3.1it/s]\n"];
         assert_eq!(shown(after(None, &evaluation)), "10 %");
         assert_eq!(shown(after(None, &["step 5/10\n", "step 10/100\n"])), "10 %");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_of_the_user_takes_their_place() {
+    fn user_pattern_replaces_the_builtin_patterns() {
         let share = r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)";
         assert_eq!(shown(after(Some(share), &["done 12.5 %, loss 0.1\n"])), "12 % loss=0.1");
         assert_eq!(shown(after(Some(share), &["step 10/100\n"])), "");

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_does_is_seen() {
+    fn pulse_shows_cpu_and_io_of_a_process() {
         let proc = Path::new("/proc");
         let own = std::process::id().cast_signed();
         let ranks = BTreeMap::from([(GlobalRank(0), own)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_proc_is_read() {
+    fn replayed_proc_yields_network_and_dirty_bytes() {
         let proc = tempfile::tempdir().expect("a folder");
         let folder = proc.path().join("self/net");
         std::fs::create_dir_all(&folder).expect("made");

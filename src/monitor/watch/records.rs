@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_entries_before_the_moment_are_kept_without_their_tensors() {
+    fn trimmed_record_keeps_last_entries_without_tensor_sizes() {
         let entry = |at: i64| {
             json!({
                 "record_id": at, "pg_id": 0, "process_group": ["0", "default_pg"],

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_process_is_sampled_as_proc_shows_it() {
+    async fn sample_matches_proc_for_this_process() {
         let limit = getrlimit(Resource::Nofile).current;
         let (kept, samples) = channel();
         let first = Duration::from_millis(300);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_somebody_looks_there_are_samples_each_second() {
+    async fn sampler_uses_the_fast_pace_only_while_watched() {
         let (shown, samples) = channel();
         let watched = Arc::new(AtomicBool::new(false));
         let is_watched = Arc::clone(&watched);
@@ -318,13 +318,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_rank_nothing_is_read() {
+    async fn sampler_without_ranks_reads_nothing() {
         let sampler = Sampler::start(node(|| panic!("read")), SamplingPace::STANDARD, unread());
         sampler.end().finish(SOON).await;
     }
 
     #[tokio::test]
-    async fn what_does_not_answer_holds_nothing() {
+    async fn stuck_reading_does_not_delay_the_end() {
         let (reading, began) = channel();
         let stuck = node(move || {
             let _ = reading.send(());

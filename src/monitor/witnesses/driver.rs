@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_is_told_as_the_kernel_tells_it_with_the_rank_of_its_gpu() {
+    fn xid_statement_has_kernel_wording_and_gpu_rank() {
         let now = Instant::now();
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: Some(GlobalRank(10)) };
         let told = statement(&xid(Some("0000:3b:00.0"), 79, now), &[gpu]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_one_trouble_and_the_same_xid_hours_later_is_another() {
+    fn repeated_xids_merge_unless_far_apart() {
         let (mut heard, _) = heard(Vec::new());
         let now = Instant::now();
         let line = || WatchLine::Xid { pci: None, number: 94 };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_hangs_is_asked_and_waited_for_once() {
+    fn hung_driver_is_asked_and_awaited_once() {
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: None };
         let (heard, mut probe) = heard(vec![gpu]);
         let live = LiveGpus(Arc::new(Watched { heard: Mutex::new(heard), read: Condvar::new() }));

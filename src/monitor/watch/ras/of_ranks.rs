@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_say_where_they_listen_and_whether() {
+    fn rank_environment_names_the_ras_address() {
         let host = Host::live();
         let named = Some(Some("127.0.0.1:4000".to_owned()));
         for (variables, gpus, else_named) in [

@@ -107,7 +107,7 @@ fn asked(plays: &'static [Plays], timeout: Duration) -> Result<RasReport, RasErr
 }
 
 #[test]
-fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
+fn report_names_dead_unresponsive_and_lagging_ranks() {
     let RasReport { text, view } = asked(&[Plays::Json(SAMPLE)], SOON).expect("a report");
     let view = view.expect("JSON was offered");
     assert_eq!(text, SAMPLE);
@@ -133,7 +133,7 @@ fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
 }
 
 #[test]
-fn a_report_without_a_comma_is_read() {
+fn report_with_missing_commas_is_repaired() {
     let broken = SAMPLE.replace("\"nvml_dev\": 3,", "\"nvml_dev\": 3");
     assert_ne!(broken, SAMPLE);
     assert!(serde_json::from_str::<serde_json::Value>(&broken).is_err(), "the control");
@@ -150,14 +150,14 @@ fn a_report_without_a_comma_is_read() {
 }
 
 #[test]
-fn an_nccl_without_json_gives_its_text() {
+fn nccl_without_json_yields_plain_text() {
     let report = asked(&[Plays::Text], SOON).expect("a report");
     assert!(report.text.starts_with("NCCL version 2.27.5"));
     assert_eq!(report.view, None);
 }
 
 #[test]
-fn what_is_no_report_is_refused_in_time() {
+fn invalid_report_is_refused_in_time() {
     let short = Duration::from_millis(400);
     for (plays, timeout, expected) in [
         (&[Plays::Cut][..], SOON, "cannot be read: EOF"),
@@ -183,7 +183,7 @@ fn what_is_no_report_is_refused_in_time() {
 }
 
 #[test]
-fn the_answer_of_another_job_on_the_same_port_is_not_ours() {
+fn answer_of_another_job_is_skipped() {
     const OTHER: &str = r#"{"communicators":[{"size":4,"ranks":[{"rank":0,"host":"h","pid":5}]}]}"#;
     let found = asked(&[Plays::Json(OTHER), Plays::Json(SAMPLE)], SOON).expect("the second");
     assert_eq!(found.text, SAMPLE);
@@ -192,7 +192,7 @@ fn the_answer_of_another_job_on_the_same_port_is_not_ours() {
 }
 
 #[test]
-fn no_bytes_end_the_program() {
+fn arbitrary_bytes_never_panic() {
     fuzz::ras(SAMPLE.as_bytes());
     for cut in 0..SAMPLE.len() {
         fuzz::ras(&SAMPLE.as_bytes()[..cut]);
@@ -204,7 +204,7 @@ fn no_bytes_end_the_program() {
 
 /// Each node hears of all ranks, and tells node 0 what it heard.
 #[test]
-fn of_thousands_that_are_behind_some_are_told() {
+fn list_of_lagging_ranks_is_bounded() {
     let rank = |number: u32| {
         let count = if number == 7 { 3 } else { 9 + u64::from(number == 0) };
         serde_json::json!({ "rank": number, "collective_counts": { "AllReduce": count } })

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_come() {
+    fn split_input_yields_whole_lines() {
         assert_eq!(lines(&[b"a\nb\r\nc", b"d\re\n", b"f"]), ["a", "b", "cd", "e"]);
         assert_eq!(lines(&[b"a", b"SKIP", b"b\nc\n"]), ["c"], "b may be the end of another line");
         let long = vec![b'x'; 3 * LONGEST];

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_ways_there_and_back_count() {
+    fn shortest_trip_each_way_bounds_the_offset() {
         // 1000 ns ahead: 100 ns there and 800 back, then 700 there and 60 back.
         let slow_back = Clock::of(1_100, 0, 900);
         assert_eq!(shown(slow_back), (650, 450));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_measurement_says_less_and_none_of_a_clock_that_was_set() {
+    fn old_measurement_widens_and_clock_step_discards_it() {
         let second = 1_000_000_000;
         let old = Clock::of(1_000, 0, 0);
         let later = Clock::of(20 * second, 15 * second, 25 * second);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn any_times_are_taken() {
+    fn extreme_timestamps_never_give_negative_doubt() {
         let odd = [i64::MIN, -1, 0, i64::MAX];
         for (theirs, asked) in odd.into_iter().flat_map(|one| odd.map(|other| (one, other))) {
             let clock = Clock::of(theirs, asked, i64::MIN).and(Clock::of(asked, theirs, i64::MAX));

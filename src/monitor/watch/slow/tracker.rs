@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rank_is_told_once_and_that_it_is_over_once() {
+    fn slow_rank_is_reported_once_and_cleared_once() {
         let mut tracker = Tracker::default();
         let slow = [late(3)];
         let looks: [&[Late]; 9] = [&slow, &slow, &slow, &slow, &[], &slow, &[], &[], &[]];
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_take_turns_are_not_told() {
+    fn alternating_slow_ranks_are_not_reported() {
         let mut tracker = Tracker::default();
         for turn in 0..10 {
             assert_eq!(told(&mut tracker, &[late(turn % 2)]), []);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rank_of_another_node_is_named_in_spite_of_its_clock() {
+    fn slow_rank_is_named_despite_remote_clock_offset() {
         let late = STEP / 2;
         assert_eq!(told(Job { late, way: 1_000_000, answers: true }), [(1, 1)]);
         assert_eq!(told(Job { late: 0, way: 1_000_000, answers: true }), []);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_ranks_of_the_only_node_have_is_no_reason() {
+    fn single_node_job_omits_node_wide_reasons() {
         let reason = |ranks: &[u32]| {
             let text = json!({ "en": "e", "zh": "z" });
             let reason =
