@@ -229,7 +229,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_program_gets_the_signal_that_it_handles() {
+    fn program_gets_the_signal_it_handles() {
         let [term, hup] = [Signal::TERM, Signal::HUP].map(Signal::as_raw);
         for (traps, gets) in [
             ("trap : TERM HUP", hup),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_four_signals_of_a_stop_reach_ranks_as_they_are() {
+    fn only_stop_signals_reach_ranks_unchanged() {
         for (signal, first) in [
             (Signal::TERM, Signal::TERM),
             (Signal::INT, Signal::INT),

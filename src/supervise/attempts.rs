@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_are_added_to_those_of_the_engine() {
+    fn launcher_attempts_are_added_to_engine_restarts() {
         let of = |set: &[(&str, &str)]| {
             let seen = for_rank(|name| {
                 set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())

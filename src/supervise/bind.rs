@@ -114,7 +114,7 @@ mod tests {
     use linux::sys;
 
     #[test]
-    fn each_local_rank_finds_its_own_list() {
+    fn each_local_rank_gets_its_own_cpu_list() {
         let bindings = [Some(CpuList::read("0-31,64")), None, Some(CpuList::read("7"))];
         let value = encode(&bindings);
         let value = value.to_str().expect("plain text");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_runs_on_its_cpus_alone() {
+    fn child_runs_only_on_its_cpus() {
         let status = std::fs::read_to_string("/proc/self/status").expect("a status");
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         let allowed = allowed.expect("a list").trim();
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_do_not_exist_are_said_and_stop_nothing() {
+    fn missing_cpus_are_reported_without_stopping_the_child() {
         let (status, complaint) = child(bound_to(&CpuList::read("1023")), "/proc/self/status");
         assert!(status.contains("Cpus_allowed_list:"));
         assert!(complaint.contains("1023") && complaint.ends_with('\n'), "{complaint}");
     }
 
     #[test]
-    fn a_child_is_killed_sooner_than_we() {
+    fn child_oom_score_exceeds_our_own() {
         let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("a score");
         let own: i32 = own.trim().parse().expect("a number");
         let (score, _) = child(Placement::of(0), "/proc/self/oom_score_adj");

@@ -136,7 +136,7 @@ mod tests {
     const TERM: i32 = Signal::TERM.as_raw();
 
     #[test]
-    fn what_the_shim_got_itself_is_not_forwarded() {
+    fn signal_received_by_the_shim_is_not_forwarded() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         for shim_first in [true, false] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_guard_got_is_forwarded_after_a_moment() {
+    fn guard_only_signal_is_forwarded_after_a_delay() {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR2, start);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_signal_to_the_shim_alone_hides_no_later_one() {
+    fn old_shim_signal_does_not_mask_later_ones() {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR1, start);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_gets_term_once_whoever_sends_it_in_whatever_order() {
+    fn rank_gets_one_term_regardless_of_sender_order() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         // When a manager signalled all, the engine its groups, and the agent asked twice.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_term_is_forwarded_at_once_and_once() {
+    fn term_without_manager_is_forwarded_immediately_and_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(None);
         assert!(forwarded.stops(TERM, now));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_does_not_wait_for_a_manager_that_has_no_reason() {
+    fn term_is_forwarded_once_a_manager_is_excluded() {
         let now = Instant::now();
         for engine_first in [true, false] {
             let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signal_of_a_stop_comes_once() {
+    fn each_stop_signal_is_delivered_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
         forwarded.came(INT, now);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn other_signals_are_forwarded_at_once_and_each_time() {
+    fn other_signals_are_forwarded_immediately_every_time() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
         for number in [Signal::WINCH.as_raw(), INT, INT, 40, 40] {

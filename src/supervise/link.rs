@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_without_ranks_ends_by_a_stop_or_with_the_guard() {
+    fn rankless_phase_ends_on_stop_or_guard_loss() {
         for (word, halt) in [
             (GuardCommand::Stop(15), Some(Halt::Signal(15))),
             (GuardCommand::KillNow, Some(Halt::Signal(9))),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_wire() {
+    fn guard_and_agent_messages_round_trip() {
         for word in [
             GuardCommand::Stop(15),
             GuardCommand::KillNow,

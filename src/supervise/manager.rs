@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_known_or_hidden_ancestor_is_a_manager() {
+    fn only_known_or_hidden_ancestors_are_managers() {
         let chain = |name: Option<&'static str>| {
             move |pid: i32| match pid {
                 40 => Some((30, "ranklaunch".to_owned())),

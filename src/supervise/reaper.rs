@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_named_in_both_languages() {
+    fn survivor_is_named_in_both_languages() {
         let of = |forbidden, wait_channel| Survivor {
             pid: 7,
             comm: "python".to_owned(),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn children_that_were_there_before_are_known() {
+    fn existing_children_are_known() {
         let mut child = std::process::Command::new("sleep").arg("300").spawn().expect("it starts");
         let known = children_of_self();
         child.kill().expect("it is ours");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn term_then_kill_then_nothing_more() {
+    fn sweep_sends_term_then_kill_then_gives_up() {
         let now = Instant::now();
         let asked = Sweep::begin(now, Newcomers::Asked, SETTLE, ms(1000), ms(500));
         course(
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_is_asked_once() {
+    fn process_counts_as_new_only_once() {
         let mut sweep = Sweep::begin(Instant::now(), Newcomers::Asked, ms(0), ms(9), ms(9));
         assert!(sweep.is_new((7, 1)));
         assert!(!sweep.is_new((7, 1)));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hurry_shortens_and_never_lengthens() {
+    fn immediate_kill_only_shortens_the_sweep() {
         let now = Instant::now();
         let begin = || Sweep::begin(now, Newcomers::Spared, ms(400), ms(1000), ms(5000));
         let mut killed = begin();

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_pass_through_zombies_and_leave_others_alone() {
+    fn descendants_are_found_through_zombies() {
         let all = BTreeMap::from([
             fake(10, 1, b'S'),
             fake(11, 10, b'Z'),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_there_as_long_as_one_of_its_threads_is() {
+    fn process_lives_while_any_thread_lives() {
         let (_, dead) = fake(10, 1, b'Z');
         assert!(dead.is_dead());
         assert!(!Process { threads: 2, ..dead }.is_dead());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_started_is_found_down_to_the_first_program() {
+    fn shell_descendants_end_at_the_first_program() {
         // A shell by another name stands for a program that is none.
         let folder = tempfile::tempdir().expect("a folder");
         let other = folder.path().join("launcher");
@@ -339,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_act_on_a_terminal() {
+    fn process_name_is_escaped_for_terminals() {
         assert_eq!(printable(b"py\x1b[2J\x9b"), "py\\u{1b}[2J\u{fffd}");
         assert_eq!(printable("训练".as_bytes()), "训练");
     }
 
     #[test]
-    fn a_reused_pid_is_never_hit() {
+    fn reused_pid_is_never_signalled() {
         let mut child =
             std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let pid = i32::try_from(child.id()).expect("a pid is positive");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_own_path_follows() {
+    fn user_pythonpath_follows_ours() {
         let folders = |path: &str| {
             vec![
                 (FOLDER, None),

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_no_shim_has_made_holds_no_end() {
+    async fn foreign_connection_does_not_hold_back_an_end() {
         let listener = ShimListener::bind().expect("a socket");
         let (sender, mut said) = mpsc::unbounded_channel();
         let (mut streams, mut notice) = (Nowhere, |_: Notice| {});

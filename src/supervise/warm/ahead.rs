@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_is_known_by_its_pid_and_its_start_time() {
+    fn reader_is_identified_by_pid_and_start_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let found = || Reader::of(folder.path()).map(|reader| reader.process.pid);
         let name = |text: &str| {

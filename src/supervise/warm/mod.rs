@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_cannot_be_filled_does_not_stay() {
+    fn incompletely_written_folder_is_removed() {
         let above = tempfile::tempdir().expect("a folder");
         let folder = above.path().join("warm");
         let missing =

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_of_an_answer_is_one_word() {
+    fn answer_with_malformed_module_names_is_refused() {
         let answer =
             |modules: &str| format!(r#"{{"modules":[{modules}],"ends":null,"aside":null}}"#);
         let read = |modules: &str| read(answer(modules).as_bytes()).map(|one| one.modules);

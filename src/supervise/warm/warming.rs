@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_working_directory_is_no_folder_of_modules_for_an_empty_pythonpath() {
+    fn empty_pythonpath_adds_no_working_directory() {
         let path = |users: &str| {
             let warming = Warming {
                 argv: Vec::new(),
