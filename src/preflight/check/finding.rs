@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_line() {
+    fn path_is_shown_on_one_line() {
         for (path, said) in [
             ("a b/it's.py", "a b/it's.py"),
             ("训练.py", "训练.py"),

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_proxy_is_a_list_of_names_domains_addresses_and_networks() {
+    fn no_proxy_accepts_names_domains_addresses_and_networks() {
         for (host, list, exempt) in [
             ("10.0.0.1", "", false),
             ("10.0.0.1", "*", true),

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_programs_own_argument_counts() {
+    fn only_the_program_argument_is_matched() {
         let folder = tempfile::tempdir().expect("folder");
         let root = folder.path();
         for file in ["work/train.py", "work/other.py", "work/train.yaml", "proc/7/x"] {

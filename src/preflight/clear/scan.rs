@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_that_proc_hides_is_not_taken_for_dead() {
+    fn agent_hidden_by_proc_is_not_considered_dead() {
         let agent = |start: u64, state: char| {
             let line =
                 format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));

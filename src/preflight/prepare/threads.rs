@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_tried_is_given_back() {
+    fn trial_threads_and_files_are_released() {
         let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let before = open();
         for _ in 0..3 {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_without_errno_keeps_its_words() {
+    fn error_without_errno_keeps_its_text() {
         let again = |problem: &WriteProblem| {
             let text = serde_json::to_string(problem).expect("JSON");
             serde_json::from_str::<WriteProblem>(&text).expect("the same").error().to_string()

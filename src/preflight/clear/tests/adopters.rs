@@ -102,7 +102,7 @@ fn crowd(ppid: i32) -> Vec<(Planted, bool, String)> {
 /// Any child of PID 1 may be its own or an orphan, and was left by accident or on purpose. Only a
 /// variable that PID 1 cannot have set tells.
 #[test]
-fn only_a_launchers_variable_under_another_kind_of_parent_is_proof() {
+fn only_variables_pid_1_cannot_set_are_proof() {
     let (mut kept, mut ended) = (0, 0);
     for (first, launches) in first_processes() {
         let crowd = crowd(1);
@@ -125,7 +125,7 @@ fn only_a_launchers_variable_under_another_kind_of_parent_is_proof() {
 
 /// The starter lives: whatever it is, and whatever it set.
 #[test]
-fn a_parent_that_is_no_adopter_has_started_it() {
+fn living_non_adopter_parent_counts_as_starter() {
     for starter in
         ["bash run.sh", "node server.js", "perl start.pl", "python agent.py", "sshd", "sleep 9"]
     {
@@ -148,7 +148,7 @@ fn a_parent_that_is_no_adopter_has_started_it() {
 
 /// A variable of the container, or of the one program that an init starts, is nobody's mark.
 #[test]
-fn what_the_container_sets_is_no_proof() {
+fn container_variables_are_no_proof() {
     for (environ, of_launcher) in VARIABLES {
         let told = Planted { environ, ..init() };
         assert_eq!(fates(&[told, runs(environ)]), [vec![], vec![60], vec![]], "{environ}");
@@ -168,7 +168,7 @@ fn what_the_container_sets_is_no_proof() {
 
 /// The reason names the variable that was found, and what would end the process.
 #[test]
-fn who_is_left_alone_is_told_why() {
+fn process_left_alone_is_listed_with_reason() {
     for (environ, en, zh) in [
         ("LOCAL_RANK=0", "LOCAL_RANK proves no launcher", "LOCAL_RANK 任何人都可以设置"),
         ("SLURM_PROCID=3", "SLURM_PROCID proves no launcher", "SLURM_PROCID 任何人"),

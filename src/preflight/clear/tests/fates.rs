@@ -4,7 +4,7 @@ use super::*;
 
 /// One process beside us, by default an orphan of PID 1.
 #[test]
-fn each_process_has_its_fate() {
+fn each_process_kind_gets_its_fate() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     let rank = || runs("LOCAL_RANK=0 RANK=0 WORLD_SIZE=2");
     let elastic = || runs("TORCHELASTIC_RUN_ID=none LOCAL_RANK=0");
@@ -107,7 +107,7 @@ fn each_process_has_its_fate() {
 
 /// A platform may start a launcher per rank, so several of them serve one job.
 #[test]
-fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
+fn sibling_task_processes_are_never_ended() {
     const JOB: &str = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4";
     let sibling = Planted { environ: JOB, ..planted(60, "/bin/ranklaunch run -- train.py") };
     let agent = Planted { ppid: 60, ..Planted { pid: 61, ..sibling.clone() } };
@@ -154,7 +154,7 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
 
 /// After `docker exec` PID 1 is not above us. Below it is all that the container runs.
 #[test]
-fn the_first_process_of_a_container_is_ended_by_no_mode() {
+fn container_init_is_never_ended() {
     for argv in ["python train.py", "torchrun train.py"] {
         let first = Planted { argv, ..init() };
         let server = planted(60, "nginx");
@@ -173,7 +173,7 @@ fn the_first_process_of_a_container_is_ended_by_no_mode() {
 }
 
 #[test]
-fn trees_are_judged_as_one() {
+fn process_tree_is_judged_as_one() {
     let torchrun = planted(60, "python /usr/bin/torchrun train.py");
     let rank =
         Planted { ppid: 60, environ: "TORCHELASTIC_RUN_ID=x", ..planted(61, "python -u train.py") };
@@ -240,7 +240,7 @@ fn trees_are_judged_as_one() {
 /// A tmux that a rank started keeps the marker of that rank's run, and gives it to each run that
 /// is started in it.
 #[test]
-fn a_run_below_what_a_dead_run_left_goes_on() {
+fn living_run_below_leftovers_is_not_a_leftover() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     const LIVING: &str = "RANKLAUNCH_JOB=b:HERE:66:100";
     let nothing: [Vec<i32>; 3] = Default::default();
@@ -283,7 +283,7 @@ fn a_run_below_what_a_dead_run_left_goes_on() {
 
 /// A script that was started with the environment of a rank, when its job was over, is a job of its own.
 #[test]
-fn a_job_with_the_marker_of_another_goes_on() {
+fn job_with_an_inherited_marker_is_not_ended() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     let marked = |one: Planted| Planted { environ: DEAD, ..one };
     let nothing: [Vec<i32>; 3] = Default::default();
@@ -314,7 +314,7 @@ fn a_job_with_the_marker_of_another_goes_on() {
 
 /// Holding the port proves nothing: the process is named, but only proof ends it.
 #[test]
-fn who_holds_the_port_is_named_and_not_condemned() {
+fn port_holder_is_named_but_not_proven_stale() {
     let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1\n";
     let listening = |argv, environ| {
         let folder = tempfile::tempdir().expect("folder");

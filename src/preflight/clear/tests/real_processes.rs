@@ -30,7 +30,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Three stages of one executable: outside; inside a new PID namespace, where the
 /// processes are planted; and the one that clears, which is younger than they are.
 #[test]
-fn a_stale_rank_goes_and_its_neighbours_stay() {
+fn stale_rank_is_ended_and_neighbours_stay() {
     match std::env::var(STAGE).as_deref() {
         Err(_) => outside(),
         Ok("plant") => plant(),
@@ -42,7 +42,7 @@ fn again(program: &mut Command, stage: &str, folder: &Path) -> std::process::Out
     program
         .args([
             "--exact",
-            "clear::tests::real_processes::a_stale_rank_goes_and_its_neighbours_stay",
+            "clear::tests::real_processes::stale_rank_is_ended_and_neighbours_stay",
             "--nocapture",
         ])
         .env(STAGE, stage)
