@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_there_twice() {
+    fn only_differing_text_has_both_languages() {
         let of = |lang| match lang {
             Lang::En => json!({ "id": "x", "rows": [{ "text": "two nodes", "n": 2 }] }),
             Lang::Zh => json!({ "id": "x", "rows": [{ "text": "两个节点", "n": 2 }] }),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_symbol_id_text_and_hint() {
+    fn text_report_shows_symbol_id_and_hint() {
         let plain = |lang, all| {
             let (text, value) = report(lang, all);
             (style::plain(&text).into_owned(), value)
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_facts_checks_and_plan_without_secrets() {
+    fn json_has_facts_checks_and_plan_without_secrets() {
         let (_, value) = report(Lang::En, false);
         assert_eq!(value["schema"], 1);
         let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();

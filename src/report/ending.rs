@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_is_that_of_the_first_failure() {
+    fn exit_code_is_from_the_first_failure() {
         let two = |a, b, stop| Outcome {
             ranks: vec![rank(0, a), rank(1, b)],
             stop,

@@ -232,7 +232,7 @@ mod tests {
     use verdict::Id;
 
     #[test]
-    fn the_termination_message_stays_whole_below_the_limit() {
+    fn termination_message_is_valid_json_within_limit() {
         let ending = Ending {
             code: 7,
             class: Class::Script,

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_there_is_a_file_is_in_it() {
+    fn lines_before_the_file_exists_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let journal = Journal::new();
@@ -236,7 +236,7 @@ mod tests {
 
     /// The disk was slow, and the queue is full when the run ends.
     #[test]
-    fn the_end_waits_for_a_queue_that_is_full() {
+    fn close_waits_for_a_full_queue() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let journal = Journal::new();
@@ -287,11 +287,11 @@ mod tests {
     /// A size limit on the file simulates a disk that is full in the middle of a line and has
     /// space again later.
     #[test]
-    fn a_full_disk_tears_no_line_and_the_loss_is_counted() {
+    fn full_disk_tears_no_line_and_counts_losses() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         if std::env::var_os("JOURNAL_CHILD").is_none() {
             // In a process of its own, since the limit applies to the whole process.
-            let name = "report::journal::tests::a_full_disk_tears_no_line_and_the_loss_is_counted";
+            let name = "report::journal::tests::full_disk_tears_no_line_and_counts_losses";
             let status = std::process::Command::new(std::env::current_exe().expect("our path"))
                 .args(["--exact", name])
                 .env("JOURNAL_CHILD", "1")

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_the_very_same_bytes() {
+    fn shell_output_preserves_argument_bytes() {
         let mut argv = strings(&["printf", "%s\\0"]);
         let nasty: Vec<OsString> = [
             &b"a word"[..],
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_exports_what_the_plan_sets_and_unsets_the_rest() {
+    fn shell_script_sets_and_unsets_planned_variables() {
         let mut plan = command(strings(&[
             "sh",
             "-c",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_what_the_design_promises() {
+    fn json_has_the_documented_fields() {
         let settings = wan(&["--ulysses_size", "{ulysses_size}"], Some(40));
         let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).unwrap();
         let value = json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_every_decision_in_both_languages() {
+    fn text_shows_every_decision_in_both_languages() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Shown::default());
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_80_columns_is_not_exceeded() {
+    fn text_fits_a_terminal_of_80_columns() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Shown { verbose: false, width: Some(80) });
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_any_length_moves_its_reason_only_so_far() {
+    fn reason_indent_is_bounded_for_long_names() {
         let mut plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for decision in &mut plan.decisions {
             decision.what = "--lr ".repeat(20_000);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_of_several_words_hides_its_secrets_too() {
+    fn shell_command_string_masks_its_secrets() {
         let plan = command(strings(&["bash", "-c", "HF_TOKEN=hunter2 python x.py"]));
         for shown in [
             text(&plan, Lang::En, Shown::default()),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_is_cut_before_it_is_quoted() {
+    fn long_word_is_cut_before_quoting() {
         let long = "x".repeat(300);
         let plan = command(strings(&["echo", &long, &format!("it's {long}"), "short"]));
         let text = text(&plan, Lang::En, Shown::default());
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_one_object() {
+    fn refusal_is_one_json_object() {
         let refusal =
             Refusal::new(Id::LayoutUnsolvable, Text::new("no", "不行"), Text::same("hint"));
         assert_eq!(

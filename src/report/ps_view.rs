@@ -230,7 +230,7 @@ mod tests {
     use monitor::status::{GpuStatus, RankStatus};
 
     #[test]
-    fn a_job_without_a_run_id_is_named_by_its_agent() {
+    fn job_without_run_id_shows_its_agent() {
         let job = |problem: Option<Text>| ShownJob { pid: Some(7), problem, ..ShownJob::default() };
         for (job, en, zh) in [
             (
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_a_node_ends_the_list() {
+    fn extreme_node_numbers_never_panic() {
         let rank = RankStatus { memory: Some(u64::MAX), ..RankStatus::default() };
         let gpu = GpuStatus { utilization: Some(u32::MAX), ..GpuStatus::default() };
         let node = NodeStatus {

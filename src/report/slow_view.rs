@@ -71,7 +71,7 @@ mod tests {
     use text::rank::GlobalRank;
 
     #[test]
-    fn a_slow_rank_reads_as_a_sentence_and_as_an_event() {
+    fn slow_rank_has_a_sentence_and_an_event() {
         let slow = Slow {
             rank: GlobalRank(3),
             group: "default_pg".to_owned(),

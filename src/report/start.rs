@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_begins_with_the_sentence_and_names_value_and_source() {
+    fn start_block_begins_with_the_plan_sentence() {
         let mut settings = settings(&[]);
         let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
         let text = block(&plan, &settings, None);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_80_columns_is_not_exceeded() {
+    fn start_block_fits_80_columns() {
         let settings = settings(&[]);
         let mut plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
         let python = format!("/mnt/{}/bin/python3", "folder/".repeat(20));
@@ -197,7 +197,7 @@ mod tests {
 
     /// Advice takes one line; warnings that can change the result are printed in full.
     #[test]
-    fn what_matters_comes_first_and_advice_is_counted() {
+    fn warnings_are_printed_first_and_advice_is_counted() {
         let mut settings = settings(&[]);
         let warn = |id: Id| Warning::new(id, Text::same(format!("about {id}")), Text::same("do"));
         let all = [Id::Nofile, Id::ClockSync, Id::ShmSize, Id::GpuCount].map(warn);

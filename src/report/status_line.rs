@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_lives_and_how_long_ago_it_wrote() {
+    fn status_line_shows_live_ranks_and_output_age() {
         let line = line(&running());
         assert_eq!(
             line.en,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_fits_a_window_of_80_columns() {
+    fn essential_status_fits_80_columns() {
         let mut status = running();
         status.standstill = Some(Standstill { since_ms: 640_000, ..Standstill::default() });
         let words = line(&status);

@@ -161,7 +161,7 @@ mod tests {
     use verdict::Class;
 
     #[test]
-    fn a_likely_culprit_is_called_likely_where_no_line_shows_it() {
+    fn likely_hang_culprit_is_marked_likely() {
         for (id, said) in [
             (Id::Hang, "rank 2 never came (likely; after 7.0 s)"),
             (Id::RankSignal, "rank 2 never came after 7.0 s"),

@@ -48,7 +48,7 @@ mod tests {
     use verdict::outcome::{Planned, RankUnit, StopReason};
 
     #[test]
-    fn the_command_of_a_node_is_no_rank() {
+    fn node_command_is_not_called_a_rank() {
         let of = |end| Outcome {
             ranks: vec![rank(1, end)],
             stop: Some(StopReason::RankFailed(GlobalRank(1))),

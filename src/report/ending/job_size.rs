@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_ranks_or_another_world_is_never_done() {
+    fn job_of_wrong_size_is_never_done() {
         let ok = Some(End::Code(0));
         let began = |count: u32, planned, other_world| Outcome {
             ranks: (0..count).map(|number| rank(number, ok)).collect(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failing_rank_found_is_in_the_hint() {
+    fn hint_mentions_the_missing_world_size() {
         let outcome = Outcome {
             ranks: vec![rank(0, Some(End::Code(1)))],
             stop: Some(StopReason::RankFailed(GlobalRank(0))),

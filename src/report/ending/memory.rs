@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_counted_is_out_of_memory() {
+    fn only_kernel_counted_kills_are_out_of_memory() {
         const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
         const BOX: OomKills = OomKills { processes: 1, place: LIMIT };
         const NODE: OomKills = OomKills { processes: 1, place: OomPlace::Node };
@@ -262,7 +262,7 @@ mod tests {
 
     /// Each kind of victim, after it has outlived the kill of a helper.
     #[test]
-    fn who_outlived_the_kills_was_killed_from_outside() {
+    fn survivor_of_oom_kills_was_killed_from_outside() {
         const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
         let kills = OomKills { processes: 2, place: LIMIT };
         let rank = Some(StopReason::RankFailed(GlobalRank(3)));
@@ -297,7 +297,7 @@ mod tests {
 
     /// A launcher is small, so the kernel mostly kills what it started.
     #[test]
-    fn the_command_of_a_node_is_told_of_the_kernel_as_well() {
+    fn node_command_ending_mentions_oom_kills() {
         let place = OomPlace::Limit { limit: 64 << 20, peak: None };
         let kills = OomKills { processes: 2, place };
         let planned = Planned { what: RankUnit::Command, local: 1, ..Planned::default() };

@@ -60,7 +60,7 @@ mod tests {
     use verdict::outcome::Survivor;
 
     #[test]
-    fn only_what_sleeps_in_the_kernel_needs_a_new_start_of_the_node() {
+    fn only_uninterruptible_survivors_need_a_reboot() {
         let hint = |states: &[char]| {
             let of = |state: &char| Survivor {
                 pid: 7,

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_gave_up_a_wait_yields_to_who_was_waited_for() {
+    fn only_given_up_waits_yield_to_the_culprit() {
         for (id, code, said, consequence, yields) in [
             (Id::RankExit, 1, Some("watchdog_timeout"), false, true),
             (Id::RankSignal, 134, Some("watchdog_timeout"), false, true),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_names_the_culprit_and_shows_the_line_of_the_end() {
+    fn hang_cause_names_culprit_and_shows_log_line() {
         let before = ended(Id::RankExit, 1, Some("watchdog_timeout"), false);
         let after = before.of_given_up_wait(Some(culprit()));
         assert_eq!(

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn escape_is_a_key_after_a_pause_and_any_bytes_are_passed_over() {
+    fn escape_needs_a_pause_and_garbage_is_skipped() {
         let mut keys = Keys::default();
         assert_eq!(keys.feed(b"\x1b"), []);
         assert!(keys.is_waiting());
