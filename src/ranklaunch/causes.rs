@@ -183,7 +183,7 @@ mod tests {
     use settings::fixtures;
 
     #[test]
-    fn a_flaw_is_refused_with_file_line_row_and_value() {
+    fn flawed_row_is_refused_with_file_and_line() {
         let flaw = RowFlaw {
             id: "nan_loss".to_owned(),
             key: "patterns",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_names_a_cause_and_the_stronger_source_wins() {
+    fn retry_rule_from_the_stronger_source_wins() {
         let flag = |name: &str| Source::Flag(name.to_owned());
         let profile = || Source::Profile { file: "job.toml".to_owned(), line: 3 };
         let variable = || Source::Environment("RANKLAUNCH_RETRY_ON".to_owned());

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_has_the_cause_and_its_own_code() {
+    fn every_node_gets_the_cause_and_its_code() {
         let exit = || cause(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
         let kill = || cause(137, Class::Script, Id::RankSignal, "rank 5 was killed by SIGKILL");
         let lost = |loss| Cause {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_replaced_keeps_the_first_cause() {
+    fn unreplaced_node_keeps_the_first_cause() {
         let earlier = |code| {
             let text = "the agent of node 2 (h) died";
             Earlier { attempt: 1, ending: ending(code, Class::Launcher, Id::NodeDied, text) }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_its_node_where_the_sentence_has_its_subject() {
+    fn verdict_names_its_node_after_the_subject() {
         let said = |en: &str, rank| {
             let text = Text::new(en.to_owned(), "甲".to_owned());
             placed(&text, rank, 1, "t-worker-1").en.into_owned()

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_unread_until_it_is_read() {
+    fn written_pipe_is_unread_until_read() {
         let (mut read, mut write) = io::pipe().expect("a pipe");
         assert!(!has_unread(write.as_fd()));
         write.write_all(b"said").expect("written");

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_end_in_a_stop_are_told_in_one_line() {
+    fn ranks_ended_by_a_stop_share_one_line() {
         let (mut ends, term) = (Ends::default(), End::Signal(15));
         for number in 0..6 {
             let began = Notice::RankStarted { rank: rank(number), pid: 1 };

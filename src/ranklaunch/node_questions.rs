@@ -242,7 +242,7 @@ mod tests {
     use text::rank::GlobalRank;
 
     #[test]
-    fn what_is_asked_is_understood() {
+    fn slow_rank_question_round_trips() {
         let window = Duration::from_secs(45);
         for question in [
             SlowQuestion::Time,

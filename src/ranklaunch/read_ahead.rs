@@ -74,7 +74,7 @@ mod tests {
     );
 
     #[test]
-    fn a_quarter_of_what_is_free_may_be_read() {
+    fn read_ahead_uses_a_quarter_of_free_memory() {
         assert_eq!(asked(&[FREE, NO_JOB], &facts(8)), Ok(2 << 30));
         let group = [
             FREE,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_beside_a_job_that_runs() {
+    fn read_ahead_is_refused_beside_a_running_job() {
         let mut busy = facts(8);
         busy.gpus.gpus[3].memory_used = Some(2 << 30);
         let said = asked(&[FREE], &busy).expect_err("a GPU is in use");

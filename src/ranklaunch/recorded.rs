@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_counted_and_not_their_files() {
+    fn ranks_are_counted_instead_of_files() {
         let names =
             ["comm_lib_trace_rank_0", "comm_lib_trace_rank_0_gloo", "comm_lib_trace_rank_10"];
         let files = names.map(|name| (name.to_owned(), Vec::new())).into();

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_new_start_can_help_is_started_again() {
+    fn only_failures_a_restart_may_fix_are_restarted() {
         let of = |class, id, code| FailedAttempt { class, id, ..failed(code) };
         let lost = FailedAttempt { node_lost: true, ..of(Class::Launcher, Id::NodeSilent, 137) };
         for (failure, helps) in [
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_end_by_number_or_without_progress() {
+    fn restarts_are_limited_by_number_and_progress() {
         let long = Duration::from_secs(3600);
         let restarts = Restarts::new(2, RetryRules::default());
         let pauses: Vec<_> = (0..4)
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_0_counts_on_from_the_attempt_of_the_others() {
+    fn new_node_0_continues_the_attempt_count() {
         let restarts = Restarts::new(2, RetryRules::default());
         assert_eq!((restarts.count_on(1), restarts.count_on(0)), (1, 1));
         let long = Duration::from_secs(600);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_wins_over_what_is_known_and_max_restarts_over_a_rule() {
+    fn retry_rule_overrides_exit_code_within_max_restarts() {
         let of =
             |rule: RetryRule, most| Restarts::new(most, RetryRules::with(&[("rank.exit", rule)]));
         let restarts = of(RetryRule::Always, 4);
@@ -375,7 +375,7 @@ mod tests {
 
     /// Each row of the policy.
     #[test]
-    fn a_certain_cause_decides_and_the_user_over_it() {
+    fn certain_cause_decides_unless_a_rule_overrides_it() {
         use {Confidence as C, Retry as R, RetryRule as Rule};
         const ID: &str = "heads_div";
         let never = "heads_div would fail again the same way; --retry-on heads_div starts anyway";
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_ends_are_equal_by_their_cause_and_waiting_has_no_such_bound() {
+    fn quick_failures_are_limited_per_cause_except_waits() {
         let of = |id: &str, retry| FailedAttempt {
             cause: Some(KnownCause { id: id.to_owned(), confidence: Confidence::Certain, retry }),
             ..failed(1)

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_compared_as_written_without_folder_and_secrets() {
+    fn command_summary_omits_folder_and_secrets() {
         let same = [script("/a/train.py", &["--lr", "1"]), script("/b/train.py", &["--lr", "1"])];
         assert_eq!(same[0], same[1]);
         assert!(same[0].starts_with("train.py --lr 1 ("), "{}", same[0]);

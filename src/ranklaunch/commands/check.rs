@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_without_an_answer_hides_no_other() {
+    async fn silent_address_does_not_hide_another() {
         let (silent, _listener, _queue) = silent();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let live = listener.local_addr().expect("an address");

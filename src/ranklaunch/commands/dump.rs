@@ -317,7 +317,7 @@ mod tests {
 
     /// Names come from other nodes.
     #[test]
-    fn a_name_that_no_node_gives_is_not_written() {
+    fn unknown_file_name_is_not_written() {
         for (name, kind) in [
             ("rank_3.json", Some((Kind::Records, Some(3)))),
             ("rank_3.4711.json", Some((Kind::Records, Some(3)))),

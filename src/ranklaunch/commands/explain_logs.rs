@@ -327,7 +327,7 @@ mod tests {
     use diagnose::Origin;
 
     #[test]
-    fn progress_is_a_share_where_the_size_is_known_and_never_wraps() {
+    fn progress_line_shows_percentage_and_fits_the_width() {
         let file = |name: &str, size| LogFile {
             path: Some(PathBuf::from(name)),
             origin: Origin { name: name.to_owned(), ..Origin::default() },

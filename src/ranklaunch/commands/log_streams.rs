@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_an_end_is_read_for_a_while() {
+    fn endless_log_is_read_for_limited_time() {
         let longest = Duration::from_millis(50);
         let (given, why) = read(io::repeat(b'x'), false, longest);
         let why = why.expect("it has no end");

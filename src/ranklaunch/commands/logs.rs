@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_and_times_are_read() {
+    fn rank_lists_and_times_are_parsed() {
         assert_eq!(ranks("3"), Some(vec![3]));
         assert_eq!(ranks("0, 4-6"), Some(vec![0, 4, 5, 6]));
         for wrong in ["", "x", "5-3", "-1", "1,,2", "0-4294967295"] {

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_name_says_whose_dump_it_is() {
+    fn file_name_identifies_the_rank_of_a_dump() {
         for (name, rank) in [
             ("comm_lib_trace_rank_3", Some(3)),
             ("nccl_trace_rank_12.json.gz", Some(12)),

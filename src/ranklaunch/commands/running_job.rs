@@ -304,7 +304,7 @@ mod tests {
     use linux::sys::Peer;
 
     #[test]
-    fn a_job_without_a_run_id_is_named_by_the_pid_of_its_agent() {
+    fn job_without_run_id_is_named_by_pid() {
         let running = |run_id: &str, pid: i32| {
             let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x"), peer: None };
             let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pid_is_advised_that_only_a_stranger_names() {
+    fn hint_never_suggests_a_pid_from_strangers() {
         let of = |uid, pid| {
             let name = "ranklaunch-stacks-4711-ab".to_owned();
             let agent = Listener { name, peer: Some(Peer { uid, pid }) };

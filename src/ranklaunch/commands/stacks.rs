@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_none_is_refused() {
+    fn invalid_rank_number_is_refused() {
         let asked = |rank: &str| Stacks {
             run: None,
             log_dir: None,

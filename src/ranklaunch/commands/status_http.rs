@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_never_ends_its_answer_is_given_up() {
+    fn endless_answer_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("it has one");
         let mut ours = TcpStream::connect(at).expect("connected");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_status_is_read() {
+    fn only_a_status_body_is_read() {
         let status = b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"host\":\"here\"}";
         let read = body(status).and_then(NodeStatus::read).expect("a status");
         assert_eq!(read.host, "here");

@@ -68,7 +68,7 @@ fn root(told: Told) -> Why {
 }
 
 #[test]
-fn the_first_to_arrive_is_the_cause_whatever_its_rank() {
+fn first_reported_error_is_the_cause() {
     let (memory, file) = (
         raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
         raised("ModuleNotFoundError: No module named 'flash_attn'"),
@@ -81,7 +81,7 @@ fn the_first_to_arrive_is_the_cause_whatever_its_rank() {
 }
 
 #[test]
-fn a_victim_is_told_from_the_culprit_and_alone_is_no_cause() {
+fn victim_is_never_named_as_the_cause() {
     let closed = raised(CLOSED.trim());
     assert_eq!(told(&[(0, Stream::Err, &closed)], None), Told::Consequence);
     let culprit = raised("ValueError: the batch is empty");
@@ -91,7 +91,7 @@ fn a_victim_is_told_from_the_culprit_and_alone_is_no_cause() {
 }
 
 #[test]
-fn an_exception_that_the_other_stream_outlived_is_none() {
+fn exception_followed_by_progress_is_no_cause() {
     let caught = raised("ValueError: a bad sample, skipped");
     let progress: String = (0..2000).map(|step| format!("step {step} loss 0.5\n")).collect();
     let pieces = [(0, Stream::Err, &*caught), (0, Stream::Out, &*progress)];
@@ -102,7 +102,7 @@ fn an_exception_that_the_other_stream_outlived_is_none() {
 const LOST: &str = "NVRM: Xid (PCI:0000:3b:00): 79, GPU 1";
 
 #[test]
-fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
+fn xid_is_the_cause_of_later_failures() {
     let raised = raised("RuntimeError: the device does not answer");
     let closed = self::raised(CLOSED.trim());
     let pieces = [(1, Stream::Err, &*raised), (0, Stream::Err, &*closed)];
@@ -125,7 +125,7 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
 }
 
 #[test]
-fn an_xid_that_the_job_outlived_is_no_cause() {
+fn xid_followed_by_progress_is_no_cause() {
     let raised = raised("ValueError: the batch is empty");
     let step = |number: u32| format!("step {number} loss 0.5\n");
     let steps: Vec<String> = (0..700).map(step).collect();
@@ -141,7 +141,7 @@ fn an_xid_that_the_job_outlived_is_no_cause() {
 }
 
 #[test]
-fn the_end_of_a_rank_explains_what_no_line_does() {
+fn rank_signal_is_the_cause_without_log_evidence() {
     let end = |signal, oom| {
         Some(KnownEnd { rank: GlobalRank(1), end: End::Signal(signal), oom, gone: None })
     };
@@ -162,7 +162,7 @@ fn the_end_of_a_rank_explains_what_no_line_does() {
 
 /// Control: the same words before the stop are a cause.
 #[test]
-fn words_of_the_launchers_own_stop_are_no_cause() {
+fn messages_of_our_own_stop_are_no_cause() {
     let failed = KnownEnd { rank: GlobalRank(1), end: End::Code(3), oom: false, gone: None };
     for (said, id) in [
         ("Terminated\n", "term_external"),
