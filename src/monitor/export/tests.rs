@@ -81,11 +81,12 @@ fn status_renders_as_an_openmetrics_page() {
     assert!(page.contains("# TYPE ranklaunch_run info\n"));
     assert!(page.contains("# TYPE ranklaunch_restarts counter\n"));
     assert!(page.contains("# UNIT ranklaunch_spent_seconds seconds\n"));
-    // A value that NVML does not tell is not shown as zero.
+    // A value that NVML does not report is not shown as zero.
     assert!(!page.contains("ranklaunch_gpu_power_watts"));
 }
 
-/// A hang is found after some minutes, which are then taken from the running time.
+/// A hang is detected some minutes late, and these minutes are then subtracted from the running
+/// time.
 #[test]
 fn no_counter_falls_when_a_hang_is_found() {
     let mut status = status();
@@ -101,7 +102,7 @@ fn no_counter_falls_when_a_hang_is_found() {
     assert!((0.63..0.64).contains(&share), "{share}");
 }
 
-/// All families stand once, with help and type, their samples together.
+/// Every family appears once, with help and type, and its samples stand together.
 #[test]
 fn each_family_appears_once_in_both_formats() {
     for format in [Format::OpenMetrics, Format::Text] {
@@ -230,7 +231,8 @@ fn slow_or_invalid_clients_do_not_block_others() {
     assert_eq!(code(&get(&server, "\x16\x03\x01\x02\r\n")), "400");
     assert_eq!(code(&get(&server, &"x".repeat(64 * 1024))), "431");
     assert_eq!(code(&get(&server, &format!("GET /{}", "x".repeat(8 * 1024)))), "431");
-    // More than there are places, which say nothing, a part, or do not take their answer.
+    // Fill more than all places with clients that send nothing, send a part, or do not read their
+    // answer.
     let idle: Vec<TcpStream> = (0..100)
         .map(|number| {
             let mut stream = TcpStream::connect(server.address()).expect("connected");
@@ -246,7 +248,7 @@ fn slow_or_invalid_clients_do_not_block_others() {
     for _ in 0..5 {
         assert_eq!(code(&get(&server, "GET /healthz HTTP/1.1\r\n\r\n")), "200");
     }
-    // The oldest ones had to leave.
+    // The oldest connections were closed.
     let mut first = idle.first().expect("one");
     first.set_read_timeout(Some(SOON)).expect("a limit");
     assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
@@ -281,7 +283,7 @@ fn url_is_split_into_its_parts() {
     assert_eq!(HttpUrl::parse("http://[::1]:4318").expect("a URL").host, "::1");
 }
 
-/// It is printed, and stands in the journal.
+/// The address is printed and recorded in the journal.
 #[test]
 fn refused_url_is_quoted_without_secrets() {
     for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "ftp://c/?token=S3CR3T"] {

@@ -16,7 +16,7 @@ pub enum Kind {
     OtherShape,
     NeverEntered,
     Link,
-    /// It is at work, which is no hang.
+    /// The rank is at work. This is no hang.
     Slow,
     Unknown,
 }

@@ -162,7 +162,7 @@ fn busy_or_debugged_rank_is_no_hang() {
         let judgement = judged(vec![waits(0), rank]);
         assert!(matches!(judgement, Judgement::HeldUp { .. }), "{judgement:?}");
     }
-    // Torch is about to end the wait, so who is at work is named after all.
+    // Torch is about to end the wait, so the rank at work is named after all.
     let busy = RankEvidence {
         busy: true,
         ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
@@ -197,7 +197,7 @@ fn behind(number: u32, op: &str) -> Behind {
     }
 }
 
-/// With what NCCL says on each of two nodes that hear the same.
+/// Judges with the verdict of NCCL, which both nodes report.
 fn judged_with(ranks: [RankEvidence; 3], ras: RasVerdict) -> Judgement {
     let [first, second, third] = ranks;
     let own = node(3, vec![first, second]);
@@ -311,7 +311,7 @@ fn only_reasons_concerning_the_culprit_are_shown() {
     assert_eq!(read, sent);
 }
 
-/// In a call, in the kernel, for as long as it takes to be called stuck.
+/// A rank in a system call, in the kernel for long enough to be called stuck.
 fn held(name: &str) -> RankEvidence {
     let mut first = thread('D', &["/job/data.py:7 load"]);
     let syscall = Syscall { name: name.to_owned(), arguments: Vec::new(), file: None };
@@ -361,12 +361,12 @@ fn ended_rank_is_awaited_by_store_clients() {
     let ended = RankEvidence::ended(GlobalRank(1), 5);
     let judgement = judged(vec![asks(0), ended, asks(2)]);
     assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(1), Kind::Ended)));
-    // Somebody else may put it there: an operator, another job.
+    // The key may come from elsewhere: an operator, another job.
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
 }
 
-/// As gloo records it: a root has left a broadcast, its others wait in what follows, and who has no more input waits
-/// in what comes after the epoch.
+/// Records of gloo: a root has left a broadcast, its others wait in the next collective, and the rank without
+/// further input waits in the collective after the epoch.
 #[test]
 fn outlier_is_the_rank_alone_in_its_group() {
     const BROADCAST: &str = "/v/torch/distributed/distributed_c10d.py:2000 broadcast";
@@ -440,7 +440,7 @@ fn outlier_is_the_rank_alone_in_its_group() {
     assert_eq!(named, [Some(2)], "{hang:?}");
 }
 
-/// A record of entries: group, name, whether it is done.
+/// A record of entries: group, name, whether it has completed.
 fn record(entries: &[(&str, &str, bool)]) -> String {
     let entries = entries.iter().enumerate().map(|(number, (group, name, done))| {
         let before = &entries[..number];
@@ -482,7 +482,7 @@ fn link_is_blamed_when_some_left_the_collective() {
     );
     let collective = hang.culprits[0].collective.as_ref().expect("what they wait in");
     assert_eq!((collective.group.as_str(), collective.seq), ("a", 1));
-    // The control: one that is stopped inside is the one that the others wait for.
+    // The control: the others wait for a rank that is stopped inside.
     let stopped = with(&inside, rank(3, vec![thread('T', REDUCE)], Vec::new()));
     assert_eq!(first(&job(stopped)), Some((Some(3), Kind::Stopped, "train.py:50".to_owned())));
 }
@@ -526,7 +526,7 @@ fn first_of(judgement: &Judgement) -> (Option<u32>, Kind, String) {
 fn ended_rank_is_blamed_before_the_link() {
     const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
     let inside = record(&[("a", "gloo:all_reduce", false)]);
-    // Each rank of four in each of these states, with one at least that has ended and one that waits.
+    // Every combination of these states for four ranks, with at least one rank that has ended and one that waits.
     let state = |number: u32, which: u32| match which {
         0 => RankEvidence::ended(GlobalRank(number), 5),
         1 => waits(number),
@@ -582,7 +582,7 @@ fn busy_rank_that_others_await_is_reported_slow() {
         assert_ne!(one.text.en, one.text.zh);
         assert_eq!(hang.waiting.get(&0), Some(&vec![0, 2]));
     }
-    // The controls: all are at work, and one that a person holds.
+    // The controls: all ranks are at work, and a rank that a person holds.
     assert_eq!(
         judged(vec![works(true), RankEvidence { rank: GlobalRank(0), ..works(true) }]),
         Judgement::Idle

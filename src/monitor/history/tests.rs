@@ -1,4 +1,4 @@
-//! Journals and records of runs, whole and cut, and what is read from them.
+//! Journals and records of runs, whole and truncated, and the histories read from them.
 
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ fn start(attempt: u32) -> Vec<String> {
     ]
 }
 
-/// Rank 1 fails after 60 s, of which the last 20 stood still; the end takes 8 s.
+/// Rank 1 fails after 60 s, the last 20 of them at a standstill; the end takes 8 s.
 fn end() -> Vec<String> {
     let gpu = |watts: f64| json!([{ "gpu": 0, "utilization": 80, "power": watts }]);
     let hang = json!({
@@ -270,7 +270,7 @@ fn job_end_comes_from_the_node_at_fault() {
         history
     };
     for (nodes, expected) in [
-        // A node that was stopped because of another one says less.
+        // A node that was stopped because of another one knows less.
         ([of(0, None, 0), of(1, Some(1), 0)], 1),
         // Node 0 tells the others the cause.
         ([of(0, Some(1), 0), of(1, Some(1), 0)], 1),

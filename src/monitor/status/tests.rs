@@ -215,7 +215,7 @@ fn ledger_accounts_time_by_phase() {
     assert_eq!(ledger, expected);
     assert_eq!(ledger.goodput().map(|share| (share * 1000.0).round()), Some(818.0));
     assert_eq!(Ledger::default().goodput(), None);
-    // A hang that is judged when the job is being stopped already.
+    // A hang that is judged while the job is already being stopped.
     phases.enter(Phase::Stopping, 1, at(220));
     phases.stands_still(at(210), at(221));
     let stopped = phases.ledger(at(225));
@@ -252,7 +252,7 @@ fn remote_status_is_sanitized_and_truncated() {
     assert_eq!(read.ranks[0].last_line.as_ref().map(String::len), Some(1024));
     assert_eq!(read.findings.keys().collect::<Vec<_>>(), ["a b"]);
     assert_eq!(read.standstill.and_then(|one| one.text).map(|text| text.zh), Some("a b".into()));
-    // Of another version.
+    // The status of another version.
     let other = br#"{"phase":"running","ranks":[{"rank":3,"new":1}],"newer":true}"#;
     assert_eq!(NodeStatus::read(other).map(|status| status.phase), Some(Phase::Running));
     for bytes in [&b""[..], b"[]", b"null", br#"{"ranks":{}}"#, b"\xff"] {

@@ -23,7 +23,7 @@ const LARGEST: u64 = 64 << 20;
 const LARGEST_HEAD: usize = 16 << 10;
 const FIELDS: usize = 32;
 
-/// In each entry of gloo's recorder.
+/// Marker in each entry of gloo's recorder.
 const OF_GLOO: &[u8] = br#""profiling_name":"gloo:"#;
 
 /// Threads that ask at the same time.
@@ -35,7 +35,7 @@ pub struct ControlSocket {
     /// RANK of the process; None without one.
     pub rank: Option<GlobalRank>,
     pub pid: i32,
-    /// `inject`'s calls.py answers instead of torch, for a gloo that keeps no record.
+    /// The `calls.py` of `inject` answers instead of torch, for a gloo that keeps no record.
     pub is_calls: bool,
     path: PathBuf,
 }
@@ -74,16 +74,16 @@ impl ControlSocket {
         Ok(stream)
     }
 
-    /// The dumps of its flight recorders, for a query such as `includecollectives=false`. Backends have recorders
-    /// of their own, and what is in none of them is empty:
+    /// The dumps of its flight recorders, for a query such as `includecollectives=false`. Each backend has its own
+    /// recorder, and a dump without entries is empty:
     ///
-    /// - `fr_trace_json` (torch 2.8 and newer) answers with that of gloo; since 2.15 with that of the backend that is
-    ///   named, of which `nccl2` is what a job gets as `nccl`. Older versions ignore the name.
-    /// - `dump_nccl_trace_json` answers with that of any other NCCL.
+    /// - `fr_trace_json` (torch 2.8 and newer) answers with the recorder of gloo; since 2.15 with the recorder of the
+    ///   named backend (a job gets `nccl2` as `nccl`). Older versions ignore the name.
+    /// - `dump_nccl_trace_json` answers with the recorder of any other NCCL.
     ///
     /// # Errors
-    /// As [`ControlSocket::ask`], if one of them does not answer, since what a rank waits in may be there; NotFound
-    /// where this version has none of them.
+    /// As [`ControlSocket::ask`], if a recorder does not answer, since the collective in which a rank waits may be
+    /// there; NotFound if this version has no recorder.
     pub fn records(&self, query: &str, timeout: Duration) -> io::Result<Vec<Vec<u8>>> {
         let began = Instant::now();
         let of = |handler: &str, query: &[&str]| {
@@ -178,7 +178,7 @@ pub(super) fn asked(
     answers
 }
 
-/// The range of the body in a complete answer. None as long as the answer is incomplete.
+/// The range of the body in a complete answer. None while the answer is incomplete.
 fn whole(answer: &[u8]) -> io::Result<Option<std::ops::Range<usize>>> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
@@ -316,7 +316,7 @@ mod tests {
         let both = records_of(&[(named, NCCL2), (plain, GLOO), (old, NONE)]);
         assert_eq!(both, Some(vec![NCCL2.to_owned(), GLOO.to_owned(), NONE.to_owned()]));
         assert_eq!(records_of(&[("ping", "pong")]), None);
-        // An empty one is no proof that nothing was entered where another one does not answer.
+        // An empty record is no proof that nothing was entered if another recorder does not answer.
         assert_eq!(records_of(&[(named, NONE), (plain, NONE), (old, BUSY)]), None);
         assert_eq!(records_of(&[(named, NONE), (plain, BUSY), (old, NONE)]), None);
     }

@@ -1,4 +1,4 @@
-//! Reads what the ranks of this node have done so far: from /proc, and from their worker servers.
+//! Reads the activity of the ranks of this node so far: from /proc, and from their worker servers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,7 +15,7 @@ use text::rank::GlobalRank;
 
 /// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
 const TICK: Duration = Duration::from_millis(10);
-/// For the environment of a process.
+/// Time limit for the environment of a process.
 const ENVIRON: Duration = Duration::from_millis(200);
 
 /// The activity so far of the ranks with these pids. `output`: bytes that a rank has written. `control`: the
@@ -84,13 +84,13 @@ fn carried(
 /// The port at which torch's store is, as a process has it in its environment.
 pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
     let path = proc.join(pid.to_string()).join("environ");
-    // A process that holds its own memory lock keeps who reads that.
+    // A process that holds its own memory lock blocks whoever reads its environment.
     let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
     let environ = procfs::split_nul(&environ);
     String::from_utf8_lossy(procfs::variable(&environ, "MASTER_PORT")?).trim().parse().ok()
 }
 
-/// Of the process and of the children that it has waited for.
+/// CPU time of the process and of the children that it has waited for.
 fn cpu(process: &Path) -> Option<Duration> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
@@ -101,8 +101,7 @@ fn cpu(process: &Path) -> Option<Duration> {
     Some(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
 }
 
-/// Bytes of calls, and of pages that were read or made dirty: those of a long write grow before it
-/// returns.
+/// Bytes of calls, and of pages that were read or made dirty: the pages of a long write grow before it returns.
 fn io(process: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(process.join("io")).ok()?;
     let counted = ["rchar", "wchar", "read_bytes", "write_bytes"];
@@ -112,7 +111,7 @@ fn io(process: &Path) -> Option<u64> {
     Some(counts.flatten().fold(0, |sum: u64, count: u64| sum.saturating_add(count)))
 }
 
-/// How often the first thread of a process went to sleep, if it is in a call that reads or writes.
+/// Number of times that the first thread of a process went to sleep, if it is in a call that reads or writes.
 fn sleeps(process: &Path) -> Option<u64> {
     const TRANSFERS: &[&str] = &[
         "read",
@@ -163,7 +162,7 @@ fn network(proc: &Path) -> u64 {
     carried.flatten().fold(0, u64::saturating_add)
 }
 
-/// Bytes that are to be written to disks.
+/// Bytes that still have to be written to disks.
 fn dirty(proc: &Path) -> u64 {
     let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
     let rows = text.lines().filter_map(|line| line.split_once(':'));

@@ -1,4 +1,4 @@
-//! Asks the kernel's log, once a job has failed, what it says about the job.
+//! Asks the kernel's log about the job once the job has failed.
 //!
 //! Takes the GPUs and, while they start, the ranks; gives [`Statement`]s for the diagnosis. Reads
 //! nothing while all is well. Two things are only noted in agent.jsonl: the kill of a process that
@@ -44,7 +44,7 @@ struct Watched {
 }
 
 impl KernelWatch {
-    /// None where the log is not readable.
+    /// None if the log is not readable.
     pub(super) fn start(host: &Arc<Host>, gpus: Vec<WatchedGpu>) -> Option<KernelWatch> {
         let log = match KernelLog::begin(host) {
             Ok(log) => log,
@@ -85,7 +85,8 @@ impl KernelWatch {
         watched.statements.iter().filter(recent).cloned().collect()
     }
 
-    /// Which processes of the job the kernel killed for memory, and whose memory was exhausted.
+    /// The processes of the job that the kernel killed for memory, and the place whose memory was
+    /// exhausted.
     pub(super) fn oom_kills(&self) -> LoggedKills {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.read();

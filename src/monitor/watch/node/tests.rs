@@ -1,4 +1,5 @@
-//! A copied node with faults, and this one: limits of CPU time and memory in groups of our own.
+//! A copied node with faults, and the node of the test: limits of CPU time and memory in groups of
+//! its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -60,7 +61,7 @@ impl Copied {
         Host::replayed(self.0.path(), more.collect())
     }
 
-    /// As it is now, `seconds` after its first reading.
+    /// A reading of the present files, `seconds` after the first one.
     fn reading(&self, host: &Host, seconds: u64) -> NodeReading {
         let ranks = [(GlobalRank(0), 7), (GlobalRank(1), 8)];
         let mut reading = reader(host).read(&ranks, Parts::All, SOON);
@@ -140,7 +141,7 @@ fn changed_counters_yield_reasons_for_the_affected_ranks() {
             "the control group was throttled 37 % of the time by its CPU limit (cpu.max) of 0.50 CPUs",
         ),
         (
-            // Four CPUs waited side by side: no more than the periods were long.
+            // Four CPUs waited in parallel: the wait is limited to the length of the periods.
             "sys/fs/cgroup/job/a/cpu.stat",
             throttled(20, 30_000_000),
             Kind::CpuThrottled,
@@ -393,14 +394,14 @@ fn reading_and_change_serialize_as_evidence() {
     assert!(change["reasons"][0]["text"]["zh"].as_str().is_some_and(|zh| zh.contains("限流")));
 }
 
-/// A group of our own; removed with what is in it.
+/// A control group of the test; removed with its processes.
 struct Group {
     folder: PathBuf,
     child: Option<Child>,
 }
 
 impl Group {
-    /// With a controller; None where we may not make one.
+    /// A group with a controller; None if the test may not create one.
     fn new(controller: &str, limits: [(&str, &str); 2]) -> Option<Group> {
         let name = format!("ranklaunch-{controller}-{}", std::process::id());
         for (top, (file, value)) in
@@ -420,7 +421,7 @@ impl Group {
         None
     }
 
-    /// Runs a shell command in it.
+    /// Runs a shell command in the group.
     fn run(&mut self, command: &str) -> i32 {
         let procs = self.folder.join("cgroup.procs").display().to_string();
         let child = Command::new("sh")
@@ -454,7 +455,7 @@ impl Drop for Group {
     }
 }
 
-/// Reads again until a reason of this kind is there.
+/// Reads again until a reason of this kind appears.
 fn found(pid: i32, kind: ReasonKind) -> Option<(String, f64)> {
     let reader = reader(&Host::live());
     let ranks = [(GlobalRank(3), pid)];

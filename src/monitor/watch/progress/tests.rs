@@ -62,7 +62,7 @@ fn computing_rank_holds_up_unless_it_waits() {
     };
     let mut node = Node::new();
     assert_eq!(node.pass(30, compute).stands(), "held up");
-    // NCCL polls: the same processor time is no work once the rank waits for the others.
+    // NCCL polls, so the same processor time is not work once the rank waits for the others.
     let mut node = Node::new();
     node.pass(1, |_, pulse| pulse.waits = true);
     assert_eq!(node.pass(30, compute).stands(), "still");
@@ -97,7 +97,8 @@ fn io_or_new_collectives_prevent_a_standstill() {
     assert_eq!(fsync(true, true), "still", "nothing of it is written");
 }
 
-/// After 30 s in which a connection of rank 1 carries so many bytes in each, and both ranks wait or not.
+/// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
+/// ranks wait or not.
 fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
@@ -133,7 +134,7 @@ fn connection_bytes_count_from_the_second_look() {
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
     assert_eq!(node.pass(1, quiet).stands(), "still", "long before");
-    // One for each piece.
+    // Each piece has a connection of its own.
     node.pulse.carried = of(8, 1 << 20);
     assert_eq!(node.pass(1, quiet).stands(), "held up");
 }
@@ -150,7 +151,7 @@ fn unobserved_time_is_no_standstill() {
     assert!(node.progress.moved() > moved, "what stood still is looked at anew");
     assert_eq!(node.progress.last_moved(), moved, "but nothing has moved");
     assert_eq!(node.pass(9, quiet).stands(), "moves");
-    // And no pause of the job's own, for which it would be given more time.
+    // The unobserved time is no pause of the job's own either, for which it would be given more time.
     assert_eq!(node.pass(1, quiet).stands(), "still");
     node.pass(1, |_, pulse| pulse.output += 1);
     assert!(node.progress.has_moved());

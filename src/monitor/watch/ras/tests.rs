@@ -1,4 +1,4 @@
-//! A server that behaves as NCCL's does, and what else may listen on its port.
+//! A server that behaves as NCCL's does, and other servers that may listen on its port.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,26 +17,26 @@ const SAMPLE: &str = include_str!("sample.json");
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Plays {
-    /// As NCCL since 2.28.7.
+    /// NCCL since 2.28.7.
     Json(&'static str),
-    /// As NCCL before: it does not know the command.
+    /// An older NCCL, which does not know the command.
     Text,
-    /// The report stops in its middle.
+    /// The report stops in the middle.
     Cut,
-    /// Accepts and says nothing.
+    /// The server accepts and sends nothing.
     Silent,
-    /// Says a byte a moment.
+    /// The server sends a byte at a time.
     Slow,
     Garbage,
     /// Another program: a web server.
     Http,
-    /// Bytes without an end.
+    /// Endless bytes.
     Endless,
-    /// Greets and closes.
+    /// The server greets and closes.
     Closes,
 }
 
-/// As the RAS thread of NCCL reads lines and answers them.
+/// Reads lines and answers them like NCCL's RAS thread.
 fn serve(stream: TcpStream, plays: Plays) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?);
     let mut out = stream;
@@ -89,7 +89,7 @@ fn wait(lines: &mut impl BufRead) -> std::io::Result<()> {
     lines.read_line(&mut String::new()).map(|_| ())
 }
 
-/// Its address; each connection is served by the next of these.
+/// The address of the server; each connection is served by the next of these.
 fn server(plays: &'static [Plays]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -121,7 +121,7 @@ fn report_names_dead_unresponsive_and_lagging_ranks() {
         .map(|one| (one.rank.0, one.op.as_str(), one.count, one.most))
         .collect();
     assert_eq!(behind, [(1, "AllReduce", 40, 42)]);
-    // Of a communicator of some ranks only those of this node can be told.
+    // In a communicator of some ranks only the ranks of this node can be identified.
     let verdict = view.verdict(Some(8), &OWN);
     assert_eq!((verdict.dead, verdict.behind[0].rank), (ranks(&[]), GlobalRank(1)));
     // The counts of senders and receivers may differ for ever.
@@ -202,7 +202,7 @@ fn arbitrary_bytes_never_panic() {
     }
 }
 
-/// Each node hears of all ranks, and tells node 0 what it heard.
+/// Each node hears of all ranks, and reports them to node 0.
 #[test]
 fn list_of_lagging_ranks_is_bounded() {
     let rank = |number: u32| {

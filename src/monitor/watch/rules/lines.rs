@@ -1,19 +1,19 @@
-//! Whole lines out of the parts of a stream.
+//! Assembles whole lines from the parts of a stream.
 
-/// Bytes of a line that are kept.
+/// Maximum bytes of a line that are kept.
 const LONGEST: usize = 16 * 1024;
 
 /// A line that is not complete yet.
 #[derive(Debug, Default)]
 pub(crate) struct Partial {
     bytes: Vec<u8>,
-    /// Its beginning is missing, so it matches nothing.
+    /// The beginning of the line is missing, so it matches nothing.
     headless: bool,
 }
 
 impl Partial {
-    /// Gives each line that `part` completes, without its end. A carriage return ends one as well: a
-    /// progress bar has no other.
+    /// Gives each line that `part` completes, without its end. A carriage return also ends a line: a
+    /// progress bar has no other end.
     pub(crate) fn feed(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) {
         let mut rest = part;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {

@@ -41,7 +41,7 @@ impl Clock {
         self.rules.judge(self.at(second))
     }
 
-    /// The rank of each breach, and the second since when.
+    /// The rank of each breach, and the second since which it holds.
     fn since(&mut self, second: u64) -> Vec<(Option<u32>, u64)> {
         let zero = self.zero;
         let since = |breach: &Breach| (breach.since - zero).as_secs();
@@ -175,19 +175,19 @@ fn gpu_idle_breach_needs_all_gpus_known_idle() {
 #[test]
 fn lost_lines_and_ended_ranks_break_no_rule() {
     let expects = || Expects::Line(lines("ready", Ranks::All), Time::Within(seconds(60)));
-    // Lines that were not kept may have held it.
+    // The expected line may have been among the lost ones.
     let mut clock = Clock::of(expects());
     let at = clock.at(5);
     clock.rules.feed((GlobalRank(0), OUT), at, true, b"x\n");
     assert_eq!(clock.since(100), [(Some(1), 0)]);
-    // Nothing is expected of who has ended, nor of a job that is stopped.
+    // Nothing is expected of a rank that has ended, nor of a job that is being stopped.
     let mut clock = Clock::of(expects());
     clock.rules.ended(GlobalRank(0));
     assert_eq!(clock.since(100), [(Some(1), 0)]);
     let mut clock = Clock::of(expects());
     clock.rules.stopping();
     assert_eq!(clock.since(100), []);
-    // Another stream than the one that is meant.
+    // The line comes on another stream than the rule names.
     let only_err = Lines { stream: Some(Stream::Err), ..lines("ready", Ranks::All) };
     let mut clock = Clock::of(Expects::Line(only_err, Time::Within(seconds(60))));
     clock.says(1, 0, "ready");
