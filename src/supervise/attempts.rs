@@ -6,7 +6,7 @@
 
 use super::message::{AGENT_SOCKET, RESTARTS};
 
-/// The number of the attempt, from 0; the folders of the logs have it too.
+/// The number of the attempt, from 0; the folders of the logs contain it too.
 pub(crate) const ATTEMPT: &str = "RANKLAUNCH_ATTEMPT";
 const COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 const MOST: &str = "TORCHELASTIC_MAX_RESTARTS";

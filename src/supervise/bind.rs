@@ -44,9 +44,9 @@ fn decode(value: &str, local_rank: u32) -> Option<CpuList> {
     Some(CpuList::read(list)).filter(|cpus| !cpus.is_empty())
 }
 
-/// Everything is prepared before the fork, since the child may only make system calls.
+/// The placement, prepared before the fork, since the child may only make system calls.
 pub(super) struct Placement {
-    /// With the message if they are refused.
+    /// The CPUs, with the message if the kernel refuses them.
     cpus: Option<(CpuSet, String)>,
     oom_score: Option<String>,
 }
@@ -68,7 +68,7 @@ impl Placement {
         if let Some((cpus, refusal)) = &self.cpus
             && rustix::thread::sched_setaffinity(None, cpus).is_err()
         {
-            // Standard error is already that of the rank.
+            // Standard error already belongs to the rank.
             let _ = rustix::io::write(io::stderr(), refusal.as_bytes());
         }
         // Raising one's own score needs no privilege. If /proc is read-only the rank starts

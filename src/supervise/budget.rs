@@ -76,8 +76,8 @@ impl EndBudget {
         }
     }
 
-    /// When SIGKILL begins at an end that was not requested from outside: sooner than at a stop,
-    /// so that the time for SIGKILL is within the grace period as well. It takes at most half of
+    /// The start of SIGKILL at an end that was not requested from outside. It comes sooner than at a
+    /// stop, so that the time for SIGKILL is within the grace period as well. It takes at most half of
     /// the ranks' time after the share of the main processes.
     pub(crate) fn own_kill(self) -> Duration {
         let ranks = self.until(EndStep::Ranks);

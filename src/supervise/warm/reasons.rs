@@ -1,4 +1,4 @@
-//! Why ranks are started as without a warmed interpreter, and why a program is not looked at any further.
+//! Reasons for starting ranks without a warmed interpreter, and for not examining a program any further.
 
 use std::io;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(super) fn of(words: &[&str]) -> Text {
             "该程序不是可以读取的 Python 文件"
         ),
         "error" if !all.is_empty() => text!("{all}", "{all}"),
-        // Of another version of the file, or of something else that writes there.
+        // The word comes from another version of the file, or from something else that writes there.
         _ => {
             let said = words.join(" ");
             text!("the interpreter says only {said:?}", "解释器只给出了 {said:?}")
