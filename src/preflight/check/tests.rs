@@ -19,7 +19,7 @@ use settings::{Nproc, Rdma};
 use text::lang::bytes;
 use verdict::{Family, Id};
 
-/// A node, its settings and what was tried, to be changed by a test.
+/// A node, its settings and the results of trials, to be changed by a test.
 struct Node {
     settings: Settings,
     facts: Facts,
@@ -84,7 +84,7 @@ fn folder(free: u64, total: u64) -> Folder {
     Folder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
 }
 
-/// User 1000 could write no file in the log folder.
+/// The error of user 1000, who could write no file in the log folder.
 fn unwritten(errno: i32) -> WriteProblem {
     let error = std::io::Error::from_raw_os_error(errno);
     WriteProblem { user: 1000, ..WriteProblem::of(std::path::Path::new("/logs"), &error) }
@@ -126,7 +126,7 @@ fn set_compat(node: &mut Node, compat: &str, driver: &str, gpu: &str) {
     }
 }
 
-/// (id, what is wrong, level, a part of the text)
+/// (id, the fault, level, a part of the text)
 const TABLE: &[(Id, Change, CheckStatus, &str)] = &[
     (
         Id::GpuCount,

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Why no file could be written.
+/// The reason why no file could be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteProblem {
     /// The folder that was tried: the folder itself or its nearest existing parent.
     pub folder: PathBuf,
-    /// errno; None where the error is not the kernel's.
+    /// The errno; None if the error does not come from the kernel.
     pub code: Option<i32>,
-    /// The error in words, for one without errno.
+    /// The error as text, if it has no errno.
     #[serde(default)]
     pub text: String,
     /// Our effective user.

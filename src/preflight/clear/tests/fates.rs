@@ -138,7 +138,8 @@ fn sibling_task_processes_are_never_ended() {
         ended.map(|one| one.pid).collect::<Vec<i32>>()
     };
     assert_eq!(fates(&sibling, true), [0; 0]);
-    // Not tasks, or another step of the job: `force` ends the launcher with all that it started.
+    // The launchers are not tasks, or belong to another step of the job: `force` ends the launcher
+    // with all processes that it started.
     assert_eq!(fates(&sibling, false), [60, 61, 62, 63, 70]);
     let other = Planted { environ: "SLURM_JOB_ID=7 SLURM_STEP_ID=1", ..sibling };
     let agent = Planted { environ: other.environ, ..agent.clone() };
@@ -152,7 +153,7 @@ fn sibling_task_processes_are_never_ended() {
     assert!(ends(&other));
 }
 
-/// After `docker exec` PID 1 is not above us. Below it is all that the container runs.
+/// After `docker exec` PID 1 is not above us. Everything that the container runs is below it.
 #[test]
 fn container_init_is_never_ended() {
     for argv in ["python train.py", "torchrun train.py"] {
@@ -179,7 +180,7 @@ fn process_tree_is_judged_as_one() {
         Planted { ppid: 60, environ: "TORCHELASTIC_RUN_ID=x", ..planted(61, "python -u train.py") };
     let loader = Planted { ppid: 61, session: 61, ..rank.clone() };
     let loader = Planted { pid: 62, ..loader };
-    // Its parent died, so only the session shows its tree. It is newer than all of us.
+    // The parent of this process died, so only the session shows its tree. It is newer than all of us.
     let stray = Planted { ppid: 1, session: 61, start: 900, ..planted(63, "ffmpeg") };
     let none = Vec::new;
 
@@ -266,7 +267,7 @@ fn living_run_below_leftovers_is_not_a_leftover() {
     assert_eq!(fates(&ours(LIVING)), [vec![], vec![65, 66, 67, 68, 69], vec![]], "as any other");
     let other = tree(LIVING, "/bin/ranklaunch run -- other.py", "python -u other.py");
     assert_eq!(fates(&other), nothing, "another script's");
-    // Younger than we are: no rule asks it, but it is below the tmux.
+    // The run is younger than we are: no rule matches it, but it is below the tmux.
     let younger: Vec<Planted> = tree(
         "RANKLAUNCH_JOB=b:HERE:66:600",
         "/bin/ranklaunch run -- train.py",
@@ -276,12 +277,12 @@ fn living_run_below_leftovers_is_not_a_leftover() {
     .map(|one| Planted { start: if one.pid < 65 { 100 } else { 600 }, ..one })
     .collect();
     assert_eq!(fates(&younger), nothing, "began after us");
-    // The control: without a living agent all of it is left over, but for a person's shell.
+    // The control: without a living agent the whole tree is left over, except for a person's shell.
     let dead = ours("RANKLAUNCH_JOB=b:HERE:66:99");
     assert_eq!(fates(&dead), [vec![60, 65, 66, 67, 68, 69], vec![], vec![61]], "a dead one");
 }
 
-/// A script that was started with the environment of a rank, when its job was over, is a job of its own.
+/// A script that was started with the environment of a rank after that rank's job is a job of its own.
 #[test]
 fn job_with_an_inherited_marker_is_not_ended() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
@@ -294,7 +295,7 @@ fn job_with_an_inherited_marker_is_not_ended() {
         let all = [daemon(starter), script.clone(), monitor.clone()];
         assert_eq!(fates(&all), nothing, "{starter}");
     }
-    // The control: an adopter has started neither.
+    // The control: an adopter has started neither process.
     let adopted = [daemon("systemd --user"), script.clone(), monitor.clone()];
     assert_eq!(fates(&adopted), [vec![60, 61], vec![], vec![]]);
     // A run goes on below it.

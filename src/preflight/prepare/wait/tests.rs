@@ -23,7 +23,7 @@ fn host(folder: &Path) -> Host {
     Host::replayed(folder, BTreeMap::new())
 }
 
-/// A line after each attempt.
+/// Prints a line after each attempt.
 const QUICK: Pace = Pace { first: &[], then: Duration::from_millis(1) };
 
 fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
