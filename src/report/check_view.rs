@@ -31,10 +31,10 @@ fn mark(level: CheckStatus) -> String {
     }
 }
 
-/// Which rows of the table are shown, and how.
+/// Selects the rows of the table that are shown, and their form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// Also the checks that passed.
+    /// Includes the checks that passed.
     pub all: bool,
     /// Columns of the terminal.
     pub width: Option<usize>,
@@ -105,7 +105,7 @@ pub fn text(
     out
 }
 
-/// The failures first, then the warnings; among equals the order of the checks.
+/// The failures first, then the warnings; rows of equal severity keep the order of the checks.
 fn by_severity(checks: &[Check]) -> impl Iterator<Item = &Check> {
     let order = [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Info, CheckStatus::Ok];
     order.into_iter().flat_map(|level| checks.iter().filter(move |one| one.severity == level))

@@ -1,4 +1,4 @@
-//! Decides the verdict: one exit code and its cause, from how everything ended.
+//! Decides the verdict: one exit code and its cause, from the ends of all processes.
 //!
 //! Takes the [`Outcome`] of the ranks or a [`Refusal`]; gives an [`Ending`], the same for the
 //! console, run.json and the termination message. This file chooses the cause; each file of

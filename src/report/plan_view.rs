@@ -52,7 +52,7 @@ pub fn sentence(plan: &Plan) -> Text {
     sentence
 }
 
-/// Which rank a task is, and where.
+/// The rank of a task, and its place.
 pub(super) fn place(plan: &Plan) -> Text {
     let Some(task) = &plan.membership.task else { return Text::same("") };
     let (rank, local, of, world) = (task.rank, task.local, task.of, plan.world_size);
@@ -72,16 +72,16 @@ pub(super) fn ranks(plan: &Plan) -> Text {
     }
 }
 
-/// How much of a plan is shown, and where.
+/// Selects the parts of a plan that are shown, and the width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shown {
-    /// Also each GPU with its ids, and the names of the removed variables.
+    /// Includes each GPU with its ids, and the names of the removed variables.
     pub verbose: bool,
-    /// Columns of the terminal; None: no line is wrapped and no path shortened.
+    /// Columns of the terminal. None means that no line is wrapped and no path shortened.
     pub width: Option<usize>,
 }
 
-/// The plan for people: the sentence, what is wrong, then every value with its reason.
+/// The plan for people: the sentence, the problems, then every value with its reason.
 pub fn text(plan: &Plan, lang: Lang, shown: Shown) -> String {
     let Shown { verbose, width } = shown;
     let mut out = format!("{}\n", paint(Style::Title, sentence(plan).get(lang)));
@@ -113,7 +113,7 @@ fn warnings(out: &mut String, plan: &Plan, lang: Lang, width: Option<usize>) {
     for warning in by_importance(&plan.warnings) {
         let label = paint(Style::Warn, warning.id.as_str());
         fold(out, &format!("  {label}: {}", warning.text.get(lang)), 4, width);
-        // Several of one kind need their advice once.
+        // Several remarks of one kind need their advice only once.
         let next = warning.hint.get(lang);
         if next != hint {
             fold(out, &format!("    {arrow} {next}"), 6, width);
@@ -163,7 +163,7 @@ fn gpus(out: &mut String, plan: &Plan, lang: Lang, verbose: bool) {
         table(out, plan.gpus.iter().map(row).collect());
         return;
     }
-    // Neighbours of one model that are used alike share a row.
+    // Neighbouring GPUs of one model with the same use share a row.
     let follows = |one: &PlannedGpu, next: &PlannedGpu| {
         let ranks = (one.local_rank.map(|rank| rank + 1), next.local_rank);
         one.name == next.name && one.index + 1 == next.index && ranks.0 == ranks.1
@@ -217,13 +217,13 @@ fn environment(out: &mut String, plan: &Plan, lang: Lang, Shown { verbose, width
     }
 }
 
-/// Longer names do not widen the column of names.
+/// Maximum width of the column of names; longer names do not widen it.
 const WIDEST_NAME: usize = 24;
 
-/// Longer ones, such as arguments of the profile, do not move what stands beside and below them any further.
+/// Longest name that moves the text beside and below it; longer ones, such as arguments of the profile, do not.
 const LONGEST_NAME: usize = 60;
 
-/// The reason of a longer value is on a line of its own.
+/// A longer value has its reason on a line of its own.
 const WIDEST_VALUE: usize = 10;
 
 /// ` name value [source] reason`; the reason is below a long value.
@@ -235,7 +235,7 @@ fn explained(out: &mut String, decision: &Decision, wide: usize, lang: Lang, wid
         Some(room) if path.starts_with('/') => shortened_path(path, room / part),
         _ => path.to_owned(),
     };
-    // The reason stands beside it.
+    // The source gets half of the room, since the reason stands beside it.
     let source = fit(&decision.source.to_string(), 2);
     let reason =
         format!("{} {}", paint(Style::Dim, &format!("[{source}]")), decision.because.get(lang));
@@ -262,13 +262,13 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let mut part = word.clone();
-        // An option's value, and `-m MODULE` of the interpreter.
+        // The value of an option, and `-m MODULE` of the interpreter.
         let has_value = |next: &String| !is_option(next) && is_option(word) && !word.contains('=');
         if let Some(value) = words.next_if(|next| has_value(next)) {
             let _ = write!(part, " {value}");
         }
         match lines.last_mut() {
-            // The words that start the program stand in the first lines.
+            // The words that start the program are in the first lines.
             Some(last) if columns(last) + columns(&part) + 5 <= width && !is_option(&part) => {
                 let _ = write!(last, " {part}");
             }
@@ -282,7 +282,7 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
     }
 }
 
-/// Longer arguments, such as prompts, are cut in the text form.
+/// Maximum length of an argument in the text form; longer ones, such as prompts, are cut.
 const LONGEST_WORD: usize = 200;
 
 fn shortened(word: &OsStr) -> OsString {
@@ -437,7 +437,7 @@ mod tests {
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Shown { verbose: false, width: Some(80) });
             for line in text.lines() {
-                // A word longer than a line is not split.
+                // A word longer than the line is not split.
                 let is_whole = line.trim_start().contains(' ');
                 assert!(columns(line) <= 80 || !is_whole, "{}: {line}", columns(line));
             }

@@ -7,7 +7,7 @@ use text::rank::GlobalRank;
 use text::text;
 use verdict::outcome::{End, Outcome};
 
-/// How it ended on `node`; None: its shim was killed.
+/// The ending if the command on `node` failed; None if its shim was killed.
 pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> Ending {
     let ending = rank_end(outcome, node, end);
     if outcome.not_executed.is_some() {

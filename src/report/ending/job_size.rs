@@ -28,7 +28,7 @@ pub(super) fn not_as_planned(outcome: &Outcome) -> Ending {
     Ending::new(Verdict::EngineStart.code(), Class::Engine, Id::EngineRanks, None, text, own_mode())
 }
 
-/// The text about a rank with another world size than `planned`.
+/// The text about a rank whose world size differs from `planned`.
 pub fn other_world(other: OtherWorld, planned: u32) -> Text {
     let rank = other.rank;
     match other.world_size {
@@ -62,7 +62,7 @@ pub(super) fn own_mode() -> Text {
     )
 }
 
-/// How many ranks started on this node.
+/// Number of ranks that started on this node.
 pub(super) fn began(outcome: &Outcome) -> u32 {
     u32::try_from(outcome.ranks.len()).unwrap_or(u32::MAX)
 }

@@ -31,7 +31,8 @@ pub(super) fn unkillable(outcome: &Outcome) -> Ending {
             ),
         );
     }
-    // One that would run if it got a CPU, or that the kernel is ending, sleeps nowhere.
+    // A process that would run if it got a CPU, or that the kernel is ending, does not sleep in the
+    // kernel.
     let are_ending = outcome.survivors.iter().all(|left| matches!(left.state, 'R' | 'Z' | 'X'));
     let hint = if are_ending {
         text!(

@@ -93,7 +93,7 @@ fn page_with_a_thousand_ranks_stays_small() {
     let nodes = (0..125).map(|number| node(number, 8, 120)).collect();
     let page = page(JobHistory::of(nodes).expect("a job"), true);
     assert!(page.len() <= LARGEST, "{} bytes", page.len());
-    // And of all of them.
+    // The page covers all nodes.
     let document = document(&page);
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(125));
     let tracks = document["nodes"][124]["samples"]["tracks"].as_array().expect("tracks");
@@ -116,7 +116,7 @@ fn hostile_log_content_stays_text() {
     let document = document(&page);
     assert_eq!(document["end"]["cause"]["evidence"], HOSTILE, "and nothing of it is lost");
     assert_eq!(document["end"]["last_lines"][0], HOSTILE);
-    // Nothing is asked for, and only what this page brings is run.
+    // The page requests nothing, and only its own script runs.
     let policy = "default-src 'none'; script-src 'nonce-";
     assert_eq!(count(policy), 1);
     let nonce = page.split_once("script-src 'nonce-").and_then(|(_, rest)| rest.split_once('\''));
@@ -173,7 +173,7 @@ fn every_page_label_has_two_languages() {
         }
         assert!(keys.insert(key.to_owned()), "twice: {key}");
     }
-    // Each is used, and each that is used is there.
+    // Each key is used, and each used key exists.
     let code = ["draw.js", "timeline.js", "script.js"].map(file).concat();
     for key in &keys {
         let is_theme = key.starts_with("theme");

@@ -1,4 +1,4 @@
-//! The picture at any size, and what keys do.
+//! Tests of the picture at any size, and of the effect of keys.
 
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -232,7 +232,7 @@ fn log_is_followed_until_the_user_scrolls() {
     model.press(Key::End);
     let all = picture(&mut model, 80, 24).join("\n");
     assert!(all.contains("line 109."), "{all}");
-    // It does not grow without an end.
+    // The log does not grow without limit.
     for start in 0..20_u32 {
         let lines = (start * 1000..(start + 1) * 1000).map(line).collect();
         model.hear(News::Lines(GlobalRank(0), lines));
@@ -242,7 +242,7 @@ fn log_is_followed_until_the_user_scrolls() {
     assert!(all.contains("line 15000."), "{all}");
 }
 
-/// Nothing is beyond the edge of the screen: what is long is folded, what is much is scrolled to.
+/// Nothing is beyond the edge of the screen: long lines are folded, long texts are scrolled.
 #[test]
 fn every_page_can_be_read_completely() {
     let mut model = model(Source::Socket, Lang::En);
@@ -272,7 +272,8 @@ fn every_page_can_be_read_completely() {
     }
     let whole: String = lines.iter().map(|line| line.trim()).collect();
     assert!(whole.contains(&path) && whole.contains("the last"), "{lines:#?}");
-    // Too long for the screen: its end is followed, its beginning is scrolled to.
+    // The text is too long for the screen: its end is followed, and scrolling reaches its
+    // beginning.
     model.hear(News::Lines(GlobalRank(0), vec![line(&format!("begin {words} end"))]));
     let all = shown(&mut model, 30, 10).join("\n");
     assert!(all.contains("word39 end") && !all.contains("begin"), "{all}");
@@ -280,7 +281,7 @@ fn every_page_can_be_read_completely() {
     model.press(Key::Up);
     let all = shown(&mut model, 30, 10).join("\n");
     assert!(all.contains("not followed"), "{all}");
-    // Forty nodes on a small screen, and what is said below them.
+    // Forty nodes on a small screen, and the findings below them.
     model.press(Key::Escape);
     let mut many: Vec<NodeStatus> = (0..20).flat_map(|_| nodes()).collect();
     for (number, node) in (0..).zip(&mut many) {
@@ -304,7 +305,7 @@ fn every_page_can_be_read_completely() {
     assert!(all.contains("gpu.health ×80"), "{all}");
     model.press(Key::Home);
     assert!(shown(&mut model, 80, 12).join("\n").contains("   0 running"));
-    // As many ids as fit, those of the job itself first.
+    // As many ids as fit, ids of the job itself first.
     let mut one = nodes();
     let ids = (0..12).map(|number| (format!("check.number{number}"), 3));
     one[0].findings = ids.chain([("hang".to_owned(), 1)]).collect();
@@ -349,7 +350,7 @@ fn job_of_another_user_names_its_owner() {
         };
         for is_known in [true, false] {
             assert!(title(Some("bob (1001)"), is_known).contains(owned), "{is_known}");
-            // The control: one's own.
+            // The control: the user's own job.
             assert!(!title(None, is_known).contains(owned), "{is_known}");
         }
     }
