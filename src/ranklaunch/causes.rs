@@ -55,7 +55,7 @@ fn refused(flaw: &RowFlaw, source: Option<&Source>) -> Refusal {
     )
 }
 
-/// Whether an attempt follows a cause, whatever else is known of it.
+/// Whether an attempt follows a cause, regardless of anything else known about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryRule {
     Always,
@@ -118,7 +118,7 @@ impl RetryRules {
     }
 }
 
-/// Ids of ends after which this process decides nothing, or which are no failure.
+/// Ids of ends after which this process decides nothing, or that are not failures.
 const NO_FAILURE: &[Id] =
     &[Id::Done, Id::StoppedSignal, Id::InitExec, Id::AgentKilled, Id::AgentHung, Id::NodeOther];
 

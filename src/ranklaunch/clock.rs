@@ -13,7 +13,7 @@ pub(super) const ANSWER: Duration = Duration::from_secs(3);
 pub(super) struct Clock {
     budget: EndBudget,
     grace: Duration,
-    /// None: no stop from outside limits the time, and nothing that we wait for can hang.
+    /// None if no stop from outside limits the time, and nothing that we wait for can hang.
     since: Option<Instant>,
 }
 

@@ -1,6 +1,7 @@
 //! The HTTP server of `--http`.
 //!
-//! It is no part of the job: if the address cannot be bound, one line says so, and the job goes on.
+//! It is not part of the job: if the address cannot be bound, one line reports it, and the job goes
+//! on.
 
 use super::context::Context;
 use monitor::export::HttpServer;

@@ -1,7 +1,7 @@
 //! Whether a further attempt follows a failure, when it begins, and why not.
 //!
-//! Takes how an attempt ended, why as far as the output shows it, and how long it lasted; gives the
-//! pause before the next one. The first row that fits decides:
+//! Takes the end of an attempt, its cause as far as the output shows it, and its duration; gives
+//! the pause before the next one. The first row that fits decides:
 //!
 //! | cause | another attempt | pause |
 //! |---|---|---|
@@ -123,7 +123,7 @@ struct RestartPolicy {
     rules: RetryRules,
     /// Number of the current attempt, from 0.
     attempt: u32,
-    /// How the last quick attempts ended, oldest first.
+    /// Ends of the last quick attempts, oldest first.
     quick: Vec<FailedAttempt>,
     why_not: Option<Text>,
 }
@@ -225,7 +225,7 @@ impl Restarts {
         Restarts(Arc::new(Mutex::new(policy)))
     }
 
-    /// On a node that does not decide.
+    /// A policy for a node that does not decide.
     pub(super) fn none() -> Restarts {
         Restarts::new(0, RetryRules::default())
     }
@@ -234,7 +234,7 @@ impl Restarts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records how the attempt ended. Gives the next attempt, if the policy allows one.
+    /// Records the end of the attempt. Gives the next attempt, if the policy allows one.
     pub(super) fn after(
         &self,
         failure: impl Into<FailedAttempt>,
@@ -243,13 +243,13 @@ impl Restarts {
         self.policy().after(failure.into(), lasted)
     }
 
-    /// Why there is no further attempt although restarts were requested.
+    /// The reason why there is no further attempt although restarts were requested.
     pub(super) fn why_not(&self) -> Option<Text> {
         self.policy().why_not.clone()
     }
 
-    /// Counts on from `attempt`, which another node has come to: a job does not begin anew with a new
-    /// node 0. Gives the number of the attempt.
+    /// Continues the count from `attempt`, which another node has reached: a new node 0 does not
+    /// start the count again. Gives the number of the attempt.
     pub(super) fn count_on(&self, attempt: u32) -> u32 {
         let mut policy = self.policy();
         policy.attempt = policy.attempt.max(attempt);
@@ -335,7 +335,7 @@ mod tests {
             (0..4).map(|_| restarts.after(failed(1), Duration::ZERO).is_some()).collect();
         assert_eq!(quick, [true, true, false, false]);
 
-        // Another end, or a long attempt, is progress.
+        // A different end, or a long attempt, counts as progress.
         let restarts = Restarts::new(100, RetryRules::default());
         for (code, lasted) in [(1, 0), (3, 0), (1, 0), (1, 0), (1, 100), (1, 0), (1, 0)] {
             let again = restarts.after(failed(code), Duration::from_secs(lasted));

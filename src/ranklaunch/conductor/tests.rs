@@ -13,13 +13,13 @@ struct Script {
     calls: RefCell<Vec<String>>,
     /// The phase that refuses.
     refuses: Option<&'static str>,
-    /// The phase during which a stop is asked for.
+    /// The phase during which a stop is requested.
     stops: Option<&'static str>,
     /// The job has other nodes, so each attempt begins with the first phase.
     several: bool,
-    /// Code, whether a further attempt follows, whether a stop was asked for.
+    /// Code, whether a further attempt follows, whether a stop was requested.
     runs: RefCell<VecDeque<(i32, bool, bool)>>,
-    /// Only after so many runs.
+    /// Refuse only after this many runs.
     refuses_after: usize,
 }
 
@@ -160,7 +160,7 @@ fn phases_run_in_order_until_a_refusal() {
         (None, "observe plan agree clear run announce-0-of-2 finish-all close-by-clock", 0),
         // The nodes have not met yet, so they are notified at once.
         (Some("plan"), "observe plan notify refused announce-66-of-? close", 66),
-        // The nodes of the muster learn it there.
+        // The nodes of the muster learn of the refusal there.
         (Some("agree"), "observe plan agree refused announce-66-of-? close", 66),
         // All have agreed: the refusal is the ending of the job.
         (Some("clear"), "observe plan agree clear refused announce-66-of-2 share close", 66),

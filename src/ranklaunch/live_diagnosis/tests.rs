@@ -106,7 +106,7 @@ fn xid_is_the_cause_of_later_failures() {
     let raised = raised("RuntimeError: the device does not answer");
     let closed = self::raised(CLOSED.trim());
     let pieces = [(1, Stream::Err, &*raised), (0, Stream::Err, &*closed)];
-    // (tenths of a second, certain): what a rank raised before may be the cause as well.
+    // (tenths of a second, certain): an exception that a rank raised before may be the cause as well.
     for (tenths, certain) in
         [(0, Confidence::Certain), (1, Confidence::Likely), (5, Confidence::Likely)]
     {
@@ -116,7 +116,7 @@ fn xid_is_the_cause_of_later_failures() {
         let victims: Vec<u32> = why.victims.into_iter().flat_map(|of| of.ranks).collect();
         assert_eq!(victims, [0]);
     }
-    // Of a GPU whose rank is not known, and beside a cascade only.
+    // A GPU whose rank is not known, beside nothing but consequences.
     let two = [(0, None, "NVRM: Xid (PCI:?): 48"), (0, Some(0), "NVRM: Xid (PCI:0000:18:00): 45")];
     let why = root(told_beside(&pieces[1..], &two, None, None));
     assert_eq!((&*why.id, why.rank, why.confidence), ("xid_48", None, Confidence::Certain));
@@ -176,7 +176,7 @@ fn messages_of_our_own_stop_are_no_cause() {
         assert_eq!(heard(Some(1)), Told::Nothing, "{said}");
         assert_eq!(root(heard(Some(3))).id, id, "{said}");
     }
-    // How the rank itself ended is known from the kernel, whenever that was read.
+    // The kernel shows the end of the rank itself, whenever that was read.
     let killed = KnownEnd { end: End::Signal(9), ..failed };
     let quiet = [(1, Stream::Out, "step 1\n")];
     assert_eq!(root(told_beside(&quiet, &[], Some(killed), Some(0))).id, "worker_sigkill");
