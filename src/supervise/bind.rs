@@ -19,7 +19,7 @@ use text::text;
 /// `0-31;0-31;;32-63`: CPU lists by local rank; an empty one binds nothing.
 pub(super) const CPUS: &str = "RANKLAUNCH_CPUS";
 
-/// How much a rank's oom_score_adj is above ours, in thousandths of the memory that the kernel
+/// Difference between a rank's oom_score_adj and ours, in thousandths of the memory that the kernel
 /// counts against (the cgroup's limit, or the machine's memory).
 ///
 /// Guard, agent and shims must outlive the rank in order to report what happened. One hundredth

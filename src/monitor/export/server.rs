@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Reads and writes as far as possible without waiting.
     ///
     /// # Errors
     /// When the connection is over.

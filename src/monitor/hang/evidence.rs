@@ -77,8 +77,8 @@ impl RankEvidence {
         RankEvidence { ended_ms: Some(ended_ms), ..RankEvidence::of(rank) }
     }
 
-    /// Its stacks, or those of a process that it started, could not be read within the time: another look may
-    /// show them.
+    /// Whether the rank's stacks, or those of a process that it started, could not be read within the time: another
+    /// look may show them.
     pub(crate) fn is_late(&self) -> bool {
         let of_thread = |process: &ProcessStacks| {
             let first = process.threads.first().and_then(|thread| thread.python.as_ref());

@@ -41,7 +41,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// The sockets in a folder, by rank and pid. Those whose processes have ended may be among them.
+    /// The sockets in a folder, by rank and pid. They may include sockets of processes that have ended.
     pub fn all(folder: &Path) -> Vec<ControlSocket> {
         let mut found: Vec<ControlSocket> = std::fs::read_dir(folder)
             .into_iter()

@@ -34,7 +34,7 @@ struct Ways {
     file: PathBuf,
 }
 
-/// The record of a process as JSON. None: it has no such pipe, or does not answer before `until`.
+/// The record of a process as JSON. None if the process has no such pipe, or does not answer before `until`.
 pub(super) fn record(proc: &Path, pid: i32, until: Instant) -> Option<String> {
     let environ = std::fs::read(proc.join(pid.to_string()).join("environ")).ok()?;
     let Ways { pipe, file } = ways(&environ)?;

@@ -106,8 +106,8 @@ fn ask_handlers<'a>(control: &Path, ranks: impl Iterator<Item = &'a mut RankStac
     }
 }
 
-/// Python sleeps where its stacks cannot be read. One that is stopped, or that cannot be interrupted, would
-/// answer later.
+/// Whether Python sleeps and its stacks cannot be read. A process that is stopped, or that cannot be interrupted,
+/// would answer later.
 fn is_hidden(stacks: &RankStacks) -> bool {
     let first = stacks.process.threads.first().and_then(|thread| thread.kernel.as_ref());
     let sleeps = first.is_some_and(|kernel| kernel.state == 'S');

@@ -62,7 +62,8 @@ pub(crate) fn pulse(
     NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
 }
 
-/// The connections of these ranks. Those to torch's store and to other ranks carry words while all only wait.
+/// The connections of these ranks. While all ranks only wait, connections to torch's store and to other ranks carry
+/// small messages.
 fn carried(
     all: &[Connection],
     owners: &BTreeMap<u32, GlobalRank>,

@@ -19,7 +19,7 @@ pub struct Sample {
     pub hcas: Vec<HcaSample>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// The abnormal findings about the node since the last sample. None: this sample did not look for them.
+    /// The abnormal findings about the node since the last sample. None if this sample did not look for them.
     #[serde(skip_serializing_if = "nothing_abnormal")]
     pub abnormal: Option<Vec<Reason>>,
     /// The position of each rank in its process groups, if it has a worker server.

@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Sends what agent.jsonl would get.
+    /// Sends the samples that agent.jsonl would get.
     fn sinks(kept: Sender<Value>, is_watched: impl Fn() -> bool + Send + 'static) -> SampleSinks {
         let keep = move |sample: &Sample| drop(kept.send(sample.event()));
         let is_watched = Box::new(is_watched);

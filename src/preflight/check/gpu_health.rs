@@ -246,7 +246,7 @@ fn modes(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     )
 }
 
-/// Exclusive mode: only one process at a time may use the GPU. That suffices for one rank if no
+/// Exclusive mode: only one process at a time may use the GPU. This suffices for one rank if no
 /// other process uses it.
 fn exclusive(gpu: &Gpu) -> Option<CheckFinding> {
     let mode = ComputeMode::of(gpu.health.compute_mode?)?.exclusive()?;

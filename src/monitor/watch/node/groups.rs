@@ -71,7 +71,7 @@ fn read(host: &Host, folder: &str) -> GroupReading {
 
 fn cpu(text: &impl Fn(&str) -> Option<String>) -> Option<CpuTime> {
     let number = |file: &str| text(file)?.trim().parse().ok();
-    // `max 100000` and −1 are no limit.
+    // `max 100000` and −1 mean no limit.
     let (quota_us, period_us) = match text("cpu.max") {
         Some(both) => {
             let (quota, period) = both.trim().split_once(' ')?;

@@ -81,8 +81,8 @@ impl fmt::Display for RasError {
 }
 
 /// The report of the job that `ranks` (with the pids of their processes) belong to. `address`: the
-/// value of NCCL_RAS_ADDR; None: NCCL's own. Blocks at most for `timeout`; a rank collects for up
-/// to 10 s where others do not answer, and is told to hurry.
+/// value of NCCL_RAS_ADDR; None means NCCL's own. Blocks at most for `timeout`; a rank collects for up
+/// to 10 s if others do not answer, and is told to hurry.
 ///
 /// # Errors
 /// See [`RasError`].

@@ -35,7 +35,7 @@ impl Partial {
         self.keep(rest);
     }
 
-    /// The bytes of the line that has no end yet. None: no bytes, or the beginning of the line is missing.
+    /// The bytes of the line that has no end yet. None if there are no bytes, or the beginning of the line is missing.
     pub(crate) fn unfinished(&self) -> Option<&[u8]> {
         (!self.headless && !self.bytes.is_empty()).then_some(self.bytes.as_slice())
     }

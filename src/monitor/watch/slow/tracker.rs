@@ -43,7 +43,7 @@ pub(super) struct Tracker(BTreeMap<GlobalRank, Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     told: bool,
-    /// Looks that contradict what was told.
+    /// Number of consecutive looks that contradict the reported state.
     other: u32,
 }
 
