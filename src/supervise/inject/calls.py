@@ -41,7 +41,7 @@ def serve(path):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(_BACKLOG)
-    # Not one of threading's: programs count and join those.
+    # This thread is not made by threading: programs count and join threading's own threads.
     _thread.start_new_thread(_answer_all, (listener, _Calls()))
 
 

@@ -6,13 +6,12 @@
 # of single ranks. It uses no module that a program could notice: only those that every start loads, and a few in C
 # that are taken out of sys.modules again. Needs Python 3.8.
 #
-# Reads RANKLAUNCH_WARM_LISTEN, the abstract name under which shims ask, and RANKLAUNCH_WARM_IMPORTS, what to
-# import: `module` or `module:name,name` for each, with spaces, and between them what the program does there:
-# `NAME=value` and `NAME?=value` set a variable, the latter one that is not set, `NAME=?` is one whose value only the
-# program knows, and `@` is the beginning of the module of `python -m`; RANKLAUNCH_WARM_FOLDER and
-# RANKLAUNCH_WARM_FILE, the first folder of the program's sys.path and its file, empty where it has none. Its standard
-# output is a pipe to the agent, which gets lines: a word, and what belongs to it. watch.py knows what speaks against a
-# fork.
+# Reads RANKLAUNCH_WARM_LISTEN, the abstract name under which shims ask, and RANKLAUNCH_WARM_IMPORTS, the
+# imports: `module` or `module:name,name` for each, with spaces, and between them the actions of the program:
+# `NAME=value` and `NAME?=value` set a variable, the latter only if it is not set, `NAME=?` is a variable whose value
+# only the program knows, and `@` is the beginning of the module of `python -m`; RANKLAUNCH_WARM_FOLDER and
+# RANKLAUNCH_WARM_FILE, the first folder of the program's sys.path and its file, empty if it has none. Its standard
+# output is a pipe to the agent, which gets lines: a word, and its arguments. watch.py knows the reasons against a fork.
 import os
 import sys
 
@@ -26,7 +25,7 @@ _RANK_CONTROL = b"RANKLAUNCH_CONTROL"
 
 # Time limit for a shim to send its request, in seconds.
 _REQUEST = 5
-# c10::default_rng_seed_val: generators with it begin alike in all processes.
+# c10::default_rng_seed_val: generators with this seed begin in the same state in all processes.
 _COMMON_SEED = 67280421310721
 
 
