@@ -56,7 +56,7 @@ pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) 
 
 /// Whether a launcher's program is the job's. If the flags of a launcher are in no table, any
 /// argument that names the program counts. A launcher that starts ranklaunch does not count: it may
-/// be our own, of which only a daemon is above us.
+/// be our own, whose only process above us is a daemon.
 fn launches(
     host: &Host,
     pid: i32,

@@ -160,8 +160,8 @@ impl Around<'_> {
         })
     }
 
-    /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None: PID 1, hidden
-    /// from us.
+    /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None if PID 1 is
+    /// hidden from us.
     fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {

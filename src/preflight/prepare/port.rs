@@ -1,4 +1,4 @@
-//! Finds a free port, and checks whether a port is free or who has it.
+//! Finds a free port, and checks whether a port is free and which process has it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};

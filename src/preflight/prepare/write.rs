@@ -29,7 +29,7 @@ impl WriteProblem {
 
     /// The error of the write.
     pub fn error(&self) -> io::Error {
-        // Captures of 0.1 have 0 where there is no errno.
+        // Captures of 0.1 have 0 if there is no errno.
         match self.code.filter(|code| *code != 0) {
             Some(code) => io::Error::from_raw_os_error(code),
             None if self.text.is_empty() => io::Error::other("the system gave no reason"),
