@@ -8,7 +8,7 @@ use monitor::export::HttpServer;
 use text::lang::{Text, cause};
 use text::text;
 
-/// Serves what the board knows while the result is held.
+/// Serves the board's knowledge while the result is held.
 pub(super) fn serve(context: &Context) -> Option<HttpServer> {
     let asked = context.settings.http.as_ref()?;
     let (address, source) = (asked.value, &asked.source);

@@ -155,7 +155,7 @@ fn ended(error: &io::Error) -> Text {
     text!("the job's agent gives no answer: {en}", "任务的 agent 没有应答：{zh}")
 }
 
-/// Asks for what a page shows, one page at a time.
+/// Requests the content of a page, one page at a time.
 struct Details {
     run_id: RunId,
     listeners: Vec<Listener>,
