@@ -289,15 +289,11 @@ mod tests {
     #[test]
     fn full_disk_tears_no_line_and_counts_losses() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        if std::env::var_os("JOURNAL_CHILD").is_none() {
-            // The test runs in a process of its own, since the limit applies to the whole process.
-            let name = "report::journal::tests::full_disk_tears_no_line_and_counts_losses";
-            let status = std::process::Command::new(std::env::current_exe().expect("our path"))
-                .args(["--exact", name])
-                .env("JOURNAL_CHILD", "1")
-                .stdout(std::process::Stdio::null())
-                .status();
-            assert!(status.is_ok_and(|status| status.success()));
+        // The limit applies to a whole process.
+        if !harness::inside::is_own_process(
+            full_disk_tears_no_line_and_counts_losses,
+            "JOURNAL_CHILD",
+        ) {
             return;
         }
         linux::sys::ignore(&[linux::sys::Signal::XFSZ]);
