@@ -42,7 +42,7 @@ fn each_rank_sees_its_attempt_with_every_engine() {
 }
 
 #[test]
-fn the_first_rank_alone_reads_standard_input() {
+fn only_the_first_rank_reads_standard_input() {
     const READS: &str = "read -r x; echo \"got <$x>\"";
     for engine in ["direct", "torchrun", "accelerate"] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -72,7 +72,7 @@ fn the_first_rank_alone_reads_standard_input() {
 
 /// The writers live as long as the test, and nobody reads.
 #[test]
-fn standard_input_that_never_ends_holds_nobody() {
+fn endless_standard_input_delays_no_rank() {
     for (engine, code) in [("direct", 0), ("torchrun", 0), ("direct", 3)] {
         let (pipe, writer) = std::io::pipe().expect("a pipe");
         let script = format!("exit {code}");
@@ -86,7 +86,7 @@ fn standard_input_that_never_ends_holds_nobody() {
 }
 
 #[test]
-fn empty_standard_input_ends_at_once_without_a_word() {
+fn empty_standard_input_ends_at_once_without_message() {
     let (over, writer) = std::io::pipe().expect("a pipe");
     drop(writer);
     let empty = File::open("/dev/null").expect("a device");
@@ -106,7 +106,7 @@ fn empty_standard_input_ends_at_once_without_a_word() {
 }
 
 #[test]
-fn a_second_attempt_gets_what_is_left() {
+fn second_attempt_gets_the_remaining_input() {
     let (pipe, mut writer) = std::io::pipe().expect("a pipe");
     writer.write_all(b"one\ntwo\n").expect("room");
     drop(writer);
@@ -118,7 +118,7 @@ fn a_second_attempt_gets_what_is_left() {
 }
 
 #[test]
-fn a_restart_budget_of_torchrun_is_ours() {
+fn torchrun_max_restarts_becomes_our_restart_budget() {
     let ended = shell("direct", 1, &["--retry-on", "rank.exit"], NUMBERS);
     let ended = ended.env("PET_MAX_RESTARTS", "1").run().expect_code(75);
     assert_eq!((count(&ended, "saw 0 0 1"), count(&ended, "saw 1 1 1")), (1, 1), "{}", ended.out);
@@ -151,7 +151,7 @@ fn elastic(restarts: &str, nproc: u32, script: &str) -> Launcher {
 }
 
 #[test]
-fn an_elastic_job_is_started_again_by_torchrun() {
+fn torchrun_restarts_an_elastic_job() {
     let script = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
                   $TORCHELASTIC_MAX_RESTARTS\"; [ \"$TORCHELASTIC_RESTART_COUNT\" = 2 ] && exit 0; \
                   [ \"$RANK\" = 1 ] && exit 7; exec sleep 300";
@@ -162,7 +162,7 @@ fn an_elastic_job_is_started_again_by_torchrun() {
 }
 
 #[test]
-fn an_exhausted_elastic_job_gives_the_ranks_code() {
+fn exhausted_elastic_job_returns_the_ranks_code() {
     let script = "echo \"saw $TORCHELASTIC_RESTART_COUNT\"; [ \"$RANK\" = 1 ] && exit 7; \
                   exec sleep 300";
     let ended = elastic("1", 2, script).run().expect_code(7).expect_nothing_left();
@@ -173,7 +173,7 @@ fn an_exhausted_elastic_job_gives_the_ranks_code() {
 
 /// torchrun would start ranks again that the stop has ended.
 #[test]
-fn a_stopped_elastic_job_begins_no_rank_again() {
+fn stopped_elastic_job_restarts_no_rank() {
     for (how, saved) in
         [("exec sleep 300", 0), ("trap 'sleep 1; echo saved; exit 0' TERM; wait", 2)]
     {
@@ -189,7 +189,7 @@ fn a_stopped_elastic_job_begins_no_rank_again() {
 }
 
 #[test]
-fn torchruns_variables_say_how_the_program_starts() {
+fn torchrun_variables_set_how_the_program_starts() {
     let of = |set: &[(&str, &str)], program: &[&str]| {
         let launcher = Launcher::new(run_args("direct", 1)).args(["--"]).args(program);
         set.iter().fold(launcher, |launcher, (name, value)| launcher.env(name, value)).run()

@@ -54,7 +54,7 @@ fn ranks_on(nodes: &(String, String), engine: &str, bind: &str) -> Ended {
 }
 
 #[test]
-fn a_rank_runs_on_the_cpus_of_its_numa_node() {
+fn bound_rank_runs_on_its_numa_nodes_cpus() {
     let Some(nodes) = two_cpus() else { return };
     for engine in ["direct", "torchrun"] {
         let ended = ranks_on(&nodes, engine, "numa");
@@ -66,7 +66,7 @@ fn a_rank_runs_on_the_cpus_of_its_numa_node() {
 }
 
 #[test]
-fn a_rank_that_is_not_bound_runs_on_all_cpus() {
+fn unbound_rank_runs_on_all_cpus() {
     let Some(nodes) = two_cpus() else { return };
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let all = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
@@ -76,7 +76,7 @@ fn a_rank_that_is_not_bound_runs_on_all_cpus() {
 }
 
 #[test]
-fn the_kernel_would_kill_a_rank_before_its_watchers() {
+fn oom_killer_prefers_a_rank_to_its_watchers() {
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), program("rank.sh").into_os_string(), "wait".into()]);
     let mut running = Launcher::new(args).start();

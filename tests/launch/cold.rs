@@ -106,7 +106,7 @@ const IMPORTS: &str =
     "import first\nimport second\nimport time\nprint('began', time.time(), flush=True)\n";
 
 #[test]
-fn what_is_imported_is_read_ahead_in_order_and_once() {
+fn imported_modules_are_read_ahead_once_in_order() {
     let slow = Slow::new(&[("first", 150, true), ("second", 150, true)]);
     alone(|| {
         let mount = slow.mount(TAKES);
@@ -141,7 +141,7 @@ fn what_is_imported_is_read_ahead_in_order_and_once() {
 }
 
 #[test]
-fn reading_ahead_ends_with_the_first_rank_and_at_its_bound() {
+fn readahead_ends_at_first_rank_or_at_bound() {
     const MODULES: usize = 1500;
     let slow = Slow::new(&[("wide", MODULES, false)]);
     let of_modules = |mount: &SlowMount| {
@@ -178,7 +178,7 @@ fn reading_ahead_ends_with_the_first_rank_and_at_its_bound() {
 }
 
 #[test]
-fn a_mount_that_stops_answering_does_not_hold_the_end() {
+fn unresponsive_mount_does_not_delay_the_end() {
     let slow = Slow::new(&[("first", 3, true), ("second", 3, true)]);
     alone(|| {
         let mount = slow.mount(Duration::MAX);
@@ -207,7 +207,7 @@ fn nothing_is_read_ahead_beside_a_running_job() {
 }
 
 #[test]
-fn what_a_module_imports_is_in_its_bytecode() {
+fn imports_of_a_module_are_in_its_bytecode() {
     let mut reads = Command::new(python());
     reads.arg(program("imports.py")).arg(root().join("src/supervise/warm/bytecode.py"));
     let output = reads.output().expect("it starts");

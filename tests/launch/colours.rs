@@ -52,7 +52,7 @@ fn a_terminal_shows_severity_and_ranks_in_colours() {
 }
 
 #[test]
-fn no_color_never_and_a_printer_have_none() {
+fn no_color_never_and_dumb_terminals_disable_colours() {
     for (variables, more) in [
         (&[("NO_COLOR", "1")][..], &[][..]),
         (&[("TERM", "dumb")], &[]),
@@ -67,7 +67,7 @@ fn no_color_never_and_a_printer_have_none() {
 }
 
 #[test]
-fn a_pipe_has_colours_only_if_they_are_asked_for_and_files_never() {
+fn pipe_gets_colours_only_on_request_files_never() {
     let run = |variables: &[(&str, &str)], more: &[&str]| {
         let launcher = Launcher::new(ranks(more));
         let launcher = variables.iter().fold(launcher, |it, (name, value)| it.env(name, value));
@@ -111,7 +111,7 @@ fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// `check`, `lint`, `explain` and `plan` print for people as `run` does.
 #[test]
-fn the_other_commands_have_the_same_option() {
+fn other_commands_have_the_same_option() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("pod.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b, command: [torchrun, --nproc_per_node=2, a.py], resources: {limits: {nvidia.com/gpu: 1}}}]}\n")
         .expect("a manifest");

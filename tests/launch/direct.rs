@@ -22,7 +22,7 @@ fn one_node_runs_and_says_who_it_is() {
 }
 
 #[test]
-fn a_secret_in_a_shell_line_is_in_no_file() {
+fn shell_line_secret_is_written_to_no_file() {
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "bash".into(), "-c".into()]);
     args.push("HF_TOKEN=hunter2 sh -c 'echo ${#HF_TOKEN} letters'".into());
@@ -90,7 +90,7 @@ fn two_nodes_run_one_job() {
 }
 
 #[test]
-fn a_failing_rank_gives_its_code_and_ends_the_others() {
+fn failing_rank_sets_the_code_and_ends_others() {
     let ended = direct(3, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
     let verdict = &ended.run_json(0)["verdict"];
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
@@ -105,7 +105,7 @@ fn a_signal_becomes_128_plus_its_number() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_program_is_named() {
     // What is no executable file is a script, and looked for before the start.
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
@@ -124,7 +124,7 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_script_that_is_not_there_is_refused_before_anything_starts() {
+fn missing_script_is_refused_before_the_start() {
     let run = |script: &str, more: &[&str]| {
         Launcher::new(run_args("direct", 1)).args(more).args(["--", script]).run()
     };
@@ -155,7 +155,7 @@ fn term_ends_everything_with_143() {
 }
 
 #[test]
-fn ranks_that_ignore_term_are_killed_within_the_grace() {
+fn ranks_ignoring_term_are_killed_within_the_grace() {
     let mut args = run_args("direct", 2);
     args.extend(["--grace".into(), "2s".into(), "--".into()]);
     args.extend([program("rank.sh").into_os_string(), "ignore-term".into()]);
@@ -221,7 +221,7 @@ fn usr1_reaches_the_rank() {
 }
 
 #[test]
-fn eight_ranks_write_at_once_and_no_line_is_torn() {
+fn eight_ranks_writing_at_once_tear_no_line() {
     let filler = "x".repeat(300);
     let mut args = run_args("direct", 8);
     args.extend([

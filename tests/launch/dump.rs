@@ -100,7 +100,7 @@ fn read(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
+fn dump_has_all_nodes_evidence_and_the_culprit() {
     let job = Job::start(&[]);
     job.stands_still();
     let (ended, folder) = job.dump("evidence");
@@ -157,7 +157,7 @@ fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_the_reason() {
+fn missing_evidence_is_named_with_the_reason() {
     let job = Job::start(&["--inject", "off"]);
     let agent = job.nodes[1].agent();
     let (ended, folder) = job.dump("without");

@@ -76,7 +76,7 @@ fn a_running_job_serves_its_state() {
 }
 
 #[test]
-fn a_port_that_is_taken_costs_the_metrics_and_not_the_job() {
+fn occupied_port_costs_only_the_metrics() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let args = [run_args("direct", 1), ["--http", &port, "--", "true"].map(Into::into).into()];
@@ -162,7 +162,7 @@ impl Prometheus {
 }
 
 #[test]
-fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
+fn prometheus_reads_metrics_and_every_dashboard_query() {
     if Command::new("prometheus").arg("--version").output().is_err() {
         return skipped("prometheus is not installed");
     }

@@ -36,7 +36,7 @@ fn pickles(folder: &Path, ranks: &[u32]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
+fn absent_rank_is_named_with_collective_and_waiters() {
     let (_folder, path) = records("never");
     let found = hang(&pickles(&path, &[0, 1, 2]));
     let culprits = found["culprits"].as_array().expect("a list");
@@ -74,7 +74,7 @@ fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
 }
 
 #[test]
-fn a_job_that_runs_has_no_culprit() {
+fn running_job_has_no_culprit() {
     let (_folder, path) = records("running");
     let found = hang(&pickles(&path, &[0, 1, 2]));
     assert_eq!(found["culprits"], json!([]), "{found:#}");

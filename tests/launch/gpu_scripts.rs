@@ -37,7 +37,7 @@ fn ranks_are_forked() {
 }
 
 #[test]
-fn a_job_is_watched_and_a_left_rank_is_ended() {
+fn watched_job_ends_a_leftover_rank() {
     all_is_ok("watched.py", 14);
 }
 

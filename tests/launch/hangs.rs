@@ -61,7 +61,7 @@ fn events(ended: &Ended, message: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_rank_that_all_wait_for_is_named_with_its_line() {
+fn rank_that_blocks_all_is_named_with_line() {
     for (name, kind) in [("pipe", "never_entered"), ("lock", "deadlock"), ("stop", "stopped")] {
         let ended = job(name, &["--on-hang", "end"]).run().expect_code(91).expect_nothing_left();
         let found = hangs(&ended);
@@ -97,7 +97,7 @@ fn the_rank_that_all_wait_for_is_named_with_its_line() {
 }
 
 #[test]
-fn the_program_of_a_rank_may_run_below_a_shell() {
+fn culprit_below_a_shell_is_named() {
     let (python, program) = (python(), program("hang.py"));
     let line = format!("{} {} pipe 2 3; exit $?", python.display(), program.display());
     let job = job_of(["sh".into(), "-c".into(), line.into()], &["--on-hang", "end"]);
@@ -115,7 +115,7 @@ fn the_program_of_a_rank_may_run_below_a_shell() {
 }
 
 #[test]
-fn a_gloo_that_keeps_no_record_is_judged_by_its_calls() {
+fn gloo_without_records_is_judged_by_its_calls() {
     let older = program("older_torch");
     let judged = |options: &[&str]| {
         let options = [&["--on-hang", "end"], options].concat();
@@ -148,7 +148,7 @@ fn locked(seconds: u32) -> Launcher {
 }
 
 #[test]
-fn a_lock_that_nobody_else_waits_for_may_be_released() {
+fn uncontended_lock_released_in_time_is_no_hang() {
     // Longer than a job may stand still.
     let ended = locked(6).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
@@ -160,7 +160,7 @@ fn a_lock_that_nobody_else_waits_for_may_be_released() {
 }
 
 #[test]
-fn a_job_that_is_only_reported_goes_on() {
+fn reported_hang_does_not_end_the_job() {
     let mut running = job("stop", &[]).start();
     running.waits("the report", |running| running.err().contains("the job stands still"));
     let stopped = running.processes().into_iter().find(|one| {
@@ -196,7 +196,7 @@ fn suspend(running: &Running, pause: Duration) {
 }
 
 #[test]
-fn a_time_in_which_nobody_looked_is_no_standstill() {
+fn unobserved_time_does_not_count_as_standstill() {
     const PAUSE: Duration = Duration::from_secs(30);
     let folder = tempfile::tempdir().expect("a folder");
     let go = folder.path().join("go");
@@ -235,7 +235,7 @@ fn waits_for_pipe(running: &Running) -> bool {
 }
 
 #[test]
-fn what_goes_on_between_two_looks_ends_nothing() {
+fn progress_between_two_looks_prevents_the_end() {
     // It stands still for longer than 4 s, but not at a look 5 s later.
     let ended = job("nap", &["--on-hang", "end"]).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
@@ -279,7 +279,7 @@ fn a_download_anywhere_in_a_rank_is_progress() {
 }
 
 #[test]
-fn who_computes_and_who_is_not_watched_is_not_called_hung() {
+fn computing_or_unwatched_rank_is_not_called_hung() {
     let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
     // But it is named, and again when the wait has doubled. On a busy machine one that still imports torch is, too.
@@ -343,7 +343,7 @@ fn message() -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn who_gave_up_waiting_is_not_the_cause() {
+fn rank_that_gave_up_waiting_is_no_cause() {
     let job = |after: &str, message: &Path| {
         let mut args = run_args("direct", 4);
         args.extend(["--hang-after", after, "--termination-log"].map(Into::into));
@@ -362,7 +362,7 @@ fn who_gave_up_waiting_is_not_the_cause() {
 }
 
 #[test]
-fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
+fn all_nodes_name_the_rank_given_up_on() {
     let port = free_port();
     let files = [message(), message()];
     let mut nodes = Vec::new();
@@ -383,7 +383,7 @@ fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
 }
 
 #[test]
-fn a_failure_of_its_own_after_a_hang_is_the_cause() {
+fn culprits_own_failure_after_hang_is_the_cause() {
     for (kind, error) in [("raise", "the batch is odd"), ("later", "the last batch is odd")] {
         let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("go");
@@ -409,7 +409,7 @@ fn a_failure_of_its_own_after_a_hang_is_the_cause() {
 }
 
 #[test]
-fn a_rank_whose_memory_is_hidden_says_by_its_handler_where_it_is() {
+fn unreadable_rank_reports_its_line_by_handler() {
     // The control has no handler.
     for (inject, expected) in [("auto", Some(line("hidden"))), ("off", None)] {
         // As an ordinary user, who may not look into a process that hides itself either.
@@ -434,7 +434,7 @@ fn a_rank_whose_memory_is_hidden_says_by_its_handler_where_it_is() {
 }
 
 #[test]
-fn an_attempt_follows_if_that_is_asked_for() {
+fn hang_starts_an_attempt_only_on_request() {
     let options = ["--on-hang", "restart", "--max-restarts", "1"];
     let ended = job("pipe", &options).run().expect_code(91).expect_nothing_left();
     assert_eq!(ended.err.matches("the job stands still").count(), 2, "{}", ended.err);
@@ -465,7 +465,7 @@ fn only_hang(running: Running) -> (Value, Ended) {
 }
 
 #[test]
-fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
+fn nccl_ras_names_the_rank_that_is_behind() {
     let running = with_ras("circle", "2", "1");
     let output = running.folder().join("evidence");
     let dump = ["dump", &running.run_id(), "--output"];
@@ -493,7 +493,7 @@ fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
 }
 
 #[test]
-fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
+fn nobody_is_named_without_a_nccl_ras_difference() {
     // The controls: it says that all are even, or it must not be asked.
     for (says, enabled) in [("even", "1"), ("2", "0")] {
         let (hang, ended) = only_hang(with_ras("circle", says, enabled));
@@ -513,7 +513,7 @@ fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
 
 /// A rank that waits for a GPU stands in no collective, and NCCL keeps its records where gloo has none.
 #[test]
-fn the_recorder_of_nccl_says_who_did_not_come() {
+fn nccl_flight_recorder_names_the_absent_rank() {
     let job = |torch: &str, end: &str| {
         let program = program("nccl_recorded.py").into_os_string();
         job_of([program, torch.into(), end.into()], &["--on-hang", "end"])

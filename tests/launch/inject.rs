@@ -77,7 +77,7 @@ fn expect_untouched(what: &str, ended: &Ended) {
 }
 
 #[test]
-fn torchs_own_server_answers_in_every_rank() {
+fn torch_worker_server_answers_in_every_rank() {
     for engine in ["direct", "torchrun", "accelerate"] {
         let ended = job(engine, &[], vec![controlled()]).run();
         let ended = ended.expect_code(0).expect_nothing_left();
@@ -90,7 +90,7 @@ fn torchs_own_server_answers_in_every_rank() {
 }
 
 #[test]
-fn below_a_launcher_of_the_user_the_ranks_have_it_and_the_launcher_has_not() {
+fn users_launcher_is_skipped_its_ranks_are_injected() {
     for launcher in [
         ["torch.distributed.run", "--nproc-per-node=2", "--standalone"],
         ["accelerate.commands.launch", "--num_processes=2", "--multi_gpu"],
@@ -105,7 +105,7 @@ fn below_a_launcher_of_the_user_the_ranks_have_it_and_the_launcher_has_not() {
 }
 
 #[test]
-fn a_user_who_does_not_want_it_gets_nothing() {
+fn inject_off_leaves_the_rank_untouched() {
     let ended = job("direct", &["--inject", "off"], vec![controlled()]).run();
     let ended = ended.expect_code(0).expect_nothing_left();
     expect_untouched("--inject off", &ended);
@@ -115,7 +115,7 @@ fn a_user_who_does_not_want_it_gets_nothing() {
 }
 
 #[test]
-fn a_python_that_reads_no_variables_runs_as_it_is() {
+fn isolated_python_runs_untouched() {
     for flag in ["-I", "-E"] {
         let command = vec![python().into_os_string(), flag.into(), controlled()];
         let ended = job("direct", &[], command).run().expect_code(0).expect_nothing_left();
@@ -146,7 +146,7 @@ fn environment(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_sitecustomize_of_an_environment_is_its_own() {
+fn sitecustomize_of_the_environment_still_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let inside = environment(folder.path()).into_os_string();
     let mut args = run_args("direct", 2);
@@ -194,7 +194,7 @@ fn recorded(more: &[&str]) -> Ended {
 }
 
 #[test]
-fn what_torch_recorded_of_a_time_out_names_who_did_not_come() {
+fn torch_timeout_records_name_the_absent_rank() {
     let ended = recorded(&[]).expect_code(7).expect_nothing_left();
     let words = "rank 1 has not entered all_reduce 7";
     assert!(ended.err.contains(words), "{}", ended.err);
@@ -233,7 +233,7 @@ fn asked_at_its_end() -> (Child, UnixStream, tempfile::TempDir) {
 }
 
 #[test]
-fn a_rank_that_ends_lets_its_answers_finish_and_waits_for_none_for_long() {
+fn ending_rank_waits_briefly_for_its_answers() {
     let (mut rank, asker, _folder) = asked_at_its_end();
     assert!(rank.try_wait().expect("a child").is_none(), "an answer may be under way");
     drop(asker);

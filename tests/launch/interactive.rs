@@ -146,7 +146,7 @@ fn ctrl_c_is_a_keyboard_interrupt() {
 }
 
 #[test]
-fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
+fn ctrl_c_at_the_pdb_prompt_prompts_again() {
     let script = "import pdb\n\
         try:\n\
         \x20   pdb.set_trace(); x = 1\n\
@@ -170,7 +170,7 @@ fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
 }
 
 #[test]
-fn the_rank_has_the_foreground_and_reads_what_a_tty_program_reads() {
+fn rank_owns_the_foreground_and_its_tty() {
     let script = "import os\n\
         print('mine', os.tcgetpgrp(0) == os.getpgrp(), open('/dev/tty').isatty())\n";
     for by in [By::Python, By::Direct] {
@@ -183,7 +183,7 @@ fn the_rank_has_the_foreground_and_reads_what_a_tty_program_reads() {
 
 /// Below torchrun the rank is not in the terminal's foreground: the launcher passes it on.
 #[test]
-fn a_window_that_changes_its_size_is_noticed() {
+fn window_resize_is_noticed() {
     let script = "import os, signal, time\n\
         sizes = []\n\
         note = lambda *_: sizes.append(os.get_terminal_size(0).columns)\n\
@@ -201,7 +201,7 @@ fn a_window_that_changes_its_size_is_noticed() {
 }
 
 #[test]
-fn a_killed_rank_leaves_the_terminal_as_it_was() {
+fn killed_rank_leaves_the_terminal_restored() {
     let script = "import os, signal, tty\n\
         tty.setraw(0)\n\
         os.kill(os.getpid(), signal.SIGKILL)\n";
@@ -210,7 +210,7 @@ fn a_killed_rank_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
+fn killed_agent_or_shim_leaves_the_terminal_restored() {
     let script = "import tty\ntty.setraw(0)\nprint('READY', flush=True)\ninput()\n";
     for victim in ["run", "rank"] {
         let mut session = session(By::Direct, script);
@@ -235,7 +235,7 @@ fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_shell_can_stop_and_continue_it() {
+fn shell_can_suspend_and_resume_the_launcher() {
     let script = "n = input('first? ')\nprint('got', n)\nn = input('second? ')\nprint('got', n)\n";
     for by in [By::Python, By::Direct] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -274,7 +274,7 @@ fn a_shell_can_stop_and_continue_it() {
 }
 
 #[test]
-fn as_a_containers_first_process_it_is_not_wedged_by_ctrl_z() {
+fn ctrl_z_spares_a_containers_first_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script.py");
     std::fs::write(&path, "print('got', input('name? ')); raise SystemExit(6)\n")

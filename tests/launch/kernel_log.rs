@@ -59,7 +59,7 @@ const LOST: &str = "NVRM: Xid (PCI:0000:38:00): 79, pid=812, GPU has fallen off 
 const ALWAYS: &str = "decided";
 
 #[test]
-fn an_xid_that_only_the_kernel_tells_of_is_the_cause() {
+fn xid_of_the_kernel_log_alone_is_cause() {
     let fake = FakeNvml::of_old_driver(&[("GPUS", "4")]);
     let Some(ended) = run(&fake, "kmsg", LOST, "", ALWAYS) else { return };
     let cause = &ended.run_json(0)["cause"];
@@ -72,7 +72,7 @@ fn an_xid_that_only_the_kernel_tells_of_is_the_cause() {
 
 /// The driver and the kernel tell of the same Xid.
 #[test]
-fn what_both_tell_is_one_cause() {
+fn xid_from_both_sources_is_one_cause() {
     let fake = four();
     let Some(ended) = run(&fake, "kmsg", LOST, "2 79\\n", "\"number\":79") else { return };
     let cause = &ended.run_json(0)["cause"];
@@ -83,7 +83,7 @@ fn what_both_tell_is_one_cause() {
 
 /// Another GPU, and the record from before the job, which both cases have.
 #[test]
-fn what_is_not_about_the_job_changes_nothing() {
+fn unrelated_kernel_records_change_nothing() {
     let fake = four();
     let other = LOST.replace("38", "48");
     for line in ["", &other] {
@@ -93,7 +93,7 @@ fn what_is_not_about_the_job_changes_nothing() {
 }
 
 #[test]
-fn trouble_with_storage_is_noted_and_no_cause() {
+fn storage_trouble_is_noted_but_no_cause() {
     let fake = four();
     let line = "blk_update_request: I/O error, dev nvme2n1, sector 81230112";
     let Some(ended) = run(&fake, "kmsg", line, "", ALWAYS) else { return };
@@ -104,7 +104,7 @@ fn trouble_with_storage_is_noted_and_no_cause() {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_said_and_changes_nothing() {
+fn unreadable_kernel_log_is_reported_without_effect() {
     let fake = four();
     let Some(ended) = run(&fake, "/dev/null", "", "", ALWAYS) else { return };
     expect_no_cause(&ended);

@@ -72,7 +72,7 @@ fn probes(running: &Running) -> Vec<i32> {
 }
 
 #[test]
-fn who_looks_sees_what_the_gpus_do_now() {
+fn metrics_show_the_current_gpu_state() {
     let job = Watched::start(&[]);
     let is = |metric, expected| {
         wait_until(metric, || job.value(metric).filter(|value| *value == expected));
@@ -94,7 +94,7 @@ fn who_looks_sees_what_the_gpus_do_now() {
 }
 
 #[test]
-fn a_gpu_that_counts_no_energy_shows_none() {
+fn gpu_without_energy_counter_shows_no_energy() {
     let job = Watched::start(&[("MODE", "before-volta")]);
     wait_until("its power", || job.value("ranklaunch_gpu_power_watts"));
     assert_eq!(job.value("ranklaunch_gpu_energy_joules_total"), None);
@@ -103,7 +103,7 @@ fn a_gpu_that_counts_no_energy_shows_none() {
 
 /// Its Xids are heard meanwhile, everything else is sampled, and the end waits for nothing.
 #[test]
-fn a_driver_that_hangs_at_a_look_holds_nothing() {
+fn driver_hang_during_sampling_delays_nothing() {
     let job = Watched::start(&[]);
     wait_until("the GPUs", || job.value("ranklaunch_gpu_utilization_ratio"));
     job.fake.play(&[("GPUS", "4"), ("UTILIZATION", "hang")]);
@@ -126,7 +126,7 @@ fn a_driver_that_hangs_at_a_look_holds_nothing() {
 }
 
 #[test]
-fn a_driver_that_crashes_at_a_look_costs_the_watch_alone() {
+fn driver_crash_during_sampling_costs_only_the_watch() {
     let job = Watched::start(&[]);
     job.fake.play(&[("GPUS", "4"), ("UTILIZATION", "crash")]);
     let over = "the watch for Xids is over";

@@ -47,7 +47,7 @@ fn sixty_four_ranks_lose_and_tear_nothing() {
 }
 
 #[test]
-fn a_line_of_100_mb_is_whole_in_the_file_and_cut_on_the_console() {
+fn line_of_100_mb_is_cut_on_console() {
     let script = "head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after";
     let options = ["--log-cap-rank", "2GiB", "--console", "all"];
     let ended = shell(2, &options, script).run().expect_code(0).expect_nothing_left();
@@ -72,7 +72,7 @@ fn a_burst_at_exit_reaches_the_file() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_raw_in_the_file_and_escaped_on_the_console() {
+fn binary_output_is_escaped_only_on_the_console() {
     let script =
         "printf 'a\\000b\\377c\\033[31mred\\n'; printf '10%%\\r20%%\\r30%%\\n'; printf tail";
     let ended = shell(2, &[], script).run().expect_code(0);
@@ -92,7 +92,7 @@ fn is_full(pipe: &impl AsFd) -> bool {
 /// than the queue of the file (8 MiB), which loses none of them on a machine of any speed. The lines
 /// are long: each costs time, in which a busy machine would not come to the end.
 #[test]
-fn a_console_that_is_never_read_holds_no_rank() {
+fn unread_console_blocks_no_rank() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "yes $(printf %0999d 0) | head -c 6000000; : > done";
     let unread = || std::io::pipe().expect("a pipe");
@@ -133,7 +133,7 @@ fn a_console_that_is_never_read_holds_no_rank() {
 
 /// A log folder of 4 MB, in a mount namespace of its own.
 #[test]
-fn a_full_disk_holds_no_rank_and_is_said() {
+fn full_disk_is_reported_and_blocks_no_rank() {
     let mounts = "mkdir logs && mount -t tmpfs -o size=4m none logs && exec \"$0\" \"$@\"";
     let allowed =
         Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|it| it.success());
@@ -155,7 +155,7 @@ fn a_full_disk_holds_no_rank_and_is_said() {
 
 /// Without us a rank writes to a pipe and no limit on files concerns it.
 #[test]
-fn a_limit_on_the_size_of_files_is_a_full_disk_and_ends_nobody() {
+fn file_size_limit_counts_as_a_full_disk() {
     let limited = "ulimit -f 100; exec \"$0\" \"$@\"";
     let mut args: Vec<std::ffi::OsString> = ["-c", limited].into_iter().map(Into::into).collect();
     args.push(executable().into_os_string());
@@ -194,7 +194,7 @@ fn slow_file(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
+fn slow_disk_is_awaited_while_it_makes_progress() {
     // 6 MB at 1 MB/s: longer than any fixed pause, and never 5 s without a byte.
     let script = format!("{SLOW} head -c 6000000 /dev/zero | tr '\\0' x; echo LAST WORDS; exit 3");
     let job = shell(1, &["--console", "none", "--termination-log", "message"], &script).start();
@@ -229,7 +229,7 @@ fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
 /// Neither the ranks nor the disk ever finish: the closing block is printed anyway, and
 /// everything ends within the grace period.
 #[test]
-fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
+fn hung_disk_loses_no_last_words() {
     for grace in ["2s", "5s"] {
         let writes = "while :; do head -c 100000 /dev/zero; sleep 0.1; done";
         let script = format!("{SLOW} trap '' TERM; echo READY >&2; {writes}");
@@ -256,7 +256,7 @@ fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
 }
 
 #[test]
-fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
+fn local_engine_files_are_removed_despite_killed_agent() {
     let local = tempfile::tempdir().expect("a folder");
     let left = || {
         let entries = std::fs::read_dir(local.path()).expect("read").flatten();
@@ -273,7 +273,7 @@ fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
 }
 
 #[test]
-fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
+fn closing_block_repeats_no_terminal_controls() {
     let script = "[ $RANK = 0 ] || exec sleep 60
         printf 'a\\033]0;owned\\007b\\033[2Jc\\000d\\033[8m\\n' >&2; exit 3";
     let ended = shell(2, &[], script).run().expect_code(3).expect_nothing_left();
@@ -287,7 +287,7 @@ fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
 }
 
 #[test]
-fn a_log_folder_that_was_removed_is_made_again_and_said() {
+fn removed_log_folder_is_recreated_and_reported() {
     let script = "echo before; until [ -e go ]; do sleep 0.05; done; sleep 1.1; echo after";
     let job = shell(2, &["--console", "none"], script).start();
     let runs = job.folder().join("ranklaunch-logs");
@@ -313,7 +313,7 @@ fn a_log_folder_that_was_removed_is_made_again_and_said() {
 }
 
 #[test]
-fn a_log_folder_that_cannot_be_used_is_said_once() {
+fn unusable_log_folder_is_reported_once() {
     let said = |more: &[&str]| {
         let options = [&["--log-dir", "/dev/null/logs"], more].concat();
         let ended = shell(1, &options, "echo hello").run().expect_code(0);

@@ -68,7 +68,7 @@ fn explained(ended: &Ended) -> String {
 }
 
 #[test]
-fn the_containers_limit_is_blamed_with_either_limit_of_swap() {
+fn container_limit_is_blamed_with_either_swap_limit() {
     for swaps in [false, true] {
         let Some(limited) = MemoryLimit::new(&format!("swap-{swaps}"), LIMIT) else { return };
         if swaps && !limited.also_limits_swap(LIMIT) {
@@ -90,7 +90,7 @@ fn the_containers_limit_is_blamed_with_either_limit_of_swap() {
 
 /// The control: the same end without a kill of the kernel.
 #[test]
-fn a_kill_from_outside_is_not_called_out_of_memory() {
+fn outside_kill_is_not_called_out_of_memory() {
     let Some(limited) = MemoryLimit::new("outside", LIMIT) else { return };
     let ended = limited.launcher(job("kill -9 $$")).run().expect_nothing_left().expect_code(137);
     let ended = ended.expect_words(&["recorded no out-of-memory kill", "(rank.signal)"]);
@@ -99,7 +99,7 @@ fn a_kill_from_outside_is_not_called_out_of_memory() {
 
 /// A file stands for /dev/kmsg, into which the rank writes what the kernel would before it is killed.
 #[test]
-fn the_node_is_blamed_by_the_words_of_the_kernel() {
+fn kernel_log_blames_the_node() {
     let Some(limited) = MemoryLimit::new("node", LIMIT) else { return };
     let script = "set -e
         : > kmsg
@@ -146,7 +146,7 @@ fn without_log(limited: &MemoryLimit, words: Vec<OsString>) -> Option<Launcher> 
 
 /// The peak is that of an earlier program, so only the kernel's words or the peak itself show the limit.
 #[test]
-fn a_full_container_is_blamed_at_its_next_job_too() {
+fn full_container_is_blamed_at_the_next_job() {
     let Some(limited) = MemoryLimit::new("next", LIMIT) else { return };
     limited.also_limits_swap(LIMIT);
     let fill = "echo $$ > \"$0/cgroup.procs\" && tail /dev/zero";
@@ -165,7 +165,7 @@ fn a_full_container_is_blamed_at_its_next_job_too() {
 /// The rank goes on after the loss of a helper, and is killed by hand when the launcher has looked
 /// (twice a second) at who runs on: a cause that a restart can help.
 #[test]
-fn a_kill_from_outside_is_not_laid_to_that_of_a_helper() {
+fn outside_kill_is_not_blamed_on_helpers_oom() {
     let Some(limited) = MemoryLimit::new("helper", LIMIT) else { return };
     let script = "[ $RANKLAUNCH_ATTEMPT = 0 ] || exit 0
         tail /dev/zero; echo \"helper ended with $?\"; sleep 3; kill -9 $$";
@@ -189,7 +189,7 @@ fn a_kill_from_outside_is_not_laid_to_that_of_a_helper() {
 }
 
 #[test]
-fn an_agent_killed_from_outside_is_not_laid_to_a_helper() {
+fn agent_killed_outside_is_not_blamed_on_helper() {
     let Some(limited) = MemoryLimit::new("agent", LIMIT) else { return };
     let script = "tail /dev/zero; sleep 3; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 60";
     let ended = limited.launcher(alone(&[], script)).run().expect_nothing_left();
@@ -254,7 +254,7 @@ impl Drop for Slice {
 
 /// The kernel counts a kill of another job in the slice around both.
 #[test]
-fn a_kill_of_another_job_of_the_slice_is_none_of_ours() {
+fn oom_kill_of_another_job_is_ignored() {
     let Some(slice) = Slice::new("beside") else { return };
     let beside = r#"for group in . job_2; do
             printf 'oom 1\noom_kill 1\n' > "$SLICE/$group/memory.events"

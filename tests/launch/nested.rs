@@ -32,7 +32,7 @@ fn said(out: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
+fn each_worker_of_torchrun_has_its_own_job() {
     let port = free_port();
     let node = |rank: u32| {
         let mut args: Vec<String> =
@@ -52,7 +52,7 @@ fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
 }
 
 #[test]
-fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
+fn launcher_below_our_rank_is_separate_or_refused() {
     // Whatever its file is called.
     let folder = tempfile::tempdir_in(harness::built()).expect("a folder");
     let renamed = folder.path().join("start-ranks");

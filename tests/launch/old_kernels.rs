@@ -47,7 +47,7 @@ fn started(errno: &str, first: &str, grace: &str) -> Option<Running> {
 }
 
 #[test]
-fn ranks_are_told_to_end_and_hear_usr1() {
+fn ranks_receive_term_and_usr1() {
     for (who, errno, first) in REFUSED {
         let Some(mut running) = started(errno, first, "10m") else { return };
         running.signal(Signal::SIGUSR1);
@@ -151,7 +151,7 @@ fn a_kernel_without_random_bytes_is_named() {
 /// DNS wants getrandom(2), which Linux has since 3.17: without it names are asked of the
 /// C library's resolver, and nothing crashes.
 #[test]
-fn a_name_is_not_found_in_good_order() {
+fn unresolvable_name_causes_no_crash() {
     for (who, errno, first) in REFUSED {
         let args = ["wait", "no-such-host.invalid:29500", "--timeout", "1s"];
         let Some(launcher) = refused(errno, first, &args) else { return };

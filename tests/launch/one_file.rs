@@ -22,7 +22,7 @@ fn program_headers(bytes: &[u8]) -> Vec<usize> {
 }
 
 #[test]
-fn it_asks_for_no_loader_and_no_library() {
+fn executable_needs_no_loader_and_no_library() {
     const LOAD: usize = 1;
     const DYNAMIC: usize = 2;
     const INTERPRETER: usize = 3;
@@ -105,7 +105,7 @@ fn plan(how: &str, launcher: impl Fn(Launcher) -> Launcher) -> (i32, Value) {
 }
 
 #[test]
-fn the_driver_is_asked_from_a_file_from_memory_or_not_at_all() {
+fn driver_probe_runs_from_file_memory_or_not() {
     let nvml = FakeNvml::new(&[("GPUS", "4")]);
     let with = |how: &str| {
         plan(how, |launcher| {
@@ -139,7 +139,7 @@ fn device_of(json: &Value) -> usize {
 }
 
 #[test]
-fn nvidia_smi_is_asked_where_that_is_wished() {
+fn nvidia_smi_is_asked_on_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = "0, GPU-a, Tesla T4, 00000000:18:00.0, 15360, 0, Disabled, 570.86.15\n\
                 1, GPU-b, Tesla T4, 00000000:28:00.0, 15360, 0, Disabled, 570.86.15\n";

@@ -19,7 +19,7 @@ fn engine_with(name: &str, nproc: u32, options: &[&str], begin: &str, script: &s
 }
 
 #[test]
-fn a_job_with_fewer_ranks_than_planned_is_never_done() {
+fn job_with_fewer_ranks_than_planned_fails() {
     for name in ["torchrun", "accelerate", "deepspeed"] {
         // The control: as planned.
         let whole = engine(name, 2, "0:0:2 1:1:2", "echo $RANK").run().expect_code(0);
@@ -43,7 +43,7 @@ fn a_job_with_fewer_ranks_than_planned_is_never_done() {
 }
 
 #[test]
-fn another_world_is_said_as_soon_as_a_rank_begins() {
+fn different_world_size_is_reported_at_rank_start() {
     let script = "echo READY; while [ ! -e go ]; do sleep 0.02; done";
     let mut job = engine("torchrun", 2, "0:0:8 1:1:8", script).start();
     job.says("READY", 2);
@@ -57,7 +57,7 @@ fn another_world_is_said_as_soon_as_a_rank_begins() {
 }
 
 #[test]
-fn a_rank_that_fails_in_another_world_keeps_its_code_and_is_told_why() {
+fn rank_failing_in_another_world_keeps_its_code() {
     let ended = engine("accelerate", 2, "::", "exit 5").run().expect_code(5);
     let hint =
         "hint: rank 0 found no WORLD_SIZE, so it ran by itself, but world size 2 was planned";
@@ -133,7 +133,7 @@ fn the_second_node_has_its_own_local_ranks() {
 }
 
 #[test]
-fn the_command_of_a_node_is_not_called_a_rank() {
+fn node_command_is_not_called_a_rank() {
     let port = free_port();
     let node = |rank: u32| {
         let script = "echo I launch; test $NODE_RANK = 0 && exec sleep 300; exit 7";
@@ -155,7 +155,7 @@ fn the_command_of_a_node_is_not_called_a_rank() {
 
 /// Between the agreement and torchrun's bind another process can take the port.
 #[test]
-fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
+fn port_lost_to_a_stranger_names_its_owner() {
     let port = free_port();
     let say = "torch.distributed.DistNetworkError: The server socket has failed to listen on any \
         local network address. port: PORT, useIpv6: false, code: -98, name: EADDRINUSE, message: \
@@ -185,7 +185,7 @@ fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
 
 /// Alone, every attempt takes a port of its own.
 #[test]
-fn a_lost_port_is_worth_a_restart() {
+fn lost_port_causes_a_restart() {
     let say = "OSError: [Errno 98] Address already in use: PORT";
     let ended = engine_with("torchrun", 1, &["--max-restarts", "3"], "0:0:1", "echo up")
         .env("SAY", say)
@@ -197,7 +197,7 @@ fn a_lost_port_is_worth_a_restart() {
 
 /// A shim that ends before its first packet, as after the executable was replaced.
 #[test]
-fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
+fn ranks_with_silent_shims_keep_their_local_ranks() {
     let port = free_port();
     let setup = Launcher::at(Place::Plain)
         .env("WORLD_SIZE", "2")

@@ -40,7 +40,7 @@ fn keep_open(listener: TcpListener) {
 }
 
 #[test]
-fn a_worker_that_comes_first_waits_for_the_port() {
+fn early_worker_waits_for_the_port() {
     // A first connection attempt proves that it waits; then there is no listener, then the
     // master.
     let late = |launcher: &dyn Fn(u16) -> Launcher| {
@@ -77,7 +77,7 @@ fn the_second_node_may_come_first() {
 }
 
 #[test]
-fn a_port_that_never_opens_is_86() {
+fn port_that_never_opens_exits_86() {
     let port = free_port();
     let started = Instant::now();
     let worker = node(1, "127.0.0.1", port, "3s", "succeed").start();
@@ -95,7 +95,7 @@ fn a_port_that_never_opens_is_86() {
 
 /// A service mesh accepts every connection, and closes it if there is no listener.
 #[test]
-fn a_sidecar_that_accepts_and_closes_is_no_master() {
+fn sidecar_that_accepts_and_closes_is_no_master() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -115,7 +115,7 @@ fn a_sidecar_that_accepts_and_closes_is_no_master() {
 }
 
 #[test]
-fn a_busy_master_port_is_87_and_names_its_owner() {
+fn busy_master_port_exits_87_naming_its_owner() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let ended = node(0, "127.0.0.1", port, "3s", "succeed").run();
@@ -133,7 +133,7 @@ fn a_busy_master_port_is_87_and_names_its_owner() {
 }
 
 #[test]
-fn term_ends_the_wait_for_a_port_at_once() {
+fn term_ends_the_port_wait_at_once() {
     // Takes connections and never lets them pass the half second that counts.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -228,7 +228,7 @@ fn answer(question: &[u8], name: &str, knows: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_name_that_resolves_late_is_waited_for() {
+fn late_host_name_is_awaited() {
     in_a_network(inside_late_names);
 }
 
@@ -258,7 +258,7 @@ fn inside_late_names() {
 }
 
 #[test]
-fn a_name_that_never_resolves_is_85() {
+fn host_name_that_never_resolves_exits_85() {
     in_a_network(inside_unknown_names);
 }
 
@@ -287,7 +287,7 @@ fn inside_unknown_names() {
 }
 
 #[test]
-fn term_ends_the_wait_for_a_dead_name_server_at_once() {
+fn term_ends_a_dead_name_servers_wait() {
     in_a_network(inside_a_silent_network);
 }
 

@@ -40,7 +40,7 @@ fn job(script: &str) -> Ended {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_changes_nothing() {
+fn unwritable_report_changes_nothing() {
     let whole = job("exit 3").expect_code(3);
     assert!(!whole.err.contains(COMPLAINT), "{}", whole.err);
     for page in ["report.html", "node-0/report.html"] {

@@ -56,7 +56,7 @@ hint = 'look at the file server'
 ";
 
 #[test]
-fn a_line_that_does_not_come() {
+fn rule_finds_a_missing_line() {
     let late = format!(
         "{UNTIL_TOLD} [ $RANK = 0 ] && echo model loaded; echo reading; told 1; echo model loaded"
     );
@@ -82,7 +82,7 @@ text = { en = 'The training stands still', zh = '训练停住' }
 ";
 
 #[test]
-fn a_line_that_does_not_recur() {
+fn rule_finds_a_line_that_stops() {
     let stops = format!("{UNTIL_TOLD} printf 'step 1\\rstep 2\\n'; [ $RANK = 1 ] || told 1");
     let ended = job(STEPS, &stops).run().expect_code(0).expect_nothing_left();
     let words = "The training stands still: rank 0 has printed no line with step \\d+ for 2s";
@@ -101,7 +101,7 @@ max = 100
 ";
 
 #[test]
-fn a_number_that_is_none() {
+fn rule_finds_a_value_out_of_range() {
     let program = |second: &str| {
         format!(
             "{UNTIL_TOLD} echo loss=2.5; [ $RANK = 1 ] && {{ echo loss={second}; echo loss={second}; }}; "
@@ -127,7 +127,7 @@ gpus_idle = '2s'
 ";
 
 #[test]
-fn gpus_that_do_nothing() {
+fn rule_finds_idle_gpus() {
     for (utilisation, idle) in [("0", true), ("37", false)] {
         let fake = FakeNvml::new(&[("GPUS", "2"), ("UTILIZATION", utilisation)]);
         let launcher =
@@ -154,7 +154,7 @@ fn gpus_that_do_nothing() {
 }
 
 #[test]
-fn a_mistake_in_a_rule_is_refused_before_anything_starts() {
+fn faulty_rule_is_refused_before_the_start() {
     let ended = job("[[watch]]\nid = 'x'\nline = '(x'\nevery = '5m'\n", "echo started").run();
     assert_ne!(ended.code, 0);
     assert!(ended.err.contains("mine.toml:3: `line` is (x"), "{}", ended.err);
@@ -170,7 +170,7 @@ fn steps_that(on: &str) -> String {
 const STOPS: &str = "echo step 1; exec sleep 300";
 
 #[test]
-fn a_breach_ends_the_job_if_the_rule_says_so() {
+fn breach_of_an_end_rule_ends_the_job() {
     let ended = job_with(&steps_that("end"), &["--max-restarts", "1"], STOPS);
     let ended = ended.run().expect_code(91).expect_nothing_left();
     let words = "rule steps: The training stands still: rank 0 has printed no line";
@@ -197,7 +197,7 @@ fn a_breach_ends_the_job_if_the_rule_says_so() {
 }
 
 #[test]
-fn a_breach_starts_the_job_again_if_the_rule_says_so() {
+fn breach_of_a_restart_rule_restarts_the_job() {
     let second = "echo step 1; [ -e begun.$RANK ] && exit 0; touch begun.$RANK; exec sleep 300";
     let ended = job_with(&steps_that("restart"), &["--max-restarts", "1"], second);
     let ended = ended.run().expect_code(0).expect_nothing_left();
@@ -228,7 +228,7 @@ fn two_nodes(on: &str, program: &str, options: &[&str]) -> [Ended; 2] {
 }
 
 #[test]
-fn a_breach_on_one_node_ends_all_of_them_or_starts_all_again() {
+fn breach_on_one_node_ends_or_restarts_all() {
     let [zero, one] = two_nodes("end", STOPS, &["--max-restarts", "1"]);
     let cause = one_cause(&[(0, &zero, 92), (1, &one, 91)]);
     assert_eq!(

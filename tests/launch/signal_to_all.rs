@@ -36,7 +36,7 @@ fn has_pending(pid: i32) -> bool {
 }
 
 #[test]
-fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
+fn rank_gets_signal_once_and_engine_survives() {
     for engine in ["direct", "torchrun", "accelerate", "deepspeed"] {
         let mut running = ranks(engine).start();
         running.says("READY", 2);

@@ -29,7 +29,7 @@ fn named(running: &mut Running) -> Value {
 
 /// One job names its slow rank within a minute; meanwhile two others run in which nobody is.
 #[test]
-fn the_rank_that_comes_late_is_named_and_nobody_else() {
+fn only_the_late_rank_is_named() {
     let even = steps("even", 3, 50).start();
     let turns = steps("turns", 2, 50).start();
     let mut late = steps("late", 3, 300).start();
@@ -56,7 +56,7 @@ fn the_rank_that_comes_late_is_named_and_nobody_else() {
 
 /// Node 0 names it, by the records of both nodes, with what the other node shows of it.
 #[test]
-fn a_slow_rank_of_another_node_is_named_on_node_0() {
+fn node_0_names_another_nodes_slow_rank() {
     let (port, group) = (free_port(), Group::new("nodes"));
     let start = |node| {
         let kind = if group.is_some() { "throttled" } else { "late" };
@@ -78,7 +78,7 @@ fn a_slow_rank_of_another_node_is_named_on_node_0() {
 }
 
 #[test]
-fn the_cpu_limit_of_a_slow_rank_is_the_reason() {
+fn slow_ranks_cpu_limit_is_the_reason() {
     let Some(group) = Group::new("node") else { return };
     let mut job = steps("throttled", 2, 300).env("RANK_GROUP", &group.0).start();
     let slow = named(&mut job);

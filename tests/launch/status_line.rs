@@ -58,7 +58,7 @@ echo last of "$RANK"
 "#;
 
 #[test]
-fn it_stands_below_the_lines_of_the_ranks_and_mixes_with_none() {
+fn status_line_stays_below_all_rank_output() {
     let folder = tempfile::tempdir().expect("a folder");
     let words = direct(2, &["--", "sh", "-c", NOISE]);
     let mut command = command(folder.path(), &refs(&words));
@@ -99,7 +99,7 @@ fn it_stands_below_the_lines_of_the_ranks_and_mixes_with_none() {
 }
 
 #[test]
-fn it_tells_how_long_a_node_is_awaited_and_goes_with_the_job() {
+fn status_line_shows_the_node_wait_then_vanishes() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = free_port().to_string();
     let more = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1"];
@@ -117,7 +117,7 @@ fn it_tells_how_long_a_node_is_awaited_and_goes_with_the_job() {
 
 /// As in a container into which `docker exec -it` or `unshare` has led: the guard's group has no number there.
 #[test]
-fn a_group_of_another_pid_namespace_is_no_error() {
+fn group_of_another_pid_namespace_works() {
     let folder = tempfile::tempdir().expect("a folder");
     let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
     let allowed = Command::new("unshare").args(unshare).arg("true").status();
@@ -137,7 +137,7 @@ fn a_group_of_another_pid_namespace_is_no_error() {
 }
 
 #[test]
-fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
+fn status_line_vanishes_during_suspension_and_returns() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut shell = command(folder.path(), &[]);
     shell = {
@@ -222,7 +222,7 @@ fn stubborn(folder: &std::path::Path) -> Option<(Tmux, String, i32)> {
 }
 
 #[test]
-fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
+fn lost_agent_or_second_stop_restores_the_terminal() {
     for signal in [Some(Signal::SIGKILL), Some(Signal::SIGABRT), None] {
         let folder = tempfile::tempdir().expect("a folder");
         let Some((tmux, modes, agent)) = stubborn(folder.path()) else { return };
@@ -253,7 +253,7 @@ fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
 
 /// The controls of the test above: a row that was not erased, and each thing that it looks at.
 #[test]
-fn a_terminal_that_is_not_as_before_is_told() {
+fn control_altered_terminal_is_detected() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(tmux) = start(100, 30, &in_a_shell(folder.path(), "true", &[])) else { return };
     let modes = tmux.modes();
@@ -275,7 +275,7 @@ fn a_terminal_that_is_not_as_before_is_told() {
 
 /// Where lines are only printed, and where a rank has the terminal, nothing is drawn.
 #[test]
-fn there_is_none_for_a_printer_a_rank_with_the_terminal_and_a_pipe() {
+fn dumb_terminal_or_terminal_owning_rank_hides_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let wait = "sleep 1.2; echo over";
     for (nproc, variables, more) in [

@@ -147,7 +147,7 @@ fn mkfifo(path: &Path) {
 }
 
 #[test]
-fn no_command_hangs_on_a_fifo_of_a_run() {
+fn fifo_in_a_run_hangs_no_command() {
     for name in [
         "attempt-0/rank-00001.err",
         "attempt-0/rank-00001.out",

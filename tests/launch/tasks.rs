@@ -96,7 +96,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_task_starts_its_rank_and_keeps_its_own_files() {
+fn each_task_starts_its_rank_with_own_files() {
     let job = Job::new(UNEVEN, "3,1");
     let print = "echo \"$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $NODE_RANK $MASTER_ADDR:$MASTER_PORT\"";
     let ended = wait_all(job.start(&[], &["sh", "-c", print]));
@@ -135,7 +135,7 @@ fn each_task_starts_its_rank_and_keeps_its_own_files() {
 
 /// The same environment, engine torchrun: it would start as many ranks again in each task.
 #[test]
-fn other_engines_refuse_to_be_started_once_per_rank() {
+fn other_engines_refuse_one_start_per_rank() {
     let job = Job::even();
     let launcher = job.launcher("torchrun", CYCLIC[3]).args(["--", "train.py"]);
     let ended = launcher.run().expect_code(65).expect_nothing_left();
@@ -145,7 +145,7 @@ fn other_engines_refuse_to_be_started_once_per_rank() {
 }
 
 #[test]
-fn a_failing_task_ends_all_with_one_cause() {
+fn failing_task_ends_all_with_one_cause() {
     let job = Job::even();
     let ended = wait_all(job.ranks(&[], "exit-7-on-rank-1"));
     for (ended, task) in ended.iter().zip(CYCLIC) {
@@ -210,7 +210,7 @@ fn all_tasks_start_again_together() {
 /// Leftovers are ended once, by the first task of the node, and no sibling task counts as
 /// leftover, even with `force`.
 #[test]
-fn leftovers_are_ended_by_one_task_and_siblings_by_none() {
+fn one_task_ends_leftovers_and_spares_siblings() {
     let mut unshare = std::process::Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     inside::run(unshare, inside_leftovers);
@@ -273,7 +273,7 @@ fn inside_leftovers() {
 
 /// Tasks need no torchrun to meet: gloo adds up what all four ranks have.
 #[test]
-fn torch_adds_up_over_four_tasks() {
+fn torch_reduces_over_four_tasks() {
     let job = Job::new(UNEVEN, "3,1");
     let script = program("reduce.py");
     let tasks = job.start(&[], &[script.to_str().expect("text"), "3"]);
@@ -285,7 +285,7 @@ fn torch_adds_up_over_four_tasks() {
 
 /// The plan of one task, with the source of each number.
 #[test]
-fn plan_says_which_rank_this_is_and_who_says_so() {
+fn plan_names_the_rank_and_its_source() {
     let job = Job::new(UNEVEN, "3,1");
     let shown = |format: &str| {
         let launcher = Launcher::new(["plan", "--engine", "direct", "--device", "cpu", "--python"]);

@@ -63,7 +63,7 @@ pub(super) fn expect_no_cause(ended: &Ended) {
 }
 
 #[test]
-fn an_xid_of_the_ranks_gpu_is_the_cause() {
+fn xid_of_the_ranks_gpu_is_the_cause() {
     for (xid, words) in [(79, "fallen off the bus"), (48, "GPU")] {
         let fake = four();
         let (event, heard) = (format!("2 {xid}\\n"), format!("\"number\":{xid}"));
@@ -81,7 +81,7 @@ fn an_xid_of_the_ranks_gpu_is_the_cause() {
 }
 
 #[test]
-fn without_an_event_the_end_of_the_rank_is_the_end() {
+fn rank_failure_without_xid_has_no_cause() {
     let ended = job(&four(), WATCHING, "", WATCHING).run().expect_code(3).expect_nothing_left();
     expect_no_cause(&ended);
     let watching = journal(&ended);
@@ -104,7 +104,7 @@ fn an_xid_of_another_gpu_changes_nothing() {
 
 /// What a driver does that cannot tell of events, and the line of the journal that says so.
 #[test]
-fn a_driver_that_cannot_tell_is_said_once_and_changes_nothing() {
+fn driver_without_xid_events_is_reported_once() {
     const NOT_TOLD: &str = "the driver does not tell of Xids";
     let with = |events: &str| FakeNvml::new(&[("GPUS", "4"), ("BAD", "2"), ("EVENTS", events)]);
     for (fake, call, code, gpu) in [
@@ -125,14 +125,14 @@ fn a_driver_that_cannot_tell_is_said_once_and_changes_nothing() {
 
 /// The other GPU is watched anyway.
 #[test]
-fn one_gpu_that_cannot_be_watched_hides_no_other() {
+fn unwatchable_gpu_hides_no_other() {
     let fake = FakeNvml::new(&[("GPUS", "4"), ("BAD", "1"), ("EVENTS", "no-permission")]);
     let ended = job(&fake, WATCHING, "2 95\\n", "\"number\":95").run().expect_nothing_left();
     assert_eq!(ended.run_json(0)["cause"]["id"], "xid_95", "{}", ended.err);
 }
 
 #[test]
-fn a_driver_that_hangs_or_crashes_holds_nothing() {
+fn hung_or_crashed_driver_delays_nothing() {
     for (events, begun) in [("hang", WATCHING), ("crash", "the watch for Xids is over")] {
         let fake = FakeNvml::new(&[("GPUS", "4"), ("EVENTS", events)]);
         let ended = job(&fake, begun, "", begun).run().expect_code(3).expect_nothing_left();
@@ -165,7 +165,7 @@ fn waiting(fake: &FakeNvml) -> Running {
 }
 
 #[test]
-fn the_probe_ends_with_the_agent_and_with_the_guard() {
+fn probe_ends_with_agent_or_guard() {
     let fake = four();
     let running = waiting(&fake);
     running.send(Role::Agent, Signal::SIGKILL);

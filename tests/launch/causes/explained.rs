@@ -85,7 +85,7 @@ while True:
 ";
 
 #[test]
-fn the_folder_of_a_run_says_what_the_run_said() {
+fn explain_repeats_the_verdict_of_the_run() {
     let survived = survivor("sys.exit(3)");
     let rows = [
         ("exception", 1, "raise ValueError('sample 17 has no label')", "user_exception"),
@@ -157,7 +157,7 @@ raise RuntimeError('Gloo connectFullMesh failed with [../gloo/transport/tcp/pair
 ";
 
 #[test]
-fn a_rank_that_ended_before_the_others_is_named() {
+fn rank_that_ended_early_is_named() {
     let ended = job(2, &GONE.replace("CODE", "0")).expect_code(1).expect_nothing_left();
     let run = ended.run_json(0);
     assert_eq!(run["cause"], Value::Null, "{run:#}");
@@ -173,7 +173,7 @@ fn a_rank_that_ended_before_the_others_is_named() {
 }
 
 #[test]
-fn a_run_that_ended_well_or_was_stopped_has_no_cause() {
+fn successful_or_stopped_run_has_no_cause() {
     let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
     let said = explain(&well.node_folder(0));
     assert_eq!((id(&said), &said["failed"]), ("", &Value::Bool(false)), "{said:#}");
@@ -205,7 +205,7 @@ while True:
 
 /// What stands in run.json matters: without a part of it the answer is another one.
 #[test]
-fn a_folder_without_a_part_says_what_it_lacks() {
+fn incomplete_folder_names_its_missing_part() {
     let ended = job(1, &survivor("sys.exit(3)")).expect_code(3);
     let (node, attempt) = (ended.node_folder(0), attempt(&ended));
     let file = node.join("run.json");
@@ -249,7 +249,7 @@ fn a_folder_without_a_part_says_what_it_lacks() {
 
 /// A run that was killed itself has a journal only.
 #[test]
-fn without_run_json_the_journal_tells_how_the_ranks_ended() {
+fn journal_replaces_a_missing_run_json() {
     let killed = job(2, "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)");
     let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
     for (ended, wanted) in [(&killed, "worker_sigkill"), (&well, "")] {
@@ -275,7 +275,7 @@ fn without_run_json_the_journal_tells_how_the_ranks_ended() {
 
 /// A rank that works on has survived what some code caught; what no code caught may hold its end.
 #[test]
-fn a_run_that_still_goes_on_has_only_causes_that_nothing_caught() {
+fn live_run_reports_only_uncaught_causes() {
     const WORKS: &str = "import threading
 def work():
     open('working', 'w').close()

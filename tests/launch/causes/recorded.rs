@@ -38,7 +38,7 @@ fn recorded(launcher: Launcher, log: &str) -> (Ended, Value) {
 }
 
 #[test]
-fn an_exception_without_standard_error_is_named_by_its_record() {
+fn exception_absent_from_stderr_is_read_from_record() {
     for engine in ["direct", "torchrun"] {
         let file = "rank-00001.error.json";
         let (ended, cause) = recorded(job(engine, 2, "recorded.py", &["1"]), file);
@@ -66,12 +66,12 @@ fn without_record_nothing_names_the_exception() {
 }
 
 #[test]
-fn what_standard_error_shows_as_well_is_one_cause() {
+fn exception_in_stderr_and_record_is_one_cause() {
     recorded(job("direct", 2, "recorded.py", &["1", "loud"]), "rank-00001.err");
 }
 
 #[test]
-fn a_file_that_the_user_has_named_is_the_users() {
+fn users_own_record_file_is_kept() {
     let launcher = |file: &str| {
         let named = format!("TORCHELASTIC_ERROR_FILE={file}");
         let options = ["--termination-log", "message", "--env", &named, "--"];
@@ -98,7 +98,7 @@ fn puts(what: &str) -> Ended {
 }
 
 #[test]
-fn anything_in_the_place_of_a_record_does_no_harm() {
+fn anything_in_place_of_a_record_is_harmless() {
     let whole = r#"{"message": {"message": "ValueError: sample 17"}}"#;
     for what in [
         "os.mkfifo(file)".to_owned(),

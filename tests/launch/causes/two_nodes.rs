@@ -34,7 +34,7 @@ fn both_say(nproc: u32, script: &str, arguments: &[&str], places: &[u32], expect
 }
 
 #[test]
-fn a_rank_of_another_node_that_raised_is_named_by_both() {
+fn both_nodes_name_the_rank_that_raised() {
     let expected = Expected {
         id: "user_exception",
         confidence: "likely",
@@ -48,7 +48,7 @@ fn a_rank_of_another_node_that_raised_is_named_by_both() {
 }
 
 #[test]
-fn a_rank_of_another_node_that_was_killed_is_named_by_both() {
+fn both_nodes_name_the_killed_rank() {
     let expected = Expected {
         id: "worker_sigkill",
         confidence: "likely",
@@ -61,7 +61,7 @@ fn a_rank_of_another_node_that_was_killed_is_named_by_both() {
 }
 
 #[test]
-fn a_package_that_another_node_lacks_is_named_by_both() {
+fn both_nodes_name_a_missing_package() {
     let expected = Expected {
         id: "module_missing",
         confidence: "certain",
@@ -75,7 +75,7 @@ fn a_package_that_another_node_lacks_is_named_by_both() {
 
 /// Each of the two may be the one that receives too much.
 #[test]
-fn shapes_that_differ_between_nodes_are_told_by_both() {
+fn both_nodes_report_differing_shapes() {
     let expected = Expected {
         id: "collective_mismatch",
         confidence: "certain",

@@ -44,7 +44,7 @@ fn leave(token: &str) -> String {
 
 /// The control of `expect_nothing_left`: neither its environment nor its command line tells.
 #[test]
-fn what_cleared_its_environment_is_seen_by_where_it_runs() {
+fn process_without_environment_is_found_by_its_folder() {
     let script = "setsid env -i /bin/sleep 304 & until [ $(wc -c </proc/$!/environ) -eq 0 ]; do sleep 0.02; done";
     let ended = Launcher::of(Command::new("sh"), ["-c", script]).run().expect_code(0);
     let left = ended.left_now();
@@ -91,7 +91,7 @@ fn earlier_children_and_their_orphans_are_left_alone() {
 }
 
 #[test]
-fn leftovers_get_term_and_the_grace_and_then_kill() {
+fn leftovers_get_term_then_kill_after_the_grace() {
     let polite = "(trap 'sleep 0.3; echo bye >bye; exit' TERM; echo READY >ready; \
         while :; do sleep 0.05; done) & \
         while [ ! -e ready ]; do sleep 0.02; done; exit 5";

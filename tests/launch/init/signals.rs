@@ -28,7 +28,7 @@ fn every_signal_is_passed_on() {
 }
 
 #[test]
-fn a_signal_that_is_caught_ends_nothing() {
+fn caught_signal_ends_nothing() {
     let script = "trap 'echo GOT' USR1; trap 'exit 10' TERM; echo READY\n\
         while :; do sleep 0.05; done";
     for launcher in both(&["sh", "-c", script]) {
@@ -79,7 +79,7 @@ fn a_stop_and_a_continue_reach_the_command() {
 }
 
 #[test]
-fn the_command_gets_the_signal_state_that_init_was_given() {
+fn command_inherits_the_signal_state_of_init() {
     use sys::Signal;
     let sets: [(&[Signal], &[Signal]); 4] = [
         (&[], &[]),
@@ -106,7 +106,7 @@ fn the_command_gets_the_signal_state_that_init_was_given() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn ignored_signal_stays_ignored() {
     let script = "echo READY; while [ ! -e go ]; do sleep 0.05; done; exit 6";
     let mut nohup = Command::new("nohup");
     nohup.arg(executable());

@@ -15,7 +15,7 @@ fn runs(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_as_many_runs_stay_and_one_that_lives_always() {
+fn live_run_outlasts_the_limit_of_kept_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = folder.path().display().to_string();
     // The oldest one, which lives.
@@ -50,7 +50,7 @@ fn only_as_many_runs_stay_and_one_that_lives_always() {
 }
 
 #[test]
-fn a_value_that_keeps_nothing_sensible_is_refused() {
+fn invalid_limit_of_kept_runs_is_refused() {
     for wrong in ["0", "x", "3,4"] {
         let refused = shell(1, &["--log-keep", wrong], "true").run();
         refused.expect_code(64).expect_id("settings.log_keep");

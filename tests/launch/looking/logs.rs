@@ -32,7 +32,7 @@ fn lines(out: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_newest_run_of_a_folder_is_shown_whatever_runs_here() {
+fn folder_shows_its_newest_run_despite_running_jobs() {
     let ended = shell(1, &[], "echo earlier").run().expect_code(0).expect_nothing_left();
     let logs = ended.folder().join("ranklaunch-logs").display().to_string();
     let jobs = [(); 2].map(|()| shell(1, &[], "echo READY; exec sleep 600").start());
@@ -51,7 +51,7 @@ fn the_newest_run_of_a_folder_is_shown_whatever_runs_here() {
 }
 
 #[test]
-fn lines_of_all_ranks_come_in_the_order_of_time() {
+fn lines_of_all_ranks_are_ordered_by_time() {
     let ended = shell(2, &[], IN_TURN).run().expect_code(0).expect_nothing_left();
     let folder = run_folder(&ended);
     let expected: Vec<String> = (0..40).map(|number| format!("line {number}")).collect();
@@ -80,7 +80,7 @@ fn lines_of_all_ranks_come_in_the_order_of_time() {
 }
 
 #[test]
-fn what_logs_does_not_understand_is_refused_with_an_example() {
+fn invalid_option_value_is_refused_with_an_example() {
     for (args, id, words) in [
         (["--rank", "x"], "logs.value", "--rank 0,4-7"),
         (["--since", "noon"], "logs.value", "--since 10m"),
@@ -99,7 +99,7 @@ fn what_logs_does_not_understand_is_refused_with_an_example() {
 
 /// Progress bars, a last line without an end, and output that no cap keeps.
 #[test]
-fn odd_output_is_shown_as_a_person_reads_it() {
+fn unusual_output_is_shown_in_readable_form() {
     let script = "printf 'a\\r50%%\\r100%%\\nx\\033[2Jy\\n\\377\\n'; printf 'no end'";
     let ended = shell(1, &[], script).run().expect_code(0);
     let shown = asked(&["logs", &run_folder(&ended)]).expect_code(0).out;
@@ -120,7 +120,7 @@ fn odd_output_is_shown_as_a_person_reads_it() {
 /// Both nodes write; what the second one wrote is read over the job's own connections, since its
 /// folder is hidden from who asks.
 #[test]
-fn the_output_of_all_nodes_is_followed_to_the_end_of_the_job() {
+fn output_of_all_nodes_is_followed_until_end() {
     let script = "echo READY $RANK; n=0
         while [ ! -e stop ]; do n=$((n+1)); echo \"rank $RANK says $n\"; sleep 0.05; done";
     let mut nodes = two_nodes(script);
@@ -179,7 +179,7 @@ fn hiding(folder: &str, args: &[&str]) -> Option<std::process::Child> {
 
 /// What is read does not depend on how much is there.
 #[test]
-fn the_memory_of_logs_does_not_grow_with_the_logs() {
+fn memory_use_is_independent_of_log_size() {
     let script =
         "yes \"rank $RANK writes a line of some length, again and again\" | head -c 120000000";
     let options = ["--console", "none", "--log-cap-rank", "1GiB"];
@@ -242,7 +242,7 @@ fn following_ends_with_the_job_and_changes_nothing() {
 
 /// A line whose middle is at the end of a file and whose end is in the next one.
 #[test]
-fn a_line_of_two_parts_is_one_line_in_its_place() {
+fn line_split_over_files_is_shown_as_one() {
     // The last part has more, and less, than is shown of a line.
     for length in [340_000, 319_588] {
         let script = format!("head -c {length} /dev/zero | tr '\\0' x; echo; echo behind");

@@ -117,7 +117,7 @@ fn ended(nodes: [Running; 2]) {
 }
 
 #[test]
-fn the_ranks_of_all_nodes_are_shown_filtered_and_followed() {
+fn top_shows_filters_and_follows_all_ranks() {
     let mut nodes = two_nodes(STEPS);
     for node in &mut nodes {
         node.says("at step 2", 1);
@@ -175,7 +175,7 @@ type End<'a> = &'a dyn Fn(&Tmux);
 
 /// By a key, by signals, and by the death of either process.
 #[test]
-fn no_end_of_it_touches_the_job_or_leaves_the_terminal_raw() {
+fn end_of_top_spares_job_and_restores_terminal() {
     let mut job = shell(1, &[], STEPS).start();
     job.says("at step 2", 1);
     let run = job.run_id();
@@ -208,7 +208,7 @@ fn send(tmux: &Tmux, which: usize, signal: Signal) {
 }
 
 #[test]
-fn a_job_that_waits_for_nodes_is_shown_as_one_that_waits() {
+fn job_waiting_for_nodes_is_shown_as_agreeing() {
     let mut node = shell(1, &["--wait-timeout", "10m"], "true").node(0, 2, free_port()).start();
     let agent = node.agent().to_string();
     let listed = format!("(agent {agent})");
@@ -225,7 +225,7 @@ fn a_job_that_waits_for_nodes_is_shown_as_one_that_waits() {
 
 /// One node from anywhere: its state, but no logs.
 #[test]
-fn a_node_that_serves_its_status_is_shown_over_http() {
+fn node_serving_its_status_is_shown_over_http() {
     let port = free_port();
     let mut job = shell(1, &["--http", &port.to_string()], STEPS).start();
     job.says("at step 2", 1);
@@ -246,7 +246,7 @@ fn a_node_that_serves_its_status_is_shown_over_http() {
 }
 
 #[test]
-fn without_a_terminal_it_is_refused_with_what_to_do() {
+fn top_without_terminal_is_refused_with_a_hint() {
     let refused = asked(&["top"]).expect_code(64).expect_id("top.terminal");
     assert!(refused.err.contains("ranklaunch ps"), "{}", refused.err);
 }

@@ -35,7 +35,7 @@ fn refused(ended: &Ended, id: &str, words: &[&str]) {
 }
 
 #[test]
-fn what_does_not_run_here_is_refused_with_what_does() {
+fn unknown_job_is_refused_with_the_running_ones() {
     let _none = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, two) = (job(), job());
     let ids = [one.run_id(), two.run_id()];
@@ -57,7 +57,7 @@ fn what_does_not_run_here_is_refused_with_what_does() {
 }
 
 #[test]
-fn where_no_job_runs_it_says_where_to_ask() {
+fn refusal_without_jobs_says_where_to_ask() {
     let unshare = ["--user", "--map-root-user", "--net"];
     let tried = Command::new("unshare").args(unshare).arg("true").output();
     if !tried.is_ok_and(|output| output.status.success()) {
@@ -98,7 +98,7 @@ fn another_user_is_refused_and_root_is_answered() {
 }
 
 #[test]
-fn an_agent_that_is_stopped_is_named_within_a_time_limit() {
+fn stopped_agent_is_named_within_the_time_limit() {
     let _one = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let job = job();
     let agent = job.agent();

@@ -67,7 +67,7 @@ fn of_script(ranks: u32, script: &str) -> Running {
 }
 
 #[test]
-fn a_job_is_meant_by_its_folder() {
+fn folder_selects_its_job() {
     let script = "import threading\nprint('READY', flush=True)\nthreading.Event().wait()\n";
     let (mut one, mut other) = (of_script(1, script), of_script(1, script));
     one.says("READY", 1);

@@ -50,7 +50,7 @@ fn numbers(thread: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn a_program_that_runs_is_never_shown_wrongly() {
+fn running_program_is_never_shown_wrongly() {
     let mut job = of_script(2, BUSY);
     job.says("READY", 2);
     let (mut whole, mut seen_numbers) = (0, Vec::new());
@@ -78,7 +78,7 @@ fn a_program_that_runs_is_never_shown_wrongly() {
 }
 
 #[test]
-fn processes_that_end_while_they_are_read_leave_no_trace() {
+fn processes_ending_during_the_read_leave_no_trace() {
     let script = "\
 import subprocess, sys, time
 print('READY', flush=True)
@@ -123,7 +123,7 @@ time.sleep(600)
 ";
 
 #[test]
-fn a_rank_does_not_notice_that_it_is_read() {
+fn reading_stacks_does_not_disturb_a_rank() {
     let mut job = of_script(2, WAITS);
     job.says("READY", 2);
     // Before its time is over.

@@ -45,7 +45,7 @@ fn numbers(value: &Value, key: &str) -> Vec<u64> {
 }
 
 #[test]
-fn any_node_shows_the_ranks_of_all_in_groups() {
+fn any_node_shows_grouped_ranks_of_all_nodes() {
     let (nodes, _folder) = two_nodes(&[]);
     assert_eq!(nodes[0].run_id(), nodes[1].run_id());
     eventually("rank 2 is the odd one", || {
@@ -87,7 +87,7 @@ fn any_node_shows_the_ranks_of_all_in_groups() {
 
 /// Its ranks run on, but its agent says nothing: the others are shown within the time limit.
 #[test]
-fn a_node_that_does_not_answer_is_named_with_the_reason() {
+fn silent_node_is_named_with_the_reason() {
     let (nodes, _folder) = two_nodes(&[]);
     let agent = nodes[1].agent();
     // Each time for less than the silence after which the job would end.
@@ -117,7 +117,7 @@ fn a_node_that_does_not_answer_is_named_with_the_reason() {
 
 /// Nodes that do not know each other: each agent of this machine is asked, and it is said.
 #[test]
-fn without_a_muster_only_the_agents_here_are_shown() {
+fn job_without_muster_shows_only_local_agents() {
     let (nodes, _folder) = two_nodes(&["--muster", "off"]);
     let ids = [&nodes[0], &nodes[1]].map(|node| node.run_id());
     for (node, rank) in [(0, "ranks 0-1 (2 of 2)"), (1, "rank 2 (1 of 2)")] {

@@ -103,7 +103,7 @@ fn rank_of(document: &Value, rank: usize) -> &Value {
 }
 
 #[test]
-fn every_version_is_read_as_its_own_faulthandler_reads_it() {
+fn every_python_version_matches_its_own_faulthandler() {
     let releases = releases();
     let folders: Vec<tempfile::TempDir> = (0..releases.len() * SEEDS)
         .map(|rank| {

@@ -24,7 +24,7 @@ type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
 const TELLS: &str = "\nprint('forked' if 'RANKLAUNCH_WARM_LISTEN' in open('/proc/self/environ').read() else 'alone')\n";
 
 #[test]
-fn it_steps_aside_and_says_why() {
+fn warm_start_steps_aside_and_says_why() {
     let customized = tempfile::tempdir().expect("a folder");
     std::fs::write(customized.path().join("sitecustomize.py"), "import os\n").expect("written");
     let customized = customized.path().display().to_string();
@@ -68,7 +68,7 @@ fn it_steps_aside_and_says_why() {
 }
 
 #[test]
-fn the_plan_says_what_is_imported_and_where_it_ends() {
+fn plan_lists_the_imports_and_their_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
     std::fs::write(&script, "import json, logging\nfrom os import path\nmain()\n")
@@ -206,7 +206,7 @@ const FAULTS: [(&str, &str, &str); 13] = [
 /// What one run has shown, the next one knows: the same program forks without the module at fault, also where a warm
 /// start is required. Another program, and one that names the module, know nothing of it.
 #[test]
-fn a_later_run_leaves_a_module_at_fault_to_the_ranks() {
+fn later_run_does_not_preload_a_faulty_module() {
     let venv = environment(&FAULTS.map(|(name, text, _)| (name, text)));
     let folder = tempfile::tempdir().expect("a folder");
     let interpreter = venv.path().join("bin/python").display().to_string();
@@ -269,7 +269,7 @@ const BESIDE: [(&str, &str); 2] = [
 /// What another process makes in the folder of temporary files ends the warm start of one run, and no module is at
 /// fault for it in later ones.
 #[test]
-fn a_module_is_not_at_fault_for_what_another_process_has_made() {
+fn other_processes_files_make_no_module_faulty() {
     let venv = environment(&BESIDE);
     let folder = tempfile::tempdir().expect("a folder");
     let interpreter = venv.path().join("bin/python").display().to_string();
@@ -292,7 +292,7 @@ fn a_module_is_not_at_fault_for_what_another_process_has_made() {
 
 /// torch is imported as the program has set what it reads at its import, or by each rank.
 #[test]
-fn what_a_program_sets_before_an_import_counts() {
+fn settings_before_an_import_take_effect() {
     let text = "import os\nos.environ['TORCH_SHOW_CPP_STACKTRACES'] = '1'\nimport torch, sys\n";
     let ended = ran(&format!("{text}{LISTS}"), &["--warm", "required"], &[]).expect_code(0);
     let set = "os TORCH_SHOW_CPP_STACKTRACES=1 torch sys";
@@ -308,7 +308,7 @@ fn what_a_program_sets_before_an_import_counts() {
 
 /// An interpreter that reads no sitecustomize must not run the program where it is to be warmed.
 #[test]
-fn a_program_runs_once_per_rank_and_never_to_be_warmed() {
+fn program_runs_once_per_rank_never_for_warming() {
     let text = "import os\nimport json\nopen('ran', 'a').write('x')\n";
     for warm in ["auto", "required"] {
         let ended = ran(text, &["--warm", warm], &[]).expect_code(0);
@@ -350,7 +350,7 @@ fn forked(
 
 /// The interpreter starts before the run has a name and before the nodes agree.
 #[test]
-fn a_rank_has_the_arguments_that_the_run_gives_it() {
+fn forked_rank_gets_the_arguments_of_the_run() {
     for options in [&[][..], &["-m"]] {
         let text = "import sys\nprint(*sys.argv[1:], *sys.orig_argv[-3:])\n";
         let said = forked(text, &[], options, &["--to", "a {run_id}", "{world_size}"]);
@@ -365,7 +365,7 @@ fn a_rank_has_the_arguments_that_the_run_gives_it() {
 
 /// What a module notes when it is imported is what it would note in the rank.
 #[test]
-fn a_module_finds_what_it_would_find_in_the_rank() {
+fn preloaded_module_sees_the_state_of_its_rank() {
     let noted = "import os, sys\nPID = os.getpid()\nMAIN = sys.modules['__main__']\n\
                  FILE = getattr(MAIN, '__file__', None)\nARGV0 = sys.argv[0]\n";
     let text = "import noted, os, sys\n\
@@ -380,7 +380,7 @@ fn a_module_finds_what_it_would_find_in_the_rank() {
 
 /// A file that a module has opened has a place of its own in each rank.
 #[test]
-fn a_file_that_an_import_has_opened_is_read_by_each_rank_from_its_place() {
+fn file_opened_at_import_has_per_rank_offset() {
     let kept = "KEPT = open(__file__, 'rb', buffering=0)\nKEPT.read(2)\n# And so on, and so on.\n";
     let text = "import kept, os, time\nfor _ in range(8):\n    print(kept.KEPT.read(5).decode().strip(), end='|')\n    time.sleep(0.02)\n\
                 print(os.get_inheritable(kept.KEPT.fileno()))\n";
@@ -392,7 +392,7 @@ fn a_file_that_an_import_has_opened_is_read_by_each_rank_from_its_place() {
 
 /// Whoever ends the interpreter while it imports costs time alone.
 #[test]
-fn an_interpreter_that_is_killed_while_it_imports_costs_nothing_but_time() {
+fn interpreter_killed_during_import_costs_only_time() {
     let venv = environment(&[(
         "slow",
         "import os, time\nif 'LOCAL_RANK' not in os.environ:\n    \
@@ -414,7 +414,7 @@ fn an_interpreter_that_is_killed_while_it_imports_costs_nothing_but_time() {
 }
 
 #[test]
-fn too_little_memory_speaks_against_it() {
+fn low_memory_prevents_a_warm_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
     std::fs::write(&script, format!("import json\n{TELLS}")).expect("written");
@@ -446,7 +446,7 @@ fn too_little_memory_speaks_against_it() {
 
 /// A forked rank runs on the CPUs of its NUMA node, unless a library of threads has chosen CPUs before.
 #[test]
-fn a_forked_rank_is_bound_and_threads_that_chose_cpus_before_speak_against_it() {
+fn forked_rank_is_bound_unless_threads_chose_cpus() {
     let Some(nodes) = two_cpus() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
@@ -473,7 +473,7 @@ fn a_forked_rank_is_bound_and_threads_that_chose_cpus_before_speak_against_it() 
 
 /// Whoever traces each interpreter from its start on, as coverage.py does where COVERAGE_PROCESS_START is set.
 #[test]
-fn a_tracer_that_begins_with_the_interpreter_speaks_against_it() {
+fn tracer_at_interpreter_start_prevents_warm_start() {
     let begin = "import os, sys\nif os.environ.get('TRACES'): sys.settrace(lambda *of: None)\n";
     let venv = environment(&[("begin", begin)]);
     let lib = std::fs::read_dir(venv.path().join("lib")).expect("a folder").next();

@@ -193,7 +193,7 @@ fn programs_that_configure_themselves_print_the_same() {
 
 /// The comparison can fail: a module that the user names is imported before the program has set anything.
 #[test]
-fn a_module_that_is_named_differs_where_the_program_sets() {
+fn module_named_by_user_misses_the_programs_settings() {
     let venv = environment(&STAND_INS);
     let python = venv.path().join("bin/python");
     let programs = programs();

@@ -142,13 +142,13 @@ fn drawn_alike(ranks: &[Properties]) -> BTreeSet<String> {
 const OF_WARM: [&str; 3] = ["process.start_variables", "sys.importer_cache", "sys.modules_order"];
 
 #[test]
-fn a_forked_rank_is_what_it_would_be_without() {
+fn forked_rank_equals_an_unforked_one() {
     expect_alike_below("direct");
 }
 
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_of_torchrun_is_what_it_would_be_without() {
+fn forked_torchrun_rank_equals_an_unforked_one() {
     expect_alike_below("torchrun");
 }
 
@@ -185,7 +185,7 @@ const OF_A_JOB: [&str; 3] = ["environment.world", "job.*", "process.leads_group"
 
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
+fn forked_rank_equals_torchrun_and_plain_python() {
     let look = Look { settings: &["--inject", "off"], ..Look::default() };
     let by_torchrun = look.at(Torchrun);
     let forked = look.at(Ours { engine: "torchrun", warm: "required" });
@@ -209,7 +209,7 @@ fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
 /// A module, with variables that change the interpreter, the libraries and the locale.
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_module_is_what_it_would_be_without() {
+fn forked_module_equals_an_unforked_one() {
     let folder = program("properties.py").parent().expect("a folder").display().to_string();
     let environment = [
         ("PYTHONPATH", folder.as_str()),
@@ -269,7 +269,7 @@ fn torch_compiles_in_a_forked_rank() {
 /// Those of tests/python/older_torch.sh.
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_of_an_older_torch_is_what_it_would_be_without() {
+fn forked_rank_of_older_torch_equals_unforked_one() {
     for version in ["2.6.0", "2.3.1"] {
         let Some(python) = cached_python(&format!("torch-{version}")) else {
             skipped(format!("torch {version} is not installed: tests/python/older_torch.sh does"));
@@ -296,7 +296,7 @@ type Ending = (i32, String, String);
 
 /// Every way in which a program ends, to the letter.
 #[test]
-fn a_forked_rank_ends_as_it_would_without() {
+fn forked_rank_ends_like_an_unforked_one() {
     let ways = [
         "end",
         "raise",
@@ -392,7 +392,7 @@ fn without_addresses(text: &str) -> String {
 
 /// The lines that coverage.py has seen, with its tracer begun by the program, or by the start of the interpreter.
 #[test]
-fn coverage_sees_of_a_forked_rank_what_it_sees_without() {
+fn coverage_of_forked_and_unforked_rank_is_equal() {
     let Some(python) = cached_python("coverage") else {
         skipped("coverage is not installed: tests/python/beside_torch.sh does");
         return;

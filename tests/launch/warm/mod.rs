@@ -59,7 +59,7 @@ fn interpreter(running: &Running) -> i32 {
 }
 
 #[test]
-fn a_rank_that_is_killed_ends_the_job_as_without() {
+fn killed_rank_ends_the_job_as_usual() {
     let running = began("direct", &[], "waits");
     harness::send(pid(&beginning(running.folder(), 1, 0)["pid"]), Signal::SIGKILL);
     running.wait().expect_code(137).expect_nothing_left().expect_words(&["rank 1", "SIGKILL"]);
@@ -67,7 +67,7 @@ fn a_rank_that_is_killed_ends_the_job_as_without() {
 
 /// The rank's parent, which the agent knows as its shim.
 #[test]
-fn a_shim_that_is_killed_ends_the_job() {
+fn killed_shim_ends_the_job() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &[], "waits");
         harness::send(pid(&beginning(running.folder(), 1, 0)["shim"]), Signal::SIGKILL);
@@ -78,7 +78,7 @@ fn a_shim_that_is_killed_ends_the_job() {
 
 /// The engine's own child.
 #[test]
-fn a_relay_that_is_killed_ends_the_job() {
+fn killed_relay_ends_the_job() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &[], "waits");
         let shims: Vec<i32> =
@@ -111,7 +111,7 @@ fn ranks_outlive_the_warmed_interpreter() {
 }
 
 #[test]
-fn a_stop_reaches_every_rank_once_and_in_time() {
+fn stop_reaches_every_rank_once_in_time() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &["--grace", "20s"], "handles");
         running.signal(Signal::SIGTERM);
@@ -125,7 +125,7 @@ fn a_stop_reaches_every_rank_once_and_in_time() {
 }
 
 #[test]
-fn nothing_survives_an_agent_or_a_guard_that_is_killed() {
+fn nothing_survives_a_killed_agent_or_guard() {
     for victim in ["agent", "guard"] {
         let running = began("direct", &[], "ignores");
         let pid = if victim == "agent" { running.agent() } else { running.pid() };
@@ -135,14 +135,14 @@ fn nothing_survives_an_agent_or_a_guard_that_is_killed() {
 }
 
 #[test]
-fn what_a_rank_leaves_behind_is_ended() {
+fn leftovers_of_a_rank_are_ended() {
     let running = began("direct", &["--grace", "2s"], "leaves");
     let ended = running.wait().expect_code(0).expect_nothing_left();
     assert!(ended.err.contains("sleep"), "{}", ended.err);
 }
 
 #[test]
-fn the_next_attempt_is_forked_from_the_same_interpreter() {
+fn next_attempt_forks_from_the_same_interpreter() {
     for engine in ["direct", "torchrun"] {
         let launcher = job(engine, 2, "required", &["--max-restarts", "1"], "warmed.py");
         let folder = launcher.folder().to_path_buf();
