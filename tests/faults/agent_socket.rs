@@ -51,7 +51,7 @@ fn places() -> impl Iterator<Item = bool> {
 }
 
 #[test]
-fn who_holds_a_connection_holds_no_end() {
+fn held_connection_does_not_delay_the_end() {
     for namespace in places() {
         let setup = Launcher::at(Place::Plain);
         let release = setup.folder().join("release");
@@ -74,7 +74,7 @@ fn who_holds_a_connection_holds_no_end() {
 }
 
 #[test]
-fn who_names_a_process_has_it_killed_by_nobody() {
+fn process_named_by_a_stranger_is_not_killed() {
     for namespace in places() {
         for token in ["", "0123456789abcdef01234567"] {
             let mut innocent = Command::new("sleep").arg("600").spawn().expect("a process");
@@ -98,7 +98,7 @@ fn who_names_a_process_has_it_killed_by_nobody() {
 /// The token is all that keeps the others out: with it the same words are those of a rank, whose end
 /// ends the job.
 #[test]
-fn control_who_knows_the_token_is_a_rank() {
+fn control_client_with_the_token_is_a_rank() {
     let mut job = Launcher::at(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
     job.says("READY", 1);
     let (name, token) = socket_and_token(&job);

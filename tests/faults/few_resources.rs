@@ -95,7 +95,7 @@ fn too_few_pids_are_refused_before_the_start() {
 /// `ulimit -f` sends SIGXFSZ at a longer write: a report would be cut silently, or the program
 /// would die without a message.
 #[test]
-fn what_a_limit_on_files_cuts_off_is_said() {
+fn output_cut_by_file_size_limit_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report.json");
     let report = report.to_str().expect("a path");

@@ -51,7 +51,7 @@ fn guard(job: &Running) -> Pid {
 }
 
 #[test]
-fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
+fn hidden_ranks_get_the_stop_and_leave_nothing() {
     for program in [&["checkpoint", "10"][..], &["hidden"]] {
         let Some(mut job) = hidden(true, program) else { return };
         job.says("READY", 1);
@@ -66,7 +66,7 @@ fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
 /// A leftover is found although it has neither our mark nor a parent; the control is the same
 /// program without a launcher.
 #[test]
-fn a_failed_rank_leaves_nothing_that_nobody_sees() {
+fn failed_rank_leaves_no_hidden_process() {
     for (launched, left) in [(true, 0), (false, 1)] {
         let Some(mut job) = hidden(launched, &["hidden"]) else { return };
         job.says("READY", 1);

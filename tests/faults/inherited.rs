@@ -49,7 +49,7 @@ fn an_ignored_sigchld_leaves_no_shim() {
 
 /// The rank gets back what the parent had set.
 #[test]
-fn a_rank_finds_its_signals_as_they_were() {
+fn rank_inherits_the_original_signal_state() {
     let run = ["run", "--engine", "command", "--device", "cpu", "--stale", "off", "--"];
     let ignored = |ended: harness::Ended| {
         let line = ended.out.lines().find_map(|line| line.split_once("SigIgn:")).expect("a line");
@@ -67,7 +67,7 @@ fn a_rank_finds_its_signals_as_they_were() {
 }
 
 #[test]
-fn real_time_signals_are_the_ranks_own() {
+fn real_time_signals_belong_to_the_rank() {
     let script = "import os, signal, time\n\
         def got(*_): print('GOT', flush=True)\n\
         signal.signal(signal.SIGRTMIN + 1, got)\n\
@@ -140,7 +140,7 @@ fn a_root_without_dev_null_runs_a_job() {
 }
 
 #[test]
-fn closed_streams_in_a_root_without_dev_null_are_no_crash() {
+fn closed_streams_without_dev_null_cause_no_crash() {
     for closed in ["<&-", "<&- >&-", "<&- 2>&-", "<&- >&- 2>&-"] {
         let script = format!(
             "mount -t proc proc $ROOT/proc && chroot $ROOT /bin/ranklaunch {BARE_RUN} -- /bin/misbehave exit 5 {closed}"
@@ -163,7 +163,7 @@ fn init_without_proc_ends_what_is_left() {
 /// A shell that started something and then became us: what the command leaves, also
 /// without its environment, is ended; what was there before is not.
 #[test]
-fn leftovers_are_told_from_earlier_children() {
+fn leftovers_are_distinguished_from_earlier_children() {
     let leave = "(exec env -i setsid sleep 61.7) & sleep 0.3";
     for ours in
         ["init --grace 1s --", "run --engine command --device cpu --stale off --grace 1s --"]

@@ -75,7 +75,7 @@ fn a_killed_grandchild_changes_nothing() {
 }
 
 #[test]
-fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
+fn nothing_survives_a_crash_or_dead_data_loaders() {
     in_every_place(|place| {
         for (program, code) in
             [(&["escape-and-exit", "9"][..], 9), (&["loader"], 134), (&["hold-stdout", "5"], 5)]

@@ -64,7 +64,7 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
 
 /// A PID 1 that does not reap keeps them all.
 #[test]
-fn control_who_does_not_reap_keeps_zombies() {
+fn control_parent_that_does_not_reap_keeps_zombies() {
     if !Place::Namespace.exists() {
         return;
     }

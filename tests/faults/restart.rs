@@ -17,7 +17,7 @@ fn attempts(over: &Ended) -> Vec<String> {
 }
 
 #[test]
-fn it_stops_at_the_first_success() {
+fn restarts_stop_at_the_first_success() {
     let job = Launcher::at(Place::Subreaper).direct(
         1,
         &["--max-restarts", "5", "--grace", "1s"],
@@ -75,7 +75,7 @@ fn term_before_the_restart_prevents_it() {
 /// A process that entered the container (`kubectl exec`, a notebook) is no leftover, nor are the
 /// processes that it started and left to PID 1.
 #[test]
-fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
+fn restart_spares_visitors_and_ends_the_first_attempt() {
     for place in PLACES.into_iter().filter(|place| place.is_init() && place.exists()) {
         let setup = Launcher::at(place);
         let release = setup.folder().join("release");
@@ -114,7 +114,7 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
 
 /// `--max-restarts 50` with a failure that no restart can fix: one attempt, with the reason.
 #[test]
-fn what_ends_the_same_way_again_is_not_restarted() {
+fn permanent_failure_is_not_restarted() {
     let words = "not started again: it would end the same way (rank.e";
     for code in [2, 126, 127] {
         let mut args = harness::run_args("direct", 1);
@@ -172,7 +172,7 @@ fn term_during_the_pause_is_a_stop() {
 
 /// Impossible restarts give a warning before anything starts.
 #[test]
-fn restarts_that_cannot_be_are_said_before_the_launch() {
+fn impossible_restarts_are_reported_before_the_launch() {
     let plan = |more: &[&str]| {
         let mut args: Vec<&str> = vec!["plan", "--device", "cpu", "--engine", "direct"];
         args.extend(["--format", "json", "--max-restarts", "3"]);

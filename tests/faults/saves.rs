@@ -233,7 +233,7 @@ fn random_stops_let_every_rank_save() {
 /// What dies of the signal leaves its program to the shim. What handles it and does not pass it on leaves that
 /// the last part of the grace.
 #[test]
-fn what_passes_nothing_on_costs_no_save() {
+fn wrapper_that_forwards_no_signal_loses_no_save() {
     for (below, grace) in [(SHELL, GRACE), (DIES, GRACE), (GOES_ON, 12)] {
         let stop = Stop { below, grace, saving: LONG_SAVING, ..PLAIN };
         let (ended, added) = stop.run();
@@ -244,7 +244,7 @@ fn what_passes_nothing_on_costs_no_save() {
 
 /// The program below a shell gets the signal as it is, and the time that it takes.
 #[test]
-fn a_shell_in_front_changes_no_stop() {
+fn shell_around_the_rank_changes_no_stop() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGINT] {
         let stop = Stop { below: SHELL, signal, saving: LONG_SAVING, ..PLAIN };
         assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new(), "{signal}");
@@ -252,7 +252,7 @@ fn a_shell_in_front_changes_no_stop() {
 }
 
 #[test]
-fn ctrl_c_reaches_the_ranks_of_torchrun_as_int() {
+fn ctrl_c_reaches_torchruns_ranks_as_sigint() {
     let stop = Stop { engine: "torchrun", signal: Signal::SIGINT, kind: "none", ..PLAIN };
     assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new());
 }
@@ -260,7 +260,7 @@ fn ctrl_c_reaches_the_ranks_of_torchrun_as_int() {
 /// `make judge-saves`
 #[test]
 #[ignore = "minutes: make judge-saves"]
-fn many_stops_let_every_rank_save_within_a_second() {
+fn every_rank_saves_within_a_second_of_stop() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("1970");
     let seed = number("SEED").unwrap_or(u64::from(now.subsec_nanos()));
     let stops = number("STOPS").unwrap_or(100);
@@ -277,7 +277,7 @@ fn many_stops_let_every_rank_save_within_a_second() {
 }
 
 #[test]
-fn workers_of_torchs_loader_outlive_a_signal_to_all() {
+fn torch_loader_workers_outlive_a_signal_to_all() {
     for (kind, handlers) in LOADERS.iter().zip(["late", "top", "top"]) {
         let stop = Stop { kind, handlers, nproc: 1, to_all: true, ..PLAIN };
         let (ended, _) = stop.run();
@@ -287,7 +287,7 @@ fn workers_of_torchs_loader_outlive_a_signal_to_all() {
 
 /// The exit of multiprocessing ends daemons by SIGTERM, which workers must not take for the stop of a job.
 #[test]
-fn a_rank_that_handles_term_ends_its_persistent_workers() {
+fn rank_handling_term_ends_its_persistent_workers() {
     for kind in LOADERS {
         let rank = Stop { kind, handlers: "top", end: "itself", nproc: 1, ..PLAIN };
         let ended = rank.start(0, 0).ends_by(harness::TIMEOUT, kind);
@@ -297,7 +297,7 @@ fn a_rank_that_handles_term_ends_its_persistent_workers() {
 
 /// Without what the launcher puts into the ranks, a signal to all takes their helpers.
 #[test]
-fn control_without_the_injection_a_signal_to_all_loses_the_save() {
+fn control_signal_to_all_without_injection_loses_save() {
     for kind in ["fork", "spawn", "pool"] {
         let stop = Stop { inject: "off", to_all: true, kind, ..PLAIN };
         let complaints = stop.complaints(&stop.run().0).concat();

@@ -38,7 +38,7 @@ fn repeated_term_leaves_the_checkpoint_its_time() {
 }
 
 #[test]
-fn a_second_interrupt_kills_but_not_within_a_second() {
+fn second_interrupt_kills_after_at_least_a_second() {
     let (mut job, first) = loop {
         let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
         let guard = job.find(Role::Guard);
@@ -62,7 +62,7 @@ fn a_second_interrupt_kills_but_not_within_a_second() {
 }
 
 #[test]
-fn a_second_interrupt_kills_even_when_the_agent_hangs() {
+fn second_interrupt_kills_despite_a_hung_agent() {
     let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
     job.send(Role::Agent, Signal::SIGSTOP);
     let first = Instant::now();
@@ -112,7 +112,7 @@ fn term_ends_every_wait_at_once() {
 
 /// A process outside of the job that has a rank's stdout open keeps the pipe open.
 #[test]
-fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
+fn pipe_held_by_stranger_does_not_delay_end() {
     let setup = Launcher::at(Place::Plain);
     let release = setup.folder().join("release");
     let mut job = setup.direct(1, &[], &["until", "release"]);
@@ -125,7 +125,7 @@ fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
 }
 
 #[test]
-fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
+fn upload_gets_a_second_only_after_success() {
     for (code, written) in [("0", true), ("3", false)] {
         let job =
             Launcher::at(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
@@ -139,14 +139,14 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
 
 /// A leftover that ignores TERM after success delays the job by at most the grace period.
 #[test]
-fn a_leftover_that_holds_stdout_is_killed_after_the_grace() {
+fn leftover_holding_stdout_is_killed_after_the_grace() {
     let job = Launcher::at(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
     let over = job.ends_within(SOON).expect_code(0).expect_nothing_left();
     assert!(over.elapsed >= Duration::from_millis(1900), "{:?}", over.elapsed);
 }
 
 #[test]
-fn what_forks_while_it_is_killed_is_caught() {
+fn process_forking_during_the_kill_is_caught() {
     for place in [Place::Plain, Place::Subreaper] {
         for program in ["hydra", "bomb"] {
             for victim in [Role::Guard, Role::Agent, Role::Shim, Role::Rank] {
@@ -173,7 +173,7 @@ fn what_forks_while_it_is_killed_is_caught() {
 /// A single pass over the processes, as a script would do: sooner or later a fork escapes,
 /// though not every time.
 #[test]
-fn control_a_shell_does_not_catch_it() {
+fn control_shell_does_not_catch_a_forking_process() {
     let escaped = |_| {
         let script = "./misbehave hydra & wait";
         let mut job = Launcher::at(Place::Subreaper)
@@ -216,7 +216,7 @@ fn ranks_of_one_session_die_one_by_one() {
 /// The agent is killed after its verdict, while it waits only for a blocked console: the exit
 /// code is the announced one.
 #[test]
-fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
+fn agent_lost_after_its_verdict_keeps_the_code() {
     let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'; exit 5";
     for kill in [false, true] {
         let setup = Launcher::at(Place::Plain).full_console();
@@ -236,7 +236,7 @@ fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
 /// Processes that outlive SIGKILL cannot be created, but ones that may not be signalled can:
 /// they belong to root, the launcher does not. It waits for them, but not for ever.
 #[test]
-fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
+fn unkillable_process_is_named_without_delaying_the_end() {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can make a process that its launcher may not signal");
         return;

@@ -84,7 +84,7 @@ fn a_stopped_torchrun_ends_with_the_grace() {
 
 /// A stopped torchrun cannot end the others when a rank fails; we do, within the grace.
 #[test]
-fn a_stopped_torchrun_does_not_keep_a_failed_job() {
+fn stopped_torchrun_does_not_delay_a_failed_job() {
     let setup = Launcher::at(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
     let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
@@ -95,7 +95,7 @@ fn a_stopped_torchrun_does_not_keep_a_failed_job() {
 
 /// Node 0's ranks are done; torchrun waits for node 1's up to five minutes.
 #[test]
-fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
+fn term_ends_the_exit_barrier_before_the_grace() {
     let port = harness::free_port().to_string();
     let node = |rank: &str, program: &[&str]| {
         let setup = Launcher::at(Place::Plain)

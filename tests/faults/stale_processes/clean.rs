@@ -8,7 +8,7 @@ use harness::{Launcher, TIMEOUT, python};
 use super::{Scene, in_a_namespace};
 
 #[test]
-fn clean_ends_what_is_older_and_leaves_what_is_younger() {
+fn clean_ends_older_processes_and_spares_younger_ones() {
     in_a_namespace(inside_younger);
 }
 
@@ -43,7 +43,7 @@ fn inside_younger() {
 
 /// Whoever repairs a node ends leftovers first.
 #[test]
-fn clean_needs_no_node_on_which_the_job_could_start() {
+fn clean_works_on_a_node_unfit_for_jobs() {
     in_a_namespace(inside_broken);
 }
 
@@ -67,7 +67,7 @@ fn inside_broken() {
 }
 
 #[test]
-fn who_ignores_term_is_killed_after_the_wait() {
+fn process_ignoring_term_is_killed_after_the_wait() {
     in_a_namespace(inside_deaf);
 }
 

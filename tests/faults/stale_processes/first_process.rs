@@ -52,7 +52,7 @@ exit 0
 ";
 
 #[test]
-fn ranks_that_a_living_first_process_started_stay() {
+fn ranks_of_a_living_first_process_stay() {
     let mut seen = 0;
     for (name, words) in [
         ("bash", &["bash", "-c", SHELL][..]),
