@@ -83,7 +83,7 @@ fn scopes(ended: &Ended, node: u32) -> Vec<String> {
 
 /// Planning twice for one scope would be two answers to one question.
 #[test]
-fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
+fn each_node_plans_once_per_scope() {
     let alone = Launcher::ranks("direct", 2, &["succeed"]).run().expect_code(0);
     assert_eq!(scopes(&alone, 0), ["Alone"]);
     let ended: Vec<Ended> = start(4, &[], "succeed").into_iter().map(Running::wait).collect();
@@ -101,7 +101,7 @@ fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
 }
 
 #[test]
-fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
+fn killed_rank_ends_all_nodes_with_one_block() {
     let mut nodes = start(3, &[], "wait");
     nodes.iter_mut().for_each(|node| {
         node.says("READY", 2);
@@ -128,7 +128,7 @@ fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
 }
 
 #[test]
-fn a_failure_gives_143_elsewhere_and_its_last_lines_everywhere() {
+fn other_nodes_exit_143_showing_the_last_lines() {
     let ended: Vec<Ended> =
         start(2, &[], "exit-7-on-rank-1").into_iter().map(Running::wait).collect();
     for (ended, code) in ended.into_iter().zip([7, 143]) {
@@ -162,7 +162,7 @@ fn a_killed_launcher_is_named_by_the_others() {
 }
 
 #[test]
-fn a_stop_from_outside_of_one_node_stops_all() {
+fn outside_stop_of_one_node_stops_all() {
     let mut nodes = start(2, &[], "wait");
     nodes.iter_mut().for_each(|node| {
         node.says("READY", 2);
@@ -186,7 +186,7 @@ fn term_during_the_gathering_ends_at_once() {
 }
 
 #[test]
-fn nodes_that_disagree_are_refused_on_both_sides() {
+fn disagreeing_nodes_are_refused_on_both_sides() {
     let port = free_port();
     let rows: [(u32, &[&str], &str, &str); 2] = [
         (3, &[], "muster.layout", " 3 "),
@@ -216,7 +216,7 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
 }
 
 #[test]
-fn a_missing_node_is_named_at_the_deadline() {
+fn missing_node_is_named_at_the_deadline() {
     let port = free_port();
     let more = ["--wait-timeout", "2s"];
     let nodes = [node(0, 3, port, &more, "succeed"), node(2, 3, port, &more, "succeed")];
@@ -240,7 +240,7 @@ done
 :"#;
 
 #[test]
-fn a_secret_encrypts_the_channel_and_stays_with_us() {
+fn secret_encrypts_the_channel_and_reaches_no_rank() {
     let port = free_port();
     let encrypted = |rank, secret: &str, nodes| {
         let mut args = run_args("direct", 1);
@@ -272,7 +272,7 @@ fn a_secret_encrypts_the_channel_and_stays_with_us() {
 /// A Kubernetes Secret that was made of a file with a newline, as a variable on one node
 /// and mounted on the other; and a port of the muster's own.
 #[test]
-fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_own_port() {
+fn secret_file_equals_variable_and_muster_port_works() {
     let (port, own) = (free_port(), free_port());
     let file = tempfile::NamedTempFile::new().expect("a file");
     let secret = "correct horse battery\n";
@@ -327,7 +327,7 @@ fn all_nodes_restart_together() {
 }
 
 #[test]
-fn a_node_that_cannot_take_part_tells_the_others() {
+fn node_unable_to_take_part_tells_the_others() {
     let port = free_port();
     let healthy = node(0, 2, port, &[], "succeed").start();
     // Refused by its own plan, before it would have met anybody.
@@ -341,7 +341,7 @@ fn a_node_that_cannot_take_part_tells_the_others() {
 /// Node 0 needs a connection per node: a limit that is too low is reported before any node
 /// waits.
 #[test]
-fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
+fn too_low_file_limit_is_reported_at_once() {
     for muster in ["required", "auto"] {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(harness::executable());
@@ -361,7 +361,7 @@ fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
 
 /// Another job's `ranklaunch install` into the same folder, or an update, gives the name to a new file.
 #[test]
-fn a_job_whose_executable_was_replaced_starts_again() {
+fn job_with_replaced_executable_restarts() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     for name in ["ranklaunch", "new"] {

@@ -89,7 +89,7 @@ fn inside(cluster: &Cluster, host: u32, line: &str) {
 }
 
 #[test]
-fn three_nodes_hold_one_report_and_find_nothing_where_nothing_is_wrong() {
+fn three_healthy_nodes_hold_one_report_without_findings() {
     let Some(cluster) = Cluster::new(3) else { return };
     let start = |rank| {
         let launcher = cluster.launcher(rank, rank, 3, &words(&["--report", "report.json"]));
@@ -165,7 +165,7 @@ impl Drop for LongCable {
 }
 
 #[test]
-fn a_node_at_the_end_of_a_long_way_is_named_and_nothing_else() {
+fn only_the_distant_node_is_named() {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return harness::skipped("no /dev/net/tun");
     }
@@ -197,7 +197,7 @@ fn throttle(cluster: &Cluster, host: u32) -> bool {
 }
 
 #[test]
-fn a_node_that_sends_slowly_is_named_and_nothing_else() {
+fn only_the_slowly_sending_node_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     if !throttle(&cluster, 1) {
         return;
@@ -215,7 +215,7 @@ fn a_node_that_sends_slowly_is_named_and_nothing_else() {
 }
 
 #[test]
-fn of_two_nodes_the_direction_is_named_beside_what_its_interface_claims() {
+fn slow_direction_is_named_beside_the_claimed_speed() {
     let Some(cluster) = Cluster::new(2) else { return };
     if !throttle(&cluster, 1) {
         return;
@@ -228,7 +228,7 @@ fn of_two_nodes_the_direction_is_named_beside_what_its_interface_claims() {
 }
 
 #[test]
-fn a_pair_that_cannot_connect_is_named_though_both_reach_node_0() {
+fn unconnected_pair_is_named_though_node_0_answers() {
     let Some(cluster) = Cluster::new(3) else { return };
     inside(&cluster, 1, "ip route add unreachable 10.99.0.3");
     inside(&cluster, 2, "ip route add unreachable 10.99.0.2");
@@ -242,7 +242,7 @@ fn a_pair_that_cannot_connect_is_named_though_both_reach_node_0() {
 }
 
 #[test]
-fn a_node_that_does_not_come_is_named() {
+fn absent_node_is_named() {
     let port = free_port();
     let node = |rank| Launcher::new(words(&["--wait-timeout", "2s"])).node(rank, 3, port).start();
     for ended in [node(0), node(2)].map(Running::wait) {
@@ -258,7 +258,7 @@ fn a_node_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_node_that_dies_while_links_are_measured_is_named() {
+fn node_dying_during_link_measurement_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     // Packets from node 1 to node 2 are dropped, so that a measurement is running when node 2
     // dies.
@@ -287,7 +287,7 @@ fn a_node_that_dies_while_links_are_measured_is_named() {
 }
 
 #[test]
-fn what_fails_on_one_node_ends_all_with_its_code() {
+fn check_failing_on_one_node_sets_all_codes() {
     let port = free_port();
     let node = |rank, more: &[&str]| {
         Launcher::new(words(more)).node(rank, 2, port).env("NCCL_TIMEOUT", "1").start()
@@ -313,7 +313,7 @@ fn with_rails(count: u32, rate: u32) -> Node {
 }
 
 #[test]
-fn nodes_with_other_rails_are_named() {
+fn nodes_with_different_rails_are_named() {
     let port = free_port();
     let nodes = [with_rails(8, 400), with_rails(7, 400), with_rails(8, 200), with_rails(8, 400)];
     // A replayed node meets others only on request.

@@ -46,7 +46,7 @@ fn proven(node: &Running, words: &str) {
 }
 
 #[test]
-fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
+fn plain_torchrun_worker_is_named_and_job_runs() {
     let port = free_port();
     let zero = ranklaunch(0, port, &[], &[train()]).start();
     let mut one = plain_torchrun(1, port);
@@ -58,7 +58,7 @@ fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
 }
 
 #[test]
-fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
+fn plain_torchrun_master_is_recognised_and_job_runs() {
     let port = free_port();
     let mut zero = plain_torchrun(0, port);
     let one = ranklaunch(1, port, &[], &[train()]).start();
@@ -69,7 +69,7 @@ fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
 }
 
 #[test]
-fn a_required_muster_does_not_start_with_a_plain_torchrun() {
+fn required_muster_refuses_a_plain_torchrun() {
     let port = free_port();
     let zero = ranklaunch(0, port, &["--muster", "required"], &[train()]).start();
     let mut one = plain_torchrun(1, port);
@@ -123,7 +123,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
 
 /// Node 1 sees no driver, or a variable hides its GPUs.
 #[test]
-fn nodes_on_gpus_and_on_the_cpu_refuse_each_other() {
+fn gpu_nodes_and_cpu_nodes_refuse_each_other() {
     let fake = FakeNvml::new(&[("GPUS", "4")]);
     let node = |rank, port, more: &[&str]| {
         let args = ["run", "--engine", "direct", "--stale", "off", "--python"];

@@ -32,7 +32,7 @@ fn nodes(document: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn node_0_reports_of_all_nodes() {
+fn node_0_report_covers_all_nodes() {
     for (what, code) in [("succeed", 0), ("exit-7-on-rank-1", 7)] {
         let ended: Vec<Ended> = start(3, &[], what).into_iter().map(Running::wait).collect();
         for (node, ended) in (0..).zip(&ended) {
@@ -54,7 +54,7 @@ fn node_0_reports_of_all_nodes() {
 
 /// And says how many it knows nothing of.
 #[test]
-fn a_node_that_is_gone_is_missing_in_the_report() {
+fn lost_node_is_reported_missing() {
     let mut all = start(3, &["--grace", "5s"], "wait");
     for one in &mut all {
         one.says("READY", 2);

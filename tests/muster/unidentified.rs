@@ -154,7 +154,7 @@ fn ten_thousand_idle_strangers_keep_nobody_out() {
 
 /// Fewer files than strangers may have: they make room as well.
 #[test]
-fn strangers_that_take_the_last_file_keep_nobody_out() {
+fn strangers_taking_the_last_file_keep_nobody_out() {
     const FILES: usize = 160;
     let port = free_port();
     let mut shell = Command::new("sh");
@@ -171,7 +171,7 @@ fn strangers_that_take_the_last_file_keep_nobody_out() {
 }
 
 #[test]
-fn garbage_and_frames_without_end_are_hung_up_on() {
+fn garbage_and_endless_frames_are_disconnected() {
     let (zero, port) = listening(2, None);
     let begin = |more: &[u8]| [PLAIN, more].concat();
     let endless: Vec<u8> = b"rkl/mu".iter().copied().cycle().take(1 << 20).collect();
@@ -212,7 +212,7 @@ fn garbage_and_frames_without_end_are_hung_up_on() {
 
 /// If only silence counted, a byte now and then would keep a connection for ever.
 #[test]
-fn slow_handshakes_are_given_up_and_hold_up_nobody() {
+fn slow_handshakes_time_out_and_delay_nobody() {
     // Nothing is wrong with any of these bytes: 58 of a handshake that has 59.
     let handshake = [ENCRYPTED, b"\0\x30", &[7; 47]].concat();
     let slow = |port: u16, pause: Duration| {
@@ -247,7 +247,7 @@ fn slow_handshakes_are_given_up_and_hold_up_nobody() {
 }
 
 #[test]
-fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
+fn only_the_right_secret_is_admitted() {
     let (zero, port) = listening(2, Some(SECRET));
     // A node without a secret gets the reason and ends. A node with one believes nothing
     // unproven.
@@ -293,7 +293,7 @@ fn ghost(port: u16, answers: bool) -> std::thread::JoinHandle<Vec<String>> {
 }
 
 #[test]
-fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
+fn stranger_gets_only_an_unclaimed_rank() {
     // Open, before the real one, and mute: the real one wins.
     let (zero, port) = listening(2, None);
     let mute = ghost(port, false);
@@ -332,7 +332,7 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
 }
 
 #[test]
-fn with_a_secret_no_stranger_gets_a_rank() {
+fn secret_keeps_strangers_from_every_rank() {
     let (zero, port) = listening(2, Some(SECRET));
     // Speaks like a node without a secret, and like one with another secret.
     let mut open = dial(port);
@@ -383,7 +383,7 @@ fn recorded(secret: Option<&str>) -> Vec<u8> {
 }
 
 #[test]
-fn a_recorded_session_is_worth_nothing_with_a_secret() {
+fn replayed_session_is_useless_with_a_secret() {
     // Without one the same bytes are a node, which shows that a replay is one.
     let session = recorded(None);
     let (zero, port) = listening(2, None);
@@ -410,7 +410,7 @@ fn a_recorded_session_is_worth_nothing_with_a_secret() {
 /// The second port, on which a node 0 whose port is taken would say so, is as good as blocked:
 /// nobody is there.
 #[test]
-fn a_web_server_in_the_place_of_node_0_is_named_while_a_node_waits_and_in_the_end() {
+fn http_server_at_node_0s_port_is_named() {
     let port = free_port();
     let mut server = Command::new("python3");
     server.args(["-m", "http.server", "--bind", "127.0.0.1"]).arg(port.to_string());
@@ -438,7 +438,7 @@ fn port_of_last_resort(port: u16) -> u16 {
 
 /// The master port is free, and the port that the muster was moved to is not.
 #[test]
-fn a_muster_port_that_is_taken_ends_all_nodes_with_87_and_its_owner() {
+fn occupied_muster_port_ends_all_nodes_with_87() {
     let (port, own) = (free_port(), free_port());
     let holder = TcpListener::bind(("127.0.0.1", own)).unwrap();
     let with = |rank| node(rank, 2, port, None).env("RANKLAUNCH_MUSTER_PORT", own.to_string());

@@ -15,7 +15,7 @@ fn job(mode: &str, words: [&[&str]; 2]) -> [Ended; 2] {
 }
 
 #[test]
-fn nodes_with_other_commands_are_named_or_refused() {
+fn nodes_with_different_commands_are_named_or_refused() {
     const WARNING: &str = "the command (its digest) is not the same on all nodes";
     for (one, other, shown) in [
         (

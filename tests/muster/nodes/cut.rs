@@ -73,7 +73,7 @@ fn is_soon_over(node: &mut Running) {
 const LONGER_THAN_A_HEARTBEAT: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_job_goes_on_after_its_port_was_reset() {
+fn job_survives_a_reset_of_its_port() {
     let lasts = |_: &mut [Running]| thread::sleep(LONGER_THAN_A_HEARTBEAT);
     with_resets(&format!(" --dport {PORT}"), lasts, |nodes, end| {
         end();
@@ -89,7 +89,7 @@ fn a_job_goes_on_after_its_port_was_reset() {
 
 /// The control: where nothing passes any more, the job ends, and the words leave open why.
 #[test]
-fn a_cut_that_cannot_be_told_from_a_death_is_no_death() {
+fn ambiguous_cut_is_not_reported_as_a_death() {
     // Node 1 hears a refusal of each packet, and node 0 nothing until they end.
     let lasts = |nodes: &mut [Running]| is_soon_over(&mut nodes[1]);
     with_resets("", lasts, |nodes, _| {
@@ -125,7 +125,7 @@ fn frozen(victim: usize) -> Vec<Ended> {
 }
 
 #[test]
-fn a_frozen_node_says_so_and_accuses_nobody() {
+fn frozen_node_reports_itself_and_accuses_nobody() {
     let jobs = [0, 1].map(|victim| thread::spawn(move || (victim, frozen(victim))));
     for job in jobs {
         let (victim, ended) = job.join().expect("no panic");
@@ -149,7 +149,7 @@ fn a_frozen_node_says_so_and_accuses_nobody() {
 
 /// What ends a node for good is still told at once, and as what it is.
 #[test]
-fn a_killed_agent_is_named_as_soon_as_before() {
+fn killed_agent_is_still_named_at_once() {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = cluster.waiting(&[]);
     let killed = Instant::now();

@@ -49,7 +49,7 @@ fn own_launcher() -> Shared {
 }
 
 #[test]
-fn both_nodes_name_one_cause_whatever_starts_the_ranks() {
+fn both_nodes_name_one_cause_with_any_engine() {
     let [accelerate, own] =
         [accelerate, own_launcher].map(|case: fn() -> Shared| thread::spawn(case));
     let (accelerate, own) = (accelerate.join(), own.join());

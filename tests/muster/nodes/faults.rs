@@ -11,7 +11,7 @@ fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
 }
 
 #[test]
-fn hosts_that_know_each_other_by_name_run_one_job() {
+fn hosts_with_host_names_run_one_job() {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = (0..3).map(|rank| cluster.direct(rank, 3, &[], "succeed").start());
     let ended = wait_all(nodes.collect());
@@ -27,7 +27,7 @@ fn hosts_that_know_each_other_by_name_run_one_job() {
 }
 
 #[test]
-fn a_killed_rank_agent_or_host_is_named_by_all() {
+fn all_nodes_name_killed_rank_agent_or_host() {
     // A rank of node 2.
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = cluster.waiting(&[]);
@@ -76,7 +76,7 @@ fn of_different_sizes(cluster: &Cluster, heads: &str) -> Vec<Ended> {
 }
 
 #[test]
-fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
+fn hosts_with_different_gpu_counts_share_one_layout() {
     let Some(cluster) = Cluster::new(3) else { return };
     // 24 heads: nodes 0 and 1 alone would take 8 each; with node 2 it is 4.
     for (rank, ended) in (0..3).zip(of_different_sizes(&cluster, "24")) {
@@ -101,7 +101,7 @@ fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
 /// The rank that ends first only saw that a peer was gone; the peer has said why, and has not
 /// ended yet.
 #[test]
-fn the_culprit_is_named_by_all_although_a_victim_on_another_node_ends_first() {
+fn all_nodes_name_culprit_despite_earlier_victim() {
     let raised = "ValueError: the batch is empty";
     for (said, node, id) in [(raised, 1, "user_exception"), ("all is well", 0, "")] {
         let port = free_port();

@@ -96,7 +96,7 @@ fn killed_while_holding(mebibytes: u64) -> String {
 }
 
 #[test]
-fn a_container_that_died_at_its_memory_limit_was_probably_killed_for_it() {
+fn container_lost_at_memory_limit_is_probably_oom() {
     if docker::missing().is_some() {
         return;
     }

@@ -54,7 +54,7 @@ fn expect_told(ended: Vec<Ended>, odd: u32, words: &str) {
 }
 
 #[test]
-fn a_node_that_refuses_its_settings_is_named_by_all() {
+fn all_nodes_name_the_node_with_refused_settings() {
     let profile: &[&str] = &["--profile", "no-such-profile"];
     for (odd, words) in [
         (Odd { more: profile, ..ODD }, "no-such-profile"),
@@ -79,7 +79,7 @@ fn a_node_that_refuses_its_settings_is_named_by_all() {
 /// The settings for the node's place are themselves wrong, so nothing is guessed from the
 /// others.
 #[test]
-fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
+fn node_without_known_rank_says_nobody_is_notified() {
     for odd in [
         Odd { env: &[("RANKLAUNCH_NODE_RANK", "one")], ..ODD },
         Odd { env: &[("RANK", "one")], ..ODD },
@@ -97,7 +97,7 @@ fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
 
 /// Node 0 is missing: that is reported, and nothing hangs.
 #[test]
-fn a_refusal_that_cannot_be_told_says_so() {
+fn undeliverable_refusal_says_so() {
     let mut args = run_args("direct", 1);
     args.extend(["--profile".into(), "no-such-profile".into()]);
     let ended = Launcher::new(args).node(1, 2, free_port()).run().expect_code(64);

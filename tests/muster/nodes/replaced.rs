@@ -5,7 +5,7 @@ use harness::{Launcher, Role, free_port, kill, run_args};
 
 /// Node 1 is gone for good: the others end with its death, and with a code that operators retry.
 #[test]
-fn a_node_that_is_not_replaced_stays_the_cause() {
+fn unreplaced_node_stays_the_cause() {
     let Some(cluster) = Cluster::new(3) else { return };
     let mut nodes = cluster.waiting(&["--max-restarts", "3", "--wait-timeout", "5s"]);
     cluster.kill_all(1);

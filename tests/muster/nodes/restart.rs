@@ -62,7 +62,7 @@ fn always(code: i32) -> [Ended; 2] {
 }
 
 #[test]
-fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
+fn restarts_end_without_progress_or_prospect() {
     // What may help is tried after a pause that doubles, and not for ever.
     let [zero, one] = always(1);
     let cause = one_cause(&[(0, &zero, 143), (1, &one, 1)]);
@@ -104,7 +104,7 @@ fn raises(error: &str, options: &[&str]) -> ([i32; 2], String, u64) {
 }
 
 #[test]
-fn the_cause_decides_for_all_nodes_whether_they_start_again() {
+fn cause_decides_the_restart_for_all_nodes() {
     let missing = "ModuleNotFoundError: No module named 'flash_attn'";
     let memory = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered";
     let raised = "ValueError: the batch is odd";

@@ -78,7 +78,7 @@ fn lonely_node_is_refused(cluster: &Cluster) {
 }
 
 #[test]
-fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
+fn second_job_on_same_nodes_ends_with_87() {
     let Some(cluster) = Cluster::new(2) else { return };
     // The first job gathers.
     let first = with_store(&[]);
@@ -103,7 +103,7 @@ fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
 }
 
 #[test]
-fn a_program_at_the_port_of_node_0_ends_all_nodes_with_87() {
+fn program_at_master_port_ends_all_with_87() {
     let Some(cluster) = Cluster::new(2) else { return };
     let mut server = Command::new("ip");
     server.args(["netns", "exec", &cluster.namespace(0), "python3", "-m", "http.server"]);
@@ -123,7 +123,7 @@ fn a_program_at_the_port_of_node_0_ends_all_nodes_with_87() {
 }
 
 #[test]
-fn a_replaced_node_waits_while_the_store_of_its_own_attempt_is_being_ended() {
+fn replaced_node_waits_for_the_old_stores_end() {
     let Some(cluster) = Cluster::new(2) else { return };
     let args = with_store(&["--max-restarts", "2"]);
     let go = cluster.folder().join("go");
@@ -150,7 +150,7 @@ fn a_replaced_node_waits_while_the_store_of_its_own_attempt_is_being_ended() {
 
 /// Swapped ranks, and another port: said at once, respectively after 3 s.
 #[test]
-fn nodes_that_look_in_the_wrong_place_say_so() {
+fn misconfigured_master_address_is_reported() {
     let Some(cluster) = Cluster::new(2) else { return };
     let args = args(&["--wait-timeout", "4s"], &["true"]);
     let zero = cluster.launcher(1, 0, 2, &args).start();
