@@ -93,7 +93,7 @@ fn read(container: &Running, file: &str) -> String {
 /// Chapters 2 and 3, with eight GPUs on each machine: 10 processes, since 40 heads
 /// cannot be shared by 16.
 #[test]
-fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
+fn one_line_per_host_replaces_the_manual_steps() {
     if docker::missing().is_some() {
         return;
     }
@@ -158,7 +158,7 @@ fn job(site: &Site, hosts: &[(Running, String); 2], port: &str) -> [Running; 2] 
 }
 
 #[test]
-fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
+fn two_jobs_on_same_hosts_do_not_interfere() {
     if docker::missing().is_some() {
         return;
     }
@@ -198,7 +198,7 @@ fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
 }
 
 #[test]
-fn two_nodes_on_the_network_of_this_machine() {
+fn two_nodes_run_on_the_host_network() {
     if docker::missing().is_some() {
         return;
     }

@@ -17,7 +17,7 @@ fn verdict(over: &Ended) -> Value {
 }
 
 #[test]
-fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
+fn small_dev_shm_is_warned_of_or_refused() {
     if docker::missing().is_some() {
         return;
     }
@@ -67,7 +67,7 @@ fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
 }
 
 #[test]
-fn limits_are_those_that_the_container_has() {
+fn limits_are_those_of_the_container() {
     if docker::missing().is_some() {
         return;
     }
@@ -103,7 +103,7 @@ fn limits_are_those_that_the_container_has() {
 /// A rank that allocates until the kernel kills it, a rank whose child does, and one that is
 /// killed by the same signal from outside.
 #[test]
-fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
+fn only_an_oom_killed_rank_is_called_oom() {
     if docker::missing().is_some() {
         return;
     }

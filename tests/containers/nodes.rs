@@ -16,7 +16,7 @@ fn node(image: &Owned, network: &Owned, prefix: &str, rank: u32) -> Setup {
 }
 
 #[test]
-fn two_nodes_reduce_over_dockers_names() {
+fn two_nodes_reduce_over_docker_host_names() {
     if docker::missing().is_some() {
         return;
     }
@@ -58,7 +58,7 @@ fn pair(image: &Owned, network: &Owned, options: &[&str], script: &str) -> [Runn
 }
 
 #[test]
-fn a_killed_rank_is_the_cause_on_both_nodes() {
+fn killed_rank_is_the_cause_on_both_nodes() {
     if docker::missing().is_some() {
         return;
     }
@@ -76,7 +76,7 @@ fn a_killed_rank_is_the_cause_on_both_nodes() {
 /// A rank that ends upon TERM is through long before its grace, and before `docker stop`
 /// loses its patience (10 s unless it is told otherwise); one that wants its grace is not.
 #[test]
-fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
+fn docker_stop_ends_in_time_or_names_survivors() {
     if docker::missing().is_some() {
         return;
     }
@@ -113,7 +113,7 @@ fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
 /// The kernel takes the whole container (memory.oom.group, which Kubernetes sets
 /// since 1.28), this program included: the other node says why it is gone.
 #[test]
-fn a_container_that_is_killed_whole_is_named_by_the_other_node() {
+fn other_node_names_a_container_killed_whole() {
     if docker::missing().is_some() {
         return;
     }

@@ -7,7 +7,7 @@ use crate::{json, run};
 
 /// Only the guard is left, and reports.
 #[test]
-fn an_agent_that_is_killed_has_its_end_said() {
+fn guard_reports_a_killed_agent() {
     if docker::missing().is_some() {
         return;
     }
@@ -34,7 +34,7 @@ fn job() -> String {
 
 /// Other programs as PID 1, and whether they forward a stop.
 #[test]
-fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
+fn shell_that_forwards_no_signal_gets_a_warning() {
     if docker::missing().is_some() {
         return;
     }
@@ -94,7 +94,7 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
 }
 
 #[test]
-fn the_warning_about_a_deaf_shell_is_true() {
+fn control_deaf_shell_forwards_no_signal() {
     if docker::missing().is_some() {
         return;
     }

@@ -21,7 +21,7 @@ fn exec(container: &str, options: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn stacks_are_read_without_capabilities_and_only_for_their_user() {
+fn stacks_need_no_capabilities_but_the_same_user() {
     if docker::missing().is_some() {
         return;
     }

@@ -58,7 +58,7 @@ fn dockerfile(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
+fn scratch_image_holds_one_self_copying_executable() {
     if docker::missing().is_some() {
         return;
     }
@@ -111,7 +111,7 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
 }
 
 #[test]
-fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
+fn training_image_starts_its_profile_from_environment_alone() {
     if docker::missing().is_some() {
         return;
     }
@@ -159,7 +159,7 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
 }
 
 #[test]
-fn entry_points_and_arguments_meet_as_docker_joins_them() {
+fn entry_point_and_arguments_join_as_in_docker() {
     if docker::missing().is_some() {
         return;
     }
@@ -225,7 +225,7 @@ fn docker_runs(page: &str) -> Vec<String> {
 /// The image of the page is built as it says, and what it does with it works here,
 /// but for the GPUs that this machine does not have.
 #[test]
-fn the_image_and_the_commands_of_the_page_work() {
+fn documented_image_and_commands_work() {
     if docker::missing().is_some() {
         return;
     }

@@ -62,7 +62,7 @@ fn start(setup: Setup, args: &[String], then: &[&str]) -> Running {
 
 /// `torchrun --standalone --nproc_per_node=4` becomes the profile.
 #[test]
-fn one_pod_of_four_is_a_job_of_four_ranks() {
+fn one_pod_with_four_gpus_runs_four_ranks() {
     if docker::missing().is_some() {
         return;
     }
@@ -78,7 +78,7 @@ fn one_pod_of_four_is_a_job_of_four_ranks() {
 
 /// Four pods of one rank each need no number at all: the operator gives them.
 #[test]
-fn four_pods_of_one_are_one_job() {
+fn four_pods_with_one_gpu_are_one_job() {
     if docker::missing().is_some() {
         return;
     }
@@ -100,7 +100,7 @@ fn four_pods_of_one_are_one_job() {
 /// pods: four jobs of four ranks on one GPU each. The profile of the first form is refused there, and
 /// the command as it was written is warned of.
 #[test]
-fn the_command_of_one_pod_in_each_of_four_is_named() {
+fn one_pods_command_in_four_pods_is_named() {
     if docker::missing().is_some() {
         return;
     }
