@@ -84,7 +84,7 @@ fn a_long_hunt() {
 }
 
 #[test]
-fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
+fn all_combinations_of_fault_engine_nodes_are_drawn() {
     let mut seen = BTreeSet::new();
     for round in 0..20_000 {
         let spec = Spec::draw(&mut Chance::new(7, round), true);
@@ -116,7 +116,7 @@ fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
 
 /// Judges reports of a node: each line right, and then wrong in one way.
 #[test]
-fn a_verdict_that_names_something_else_is_found() {
+fn wrong_verdict_is_found() {
     let four = |fault| Spec { nodes: 4, nproc: 2, fault, ..Spec::plain() };
     let fails = Spec { ends: (Some(5), 3), ..four(Fault::None) };
     let killed = four(Fault::Kill { node: 2, role: Role::Rank });
@@ -180,7 +180,7 @@ fn a_verdict_that_names_something_else_is_found() {
 
 /// Each invariant is broken on purpose on real ends, and the hunt must find it.
 #[test]
-fn what_is_broken_on_purpose_is_found() {
+fn planted_violations_are_found() {
     let spec = Spec { fault: Fault::None, ..Spec::plain() };
     assert_eq!(Round::run(&spec).complaints(), Vec::<String>::new(), "the control");
 
