@@ -112,7 +112,7 @@ fn between(room: &Room, circle: &BTreeSet<String>) -> String {
 }
 
 #[test]
-fn no_files_of_a_crate_need_each_other() {
+fn no_crate_has_circular_files() {
     let rooms = rooms();
     let circles: Vec<String> = rooms
         .iter()
@@ -127,7 +127,7 @@ fn no_files_of_a_crate_need_each_other() {
 
 /// The control: files that need each other by every kind of path, and files that only seem to.
 #[test]
-fn a_circle_is_seen_by_whatever_path() {
+fn circle_of_files_is_found_by_any_path() {
     let folder = std::env::temp_dir().join(format!("ranklaunch-house-{}", std::process::id()));
     let needs = |child: &str, parent: &str| {
         std::fs::create_dir_all(folder.join("room")).expect("a folder");
@@ -170,7 +170,7 @@ fn a_circle_is_seen_by_whatever_path() {
 /// `make house` shows it: lines and files of each crate, the median file and the longest one.
 #[test]
 #[ignore = "prints a table"]
-fn what_each_crate_counts() {
+fn size_of_each_crate_is_printed() {
     println!(
         "{:<14}{:>7}{:>7}{:>8}{:>8}{:>9}",
         "room", "lines", "files", "median", "longest", "circles"
