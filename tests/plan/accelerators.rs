@@ -36,7 +36,7 @@ fn hidden_gpus_refuse_everywhere_with_their_variable() {
 }
 
 #[test]
-fn lists_that_cuda_reads_in_part_refuse() {
+fn partly_read_cuda_lists_refuse() {
     for (value, element) in [
         ("0-3", "0-3"),
         ("0:1", "0:1"),
@@ -67,7 +67,7 @@ const STEP: &str = "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_ST
     SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1";
 
 #[test]
-fn allocated_gpus_that_are_missing_refuse_by_name() {
+fn missing_allocated_gpus_refuse_by_name() {
     let sagemaker = "SM_HOSTS=[\"algo-1\"] SM_CURRENT_HOST=algo-1";
     for (platform, asked) in [
         (STEP, "SLURM_GPUS_ON_NODE=4"),
@@ -96,7 +96,7 @@ fn allocated_gpus_that_are_missing_refuse_by_name() {
 
 /// The control: a part of the GPUs, and the two values that mean the CPU.
 #[test]
-fn visible_gpus_are_used_and_the_cpu_is_said() {
+fn visible_gpus_are_used_and_cpu_is_reported() {
     let of = |value: &str| Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", value);
     assert_eq!(of("3,1").json(&["--", "x.py"]).at("/nproc_per_node"), "2");
     for value in ["", "-1"] {
@@ -119,7 +119,7 @@ fn visible_gpus_are_used_and_the_cpu_is_said() {
 }
 
 #[test]
-fn check_shows_first_that_ranks_run_on_the_cpu() {
+fn check_reports_first_a_run_on_the_cpu() {
     let first = |node: &Node, args: &[&str]| {
         let args = [&["--severity", "python.torch=warn", "--lang", "en"], args].concat();
         let ended = node.launcher("check", &args).run();
@@ -256,7 +256,7 @@ fn accelerators_of_other_vendors_refuse_by_name() {
 }
 
 #[test]
-fn displays_and_words_of_images_are_no_accelerators() {
+fn displays_and_image_variables_are_no_accelerators() {
     for (at, change) in NONE.iter().enumerate() {
         let planned = change(Node::without_gpus()).json(&["--", "x.py"]);
         assert_eq!(planned.code, 0, "row {at}: {:#}", planned.json);
@@ -265,7 +265,7 @@ fn displays_and_words_of_images_are_no_accelerators() {
 }
 
 #[test]
-fn usable_nvidia_gpus_need_no_word_about_others() {
+fn usable_nvidia_gpus_silence_other_vendors() {
     for (change, named) in OTHERS.iter().filter(|(_, named)| !named.contains("davinci0)")) {
         let planned = change(Node::with_gpus(4)).json(&["--", "x.py"]);
         assert_eq!(planned.at("/nproc_per_node"), "4", "{named}: {:#}", planned.json);

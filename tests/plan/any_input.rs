@@ -345,7 +345,7 @@ fn check_plan(plan: &Plan) {
 
 /// What is varied says something to begin with.
 #[test]
-fn every_profile_that_is_varied_is_one_and_says_something() {
+fn every_profile_to_vary_is_valid_and_nonempty() {
     assert_eq!(PROFILES.len(), 4);
     for text in PROFILES.iter() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -370,7 +370,7 @@ proptest! {
     })]
 
     #[test]
-    fn anything_gives_a_plan_or_a_refusal(
+    fn any_input_gives_a_plan_or_refusal(
         environment in environment(),
         mut words in arguments(),
         profile in profile(),

@@ -72,7 +72,7 @@ fn job(python: &Path) -> Vec<String> {
 }
 
 #[test]
-fn another_machine_sees_the_same_node_and_no_secret() {
+fn capture_replays_the_same_node_without_secrets() {
     let fake = FakeNvml::new(&[("GPUS", "4"), ("USED", "0,50000,0,0")]);
     let Some((live, ended)) = captured(&fake) else { return };
     let folder = ended.folder();

@@ -78,7 +78,7 @@ fn without_torch_nothing_starts() {
 }
 
 #[test]
-fn the_engines_own_module_is_looked_for_as_well() {
+fn engines_own_module_is_required_as_well() {
     let case = Case::new();
     module(&case.site(), "torch");
     for engine in ["accelerate", "deepspeed"] {
@@ -91,7 +91,7 @@ fn the_engines_own_module_is_looked_for_as_well() {
 }
 
 #[test]
-fn interpreters_that_have_it_are_named() {
+fn interpreters_with_the_module_are_named() {
     let case = Case::new();
     let real = python().parent().and_then(Path::parent).expect("its prefix").to_owned();
     let job = Launcher::new(["run", "--device", "cpu", "--stale", "off", "--python"])
@@ -126,7 +126,7 @@ fn interpreters_that_have_it_are_named() {
 
 /// All ways in which Python finds a module without a file of that name in a site.
 #[test]
-fn what_python_would_find_is_not_refused() {
+fn importable_module_is_not_refused() {
     let place = tempfile::tempdir().expect("a folder");
     let torch = place.path().join("src");
     module(&torch, "torch");
@@ -279,7 +279,7 @@ const LAYOUTS: &[Layout] = &[
 ];
 
 #[test]
-fn the_interpreter_and_the_launcher_agree_on_what_can_be_imported() {
+fn interpreter_and_launcher_agree_on_importable_modules() {
     let layouts = Layouts::new();
     for (name, files, given, expected) in LAYOUTS {
         let _ = std::fs::remove_dir_all(layouts.at("user"));

@@ -63,7 +63,7 @@ fn arguments(node: &Node, options: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
+fn requested_but_invisible_gpus_are_refused() {
     let both = ASKED.iter().flat_map(|row| [("en", row), ("zh", row)]);
     for (lang, (change, options, named)) in both {
         let node = change(Node::without_gpus()).env("RANKLAUNCH_LANG", lang);
@@ -83,7 +83,7 @@ fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
 }
 
 #[test]
-fn without_any_sign_of_a_gpu_one_process_computes_on_the_cpu() {
+fn node_without_gpu_signs_runs_one_cpu_process() {
     for change in NOT_ASKED {
         let planned = change(Node::without_gpus()).json(&["--", "x.py"]);
         assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "1".to_owned()));
@@ -93,7 +93,7 @@ fn without_any_sign_of_a_gpu_one_process_computes_on_the_cpu() {
 
 /// As for torchrun, but for `auto` without GPUs.
 #[test]
-fn named_numbers_of_processes_mean_what_torchrun_means() {
+fn process_count_names_have_torchruns_meaning() {
     let number = |node: &Node, args: &[&str]| {
         let planned = node.json(&[args, &["--", "x.py"]].concat());
         if planned.code == 0 { planned.at("/nproc_per_node") } else { planned.refusal() }
@@ -167,7 +167,7 @@ echo "0, GPU-aa, NVIDIA H100 80GB HBM3, 00000000:18:00.0, 81559, 4, Disabled, 53
 echo "1, GPU-bb, NVIDIA H100 80GB HBM3, 00000000:2A:00.0, [N/A], [N/A], Enabled, 535.54.03""#;
 
 #[test]
-fn nvidia_smi_is_asked_last_and_its_faults_are_named() {
+fn nvidia_smi_comes_last_with_its_faults_named() {
     if has_nodes() {
         harness::skipped("this machine has GPUs");
         return;
@@ -222,7 +222,7 @@ fn nvidia_smi_is_asked_last_and_its_faults_are_named() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_quoted_and_the_next_source_asked() {
+fn unloadable_library_is_quoted_before_next_source() {
     for (fake, words) in [
         (FakeNvml::without_entry_point(), "nvmlInit_v2"),
         (FakeNvml::damaged(), "libnvidia-ml.so.1: "),
@@ -239,7 +239,7 @@ fn a_library_that_cannot_be_loaded_is_quoted_and_the_next_source_asked() {
 }
 
 #[test]
-fn without_nvml_sysfs_tells_of_the_pci_link() {
+fn sysfs_supplies_the_pci_link_without_nvml() {
     let port = "sys/devices/pci0000:17/0000:17:01.0";
     let gpu = format!("{port}/0000:18:00.0");
     // (lanes now, the GPU's most, the port's most, severity)
@@ -266,7 +266,7 @@ fn without_nvml_sysfs_tells_of_the_pci_link() {
 }
 
 #[test]
-fn device_nodes_are_opened_and_not_believed() {
+fn device_nodes_count_only_when_opened() {
     let mut way_in = Command::new("unshare");
     way_in.args([
         "--mount",
@@ -344,7 +344,7 @@ fn smi_of_the_fake(mib: u32) -> String {
 }
 
 #[test]
-fn the_script_for_machines_with_gpus_compares_and_skips() {
+fn gpu_machine_script_compares_and_skips() {
     if has_nodes() {
         harness::skipped("this machine has GPUs: make gpu");
         return;

@@ -55,7 +55,7 @@ fn nothing_left(token: &str) {
 }
 
 #[test]
-fn check_names_what_hangs_and_gives_its_verdict() {
+fn check_names_hung_sources_and_gives_its_verdict() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let (ended, code) = piped(&["check", "--format", "json"], hung);
@@ -80,7 +80,7 @@ fn check_names_what_hangs_and_gives_its_verdict() {
 }
 
 #[test]
-fn plan_and_run_go_on_without_what_hangs() {
+fn plan_and_run_go_on_without_hung_sources() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let engine = ["--engine", "direct", "--nproc-per-node", "2", "--stale", "off"];
@@ -118,7 +118,7 @@ fn stuck_driver(folder: &Path) -> std::path::PathBuf {
 
 /// The probe that it holds is our own child and no process of the job.
 #[test]
-fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
+fn hung_driver_costs_only_its_deadline() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let folder = tempfile::tempdir().expect("a folder");
@@ -171,7 +171,7 @@ fn launched_from_a_mount_that_dies(deadline: &str, hung: &Path, then: impl FnOnc
 }
 
 #[test]
-fn a_program_that_is_never_executed_is_named_and_given_up() {
+fn program_never_executed_is_named_and_given_up() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         launched_from_a_mount_that_dies("8s", hung, |running| {
@@ -197,12 +197,12 @@ fn stopped(running: Running) {
 }
 
 #[test]
-fn a_stop_is_heard_while_a_program_is_not_executed() {
+fn stop_works_while_a_program_hangs_at_exec() {
     with_hung_mount(|hung| launched_from_a_mount_that_dies("5m", hung, stopped));
 }
 
 #[test]
-fn a_rank_that_is_not_executed_is_named() {
+fn rank_hung_at_exec_is_named() {
     with_hung_mount(|hung| {
         let folder = tempfile::tempdir().expect("a folder");
         let [source, program] = ["empty.c", "program"].map(|name| folder.path().join(name));
@@ -222,7 +222,7 @@ fn a_rank_that_is_not_executed_is_named() {
 }
 
 #[test]
-fn a_profile_that_does_not_answer_is_refused_by_name() {
+fn hung_profile_is_refused_by_name() {
     with_hung_mount(|hung| {
         let profile = hung.join("p.toml").display().to_string();
         let (ended, code) = piped(&["plan", "--profile", &profile], hung);

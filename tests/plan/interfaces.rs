@@ -283,7 +283,7 @@ fn named(plan: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_is_set_already_stays_and_a_single_node_needs_nothing() {
+fn existing_setting_stays_and_one_node_needs_none() {
     if let Some(why) = missing() {
         skipped(format_args!("no network namespace can be made here: {why}"));
         return;

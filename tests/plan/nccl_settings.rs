@@ -169,7 +169,7 @@ fn warnings(node: &Node, settings: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn each_wrong_setting_is_found_and_its_sound_form_is_not() {
+fn each_wrong_setting_is_found_without_false_alarms() {
     let node = node();
     assert_eq!(warnings(&node, &[]), Vec::<String>::new());
     let mut wrong = Vec::new();

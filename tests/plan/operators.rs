@@ -323,7 +323,7 @@ const HOSTS: &str = "127.0.0.1 localhost\n10.0.0.1 test-job-master-0 elastic-wor
     raycluster-head-svc.default.svc.cluster.local\n";
 
 #[test]
-fn every_operator_is_read_by_the_variables_that_it_sets() {
+fn every_operator_is_recognised_by_its_variables() {
     let wrong: Vec<String> = PODS
         .iter()
         .filter_map(|pod| {
@@ -381,7 +381,7 @@ fn evidence_of(planned: &Planned, variable: &str) -> Option<(bool, String)> {
 }
 
 #[test]
-fn an_elastic_policy_reaches_torchrun_as_a_whole() {
+fn elastic_policy_reaches_torchrun_unchanged() {
     let node = Node::with_gpus(4).platform(
         "PET_NNODES=1:2 PET_NPROC_PER_NODE=1 PET_MAX_RESTARTS=3 PET_RDZV_BACKEND=c10d \
          PET_RDZV_ENDPOINT=job-worker-0:23456 PET_RDZV_ID=job PET_ROLE=trainer PET_TEE=3 \
@@ -413,7 +413,7 @@ fn an_elastic_policy_reaches_torchrun_as_a_whole() {
 }
 
 #[test]
-fn every_variable_of_torchrun_has_a_use_or_reason() {
+fn every_torchrun_variable_has_use_or_reason() {
     for (option, is_switch) in settings::torchrun_options::torchrun_options() {
         let variable = format!("PET_{}", option.replace('-', "_").to_uppercase());
         let value = if is_switch { "1" } else { "7" };

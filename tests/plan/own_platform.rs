@@ -70,7 +70,7 @@ fn a_private_platform_needs_no_code() {
 
 /// The control: without the proof the same variables say nothing, and the plan says why.
 #[test]
-fn a_platform_that_is_not_proven_is_not_read() {
+fn unproven_platform_is_not_read() {
     for (environment, missing) in [
         (POD.replace("ACME_JOB=", "OTHER="), "ACME_JOB"),
         (format!("{POD} ACME_DEBUG=1"), "!ACME_DEBUG"),
@@ -90,7 +90,7 @@ fn a_platform_that_is_not_proven_is_not_read() {
 
 /// Its rows are refused as the program's own are: by variable and value.
 #[test]
-fn values_that_cannot_be_are_refused_by_name() {
+fn impossible_values_are_refused_by_name() {
     for (environment, expected, words) in [
         ("ACME_JOB=1 ACME_HOSTS=h,n03 ACME_SELF=n04", "65 membership.rank", "ACME_SELF=n04"),
         ("ACME_JOB=1 ACME_HOSTS=h,n03", "65 membership.half-given", "ACME_HOSTS=h,n03"),
@@ -137,7 +137,7 @@ fn the_stronger_evidence_decides() {
 /// A number of processes with the number of each node, alternatives, and a platform that starts its
 /// command once per rank.
 #[test]
-fn every_way_of_counting_is_open_to_a_profile() {
+fn profile_supports_every_way_of_counting() {
     let processes = "[job]\nscript = 'train.py'\n[platform]\nname = 'acme'\n\
         proofs = [['ACME_JOB'], ['ACME_KIND=train']]\n\
         nnodes = { variable = 'ACME_WORLD', reading = 'per-node', beside = 'ACME_LOCAL' }\n\

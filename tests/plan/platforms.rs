@@ -7,7 +7,7 @@ const TORCHRUN: &str = "/opt/env/bin/python3 -m torch.distributed.run";
 
 /// The profiles of the three codebases, each on the platform that it is run on.
 #[test]
-fn the_profiles_give_the_command_lines_of_their_platforms() {
+fn profiles_give_the_expected_platform_command_lines() {
     let pytorchjob = "PYTHONUNBUFFERED=1 MASTER_ADDR=wan22-master-0 MASTER_PORT=23456 \
         PET_MASTER_ADDR=wan22-master-0 PET_MASTER_PORT=23456 WORLD_SIZE=2 PET_NNODES=2 \
         PET_NPROC_PER_NODE=auto";
@@ -96,7 +96,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
 
 /// `platform nnodes rank addr:port nproc world`, or `code id` and words of the refusal.
 #[test]
-fn contracts_are_read_with_their_traps() {
+fn platform_contracts_are_read_with_their_traps() {
     let table = [
         ("", "none 1 0 127.0.0.1:29500 8 8"),
         ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=h MASTER_PORT=29500", "generic 2 1 h:29500 8 16"),
@@ -215,7 +215,7 @@ fn an_elastic_job_is_passed_through_to_c10d() {
 
 /// The user's own choice of devices is the world; a subset is one of its tokens.
 #[test]
-fn cuda_visible_devices_is_read_as_pytorch_reads_it() {
+fn cuda_visible_devices_is_read_as_in_pytorch() {
     let table = [
         ("3,1", "auto", "3:0 1:1", "absent"),
         ("3,1,2", "2", "3:0 1:1 2:-", "3,1"),
@@ -250,7 +250,7 @@ fn cuda_visible_devices_is_read_as_pytorch_reads_it() {
 }
 
 #[test]
-fn busy_gpus_are_left_for_idle_ones() {
+fn idle_gpus_are_preferred_to_busy_ones() {
     let nvml = harness::fake_nvml::FakeNvml::new(&[("GPUS", "4"), ("USED", "30000,0,0,20000")]);
     let args = ["--nproc-per-node", "2", "--", "train.py"];
     let planned = Node::of(Some(nvml)).json(&args);

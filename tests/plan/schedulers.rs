@@ -19,7 +19,7 @@ fn answer(planned: &Planned) -> String {
 /// Environments of members after the documentation of each scheduler, with the variables of one
 /// start: none of them may be a job of one node.
 #[test]
-fn no_member_of_several_nodes_works_alone() {
+fn no_member_of_a_larger_job_runs_alone() {
     let half = "65 membership.half-given";
     for (platform, expected) in [
         ("BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=1 BEAKER_LEADER_REPLICA_HOSTNAME=h", "2 1 h"),
@@ -68,7 +68,7 @@ fn no_member_of_several_nodes_works_alone() {
 
 /// Files of hosts are read on the node, and one that lists slots of one host is none of several.
 #[test]
-fn files_of_hosts_are_read() {
+fn host_files_are_read() {
     for (variable, platform, word) in [
         ("PBS_NODEFILE", "PBS_JOBID=4.pbs PBS_NODENUM=0", "pbsdsh"),
         ("LSB_DJOB_HOSTFILE", "LSB_JOBID=4", "blaunch"),
@@ -91,7 +91,7 @@ fn files_of_hosts_are_read() {
 /// A row of the profile for the number that WORLD_SIZE has: it may count processes, and another
 /// number of processes per node would have the job wait for nodes that do not exist.
 #[test]
-fn a_select_without_a_row_asks_what_world_size_counts() {
+fn select_without_row_asks_about_world_size() {
     let plan = |args: &[&str]| {
         let node = Node::with_gpus(8).platform("WORLD_SIZE=16 RANK=0 MASTER_ADDR=h");
         node.json(&[&["--profile", "taehv", "--python", PYTHON], args].concat())

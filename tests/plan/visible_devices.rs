@@ -125,7 +125,7 @@ fn list(dice: &mut Chance, gpus: usize) -> String {
 }
 
 #[test]
-fn thousands_of_lists_leave_what_torch_leaves() {
+fn thousands_of_device_lists_match_torch() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("VISIBLE_SEED").unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -12,7 +12,7 @@ use super::{line, of};
 /// A machine without python, and one whose python has no torch, would not start the job; what
 /// runs there may be in its way. That says nothing about a node that is assumed.
 #[test]
-fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() {
+fn assumed_node_ignores_local_software_and_processes() {
     let folder = tempfile::tempdir().expect("a folder");
     let python = folder.path().join("python3");
     let answer =
@@ -68,7 +68,7 @@ fn a_replayed_node_without_python_is_planned() {
 
 /// A plan of the README on a machine that has no GPU, no torch and no script.
 #[test]
-fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
+fn plan_for_a_remote_node_is_marked_assumed() {
     let platform = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";
     let laptop = || Node::without_gpus().platform(platform).env("PATH", "/nowhere");
     let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];

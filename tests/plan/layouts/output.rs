@@ -95,7 +95,7 @@ fn json_holds_every_promised_field() {
 }
 
 #[test]
-fn both_languages_name_rule_and_way_out() {
+fn both_languages_name_rule_and_remedy() {
     let refused = |more: &[&str], locale: &str| {
         let args = [&ulysses("3", &["--heads", "40"])[..], more, &["--", "generate.py"]].concat();
         let ended = Node::with_gpus(8).env("LANG", locale).plan(&args).expect_code(66);

@@ -6,7 +6,7 @@ use super::of;
 
 /// The embedded profiles on nodes that they were not made for.
 #[test]
-fn a_profile_says_what_it_cannot_run_on() {
+fn profile_refuses_an_unsupported_node() {
     let plan = |gpus, platform: &str, profile: &str| {
         let node = Node::with_gpus(gpus).platform(platform);
         node.json(&["--profile", profile, "--python", PYTHON, "--severity", "shm.size=warn"])

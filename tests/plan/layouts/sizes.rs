@@ -8,7 +8,7 @@ use super::{line, of, ulysses};
 type Job<'a> = (&'a str, u32, &'a [&'a str], &'a [&'a str], &'a str);
 
 #[test]
-fn the_sizes_of_real_jobs_are_solved_or_refused() {
+fn sizes_of_real_jobs_are_solved_or_refused() {
     let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
     let literal = |size| ["--", "generate.py", "--ulysses_size", size];
     let table: &[Job<'_>] = &[
@@ -45,7 +45,7 @@ fn the_sizes_of_real_jobs_are_solved_or_refused() {
 
 /// generate.py asserts at world size 1 that its FSDP flags are absent.
 #[test]
-fn what_the_script_refuses_on_one_gpu_is_not_given_to_it() {
+fn single_gpu_script_gets_no_refused_flags() {
     let wan = |gpus, more: &[&str]| {
         let args = [&["--profile", "wan22", "--severity", "shm.size=warn"][..], more].concat();
         Node::with_gpus(gpus).json(&args)
@@ -136,7 +136,7 @@ fn sizes_are_read_however_they_are_written() {
 
 /// A size that no rule checks: said where the ranks cannot form its groups.
 #[test]
-fn an_undeclared_size_that_cannot_fit_is_told() {
+fn undeclared_size_that_cannot_fit_is_reported() {
     let told = |gpus: u32, flags: &[&str], program: &[&str]| {
         let planned = Node::with_gpus(gpus).json(&[flags, &["--", "x.py"], program].concat());
         assert_eq!(planned.code, 0, "{:#}", planned.json);

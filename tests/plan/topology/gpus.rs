@@ -8,7 +8,7 @@ use super::{Node, because, below_switch, rail, with_eight_gpus};
 type Sets = [(&'static [u32], &'static str); 8];
 
 #[test]
-fn gpus_of_a_subset_are_chosen_for_a_reason() {
+fn gpu_subset_is_chosen_with_a_reason() {
     let two_sockets: (fn(&mut Node), Sets) = (
         |node| {
             for gpu in 0..8 {

@@ -20,7 +20,7 @@ fn names(prefix: &str, numbers: impl IntoIterator<Item = u32>) -> Vec<String> {
 }
 
 #[test]
-fn rdma_devices_are_chosen_for_a_reason() {
+fn rdma_devices_are_chosen_with_a_reason() {
     let cases = [
         Case {
             name: "DGX-like: eight rails of 400 and two storage cards",
@@ -290,7 +290,7 @@ fn rdma_devices_are_chosen_for_a_reason() {
 }
 
 #[test]
-fn roce_addresses_count_at_any_index_of_the_table() {
+fn roce_addresses_count_at_any_gid_index() {
     const V4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
     const V6: &str = "fd00:0000:0000:0000:0000:0000:0000:0001";
     const LOCAL: &str = "fe80:0000:0000:0000:0202:c9ff:fe00:0001";
