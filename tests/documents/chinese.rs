@@ -38,7 +38,7 @@ fn files(folder: &Path, is_wanted: fn(&str) -> bool) -> Vec<PathBuf> {
 }
 
 #[test]
-fn pages_have_a_space_between_chinese_and_latin() {
+fn pages_separate_chinese_from_latin() {
     let mut pages = files(&root().join("docs"), |name| name.ends_with(".zh-CN.md"));
     pages.extend(files(&root().join("tests/snapshots"), |name| name.ends_with(".zh.txt")));
     pages.extend(["README.zh-CN.md", "CHANGELOG.zh-CN.md"].map(|name| root().join(name)));
@@ -55,7 +55,7 @@ fn pages_have_a_space_between_chinese_and_latin() {
 }
 
 #[test]
-fn texts_of_the_program_have_a_space_between_chinese_and_latin() {
+fn program_texts_separate_chinese_from_latin() {
     let sources = files(&root().join("src"), |name| {
         [".rs", ".toml", "words.js"].iter().any(|end| name.ends_with(end))
             && !name.contains("/tests")

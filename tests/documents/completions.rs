@@ -101,7 +101,7 @@ fn bash_completes_values_profiles_and_files() {
 }
 
 #[test]
-fn fish_completes_values_profiles_and_files_with_short_descriptions() {
+fn fish_completes_with_short_descriptions() {
     let Some(shell) = Shell::new("fish", "ranklaunch.fish") else { return };
     let driver = "source ../ranklaunch.fish; complete -C $argv[1]";
     let offered = |line: &str| shell.offered("fish", &["--no-config", "-c"], driver, line);

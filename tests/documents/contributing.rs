@@ -59,7 +59,7 @@ fn problem(command: &str) -> Option<String> {
 }
 
 #[test]
-fn the_page_is_one_screen_and_its_commands_exist_in_both_languages() {
+fn contributing_page_is_short_and_its_commands_exist() {
     let [english, chinese] = PAGES.map(read);
     for (page, text) in PAGES.iter().zip([&english, &chinese]) {
         assert!(text.lines().count() <= 50, "{page}: {} lines", text.lines().count());
@@ -72,7 +72,7 @@ fn the_page_is_one_screen_and_its_commands_exist_in_both_languages() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_found() {
+fn missing_command_is_found() {
     for wrong in [
         "make everything",
         "cargo test -p ranklaunch-nothing",

@@ -157,7 +157,7 @@ fn no_dependency_is_forbidden_or_unused() {
 
 /// The control: one violation of each kind.
 #[test]
-fn what_is_forbidden_or_unused_is_found() {
+fn forbidden_or_unused_dependency_is_found() {
     let deny = deny();
     let mut metadata = metadata(&deny);
     let mut stricter = deny.clone();
@@ -243,7 +243,7 @@ fn system_calls_past_sys(file: &str, source: &str) -> Vec<String> {
 }
 
 #[test]
-fn one_library_makes_a_system_call() {
+fn only_one_library_makes_system_calls() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut open = vec![root.join("src")];
     let (mut found, mut used) = (Vec::new(), BTreeSet::new());
@@ -346,7 +346,7 @@ fn unexplained(executable: &Features, tests: &Features) -> Vec<String> {
 
 /// What a test shows must hold in the executable, which has fewer features.
 #[test]
-fn dependencies_do_in_the_executable_what_they_do_in_the_tests() {
+fn executable_and_tests_have_equal_dependency_features() {
     let executable = features("normal,no-proc-macro", &["-p", "ranklaunch"]);
     let tests = features("normal,build,dev,no-proc-macro", &["--workspace"]);
     assert_eq!(unexplained(&executable, &tests), Vec::<String>::new());

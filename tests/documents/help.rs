@@ -68,7 +68,7 @@ fn all(lang: &str, commands: &[&str]) -> String {
 }
 
 #[test]
-fn help_reads_as_it_was_read() {
+fn help_matches_its_snapshot() {
     for lang in ["en", "zh"] {
         compare(&format!("help.{lang}"), &all(lang, COMMANDS));
     }
@@ -121,7 +121,7 @@ fn chinese_help_has_no_english_sentence() {
 }
 
 #[test]
-fn the_language_of_help_is_the_one_that_was_chosen() {
+fn help_uses_the_chosen_language() {
     let chinese = "启动分布式 PyTorch 任务";
     for (words, variables, is_chinese) in [
         (&["--help"][..], &[][..], false),

@@ -76,7 +76,7 @@ fn keys<'a>(documents: impl IntoIterator<Item = &'a Value>) -> String {
 }
 
 #[test]
-fn every_json_key_reads_as_it_was_read() {
+fn json_keys_match_their_snapshot() {
     let node = node();
     let too_many = ["--nproc-per-node", "9"];
     let direct = ["--engine", "direct"];
@@ -92,7 +92,7 @@ fn every_json_key_reads_as_it_was_read() {
 
 /// The control: each key of a document counts.
 #[test]
-fn a_renamed_key_is_seen() {
+fn renamed_key_is_found() {
     let document = said(&node(), "check", &["--engine", "direct"]);
     let text = document.to_string();
     let listed = keys([&document]);

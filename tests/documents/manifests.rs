@@ -40,7 +40,7 @@ fn kind(object: &Value) -> String {
 }
 
 #[test]
-fn every_kind_and_every_job_is_there() {
+fn every_kind_and_job_has_a_manifest() {
     let names: Vec<String> = manifests().into_iter().map(|(name, _)| name).collect();
     let kinds: std::collections::BTreeSet<String> = manifests()
         .iter()
@@ -261,7 +261,7 @@ const FOR_GOOD: [Verdict; 9] = [
 
 /// Every kind that supports it defines what happens for our exit codes.
 #[test]
-fn every_job_says_what_our_exit_codes_mean() {
+fn every_job_maps_our_exit_codes() {
     let for_good = FOR_GOOD.map(|verdict| Value::from(verdict.code()));
     let pod_policy = |name: &str, spec: &Value| {
         let rules = spec["podFailurePolicy"]["rules"].as_array();
@@ -352,7 +352,7 @@ fn codes_of(script: &str) -> [i32; 2] {
 /// What a retry may help is retried with several nodes as with one, and counts as one for each pod.
 /// What it cannot help ends the job.
 #[test]
-fn operators_retry_what_a_retry_may_help() {
+fn operators_retry_only_retryable_failures() {
     const RAISES: &str = "printf 'Traceback (most recent call last):\n  File \"a.py\", line 9, in <module>\n    main()\n%s\n'";
     let missing =
         format!("{RAISES} \"ModuleNotFoundError: No module named 'flash_attn'\" >&2; exit 1");
@@ -405,7 +405,7 @@ fn operators_retry_what_a_retry_may_help() {
 
 /// All pods of a job are equal, so a test of one covers the others.
 #[test]
-fn the_pods_of_one_job_are_alike() {
+fn pods_of_one_job_are_equal() {
     for (name, text) in manifests() {
         for object in documents(&text) {
             let pods = templates(&object);

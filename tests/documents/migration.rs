@@ -98,7 +98,7 @@ fn typed(option: &str) -> (String, Option<Typed>) {
 }
 
 #[test]
-fn every_option_is_taken_or_explained_as_the_tables_say() {
+fn every_option_is_handled_as_the_tables_say() {
     for heading in TABLES {
         for (option, says) in table(&guide(".md"), heading) {
             if option.ends_with('…') {

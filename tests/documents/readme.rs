@@ -219,7 +219,7 @@ fn is_marked(before: &str) -> bool {
 }
 
 #[test]
-fn every_block_of_commands_is_run_here_or_elsewhere() {
+fn every_command_block_is_run_by_a_test() {
     for readme in [&*ENGLISH, &*CHINESE] {
         let blocks = blocks(readme, "sh");
         let unmarked: Vec<&str> = (blocks.iter())
@@ -239,7 +239,7 @@ fn every_block_of_commands_is_run_here_or_elsewhere() {
 
 /// Options have variables of their names, which is all that these blocks set.
 #[test]
-fn every_variable_in_a_block_is_that_of_an_option() {
+fn every_variable_in_a_block_has_an_option() {
     let known = options_of_help();
     for readme in [&*ENGLISH, &*CHINESE] {
         let mut named = 0;
@@ -378,7 +378,7 @@ fn options_of_help() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_option_is_named_and_every_named_option_exists() {
+fn command_line_page_names_exactly_the_existing_options() {
     let known = options_of_help();
     let commands = subcommands(&help(&[]));
     assert!(commands.len() > 5, "{commands:?}");
@@ -437,7 +437,7 @@ const PLATFORMS: &[(&str, &str)] = &[
 const NO_PLATFORM: &str = "process-per-gpu";
 
 #[test]
-fn every_platform_that_is_understood_is_named() {
+fn every_supported_platform_is_named() {
     let tables = [
         include_str!("../../src/settings/contract/table.rs"),
         include_str!("../../src/settings/contract/launchers.rs"),
@@ -458,7 +458,7 @@ fn every_platform_that_is_understood_is_named() {
 }
 
 #[test]
-fn the_page_of_logs_names_every_file_of_a_run() {
+fn logs_page_names_every_file_of_a_run() {
     let sources = [
         include_str!("../../src/logs/file_names.rs"),
         include_str!("../../src/logs/runs.rs"),
@@ -480,7 +480,7 @@ fn the_page_of_logs_names_every_file_of_a_run() {
 
 /// The page says which protocols of the muster this version speaks; the constants are private to it.
 #[test]
-fn the_page_of_versions_names_the_protocol() {
+fn versions_page_names_the_protocol() {
     let source = include_str!("../../src/muster/protocol/handshake.rs");
     let number = |name: &str| -> u8 {
         let (_, rest) = source.split_once(&format!("const {name}: u8 = ")).expect("the constant");

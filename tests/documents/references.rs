@@ -164,7 +164,7 @@ fn missing(text: &str, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
 }
 
 #[test]
-fn what_the_documents_name_is_there() {
+fn everything_named_in_the_documents_exists() {
     let sources = sources();
     let documents = documents();
     for (page, text) in &documents {
@@ -183,7 +183,7 @@ fn what_the_documents_name_is_there() {
 
 /// The control: each kind of mistake, with its correct form.
 #[test]
-fn what_is_not_there_is_found() {
+fn missing_reference_is_found() {
     let sources = sources();
     let text = "`src/preflight/decide.rs` `src/decided.rs` `decide::decide` `decide::nothing_of_the_kind` \
                 `Decided::plan` `Decided::nothing` `Nobody::plan` `Scope::Alone` `Scope::Together` \
@@ -266,7 +266,7 @@ fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
 }
 
 #[test]
-fn every_page_says_as_much_in_chinese() {
+fn chinese_pages_match_the_english_ones() {
     let mut pages = documents();
     for page in OF_USERS.iter().chain(&OF_CONTRIBUTORS) {
         let text = std::fs::read_to_string(root().join(page)).expect("UTF-8");
@@ -314,7 +314,7 @@ fn from_root(page: &Path, target: &str) -> PathBuf {
 }
 
 #[test]
-fn the_book_has_every_page_once_and_all_that_they_link_to() {
+fn book_has_every_page_once_with_link_targets() {
     let mut pages: BTreeSet<PathBuf> =
         documents().keys().map(|page| Path::new("docs").join(page)).collect();
     assert!(pages.remove(Path::new("docs/SUMMARY.md")), "the list itself is no page");

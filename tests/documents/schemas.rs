@@ -103,7 +103,7 @@ fn ran(what: &str, code: i32) -> (Value, Ended) {
 }
 
 #[test]
-fn the_record_of_a_run_fits_its_schema_and_its_logs_that_of_explain() {
+fn run_record_and_its_explanation_fit_their_schemas() {
     let places = ["", "/verdict", "/outcome", "/outcome/ranks/0", "/plan", "/logs"];
     let (well, _) = ran("succeed", 0);
     expect_strict("run", &well, &places);

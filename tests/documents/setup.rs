@@ -98,7 +98,7 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
-fn a_python_that_has_everything_is_taken_as_it_is() {
+fn complete_python_is_used_unchanged() {
     let machine = Machine::new();
     machine.set("bin/modules");
     let found = out(&machine.find());
@@ -137,7 +137,7 @@ fn a_missing_venv_module_is_installed() {
 }
 
 #[test]
-fn where_nothing_can_be_installed_it_says_what_to_type() {
+fn setup_without_installer_names_the_command() {
     let machine = Machine::new();
     machine.set("no-apt");
     let output = machine.find();

@@ -23,7 +23,7 @@ fn seconds(text: &str) -> u32 {
 }
 
 #[test]
-fn no_other_attempt_follows_a_code_that_none_helps() {
+fn systemd_restarts_only_after_retryable_codes() {
     let unit = file(UNIT);
     let prevented: BTreeSet<String> =
         values(&unit, "RestartPreventExitStatus").into_iter().collect();

@@ -52,7 +52,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
 }
 
 #[test]
-fn every_id_and_every_code_is_explained_in_both_languages() {
+fn every_id_and_code_has_both_languages() {
     let mut wrong = Vec::new();
     for id in Id::ALL {
         wrong.extend(faults(&explanation(*id)).into_iter().map(|fault| format!("{id}: {fault}")));
@@ -90,7 +90,7 @@ fn a_bad_explanation_is_found() {
 /// An entry without an id would never be shown, and one that cannot be parsed would lose its
 /// whole file.
 #[test]
-fn the_files_hold_what_is_asked_for_and_nothing_else() {
+fn explanation_files_hold_exactly_the_known_keys() {
     let codes: BTreeSet<String> =
         ExitCode::all().into_iter().map(|code| code.number().to_string()).collect();
     let mut bytes = 0;
@@ -172,7 +172,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn several_ids_and_codes_are_explained_in_one_call() {
+fn one_call_explains_several_ids_and_codes() {
     let output = explain(&["gpu.count", "86", "128+9", "gpu.busy"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -206,7 +206,7 @@ fn without_an_argument_everything_is_listed() {
 }
 
 #[test]
-fn json_has_numbers_for_codes_and_words_for_people() {
+fn json_has_numeric_codes_and_readable_words() {
     let output = explain(&["--format", "json", "gpu.busy", "rank.signal", "86"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
     let all = value["explained"].as_array().expect("a list");
@@ -227,7 +227,7 @@ fn json_has_numbers_for_codes_and_words_for_people() {
 }
 
 #[test]
-fn what_is_no_id_is_refused_with_what_was_probably_meant() {
+fn unknown_id_is_refused_with_a_suggestion() {
     for (word, hint) in [
         ("gpu.cuont", "did you mean gpu.count?"),
         ("settings.unknown-variable", "did you mean settings.unknown_variable?"),

@@ -244,7 +244,7 @@ fn difference(file: &str, page: &str) -> Option<String> {
 }
 
 #[test]
-fn the_documents_say_what_the_table_says() {
+fn documents_match_the_table() {
     for (path, page) in pages() {
         if std::env::var_os(WRITE).is_some() {
             std::fs::write(&path, &page).expect("a page");

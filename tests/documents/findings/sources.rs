@@ -134,7 +134,7 @@ fn unused(sources: &[Source]) -> Vec<Id> {
 }
 
 #[test]
-fn every_id_is_said_and_none_is_spelled() {
+fn every_id_is_used_and_none_is_literal() {
     let sources = read();
     assert!(sources.len() > 200, "the sources are found");
     assert_eq!(spelled(&sources), Vec::<String>::new());
@@ -142,7 +142,7 @@ fn every_id_is_said_and_none_is_spelled() {
 }
 
 #[test]
-fn an_id_that_is_spelled_is_found() {
+fn literal_id_is_found() {
     let with = |text: &str| {
         vec![Source { path: "plan/new.rs".to_owned(), text: without_tests_and_comments(text) }]
     };
@@ -157,7 +157,7 @@ fn an_id_that_is_spelled_is_found() {
 }
 
 #[test]
-fn an_id_that_is_never_said_is_found() {
+fn unused_id_is_found() {
     let mut sources = read();
     for source in &mut sources {
         source.text = source.text.replace("Id::GpuMig", "");

@@ -80,7 +80,7 @@ fn the_executable_prints_each_format() {
 }
 
 #[test]
-fn two_jobs_on_the_hosts_network_need_two_ports() {
+fn two_jobs_on_host_network_need_two_ports() {
     let pod = |name: &str, port: u16| {
         format!(
             "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  hostNetwork: true\n  containers: [{{name: a, command: [torchrun, --nproc_per_node=2, --master_port={port}, t.py]}}]\n"

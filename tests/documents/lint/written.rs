@@ -9,7 +9,7 @@ use super::samples::*;
 
 /// Forms that users write, and the ids of the findings.
 #[test]
-fn what_people_write_is_understood() {
+fn common_manifest_forms_are_understood() {
     let two = [("Master", 1), ("Worker", 1)];
     let workers = |count| [("Worker", count)];
     let policy = "  elasticPolicy: {rdzvBackend: c10d, minReplicas: 2, maxReplicas: 2}\n";

@@ -72,7 +72,7 @@ fn sound_manifests_have_no_findings() {
 
 /// Whatever way the launcher is written, its sizes are read.
 #[test]
-fn a_launcher_is_known_in_every_form_of_its_command_line() {
+fn launcher_is_recognised_in_every_command_form() {
     for form in [
         "torchrun \\",
         "/opt/conda/bin/torchrun \\",
