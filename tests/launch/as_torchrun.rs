@@ -1,5 +1,5 @@
-//! What a rank has from torchrun, it has with every engine: the number of the attempt, standard
-//! input, and what torchrun's own variables ask for.
+//! Features of torchrun that every engine gives a rank: the number of the attempt, standard input,
+//! and settings by torchrun's own variables.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,7 +31,7 @@ fn each_rank_sees_its_attempt_with_every_engine() {
     for (engine, ranks) in [("direct", 2), ("torchrun", 2), ("accelerate", 2), ("command", 1)] {
         let options = ["--max-restarts", "1", "--retry-on", "rank.exit"];
         let ended = shell(engine, ranks, &options, NUMBERS).run().expect_code(75);
-        // The launcher of a command counts for its own ranks.
+        // With engine `command`, the launcher in the command counts the attempts of its own ranks.
         let seen =
             if engine == "command" { ["saw 0  ", "saw 1  "] } else { ["saw 0 0 1", "saw 1 1 1"] };
         for words in seen {
@@ -70,7 +70,7 @@ fn only_the_first_rank_reads_standard_input() {
     }
 }
 
-/// The writers live as long as the test, and nobody reads.
+/// The write ends stay open during the test, and no rank reads.
 #[test]
 fn endless_standard_input_delays_no_rank() {
     for (engine, code) in [("direct", 0), ("torchrun", 0), ("direct", 3)] {
@@ -96,7 +96,7 @@ fn empty_standard_input_ends_at_once_without_message() {
         assert_eq!(count(&ended, "over"), 2, "{}", ended.out);
         assert!(!ended.err.contains("standard input"), "{}", ended.err);
     }
-    // Closed, as a daemon starts its children.
+    // Standard input is closed, as a daemon starts its children.
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" \"$@\" <&-"]).arg(harness::executable());
     let mut args = run_args("direct", 1);
@@ -122,10 +122,10 @@ fn torchrun_max_restarts_becomes_our_restart_budget() {
     let ended = shell("direct", 1, &["--retry-on", "rank.exit"], NUMBERS);
     let ended = ended.env("PET_MAX_RESTARTS", "1").run().expect_code(75);
     assert_eq!((count(&ended, "saw 0 0 1"), count(&ended, "saw 1 1 1")), (1, 1), "{}", ended.out);
-    // What is given here wins.
+    // The option given here wins over the variable.
     let ended = shell("direct", 1, &["--max-restarts", "0"], NUMBERS).env("PET_MAX_RESTARTS", "5");
     assert_eq!(count(&ended.run().expect_code(75), "saw 0 0 0"), 1);
-    // The torchrun in a command reads it itself.
+    // torchrun inside a command reads the variable itself.
     let ended = shell("command", 1, &[], "echo \"saw $PET_MAX_RESTARTS\"; exit 75");
     let ended = ended.env("PET_MAX_RESTARTS", "5").run().expect_code(75);
     assert_eq!(count(&ended, "saw 5"), 1, "{}", ended.out);
@@ -133,7 +133,8 @@ fn torchrun_max_restarts_becomes_our_restart_budget() {
     assert!(wrong.expect_code(64).err.contains("PET_MAX_RESTARTS is `many`"));
 }
 
-/// What the training operator sets for `elasticPolicy` with one node of one to two.
+/// Variables that the training operator sets for an `elasticPolicy` of one to two nodes, on one
+/// node.
 fn elastic(restarts: &str, nproc: u32, script: &str) -> Launcher {
     let endpoint = format!("127.0.0.1:{}", free_port());
     let launcher = shell("torchrun", nproc, &["--grace", "20s"], script);
@@ -196,7 +197,7 @@ fn torchrun_variables_set_how_the_program_starts() {
     };
     let module = of(&[("PET_MODULE", "1")], &["json.tool", "--help"]).expect_code(0);
     assert!(module.out.contains("usage"), "{}", module.out);
-    // Not executable, so it would be a script of Python.
+    // Without the variable, torchrun would run this file as a Python script.
     let program = harness::program("rank.sh");
     let program = program.to_str().expect("UTF-8");
     of(&[("PET_NO_PYTHON", "1")], &[program, "succeed"]).expect_code(0);
@@ -206,7 +207,7 @@ fn torchrun_variables_set_how_the_program_starts() {
     of(&[("PET_MODULE", "yes")], &["json.tool"]).expect_code(64);
 }
 
-/// A new option of torch has to get a meaning here, or a reason why it has none.
+/// A new option of torch needs a meaning here, or a reason for having none.
 #[test]
 fn every_option_of_the_installed_torch_is_listed() {
     let script = "import torch.distributed.run as run, torch.distributed.argparse_util as util\n\

@@ -106,13 +106,15 @@ fn a_signal_becomes_128_plus_its_number() {
 
 #[test]
 fn missing_program_is_named() {
-    // What is no executable file is a script, and looked for before the start.
+    // A word that is no executable file counts as a script, and the script is looked for before the
+    // start.
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
     let ended = Launcher::new(args).run().expect_code(64).expect_id("script.file");
     assert!(ended.err.contains(" /no/such/program "), "{}", ended.err);
 
-    // So is the interpreter that a script names. What only the kernel finds out has a shell's code.
+    // The interpreter that a script names is looked for too. An error that only the kernel finds
+    // gives a shell's code.
     for (severity, code, id) in [("fail", 64, "script.file"), ("warn", 127, "rank.exec")] {
         let severity = format!("script.file={severity}");
         let launcher =
@@ -131,7 +133,7 @@ fn missing_script_is_refused_before_the_start() {
     let ended = run("no-such.py", &[]).expect_code(64).expect_nothing_left();
     let ended = ended.expect_id("script.file");
     assert!(ended.err.contains(" no-such.py ") && !ended.err.contains("[r0"), "{}", ended.err);
-    // An absolute path does not depend on the folder; and the user can override the check.
+    // An absolute path does not depend on the folder, and the user can override the check.
     let ended = run("/no/such.py", &["--lang", "zh"]).expect_code(64).expect_id("script.file");
     assert!(ended.err.contains("脚本 /no/such.py 不存在：所有"), "{}", ended.err);
     let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
@@ -201,12 +203,13 @@ fn hup_stops_the_job_unless_nohup() {
     let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
     running.says("READY", 1);
     running.signal(Signal::SIGHUP);
-    // A second signal that is passed on proves that the first was not fatal.
+    // A second signal, which is passed on, proves that the first was not fatal.
     running.signal(Signal::SIGUSR2);
     std::fs::write(&path, "").expect("the rank is released");
     let ended = running.wait();
     std::fs::remove_file(&path).expect("the release is removed");
-    // USR2's default action kills the rank; what matters is that HUP did not stop the job.
+    // The default action of USR2 kills the rank. The test only requires that HUP did not stop the
+    // job.
     assert!(!ended.err.contains("SIGHUP"), "{}", ended.err);
     assert_ne!(ended.code, 129, "{}", ended.err);
 }

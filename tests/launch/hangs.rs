@@ -1,4 +1,4 @@
-//! Jobs that stand still, and jobs that only look like it, with real torch.
+//! Hung jobs, and jobs that only look hung, with real torch.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Four ranks, of which rank 2 never comes to the fourth step.
+/// A job of four ranks, in which rank 2 never reaches the fourth step.
 fn job(kind: &str, options: &[&str]) -> Launcher {
     let program = program("hang.py").into_os_string();
     job_of([program, kind.into(), "2".into(), "3".into()], options)
@@ -90,7 +90,7 @@ fn rank_that_blocks_all_is_named_with_line() {
         explain.args(["explain", "--lang", "en"]).arg(ended.node_folder(0));
         let said = explain.output().expect("it runs").stdout;
         let said = String::from_utf8_lossy(&said);
-        // Folded at no width: the output is no terminal.
+        // The output is no terminal, so lines are not folded.
         let note = said.lines().find(|line| line.contains("the job had stood still for"));
         assert!(note.is_some_and(|note| note.ends_with(text)), "{text}\n{said}");
     }
@@ -136,12 +136,12 @@ fn gloo_without_records_is_judged_by_its_calls() {
         text.contains("entered barrier where the others entered all_reduce [4] Float"),
         "{text}"
     );
-    // Control: without the answers of the ranks nobody knows what they called.
+    // Control: without the answers of the ranks, their calls are unknown.
     let hang = judged(&["--inject", "off"]);
     assert_ne!(hang["culprits"][0]["kind"], "other_collective", "{hang}");
 }
 
-/// Ranks that do not wait for each other.
+/// A job of ranks that do not wait for each other.
 fn locked(seconds: u32) -> Launcher {
     let program = program("locked.py").into_os_string();
     job_of([program, seconds.to_string().into()], &["--on-hang", "end"])
@@ -149,10 +149,10 @@ fn locked(seconds: u32) -> Launcher {
 
 #[test]
 fn uncontended_lock_released_in_time_is_no_hang() {
-    // Longer than a job may stand still.
+    // The lock is held for longer than a job may stand still.
     let ended = locked(6).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: for ever.
+    // Control: the lock is never released.
     let ended = locked(0).run().expect_code(91).expect_nothing_left();
     let found = hangs(&ended);
     let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
@@ -174,14 +174,15 @@ fn reported_hang_does_not_end_the_job() {
     assert!(ended.err.contains("goes on by itself"), "{}", ended.err);
 }
 
-/// As `job`, with what the culprit needs.
+/// Like `job`, with an argument that the culprit needs.
 fn job_with(kind: &str, needs: impl Into<OsString>) -> Launcher {
     let words = ["2", "3", "1800"].map(OsString::from);
     let program = [program("hang.py").into_os_string(), kind.into()].into_iter().chain(words);
     job_of(program.chain([needs.into()]), &["--on-hang", "end"])
 }
 
-/// Stops all of a job, its launcher included, as schedulers and paused containers do, and continues it.
+/// Stops every process of a job, including its launcher, as schedulers and paused containers do, and continues
+/// them.
 fn suspend(running: &Running, pause: Duration) {
     let all: Vec<i32> = running.processes().iter().map(|one| one.pid).collect();
     assert!(all.contains(&running.pid()), "the launcher");
@@ -214,7 +215,7 @@ fn unobserved_time_does_not_count_as_standstill() {
     std::fs::write(&go, "").expect("written");
     let ended = running.wait().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: what stands still afterwards is found, and so long it has stood still.
+    // Control: a standstill after the pause is found, and its reported time does not include the pause.
     let mut running = job("pipe", &["--on-hang", "end"]).start();
     running.waits("a rank that waits for the pipe", waits_for_pipe);
     suspend(&running, PAUSE);
@@ -236,23 +237,23 @@ fn waits_for_pipe(running: &Running) -> bool {
 
 #[test]
 fn progress_between_two_looks_prevents_the_end() {
-    // It stands still for longer than 4 s, but not at a look 5 s later.
+    // The job stands still for longer than 4 s, but no longer at the look 5 s later.
     let ended = job("nap", &["--on-hang", "end"]).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: one that stays ends the job, at the second look.
+    // Control: a standstill that lasts ends the job at the second look.
     let ended = job("pipe", &["--on-hang", "end"]).run().expect_code(91).expect_nothing_left();
     let hang = &hangs(&ended)[0];
     assert!(hang["after_s"].as_u64().is_some_and(|after| after >= 9), "{hang}");
 }
 
-/// A server that sends so many bytes four times a second, for three times as long as a job may stand still.
+/// A server that sends this many bytes four times a second, for three times as long as a job may stand still.
 fn server(bytes: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("accepted");
         if bytes == 0 {
-            // Until the job ends.
+            // The client waits until the job ends.
             let _ = client.read(&mut [0]);
         }
         for _ in 0..48 {
@@ -265,12 +266,12 @@ fn server(bytes: usize) -> u16 {
 
 #[test]
 fn a_download_anywhere_in_a_rank_is_progress() {
-    // 8 KiB and 4 MiB in a second.
+    // The rates are 8 KiB and 4 MiB per second.
     for (kind, bytes) in [("thread", 2 << 10), ("child", 2 << 10), ("thread", 1 << 20)] {
         let ended = job_with(kind, server(bytes).to_string()).run().expect_code(0);
         assert_eq!(hangs(&ended), Vec::<Value>::new(), "{kind}: {}", ended.err);
     }
-    // Control: nothing comes.
+    // Control: the server sends nothing.
     for kind in ["thread", "child"] {
         let ended = job_with(kind, server(0).to_string()).run().expect_code(91);
         let hang = &hangs(&ended.expect_nothing_left())[0];
@@ -282,7 +283,8 @@ fn a_download_anywhere_in_a_rank_is_progress() {
 fn computing_or_unwatched_rank_is_not_called_hung() {
     let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // But it is named, and again when the wait has doubled. On a busy machine one that still imports torch is, too.
+    // The computing rank is named, and named again when the wait has doubled. On a busy machine, a rank that still
+    // imports torch is named too.
     let at = line("none");
     let named = |ended: &Ended| -> Vec<Value> {
         let computes = |event: &Value| {
@@ -303,10 +305,10 @@ fn computing_or_unwatched_rank_is_not_called_hung() {
     assert_eq!(ended.err.matches(&said).count(), after.len(), "{said}\n{}", ended.err);
     let over = self::events(&ended, "held_up_over");
     assert!(over.iter().any(|over| over["rank"] == 2), "{over:?}");
-    // Control: all compute, so that nobody waits.
+    // Control: all ranks compute, so no rank waits.
     let ended = job("all", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(named(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: the same limit, and nobody looks.
+    // Control: the ranks hang as before, but detection is off.
     let mut running = job("pipe", &["--hang-after", "off"]).start();
     running.waits("a rank that waits for the pipe for long", waits_for_pipe);
     running.signal(Signal::SIGTERM);
@@ -314,7 +316,7 @@ fn computing_or_unwatched_rank_is_not_called_hung() {
     assert_eq!(hangs(&ended), Vec::<Value>::new());
 }
 
-/// What `verdict` and `cause` of run.json, the closing block and the termination message say of the culprit.
+/// Expects the culprit in `verdict` and `cause` of run.json, in the closing block and in the termination message.
 #[track_caller]
 fn expect_named(ended: &Ended, node: u32, message: &Path, (culprit, on): (u32, u32)) {
     let run = ended.run_json(node);
@@ -354,7 +356,7 @@ fn rank_that_gave_up_waiting_is_no_cause() {
     let file = message();
     let ended = job("8s", file.path()).run().expect_code(1).expect_nothing_left();
     expect_named(&ended, 0, file.path(), (2, 0));
-    // Control: nobody looked, so all that is known is that some ranks gave up.
+    // Control: with detection off, only the ranks that gave up waiting are known.
     let ended = job("off", file.path()).run().expect_code(1);
     let run = ended.run_json(0);
     assert_eq!((&run["verdict"]["id"], &run["hang"]), (&json!("rank.exit"), &json!([])));
@@ -412,7 +414,7 @@ fn culprits_own_failure_after_hang_is_the_cause() {
 fn unreadable_rank_reports_its_line_by_handler() {
     // The control has no handler.
     for (inject, expected) in [("auto", Some(line("hidden"))), ("off", None)] {
-        // As an ordinary user, who may not look into a process that hides itself either.
+        // The job runs as an ordinary user, who may not inspect a process that hides itself either.
         let mut args = vec!["--bounding-set=-sys_ptrace".into(), executable().into()];
         let hidden = [program("hang.py").into(), "hidden".into(), "2".into(), "3".into()];
         args.extend(words(hidden, &["--on-hang", "end", "--inject", inject]));
@@ -443,7 +445,7 @@ fn hang_starts_an_attempt_only_on_request() {
     assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
 }
 
-/// Three ranks, of which the first one answers as NCCL's RAS.
+/// Three ranks, the first of which answers like NCCL's RAS.
 fn with_ras(hangs: &str, says: &str, enabled: &str) -> Running {
     let mut args = run_args("direct", 3);
     args.extend(["--hang-after", "4s", "--"].map(Into::into));
@@ -494,7 +496,7 @@ fn nccl_ras_names_the_rank_that_is_behind() {
 
 #[test]
 fn nobody_is_named_without_a_nccl_ras_difference() {
-    // The controls: it says that all are even, or it must not be asked.
+    // The controls: RAS reports equal counts, or RAS must not be asked.
     for (says, enabled) in [("even", "1"), ("2", "0")] {
         let (hang, ended) = only_hang(with_ras("circle", says, enabled));
         let culprit = &hang["culprits"][0];
@@ -511,7 +513,7 @@ fn nobody_is_named_without_a_nccl_ras_difference() {
     assert_eq!(hang["signs"][0]["kind"], "ras_behind", "{hang:#}");
 }
 
-/// A rank that waits for a GPU stands in no collective, and NCCL keeps its records where gloo has none.
+/// A rank that waits for a GPU is in no collective, and NCCL keeps records where gloo keeps none.
 #[test]
 fn nccl_flight_recorder_names_the_absent_rank() {
     let job = |torch: &str, end: &str| {

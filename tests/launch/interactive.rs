@@ -7,12 +7,12 @@ use std::process::Command;
 use harness::pty::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
 use harness::{executable, python, run_args, wait_until};
 
-/// How the script is started.
+/// Way in which the script is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Python,
     Direct,
-    /// As `Direct`, without being asked: there is one process and a terminal.
+    /// Like `Direct`, but chosen without a request, because there is one process and a terminal.
     Implied,
     Torchrun,
 }
@@ -34,8 +34,8 @@ impl By {
     }
 }
 
-/// `script` on a terminal, below a script that tells its code and then reads a
-/// line itself, which needs the foreground back.
+/// `script` on a terminal, below a shell script that prints its code and then reads a line itself,
+/// which needs the foreground back.
 struct Session {
     terminal: Terminal,
     folder: tempfile::TempDir,
@@ -70,7 +70,8 @@ impl Session {
         harness::alive(&self.token, Some(self.folder.path()))
     }
 
-    /// The script is over: its code, after everything else was found as before.
+    /// Waits for the script's end. Gives its code and the screen, after checking that foreground,
+    /// modes and processes are as before.
     #[track_caller]
     fn ends(mut self) -> (i32, String) {
         self.terminal.shows("code=");
@@ -138,7 +139,7 @@ fn ctrl_c_is_a_keyboard_interrupt() {
         session.terminal.types(CTRL_C);
         session.terminal.shows("KeyboardInterrupt");
         let (code, shown) = session.ends();
-        // One Ctrl-C, one interrupt.
+        // One Ctrl-C causes one interrupt.
         assert_eq!(shown.matches("KeyboardInterrupt").count(), 1, "{by:?}\n{shown}");
         codes.push(code);
     }
@@ -157,7 +158,7 @@ fn ctrl_c_at_the_pdb_prompt_prompts_again() {
     for by in ALL {
         let mut session = session(by, script);
         session.terminal.shows("(Pdb) ");
-        // Python's pdb says so and prompts again, for ever.
+        // Python's pdb reports the interrupt and prompts again, every time.
         for _ in 0..2 {
             session.terminal.presses_until(CTRL_C, "KeyboardInterrupt");
             session.terminal.shows("(Pdb) ");
@@ -181,7 +182,8 @@ fn rank_owns_the_foreground_and_its_tty() {
     }
 }
 
-/// Below torchrun the rank is not in the terminal's foreground: the launcher passes it on.
+/// Below torchrun the rank is not in the terminal's foreground, so the launcher passes the resize
+/// on.
 #[test]
 fn window_resize_is_noticed() {
     let script = "import os, signal, time\n\

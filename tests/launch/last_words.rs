@@ -1,5 +1,5 @@
-//! The report at the end: survivors are named even if the agent is lost, and on every node; if
-//! the engine is the cause, its own lines are shown.
+//! The report at the end: survivors are named on every node, even if the agent is lost. If the
+//! engine is the cause, its own lines are shown.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,8 @@ use harness::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A job of another user, with `rooted`: its process belongs to root and cannot be ended.
+/// A job of another user, with the program `rooted`, whose process belongs to root and cannot be
+/// ended.
 fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can make a process that its launcher may not signal");
@@ -18,7 +19,7 @@ fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
     }
     let setup = Launcher::at(Place::Plain).user(65534);
     let rooted = setup.folder().join("rooted");
-    // By another process, since a descriptor open for writing forbids execution.
+    // Another process makes the copy, since a descriptor open for writing forbids execution.
     let script = "cp \"$1\" \"$2\" && chmod 4755 \"$2\"";
     let mut shell = std::process::Command::new("sh");
     harness::run_tool(shell.args(["-c", script, "sh"]).args([&setup.misbehave(), &rooted]));
@@ -49,7 +50,7 @@ fn guard_names_the_survivors_of_a_killed_agent() {
     assert_eq!(said.matches(words).count(), 1, "{said}");
 }
 
-/// The same for `init`, whose command ends and leaves it.
+/// The same for `init`, whose command ends and leaves the process.
 #[test]
 fn survivors_of_the_init_command_are_named() {
     let Some((setup, rooted)) = beside_root() else { return };
@@ -138,7 +139,7 @@ fn unkillable_process_is_reported_to_other_nodes() {
     }
 }
 
-/// The nodes have agreed on the first failure long before SIGKILL has not worked.
+/// The nodes have agreed on the first failure long before SIGKILL proves ineffective.
 #[test]
 fn unkillable_process_is_named_beside_the_agreed_cause() {
     let Some((setup, rooted)) = beside_root() else { return };
@@ -180,13 +181,13 @@ fn engine_failure_shows_the_engines_last_lines() {
             lines[..2],
             ["   first line of many", "   ImportError: libfoo.so.1: cannot open"]
         );
-        // What it said is the cause, and the verdict that no rank began.
+        // The engine's message is the cause, and the verdict is that no rank began.
         assert!(lines[2].contains("ImportError: libfoo.so.1: cannot open (likely"), "{lines:?}");
         ended.expect_id("engine.start");
     }
 }
 
-/// The block counts the seconds up to the failure, not those in which the others are ended.
+/// The block counts the seconds up to the failure, without the time for ending the other ranks.
 #[test]
 fn failure_time_excludes_ending_the_other_ranks() {
     const ENDING: f64 = 3.0;
@@ -202,7 +203,7 @@ fn failure_time_excludes_ending_the_other_ranks() {
     assert!(said <= all - ENDING, "{said} s of {all} s\n{}", over.err);
 }
 
-/// A shell that the launcher ends after a failure calls what it ran "Terminated".
+/// A shell that the launcher ends after a failure reports its command as "Terminated".
 #[test]
 fn stop_after_a_failure_is_not_its_cause() {
     let script = "trap 'sh -c \"kill -TERM \\$\\$\"; exit 1' TERM; \

@@ -1,4 +1,4 @@
-//! Logs of real launches under fault: the output of a rank is in its file, and no sink blocks a
+//! Logs of real launches under faults: the output of a rank reaches its file, and no sink blocks a
 //! rank.
 
 use std::fs::File;
@@ -67,7 +67,7 @@ fn a_burst_at_exit_reaches_the_file() {
     let ended = shell(2, &["--console", "none"], script).run().expect_code(3).expect_nothing_left();
     let lengths: Vec<usize> =
         (0..2).map(|rank| log(&ended, &format!("rank-{rank:05}.out")).len()).collect();
-    // The first to fail wrote all of it; the other may have been stopped before.
+    // The first rank to fail wrote everything; the other rank may have been stopped before.
     assert!(lengths.contains(&30_000_000), "{lengths:?}");
 }
 
@@ -88,9 +88,9 @@ fn is_full(pipe: &impl AsFd) -> bool {
     poll(&mut takes_more, PollTimeout::ZERO).expect("a pipe") == 0
 }
 
-/// The console is not read. 6 MB are more than its pipe and its queue hold (1 MiB each), and less
-/// than the queue of the file (8 MiB), which loses none of them on a machine of any speed. The lines
-/// are long: each costs time, in which a busy machine would not come to the end.
+/// The console is not read. 6 MB exceed its pipe and its queue (1 MiB each), and fit the queue of
+/// the file (8 MiB), which loses nothing on a machine of any speed. The lines are long because each
+/// line costs time, and a busy machine would not reach the end.
 #[test]
 fn unread_console_blocks_no_rank() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -116,7 +116,7 @@ fn unread_console_blocks_no_rank() {
     assert_eq!(std::fs::metadata(run).expect("the log").len(), 6_000_000);
     drop((out, err));
 
-    // The control: the same script on the same kind of pipe stays in its write.
+    // The control: the same script blocks in its write to the same kind of pipe.
     std::fs::remove_file(folder.path().join("done")).expect("it was made");
     let (out, out_write) = unread();
     let spare = out_write.try_clone().expect("another end");
@@ -126,7 +126,7 @@ fn unread_console_blocks_no_rank() {
     drop(control);
     wait_until("a full pipe", || is_full(&spare).then_some(()));
     assert!(blocked.try_wait().expect("wait works").is_none(), "it was not held up");
-    // Without a reader its writers end by SIGPIPE, and the shell with them.
+    // Without a reader, the writers end by SIGPIPE, and the shell with them.
     drop(out);
     wait_until("the control's end", || blocked.try_wait().expect("wait works"));
 }
@@ -153,7 +153,7 @@ fn full_disk_is_reported_and_blocks_no_rank() {
     assert_eq!(ended.err.matches("cannot be written").count(), 1, "said once: {}", ended.err);
 }
 
-/// Without us a rank writes to a pipe and no limit on files concerns it.
+/// Without the launcher, a rank writes to a pipe, and a limit on file sizes does not apply.
 #[test]
 fn file_size_limit_counts_as_a_full_disk() {
     let limited = "ulimit -f 100; exec \"$0\" \"$@\"";
@@ -166,7 +166,7 @@ fn file_size_limit_counts_as_a_full_disk() {
     let ended = Launcher::of(Command::new("sh"), args).run().expect_code(0).expect_nothing_left();
     assert_eq!(ended.err.matches("FINISHED").count(), 2, "{}", ended.err);
     assert!(ended.err.contains("cannot be written: File too large"), "{}", ended.err);
-    // The ranks have the signal as it was: 128 + SIGXFSZ.
+    // The ranks have the original action of the signal: 128 + SIGXFSZ.
     assert_eq!(ended.err.matches("code 153").count(), 2, "{}", ended.err);
     let dropped = &run_json(&ended)["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
     assert!(dropped.as_u64().is_some_and(|bytes| bytes > 150_000), "{dropped}");
@@ -178,9 +178,9 @@ fn run_json(ended: &Ended) -> serde_json::Value {
     serde_json::from_str(&text).expect("run.json")
 }
 
-/// Replaces rank 0's log file by a FIFO, a disk as slow as the FIFO's reader. The pattern is
-/// expanded each time, since the rank may start before its file exists; the FIFO replaces the
-/// file in one step, so that there always is one.
+/// Replaces rank 0's log file by a FIFO, which stands for a disk as slow as the FIFO's reader. The
+/// pattern is expanded each time, since the rank may start before its file exists. The FIFO replaces
+/// the file in one step, so that a file always exists.
 const SLOW: &str = "log='ranklaunch-logs/run-*/node-0/attempt-0/rank-00000.out'
     echo begin; until [ -s $log ]; do sleep 0.05; done
     mkfifo slow; sleep 1.1; mv slow $log; echo made; : > made; until [ -e go ]; do sleep 0.05; done
@@ -236,14 +236,14 @@ fn hung_disk_loses_no_last_words() {
         let options = ["--grace", grace, "--console", "errors", "--termination-log", "message"];
         let job = shell(1, &options, &script).start();
         let file = slow_file(job.folder());
-        // Held open and never read, it takes 64 KiB and nothing more.
+        // The FIFO is held open and never read, so it takes 64 KiB and nothing more.
         let disk = File::options().read(true).write(true).open(file).expect("opened");
         std::fs::write(job.folder().join("go"), "").expect("written");
         wait_until("the rank's last words", || job.err().contains("READY").then_some(()));
         wait_until("a disk that hangs", || is_full(&disk).then_some(()));
         job.signal(Signal::SIGTERM);
         let ended = job.wait().expect_code(143).expect_nothing_left_in(grace);
-        // Past the grace the guard would have taken over, which is another verdict.
+        // After the grace the guard would have taken over, with another verdict.
         let ended = ended.expect_id("stopped.signal");
         let message = std::fs::read_to_string(ended.folder().join("message"));
         assert!(message.is_ok_and(|text| text.contains("stopped.signal")), "{grace}");
@@ -282,7 +282,7 @@ fn closing_block_repeats_no_terminal_controls() {
     assert!(block.contains(line), "{block:?}");
     let raw = ended.err.replace("\x1b[8m\x1b[0m", "");
     assert!(!raw.contains(['\x1b', '\0', '\x07']), "{raw:?}");
-    // The control: the rank did write them.
+    // The control: the rank did write these bytes.
     assert!(log(&ended, "rank-00000.err").starts_with(b"a\x1b]0;owned\x07"));
 }
 
@@ -323,7 +323,7 @@ fn unusable_log_folder_is_reported_once() {
     let err = said(&[]);
     assert_eq!(err.matches("/dev/null/logs").count(), 1, "{err}");
     assert!(!err.contains("disk.logs"), "{err}");
-    // The control: the check did see it.
+    // The control: the check did see the folder.
     let err = said(&["--severity", "disk.logs=warn"]);
     assert!(err.contains("no file can be written in /dev/null/logs"), "{err}");
 }

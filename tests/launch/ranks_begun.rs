@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use harness::{Launcher, Place, Running, free_port, program, run_args, wait_until};
 use serde_json::{Value, json};
 
-/// An engine that starts the ranks of `begin` (see the program), each of which runs `script`.
+/// An engine that starts the ranks listed in `begin` (see the program), each of which runs
+/// `script`.
 fn engine(name: &str, nproc: u32, begin: &str, script: &str) -> Launcher {
     engine_with(name, nproc, &[], begin, script)
 }
@@ -32,7 +33,7 @@ fn job_with_fewer_ranks_than_planned_fails() {
         let verdict = &alone.run_json(0)["verdict"];
         assert_eq!((&verdict["id"], &verdict["class"]), (&json!("engine.ranks"), &json!("engine")));
 
-        // All that were asked for, in a world of another size.
+        // All requested ranks start, in a world of another size.
         let other = engine(name, 2, "0:0:3 1:1:3", "echo $RANK").run().expect_code(68);
         assert!(other.err.contains("WORLD_SIZE=3"), "{}", other.err);
         other.expect_id("engine.ranks");
@@ -64,7 +65,7 @@ fn rank_failing_in_another_world_keeps_its_code() {
     assert!(ended.err.contains(hint), "{}", ended.err);
 }
 
-/// What `accelerate config` writes on a laptop, below the real accelerate.
+/// The file that `accelerate config` writes on a laptop, below the real accelerate.
 #[test]
 fn accelerates_own_mode_is_seen_on_all_nodes() {
     let port = free_port();
@@ -103,7 +104,7 @@ fn accelerates_own_mode_is_seen_on_all_nodes() {
     codes.sort_unstable();
     assert_eq!(codes, [68, 92]);
     for (ended, rank) in ended.iter().zip([0, 2]) {
-        // Node 1 has rank 2, also where its engine says nothing of that.
+        // Node 1 has rank 2, even if its engine does not say so.
         assert!(ended.out.contains(&format!("[r{rank}] I am None")), "{}", ended.out);
         assert!(ended.err.contains("so accelerate starts one process, but 4 are planned"));
     }
@@ -183,7 +184,7 @@ fn port_lost_to_a_stranger_names_its_owner() {
     }
 }
 
-/// Alone, every attempt takes a port of its own.
+/// On a single node, every attempt takes a port of its own.
 #[test]
 fn lost_port_causes_a_restart() {
     let say = "OSError: [Errno 98] Address already in use: PORT";
@@ -195,7 +196,7 @@ fn lost_port_causes_a_restart() {
     assert!(ended.err.contains("(port.lost)") && ended.out.contains("up"), "{}", ended.err);
 }
 
-/// A shim that ends before its first packet, as after the executable was replaced.
+/// A shim ends before its first packet, as after the executable was replaced.
 #[test]
 fn ranks_with_silent_shims_keep_their_local_ranks() {
     let port = free_port();
@@ -209,7 +210,7 @@ fn ranks_with_silent_shims_keep_their_local_ranks() {
     let mut args = run_args("direct", 2);
     args.extend(["--muster", "off", "--", "true"].map(OsString::from));
     let mut job = setup.program(&launcher, &args);
-    // From here on the launcher's own path is known, and every shim is `false`.
+    // From here on the launcher knows its own path, and every shim is `false`.
     let address = format!("127.0.0.1:{port}");
     job.waits("the wait for the master", |job| job.err().contains(&address));
     std::fs::remove_file(&launcher).expect("removed");

@@ -1,4 +1,5 @@
-//! Rules of a profile about a job that runs: each with ranks that break it, and with ranks that do not.
+//! Rules of a profile about a running job: each is tried with ranks that break it, and with ranks that
+//! do not.
 
 use harness::cluster::one_cause;
 use harness::fake_nvml::FakeNvml;
@@ -30,7 +31,7 @@ fn breaches(ended: &Ended) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until the console has told this, which the journal of the rank's node shows: `$1` times.
+/// Waits until the journal of node 0 has `$1` breaches; the console has told them by then.
 const UNTIL_TOLD: &str = r#"
 told() {
     until [ "$(grep -c '"message":"rule"' ranklaunch-logs/latest/node-0/agent.jsonl)" -ge "$1" ]; do sleep 0.1; done
@@ -161,12 +162,12 @@ fn faulty_rule_is_refused_before_the_start() {
     assert!(!ended.out.contains("started"), "{}", ended.out);
 }
 
-/// The rule `steps` of [`STEPS`], with what a breach does.
+/// The rule `steps` of [`STEPS`], with this action on a breach.
 fn steps_that(on: &str) -> String {
     format!("{STEPS}on = '{on}'\n")
 }
 
-/// Prints a step, and then only waits to be ended.
+/// Prints a step, and then waits to be ended.
 const STOPS: &str = "echo step 1; exec sleep 300";
 
 #[test]
@@ -188,7 +189,8 @@ fn breach_of_an_end_rule_ends_the_job() {
     assert!(ended.err.contains("a breach of the rule steps ends the job"), "{}", ended.err);
     assert_eq!((run["attempt"].as_u64(), breaches(&ended).len()), (Some(0), 1));
 
-    // Control: the rule says nothing, and a hang is only reported; then it does as a hang does.
+    // Control: a rule without an action only reports, as a hang does; with `--on-hang end` it ends the
+    // job.
     let goes_on = format!("{UNTIL_TOLD} echo step 1; [ $RANK = 1 ] || told 1");
     let ended = job(STEPS, &goes_on).run().expect_code(0);
     assert_eq!(breaches(&ended)[0]["on"], "report", "{}", ended.err);
@@ -208,7 +210,7 @@ fn breach_of_a_restart_rule_restarts_the_job() {
     assert_eq!(ended.run_json(0)["attempt"], 0, "{}", ended.err);
 }
 
-/// Two nodes of one rank each, of which only rank 1 has to print steps.
+/// Two nodes of one rank each, where only rank 1 has to print steps.
 fn two_nodes(on: &str, program: &str, options: &[&str]) -> [Ended; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     let profile = folder.path().join("mine.toml");

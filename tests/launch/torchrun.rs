@@ -30,7 +30,7 @@ fn failing_rank_sets_the_exit_code() {
     let ended = torchrun(2, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
     let verdict = &ended.run_json(0)["verdict"];
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
-    // torchrun's own report is that of a job without us.
+    // torchrun's own report is the same as without us.
     let log = std::fs::read_to_string(ended.node_folder(0).join("attempt-0/engine.log"));
     let log = log.expect("a log");
     let (before, root) = log.split_once("Root Cause (first observed failure)").expect("a report");
@@ -55,7 +55,7 @@ fn term_exits_143_after_the_checkpoint() {
     }
 }
 
-/// The guard alone is signalled, as by `docker stop`.
+/// Only the guard is signalled, as by `docker stop`.
 #[test]
 fn term_reaches_a_rank_once() {
     for engine in ["torchrun", "direct"] {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const PATH: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/wan/status";
 
-/// Ends when dropped.
+/// A server in the place of the Trainer, ended on drop.
 struct Trainer {
     child: Child,
     folder: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl Trainer {
         Trainer { child, folder, port }
     }
 
-    /// What the server took, each with its time left out.
+    /// The progress reports that the server took, without their times.
     fn taken(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.path().join("taken")).unwrap_or_default();
         let status = |line| -> Value {
@@ -69,7 +69,7 @@ impl Trainer {
     }
 }
 
-/// A certificate that signs itself, and its key beside it.
+/// Makes a self-signed certificate, and its key beside it.
 fn certificate(folder: &Path, name: &str) {
     let made = Command::new("openssl")
         .args([
@@ -94,7 +94,7 @@ fn certificate(folder: &Path, name: &str) {
 #[test]
 fn progress_is_posted_at_once_and_at_end() {
     let trainer = Trainer::start();
-    // The second part comes after the first was taken.
+    // The second part is printed after the first was taken.
     let lines = "step 10/100 loss=0.5\\n|step 100/100 loss=0.25\\n";
     trainer.job("cert.pem", &[], lines);
     let taken = trainer.taken();

@@ -1,5 +1,5 @@
-//! What the driver tells of the GPUs while ranks run: an Xid is the cause of what follows, and a
-//! driver that fails or hangs changes nothing.
+//! Driver events of the GPUs while ranks run: an Xid is the cause of what follows, and a driver that fails
+//! or hangs changes nothing.
 
 use harness::fake_nvml::FakeNvml;
 use harness::{Ended, Launcher, Role, Running};
@@ -9,8 +9,8 @@ use serde_json::Value;
 /// The journal of the launcher, as a rank sees it.
 const JOURNAL: &str = "ranklaunch-logs/latest/node-0/agent.jsonl";
 
-/// Rank 1 waits for the line $1 of the journal, lets the events $3 (INDEX XID) happen, waits until
-/// the journal has $4, and ends with 3. The other ranks wait.
+/// Rank 1 waits for the line $1 of the journal, plays the events $3 (INDEX XID), waits until the journal
+/// has $4, and ends with 3. The other ranks wait.
 const RANK: &str = r#"
 until grep -q "$1" "$2"; do sleep 0.02; done
 if [ "$RANK" = 1 ]; then
@@ -23,7 +23,8 @@ exec sleep 300"#;
 
 const WATCHING: &str = "watching for Xids";
 
-/// A pattern of grep for this text that does not match itself: the journal holds the words of the program.
+/// A pattern of grep for this text that does not match itself, because the journal holds the words of the
+/// program.
 fn pattern(text: &str) -> String {
     let (first, rest) = text.split_at(1);
     format!("[{first}]{rest}")
@@ -90,7 +91,8 @@ fn rank_failure_without_xid_has_no_cause() {
     assert_eq!(watching[0]["gpus"], 2, "only those that the job uses");
 }
 
-/// GPU 3 is not in the plan. Xid 92 of one that is, no trouble, shows that the driver was heard.
+/// GPU 3 is not in the plan. Xid 92 of a planned GPU, which is no failure, shows that the driver was
+/// heard.
 #[test]
 fn an_xid_of_another_gpu_changes_nothing() {
     let fake = four();
@@ -102,7 +104,7 @@ fn an_xid_of_another_gpu_changes_nothing() {
     assert_eq!(numbers, [92]);
 }
 
-/// What a driver does that cannot tell of events, and the line of the journal that says so.
+/// Drivers that cannot report events, and the line of the journal that says so.
 #[test]
 fn driver_without_xid_events_is_reported_once() {
     const NOT_TOLD: &str = "the driver does not tell of Xids";
@@ -153,7 +155,7 @@ fn ranks_on_cpus_have_no_watch() {
     assert!(said(&journal(&ended), WATCHING).is_empty());
 }
 
-/// A job of which the probe waits in the driver.
+/// A job whose probe waits in the driver.
 fn waiting(fake: &FakeNvml) -> Running {
     let mut running = job(fake, WATCHING, "", "never").start();
     running.waits("the watch", |running| {
@@ -175,7 +177,7 @@ fn probe_ends_with_agent_or_guard() {
     running.wait().expect_nothing_left_soon();
 }
 
-/// The probe is no part of the job: its loss is no failure, and a stop takes it with it.
+/// The probe is no part of the job: its loss is no failure, and a stop ends it too.
 #[test]
 fn the_loss_of_the_probe_is_no_failure() {
     let mut running = waiting(&four());

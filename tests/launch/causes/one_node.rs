@@ -25,7 +25,7 @@ fn a_full_disk_is_named() {
     survives(control);
 }
 
-/// torch warns that it does not know the name, and raises only that the time is over.
+/// torch warns that it does not know the name, and raises only a timeout.
 #[test]
 fn unknown_master_is_named_instead_of_the_timeout() {
     let launcher = || small_job(1, "name_no_master.py", &[]);
@@ -76,7 +76,7 @@ fn damaged_checkpoint_is_named() {
     survives(job("direct", 1, "load_checkpoint.py", &["cut"]));
 }
 
-/// No line says it: the end of the rank is the evidence.
+/// No line reports the crash: the end of the rank is the evidence.
 #[test]
 fn a_crash_in_native_code_is_named() {
     let launcher = || job("direct", 2, "segfault.py", &[]);
@@ -87,7 +87,7 @@ fn a_crash_in_native_code_is_named() {
 
 #[test]
 fn rank_killed_by_the_oom_killer_is_named() {
-    // torch itself needs half of it.
+    // torch itself needs half of this.
     const LIMIT: u64 = 1 << 30;
     let limits = || Some([MemoryLimit::new("fault", LIMIT)?, MemoryLimit::new("control", LIMIT)?]);
     let Some([fault, control]) = limits() else { return };
@@ -98,7 +98,7 @@ fn rank_killed_by_the_oom_killer_is_named() {
     survives(control.launcher(words("direct", 2, "exhaust_memory.py", &[])));
 }
 
-/// gloo ends the process from C++. Each rank may be the one that receives too much.
+/// gloo ends the process from C++. Each rank may be the one that receives too much data.
 #[test]
 fn ranks_reducing_different_shapes_are_named() {
     let expected = Expected { id: "collective_mismatch", ranks: &[0, 1], ..RAISED };
@@ -126,7 +126,8 @@ fn raising_rank_is_named_without_waiting_ranks() {
     assert!(ranks.iter().all(|rank| **rank != 5), "{cause:#}");
 }
 
-/// What the rank caught is no cause of its later end, and the end of the others is none either.
+/// An exception that the rank caught is no cause of its later end, and neither is the end of the
+/// others.
 #[test]
 fn exception_caught_long_before_is_not_named() {
     let launcher = job("direct", 2, "one_rank_ends.py", &["raise", "1"]).env("SURVIVE", "1");
@@ -142,7 +143,7 @@ fn killed_rank_is_named_without_waiting_ranks() {
     fails(job("direct", 3, "one_rank_ends.py", &["kill", "1"]), expected);
 }
 
-/// A rank that ends without a word explains nothing, and those that waited for it are no cause.
+/// A rank that ends silently explains nothing, and the ranks that waited for it are no cause.
 #[test]
 fn silently_ending_rank_has_no_cause() {
     let ended = job("direct", 3, "one_rank_ends.py", &["exit", "1"]).run().expect_nothing_left();

@@ -1,4 +1,4 @@
-//! What torch's `@record` writes of an exception is evidence, with every engine.
+//! Records that torch's `@record` writes of an exception are evidence, with every engine.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ fn exception_absent_from_stderr_is_read_from_record() {
         let stack = &record["message"]["extraInfo"]["py_callstack"];
         assert!(stack.as_str().is_some_and(|stack| stack.contains("in read")), "{record:#}");
         if engine == "torchrun" {
-            // Its own report is as without us.
+            // torchrun's own report is the same as without us.
             let log = std::fs::read_to_string(attempt_file(&ended, "engine.log")).expect("a log");
             assert!(log.contains("traceback : Traceback (most recent call last)"), "{log}");
             assert!(log.contains("ValueError: sample 17 has no label"), "{log}");
@@ -56,7 +56,7 @@ fn exception_absent_from_stderr_is_read_from_record() {
     }
 }
 
-/// The controls: nothing else in such a job says why.
+/// The controls: nothing else in such a job gives the reason.
 #[test]
 fn without_record_nothing_names_the_exception() {
     for engine in ["direct", "torchrun"] {
@@ -82,7 +82,7 @@ fn users_own_record_file_is_kept() {
     let files = [ended.folder().join("mine.json"), attempt_file(&ended, "rank-00001.error.json")];
     let [own, kept] = files.map(|path| std::fs::read(path).expect("a record"));
     assert_eq!(own, kept);
-    // An empty name is none.
+    // An empty name counts as no name.
     expect_no_cause(&launcher("").run().expect_code(1).expect_nothing_left());
 }
 
@@ -109,7 +109,7 @@ fn anything_in_place_of_a_record_is_harmless() {
         "open(file, 'wb').truncate(1 << 40)".to_owned(),
         format!("open(file, 'w').write('''{}''')", &whole[..whole.len() - 1]),
         format!("open(file, 'w').write('''{}''')", "[".repeat(10_000)),
-        // Of another job, long ago.
+        // The record belongs to another job, long ago.
         format!("open(file, 'w').write('''{whole}''')\nos.utime(file, (1, 1))"),
     ] {
         let ended = puts(&what);
@@ -117,7 +117,7 @@ fn anything_in_place_of_a_record_is_harmless() {
         let said = explain_all(&[&ended.node_folder(0)]);
         assert_eq!(said["cause"], Value::Null, "{what}: {said:#}");
     }
-    // The control: the same place with a record in it, whatever its time says of the future.
+    // The control: the same place with a record in it, even if its time is in the future.
     for late in ["", "\nos.utime(file, (2**62, 2**62))"] {
         let ended = puts(&format!("open(file, 'w').write('''{whole}'''){late}"));
         assert_eq!(ended.run_json(0)["cause"]["id"], "user_exception", "{}", ended.err);

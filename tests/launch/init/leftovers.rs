@@ -1,4 +1,4 @@
-//! Orphans are reaped, and what the command left is ended.
+//! Orphans are reaped, and leftovers of the command are ended.
 
 use std::process::Command;
 
@@ -31,8 +31,8 @@ fn a_thousand_orphans_are_reaped() {
     running.wait().expect_code(143);
 }
 
-/// Leaves behind: a session without our environment, a double fork with a child
-/// of its own, and one that is stopped. Each carries `token` in its command line.
+/// Leaves behind a session without our environment, a double fork with a child of its own, and a
+/// stopped process. Each carries `token` in its command line.
 fn leave(token: &str) -> String {
     format!(
         "setsid env -i PATH=\"$PATH\" sh -c ': >a; sleep 300; : {token}' &\n\
@@ -42,7 +42,8 @@ fn leave(token: &str) -> String {
     )
 }
 
-/// The control of `expect_nothing_left`: neither its environment nor its command line tells.
+/// The control of `expect_nothing_left`: neither the environment nor the command line identifies
+/// the process.
 #[test]
 fn process_without_environment_is_found_by_its_folder() {
     let script = "setsid env -i /bin/sleep 304 & until [ $(wc -c </proc/$!/environ) -eq 0 ]; do sleep 0.02; done";
@@ -61,7 +62,7 @@ fn nothing_is_left_behind() {
     let left = processes_of(&token);
     assert!(left.is_empty(), "{left:#?}");
 
-    // The same without an init: the check must see what is left.
+    // The same without an init: the check must see the leftovers.
     let token = format!("left-by-sh-{}", std::process::id());
     Launcher::of(Command::new("sh"), ["-c", &leave(&token)]).run().expect_code(4);
     let left = processes_of(&token);

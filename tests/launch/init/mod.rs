@@ -24,7 +24,7 @@ fn shell(script: &str) -> Launcher {
     ours(&["--grace", "10s"], ["sh", "-c", script])
 }
 
-/// tini as a subreaper; prints a skip and gives None if it is not installed.
+/// tini as a subreaper. Prints a skip and gives `None` if it is not installed.
 fn tini() -> Option<Command> {
     let found = Command::new("tini").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !found {

@@ -1,4 +1,4 @@
-//! Signals reach the command, and its signal state is the one that init was given.
+//! Signals reach the command, which inherits the signal state of init.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::{both, shell, state};
 
 #[test]
 fn every_signal_is_passed_on() {
-    // tini keeps those that a fault of its own would raise.
+    // tini keeps the signals that a fault of its own would raise.
     const KEPT_BY_TINI: [i32; 6] = [4, 5, 6, 7, 8, 11];
     for signal in (1..=15).filter(|&signal| signal != Signal::SIGKILL as i32).chain([24, 39]) {
         for (nth, launcher) in
@@ -48,7 +48,7 @@ fn the_second_interrupt_kills() {
     let started = std::time::Instant::now();
     let init = running.pid();
     let asking = std::thread::spawn(move || {
-        // Interrupts that follow each other at once are one: it takes a second.
+        // Interrupts within a second are one.
         while started.elapsed().as_millis() < 1300 {
             sys::send(init, Signal::SIGINT as i32);
             std::thread::sleep(std::time::Duration::from_millis(50));

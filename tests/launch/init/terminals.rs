@@ -7,7 +7,7 @@ use harness::{executable, wait_until};
 
 use super::{children, state, tini};
 
-/// Ours, and tini, as the leader of a terminal's session: `docker run -it`.
+/// Our init, and tini, as the leader of a terminal's session, like `docker run -it`.
 fn terminals(command: &[&str]) -> Vec<Terminal> {
     let mut init = Command::new(executable());
     init.args(["init", "--"]);
@@ -22,7 +22,7 @@ fn terminals(command: &[&str]) -> Vec<Terminal> {
 
 #[test]
 fn command_at_a_terminal_is_its_foreground_group() {
-    // Process group and the terminal's foreground group, fields 5 and 8.
+    // Fields 5 and 8 are the process group and the terminal's foreground group.
     let script = "set -- $(cut -d' ' -f5,8 /proc/self/stat); [ $1 = $2 ] && echo SAME; \
         cat; exit 7";
     for mut terminal in terminals(&["sh", "-c", script]) {
@@ -133,7 +133,7 @@ fn init_below_a_shell_is_an_ordinary_job() {
         terminal.types(&format!("{round}\n"));
         terminal.shows(&format!("{round}\r\n{round}\r\n"));
     }
-    // Continued in the background it may not read, and stops again.
+    // A command that is continued in the background may not read, and stops again.
     terminal.types(CTRL_Z);
     terminal.shows("prompt> ");
     let job = *children(shell).last().expect("the job");
@@ -148,7 +148,7 @@ fn init_below_a_shell_is_an_ordinary_job() {
     terminal.types(CTRL_D);
     terminal.shows("prompt> ");
 
-    // In a pipeline, whose group belongs to others too.
+    // In a pipeline, the process group belongs to other programs too.
     terminal.types(&format!("{init} init -- cat | cat\n"));
     wait_until("the pipeline in the foreground", || (terminal.foreground() != shell).then_some(()));
     terminal.types("five\n");

@@ -1,4 +1,4 @@
-//! `--log-keep`: which earlier runs stay.
+//! `--log-keep`: the earlier runs that are kept.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn runs(folder: &Path) -> Vec<String> {
 fn live_run_outlasts_the_limit_of_kept_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = folder.path().display().to_string();
-    // The oldest one, which lives.
+    // The oldest run, which is alive.
     let mut living = shell(1, &["--log-dir", &logs], "echo READY; sleep 600").start();
     living.says("READY", 1);
     let run = |options: &[&str]| {
@@ -41,7 +41,7 @@ fn live_run_outlasts_the_limit_of_kept_runs() {
     living.signal(Signal::SIGTERM);
     living.wait().expect_code(143).expect_nothing_left();
     assert!(!folder.path().join(&living_run).join("node-0/running").exists());
-    // Now it has ended, and is the one that ended last.
+    // The run has ended by now, and is the last one that ended.
     let last = run(&["--log-keep", "1"]);
     let said = wait_until("only the newest is left", || {
         (runs(folder.path()).len() == 1).then(|| last.err.clone())

@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 
 use super::{asked, shell, two_nodes};
 
-/// Each rank writes a line, one rank after the other, twenty times. A line has the time at which it was read, so that
-/// the next one is written when it is in its file.
+/// The ranks write a line in turn, twenty times. A line carries the time at which it was read, so the next line is
+/// written when this one is in its file.
 const IN_TURN: &str = "
 i=0; while [ $i -lt 20 ]; do
   while [ \"$(cat turn 2>/dev/null || echo 0)\" != $((i * 2 + RANK)) ]; do sleep 0.002; done
@@ -67,11 +67,11 @@ fn lines_of_all_ranks_are_ordered_by_time() {
     assert!(times.is_sorted() && times[0].ends_with('Z'), "{times:?}");
     let middle = times[10];
     let later = asked(&["logs", &folder, "--rank", "0", "--since", middle]).expect_code(0);
-    // Times have milliseconds, in which another line may have been written.
+    // Times have milliseconds, and another line may have the same time.
     assert!((9..=11).contains(&later.out.lines().count()), "{middle}: {}", later.out);
     assert_eq!(asked(&["logs", &folder, "--since", "0s"]).expect_code(0).out, "");
 
-    // The control: without its index the order is that of the files.
+    // The control: without its index, the order is that of the files.
     std::fs::remove_file(Path::new(&folder).join("node-0/attempt-0/output.index")).expect("there");
     let by_file = asked(&["logs", &folder]).expect_code(0);
     let evens = (0..20).map(|number| format!("line {}", number * 2));
@@ -97,7 +97,7 @@ fn invalid_option_value_is_refused_with_an_example() {
     assert!(unknown.err.contains("ranklaunch ps --all"), "{}", unknown.err);
 }
 
-/// Progress bars, a last line without an end, and output that no cap keeps.
+/// Progress bars, a last line without an end, and output beyond the cap.
 #[test]
 fn unusual_output_is_shown_in_readable_form() {
     let script = "printf 'a\\r50%%\\r100%%\\nx\\033[2Jy\\n\\377\\n'; printf 'no end'";
@@ -117,8 +117,8 @@ fn unusual_output_is_shown_in_readable_form() {
     assert!(before.ends_with('\n') && before.lines().count() > 100 && after.lines().count() > 100);
 }
 
-/// Both nodes write; what the second one wrote is read over the job's own connections, since its
-/// folder is hidden from who asks.
+/// Both nodes write. The folder of the second node is hidden from the reader, so its output is read over the job's
+/// own connections.
 #[test]
 fn output_of_all_nodes_is_followed_until_end() {
     let script = "echo READY $RANK; n=0
@@ -177,7 +177,7 @@ fn hiding(folder: &str, args: &[&str]) -> Option<std::process::Child> {
     command.spawn().ok()
 }
 
-/// What is read does not depend on how much is there.
+/// Memory use does not depend on the size of the logs.
 #[test]
 fn memory_use_is_independent_of_log_size() {
     let script =
@@ -217,7 +217,7 @@ fn following_ends_with_the_job_and_changes_nothing() {
         command.args(["logs", run, "--follow"]).stdout(Stdio::piped());
         command.spawn().expect("it runs")
     };
-    // One that is killed stops nothing.
+    // A follower that is killed stops nothing.
     let mut killed = follower(&run);
     wait_until("it reads", || {
         let mut one = [0];
@@ -243,7 +243,7 @@ fn following_ends_with_the_job_and_changes_nothing() {
 /// A line whose middle is at the end of a file and whose end is in the next one.
 #[test]
 fn line_split_over_files_is_shown_as_one() {
-    // The last part has more, and less, than is shown of a line.
+    // The last part is longer, and shorter, than the shown part of a line.
     for length in [340_000, 319_588] {
         let script = format!("head -c {length} /dev/zero | tr '\\0' x; echo; echo behind");
         let ended = shell(1, &["--log-cap-rank", "1MiB"], &script).run().expect_code(0);

@@ -1,4 +1,4 @@
-//! `ranklaunch ps`: what runs here, with all its nodes, and what ran.
+//! `ranklaunch ps`: the running jobs with all their nodes, and the ended runs.
 
 use harness::{Running, free_port};
 use nix::sys::signal::Signal;

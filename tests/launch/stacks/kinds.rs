@@ -1,4 +1,4 @@
-//! Ranks that stand still in different ways: each is shown at its line.
+//! Ranks that are blocked in different ways: each is shown at its line.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::{document, eventually, line, list, stacks, text};
 
-/// What a rank does, its function, and what else is known of it.
+/// The activity of a rank, its function, and further facts about it.
 struct Kind {
     name: &'static str,
     function: &'static str,
     gil: Option<bool>,
-    /// Of the thread in the kernel.
+    /// The state of the thread in the kernel.
     state: &'static str,
-    /// The system call, as far as it is the same with every C library.
+    /// The system call, if it is the same with every C library.
     call: &'static str,
-    /// In a process that the rank started.
+    /// True if the stack is in a process that the rank started.
     child: bool,
 }
 
@@ -249,7 +249,7 @@ fn rank_on_dead_mount_shows_file_and_mount() {
         assert!(shown.contains(&on) && shown.contains("<module> ("), "{on}: {shown}");
         left = Some(job);
     });
-    // The mount is gone, so that the rank fails.
+    // The mount is gone, so the rank fails.
     let ended = left.map(harness::Running::wait);
     assert_eq!(ended.is_some(), tried);
 }

@@ -1,4 +1,4 @@
-//! `ranklaunch stacks`: real interpreters, and what their own faulthandler says of the same stacks.
+//! `ranklaunch stacks`: real interpreters, compared with their own faulthandler.
 
 mod asked;
 mod kinds;
@@ -48,7 +48,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A process that stands still needs a moment to get there.
+/// A process needs a moment to reach the place where it waits.
 fn eventually(what: &str, mut right: impl FnMut() -> Result<(), String>) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
