@@ -1,5 +1,5 @@
-//! `--max-restarts` on one node: the whole node again, in a folder of its own,
-//! with nothing left of the attempt before; and nothing else is touched.
+//! `--max-restarts` on one node: the whole node starts again, in its own folder, with nothing left
+//! of the attempt before, and no other process is touched.
 
 use harness::{Ended, Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
@@ -57,7 +57,7 @@ fn all_ranks_start_again_never_one() {
     }
 }
 
-/// Rank 1 has failed and rank 0 ignores TERM: a stop comes while a restart is due.
+/// Rank 1 has failed and rank 0 ignores TERM, so the stop comes while a restart is due.
 #[test]
 fn term_before_the_restart_prevents_it() {
     let mut job = Launcher::at(Place::Plain).direct(
@@ -83,7 +83,7 @@ fn restart_spares_visitors_and_ends_the_first_attempt() {
         job.says("READY", 1);
         let guard = job.find(Role::Guard);
         let here = job.folder().join("misbehave");
-        // The double fork leaves a daemon of the visitor's to PID 1.
+        // The double fork leaves a daemon of the visitor to PID 1.
         let mut command = std::process::Command::new("nsenter");
         command
             .args(["-t", &guard.to_string(), "-p", "-m"])
@@ -105,7 +105,8 @@ fn restart_spares_visitors_and_ends_the_first_attempt() {
         for daemon in &daemons {
             assert!(roles.iter().any(|(_, seen)| seen.pid == *daemon), "{roles:#?}");
         }
-        // Guard, agent, shim, rank and the visitor's: nothing of the first attempt.
+        // The list has guard, agent, shim, rank and the visitor's processes, and nothing of the
+        // first attempt.
         assert_eq!(roles.len(), 4 + daemons.len(), "{roles:#?}");
         job.send(Role::Guard, Signal::SIGTERM);
         job.wait().expect_code(143).expect_nothing_left();
@@ -123,7 +124,7 @@ fn permanent_failure_is_not_restarted() {
         let attempts = ended.node_folder(0).join("attempt-1");
         assert!(ended.err.contains(words) && !attempts.exists(), "{}", ended.err);
     }
-    // A rule has the last word, up to --max-restarts.
+    // A `--retry-on` rule overrides this, up to --max-restarts.
     let mut args = harness::run_args("direct", 1);
     args.extend(["--max-restarts", "1", "--retry-on", "rank.exit", "--"].map(Into::into));
     let ended = Launcher::new(args).args(["sh", "-c", "exit 2"]).run().expect_code(2);
@@ -188,7 +189,7 @@ fn impossible_restarts_are_reported_before_the_launch() {
     assert!(!plan(&two).contains("restarts."));
     assert!(!plan(&["--muster", "off"]).contains("restarts."), "one node needs no muster");
 
-    // And by `run`, before the first rank.
+    // `run` warns too, before the first rank.
     let port = harness::free_port();
     let node = |rank| {
         let mut args = harness::run_args("direct", 1);

@@ -1,5 +1,5 @@
-//! `check` on several nodes: all have the same report, which names the bad link or node. Nodes
-//! with addresses of their own need root and `ip`.
+//! `check` on several nodes: all nodes have the same report, which names the bad link or node.
+//! Nodes with their own addresses need root and `ip`.
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
@@ -54,7 +54,7 @@ fn report(ended: &Ended) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}\n{}", ended.out, ended.err))
 }
 
-/// (severity, text) of all that a check says.
+/// (severity, text) of every finding of a check.
 fn said(report: &Value, id: &str) -> Vec<(String, String)> {
     let checks = report["checks"].as_array().expect("checks");
     let text = |check: &Value, key: &str| check[key].as_str().expect("text").to_owned();
@@ -65,7 +65,7 @@ fn said(report: &Value, id: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The only thing that a check says.
+/// The only finding of a check.
 #[track_caller]
 fn only(report: &Value, id: &str) -> (String, String) {
     match said(report, id).as_slice() {
@@ -81,7 +81,7 @@ fn expect(report: &Value, id: &str, severity: &str, part: &str) {
     assert!(text.contains(part), "{id}: {text}");
 }
 
-/// A command inside a host.
+/// Runs a command inside a host.
 fn inside(cluster: &Cluster, host: u32, line: &str) {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &cluster.namespace(host), "sh", "-c", line]);
@@ -120,7 +120,7 @@ fn three_healthy_nodes_hold_one_report_without_findings() {
     }
 }
 
-/// Puts 10 ms each way between a host and the bridge. Alive as long as what it gives.
+/// A delay of 10 ms each way between a host and the bridge. The child lives as long as this value.
 struct LongCable(Child);
 
 impl LongCable {
@@ -250,7 +250,7 @@ fn absent_node_is_named() {
         expect(&report(&ended), "nodes.arrive", "fail", words);
         ended.expect_code(88);
     }
-    // Alone on request: it waits for no other node and reports none.
+    // Run alone on request, the node waits for no other node and reports none.
     let ended = Launcher::new(words(&["--muster", "off"])).node(0, 3, port).run().expect_code(0);
     let report = report(&ended);
     assert_eq!(said(&report, "nodes.arrive"), []);
@@ -270,7 +270,7 @@ fn node_dying_during_link_measurement_is_named() {
         let mut table = Command::new("ip");
         table.args(["netns", "exec", &cluster.namespace(1), "cat", "/proc/net/tcp"]);
         let table = String::from_utf8(table.output().expect("ip runs").stdout).expect("text");
-        // 10.99.0.3, state SYN_SENT.
+        // The row has the address 10.99.0.3 and the state SYN_SENT.
         table.lines().any(|line| line.contains(" 0300630A:") && line.contains(" 02 ")).then_some(())
     };
     wait_until("node 1 dials node 2", dials);
@@ -316,7 +316,7 @@ fn with_rails(count: u32, rate: u32) -> Node {
 fn nodes_with_different_rails_are_named() {
     let port = free_port();
     let nodes = [with_rails(8, 400), with_rails(7, 400), with_rails(8, 200), with_rails(8, 400)];
-    // A replayed node meets others only on request.
+    // A replayed node meets other nodes only on request.
     let more = ["--lang", "en", "--format", "json", "--device", "cpu", "--muster", "required"];
     let start =
         |(rank, node): (u32, &Node)| node.launcher("check", &more).node(rank, 4, port).start();

@@ -14,7 +14,7 @@ fn train() -> OsString {
 
 fn ranklaunch(rank: u32, port: u16, more: &[&str], program: &[OsString]) -> Launcher {
     let mut args = run_args("torchrun", 1);
-    // What is no rest of an attempt outlives the grace.
+    // A listener that outlives the grace is no leftover of an earlier attempt.
     args.extend(["--grace", "2s"].map(Into::into));
     args.extend(more.iter().map(Into::into));
     args.push("--".into());
@@ -76,7 +76,7 @@ fn required_muster_refuses_a_plain_torchrun() {
     proven(&zero, "refused: ");
     let zero = zero.wait().expect_code(88).expect_nothing_left();
     assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
-    // It never gets an answer.
+    // The torchrun never gets an answer.
     one.kill().expect("killed");
     one.wait().expect("it ends");
 }
@@ -94,7 +94,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
         args.push("echo ulysses={ulysses_size} of $WORLD_SIZE gpus=$CUDA_VISIBLE_DEVICES".into());
         Launcher::new(args).node(rank, 2, port).env("RANKLAUNCH_NVML_LIBRARY", fake.library())
     };
-    // 42 heads: 8 is not legal on two nodes, 7 is; node 0 alone would say 7 as well.
+    // With 42 heads, 8 is not legal on two nodes and 7 is; node 0 alone would choose 7 as well.
     let ended = [node(0, &eight), node(1, &seven)].map(Launcher::start).map(|node| node.wait());
     for (rank, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0).expect_nothing_left();
@@ -105,7 +105,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
         assert_eq!(ended.err.contains(words), rank == 0, "{}", ended.err);
     }
 
-    // Without a rule each node by itself would take all that it has.
+    // Without a rule, each node by itself would take all its GPUs.
     let port = free_port();
     let node = |rank, fake: &FakeNvml| {
         let mut args: Vec<OsString> =
@@ -159,7 +159,7 @@ fn gpu_nodes_and_cpu_nodes_refuse_each_other() {
             assert!(!ended.out.contains("rank "), "{}", ended.out);
         }
     }
-    // The way round.
+    // Both nodes run when both are told to use the CPU.
     let port = free_port();
     let start = |rank| node(rank, port, &["--device", "cpu", "--nproc-per-node", "2"]).start();
     for ended in [start(0), start(1)].map(|node| node.wait()) {

@@ -1,4 +1,4 @@
-//! The report of a job: node 0 has that of all nodes, although they share no folder.
+//! The report of a job: node 0 has the reports of all nodes, although they share no folder.
 
 use harness::{Ended, Launcher, Running, free_port, program, run_args};
 use nix::sys::signal::Signal;
@@ -52,7 +52,7 @@ fn node_0_report_covers_all_nodes() {
     }
 }
 
-/// And says how many it knows nothing of.
+/// The report counts the nodes without data.
 #[test]
 fn lost_node_is_reported_missing() {
     let mut all = start(3, &["--grace", "5s"], "wait");
@@ -60,12 +60,13 @@ fn lost_node_is_reported_missing() {
         one.says("READY", 2);
     }
     let lost = all.remove(2);
-    // All of it, as of a host that loses its power; the guard first, or it would report.
+    // All processes are killed, as on a host that loses its power; the guard first, or it would
+    // report.
     let mut pids: Vec<i32> = lost.processes().iter().map(|process| process.pid).collect();
     pids.sort_by_key(|pid| *pid != lost.pid());
     for pid in pids {
         let pid = nix::unistd::Pid::from_raw(pid);
-        // It may have ended with its parent.
+        // The process may have ended with its parent.
         let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     }
     let ended: Vec<Ended> = all.into_iter().map(Running::wait).collect();

@@ -1,5 +1,5 @@
-//! Connections that something between the nodes resets, and launchers that are frozen: no node is
-//! accused that did nothing.
+//! Connections that a device between the nodes resets, and launchers that are frozen: no innocent
+//! node is accused.
 
 use std::process::Command;
 use std::thread;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::silence::wait_all;
 
-/// As long as a firewall before node 0 resets what comes from node 1.
+/// While this value lives, a firewall before node 0 resets packets from node 1.
 struct Resets<'a>(&'a Cluster, Vec<String>);
 
 impl Resets<'_> {
@@ -35,7 +35,7 @@ impl Drop for Resets<'_> {
     }
 }
 
-/// Three nodes that run until `go` is there; node 1's packets are reset until `lasts` returns.
+/// Three nodes that run until `go` exists; node 1's packets are reset until `lasts` returns.
 fn with_resets(
     rule: &str,
     lasts: impl FnOnce(&mut [Running]),
@@ -87,10 +87,10 @@ fn job_survives_a_reset_of_its_port() {
     });
 }
 
-/// The control: where nothing passes any more, the job ends, and the words leave open why.
+/// The control: if no packet passes any more, the job ends, and its message leaves the reason open.
 #[test]
 fn ambiguous_cut_is_not_reported_as_a_death() {
-    // Node 1 hears a refusal of each packet, and node 0 nothing until they end.
+    // Node 1 receives a refusal of each packet, and node 0 receives nothing until they end.
     let lasts = |nodes: &mut [Running]| is_soon_over(&mut nodes[1]);
     with_resets("", lasts, |nodes, _| {
         for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
@@ -103,7 +103,7 @@ fn ambiguous_cut_is_not_reported_as_a_death() {
     });
 }
 
-/// The launcher of a node is stopped until the others have given it up, and goes on.
+/// The launcher of a node is stopped until the others have given it up, and is then continued.
 fn frozen(victim: usize) -> Vec<Ended> {
     let port = free_port();
     let mut args = run_args("direct", 1);
@@ -147,7 +147,7 @@ fn frozen_node_reports_itself_and_accuses_nobody() {
     }
 }
 
-/// What ends a node for good is still told at once, and as what it is.
+/// A permanent loss of a node is still reported at once, with its true cause.
 #[test]
 fn killed_agent_is_still_named_at_once() {
     let Some(cluster) = Cluster::new(3) else { return };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use harness::{Ended, Launcher, free_port, program, run_args};
 
-/// What is wrong with one of three nodes.
+/// The fault of one of three nodes.
 struct Odd {
     rank: u32,
     more: &'static [&'static str],
@@ -34,7 +34,7 @@ fn three(odd: &Odd, patience: &str) -> Vec<Ended> {
     nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
 }
 
-/// All but `odd` end with one refusal that names it and repeats its words.
+/// All nodes except `odd` end with one refusal that names it and repeats its words.
 #[track_caller]
 fn expect_told(ended: Vec<Ended>, odd: u32, words: &str) {
     let mut refusals = Vec::new();
@@ -76,8 +76,8 @@ fn all_nodes_name_the_node_with_refused_settings() {
     }
 }
 
-/// The settings for the node's place are themselves wrong, so nothing is guessed from the
-/// others.
+/// The settings for the node's place are themselves wrong, so nothing is guessed from the other
+/// settings.
 #[test]
 fn node_without_known_rank_says_nobody_is_notified() {
     for odd in [
@@ -95,7 +95,7 @@ fn node_without_known_rank_says_nobody_is_notified() {
     }
 }
 
-/// Node 0 is missing: that is reported, and nothing hangs.
+/// Node 0 is missing: the refusal says so, and nothing hangs.
 #[test]
 fn undeliverable_refusal_says_so() {
     let mut args = run_args("direct", 1);
