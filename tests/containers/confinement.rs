@@ -1,11 +1,11 @@
-//! Confined containers: what a job needs of them, and what it cannot have.
+//! Confined containers: features that a job needs there, and features that it cannot have.
 
 use harness::Running;
 use harness::docker::{self, Setup};
 
 use crate::run;
 
-/// Where ranklaunch can write its logs, or why it cannot.
+/// The place where ranklaunch can write its logs, or the reason why there is none.
 struct Root {
     options: &'static [&'static str],
     says: &'static [&'static str],
@@ -69,7 +69,7 @@ fn a_job_runs_in_every_kind_of_confinement() {
     }
 }
 
-/// Nothing below /proc can be written (oom_score_adj, for one).
+/// No file below /proc is writable (oom_score_adj, for one).
 #[test]
 fn read_only_proc_is_enough() {
     if docker::missing().is_some() {

@@ -1,4 +1,4 @@
-//! `ranklaunch stacks` by `docker exec`, in the container that a hardened pod gives.
+//! `ranklaunch stacks` by `docker exec`, in a container like that of a hardened pod.
 
 use harness::docker::{self, RANKLAUNCH, Setup};
 use harness::wait_until;
@@ -12,7 +12,7 @@ print('READY', flush=True)
 load_batch()
 ";
 
-/// What `docker exec OPTIONS CONTAINER ranklaunch stacks` prints, with its exit code.
+/// The output of `docker exec OPTIONS CONTAINER ranklaunch stacks`, with its exit code.
 fn exec(container: &str, options: &[&str]) -> (String, Option<i32>) {
     let stacks = [container, RANKLAUNCH, "stacks", "--lang", "en"];
     let output = docker::docker(&[&["exec"], options, &stacks].concat());

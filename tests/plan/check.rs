@@ -43,7 +43,7 @@ fn report_is_table_file_and_exit_code() {
 
 #[test]
 fn first_failing_check_sets_check_and_run_codes() {
-    // Nothing fails by itself here, and the clock or the files of this machine may be in order.
+    // No check fails by itself here, and the clock or the files of this machine may be in order.
     let gone = ["--severity", "python.torch=fail", "--python", "/bin/sh"];
     let ended = check(gone.into_iter().chain(["--format", "json"])).run().expect_code(67);
     assert_eq!(check_of(&json(&ended), "python.torch").severity, "fail");
@@ -91,7 +91,7 @@ fn node_0_needs_its_port_worker_tries_master() {
 #[test]
 fn hung_file_costs_only_its_deadline() {
     let launcher = check(["--format", "json", "--device", "cpu", "--deadline", "1s"]);
-    // A pipe without a writer, as a file on a server that is gone.
+    // A pipe without a writer acts like a file on a server that is gone.
     let pipe = launcher.folder().join("nccl.conf");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let ended = launcher.env("NCCL_CONF_FILE", &pipe).env("NCCL_TIMEOUT", "1").run();
@@ -144,7 +144,7 @@ fn torch_option_lets_ranks_sum_over_gloo() {
     let ended =
         check(["--torch", "--format", "json", "--device", "cpu", "--muster", "off", "--python"])
             .args([python()])
-            // Of a job of several nodes only this one is tried.
+            // Only this node of a job of several is tried.
             .node(1, 2, free_port())
             .run()
             .expect_code(0);

@@ -1,5 +1,5 @@
-//! NVML by the embedded probe: the driver's errors are reported, and no fault of a driver
-//! affects the launcher.
+//! NVML in the embedded probe: the driver's errors are reported, and no fault of a driver affects
+//! the launcher.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

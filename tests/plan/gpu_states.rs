@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// The faulty GPU, with all its numbers.
 const THIRD: &str = "GPU 3 (nvidia-smi index; 0000:48:00.0, GPU-fa4e0003-0000-4000-8000-000000000003, /dev/nvidia3)";
 
-/// A node that was given GPUs, with a driver that plays this.
+/// A node that was given GPUs, with a driver that plays these settings.
 fn playing(settings: &[(&str, &str)]) -> Node {
     Node::of(Some(FakeNvml::new(settings))).file("/dev/nvidiactl", "")
 }
@@ -37,7 +37,7 @@ fn of(report: &Value, id: &str) -> Vec<[String; 3]> {
 
 #[rustfmt::skip]
 const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
-    // mode of GPU 3, exit code, id, severity, what the text says
+    // mode of GPU 3, exit code, id, severity, words of the text
     ("ok",              0,  "gpu.count",  "ok",   &["8 GPUs (NVIDIA H100 80GB HBM3)"]),
     ("lost",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus", "code 15"]),
     ("sick",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus"]),
@@ -89,7 +89,7 @@ fn each_state_is_reported_only_faults_refuse() {
         }
         assert!(["ok", "info"].contains(severity) || !worst[2].is_empty(), "{mode}: no hint");
         assert_eq!(ended.code, *code, "{mode}");
-        // Nothing else of the GPUs is wrong: a state is one finding.
+        // No other check of the GPUs fails: a state is one finding.
         for other in ["gpu.count", "gpu.fault", "gpu.fabric", "gpu.health", "gpu.link", "gpu.mode"]
         {
             let wrong = of(&report, other).iter().any(|one| one[0] == "fail" || one[0] == "warn");
@@ -116,7 +116,7 @@ fn allowed_fault_is_a_warning() {
     let planned = node.json(&["--severity", "gpu.fault=warn", "--", "x.py"]);
     assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "7".to_owned()));
     assert!(planned.warning_ids().contains(&"gpu.fault.lost".to_owned()));
-    // And a warning that was made a fault stops.
+    // A warning that was made a fault stops the launch.
     let node = playing(&[("MODE", "ecc"), ("BAD", "3")]);
     assert_eq!(check(&node, &["--severity", "gpu.health=fail"]).0.code, 81);
     assert!(node.json(&["--", "x.py"]).code == 0);
@@ -182,7 +182,7 @@ fn exclusive_gpu_with_a_process_is_a_warning() {
     assert!(mode[0][1].contains("pid 77 as NVML reports it, possibly of another pid"), "{mode:?}");
 }
 
-/// Without free memory a job would fail; with some in use it is slower.
+/// Without free memory a job would fail; with some memory in use it is only slower.
 #[test]
 fn used_memory_refuses_if_no_process_fits() {
     let full: &[(&str, &str)] = &[("USED", "81100")];
@@ -210,13 +210,13 @@ fn used_memory_refuses_if_no_process_fits() {
         let severity = if code == 83 { "fail" } else { "warn" };
         assert_eq!((checked.code, of(&report, "gpu.busy")[0][0].as_str()), (code, severity));
     }
-    // Another GPU is free: that one is taken.
+    // Another GPU is free, and is taken.
     let two = [("GPUS", "2"), ("USED", "81100,0")];
     let ended = run(&FakeNvml::new(&two), &[]).expect_code(0);
     assert!(!ended.err.contains("memory is already in use"), "{}", ended.err);
 }
 
-/// A driver runs what is built for its own major version of CUDA, and for older ones.
+/// A driver runs programs built for its own major version of CUDA, and for older versions.
 #[test]
 fn torch_for_newer_cuda_names_the_needed_driver() {
     for (driver, torch, en, hint, zh) in [
@@ -236,7 +236,7 @@ fn torch_for_newer_cuda_names_the_needed_driver() {
             "install a driver for CUDA 12 (525 or newer), or a torch that is built for CUDA 11.4 or older (a cu114 wheel)",
             "（cu114 的 wheel）",
         ),
-        // The first driver of it is not known yet.
+        // The first driver for this version is not known yet.
         (
             "13000",
             "'14.1'",
@@ -286,7 +286,7 @@ fn old_driver_leaves_facts_unknown() {
     assert_eq!(report["facts"]["gpus"]["gpus"][1]["health"]["pcie"]["width"], Value::Null);
 }
 
-/// Everything else of the GPU is known.
+/// All other facts of the GPU are known.
 #[test]
 fn uncounted_energy_is_unknown_with_the_reason() {
     let with = |mode| FakeNvml::new(&[("GPUS", "1"), ("MODE", mode)]);
@@ -322,7 +322,7 @@ fn hung_health_calls_cost_half_the_deadline() {
 
 #[test]
 fn hung_and_slow_drivers_are_distinguished() {
-    // The same pause, and two deadlines.
+    // The pause is the same, with two deadlines.
     for (deadline, code, words) in [("1s", 81, "NVML hangs: no answer within 1s"), ("30s", 0, "")] {
         let node = playing(&[("MODE", "slow"), ("SLOW_MS", "3000")]);
         let (ended, report) = check(&node, &["--deadline", deadline]);
@@ -413,7 +413,7 @@ fn a_mig_instance_is_found_on_its_parent() {
 
 #[test]
 fn device_node_numbers_are_the_hosts() {
-    // This container has the host's GPUs 6 and 2; nvidia-smi numbers them anew.
+    // This container has the host's GPUs 6 and 2; nvidia-smi renumbers them.
     let node = playing(&[("GPUS", "2"), ("MINORS", "6,2"), ("MODE", "ecc"), ("BAD", "0")]);
     let (_, report) = check(&node, &[]);
     let text = &of(&report, "gpu.health")[0][1];
@@ -447,7 +447,7 @@ fn output_of_preloaded_libraries_reaches_nobody() {
             .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
             .run()
     };
-    // LD_PRELOAD is not passed on to the probe; control: the library does print.
+    // LD_PRELOAD is not passed on to the probe. The control: the library does print.
     let mut preloaded = Command::new(harness::executable());
     preloaded.env("LD_PRELOAD", &noise);
     let ended = check(preloaded);
@@ -456,8 +456,8 @@ fn output_of_preloaded_libraries_reaches_nobody() {
     let loud = Command::new("true").env("LD_PRELOAD", &noise).output().expect("true runs");
     assert!(!loud.stdout.is_empty() && !loud.stderr.is_empty());
 
-    // /etc/ld.so.preload is the loader's own and cannot be avoided; it needs a
-    // mount namespace of its own here.
+    // The loader reads /etc/ld.so.preload itself, which cannot be avoided; the test needs a
+    // separate mount namespace for it.
     let script = "mkdir etc && cp -a /etc/. etc 2>/dev/null; echo \"$NOISE\" > etc/ld.so.preload && \
                   mount --bind etc /etc && /bin/true && exec \"$0\" \"$@\"";
     let mut shell = Command::new("unshare");

@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Runs through a pipe whose reader waits for its end, as `x=$(ranklaunch plan)` does.
+/// Runs through a pipe whose reader waits for its end, like `x=$(ranklaunch plan)`.
 fn piped(args: &[&str], hung: &Path) -> (Ended, i32) {
     piped_with(args, &[], hung)
 }
@@ -47,10 +47,10 @@ fn stuck(token: &str) -> usize {
         .count()
 }
 
-/// After the mount is removed, all processes that waited for it end.
+/// Expects that all processes that waited for the mount end after its removal.
 fn nothing_left(token: &str) {
     wait_until("the stuck threads to be set free", || (stuck(token) == 0).then_some(()));
-    // Their process takes a moment to end.
+    // The process takes a moment to end.
     wait_until("the end of whoever waited", || processes_of(token).is_empty().then_some(()));
 }
 
@@ -116,7 +116,7 @@ fn stuck_driver(folder: &Path) -> std::path::PathBuf {
     library
 }
 
-/// The probe that it holds is our own child and no process of the job.
+/// The held probe is our own child and no process of the job.
 #[test]
 fn hung_driver_costs_only_its_deadline() {
     let mut token = String::new();
@@ -134,7 +134,8 @@ fn hung_driver_costs_only_its_deadline() {
                 .expect_code(code);
             assert!(ended.err.contains("NVML hangs"), "{}", ended.err);
             assert!(!ended.err.contains("outlived"), "{}", ended.err);
-            // It waited neither for the grace nor for the probe, which both outlast a test.
+            // The launcher waited neither for the grace nor for the probe, both of which outlast a
+            // test.
             assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
             token = ended.token().to_owned();
         }
@@ -207,7 +208,7 @@ fn rank_hung_at_exec_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let [source, program] = ["empty.c", "program"].map(|name| folder.path().join(name));
         std::fs::write(&source, "int main(void) { return 0; }\n").expect("written");
-        // The program answers, and its loader does not.
+        // The program can be read, and its loader hangs.
         let loader = format!("-Wl,--dynamic-linker={}", hung.join("ld.so").display());
         harness::run_tool(Command::new("cc").args([&loader, "-o"]).args([&program, &source]));
         let args = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];

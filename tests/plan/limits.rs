@@ -8,8 +8,8 @@ use harness::report::{Checked, check_of};
 use harness::{Launcher, executable, skipped};
 use serde_json::Value;
 
-/// `check` after a preparing shell, in a mount namespace of its own whose /dev/shm and /mnt are
-/// empty; None if that is not allowed.
+/// `check` after a preparing shell, in its own mount namespace with empty /dev/shm and /mnt; `None`
+/// if that is not allowed.
 fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
     let script = format!(
         "set -e\nmount -t tmpfs -o size=8m shm /dev/shm\nmount -t tmpfs -o size=1m mnt /mnt\n\
@@ -58,7 +58,7 @@ fn unusual_process_limits_are_found() {
 
 #[test]
 fn leftover_files_of_dead_processes_are_found() {
-    // The one of the living is as old as the others.
+    // The file of the living process is as old as the others.
     let setup = "for name in nccl-dead sem.dead torch_1_2 other; do head -c 4096 /dev/zero > /dev/shm/$name; done\n\
         head -c 1000 /dev/zero > /dev/shm/nccl-young\n\
         touch -d '1 hour ago' /dev/shm/nccl-dead /dev/shm/sem.dead /dev/shm/torch_1_2 /dev/shm/other\n\

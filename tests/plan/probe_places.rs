@@ -14,7 +14,7 @@ use node::probe::{self, Answer, ProbeError};
 use settings::ProbeMode;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Printed by a place once it is built: what fails after it is a failure.
+/// Printed once a place is built: an error after it is a failure.
 const READY: &str = "the place is ready";
 
 fn resolves(mode: ProbeMode) -> Result<(), ProbeError> {
@@ -31,8 +31,8 @@ fn refused(mode: ProbeMode) -> Vec<(String, String)> {
     }
 }
 
-/// Runs `inside` of this program by `command`, whose arguments end where the
-/// program and its arguments follow.
+/// Runs `inside` of this program by `command`, whose arguments end where the program and its
+/// arguments follow.
 fn run_inside(command: &mut Command, program: &Path, inside: impl Fn()) -> Output {
     command
         .arg(program)

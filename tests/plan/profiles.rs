@@ -36,7 +36,7 @@ fn profiles_are_listed_with_their_place() {
     assert!(!ended.out.contains("pyproject"), "another program's file: {}", ended.out);
 }
 
-/// The way that the hints name: take a copy of an embedded profile, and change it.
+/// The workflow in the hints: copy an embedded profile, and change the copy.
 #[test]
 fn embedded_profile_is_shown_verbatim_for_copying() {
     for name in ["wan22", "taehv", "zimdb"] {
@@ -69,8 +69,8 @@ fn new_profile_is_valid_and_errors_name_lines() {
     assert!(ended.out.contains("mine.toml:3 sets node_rank = 1: every node"), "{}", ended.out);
 }
 
-/// taehv names neither a folder nor a python, and its hints say how to give them.
-/// A size without a row of its own, variables with placeholders, and a name that is none.
+/// taehv names neither a folder nor a Python, and its hints say how to set them. Also a size
+/// without a row, variables with placeholders, and an invalid name.
 #[test]
 fn values_by_size_reach_arguments_and_variables() {
     let profile = "[job]\nscript = 'a.py'\nargs = ['--config', '{config}']\n\
@@ -130,7 +130,7 @@ fn job_runs_in_the_named_folder() {
         run(&["--chdir", "work", "--log-dir", "logs"], None, &program),
         run(&["--log-dir", "logs"], Some("work"), &program),
         run(&["--profile", "profiles/job.toml", "--log-dir", "logs"], None, &[]),
-        // The flag is stronger than the profile, and what is relative to it is too.
+        // The flag overrides the profile, and paths relative to the folder follow it.
         run(
             &["--profile", "profiles/job.toml", "--chdir", "work", "--log-dir", "logs"],
             Some("gone"),
@@ -146,14 +146,14 @@ fn job_runs_in_the_named_folder() {
         run(&["--chdir", "gone"], None, &program).expect_code(64).expect_id("settings.chdir");
     assert!(ended.err.contains("/gone"), "{}", ended.err);
 
-    // A command line that is pasted goes there as well.
+    // A pasted command line changes to the folder as well.
     let files = [("work/a.py", "")];
     let plan = ["plan", "--format", "shell", "--device", "cpu", "--chdir", "work", "--", "a.py"];
     let ended = asked(&plan, &files);
     assert!(ended.out.starts_with("cd /") && ended.out.contains("/work\n"), "{}", ended.out);
 }
 
-/// An executable of the working directory is a command, a file of it is python's.
+/// An executable of the working directory is a command; any other file there is for Python.
 #[test]
 fn programs_are_searched_in_the_named_folder() {
     let launcher = Launcher::new(run_args("direct", 1)).args(["--chdir", "work", "--", "./job"]);
@@ -163,7 +163,7 @@ fn programs_are_searched_in_the_named_folder() {
     assert!(ended.out.contains("started"), "{}", ended.out);
 }
 
-/// Of several options of one name the last one counts, and `plan` says so.
+/// The last of several options with one name counts, and `plan` says so.
 #[test]
 fn repeated_options_and_mistyped_placeholders_are_noted() {
     let args = ["plan", "--device", "cpu", "--engine", "direct", "--wait-timeout", "30m"];

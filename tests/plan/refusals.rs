@@ -1,5 +1,5 @@
-//! A refusal names what was read, where, its value, what is allowed and what to do, in both
-//! languages; and nothing was started before it.
+//! A refusal names the setting that was read, its place and value, the allowed values and a remedy,
+//! in both languages; and nothing was started before it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -301,7 +301,7 @@ const JOB: &[Mistake] = &[
     },
 ];
 
-/// The launcher with these variables and no others, so that the machine says nothing.
+/// The launcher with only these variables, so that the machine has no influence.
 fn launcher(mistake: &Mistake, lang: &str) -> Launcher {
     let mut command = Command::new(executable());
     command.env_clear();
@@ -403,7 +403,7 @@ fn refusal_ends_with_the_profiles_exit_code() {
     launcher.run().expect_code(137).expect_id("membership.rank");
 }
 
-/// `plan` and `check` know what `run` would say: the same words first, and its code.
+/// `plan` and `check` predict the refusal of `run`: the same words first, and its code.
 #[test]
 fn plan_and_check_report_runs_refusal_first() {
     let engine = ["--device", "cpu", "--engine", "direct", "--stale", "off"];
@@ -446,7 +446,7 @@ fn plan_and_check_report_runs_refusal_first() {
             let (_, said) = told.out.split_once("run would be refused: ").expect(&told.out);
             assert!(told.out.starts_with("run would be refused: "), "{}", told.out);
             for (run, told) in why.lines().zip(said.lines()).take(3) {
-                // The folder in which it was started is another each time.
+                // The folder in which the launcher was started differs each time.
                 let plain = |line: &str| line.split(" (/").next().unwrap_or(line).to_owned();
                 assert_eq!(plain(run), plain(told));
             }
@@ -455,7 +455,7 @@ fn plan_and_check_report_runs_refusal_first() {
     }
 }
 
-/// A file that the ranks run is looked at in every form of the command, as its reader reads it.
+/// A file that the ranks run is checked in every form of the command, as its interpreter reads it.
 #[test]
 fn unstartable_file_is_refused_before_the_launch() {
     let crlf = "line 1 of ./crlf.sh";
@@ -501,7 +501,7 @@ fn unstartable_file_is_refused_before_the_launch() {
     }
 }
 
-/// For programs: the refusal and the plan in one document.
+/// The form for programs has the refusal and the plan in one document.
 #[test]
 fn refused_plan_is_one_document_harmless_to_shells() {
     let args = ["--device", "cpu", "--engine", "direct", "--python", "/bin/sh", "--", "nope.py"];
@@ -529,7 +529,7 @@ fn refused_plan_is_one_document_harmless_to_shells() {
     assert_eq!(report["summary"]["fail"], 1);
 }
 
-/// Waiting in vain is no refusal, and its hint knows the options that `wait` has.
+/// A wait that fails is no refusal, and its hint names only options of `wait`.
 #[test]
 fn wait_gives_up_in_its_own_words() {
     let target = format!("127.0.0.1:{}", harness::free_port());

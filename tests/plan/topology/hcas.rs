@@ -9,7 +9,7 @@ struct Case {
     build: fn(&mut Node),
     options: &'static [&'static str],
     hcas: Vec<String>,
-    /// NCCL_IB_HCA is set to these.
+    /// True if NCCL_IB_HCA is set to these devices.
     set: bool,
     /// Part of the reason.
     because: &'static str,
@@ -282,7 +282,7 @@ fn rdma_devices_are_chosen_with_a_reason() {
         assert_eq!(plan["env"]["NCCL_IB_HCA"], wanted, "{name}");
         let said = because(&plan, "hcas");
         assert!(said.contains(reason), "{name}: {said}");
-        // Whatever moves the bytes, a plugin that is not ours to choose stays chosen.
+        // With any transport, a plugin that is not ours to choose stays chosen.
         for variable in ["NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET_PLUGIN"] {
             assert_eq!(plan["env"][variable], Value::Null, "{name}: {variable}");
         }
@@ -329,7 +329,7 @@ fn roce_addresses_count_at_any_gid_index() {
                 node.write(&format!("{port}/gid_attrs/types/{index}"), format!("{kind}\n"));
             }
         }
-        // Another way for the job, so that leaving this one out can be seen.
+        // Another device can serve the job, so that leaving this one out is visible.
         node.hca(&Rdma { ipv6: family.is_some(), ..roce("mlx5_1", front(10), 200) });
         let plan = node.plan(&[]);
         let expected = if taken { names("mlx5_", [0, 1]) } else { names("mlx5_", [1]) };
