@@ -1,4 +1,4 @@
-//! The contributor's page: it fits on a screen, its commands exist, and both languages have the same ones.
+//! The contributor's page fits on a screen, its commands exist, and both languages have the same commands.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The lines of the fenced blocks, without their remarks.
+/// The lines of the fenced blocks, without their comments.
 fn commands(page: &str) -> Vec<&str> {
     let blocks = page.split("```").skip(1).step_by(2);
     let lines = blocks.flat_map(|block| block.lines().skip(1));
     lines.map(|line| line.split(" #").next().unwrap_or(line).trim()).collect()
 }
 
-/// What is wrong with a command: a target that the Makefile lacks, a suite or a test that there is not.
+/// The fault of a command: a target that the Makefile lacks, or a suite or a test that does not exist.
 fn problem(command: &str) -> Option<String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let value = |name: &str| {

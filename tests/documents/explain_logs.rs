@@ -1,4 +1,5 @@
-//! `ranklaunch explain LOG…`: files, folders and standard input, plain and packed, in every format.
+//! `ranklaunch explain LOG…`: files, folders and standard input, plain and compressed, in every
+//! format.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +23,7 @@ fn explain(args: &[&str], input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it runs");
     let mut pipe = child.stdin.take().expect("a pipe");
-    // It may refuse before it has read all.
+    // The program may refuse before it has read everything.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().expect("it ends")
@@ -201,7 +202,7 @@ fn catalogued_failure_is_explained_by_its_id() {
     assert_eq!(json(&["cuda_oom"], b"")["explained"][0]["role"], "root");
 }
 
-/// Lines that say nothing and pack badly, so that a cut file still holds what came before.
+/// Lines that say nothing and compress badly, so that a cut file still holds the lines before them.
 fn filler() -> String {
     let mut state = 1_u64;
     let line = |_| {
@@ -278,7 +279,7 @@ fn only_launcher_file_names_tell_rank_and_node() {
         ("node-1/attempt_0/3/stderr.log", Value::Null, 1.into()),
         ("node_2/attempt_0/3/stderr.log", Value::Null, Value::Null),
     ] {
-        // A name above the folder that is asked for says nothing.
+        // A name above the given folder says nothing.
         let folder = tempfile::Builder::new().prefix("x").tempdir().expect("a folder");
         let named = folder.path().join("node-0/rank-00007");
         written(&named, name, plain.as_bytes());
@@ -467,7 +468,7 @@ fn the_middle_of_a_line_is_enough() {
     ] {
         assert_eq!(json(&["-"], line.as_bytes())["cause"]["id"], id, "{line}");
     }
-    // A part of another sentence is none.
+    // Words inside another sentence are no cause.
     for line in [
         "INFO: port 80: address already in use, trying port 81",
         "proxy: Connection refused to a:1, retrying",

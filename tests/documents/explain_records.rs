@@ -1,5 +1,5 @@
-//! `ranklaunch explain` with dumps of torch's flight recorder: which files they are, whose, and what
-//! is said of them beside logs. The dumps are real ones, of tests/records.
+//! `ranklaunch explain` with dumps of torch's flight recorder: recognition of the files and their
+//! ranks, and the explanation beside logs. The dumps are real, from tests/records.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn each_kind_of_hang_has_both_languages() {
         ("stopped", "unknown", "there is no dump of rank 1", "没有 rank 1 的转储"),
     ] {
         let files = dumps(kind);
-        // Folded at no width: the output is no terminal.
+        // The output is no terminal, so lines are not folded.
         let said = text(&words(&files), b"");
         let first = said.lines().next().unwrap_or_default();
         assert!(first.starts_with("hang ") && first.contains(en), "{kind}: {said}");
@@ -74,7 +74,7 @@ fn content_identifies_a_dump_name_its_rank() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut named = Vec::new();
     for (number, file) in dumps("never").iter().enumerate() {
-        // A name like that of a log.
+        // The name is like that of a log.
         named.push(written(folder.path(), &format!("rank-{number}.log"), &bytes(file)));
     }
     assert_eq!(hang(&words(&named))["culprits"][0]["rank"], 1);

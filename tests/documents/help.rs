@@ -54,7 +54,7 @@ fn all(lang: &str, commands: &[&str]) -> String {
         let words = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
         let words: Vec<&str> = words.collect();
         let shown = printed(&words, &[("RANKLAUNCH_LANG", lang)]);
-        // The shared options are in the help of the program itself.
+        // The shared options are in the help of the main command.
         let own = match *command {
             "" => shown.as_str(),
             _ => ["\nThe job:\n", "\n任务：\n"]
@@ -102,12 +102,12 @@ fn chinese_help_has_no_english_sentence() {
         let text = text.split(".SH 版本").next().unwrap_or_default();
         let mut examples = 0;
         for line in text.lines().filter(|line| !line.starts_with('$')) {
-            // Usage, examples, and lists of names.
+            // These lines are usage, examples, and lists of names.
             if line.contains("ranklaunch ") && line.is_ascii() {
                 examples += 1;
                 continue;
             }
-            // A command that is quoted.
+            // The line quotes a command.
             let line = line.split("ranklaunch ").next().unwrap_or_default();
             let mut in_a_row = 0;
             for word in line.split(' ') {

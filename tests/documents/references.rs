@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose files define the names.
 const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
-/// Pages at the top that name the source.
+/// Pages at the top of the repository that name the source.
 const OF_CONTRIBUTORS: [&str; 2] = ["CONTRIBUTING.md", "CONTRIBUTING.zh-CN.md"];
 /// Pages outside of docs/ that users read.
 const OF_USERS: [&str; 6] = [
@@ -22,7 +22,7 @@ const OF_USERS: [&str; 6] = [
 ];
 /// First parts of a path of the repository.
 const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
-/// Ends of a path without a folder.
+/// Extensions of a path without a folder.
 const ENDS: &[&str] = &[".rs", ".toml", ".md", "Makefile"];
 const KINDS: &[&str] =
     &["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
@@ -37,7 +37,7 @@ fn files(below: &Path, found: &mut Vec<PathBuf>) {
     }
     let Ok(entries) = std::fs::read_dir(below) else { return };
     for entry in entries.flatten() {
-        // Outputs of builds and fuzzers are no source.
+        // Outputs of builds and fuzzers are not sources.
         if entry.file_name() != "target" {
             files(&entry.path(), found);
         }
@@ -75,7 +75,7 @@ fn quoted(text: &str) -> Vec<&str> {
     outside.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Files of the reader's own.
+/// Files that belong to the reader.
 const READERS: &[&str] = &["ranklaunch.toml"];
 
 fn is_path(word: &str) -> bool {
@@ -87,7 +87,7 @@ fn is_path(word: &str) -> bool {
         && (inside || (!word.contains('/') && ENDS.iter().any(|end| word.ends_with(end))))
 }
 
-/// `a::b`, and nothing else.
+/// The segments of `a::b`, if the word is nothing else.
 fn segments(word: &str) -> Option<Vec<&str>> {
     let segments: Vec<&str> = word.split("::").collect();
     let is_name = |name: &&str| {
@@ -108,7 +108,7 @@ fn has_word(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| is_word_at(text, at, name))
 }
 
-/// A function, a type, a constant, or a variant of an enum on a line of its own.
+/// True if the text defines a function, a type, a constant, or a variant of an enum on its own line.
 fn defines(text: &str, name: &str) -> bool {
     if !text.contains(name) {
         return false;
@@ -123,7 +123,7 @@ fn defines(text: &str, name: &str) -> bool {
     KINDS.iter().any(item) || (is_type && text.lines().any(variant))
 }
 
-/// Whether `file` is `room`, or belongs to it.
+/// True if `file` is `room`, or belongs to it.
 fn belongs(file: &Path, room: &str) -> bool {
     let own = file.file_stem().is_some_and(|stem| stem == room);
     own || file.parent().is_some_and(|parents| parents.iter().any(|part| part == room))
@@ -210,7 +210,7 @@ fn links(text: &str) -> Vec<(&str, &str)> {
 
 /// Headings as GitHub names them.
 fn anchors(text: &str) -> BTreeSet<String> {
-    // A remark in a block of commands is no heading.
+    // A comment in a block of commands is no heading.
     let outside = text.split("```").step_by(2).flat_map(str::lines);
     let headings = outside.filter(|line| line.starts_with('#'));
     let keep = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
@@ -249,10 +249,10 @@ fn every_link_leads_somewhere() {
     assert!(!anchors("```sh\n# remark\n```\n").contains("remark"));
 }
 
-/// Pages that are in English only: for those who change the program.
+/// Pages that are in English only, for those who change the program.
 const ENGLISH_ONLY: &[&str] = &["architecture.md", "SUMMARY.md"];
 
-/// The cells of each row of its tables, the number of its list items, and where its links lead.
+/// The cells of each row of its tables, the number of its list items, and the targets of its links.
 fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
     let outside = text.split("```").step_by(2);
     let lines: Vec<&str> = outside.flat_map(str::lines).collect();
@@ -283,7 +283,7 @@ fn chinese_pages_match_the_english_ones() {
         assert_eq!(shape(text), shape(chinese), "{page}");
     }
     assert!(seen > 30, "{seen} pages");
-    // The control: a row, an item and a link that only one of them has.
+    // The control: a row, an item and a link that only one language has.
     let english = "| a | b |\n- c\n[d](e.md)\n";
     assert_eq!(shape(english), shape("| 甲 | 乙 |\n- 丙\n[丁](e.zh-CN.md)\n"));
     for chinese in
@@ -293,7 +293,7 @@ fn chinese_pages_match_the_english_ones() {
     }
 }
 
-/// What docs/book.sh copies into the book: a link to anything else would lead nowhere there.
+/// The paths that docs/book.sh copies into the book; a link to any other path would be dead there.
 fn parts_of_the_book() -> BTreeSet<String> {
     let script = std::fs::read_to_string(root().join("docs/book.sh")).expect("the script");
     let list = script.lines().find_map(|line| line.strip_prefix("for part in "));
@@ -342,7 +342,7 @@ fn book_has_every_page_once_with_link_targets() {
     }
 }
 
-/// A picture that no page shows is not seen when it is wrong.
+/// A faulty picture that no page shows would not be noticed.
 #[test]
 fn every_picture_is_shown_in_its_language() {
     let mut found = Vec::new();
@@ -378,7 +378,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 #[test]
 fn the_glossary_is_the_same_in_both_languages() {
     let documents = documents();
-    // Term, the Chinese term, the name in the code.
+    // Term, Chinese term, name in the code.
     let of = |page: &str, chinese: usize| -> Vec<(String, String, String)> {
         let cell = |row: &[&str], at: usize| row[at].to_owned();
         let rows = rows(&documents[page]);

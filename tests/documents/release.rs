@@ -35,7 +35,7 @@ fn each_version_has_one_day_in_both_languages() {
     }
 }
 
-/// What `dated` of packaging/dist/pack.py makes of a changelog with this heading.
+/// The result of `dated` of packaging/dist/pack.py for a changelog with this heading.
 fn packed(heading: &str) -> Output {
     let program = "import sys\nsys.path.insert(0, sys.argv[1])\nimport pack\n\
                    sys.stdout.buffer.write(pack.dated(sys.argv[2], '1.2.0', '2026-11-25').encode())";

@@ -1,5 +1,5 @@
-//! The set-up script of `make test` and `make demo` on incomplete machines: what it installs and
-//! prints, and what an interruption leaves.
+//! The set-up script of `make test` and `make demo` on incomplete machines: its installations and
+//! messages, and the state after an interruption.
 //!
 //! `python3`, `apt-get` and `id` are fakes, and their folder is the whole PATH, so nothing is
 //! really installed.
@@ -9,8 +9,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Has no module that it is asked for, unless a folder `modules` lies beside it;
-/// makes an environment of itself when `ensurepip` exists in `$STATE`.
+/// Has no module unless a folder `modules` is beside it, and makes an environment of itself if
+/// `ensurepip` exists in `$STATE`.
 const PYTHON: &str = r#"#!/bin/sh
 case "$1 $2" in
 "- "*) [ -e "$(dirname "$0")/modules" ]; exit ;;

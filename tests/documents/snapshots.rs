@@ -23,8 +23,9 @@ fn plan_matches_its_snapshot() {
     }
 }
 
-/// The blocks of a launch. Remarks depend on the machine, the order of lines between the blocks
-/// on its speed, and the width of columns on the path of the interpreter, so these are removed.
+/// The blocks of a launch. These parts are removed: remarks, which depend on the machine; the order
+/// of lines between the blocks, which depends on its speed; and the width of columns, which depends
+/// on the path of the interpreter.
 fn blocks(lang: &str, what: &str, code: i32) -> String {
     let mut args = run_args("direct", 2);
     args.extend(["--lang", lang, "--"].map(Into::into));

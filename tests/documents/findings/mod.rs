@@ -1,8 +1,7 @@
-//! Every id of the program has an explanation in both languages, and there are no others:
-//! compares the table of ids with the sources, the checks, the profile's reference and the
-//! documents.
+//! Every id of the program has an explanation in both languages, and there are no others: compares
+//! the table of ids with the sources, the checks, the profile's reference and the documents.
 //!
-//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/; without it the files are compared.
+//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/; otherwise the files are compared.
 
 mod pages;
 mod sources;
@@ -30,7 +29,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
             fault("is in the wrong language");
         }
         let blanks = ["{name}", "{allowed}", "{ways}", "{check}", "{code}", "{signal}"];
-        // {{name}} is a literal brace.
+        // {{name}} counts as a literal brace.
         let is_blank = |text: &str| {
             let text = text.replace("{{name}}", "");
             blanks.iter().any(|blank| text.contains(blank))
@@ -117,14 +116,14 @@ fn rules_and_settings_are_in_the_table() {
     let names: BTreeSet<&str> = Id::ALL.iter().map(|id| id.as_str()).collect();
     assert_eq!(names.len(), Id::ALL.len(), "no id has two rows");
     let rules: BTreeSet<Id> = lint::RULES.iter().map(|rule| rule.id).collect();
-    // These two come from the parser of manifests, not from a rule.
+    // These two ids come from the parser of manifests, not from a rule.
     let read = BTreeSet::from([Id::KindUnknown, Id::YamlDuplicateKey]);
     let of_lint: BTreeSet<Id> = Id::ALL.iter().copied().filter(|id| id.is_of_lint()).collect();
     assert_eq!(of_lint, rules.union(&read).copied().collect());
     for form in settings::forms() {
         assert_ne!(form.id, Id::Flags, "{} has no id of its own", form.name);
     }
-    // gpu.fault.lost belongs to the check gpu.fault, memory.limit is a check of its own.
+    // gpu.fault.lost belongs to the check gpu.fault; memory.limit is a separate check.
     assert_eq!(Id::GpuFaultLost.check(), Some(Id::GpuFault));
     assert_eq!(Id::MemoryMissing.check(), None);
 }

@@ -9,7 +9,7 @@ use text::lang::Lang;
 use super::samples::*;
 use super::{check, ids, knowledge};
 
-/// A layout of ulysses × ring: sizes that the planner accepts are no mistake.
+/// A layout of ulysses × ring: sizes that the planner accepts give no finding.
 #[test]
 fn ring_layout_is_judged_by_its_own_rule() {
     const RING: &str = "[job]\nscript = \"ring.py\"\nargs = [\"--ulysses\", \"{ulysses_size}\", \"--ring\", \"{ring_size}\"]\n[layout]\nrule = \"ulysses-ring\"\nheads = 40\nulysses_argument = \"--ulysses\"\nring_argument = \"--ring\"\n";
@@ -48,7 +48,7 @@ fn ring_layout_is_judged_by_its_own_rule() {
     }
 }
 
-/// What a value is called, and that there is none, is said in the reader's language.
+/// The name of a value, and its absence, are reported in the reader's language.
 #[test]
 fn value_without_variable_is_named_in_both_languages() {
     let ranks = [("Master", 1), ("Worker", 2)];
@@ -152,8 +152,8 @@ data: {config.json: "{}"}
 
 #[test]
 fn kinds_keep_their_pods_where_we_look() {
-    // A kind, and the depth of its pod template; a finding of the shm rule proves that it was
-    // found.
+    // A kind, and the depth of its pod template. A finding of the shm rule proves that the template
+    // was found.
     let pod = "{containers: [{name: pytorch, image: i, command: [torchrun, --nproc_per_node=2, --nnodes=1, t.py], resources: {limits: {nvidia.com/gpu: 2, memory: 8Gi, cpu: 4}}}]}";
     for head in [
         "apiVersion: v1\nkind: Pod\nspec: POD",
