@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 const GRACE: u64 = 60;
 /// Milliseconds of saving.
 const SAVING: u64 = 300;
-/// Longer than a helper without its rank may live.
+/// A saving that takes longer than a helper without its rank may live, in milliseconds.
 const LONG_SAVING: u64 = 1500;
 /// The workers of torch's loader, which set a handler of their own in C.
 const LOADERS: [&str; 3] = ["loader-fork", "loader-spawn", "loader-forkserver"];

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 /// A limit that only an endless wait exceeds. Tests that must not wait for the grace period use a
 /// longer grace.
 const SOON: Duration = harness::TIMEOUT;
-/// Longer than [`SOON`].
+/// A grace longer than [`SOON`].
 const ENDLESS: &str = "10m";
 
 fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Running {

@@ -95,7 +95,8 @@ fn every_arrow_is_drawn_by_an_import() {
     }
 }
 
-/// The graph as docs/architecture.md shows it: a crate's dependencies, without those that they name themselves.
+/// The graph as docs/architecture.md shows it: the dependencies of a crate, without dependencies that one of these
+/// already names.
 fn drawn(named: &BTreeMap<String, BTreeSet<String>>) -> String {
     let mut out = String::new();
     for (name, _) in CRATES.iter().rev() {

@@ -136,7 +136,7 @@ fn manifests_of_the_guides_are_read_unchanged() {
         Some(format!("job.index object.rejected {room}").as_str()),
         "{found:?}"
     );
-    // Its image is the placeholder your-registry/….
+    // The image of this manifest is the placeholder your-registry/….
     let placeholder = room.replace("command.unread", "image.name command.unread");
     assert_eq!(of("taehv-16gpu-training"), Some(placeholder.as_str()), "{found:?}");
     for other in ["zimdb-data-pvc", "zimdb-model-pvc", "tensorboard", "training-config"] {

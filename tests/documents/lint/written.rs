@@ -400,7 +400,7 @@ fn common_manifest_forms_are_understood() {
         (deployment("command: [vllm, serve, m]", 2), &["shm.missing"]),
         (deployment("command: [/app/burn]", 2), &["shm.missing"]),
         (deployment("command: [python, t.py]", 1), &["shm.missing", "memory.missing", "cpu.missing"]),
-        // Its workers serve too, whatever they start.
+        // The workers of a LeaderWorkerSet serve too, whatever they start.
         (
             "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: a}\nspec: {leaderWorkerTemplate: {size: 2, leaderTemplate: {spec: {containers: [{name: l, image: x, command: [vllm, serve, m], resources: {limits: {nvidia.com/gpu: 1}}}]}}, workerTemplate: {spec: {containers: [{name: w, image: x, command: [bash, /w.sh], resources: {limits: {nvidia.com/gpu: 1}}}]}}}}\n".to_owned(),
             &["command.unread"],

@@ -105,8 +105,8 @@ fn plan_lists_the_imports_and_their_end() {
 /// Prints the modules that the interpreter was asked to import.
 const LISTS: &str = "\nfor entry in open('/proc/self/environ').read().split(chr(0)):\n    if entry.startswith('RANKLAUNCH_WARM_IMPORTS='): print(entry)\n";
 
-/// Modules that the user names are imported before the program runs. Modules that are left out are imported by each
-/// rank, even those that would end the list.
+/// Modules that the user names are imported, whatever the program does before its own import of them. Modules that
+/// are left out are imported by each rank, even those that would end the list.
 #[test]
 fn the_user_adds_modules_and_leaves_some_out() {
     let folder = tempfile::tempdir().expect("a folder");

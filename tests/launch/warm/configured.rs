@@ -9,7 +9,7 @@ use harness::{Ended, Launcher, program, run_args};
 /// Modules that read variables at their import, in place of large ones. Each notes the values that it
 /// saw.
 const STAND_INS: [(&str, &str); 20] = [
-    // Its libraries ask the C library for variables.
+    // The libraries of torch ask the C library for variables.
     (
         "torch/__init__",
         "import ctypes, os\n_get = ctypes.CDLL(None).getenv\n_get.restype = ctypes.c_char_p\n\

@@ -100,7 +100,7 @@ pub(super) const CASES: &[Case] = &[
         "nvidia.com/gpu: 0.5",
     ),
     case("quantity.invalid", INDEXED_JOB, "cpu: 32", "cpu: 0.5", ""),
-    // These are named objects, and folders.
+    // Undefined volumes in mounts, and relative folders.
     case(
         "object.rejected",
         INDEXED_JOB,
