@@ -1,5 +1,5 @@
-//! Tests that need a namespace of their own: they start their own program in one, which then
-//! runs the `inside_…` half.
+//! Tests that need their own namespace: they start their own program in one, which then runs the
+//! `inside_…` half.
 
 use std::process::Command;
 
@@ -48,7 +48,7 @@ pub fn is_own_process<F: Fn()>(test: F, variable: &str) -> bool {
     false
 }
 
-/// The name of a test, as the program that it belongs to lists it.
+/// The name of a test, as its program lists it.
 pub fn name_of<F: Fn()>(_: &F) -> &'static str {
     let path = std::any::type_name::<F>();
     path.split_once("::").expect("a function of a program").1
