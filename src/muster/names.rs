@@ -19,6 +19,7 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::rr::Name;
 use tokio::time::{Instant, timeout_at};
 
+use linux::deadline::begun;
 use linux::host::Host;
 use text::lang::{Text, cause};
 use text::text;
@@ -119,7 +120,7 @@ pub async fn resolve(
     let left = end.saturating_duration_since(Instant::now());
     if let Some(last_resort) = last_resort.filter(|_| !left.is_zero()) {
         let (last_resort, asked) = (Arc::clone(last_resort), name.to_owned());
-        let answer = tokio::task::spawn_blocking(move || last_resort(&asked, left));
+        let answer = begun(move || last_resort(&asked, left));
         let said = match timeout_at(end + KILL, answer).await {
             Err(_) => text!("no answer", "无应答"),
             Ok(Err(broken)) => Text::same(broken.to_string()),
@@ -137,7 +138,7 @@ pub async fn resolve(
 async fn file(host: &Host, path: &'static str, end: Instant) -> std::io::Result<String> {
     let host = host.clone();
     let half = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
-    let reading = tokio::task::spawn_blocking(move || host.read(path));
+    let reading = begun(move || host.read(path));
     match timeout_at(half, reading).await {
         Ok(read) => read.unwrap_or_else(|broken| Err(std::io::Error::other(broken))),
         Err(_) => Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer")),

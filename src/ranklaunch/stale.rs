@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::muster_config::is_wanted;
 use super::stale_request::request;
+use linux::deadline::begun;
 use linux::host::Host;
 use node::observe::Facts;
 use plan::Plan;
@@ -277,7 +278,7 @@ pub(super) async fn end(context: &Context, request: &Request) -> Result<bool, Re
     let (host, console, lang) =
         (Arc::clone(&context.host), context.console.clone(), context.lang());
     let request = request.clone();
-    let cleared = tokio::task::spawn_blocking(move || {
+    let cleared = begun(move || {
         clear::clear(&host, &request, &mut |line: Text| console.say(&closing::line(&line, lang)))
     });
     match cleared.await {
@@ -292,6 +293,6 @@ pub(super) async fn find(
     request: &Request,
 ) -> Result<Vec<StaleProcess>, Refusal> {
     let (host, request) = (Arc::clone(host), request.clone());
-    let look = tokio::task::spawn_blocking(move || clear::find(&host, &request));
+    let look = begun(move || clear::find(&host, &request));
     look.await.map_err(|error| Refusal::internal(&error.to_string()))
 }

@@ -107,6 +107,43 @@ fn plan_and_run_go_on_without_hung_sources() {
     }
 }
 
+/// The survey of stale processes looks at the script of every python.
+#[test]
+fn hung_script_of_another_process_delays_no_launch() {
+    let mut token = String::new();
+    let there = with_hung_mount(|hung| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = folder.path().join("train.py");
+        std::fs::write(&script, "print('ran')\n").expect("written");
+        let mut other = Command::new("bash");
+        other.args(["-c", "exec -a python3 cat \"$1\"", "bash"]).arg(hung.join("train.py"));
+        let mut other = other.spawn().expect("started");
+        let is_older = || {
+            let of = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).ok();
+            let stat = of(&format!("{}/stat", other.id()))?;
+            let start: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+            let now: f64 = of("uptime")?.split_whitespace().next()?.parse().ok()?;
+            let is_python = of(&format!("{}/cmdline", other.id()))?.starts_with("python3");
+            // A clock tick is 10 ms.
+            (is_python && now * 100.0 > start + 2.0).then_some(())
+        };
+        wait_until("a python that is older", is_older);
+        let script = script.display().to_string();
+        let args = ["run", "--engine", "direct", "--nproc-per-node", "1"];
+        let (ended, code) = piped_with(&args, &["--", &script], hung);
+        assert_eq!(code, 0, "{}", ended.err);
+        assert!(ended.out.contains("ran"), "{}", ended.out);
+        assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
+        token = ended.token().to_owned();
+        other.kill().expect("killed");
+        // It ends with the mount.
+        std::thread::spawn(move || other.wait());
+    });
+    if there {
+        nothing_left(&token);
+    }
+}
+
 /// tests/programs/stuck_driver.c: NVML of a driver that hangs.
 fn stuck_driver(folder: &Path) -> std::path::PathBuf {
     let library = folder.join("libnvidia-ml.so.1");

@@ -4,19 +4,52 @@
 //! words. A process counts only if it is an interpreter whose script is the job's file, or a
 //! launcher whose program is.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use linux::deadline::with_deadline;
 use linux::host::{Host, normal};
 use linux::own_executable;
 use linux::procfs::{as_path, basename};
 use settings::launchers::{self, Launcher, ProgramPosition, PythonProgram};
+
+/// Time that mounts without an answer may take in all. The script of any process may lie on one.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The program of the job, as [`crate::clear::Request`] names it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) script: Option<&'a Path>,
     pub(super) module: Option<&'a str>,
+    pub(super) files: &'a Files,
+}
+
+/// Device and inode of each file that was asked for; None if it is gone, or its mount gave no answer in [`PATIENCE`].
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    known: RefCell<BTreeMap<PathBuf, Option<(u64, u64)>>>,
+    waited: Cell<Duration>,
+}
+
+impl Files {
+    fn identity(&self, path: PathBuf) -> Option<(u64, u64)> {
+        if let Some(known) = self.known.borrow().get(&path) {
+            return *known;
+        }
+        let began = Instant::now();
+        let left = PATIENCE.saturating_sub(self.waited.get());
+        let read = {
+            let path = path.clone();
+            move || std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+        };
+        let found = if left.is_zero() { None } else { with_deadline(left, read).flatten() };
+        self.waited.set(self.waited.get() + began.elapsed());
+        self.known.borrow_mut().insert(path, found);
+        found
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,19 +138,16 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
             None => return false,
         }
     };
-    let identity =
-        |path: &Path| std::fs::metadata(host.path(path)).ok().map(|file| (file.dev(), file.ino()));
+    let identity = |path: &Path| wanted.files.identity(host.path(path));
     match (identity(&path), identity(script)) {
         (Some(one), Some(other)) => one == other,
-        // The path decides only if one of the two files has been deleted.
+        // The path decides only if one of the two files has been deleted, or cannot be read.
         _ => named && normal(&path) == normal(script),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn argv(line: &str) -> Vec<Vec<u8>> {
@@ -135,8 +165,11 @@ mod tests {
         }
         std::os::unix::fs::symlink("/work", root.join("proc/7/cwd")).expect("cwd");
         let host = Host::replayed(root, BTreeMap::new());
-        let wanted =
-            Wanted { script: Some(Path::new("/work/train.py")), module: Some("wan.train") };
+        let wanted = Wanted {
+            script: Some(Path::new("/work/train.py")),
+            module: Some("wan.train"),
+            files: &Files::default(),
+        };
         let python = |wanted| ProgramKind::Python { wanted };
         let launcher = |wanted| ProgramKind::Launcher { wanted };
         for (line, expected) in [

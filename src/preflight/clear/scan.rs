@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
 
-use super::identity::{ProgramKind, Wanted, kind};
+use super::identity::{Files, ProgramKind, Wanted, kind};
 use super::{MARKER, Request};
 use linux::host::Host;
 use linux::own_executable;
@@ -31,6 +31,8 @@ pub(super) struct ProcessScan<'a> {
     /// Our own [`procfs::pid_place`].
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
+    /// Identities of the scripts of processes.
+    files: Files,
     /// Facts about each process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
     /// Processes of runs that go on, each with its living agent, as far as a match led to them.
@@ -75,12 +77,14 @@ impl<'a> ProcessScan<'a> {
         let born = first.into_iter().fold(born(host, own, all), u64::min);
         let (seen, living) = (BTreeMap::new(), BTreeMap::new());
         let place = procfs::pid_place(host, own.pid);
-        ProcessScan { host, request, own, above, siblings, born, place, all, seen, living }
+        let files = Files::default();
+        ProcessScan { host, request, own, above, siblings, born, place, all, files, seen, living }
     }
 
     /// The program of this job.
-    pub(super) fn wanted(&self) -> Wanted<'a> {
-        Wanted { script: self.request.script.as_deref(), module: self.request.module.as_deref() }
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        let Request { script, module, .. } = self.request;
+        Wanted { script: script.as_deref(), module: module.as_deref(), files: &self.files }
     }
 
     pub(super) fn is_older(&self, process: &Process) -> bool {
