@@ -50,7 +50,10 @@ impl Frame {
         // `torchrun` and other commands that a package installs.
         let is_command = self.path.contains("/bin/") && !self.path.ends_with(".py");
         let is_installed = INSTALLED.iter().any(|part| self.path.contains(part));
-        !self.path.starts_with('<') && !is_command && !is_installed
+        // Files of the launcher that a rank imports.
+        let is_injected =
+            self.path.contains("/ranklaunch-") && self.path.contains("/inject/python/");
+        !self.path.starts_with('<') && !is_command && !is_installed && !is_injected
     }
 }
 
@@ -166,6 +169,8 @@ mod tests {
             ("/opt/pytorch/pytorch/torch/nn/linear.py", false),
             ("/usr/lib/python3.12/runpy.py", false),
             ("<frozen runpy>", false),
+            ("/tmp/ranklaunch-00aa11bb22cc33dd/inject/python/helpers.py", false),
+            ("/home/me/ranklaunch-jobs/inject/train.py", true),
         ] {
             let frame = Frame { path: path.to_owned(), line: 1, function: String::new() };
             assert_eq!(frame.is_own(), own, "{path}");

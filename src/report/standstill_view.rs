@@ -85,15 +85,14 @@ fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
         line(text!("culprit", "起因"), text!("{more} more", "另有 {more} 个").get(lang));
     }
     if !waiting.is_empty() {
-        let ranks = listed(waiting.values().flatten().copied(), '-');
-        line(text!("waiting", "等待"), text!("ranks {ranks}", "rank {ranks}").get(lang));
+        let ranks: Vec<u32> = waiting.values().flatten().copied().collect();
+        line(text!("waiting", "等待"), numbered("rank", "rank", &ranks).get(lang));
     }
     for sign in signs.iter().take(MOST_SHOWN) {
         line(text!("seen", "现象"), sign.text.get(lang));
     }
     if !silent.is_empty() {
-        let nodes = listed(silent.iter().copied(), '-');
-        line(text!("not seen", "未查看"), text!("nodes {nodes}", "节点 {nodes}").get(lang));
+        line(text!("not seen", "未查看"), numbered("node", "节点", silent).get(lang));
     }
     if let Some(first) = culprits.first() {
         line(text!("hint", "提示"), first.kind.hint().get(lang));
@@ -102,18 +101,28 @@ fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
     out
 }
 
+/// `rank 3`, `ranks 0-1, 3`
+fn numbered(en: &str, zh: &str, numbers: &[u32]) -> Text {
+    let list = listed(numbers.iter().copied(), '-');
+    let many = if numbers.len() == 1 { "" } else { "s" };
+    Text::new(format!("{en}{many} {list}"), format!("{zh} {list}"))
+}
+
 /// A line for each rank that is at work.
 fn remarks(found: &Standstill) -> Vec<Text> {
-    let ranks = listed(found.hang.waiting.values().flatten().copied(), '-');
+    let ranks: Vec<u32> = found.hang.waiting.values().flatten().copied().collect();
+    let Text { en: en_ranks, zh: zh_ranks } = numbered("rank", "rank", &ranks);
+    let waits = if ranks.len() == 1 { "waits" } else { "wait" };
     let seconds = found.after.as_secs();
     let since = found.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let since = since.saturating_sub(seconds);
     let since = stamp(UNIX_EPOCH + Duration::from_secs(since));
     let line = |one: &Culprit| {
         let Text { en, zh } = &one.text;
+        // A wait may have begun later than the standstill.
         text!(
-            "{en}; ranks {ranks} have waited for it since {since} ({seconds} s), which ends nothing",
-            "{zh}；rank {ranks} 自 {since} 起一直在等待它（{seconds} 秒），任务不会因此终止"
+            "{en}; {en_ranks} {waits} for it, and nothing has moved since {since} ({seconds} s), which ends nothing",
+            "{zh}；{zh_ranks} 正在等待它，自 {since} 起没有任何进展（{seconds} 秒），任务不会因此终止"
         )
     };
     found.hang.culprits.iter().take(MOST_SHOWN).map(line).collect()

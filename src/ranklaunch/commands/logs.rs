@@ -155,9 +155,9 @@ fn ranks(words: &str) -> Option<Vec<u32>> {
     Some(ranks)
 }
 
-/// A duration up to now, or a time of day; in milliseconds since 1970.
+/// A duration up to now (`10m`, `10m ago`), or a time of day; in milliseconds since 1970.
 fn since(words: &str) -> Option<u64> {
-    let at = match settings::duration(words) {
+    let at = match settings::duration(words.strip_suffix("ago").unwrap_or(words).trim_end()) {
         Some(ago) => SystemTime::now().checked_sub(ago)?,
         None => OffsetDateTime::parse(words, &Rfc3339).ok()?.into(),
     };
@@ -239,8 +239,10 @@ mod tests {
             assert_eq!(ranks(wrong), None, "{wrong}");
         }
         assert_eq!(since("1970-01-01T00:00:02Z"), Some(2000));
-        assert!(since("10m").is_some_and(|at| at > 1_700_000_000_000));
-        for wrong in ["", "yesterday", "18:00"] {
+        for ago in ["10m", "10m ago", "1h30m ago"] {
+            assert!(since(ago).is_some_and(|at| at > 1_700_000_000_000), "{ago}");
+        }
+        for wrong in ["", "ago", "yesterday", "18:00"] {
             assert_eq!(since(wrong), None, "{wrong}");
         }
     }
