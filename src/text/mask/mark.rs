@@ -7,10 +7,10 @@
 use super::command::CommandReader;
 use super::names::{self, hides, is_secret_name};
 use super::parts::{Parts, ReadAs};
-use super::shell::{self, Piece};
 use super::spans::Spans;
 use super::words::is_command_line;
 use super::{code, json, pairs, sentence, url};
+use crate::shell::{self, TokenKind};
 
 /// Nested substitutions that are followed.
 const DEEPEST: usize = 16;
@@ -73,17 +73,17 @@ fn script(spans: &mut Spans, at: usize, text: &str, depth: usize) {
     code::mark(spans, at, text);
     everywhere(spans, at, text);
     let mut reader = CommandReader::default();
-    for piece in shell::pieces(text) {
-        match piece {
-            Piece::Word(part) => {
-                let word = text.get(part.clone()).unwrap_or_default();
+    for token in shell::tokens(text) {
+        match token.kind {
+            TokenKind::Word => {
                 let mut parts = Parts::default();
-                reader.raw(&mut parts, 0, word);
-                read_on(spans, at + part.start, word, parts, depth);
+                reader.raw(&mut parts, 0, token.text);
+                read_on(spans, at + token.at, token.text, parts, depth);
             }
-            Piece::Ends => reader.end(),
-            Piece::Document(part) => {
-                document(spans, at + part.start, text.get(part).unwrap_or_default());
+            TokenKind::Redirection => {}
+            TokenKind::Control => reader.end(),
+            TokenKind::Comment | TokenKind::Document => {
+                document(spans, at + token.at, token.text);
             }
         }
     }

@@ -197,6 +197,8 @@ const HIDDEN: &[(&[&str], &[&str])] = &[
     (&["bash", "-c", "x=$(curl --token S3CR3T h)"], &["bash", "-c", "x=$(curl --token *** h)"]),
     (&["bash", "-c", "x=`curl --token S3CR3T h`"], &["bash", "-c", "x=`curl --token *** h`"]),
     (&["bash", "-c", "echo \"$(curl --hf_token S3CR3T h)\""], &["bash", "-c", "echo \"$(curl --hf_token *** h)\""]),
+    (&["bash", "-c", "echo \"$(curl -u \"x:S3CR3T S3CR3T\")\""], &["bash", "-c", "echo \"$(curl -u \"x:***\")\""]),
+    (&["bash", "-c", "cat <<<a\ncurl --token S3CR3T h"], &["bash", "-c", "cat <<<a\ncurl --token *** h"]),
     (&["bash", "-c", "echo {HF_TOKEN=S3CR3T,}"], &["bash", "-c", "echo {HF_TOKEN=***,}"]),
     (&["bash", "-c", "cat > k.json <<E\n{\"api_key\": \"S3CR3T\"}\nE\nx"], &["bash", "-c", "cat > k.json <<E\n{\"api_key\": \"***\"}\nE\nx"]),
     (&["bash", "-c", "cat > k.yaml <<'E'\napi_key: S3CR3T\nE"], &["bash", "-c", "cat > k.yaml <<'E'\napi_key: ***\nE"]),
