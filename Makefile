@@ -1,4 +1,5 @@
-# make demo   build, then launch a real two-node job on this machine
+# make demo   build quickly, then launch a real two-node job on this machine; RANKLAUNCH=FILE takes an executable that
+#             is built already
 # make test   the whole suite; RANKLAUNCH_TEST_NO_SKIP=1 fails where a part would be skipped, ONLY="hangs:: stop::" picks
 #             tests; with cargo-nextest all suites run side by side
 # make test-installs   only installs what the suite takes beside torch; make test-build only compiles it
@@ -57,6 +58,7 @@ SHELL := /bin/sh
 CARGO ?= cargo
 TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 BINARY := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/release/ranklaunch
+QUICK := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(TARGET)/demo/ranklaunch
 
 # Flags from outside would replace those of .cargo/config.toml, which make the
 # executable static.
@@ -78,9 +80,12 @@ DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 build: linker
 	$(CARGO) build --release --locked
 
-demo: build
-	PYTHON="$$(tests/python/find.sh torch numpy)" && \
-	PYTHON="$$PYTHON" RANKLAUNCH="$(BINARY)" tests/demo/demo.sh
+# Built without link-time optimization, which takes minutes, while torch is installed.
+demo: linker
+	@tests/python/find.sh torch numpy >/dev/null & installs=$$!; \
+	$(if $(RANKLAUNCH),true,$(CARGO) build --locked --profile demo) && built=yes; \
+	wait $$installs && [ -n "$$built" ] && PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	PYTHON="$$PYTHON" RANKLAUNCH="$(abspath $(or $(RANKLAUNCH),$(QUICK)))" tests/demo/demo.sh
 
 test: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \

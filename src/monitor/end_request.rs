@@ -12,14 +12,14 @@ pub struct EndRequest(Option<oneshot::Sender<()>>);
 #[derive(Debug, Default)]
 pub struct Asked(Option<oneshot::Receiver<()>>);
 
-/// Both ends.
+/// Creates both ends of the channel.
 pub fn new() -> (EndRequest, Asked) {
     let (make, made) = oneshot::channel();
     (EndRequest(Some(make)), Asked(Some(made)))
 }
 
 impl EndRequest {
-    /// Asks for the end of the job; nothing the second time.
+    /// Asks for the end of the job; the second call has no effect.
     pub fn make(&mut self) {
         if let Some(make) = self.0.take() {
             let _ = make.send(());

@@ -389,15 +389,11 @@ mod tests {
     #[test]
     fn output_counts_although_the_status_was_taken() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
-        if std::env::var_os("REAPED_CHILD").is_none() {
-            // The test runs in a separate process, since other tests have children as well.
-            let name = "probe::tests::output_counts_although_the_status_was_taken";
-            let status = std::process::Command::new(std::env::current_exe().expect("our path"))
-                .args(["--exact", name])
-                .env("REAPED_CHILD", "1")
-                .stdout(std::process::Stdio::null())
-                .status();
-            assert!(status.is_ok_and(|status| status.success()));
+        // Other tests have children as well.
+        if !harness::inside::is_own_process(
+            output_counts_although_the_status_was_taken,
+            "REAPED_CHILD",
+        ) {
             return;
         }
         std::thread::spawn(|| {

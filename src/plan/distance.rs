@@ -21,7 +21,7 @@ pub enum Distance {
 }
 
 /// The distance from a GPU to an HCA. None if the path of either is unknown.
-pub fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
+pub(crate) fn distance(gpu: &Gpu, hca: &Hca) -> Option<Distance> {
     between(&gpu.bridges, gpu.numa_node, &hca.bridges, hca.numa_node)
 }
 

@@ -13,7 +13,7 @@ use plan::{Plan, Scope, Survey};
 use settings::Settings;
 use verdict::Refusal;
 
-/// When the launch is judged.
+/// The moment at which the launch is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Memory in use does not refuse the launch yet, since stale processes may hold it.
@@ -43,7 +43,7 @@ fn judge(settings: &Settings, facts: &Facts, survey: &Survey, tried: &Tried) -> 
 }
 
 impl Decided {
-    /// Judges the same plan again with the results of trials.
+    /// Judges the same plan again, with the results of trials.
     pub fn tried(&mut self, settings: &Settings, facts: &Facts, tried: &Tried) {
         self.checks = judge(settings, facts, &self.survey, tried);
     }
@@ -85,7 +85,7 @@ impl Decided {
         }
     }
 
-    /// Whether memory is in use on a chosen GPU, and the refusal if that is one.
+    /// Whether memory is in use on a chosen GPU, and the refusal if such memory refuses the launch.
     pub fn memory_in_use(&self) -> (bool, Option<Refusal>) {
         let own = || self.checks.iter().filter(|check| check.is_of_memory_in_use());
         let in_use = own().any(|check| check.severity <= CheckStatus::Warn);

@@ -89,7 +89,7 @@ struct ReportSettings {
 /// Reports the loss of the agent from the guard, and returns the exit code.
 fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
     let host = Host::live();
-    // None: the agent was lost before it had read the settings.
+    // None if the agent was lost before it had read the settings.
     let report_settings = lost
         .report_settings
         .as_deref()
@@ -168,7 +168,8 @@ async fn conduct(
     };
     scratch.hold();
     if settings.program.is_none() {
-        // It may be in the profile that is not used, so the launch is refused, and there is no plan.
+        // The setting may be in the profile that is not used, so the launch is refused, and there is
+        // no plan.
         say_unused_profile(&settings, settings.lang);
     }
     // The ranks inherit the limits, and our own sockets count against them.
@@ -222,13 +223,13 @@ async fn conduct(
     console.flush(LAST_WORDS);
     let code = context.exit_code(&ending);
     if let Some(connection) = mpiexec::connection(&context.host, ending.id) {
-        // One that cannot be written to is lost, and then mpiexec ends the job anyway.
+        // A connection that cannot be written to is lost, and then mpiexec ends the job anyway.
         let _ = mpiexec::abort(&connection, code);
     }
     code
 }
 
-/// The settings cannot be read: notifies the other nodes, as far as this node knows them.
+/// Handles settings that cannot be read: notifies the other nodes, as far as this node knows them.
 async fn refuse_settings(
     options: &Options,
     link: &AgentLink,

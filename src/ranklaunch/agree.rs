@@ -90,7 +90,7 @@ pub(super) async fn agree(
     Ok(Agreed { plan, identity, session, attempt, restarts, interactive, executable, duty })
 }
 
-/// None: this node continues by itself, because the job has one node or a node has no muster.
+/// None if this node continues by itself, because the job has one node or a node has no muster.
 #[tracing::instrument(name = "muster", skip_all)]
 async fn hold_muster(
     context: &Context,
@@ -289,8 +289,8 @@ fn agreed(
     Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
 }
 
-/// Which of node 0's warnings other nodes have as well, one line for each set of nodes: those nodes
-/// do not print them.
+/// The warnings of node 0 that other nodes have as well, one line for each set of nodes: those
+/// nodes do not print them.
 fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
     let mut ids_of: BTreeMap<Vec<u32>, Vec<&str>> = BTreeMap::new();
     for warning in by_importance(own) {
@@ -310,7 +310,7 @@ fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
     lines.collect()
 }
 
-/// The line that says which nodes this node waits for, and where.
+/// The line that names the nodes for which this node waits, and the address.
 pub(super) fn begins(config: &Config) -> Text {
     let (port, timeout) = (config.port, clock(config.wait_timeout));
     let last = config.nnodes.saturating_sub(1);

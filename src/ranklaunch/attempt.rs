@@ -73,14 +73,14 @@ struct Attempt {
     folder: Option<Arc<LogFolder>>,
     logs: Arc<Logs>,
     diagnosis: Arc<LiveDiagnosis>,
-    /// As they were before the job.
+    /// The counters before the job.
     counters: Option<Counters>,
     oom: OomWatch,
-    /// Removed when the attempt is over.
+    /// The scratch folder, which is removed when the attempt is over.
     scratch: Scratch,
 }
 
-/// How the ranks ended on this node.
+/// The end of the ranks on this node.
 struct FinishedAttempt {
     /// None if nothing was started.
     outcome: Option<Outcome>,
@@ -147,7 +147,8 @@ impl Attempt {
         let started = SystemTime::now();
         let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         let plan = ready.plan.finish(&identity);
-        // Each may be on a mount that does not answer; heartbeats go on.
+        let scratch = context.scratch.make(plan.inject);
+        // Each candidate may be on a mount that does not answer; heartbeats go on.
         let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
         let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
         let choosing =
@@ -194,7 +195,7 @@ impl Attempt {
         for warning in &plan.warnings {
             context.board.finding(warning.id.as_str());
         }
-        let scratch = context.scratch.make(plan.inject);
+        let scratch = scratch.await;
         let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
         Ok(Attempt {
             number,
@@ -210,7 +211,7 @@ impl Attempt {
         })
     }
 
-    /// Runs the ranks until all have ended, and returns how.
+    /// Runs the ranks until all have ended, and returns their end.
     async fn watch(
         &self,
         context: &Context,
@@ -326,7 +327,7 @@ impl Attempt {
         context.enter(Phase::Judging);
         let sampling = sampler.end();
         let clock = Clock::of(context.settings.grace.value, outcome.as_ref().ok());
-        // In a thread, since the session with the other nodes must go on meanwhile.
+        // The logs are read in a thread, since the session with the other nodes must go on meanwhile.
         let reading = Arc::clone(logs);
         let time_left = clock.left(EndStep::LastWords) / 2;
         in_thread(move || reading.read_out(time_left)).await;
@@ -346,7 +347,7 @@ impl Attempt {
         FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
     }
 
-    /// None: a person works with the job, or its ranks are not known.
+    /// None if a person works with the job, or its ranks are not known.
     fn watched(&self, context: &Context, planned: Planned, nodes: &Nodes) -> Option<Watched> {
         let after = context.settings.hang_after.value?;
         if context.settings.interactive || planned.what == RankUnit::Command {
@@ -406,7 +407,8 @@ impl Attempt {
                 .await;
         recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
         let engine = plan.engine.row().name;
-        // The stop that a failure begins, and what is written after it, may take the whole grace period.
+        // The stop that a failure begins, and the files written after it, may take the whole grace
+        // period.
         let ended =
             outcome.as_ref().and_then(|outcome| outcome.stopped_at).unwrap_or_else(Instant::now);
         context.console.say(&closing::block(&Closing {
@@ -448,8 +450,8 @@ impl Attempt {
     }
 }
 
-/// Looks at the kernel's count of kills for memory while the ranks run. The guard is told what this
-/// process has outlived, in case it is killed itself.
+/// Watches the kernel's count of kills for memory while the ranks run. The guard learns the count that
+/// this process has outlived, in case this process is killed itself.
 async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> Infallible {
     let mut told = None;
     while let Some(look) = oom.look(host) {
@@ -508,7 +510,7 @@ async fn link_counters(context: &Context, plan: &Plan) -> Option<Counters> {
     with_deadline_async(ANSWER, move || counters::counters(&host, &ports)).await
 }
 
-/// By how much the counters grew during the job; empty if they cannot be read any more.
+/// Growth of the counters during the job; empty if they cannot be read any more.
 async fn grown(context: &Context, before: Option<Counters>, time_left: Duration) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&context.host);

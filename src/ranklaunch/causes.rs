@@ -55,7 +55,7 @@ fn refused(flaw: &RowFlaw, source: Option<&Source>) -> Refusal {
     )
 }
 
-/// Whether an attempt follows a cause, whatever else is known of it.
+/// Whether an attempt follows a cause, regardless of anything else known about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryRule {
     Always,
@@ -118,7 +118,7 @@ impl RetryRules {
     }
 }
 
-/// Ids of ends after which this process decides nothing, or which are no failure.
+/// Ids of ends after which this process decides nothing, or that are not failures.
 const NO_FAILURE: &[Id] =
     &[Id::Done, Id::StoppedSignal, Id::InitExec, Id::AgentKilled, Id::AgentHung, Id::NodeOther];
 
@@ -183,7 +183,7 @@ mod tests {
     use settings::fixtures;
 
     #[test]
-    fn a_flaw_is_refused_with_file_line_row_and_value() {
+    fn flawed_row_is_refused_with_file_and_line() {
         let flaw = RowFlaw {
             id: "nan_loss".to_owned(),
             key: "patterns",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_names_a_cause_and_the_stronger_source_wins() {
+    fn retry_rule_from_the_stronger_source_wins() {
         let flag = |name: &str| Source::Flag(name.to_owned());
         let profile = || Source::Profile { file: "job.toml".to_owned(), line: 3 };
         let variable = || Source::Environment("RANKLAUNCH_RETRY_ON".to_owned());

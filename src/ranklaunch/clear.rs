@@ -1,6 +1,6 @@
-//! The clearing phase: ends stale processes after all nodes have agreed, so that a launch that
-//! is refused has ended nothing. Which processes are stale, and which may be ended, is decided
-//! in [`preflight::clear`].
+//! The clearing phase: ends stale processes after all nodes have agreed, so that a refused launch
+//! has ended nothing. [`preflight::clear`] decides which processes are stale, and which may be
+//! ended.
 
 use std::time::Duration;
 

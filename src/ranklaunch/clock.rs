@@ -13,7 +13,7 @@ pub(super) const ANSWER: Duration = Duration::from_secs(3);
 pub(super) struct Clock {
     budget: EndBudget,
     grace: Duration,
-    /// None: no stop from outside limits the time, and nothing that we wait for can hang.
+    /// None if no stop from outside limits the time, and nothing that we wait for can hang.
     since: Option<Instant>,
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_stop_from_outside_runs_against_a_clock() {
+    fn only_an_outside_stop_limits_the_time() {
         let grace = Duration::from_secs(10);
         let past = Instant::now().checked_sub(Duration::from_secs(60));
         let outcome = |told| Outcome { told, stopped_at: past, ..Outcome::default() };

@@ -32,15 +32,15 @@ const NAME: Duration = Duration::from_secs(2);
 /// Time limits for the sources of facts.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
-    /// NVML, and nvidia-smi after it.
+    /// Time limit for NVML, and nvidia-smi after it.
     pub driver: Duration,
-    /// Anything that may be on a mount of its own.
+    /// Time limit for files that may be on a mount of their own.
     pub files: Duration,
     pub name: Duration,
 }
 
 impl Deadlines {
-    /// Those of a launch, unless `--deadline` says otherwise.
+    /// The deadlines of a launch, unless `--deadline` sets others.
     pub const LAUNCH: Deadlines = Deadlines {
         driver: observe::gpu::DRIVER_TIMEOUT,
         // A cold conda environment on a busy file server takes seconds; on a dead server it
@@ -87,7 +87,7 @@ fn read<T: Send + 'static>(
 }
 
 impl<T> Reading<T> {
-    /// None when the read is late; it is recorded with the path at which it hangs.
+    /// None if the read is late; it is recorded with the path at which it hangs.
     async fn answer(self, late: &mut Vec<TimedOut>) -> Option<T> {
         match tokio::time::timeout_at(self.started + self.timeout, self.task).await {
             Ok(answer) => answer.ok(),
@@ -115,14 +115,15 @@ pub async fn observe_within(
     let Deadlines { driver, files, name: for_name } = deadlines;
     let ours = || Arc::clone(settings);
     let mode = probe_mode(settings);
+    // The interfaces are read once it has answered.
+    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
+        (contract::torchrun_above(host), contract::mpiexec_above(host))
+    });
     let of_ranks = as_ranks_see(host, settings);
     let gpus = read_gpus(&of_ranks, settings, driver);
     let its = ours();
     let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
         observe::python(host, &its)
-    });
-    let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        (contract::torchrun_above(host), contract::mpiexec_above(host))
     });
     let lists = read(host, text!("files of hosts", "主机列表文件"), files, contract::host_files);
     let its = ours();
@@ -149,7 +150,7 @@ pub async fn observe_within(
         let candidates = log_candidates(host, &its);
         observe::state::folder(host, &candidates.first()?.path)
     });
-    // Each may be on a mount of its own.
+    // Each folder may be on a mount of its own.
     let folders: Vec<_> = observe::state::cache_folders(host)
         .into_iter()
         .map(|(by, path)| {
@@ -329,7 +330,7 @@ async fn resolved(
     found
 }
 
-/// The names of `--nodes` that lead to an address of this node, if no text says which of them it is.
+/// The names of `--nodes` that lead to an address of this node, if no text identifies its own name.
 async fn names_here(
     host: &Arc<Host>,
     settings: &Settings,
@@ -376,13 +377,13 @@ pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Cand
 /// claim is used.
 fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
     if plan::listed(settings).is_some_and(|list| list.value.len() > 1) {
-        // Which of them this node is needs its addresses, which come later.
+        // The position of this node in the list depends on its addresses, which come later.
         return plan::stated_master(settings).map(|master| master.value.clone());
     }
     match plan::identity(settings, contract, &mut Notes::default()) {
         Ok(member) => (member.nnodes > 1).then_some(member.master_addr),
         Err(_) => {
-            // Only plain host names; a node list cannot be resolved.
+            // A plain host name is required; a node list cannot be resolved.
             let plain = contract.evidence.iter().find(|found| {
                 let is_name = found.reading == contract::Reading::Plain && !found.claim.is_blank();
                 found.field == Field::MasterAddr && is_name

@@ -25,9 +25,9 @@ use verdict::outcome::{End, Notice, Planned, RankUnit};
 /// A listener that wants to know which ranks run. An implementation leaves out the methods that it does not need.
 pub(super) trait Companion: Sync {
     fn began(&self, _rank: RankId, _pid: i32) {}
-    /// None: the rank's shim was lost without a report.
+    /// None if the rank's shim was lost without a report.
     fn ended(&self, _rank: RankId, _end: Option<End>) {}
-    /// From now on the ranks end because they are told to.
+    /// From now on ranks end because they were told to.
     fn stopping(&self) {}
 
     fn hear(&self, notice: &Notice) {
@@ -110,7 +110,7 @@ impl Companion for LiveDiagnosis {
     }
 }
 
-/// By which this node asks the others.
+/// The channel by which this node asks the others.
 pub(super) fn nodes(ready: &Ready, plan: &Plan) -> Nodes {
     let member = &plan.membership;
     let unit = if member.task.is_some() { MemberKind::Task } else { MemberKind::Node };

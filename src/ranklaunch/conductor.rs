@@ -83,7 +83,7 @@ pub(super) trait Phases {
     fn announce(&self, ending: &Ending, node: Option<u32>, clock: Option<Clock>);
 
     /// Waits until the journal is written, as far as the clock allows. Nothing follows. `clock`:
-    /// of the attempt that was the last; None if the launch ended before or between attempts.
+    /// the clock of the last attempt; None if the launch ended before or between attempts.
     async fn close(&self, clock: Option<Clock>);
 
     /// The rank of this node among those that agreed.
@@ -92,9 +92,9 @@ pub(super) trait Phases {
 
 /// Start point of an attempt.
 pub(super) enum Start<Ready, Next> {
-    /// From the first phase.
+    /// Begins with the first phase.
     Observe(Option<Next>),
-    /// From the run phase, on a single node that keeps its plan.
+    /// Begins with the run phase, on a single node that keeps its plan.
     Run(Ready),
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Earlier {
 pub(super) struct Ended {
     pub(super) ending: Ending,
     pub(super) again: Option<Again>,
-    /// Why no attempt follows although restarts were requested.
+    /// The reason why no attempt follows although restarts were requested.
     pub(super) why_not: Option<Text>,
     /// A stop was requested during the attempt.
     pub(super) told: bool,
@@ -124,8 +124,7 @@ pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
     ending
 }
 
-/// How the last attempt ended, and its clock; None if the launch ended before or between
-/// attempts.
+/// The end of the last attempt, and its clock; None if the launch ended before or between attempts.
 async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
     let mut start = Start::Observe(None);
     let mut node = None;

@@ -28,7 +28,7 @@ use text::text;
 use verdict::outcome::Halt;
 use verdict::{Warning, code_by_cause};
 
-/// How long the flush of the closing block may delay the files that follow.
+/// Maximum time by which the flush of the closing block may delay the files that follow.
 const SAID: Duration = Duration::from_millis(500);
 
 /// The link to the guard: commands from it, reports to it.
@@ -107,8 +107,8 @@ impl Context {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When a wait tells how far it is: each second where a line changes in place, else as a log
-    /// needs it.
+    /// Pace at which a wait reports its progress: each second if a line changes in place, else as a
+    /// log needs it.
     pub(super) fn wait_pace(&self) -> Pace {
         if self.console.has_status() { Pace::LIVE } else { Pace::STANDARD }
     }

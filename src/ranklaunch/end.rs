@@ -100,8 +100,8 @@ async fn write(
     .await
 }
 
-/// Keeps what torch wrote. The job's cause is told already, so a file that cannot be
-/// written is missed only by a later `explain`.
+/// Keeps torch's records. The job's cause has already been reported, so only a later `explain`
+/// misses a file that cannot be written.
 async fn keep(folder: Arc<LogFolder>, files: Vec<(String, Vec<u8>)>, time_left: Duration) {
     let write = move || {
         for (name, bytes) in files {

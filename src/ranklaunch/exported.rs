@@ -1,13 +1,14 @@
 //! The HTTP server of `--http`.
 //!
-//! It is no part of the job: if the address cannot be bound, one line says so, and the job goes on.
+//! It is not part of the job: if the address cannot be bound, one line reports it, and the job goes
+//! on.
 
 use super::context::Context;
 use monitor::export::HttpServer;
 use text::lang::{Text, cause};
 use text::text;
 
-/// Serves what the board knows while the result is held.
+/// Serves the board's knowledge while the result is held.
 pub(super) fn serve(context: &Context) -> Option<HttpServer> {
     let asked = context.settings.http.as_ref()?;
     let (address, source) = (asked.value, &asked.source);

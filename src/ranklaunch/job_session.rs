@@ -26,9 +26,9 @@ const SETTLE: Duration = Duration::from_millis(150);
 /// Time limit of the search for the cause before the report. With the time to settle it is less
 /// than node 0 waits for the report.
 const EXPLAINED: Duration = Duration::from_secs(4);
-/// How long a node that failed waits for the verdict of node 0, which waits for the reports.
+/// Time for which a node that failed waits for the verdict of node 0, which waits for the reports.
 const VERDICT: Duration = Duration::from_secs(8);
-/// Interval of the line that says that other nodes still run.
+/// Interval of the line that reports that other nodes still run.
 const PROGRESS: Duration = Duration::from_secs(30);
 
 /// Output of the ranks of this node, and the search in it.
@@ -38,11 +38,11 @@ pub(super) struct JobOutput<'a> {
     pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
 }
 
-/// When and how the ranks of this node end, beside what they do themselves.
+/// Time and form of the end of this node's ranks, beside their own actions.
 pub(super) struct JobEnd<'a, F> {
-    /// How they would end, as far as it is seen.
+    /// The ending of the ranks, as far as it is seen.
     pub(super) ending: &'a (dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
-    /// The same ending with what else is known of its cause.
+    /// The same ending with the other known facts about its cause.
     pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
     /// Completes when the job is to end although no rank failed.
     pub(super) halt: F,
@@ -50,7 +50,7 @@ pub(super) struct JobEnd<'a, F> {
 
 type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
 
-/// The result of the future; never, where there is none.
+/// The result of the future; without a future this never completes.
 async fn done(explaining: &mut Option<Explaining<'_>>) -> Option<Ending> {
     match explaining {
         Some(explaining) => explaining.await,
@@ -89,7 +89,7 @@ impl JobSession {
         }
     }
 
-    /// By which this node asks all nodes, and answers them.
+    /// The channel by which this node asks all nodes, and answers them.
     pub(super) fn questions(&self) -> Questions {
         self.session.questions()
     }

@@ -16,7 +16,7 @@ use verdict::{Class, Id, Refusal, Verdict};
 /// The code that operators read as "try again".
 pub(super) const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
 
-/// How this node ends, and the lines to show.
+/// The end of this node, and the lines to show.
 pub(super) struct JudgedEnding {
     pub(super) ending: Ending,
     /// If another node failed: the last lines of its rank.
@@ -24,7 +24,8 @@ pub(super) struct JudgedEnding {
     pub(super) again: Option<Again>,
 }
 
-/// How node `node` (for a task: on node `on`) ends under the shared verdict; without one it would end with `local`.
+/// The end of node `node` (for a task: on node `on`) under the shared verdict; without a verdict it would end with
+/// `local`.
 pub(super) fn judged(
     node: u32,
     on: Option<u32>,
@@ -41,11 +42,11 @@ pub(super) fn judged(
     let own = culprit == place && cause.loss.is_none();
     // A stop from outside keeps its code, whichever node failed first.
     let keeps_code = own || local.class == Class::Stopped;
-    // Operators start a job again by the codes of all its nodes: a node on which nothing failed must not end
-    // a job for good that another attempt may help.
+    // Operators start a job again by the codes of all its nodes: a node without a failure must not permanently end
+    // a job that another attempt may help.
     let helps = cause.is_retryable() || FailedAttempt::from(cause).may_be_helped();
     let (code, class) = match (keeps_code, helps) {
-        // This node reported what its ranks had said before they were stopped.
+        // This node reported the output of its ranks before they were stopped.
         (true, _) if local.id == Id::NodeOther => (cause.code, cause.class),
         (true, _) => (local.code, local.class),
         (false, true) => (RETRYABLE, Class::Launcher),
@@ -57,7 +58,7 @@ pub(super) fn judged(
     let names_node = cause.loss.is_some() || cause.id == Id::Hang;
     let text = if names_node { said.clone() } else { placed(said, cause.rank, node, hostname) };
     let ending = if local.names_survivors() && local.id != cause.id {
-        // Only this node knows it, and the nodes had agreed before it was known.
+        // Only this node knows the survivors, and the nodes had agreed before they were known.
         let (Text { en, zh }, Text { en: first, zh: first_zh }) = (local.text, text);
         let text = text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
         Ending { text, ..local }
@@ -66,7 +67,7 @@ pub(super) fn judged(
         if let Some(why) = &mut why
             && why.text == *said
         {
-            // It is the ending itself that names the cause.
+            // The ending itself names the cause.
             why.text = text.clone();
         }
         Ending {
@@ -84,8 +85,8 @@ pub(super) fn judged(
     JudgedEnding { ending, lines: Some(cause.lines.clone()), again: *again }
 }
 
-/// How the job ends for a node whose next attempt did not begin since other nodes stayed away: the
-/// first cause counts, and a retry may help. None: another reason.
+/// The end of the job for a node whose next attempt did not begin because other nodes stayed away: the first cause
+/// counts, and a retry may help. None for any other refusal.
 pub(super) fn unreplaced(earlier: &Earlier, refusal: &Refusal) -> Option<Ending> {
     let is_absence = matches!(
         refusal.id,
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_has_the_cause_and_its_own_code() {
+    fn every_node_gets_the_cause_and_its_code() {
         let exit = || cause(3, Class::Script, Id::RankExit, "rank 5 exited with code 3");
         let kill = || cause(137, Class::Script, Id::RankSignal, "rank 5 was killed by SIGKILL");
         let lost = |loss| Cause {
@@ -226,11 +227,11 @@ mod tests {
             (2, failed(), ecc(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
             (0, told(), ecc(), 143, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
             (2, failed(), exit(), 3, Class::Script, "rank 5 on node 2 (h) exited with code 3"),
-            // Failures that a restart may help, and those that it does not.
+            // Failures that a restart may help, and failures that it does not help.
             (0, told(), exit(), 143, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
             (0, told(), usage(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 2"),
             (0, told(), never(), 92, Class::Launcher, "rank 5 on node 2 (h) exited with code 3"),
-            // A hang is reported by node 0, and its code is that of its culprit's node.
+            // Node 0 reports a hang, and the code of the hang belongs to its culprit's node.
             (2, told(), hang(), 91, Class::Launcher, "the job stood still"),
             (1, gave_up(), waited(), 1, Class::Script, "the job stood still"),
             (2, told(), waited(), 143, Class::Launcher, "the job stood still"),
@@ -241,7 +242,7 @@ mod tests {
             (0, stopped(), exit(), 143, Class::Stopped, "rank 5 on node 2 (h) exited with code 3"),
             // The text already names the lost node.
             (0, told(), lost(Loss::Died), 143, Class::Launcher, "the agent of node 2 (h) died"),
-            // It counted as lost but is alive; it did not report that itself.
+            // The node counted as lost but is alive; it did not report the loss itself.
             (2, failed(), lost(Loss::Silent), 143, Class::Launcher, "the agent of node 2 (h) died"),
         ] {
             let again = Some(Again { attempt: 1, pause: 10 });
@@ -257,13 +258,13 @@ mod tests {
             assert_eq!((&ending.id, &*ending.hint.en), (&heard.0.id, "look there"));
             assert_eq!((lines, next), (Some(heard.0.lines), again));
         }
-        // No shared cause: it keeps its own ending.
+        // Without a shared cause, the node keeps its own ending.
         let JudgedEnding { ending, lines, again } = judged(2, None, failed(), None);
         assert_eq!((ending, lines, again), (failed(), None, None));
     }
 
     #[test]
-    fn a_node_that_is_not_replaced_keeps_the_first_cause() {
+    fn unreplaced_node_keeps_the_first_cause() {
         let earlier = |code| {
             let text = "the agent of node 2 (h) died";
             Earlier { attempt: 1, ending: ending(code, Class::Launcher, Id::NodeDied, text) }
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_its_node_where_the_sentence_has_its_subject() {
+    fn verdict_names_its_node_after_the_subject() {
         let said = |en: &str, rank| {
             let text = Text::new(en.to_owned(), "甲".to_owned());
             placed(&text, rank, 1, "t-worker-1").en.into_owned()

@@ -1,7 +1,8 @@
-//! Marks a run as one that lives, and removes the runs that `--log-keep` does not cover.
+//! Marks a run as alive, and removes the runs that `--log-keep` does not cover.
 //!
-//! Once per launch, when its log folder is open. The removal is in a thread of its own, since it may
-//! have much to remove on a slow file system, and what it did is said and kept in the journal.
+//! Happens once per launch, when its log folder is open. The removal is in a thread of its own,
+//! since it may have much to remove on a slow file system. Its result is reported and kept in the
+//! journal.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use report::closing;
 use text::lang::{bytes, cause};
 use text::text;
 
-/// Time limit of the mark.
+/// Time limit for setting the mark.
 const MARKING: Duration = Duration::from_secs(3);
 
 pub(super) async fn begin(context: &Context, folder: &Arc<LogFolder>) {

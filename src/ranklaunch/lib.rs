@@ -8,14 +8,14 @@
 //!          → prepare → supervise + logs → report
 //! ```
 //!
-//! Only this crate calls what has effects. The result of a crate is a type ([`settings::Settings`],
+//! Only this crate calls functions with effects. The result of a crate is a type ([`settings::Settings`],
 //! [`node::observe::Facts`], [`plan::Plan`], [`muster::LinkReport`]), which the later ones take. [`lint`] is beside the
-//! corridor: it reads manifests, judges them by `settings` and `plan`, and starts nothing. [`verdict`] has the exit codes
-//! and the table of ids, [`report::findings`] their explanations.
+//! corridor: it reads manifests, judges them by `settings` and `plan`, and starts nothing. [`verdict`] has the exit
+//! codes and the table of ids, [`report::findings`] their explanations.
 //!
-//! [`main`] dispatches to the role or the subcommand that the arguments name. `conductor` owns the order of the phases of
-//! a launch. Each phase has a file of its own, and `live` runs the phases on a real node. The subcommands that start no
-//! job are in `commands`.
+//! [`main`] dispatches to the role or the subcommand that the arguments name. `conductor` owns the order of the phases
+//! of a launch. Each phase has a file of its own, and `live` runs the phases on a real node. The subcommands that start
+//! no job are in `commands`.
 
 #![deny(unsafe_code)]
 
@@ -106,7 +106,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     linux::sys::memory::share_arenas();
     let commit = option_env!("RANKLAUNCH_COMMIT_NOTE");
     cli::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
-    // For commands that read no other setting.
+    // The language for commands that read no other setting.
     let lang = || {
         let flag = cli::language_of(&arguments);
         settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
@@ -171,7 +171,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-/// The options that may hold `--color`. For commands without, the variable decides.
+/// The options that may hold `--color`. For commands without this option, the variable decides.
 fn color_of(command: &Command) -> Options {
     let color = match command {
         Command::Run(options)

@@ -179,7 +179,7 @@ impl Phases for Live<'_> {
     }
 
     fn stopped(&self, halt: Halt) -> Ending {
-        // The phase that was cut short may have waited.
+        // The interrupted phase may have shown the status line of a wait.
         self.context.console.status(None);
         let ending = report::ending::halted(halt);
         let code = self.context.exit_code(&ending);

@@ -22,11 +22,11 @@ use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};
 use verdict::{Id, Why};
 
-/// Bytes that are searched at once, so that a question for the result never waits long for the
-/// thread, which on a busy machine gets a hundredth of a core.
+/// Maximum bytes that are searched at once, so that a question for the result never waits long for the thread,
+/// which on a busy machine gets a hundredth of a core.
 const PART: usize = 8 * 1024;
-/// Bytes of one second that are searched at the thread's own priority, in some milliseconds. At the
-/// lowest one, compiling the patterns of one line takes seconds on a busy machine.
+/// Bytes of one second that are searched at the thread's own priority, in some milliseconds. At the lowest
+/// priority, compiling the patterns of one line takes seconds on a busy machine.
 const LITTLE: usize = 256 * 1024;
 /// The nice value for the rest.
 pub(super) const LOWEST: i32 = 19;
@@ -34,10 +34,10 @@ pub(super) const LOWEST: i32 = 19;
 /// ranks leave Xids behind as well.
 const AFTER_STOP: Duration = Duration::from_secs(1);
 
-/// Bytes of all records of `@record` that are kept of one attempt.
+/// Maximum bytes of all records of `@record` that are kept of one attempt.
 const MOST_RECORDED: usize = 16 * 1024 * 1024;
 
-/// The end of a rank as the kernel tells it, which explains what no line does.
+/// The end of a rank as the kernel reports it, for cases that no line explains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownEnd {
     pub(super) rank: GlobalRank,
@@ -52,7 +52,7 @@ pub(super) struct KnownEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Told {
     Root(Box<Why>),
-    /// Only that something failed elsewhere.
+    /// The output shows only that something failed elsewhere.
     Consequence,
     Nothing,
 }
@@ -67,10 +67,10 @@ pub(super) struct LiveDiagnosis {
 struct Shared {
     backlog: Arc<Backlog>,
     witnesses: Witnesses,
-    /// When the end of the attempt began.
+    /// Start of the end of the attempt.
     stopped: OnceLock<Instant>,
     search: Mutex<Search>,
-    /// Not searched yet.
+    /// Records that are not searched yet.
     records: Mutex<Vec<Record>>,
     error_files: Mutex<Vec<(ErrorFile, Vec<u8>)>>,
 }
@@ -83,7 +83,7 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Something that is done to the rules of the profile.
+/// An action on the rules of the profile.
 pub(super) type ToRules<'a> = dyn FnMut(&mut Rules) -> Vec<Breach> + 'a;
 
 /// Role of a log for its owner.
@@ -102,13 +102,13 @@ struct Search {
     scans: BTreeMap<Owner, LogScan<'static>>,
     /// The numbers of the logs are their places in this list.
     logs: Vec<(Owner, Log)>,
-    /// As of the last time that the result was asked for.
+    /// Survived problems, as of the last request for the result.
     survived: Vec<Survived>,
-    /// Of all ranks, after the first statement.
+    /// Progress of all ranks after the first statement.
     progress: Progress,
-    /// Those of the profile, which read along.
+    /// The rules of the profile, which read the same output.
     rules: Option<Rules>,
-    /// How far the job is, of its rank 0.
+    /// Progress of the job, from the output of its rank 0.
     job_progress: Option<ProgressLines>,
 }
 
@@ -143,7 +143,7 @@ impl LiveDiagnosis {
         });
         let searching = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("diagnose".to_owned());
-        // Without a thread the search is done when the result is asked for.
+        // Without a thread the search runs when the result is requested.
         if let Err(error) = thread.spawn(move || searching.run()) {
             tracing::warn!(%error, "no thread for the diagnosis");
         }
@@ -173,8 +173,8 @@ impl LiveDiagnosis {
         }
     }
 
-    /// Lets these lines read the output of rank 0. The returned function gives the progress that they know by now.
-    /// On request it first lets them read all output up to its call.
+    /// Lets these lines read the output of rank 0. The returned function gives the progress found so far. On
+    /// request it first lets the lines read all output up to its call.
     pub(super) fn read_progress(
         &self,
         lines: ProgressLines,
@@ -194,8 +194,8 @@ impl LiveDiagnosis {
         self.shared.stopped.get_or_init(Instant::now);
     }
 
-    /// Explanation of the end by the output and the witnesses up to now, and by the end of a rank. `failed`:
-    /// the job has failed.
+    /// Explanation of the end by the output and the witnesses so far, and by the end of a rank. `failed`: the job
+    /// has failed.
     pub(super) fn told(&self, end: Option<KnownEnd>, failed: bool) -> Told {
         let Shared { backlog, witnesses, stopped, .. } = &*self.shared;
         let mut statements = witnesses.statements();
@@ -205,13 +205,13 @@ impl LiveDiagnosis {
         let mut search = self.shared.lock();
         search.take(backlog);
         while search.step(witnesses.first()) {}
-        // After the output, as the rank wrote it.
+        // The records are searched after the output, in the order in which the rank wrote both.
         let records = std::mem::take(&mut *held(&self.shared.records));
         records.iter().for_each(|record| search.take_record(record));
         search.told(end, failed, &statements, stopped.get().copied())
     }
 
-    /// Takes what torch's `@record` wrote of a rank's exception.
+    /// Takes the record that torch's `@record` wrote of a rank's exception.
     pub(super) fn recorded(&self, owner: Owner, bytes: Vec<u8>) {
         let Some(name) = ErrorFile::of(owner) else { return };
         let mut files = held(&self.shared.error_files);
@@ -227,8 +227,8 @@ impl LiveDiagnosis {
         std::mem::take(&mut *held(&self.shared.error_files))
     }
 
-    /// Troubles that the ranks survived, as of the last question for the cause. Empty while a search
-    /// is in progress.
+    /// Problems that the ranks survived, as of the last request for the cause. Empty while a search is in
+    /// progress.
     pub(super) fn survived(&self) -> Vec<Survived> {
         self.shared.search.try_lock().map_or_else(|_| Vec::new(), |search| search.survived.clone())
     }
@@ -275,8 +275,8 @@ impl Shared {
             std::thread::scope(|scope| {
                 let lowly = std::thread::Builder::new().name("diagnose".to_owned());
                 let started = lowly.spawn_scoped(scope, || {
-                    // Of this thread, as the kernel takes the call. Without it the search is only
-                    // dearer.
+                    // Linux sets the nice value of the calling thread alone. If this fails, the search only costs
+                    // more.
                     let _ = rustix::process::setpriority_process(None, LOWEST);
                     self.search();
                 });
@@ -287,7 +287,7 @@ impl Shared {
         }
     }
 
-    /// Searches what has been taken.
+    /// Searches the pieces that have been taken.
     fn search(&self) {
         while self.lock().step(self.witnesses.first()) {}
     }
@@ -298,13 +298,13 @@ impl Search {
         self.extended.unwrap_or_else(|| diagnose::catalogue())
     }
 
-    /// The pieces stay in their order, since only who holds the search takes them.
+    /// The pieces stay in their order, since only the holder of the search takes them.
     fn take(&mut self, backlog: &Backlog) {
         self.pending.extend(backlog.take());
     }
 
-    /// Searches a part of what is pending; false if there was nothing. `stated`: when a witness
-    /// first said something.
+    /// Searches a part of the pending output; false if there was none. `stated`: time of the first statement of a
+    /// witness.
     fn step(&mut self, stated: Option<Instant>) -> bool {
         let Some(piece) = self.pending.front_mut() else { return false };
         let (owner, stream) = (piece.owner, piece.stream);
@@ -368,7 +368,7 @@ impl Search {
         })
     }
 
-    /// `stopped`: when the end of the attempt began.
+    /// `stopped`: start of the end of the attempt.
     fn told(
         &mut self,
         end: Option<KnownEnd>,
@@ -399,7 +399,7 @@ impl Search {
             }
         }
         logs.extend(end.and_then(|end| self.exit_status(names.len(), end)));
-        // No log: the end of the rank itself is the evidence.
+        // The line has no log: the end of the rank itself is the evidence.
         names.push(String::new());
         let diagnosis = diagnose_whole(self.catalogue(), &logs, failed);
         self.survived = diagnose::survived(self.catalogue(), &diagnosis.findings);
@@ -440,7 +440,7 @@ impl Search {
     }
 }
 
-/// The number by which its start is told. The command of a node has that of the node.
+/// The number by which its start is reported. The command of a node has the number of the node.
 fn started(owner: Owner) -> Option<GlobalRank> {
     match owner {
         Owner::Rank(rank) => Some(rank),
@@ -467,7 +467,7 @@ pub(super) fn statement(end: KnownEnd) -> Option<String> {
     }
 }
 
-/// How the rank that `ending` names ended.
+/// The end of the rank that `ending` names.
 pub(super) fn known_end(ending: &Ending, outcome: &Outcome) -> Option<KnownEnd> {
     let rank = GlobalRank(ending.rank?);
     let seen = outcome.ranks.iter().find(|seen| seen.id.global == rank)?;
@@ -476,7 +476,7 @@ pub(super) fn known_end(ending: &Ending, outcome: &Outcome) -> Option<KnownEnd> 
     Some(KnownEnd { rank, end: seen.end?, oom: ending.id == Id::MemoryOom, gone })
 }
 
-/// `ending` with what the output says about it. Without an answer in time it stays as it is.
+/// `ending` with the explanation from the output. Without an answer in time it stays unchanged.
 pub(super) async fn explained(
     ending: Ending,
     end: Option<KnownEnd>,
@@ -494,8 +494,8 @@ pub(super) async fn explained(
     }
 }
 
-/// The failure of a rank that has said so and has not ended yet. Its report counts only against
-/// one that shows nothing but consequences, so a likely cause will do.
+/// The failure that a rank has printed before its end. Its report counts only against a cause that shows nothing
+/// but consequences, so a likely cause is enough.
 pub(super) async fn raised(diagnosis: &Arc<LiveDiagnosis>, time_left: Duration) -> Option<Ending> {
     let searching = Arc::clone(diagnosis);
     let told = with_deadline_async(time_left, move || searching.told(None, false)).await?;

@@ -174,7 +174,7 @@ mod tests {
 
     /// The message says "planned again with it" only if the interface changed.
     #[test]
-    fn the_connection_to_the_master_proves_the_interface() {
+    fn master_connection_proves_the_interface() {
         for (believed, local, proven, changed) in [
             (Some("eth0"), "10.0.0.2:5000", Some("eth0"), false),
             (Some("lo"), "10.0.0.2:5000", Some("eth0"), true),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_takes_the_proven_interface() {
+    fn plan_uses_the_proven_interface() {
         let mut settings = fixtures::settings(&[]);
         let by_flag = |name: &str| Source::Flag(name.to_owned());
         settings.nnodes = Some(Sourced::new(2, by_flag("--nnodes")));

@@ -1,9 +1,9 @@
 //! Has MPICH's mpiexec end a job whose nodes cannot notify each other.
 //!
-//! A node that refuses because nothing names node 0 cannot tell the others, which take the host of
-//! mpiexec for node 0 and would wait there until `--wait-timeout`. All of them have a connection
-//! to mpiexec: `abort` on it makes hydra kill every process of the job (PMI 1, MPICH's
-//! src/pmi; tried with 4.0 and 4.2). Only said if the connection is that of a proxy above us.
+//! A node that refuses because nothing names node 0 cannot notify the others, which take the host of mpiexec
+//! for node 0 and would wait there until `--wait-timeout`. All of them have a connection to mpiexec: `abort`
+//! on it makes hydra kill every process of the job (PMI 1, MPICH's src/pmi; tried with 4.0 and 4.2). The
+//! message is sent only if the connection leads to a proxy above us.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,13 +19,13 @@ use linux::sys;
 use settings::contract;
 use verdict::Id;
 
-/// The number of the connection's descriptor.
+/// The variable with the descriptor of the connection.
 const DESCRIPTOR: &str = "PMI_FD";
-/// How long the proxy has to read what was said, and how often that is looked at.
+/// Time for the proxy to read the output, and interval of the check.
 const READ: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The connection, if this refusal is one that no other node hears of.
+/// The connection, if no other node hears of this refusal.
 pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
     let number = host.variable(DESCRIPTOR).filter(|_| host.is_live());
     if refused != Id::MembershipMasterAddr {
@@ -55,7 +55,7 @@ fn wait_until_read() {
     }
 }
 
-/// False if the output is no pipe.
+/// False if the output is not a pipe.
 fn has_unread(output: BorrowedFd<'_>) -> bool {
     let is_pipe =
         fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_unread_until_it_is_read() {
+    fn written_pipe_is_unread_until_read() {
         let (mut read, mut write) = io::pipe().expect("a pipe");
         assert!(!has_unread(write.as_fd()));
         write.write_all(b"said").expect("written");

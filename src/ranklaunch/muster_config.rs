@@ -65,7 +65,7 @@ fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bo
     let one = unit == MemberKind::Task
         || contract.evidence.iter().any(|found| ONE_COMMAND.contains(&found.platform.as_str()));
     match settings.muster.value {
-        // All nodes agreed on the attempt before, so all have ranklaunch.
+        // All nodes agreed on the previous attempt, so all have ranklaunch.
         _ if !first => Without::Wait,
         MusterMode::Required => Without::Refuse,
         _ if one => Without::Wait,
@@ -73,7 +73,7 @@ fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bo
     }
 }
 
-/// How this node takes part. `first`: this is the first attempt of the job.
+/// The part of this node in the muster. `first`: this is the first attempt of the job.
 ///
 /// # Errors
 /// When the secret cannot be read or is too short.

@@ -1,7 +1,7 @@
 //! The console lines about events while the job runs.
 //!
-//! Of ranks that end while the job is stopped, one line says how they ended: a failure of one is otherwise
-//! lost among the ends of all others.
+//! If ranks end while the job is stopped, one line reports all of their ends: otherwise the failure of one
+//! rank would be lost among the ends of the others.
 
 use std::time::Duration;
 
@@ -41,14 +41,14 @@ impl Narrator<'_> {
         said.iter().for_each(|line| self.context.say(line));
     }
 
-    /// Says what still waits to be said.
+    /// Prints the lines that are still pending.
     pub(super) fn end(mut self) {
         let ends = self.ends.take();
         of_ends(self.planned, &ends).iter().for_each(|line| self.context.say(line));
     }
 }
 
-/// How each rank ended, in the order in which the first of them did.
+/// Ranks by their end, in the order of the first rank with each end.
 type Grouped = Vec<(End, Vec<u32>)>;
 
 /// The ranks that ended since the stop began.
@@ -61,17 +61,17 @@ struct Ends {
     told: Grouped,
 }
 
-/// Decision when to tell a notice, and with which ends of ranks.
+/// Decides when to print a notice, and with which ends of ranks.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     Now,
-    /// With others, once all have ended or something else happens.
+    /// Printed together with others, once all have ended or something else happens.
     Later,
-    /// These, then the notice itself.
+    /// Print these ends, then the notice itself.
     After(Grouped),
-    /// These, of which the notice is the last.
+    /// Print these ends, the last of which is the notice.
     Last(Grouped),
-    /// Nothing: ranklaunch itself has done it.
+    /// Print nothing: ranklaunch itself has caused it.
     Never,
 }
 
@@ -99,7 +99,7 @@ impl Ends {
                 }
                 if self.running > 0 { Heard::Later } else { Heard::Last(self.take()) }
             }
-            // Its ranks have ended, or it was killed with them.
+            // The ranks of the engine have ended, or it was killed with them.
             Notice::EngineEnded { .. } if self.is_stopping && self.told.is_empty() => Heard::Never,
             Notice::EngineEnded { .. } if self.is_stopping => Heard::Last(self.take()),
             _ if self.told.is_empty() => Heard::Now,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_end_in_a_stop_are_told_in_one_line() {
+    fn ranks_ended_by_a_stop_share_one_line() {
         let (mut ends, term) = (Ends::default(), End::Signal(15));
         for number in 0..6 {
             let began = Notice::RankStarted { rank: rank(number), pid: 1 };
@@ -298,13 +298,13 @@ mod tests {
         assert_eq!(ends.hear(&ended(2, term)), Heard::Later);
         assert_eq!(ends.hear(&ended(0, term)), Heard::Later);
         assert_eq!(ends.hear(&ended(4, End::Code(0))), Heard::Later, "ended well");
-        // Anything else comes in its order.
+        // Any other notice comes in its order.
         let before = vec![(term, vec![0, 2])];
         assert_eq!(
             ends.hear(&Notice::Killing { why: KillReason::Grace }),
             Heard::After(before.clone())
         );
-        // Its shim was killed with it.
+        // The shim of this rank was killed with it.
         assert_eq!(ends.hear(&Notice::RankEnded { rank: rank(5), end: None }), Heard::Later);
         let last = vec![(End::Signal(9), vec![5]), (term, vec![1])];
         assert_eq!(ends.hear(&ended(1, term)), Heard::Last(last.clone()));

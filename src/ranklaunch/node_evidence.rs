@@ -26,13 +26,13 @@ use verdict::outcome::Owner;
 
 /// Time limit of one file.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Bytes of the end of a journal.
+/// Bytes at the end of a journal.
 const JOURNAL_END: u64 = 1 << 20;
-/// Lines of each rank.
+/// Number of lines of each rank.
 const LINES: usize = 200;
 /// Files of the kernel about a rank. None of these waits for a lock that the process holds.
 const OF_RANK: &[&str] = &["status", "stat", "wchan", "syscall", "schedstat", "limits", "cgroup"];
-/// The same of the node.
+/// Files of the kernel about the node.
 const OF_NODE: &[&str] =
     &["version", "uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/io", "pressure/memory"];
 
@@ -40,20 +40,20 @@ const OF_NODE: &[&str] =
 pub(super) struct NodeEvidence {
     pub(super) ranks: RunningRanks,
     pub(super) logs: Arc<Logs>,
-    /// As JSON, without secrets.
+    /// The plan as JSON, without secrets.
     pub(super) plan: Value,
-    /// With the journal; None without a folder.
+    /// The folder with the journal; None if there is no folder.
     pub(super) folder: Option<PathBuf>,
-    /// The history that is told when the run is over.
+    /// The history that is reported when the run is over.
     pub(super) history: OwnHistory,
-    /// With the control sockets of the ranks; None with `--inject off`.
+    /// The folder with the control sockets of the ranks; None with `--inject off`.
     pub(super) control: Option<PathBuf>,
     /// Places of the counters of the node and of NCCL's RAS.
     pub(super) sources: NodeSources,
     pub(super) ras: RasSource,
 }
 
-/// Those of the backends that a rank uses; one that is empty if it uses none.
+/// The records of the backends that a rank uses; a single empty one if it uses none.
 fn without_empty(mut records: Vec<String>) -> Vec<String> {
     let is_empty =
         |text: &String| recorder::read(text.as_bytes()).is_ok_and(|dump| dump.is_empty());
@@ -65,7 +65,7 @@ fn without_empty(mut records: Vec<String>) -> Vec<String> {
 }
 
 impl NodeEvidence {
-    /// The flight recorders of each rank, as `rank_N.json`, further ones as `rank_N.2.json`.
+    /// The flight recorders of each rank: the first as `rank_N.json`, further ones as `rank_N.2.json`.
     pub(super) fn records(&self) -> NodeDump {
         let mut dump = self.begin();
         let pids = self.ranks.pids();
@@ -100,7 +100,8 @@ impl NodeEvidence {
         {
             match records {
                 Ok(records) => {
-                    // Each of several processes of a rank may have its own, and each backend.
+                    // A rank may have several processes, and each process may have a record of its own for
+                    // each backend.
                     for record in records {
                         let before = read.iter().filter(|of| **of == rank).count();
                         let name = match before {
@@ -127,7 +128,8 @@ impl NodeEvidence {
         dump
     }
 
-    /// The plan, the journal, the last lines, and what NCCL and the kernel say of the ranks and the node.
+    /// The plan, the journal, the last lines, and the reports of NCCL and the kernel about the ranks and
+    /// the node.
     pub(super) fn state(&self) -> NodeDump {
         let mut dump = self.begin();
         let until = Instant::now() + READING;
@@ -145,7 +147,7 @@ impl NodeEvidence {
         for (name, must_be) in [(JOURNAL, true), (RUN_JSON, false)] {
             match self.folder.as_ref().map(|folder| end_of(folder.join(name))) {
                 Some(Ok(text)) => dump.add(name.to_owned(), masked(&text)),
-                // Written at the end of an attempt.
+                // The file is written at the end of an attempt.
                 Some(Err(error)) if error.kind() == io::ErrorKind::NotFound && !must_be => {}
                 Some(Err(error)) => dump.miss(Text::same(name), cause(&error)),
                 None if must_be => dump.miss(
@@ -195,12 +197,12 @@ impl NodeEvidence {
     }
 }
 
-/// As the run's own files are called.
+/// The prefix of the run's own files for this rank.
 fn numbered(rank: GlobalRank) -> String {
     format!("rank-{:05}", rank.0)
 }
 
-/// Line by line, since each line of a journal is a document; else as one.
+/// Masked line by line, since each line of a journal is a document; any other file as a whole.
 fn masked(text: &str) -> String {
     let line = |line: &str| match serde_json::from_str::<Value>(line) {
         Ok(mut value) => {
@@ -232,7 +234,7 @@ fn end_of(path: PathBuf) -> io::Result<String> {
     })
 }
 
-/// The files below a folder of /proc, each with its name; of those that cannot be read, the reason.
+/// The files below a folder of /proc, each with its name; for files that cannot be read, the reason.
 fn push_proc(out: &mut String, folder: &Path, names: &[&str]) {
     for name in names {
         let path = folder.join(name);

@@ -1,7 +1,7 @@
 //! Questions between the nodes of a running job, and the answers of this node.
 //!
-//! The muster carries bytes; here they get a meaning. Takes the ranks of this node; gives what all
-//! nodes know.
+//! The muster carries bytes; here they get a meaning. Takes the ranks of this node; gives the answers of all
+//! nodes.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use monitor::status::{NodeStatus, StatusBoard, look_pace};
 use monitor::watch::SlowWatch;
 use muster::{MemberKind, NoAnswer, Questions};
 
-/// Time limit of what a person asks of all nodes.
+/// Time limit of a person's question to all nodes.
 const TIMEOUT: Duration = socket::READING.saturating_add(socket::OTHERS);
 
 /// A question, as JSON. A new one is a variant and its arm in [`answer`].
@@ -32,35 +32,35 @@ const TIMEOUT: Duration = socket::READING.saturating_add(socket::OTHERS);
 enum NodeQuestion {
     /// Answered with a [`NodeStacks`].
     Stacks(Selection),
-    /// With a [`NodeDump`] of the flight recorders, which are large.
+    /// Answered with a [`NodeDump`] of the flight recorders, which are large.
     Records,
-    /// With a [`NodeDump`] of all else.
+    /// Answered with a [`NodeDump`] of everything else.
     State,
-    /// How the job stands, and who holds it up.
+    /// Asks about the standing of the job, and about the ranks that hold it up.
     Hang(HangQuestion),
     /// Answered with a [`NodeHistory`], once the run is over there.
     History,
     /// Asks about the work of its ranks, and about the effect of the node on a rank that holds the others back.
     SlowRanks(SlowQuestion),
-    /// Answered with a [`NodeStatus`]. The question shows that somebody looks, so the node takes samples
+    /// Answered with a [`NodeStatus`]. The question shows that somebody is watching, so the node takes samples
     /// each second for a while.
     Status,
-    /// With [`NodeLines`].
+    /// Answered with [`NodeLines`].
     Lines(LinesAsk),
 }
 
-/// The nodes of a job, by which they are asked.
+/// The nodes of a job, and the channel by which they are asked.
 #[derive(Debug, Clone)]
 pub(super) struct Nodes {
     pub(super) questions: Questions,
-    /// The number of this one among them.
+    /// The number of this node among them.
     pub(super) member: u32,
     pub(super) unit: MemberKind,
     /// Whether the questions reach all members of the job.
     pub(super) reaches_all: bool,
 }
 
-/// Answers the questions of all nodes, and gives what answers those of this one's socket.
+/// Answers the questions of all nodes, and gives the part that answers those of this node's socket.
 pub(super) fn serve(
     nodes: &Nodes,
     own: NodeEvidence,
@@ -108,7 +108,7 @@ pub(super) fn histories(questions: &Questions, timeout: Duration) -> Vec<NodeHis
     questions.ask_each(asked, timeout, |node, answer| {
         let history: Option<NodeHistory> =
             answer.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        // One that claims to be another node would replace its history. Tasks count themselves.
+        // A node that claims to be another one would replace its history. Tasks count themselves.
         let is_own = |of: &NodeHistory| of.task.is_some() || of.node == node;
         histories.extend(history.filter(is_own));
     });
@@ -183,21 +183,21 @@ impl Nodes {
 
     /// The evidence of all nodes but their stacks.
     fn dump(&self) -> JobDump {
-        // Side by side, since each waits for the nodes that say nothing.
+        // Both are asked in parallel, since each waits for the silent nodes.
         let (tell, told) = mpsc::channel();
         let same = self.clone();
         spawn_detached(move || drop(tell.send(same.ask::<NodeDump>(&NodeQuestion::Records))));
         let (mut nodes, mut unanswered) = self.ask(&NodeQuestion::State);
         let (records, silent) = told.recv().unwrap_or_default();
         nodes.extend(records);
-        // A node that is silent for both has one reason.
+        // A node that is silent for both gets one reason.
         let new = |one: &Unanswered| !unanswered.contains(one);
         let new: Vec<Unanswered> = silent.into_iter().filter(new).collect();
         unanswered.extend(new);
         JobDump { nodes, unanswered }
     }
 
-    /// How the nodes are now.
+    /// The present status of the nodes.
     fn status(&self) -> JobStatus {
         let (reaches_all, at_node_0) = (self.reaches_all, self.member == 0);
         let mut status = JobStatus { reaches_all, at_node_0, ..JobStatus::default() };
@@ -242,7 +242,7 @@ mod tests {
     use text::rank::GlobalRank;
 
     #[test]
-    fn what_is_asked_is_understood() {
+    fn slow_rank_question_round_trips() {
         let window = Duration::from_secs(45);
         for question in [
             SlowQuestion::Time,

@@ -1,4 +1,4 @@
-//! Notifies the other nodes when this node refuses, so that none waits for it.
+//! Notifies the other nodes when this node refuses, so that no node waits for it.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use text::lang::Text;
 use text::text;
 use verdict::Refusal;
 
-/// Time limit for reading the files that say where the other nodes are.
+/// Time limit for reading the files that locate the other nodes.
 const FILES: Duration = Duration::from_secs(2);
 
 /// Whether an invalid command line was meant to launch this node's part of the job that the
@@ -32,7 +32,7 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
         "--master-",
         "--world-size-counts",
         "--nested",
-        // The same under the names of other launchers.
+        // The same options under the names of other launchers.
         "--standalone",
         "--rdzv-endpoint",
         "--num-machines",
@@ -49,7 +49,7 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
     launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(*own)))
 }
 
-/// After a refusal by the plan.
+/// Notifies after a refusal by the plan.
 pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal) {
     let Facts { contract, gpus, hostname, .. } = facts;
     let (host, settings) = (&context.host, &context.settings);
@@ -66,7 +66,7 @@ pub(super) async fn planned(context: &Context, facts: &Facts, refusal: &Refusal)
     }
 }
 
-/// After a refusal by the plan in `check`.
+/// Notifies after a refusal by the plan in `check`.
 pub(super) async fn examined(
     host: &Arc<Host>,
     settings: &Settings,
@@ -74,11 +74,11 @@ pub(super) async fn examined(
     refusal: &Refusal,
 ) {
     let Facts { contract, gpus, hostname, .. } = facts;
-    // The report already has the refusal; whether the others were notified is not part of it.
+    // The report already has the refusal; the result of the notification is not part of it.
     let _ = tell(Purpose::Check, host, settings, contract, Some(gpus), hostname, refusal).await;
 }
 
-/// After a refusal of the settings. Returns the line to print about the notification.
+/// Notifies after a refusal of the settings. Returns the line to print about the notification.
 pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text> {
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
@@ -88,7 +88,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         let own = settings.as_ref().and_then(Settings::own_platform);
         let mut contract = contract::read(&reader, above, own);
         contract::add_host_files(&mut contract, &contract::host_files(&reader));
-        // A list of hosts is of use only to a host that knows itself.
+        // A list of hosts is useful only to a host that knows its own name.
         contract.own_names =
             observe::network::links(&reader, None).own_names(&linux::sys::hostname());
         (settings, contract)

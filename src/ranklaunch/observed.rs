@@ -10,7 +10,7 @@ use preflight::check;
 use text::text;
 use verdict::{Id, Severity};
 
-/// How long to wait for a fabric that is being set up, and the interval between two queries.
+/// Time limit of the wait for a fabric that is being set up, and the interval between two queries.
 const FABRIC: Duration = Duration::from_secs(30);
 const FABRIC_PAUSE: Duration = Duration::from_secs(1);
 

@@ -18,7 +18,7 @@ pub(super) struct Outlook {
     pub(super) plan: Option<Plan>,
     /// The refusal that `run` would report first.
     pub(super) refusal: Option<Refusal>,
-    /// The variables of the platform, and what became of each.
+    /// The variables of the platform, and the effect of each.
     pub(super) evidence: Vec<WeighedEvidence>,
 }
 
@@ -32,7 +32,7 @@ impl Outlook {
 pub(super) fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
     let plan = decided.outline();
     let mut refusal = decided.refusal(Stage::BeforeClearing);
-    // Whether this machine could start it says nothing about an assumed node.
+    // The ability of this machine to start the job says nothing about an assumed node.
     if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
         let ready = match settings.host_root {
             Some(_) => plan.has_program(),

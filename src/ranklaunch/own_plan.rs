@@ -30,7 +30,7 @@ pub(super) struct OwnPlan {
     pub(super) executable: PathBuf,
     /// The stale processes to end after the nodes have agreed.
     pub(super) duty: Option<Duty>,
-    /// The refusal because the master port is held by a process that will not be ended.
+    /// The refusal because a process that will not be ended holds the master port.
     pub(super) port_taken: Option<Refusal>,
     /// Warnings that this node prints only if node 0 does not: after the agreement, or without one.
     pub(super) unsaid: Vec<Warning>,
@@ -48,7 +48,7 @@ pub(super) async fn plan(
     let (facts, settings) = (&observed.facts, &context.settings);
     let executable = executable()?;
     let decided = decide(settings, facts, Scope::Alone);
-    // Also before a refusal. The kernel's release is no fact that a decision needs.
+    // Recorded also before a refusal. No decision needs the kernel's release, so it is not a fact.
     let kernel = context.host.read("/proc/sys/kernel/osrelease").ok();
     let kernel = kernel.as_deref().map(str::trim);
     context.journal.keeper()(record_events::checked(facts, kernel, decided.checks()));

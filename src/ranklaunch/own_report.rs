@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use logs::LogFolder;
 
-/// How long the answer to node 0 waits for the end of the run here.
+/// Time for which the answer to node 0 waits for the end of the run here.
 const WAITS: Duration = Duration::from_secs(3);
 
 /// The report of this launch.
@@ -31,7 +31,7 @@ impl OwnHistory {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Waits until the run is over here; nothing if that takes too long.
+    /// Waits until the run is over here; empty if that takes too long.
     pub(super) fn wait(&self) -> Vec<u8> {
         let (slot, given) = &*self.0;
         let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl RunReport {
         *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = folder.cloned();
     }
 
-    /// For node 0.
+    /// The history for node 0.
     pub(super) fn history(&self) -> OwnHistory {
         self.history.clone()
     }

@@ -13,7 +13,7 @@ use text::lang::{Text, cause};
 use text::text;
 use verdict::outcome::{Owner, Planned, Stream};
 
-/// How many last lines of the failed rank all nodes print.
+/// Number of last lines of the failed rank that all nodes print.
 const LAST_LINES: usize = 20;
 
 /// Hands pipes to the log room.

@@ -1,5 +1,5 @@
-//! How much may be read ahead for the warmed interpreter, or why nothing is: never against a job that runs on this
-//! node, and never more than a part of the free memory.
+//! The bytes that may be read ahead for the warmed interpreter, or the reason why nothing is: never beside a job that
+//! runs on this node, and never more than a part of the free memory.
 
 use linux::host::Host;
 use node::observe::{Facts, limits};
@@ -7,15 +7,16 @@ use plan::devices::IDLE;
 use text::lang::{Text, bytes};
 use text::text;
 
-/// Of the free memory, by how much what is read may be. It can be dropped, but what was read before would go with it.
+/// The part of the free memory that may be filled, as 1/N. The pages can be dropped, but older pages would be dropped
+/// with them.
 const PART: u64 = 4;
-/// Less is not worth a process.
+/// Fewer bytes are not worth a process.
 const LEAST: u64 = 64 << 20;
 
 /// Bytes that may be read.
 ///
 /// # Errors
-/// Why nothing is read.
+/// The reason why nothing is read.
 pub(super) fn bound(host: &Host, facts: &Facts) -> Result<u64, Text> {
     let busy = |used: &u64| *used > IDLE;
     let in_use = facts.gpus.gpus.iter().find_map(|gpu| Some((gpu, gpu.memory_used.filter(busy)?)));
@@ -42,7 +43,7 @@ pub(super) fn bound(host: &Host, facts: &Facts) -> Result<u64, Text> {
     Ok(free / PART)
 }
 
-/// For `plan`.
+/// The text for `plan`.
 pub(super) fn outlook(bound: &Result<u64, Text>) -> Text {
     match bound {
         Ok(bound) => {
@@ -74,7 +75,7 @@ mod tests {
     );
 
     #[test]
-    fn a_quarter_of_what_is_free_may_be_read() {
+    fn read_ahead_uses_a_quarter_of_free_memory() {
         assert_eq!(asked(&[FREE, NO_JOB], &facts(8)), Ok(2 << 30));
         let group = [
             FREE,
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_beside_a_job_that_runs() {
+    fn read_ahead_is_refused_beside_a_running_job() {
         let mut busy = facts(8);
         busy.gpus.gpus[3].memory_used = Some(2 << 30);
         let said = asked(&[FREE], &busy).expect_err("a GPU is in use");

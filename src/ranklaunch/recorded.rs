@@ -1,8 +1,8 @@
 //! Records that torch's flight recorder wrote when a collective failed or timed out.
 //!
-//! Takes the folder where the ranks write their records, which is local and goes with the attempt;
-//! gives the files for the folder of the logs, and the ranks that kept the others waiting. To find these
-//! ranks takes the records of all ranks: if other nodes have some, `ranklaunch explain` judges them.
+//! Takes the folder where the ranks write their records, which is local and removed after the attempt;
+//! gives the files for the folder of the logs, and the ranks that kept the others waiting. Finding these
+//! ranks requires the records of all ranks: if other nodes have some, `ranklaunch explain` judges them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use text::text;
 
 /// A record of 2000 collectives with their stacks has about a MiB.
 const LARGEST: u64 = 32 << 20;
-/// Bytes that are kept of all.
+/// Maximum bytes of all records that are kept.
 const MOST: usize = 256 << 20;
 
 /// The records of one attempt on this node.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    /// With their names.
+    /// The records with their names.
     pub(super) files: Vec<(String, Vec<u8>)>,
-    /// None: nobody is known to have kept others waiting.
+    /// None if no rank is known to have kept others waiting.
     hang: Option<Hang>,
 }
 
-/// Reads what the ranks have written. Without records, and where they cannot be read, there are none.
+/// Reads the records of the ranks. The result is empty if there are none, or if they cannot be read.
 pub(super) fn read(folder: &Path, plan: &Plan) -> Recorded {
     let mut recorded = Recorded::default();
     let mut records: Vec<RankRecord> = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn read(folder: &Path, plan: &Plan) -> Recorded {
     recorded
 }
 
-/// The name of a record, and whose it is.
+/// The name of a record, and its rank.
 fn name_of(path: &Path) -> Option<(&str, u32)> {
     let name = path.file_name()?.to_str()?;
     let rank = name.strip_prefix(RECORD)?;
@@ -79,13 +79,14 @@ fn written(path: &Path) -> Read {
 }
 
 impl Recorded {
-    /// How many have written something. A rank may have a recorder for each backend.
+    /// Number of ranks that have written something. A rank may have a recorder for each backend.
     fn ranks(&self) -> usize {
         let ranks = self.files.iter().filter_map(|(name, _)| name_of(Path::new(name)));
         ranks.map(|(_, rank)| rank).collect::<BTreeSet<u32>>().len()
     }
 
-    /// Says who kept the others waiting, or how to learn it. `folder`: where the files will be.
+    /// Names the ranks that kept the others waiting, or the way to find them. `folder`: the later place
+    /// of the files.
     pub(super) fn say(&self, context: &Context, folder: Option<&Path>) {
         let ranks = self.ranks();
         if let Some(hang) = &self.hang {
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_counted_and_not_their_files() {
+    fn ranks_are_counted_instead_of_files() {
         let names =
             ["comm_lib_trace_rank_0", "comm_lib_trace_rank_0_gloo", "comm_lib_trace_rank_10"];
         let files = names.map(|name| (name.to_owned(), Vec::new())).into();

@@ -1,7 +1,7 @@
 //! Whether a further attempt follows a failure, when it begins, and why not.
 //!
-//! Takes how an attempt ended, why as far as the output shows it, and how long it lasted; gives the
-//! pause before the next one. The first row that fits decides:
+//! Takes the end of an attempt, its cause as far as the output shows it, and its duration; gives
+//! the pause before the next one. The first row that fits decides:
 //!
 //! | cause | another attempt | pause |
 //! |---|---|---|
@@ -123,7 +123,7 @@ struct RestartPolicy {
     rules: RetryRules,
     /// Number of the current attempt, from 0.
     attempt: u32,
-    /// How the last quick attempts ended, oldest first.
+    /// Ends of the last quick attempts, oldest first.
     quick: Vec<FailedAttempt>,
     why_not: Option<Text>,
 }
@@ -225,7 +225,7 @@ impl Restarts {
         Restarts(Arc::new(Mutex::new(policy)))
     }
 
-    /// On a node that does not decide.
+    /// A policy for a node that does not decide.
     pub(super) fn none() -> Restarts {
         Restarts::new(0, RetryRules::default())
     }
@@ -234,7 +234,7 @@ impl Restarts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records how the attempt ended. Gives the next attempt, if the policy allows one.
+    /// Records the end of the attempt. Gives the next attempt, if the policy allows one.
     pub(super) fn after(
         &self,
         failure: impl Into<FailedAttempt>,
@@ -243,13 +243,13 @@ impl Restarts {
         self.policy().after(failure.into(), lasted)
     }
 
-    /// Why there is no further attempt although restarts were requested.
+    /// The reason why there is no further attempt although restarts were requested.
     pub(super) fn why_not(&self) -> Option<Text> {
         self.policy().why_not.clone()
     }
 
-    /// Counts on from `attempt`, which another node has come to: a job does not begin anew with a new
-    /// node 0. Gives the number of the attempt.
+    /// Continues the count from `attempt`, which another node has reached: a new node 0 does not
+    /// start the count again. Gives the number of the attempt.
     pub(super) fn count_on(&self, attempt: u32) -> u32 {
         let mut policy = self.policy();
         policy.attempt = policy.attempt.max(attempt);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_new_start_can_help_is_started_again() {
+    fn only_failures_a_restart_may_fix_are_restarted() {
         let of = |class, id, code| FailedAttempt { class, id, ..failed(code) };
         let lost = FailedAttempt { node_lost: true, ..of(Class::Launcher, Id::NodeSilent, 137) };
         for (failure, helps) in [
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_end_by_number_or_without_progress() {
+    fn restarts_are_limited_by_number_and_progress() {
         let long = Duration::from_secs(3600);
         let restarts = Restarts::new(2, RetryRules::default());
         let pauses: Vec<_> = (0..4)
@@ -335,7 +335,7 @@ mod tests {
             (0..4).map(|_| restarts.after(failed(1), Duration::ZERO).is_some()).collect();
         assert_eq!(quick, [true, true, false, false]);
 
-        // Another end, or a long attempt, is progress.
+        // A different end, or a long attempt, counts as progress.
         let restarts = Restarts::new(100, RetryRules::default());
         for (code, lasted) in [(1, 0), (3, 0), (1, 0), (1, 0), (1, 100), (1, 0), (1, 0)] {
             let again = restarts.after(failed(code), Duration::from_secs(lasted));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_0_counts_on_from_the_attempt_of_the_others() {
+    fn new_node_0_continues_the_attempt_count() {
         let restarts = Restarts::new(2, RetryRules::default());
         assert_eq!((restarts.count_on(1), restarts.count_on(0)), (1, 1));
         let long = Duration::from_secs(600);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_wins_over_what_is_known_and_max_restarts_over_a_rule() {
+    fn retry_rule_overrides_exit_code_within_max_restarts() {
         let of =
             |rule: RetryRule, most| Restarts::new(most, RetryRules::with(&[("rank.exit", rule)]));
         let restarts = of(RetryRule::Always, 4);
@@ -375,7 +375,7 @@ mod tests {
 
     /// Each row of the policy.
     #[test]
-    fn a_certain_cause_decides_and_the_user_over_it() {
+    fn certain_cause_decides_unless_a_rule_overrides_it() {
         use {Confidence as C, Retry as R, RetryRule as Rule};
         const ID: &str = "heads_div";
         let never = "heads_div would fail again the same way; --retry-on heads_div starts anyway";
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_ends_are_equal_by_their_cause_and_waiting_has_no_such_bound() {
+    fn quick_failures_are_limited_per_cause_except_waits() {
         let of = |id: &str, retry| FailedAttempt {
             cause: Some(KnownCause { id: id.to_owned(), confidence: Confidence::Certain, retry }),
             ..failed(1)

@@ -1,8 +1,8 @@
 //! Judges the rules of the profile (`[[watch]]`) while ranks run.
 //!
-//! Takes the starts and ends of ranks, and their output as the search for causes reads it; tells each
-//! breach once, and asks for the end of the job if the rule says so. Its thread has the lowest priority
-//! and runs only if there are rules, so no rank is ever held.
+//! Takes the starts and ends of ranks, and their output as the search for causes reads it; reports each breach once,
+//! and asks for the end of the job if the rule requires it. Its thread has the lowest priority and runs only if
+//! there are rules, so no rank is ever blocked.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,13 +19,13 @@ use settings::OnHang;
 use settings::{OnBreach, Rule};
 use text::rank::GlobalRank;
 
-/// How late a breach is told at most, besides what the priority costs.
+/// Maximum delay of the report of a breach, besides the delay from the priority.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Time limit of one look at the GPUs.
 const GPUS: Duration = Duration::from_secs(5);
 
-/// Judges the rules of the profile until what this gives is dropped. Nothing without rules.
+/// Judges the rules of the profile until the result is dropped. Does nothing without rules.
 pub(super) fn begin(
     context: &Context,
     plan: &Plan,
@@ -71,9 +71,9 @@ pub(super) fn begin(
 
 /// Data that the watch reads besides the output, and the receivers of a breach.
 struct RuleWatch {
-    /// How often the GPUs are looked at; None: never.
+    /// Interval of the looks at the GPUs; None means never.
     pace: Option<Duration>,
-    /// The utilisation of the job's GPUs in per cent; none if the driver does not answer.
+    /// The utilisation of the job's GPUs in percent; empty if the driver does not answer.
     gpus: Box<dyn Fn() -> Vec<u32> + Send>,
     tell: Box<dyn Fn(&Breach) + Send>,
     end: EndRequest,
@@ -86,7 +86,7 @@ enum Event {
     Stopping,
 }
 
-/// Tells the thread of the ranks. It ends when this is dropped.
+/// Informs the thread about the ranks. The thread ends when this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct WatchedRanks {
     to: Option<Sender<Event>>,
@@ -118,7 +118,7 @@ impl WatchedRanks {
         std::mem::take(&mut self.asked).made()
     }
 
-    /// The breach for which the job is to end, and when it was found.
+    /// The breach for which the job is to end, and its time.
     pub(super) fn fatal(&self) -> Option<&(Breach, Instant)> {
         self.fatal.get()
     }
@@ -147,7 +147,7 @@ impl RuleWatch {
         let Ok(first) = hear.recv() else { return };
         // The first call reads the catalogue. Without it, a question for the cause of a failure would wait for that.
         read_up(&mut |_| Vec::new());
-        // Of this thread, as the kernel takes the call. Without it the rules are only dearer.
+        // Linux sets the nice value of the calling thread alone. If this fails, the rules only cost more.
         let _ = rustix::process::setpriority_process(None, LOWEST);
         let mut news = vec![first];
         let mut looked: Option<Instant> = None;

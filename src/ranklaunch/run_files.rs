@@ -1,7 +1,8 @@
-//! Reads what a launcher left in its folder: agent.jsonl, run.json, and the lines around the cause.
+//! Reads the files that a launcher left in its folder: agent.jsonl, run.json, and the lines around
+//! the cause.
 //!
 //! Takes the folder; gives a [`NodeHistory`]. Every file may be missing, cut or of any size, and may
-//! lie on a mount that hangs, so who must go on calls this with a deadline.
+//! lie on a mount that hangs, so a caller that must go on uses a deadline.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -17,15 +18,15 @@ use text::lang::{Text, cause, failure};
 use text::mask::mask_file;
 use text::text;
 
-/// Bytes of a line of the journal; a longer one is none of ours.
+/// Maximum bytes of a line of the journal; this program writes no longer ones.
 const LONGEST: u64 = 4 << 20;
-/// Bytes of a journal; that of a year has some hundred MiB.
+/// Maximum bytes of a journal; a year of journal has some hundred MiB.
 const LARGEST_JOURNAL: u64 = 2 << 30;
-/// Bytes of a run.json, which has a line for every rank of its node.
+/// Maximum bytes of a run.json, which has a line for every rank of its node.
 const LARGEST_RECORD: u64 = 32 << 20;
-/// Bytes of a log that are searched for the line of the cause.
+/// Maximum bytes of a log that are searched for the line of the cause.
 const SEARCHED: u64 = 256 << 20;
-/// Bytes of a line of a log.
+/// Maximum bytes of a line of a log.
 const LONGEST_SHOWN: u64 = 64 << 10;
 /// Lines before the one that shows the cause, and after it.
 const BEFORE: usize = 12;
@@ -68,7 +69,7 @@ pub(super) fn read(folder: &Path, points: usize) -> io::Result<NodeHistory> {
         history.notes.push(text!("agent.jsonl: {en}", "agent.jsonl：{zh}"));
     }
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-    // Without the event that names them.
+    // The name of the folder gives both values if the event that names them is missing.
     if let Some(of) = name(folder).as_deref().and_then(LauncherFolder::parse) {
         history.node = of.node_rank;
         history.task = of.task.map(|task| task.0);
@@ -105,23 +106,24 @@ fn read_lines(folder: &Path, journal: &mut JournalReader) -> io::Result<()> {
     }
 }
 
-/// The lines around the cause, where its log is here.
+/// The lines around the cause, if its log is here.
 fn excerpt(folder: &Path, attempt: &Attempt) -> Option<Excerpt> {
     let cause = attempt.cause.as_ref().filter(|cause| !cause.log.is_empty())?;
-    // A name of ours, whatever the record says.
+    // Only the file name counts, whatever path the record gives.
     let log = Path::new(&cause.log).file_name()?;
     let of_attempt = AttemptFolder(attempt.number).to_string();
     let names = [of_attempt.as_str(), log.to_str()?];
     let evidence = cause.evidence.trim();
     let shows = |line: &str| !evidence.is_empty() && line.contains(evidence);
-    // Of a log that outgrew its limit the middle is missing, so its lines have other numbers.
+    // A log that outgrew its limit lacks its middle, so its lines have other numbers.
     let (first, shown, lines) =
         around(folder, &names, |number, line| number == cause.line && shows(line))
             .or_else(|| around(folder, &names, |_, line| shows(line)))?;
     Some(Excerpt { log: cause.log.clone(), first, shown, lines })
 }
 
-/// The lines around the first that `is_it`, the number of the first of them, and of that one.
+/// The lines around the first line that `is_it` accepts, the number of the first of them, and the
+/// number of the accepted line.
 fn around(
     folder: &Path,
     names: &[&str],
@@ -156,7 +158,7 @@ fn around(
     Some((first, shown, kept.into()))
 }
 
-/// One line; of a long one the start.
+/// Reads one line; for a long line only the start.
 fn read_line(file: &mut BufReader<io::Take<File>>, line: &mut Vec<u8>) -> io::Result<usize> {
     let mut count = file.by_ref().take(LONGEST_SHOWN).read_until(b'\n', line)?;
     if count as u64 == LONGEST_SHOWN && !line.ends_with(b"\n") {
@@ -185,7 +187,7 @@ pub(super) fn launchers(run: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a folder is one of a launcher, with something to read in it.
+/// Whether a folder belongs to a launcher, with something to read in it.
 pub(super) fn is_launcher(folder: &Path) -> bool {
     let name = folder.file_name().and_then(|name| name.to_str());
     name.and_then(LauncherFolder::parse).is_some() && has_records(folder)

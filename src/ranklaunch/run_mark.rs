@@ -1,4 +1,4 @@
-//! The mark of a run that lives, for the time of a launch.
+//! The mark of a live run, for the time of a launch.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Writes the report of a run when it is over: of this launcher, and on node 0 of the job.
 //!
-//! At this time the verdict is told, and run.json is written. The report is dispensable: a full disk, a
+//! The verdict has been reported, and run.json is written. The report is dispensable: a full disk, a
 //! mount that hangs or a node that is gone costs the report or a part of it, never the exit code, and
 //! no more than the time that is left. Node 0 asks the others for their histories; they stay until it
 //! has them.
@@ -23,17 +23,17 @@ use supervise::EndStep;
 use text::lang::{Text, cause};
 use text::text;
 
-/// Time limit for the histories of all other nodes. Most of it is for one that hangs.
+/// Time limit for the histories of all other nodes. Most of it is for a node that hangs.
 const GATHERED: Duration = Duration::from_secs(3);
-/// More than any run.json.
+/// Larger than any run.json.
 const LARGEST: u64 = 64 << 20;
-/// How long a node stays for node 0, which may have to wait for another one.
+/// Time for which a node stays for node 0, which may have to wait for another node.
 const STAYS: Duration = Duration::from_secs(4);
-/// Values of all quantities over time in the report of a job.
+/// Number of values of all quantities over time in the report of a job.
 const ALL_POINTS: usize = 200_000;
 
-/// Writes the report of this launcher, and on node 0 that of the job. `session` is that with the
-/// other nodes; it ends here.
+/// Writes the report of this launcher, and on node 0 that of the job. `session`: the session with the
+/// other nodes, which ends here.
 pub(super) async fn write(context: &Context, session: Option<Box<JobSession>>, clock: Clock) {
     let own = write_own(context, clock).await;
     let Some(mut session) = session else {
@@ -58,7 +58,7 @@ pub(super) async fn write(context: &Context, session: Option<Box<JobSession>>, c
     }
 }
 
-/// The run ended after its last attempt with another verdict than that.
+/// The run ended after its last attempt with a verdict other than that attempt's.
 pub(super) fn amend(context: &Context, ending: &Ending, code: i32, time_left: Duration) {
     let Some(folder) = context.report.folder() else { return };
     let (ending, lang) = (ending.clone(), context.lang());
@@ -108,7 +108,7 @@ async fn told_and_written(context: &Context, clock: Clock) -> Option<NodeHistory
     let (written, slot) = (context.journal.mark(), context.report.history());
     let done = in_thread(move || {
         io_with_deadline(left, move || {
-            // As far as the journal is written by then.
+            // The report uses the part of the journal that is written by then.
             if let Some(written) = written {
                 let _ = written.recv_timeout(left / 2);
             }
@@ -157,7 +157,7 @@ async fn write_job(context: &Context, own: NodeHistory, others: Vec<NodeHistory>
     }
 }
 
-/// This launcher and those whose folders are beside its own: the nodes may share them.
+/// The folders of this launcher and of others beside it: the nodes may share them.
 fn with_siblings(folder: &LogFolder, own: NodeHistory) -> Vec<NodeHistory> {
     let path = folder.node_path();
     let run = path.parent().map(run_files::launchers).unwrap_or_default();

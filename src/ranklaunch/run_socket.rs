@@ -1,8 +1,9 @@
 //! The run's socket: answers `ranklaunch ps`, `logs`, `top`, `stacks` and `dump` from the first
 //! moment of a launch to its end.
 //!
-//! Takes the status board, and while ranks run what answers for all nodes. Before that, and between
-//! two attempts, it tells the status of this node alone. Holds nothing: it answers in threads.
+//! Takes the status board, and while ranks run the sources that answer for all nodes. Before that,
+//! and between two attempts, it gives the status of this node alone. Blocks nothing: it answers in
+//! threads.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,7 @@ use monitor::status::StatusBoard;
 use muster::{MemberKind, Packed};
 use text::run_id::RunId;
 
-/// Answers until it is dropped.
+/// The socket, which answers until it is dropped.
 #[derive(Debug)]
 pub(super) struct RunSocket {
     attempt: Arc<Mutex<Option<Attempt>>>,

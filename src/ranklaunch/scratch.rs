@@ -15,19 +15,19 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use linux::deadline::{io_with_deadline, spawn_detached, with_deadline};
+use linux::deadline::{begun, spawn_detached, with_deadline};
 use linux::regular_file;
 use supervise::inject::Injection;
 
 /// Time limit for the local disk.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How the names of these folders begin; then 16 hexadecimal digits.
+/// Prefix of the names of these folders; 16 hexadecimal digits follow.
 const PREFIX: &str = "ranklaunch-";
 /// The suffixes of the folder of the warmed interpreter, and of the file that is locked.
 const WARM: &str = "warm";
 const LOCK: &str = "lock";
-/// Files of the temporary folder that are looked at.
+/// Maximum number of files of the temporary folder that are examined.
 const MOST: usize = 10_000;
 
 /// An unpredictable name.
@@ -44,8 +44,8 @@ impl ScratchName {
         ScratchName { path, lock: Arc::default() }
     }
 
-    /// Locks the name as long as this process lives, and removes what dead launches of this user left.
-    /// In a thread of its own, which nobody waits for.
+    /// Locks the name as long as this process lives, and removes the folders of dead launches of this
+    /// user. Runs in a thread of its own, which nobody waits for.
     pub(super) fn hold(&self) {
         let ScratchName { path, lock } = self.clone();
         spawn_detached(move || {
@@ -58,17 +58,20 @@ impl ScratchName {
         });
     }
 
-    /// Creates the folder, and in it what the ranks' Python imports. Without a folder the engine
+    /// Begins to create the folder and the files in it that the ranks' Python imports. Without a folder the engine
     /// creates its own and leaves it behind.
-    pub(super) fn make(&self, inject: bool) -> Scratch {
+    pub(super) fn make(&self, inject: bool) -> impl Future<Output = Scratch> + use<> {
         let path = self.path.clone();
-        let make = move || {
-            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let made = begun(move || {
+            std::fs::DirBuilder::new().mode(0o700).create(&path).ok()?;
             let injection = inject.then(|| Injection::write(&path).ok()).flatten();
-            Ok((path, injection))
-        };
-        let (path, injection) = io_with_deadline(ANSWER, make).ok().unzip();
-        Scratch { path, injection: injection.flatten() }
+            Some((path, injection))
+        });
+        async move {
+            let made = tokio::time::timeout(ANSWER, made).await.ok().and_then(Result::ok).flatten();
+            let (path, injection) = made.unzip();
+            Scratch { path, injection: injection.flatten() }
+        }
     }
 
     /// The folder of the warmed interpreter, which lives longer than an attempt.
@@ -98,7 +101,7 @@ impl Scratch {
         self.path.clone()
     }
 
-    /// None if the ranks start as they are.
+    /// None if nothing is injected into the ranks.
     pub(super) fn injection(&self) -> Option<&Injection> {
         self.injection.as_ref()
     }
@@ -119,8 +122,8 @@ fn locked(path: &Path) -> Option<File> {
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok().map(|()| file)
 }
 
-/// Removes the folders of launches that are dead. Without a file beside it, which earlier versions did not
-/// make, nothing proves that one is.
+/// Removes the folders of dead launches. Earlier versions made no lock file beside the folder; without
+/// that file nothing proves that a launch is dead.
 fn remove_abandoned(temporary: &Path) {
     let own = rustix::process::geteuid().as_raw();
     let entries = temporary.read_dir().into_iter().flatten().flatten().take(MOST);
@@ -144,7 +147,7 @@ fn remove_abandoned(temporary: &Path) {
     }
 }
 
-/// Whether a process has this path in its environment, as ranks have that outlived their launcher.
+/// Whether a process has this path in its environment, like ranks that have outlived their launcher.
 fn is_in_an_environment(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     let processes = Path::new("/proc").read_dir().into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
 //! The plan for all nodes: node 0's proposal, and the plan of another node with the agreed
 //! values.
 //!
-//! Pure: takes settings, facts and what was agreed; gives a plan, a proposal or a refusal.
+//! Pure: takes settings, facts and the agreed values; gives a plan, a proposal or a refusal.
 
 use muster::{Agreement, Difference};
 use node::observe::Facts;
@@ -11,8 +11,7 @@ use settings::{MusterMode, Settings};
 use text::text;
 use verdict::{Id, Refusal};
 
-/// Node 0's plan for all nodes. `fewest` is the smallest number of processes that some node can
-/// run.
+/// Node 0's plan for all nodes. `fewest`: the smallest number of processes that some node can run.
 pub(super) fn plan_for_all(
     settings: &Settings,
     facts: &Facts,

@@ -8,16 +8,16 @@ use super::context::Context;
 use logs::Console;
 use report::status_line;
 
-/// Between two looks. The line is drawn only if it changed.
+/// Interval of the looks. The line is drawn only if it changed.
 const PACE: Duration = Duration::from_millis(500);
 
-/// The line, which goes when this is dropped.
+/// The line, which is removed when this is dropped.
 pub(super) struct StatusLine {
-    /// None: there is no line.
+    /// None if there is no line.
     shown: Option<(JoinHandle<()>, Console)>,
 }
 
-/// `interactive`: the only rank has the terminal, and nothing of ours may stand there.
+/// `interactive`: the only rank has the terminal, and no line of ours may appear there.
 pub(super) fn begin(context: &Context, interactive: bool) -> StatusLine {
     if interactive || !context.console.has_status() {
         return StatusLine { shown: None };
@@ -26,7 +26,8 @@ pub(super) fn begin(context: &Context, interactive: bool) -> StatusLine {
     let to = console.clone();
     let task = tokio::spawn(async move {
         loop {
-            // No look of a viewer: the samples of each second hold nothing that the line shows about the GPUs.
+            // This does not count as a viewer's look: the samples of each second contain nothing about the
+            // GPUs that the line shows.
             let line = status_line::line(&board.snapshot());
             to.status(Some(line.get(lang)));
             tokio::time::sleep(PACE).await;

@@ -13,16 +13,17 @@ use text::rank::GlobalRank;
 pub(super) enum SlowQuestion {
     /// Answered with the time of the node, in ns since 1970.
     Time,
-    /// With a [`NodeSample`](monitor::watch::NodeSample).
+    /// Answered with a [`NodeSample`](monitor::watch::NodeSample).
     Sample {
-        /// One moment, by the clock of each member. One that is not here shows nothing. A list, since
-        /// a tagged enum cannot read a map by numbers.
+        /// The same moment by the clock of each member. A member that is not listed shows nothing. This is
+        /// a list, since a tagged enum cannot read a map by numbers.
         until_ns: Vec<(u32, i64)>,
         window: Duration,
-        /// Entries of each rank.
+        /// Maximum number of entries of each rank.
         most: u32,
     },
-    /// With the [`Reason`](monitor::watch::Reason)s that the node of this rank shows; other nodes say nothing.
+    /// Answered with the [`Reason`](monitor::watch::Reason)s on the node of this rank; other nodes give no
+    /// answer.
     Reasons(GlobalRank),
 }
 

@@ -1,7 +1,7 @@
-//! Looks for ranks that hold the others back, and tells of them, while the job runs.
+//! Looks for ranks that hold the others back, and reports them, while the job runs.
 //!
-//! Node 0 asks all nodes what their ranks did and names the slow ones. If the nodes cannot ask each other, each
-//! looks at its own ranks. Takes the questions between the nodes; gives lines and `slow` events.
+//! Node 0 asks all nodes for the activity of their ranks and names the slow ones. If the nodes cannot ask each
+//! other, each looks at its own ranks. Takes the questions between the nodes; gives lines and `slow` events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use text::rank::GlobalRank;
 const CLOCKS: Duration = Duration::from_secs(1);
 const SAMPLES: Duration = Duration::from_secs(5);
 const REASONS: Duration = Duration::from_secs(12);
-/// Questions for the time in each look.
+/// Number of questions for the time in each look.
 const TIMES: usize = 5;
-/// Nodes whose samples node 0 takes in.
+/// Maximum number of nodes whose samples node 0 takes in.
 const MOST_NODES: u32 = 128;
-/// Entries of a rank that are read. In a job of many nodes fewer are enough to compare, since all
-/// are of the same time; a look has no use for less.
+/// Number of entries that are read of a rank. In a job of many nodes fewer are enough to compare, since all are
+/// from the same time; a look cannot use fewer than the minimum.
 const MOST_ENTRIES: u32 = 400;
 const FEWEST_ENTRIES: u32 = 50;
 const MOST_OF_ALL: u32 = 6400;
 
-/// The watch of one attempt. Without control sockets there is nothing to be asked.
+/// The watch of one attempt. Without control sockets nobody can be asked.
 pub(super) fn watch(
     context: &Context,
     scratch: &Scratch,
@@ -83,11 +83,11 @@ impl AskNodes for OwnNode {
     }
 }
 
-/// All nodes of the job, of which this is node 0.
+/// All nodes of a job whose node 0 is this node.
 struct AllNodes {
     nodes: Nodes,
     members: u32,
-    /// As far as they are known, by member.
+    /// The clocks by member, as far as they are known.
     clocks: BTreeMap<u32, Clock>,
 }
 
@@ -121,7 +121,7 @@ impl AskNodes for AllNodes {
 }
 
 impl AllNodes {
-    /// Measures the clocks of all nodes. False if one does not answer.
+    /// Measures the clocks of all nodes. False if a node does not answer.
     fn measure_clocks(&mut self) -> bool {
         for _ in 0..TIMES {
             let (asked, mut answers, clocks) = (now_ns(), 0, &mut self.clocks);
@@ -134,7 +134,7 @@ impl AllNodes {
                 return false;
             }
         }
-        // This one's own.
+        // The clock of this node itself.
         self.clocks.insert(0, Clock::default());
         true
     }

@@ -1,9 +1,9 @@
-//! Stale processes before a launch: which there are, and whether they forbid it.
+//! Stale processes before a launch: finds them, and decides whether they forbid it.
 //!
-//! The survey comes before the nodes agree. It reports the processes that will be left alone, and
-//! a launch that cannot run beside them is refused before anything is ended. One exception: a
-//! proven leftover on the muster port is ended first. Which processes are stale, and which may be
-//! ended, is decided in [`preflight::clear`].
+//! The survey comes before the nodes agree. It reports the processes that will be left alone, and a
+//! launch that cannot run beside them is refused before anything is ended. One exception: a proven
+//! leftover on the muster port is ended first. [`preflight::clear`] decides which processes are
+//! stale, and which may be ended.
 
 use std::sync::Arc;
 
@@ -264,8 +264,8 @@ impl StaleSurvey {
 #[derive(Debug)]
 pub(super) struct Duty {
     pub(super) request: Request,
-    /// False for a task on a node where another task ends them. It only waits for that, since
-    /// its rank needs the same GPUs.
+    /// False for a task on a node where another task ends the processes. It only waits for that,
+    /// since its rank needs the same GPUs.
     pub(super) acts: bool,
 }
 

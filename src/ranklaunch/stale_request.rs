@@ -60,7 +60,7 @@ fn siblings(facts: &Facts) -> Vec<Claim> {
     evidence.flat_map(|found| std::iter::once(&found.claim).chain(&found.beside)).cloned().collect()
 }
 
-/// The script or module that a command starts: of python, or of a launcher's ranks.
+/// The script or module that a command starts: the one of python, or of a launcher's ranks.
 fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
     if let Some((launcher, at)) = launchers::of_argv(argv) {
         let own = argv.get(at..)?;

@@ -1,4 +1,4 @@
-//! Builds what is started for a plan: command line, environment and ranks of this node.
+//! Builds the launch for a plan: command line, environment and ranks of this node.
 //!
 //! Takes the finished plan; gives the [`Launch`] that `supervise` runs. Starts nothing.
 
@@ -39,7 +39,7 @@ pub(super) fn local_ranks(plan: &Plan) -> u32 {
     if plan.engine.runs_a_command() { 1 } else { plan.nproc_per_node }
 }
 
-/// The ranks that the engine is asked to start, to compare with those that report.
+/// The ranks that the engine is asked to start, to compare with the ranks that report.
 pub(super) fn planned_ranks(plan: &Plan) -> Planned {
     let node_rank = plan.membership.node_rank;
     if plan.engine.runs_a_command() {
@@ -149,7 +149,7 @@ pub(super) fn launch(
         attempt: ready.attempt,
         restarts: match ready.session.is_some() || plan.membership.members() == 1 {
             true => context.settings.max_restarts.value,
-            // Nobody could tell the other nodes.
+            // Nothing could notify the other nodes of a restart.
             false => 0,
         },
         engine_restarts: plan.membership.elastic.is_some() && plan.engine.row().has_c10d,
@@ -173,7 +173,7 @@ pub(super) fn launch(
 struct Records(Option<PathBuf>);
 
 impl Records {
-    /// None if the user has named a file, or no file with an empty value.
+    /// None if the user has named a file, or disabled it with an empty value.
     fn of(env: &BTreeMap<OsString, OsString>, scratch: &Scratch) -> Records {
         let own = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
         Records(own)

@@ -1,4 +1,4 @@
-//! Feeds the [`StatusBoard`] with what the rooms give in their own types.
+//! Feeds the [`StatusBoard`] with the data of the other crates in their own types.
 //!
 //! Takes the plan, the logs and the sampler of an attempt, and the phases of the conductor; decides
 //! nothing.
@@ -58,7 +58,7 @@ pub(super) fn end_status(ending: &Ending, code: i32) -> EndStatus {
     }
 }
 
-/// Status of the run of this plan. `identity`: as the nodes agreed, once they have.
+/// Status of the run of this plan. `identity`: the agreed one, once the nodes have agreed.
 pub(super) fn run_status(
     plan: &Plan,
     identity: Option<&RunIdentity>,
@@ -79,7 +79,7 @@ pub(super) fn run_status(
     }
 }
 
-/// Its file or module, without arguments, which may hold secrets.
+/// The file or module of the program, without arguments, which may hold secrets.
 fn program_name(program: &Program) -> String {
     let name = |path: &std::ffi::OsString| {
         let name = Path::new(path).file_name().unwrap_or(path.as_os_str());
@@ -127,7 +127,7 @@ fn owners(logs: &Logs) -> Vec<OwnerLog> {
     logs.now().into_iter().map(shown).collect()
 }
 
-/// Without secrets and control characters. A progress bar shows its last state.
+/// The line without secrets and control characters. A progress bar shows its last state.
 fn last_line(line: &str) -> String {
     let line = line.rsplit('\r').find(|part| !part.trim().is_empty()).unwrap_or_default();
     let cut = line.trim_end().chars().take(SHOWN).collect::<String>();

@@ -69,8 +69,8 @@ pub(super) fn summary(
     })
 }
 
-/// The most processes that this node can run, and the number that a setting or the platform
-/// fixed.
+/// The maximum number of processes that this node can run, and the number that a setting or the
+/// platform fixed.
 fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Refusal> {
     let asked = plan::asked_nproc(settings, &facts.contract)?;
     let capacity = plan::node_capacity(settings, facts, &asked)?;
@@ -80,8 +80,8 @@ fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Re
 }
 
 /// The program with its arguments and those of the engine, as they were given: masked, with the
-/// placeholders that each node fills in by itself, and with a digest, since it may be cut. The folder of
-/// the program may differ between nodes; the bytes of a script are compared by themselves.
+/// placeholders that each node fills in by itself, and with a digest, since the text may be cut. The
+/// folder of the program may differ between nodes; the bytes of a script are compared separately.
 fn command(settings: &Settings) -> Option<String> {
     const SHOWN: usize = 160;
     let program = &settings.program.as_ref()?.value;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_compared_as_written_without_folder_and_secrets() {
+    fn command_summary_omits_folder_and_secrets() {
         let same = [script("/a/train.py", &["--lr", "1"]), script("/b/train.py", &["--lr", "1"])];
         assert_eq!(same[0], same[1]);
         assert!(same[0].starts_with("train.py --lr 1 ("), "{}", same[0]);

@@ -1,7 +1,7 @@
-//! Posts how far the job is to its TrainJob, where the variables of Kubeflow's Trainer ask for it.
+//! Posts the progress of the job to its TrainJob, if the variables of Kubeflow's Trainer ask for it.
 //!
-//! Only the node of rank 0 sees its lines, so only that one posts. A thread of its own asks and posts. If a
-//! server does not answer, one line says so, and the job goes on.
+//! Only the node of rank 0 sees that rank's lines, so only this node posts. A thread of its own asks and
+//! posts. If a server does not answer, one line reports it, and the job goes on.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,9 +20,10 @@ use text::lang::Text;
 use text::letters::is_hidden;
 use text::text;
 
-/// Between two posts: each is a start of Python, so that a shorter one would cost more than 1 % of a core.
+/// Time between two posts: each post starts Python, so a shorter interval would cost more than 1 % of a
+/// core.
 const PACE: Duration = Duration::from_secs(15);
-/// How soon the first progress is seen.
+/// Maximum delay until the first progress is seen.
 const TICK: Duration = Duration::from_secs(1);
 /// Time limit of one post.
 const POST: Duration = Duration::from_secs(5);
@@ -39,13 +40,13 @@ struct Poster {
     target: TrainJobTarget,
     python: PathBuf,
     say: Box<dyn Fn(&Text) + Send>,
-    /// The last one that was taken.
+    /// The last progress that was accepted.
     posted: Option<JobProgress>,
     tried: Option<Instant>,
     failed: bool,
 }
 
-/// None: nothing asks for it.
+/// None if no variable asks for posts.
 pub(super) fn begin(
     context: &Context,
     plan: &Plan,
@@ -86,7 +87,7 @@ pub(super) fn begin(
 }
 
 impl TrainJobPosts {
-    /// Posts what is not posted yet, and ends.
+    /// Posts the progress that is not posted yet, and ends.
     pub(super) async fn end(self, within: Duration) {
         let TrainJobPosts { end, ended } = self;
         let _ = end.send(());

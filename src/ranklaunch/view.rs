@@ -21,28 +21,28 @@ use text::text;
 
 /// Time limit of one page.
 const READING: Duration = Duration::from_secs(5);
-/// Bytes of the largest page that another node gives.
+/// Maximum bytes of a page that another node gives.
 const LARGEST_PAGE: usize = 4 << 20;
-/// Bytes of a compiled pattern.
+/// Maximum bytes of a compiled pattern.
 const LARGEST_PATTERN: usize = 1 << 20;
-/// Bytes of the index before the end that a viewer begins with.
+/// Bytes of the index before the end at which a viewer begins.
 const NEAR_END: u64 = 32 * 1024;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "view", rename_all = "snake_case")]
 pub(super) enum ViewAsk {
-    /// A [`JobStatus`].
+    /// Answered with a [`JobStatus`].
     Status,
-    /// The plan of this node, as `plan --format json` shows it.
+    /// Answered with the plan of this node, as `plan --format json` shows it.
     Plan,
-    /// [`JobLines`].
+    /// Answered with [`JobLines`].
     Lines(LinesAsk),
 }
 
 /// The next lines of some launchers of the job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LinesAsk {
-    /// By the number of the launcher. Of any other only its place is told.
+    /// Cursors by the number of the launcher. Any other launcher gives only its position.
     pub cursors: Vec<(u32, Cursor)>,
     #[serde(default)]
     pub ranks: Vec<u32>,
@@ -50,12 +50,12 @@ pub(super) struct LinesAsk {
     pub since_ms: Option<u64>,
     #[serde(default)]
     pub grep: Option<String>,
-    /// About so many bytes of each.
+    /// Approximate number of bytes of each launcher.
     pub most: usize,
 }
 
 impl LinesAsk {
-    /// Fails if `grep` is no pattern, or too large.
+    /// Fails if `grep` is not a pattern, or too large.
     pub(super) fn wanted(&self) -> Result<Wanted, regex::Error> {
         let compiled = |words: &String| pattern::compile_within(LARGEST_PATTERN, words);
         let grep = self.grep.as_ref().map(compiled).transpose()?;
@@ -67,13 +67,13 @@ impl LinesAsk {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct NodeLines {
     pub member: u32,
-    /// When it answered, by its own clock, in milliseconds since 1970.
+    /// Time of the answer, by the launcher's own clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// Its folder; None if the run keeps no files.
+    /// The folder of the launcher; None if the run keeps no files.
     pub folder: Option<PathBuf>,
     /// Start position of a viewer that wants only the newest lines.
     pub near_end: Cursor,
-    /// If it was asked for.
+    /// The page, if it was requested.
     pub page: Option<Page>,
     pub problem: Option<Text>,
 }
@@ -92,7 +92,7 @@ pub(super) struct JobStatus {
     pub nodes: Vec<PackedStatus>,
     pub unanswered: Vec<Unanswered>,
     pub reaches_all: bool,
-    /// Of an agent that hears all nodes by itself, so that it may be asked more often.
+    /// The agent hears all nodes by itself, so it may be asked more often.
     #[serde(default)]
     pub at_node_0: bool,
 }
@@ -105,7 +105,7 @@ pub(super) struct PackedStatus {
 }
 
 impl JobStatus {
-    /// The nodes in their order, and those that give no status.
+    /// The nodes in their order, and the nodes that give no status.
     pub(super) fn read(self) -> (Vec<NodeStatus>, Vec<Unanswered>) {
         let JobStatus { nodes: packed, mut unanswered, .. } = self;
         let mut nodes = Vec::new();

@@ -1,7 +1,7 @@
 //! Warms an interpreter for the ranks of this node, from the first plan on, and lets the shims ask it.
 //!
-//! It is begun once for all attempts. If something speaks against it, one line says so, and the ranks start as
-//! without it, unless the settings require it.
+//! The warming begins once for all attempts. If something prevents it, one line reports it, and the ranks start
+//! as usual, unless the settings require a warm start.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -29,15 +29,15 @@ use text::rank::{GlobalRank, LocalRank, RankId};
 use text::text;
 use verdict::{Id, Refusal};
 
-/// Time limit for all that is waited for before the engine starts. It takes two starts of Python, and an engine that
-/// is forked needs the imports.
+/// Time limit for all waits before the engine starts. The time covers two starts of Python, and an engine that is
+/// forked needs the imports.
 const LISTENS: Duration = Duration::from_secs(20);
-/// Time limit for the imports where the settings have none. They may come from a file server.
+/// Time limit for the imports if the settings have none. They may come from a file server.
 const IMPORTS: Duration = Duration::from_secs(300);
-/// Bytes of memory that must be left to import anything.
+/// Minimum free memory in bytes for importing anything.
 const LEAST_MEMORY: u64 = 1 << 30;
 
-/// Begins for the plan of the first attempt.
+/// Begins the warming for the plan of the first attempt.
 pub(super) fn begin(context: &Context, facts: &Facts, own: &OwnPlan, dispositions: Dispositions) {
     if context.settings.warm.value == Warm::Off {
         return;
@@ -74,7 +74,7 @@ fn warmed(
     }
     let (console, lang) = (context.console.clone(), context.lang());
     let (to, said) = (console.clone(), Mutex::new(HashSet::new()));
-    // Every rank, and each attempt, would say the same.
+    // Every rank, and each attempt, would report the same.
     let once = move |line: Text| {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.insert(line.en.to_string()) {
@@ -99,7 +99,7 @@ fn warmed(
 /// The warming for this plan, with the files of the interpreter in `folder`.
 ///
 /// # Errors
-/// Why nothing is.
+/// The reason why nothing is warmed.
 fn warming(
     host: &Host,
     settings: &Settings,
@@ -139,7 +139,7 @@ fn warming(
         let mb = left / 1_000_000;
         return Err(text!("only {mb} MB of memory are free", "仅剩 {mb} MB 可用内存"));
     }
-    // Those that a platform has given to this node would be taken for those of a rank.
+    // Variables that a platform has given to this node would be taken for those of a rank.
     for name in rank_env(plan, RankId { global: GlobalRank(0), local: LocalRank(0) }).keys() {
         environment.remove(OsStr::new(name));
     }
@@ -172,7 +172,7 @@ fn warming(
     })
 }
 
-/// By which libraries of threads choose CPUs as soon as they are loaded.
+/// Variables by which libraries of threads choose CPUs as soon as they are loaded.
 const PLACED: [&str; 4] = ["GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND"];
 
 fn is_placed(environment: &BTreeMap<OsString, OsString>, name: &str) -> bool {
@@ -180,7 +180,7 @@ fn is_placed(environment: &BTreeMap<OsString, OsString>, name: &str) -> bool {
     value.is_some_and(|value| !value.is_empty() && !value.eq_ignore_ascii_case("false"))
 }
 
-/// The modules that `run` would import for the ranks of `plan`. Empty: the settings do not ask for it.
+/// The modules that `run` would import for the ranks of `plan`. Empty if the settings do not ask for it.
 pub(super) fn outlook(host: &Host, settings: &Settings, facts: &Facts, plan: &Plan) -> Vec<Text> {
     if settings.warm.value == Warm::Off || settings.host_root.is_some() {
         return Vec::new();
@@ -212,7 +212,7 @@ fn imported(scouted: &Scouted) -> Text {
     )
 }
 
-/// The job that is marked in the interpreter, which starts before the nodes agree on a name.
+/// The job name in the mark of the interpreter, which starts before the nodes agree on a name.
 const WARMED_JOB: &str = "warm";
 
 fn without(why: &Text) -> Text {
@@ -240,10 +240,10 @@ fn another_program() -> Text {
     text!("the nodes have agreed on another program", "各节点商定的程序与预热时不同")
 }
 
-/// Waits for the imports where the settings require a warm start. `plan`: that of all nodes.
+/// Waits for the imports if the settings require a warm start. `plan`: the plan of all nodes.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no warm start.
 pub(super) async fn required(context: &Context, plan: &Plan) -> Result<(), Refusal> {
     if context.settings.warm.value != Warm::Required {
         return Ok(());
@@ -277,7 +277,7 @@ fn limit(context: &Context) -> Duration {
     context.settings.deadline.as_ref().map_or(IMPORTS, |deadline| deadline.value)
 }
 
-/// By which shims ask, as a variable.
+/// The variable by which shims ask.
 pub(super) struct Offer {
     pub(super) name: OsString,
     pub(super) value: OsString,
@@ -285,9 +285,9 @@ pub(super) struct Offer {
     pub(super) forks_engine: bool,
 }
 
-/// None where the shims start the ranks by themselves.
+/// None if the shims start the ranks by themselves.
 pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
-    // Without a thread where nobody asked for it.
+    // No thread is started if nobody asked for a warm start.
     let warmed = context.warm.0.get()?;
     let argv = rank_argv(plan);
     if warmed.as_ref().is_ok_and(|warmed| !warmed.is_for(&argv)) {
@@ -302,7 +302,8 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
         let until = Instant::now() + LISTENS;
         let is_listening = warmed.is_listening(LISTENS)?;
         Some(is_listening.then(|| {
-            // An engine imports nearly the same, and would be in its way. Both waits have one time limit.
+            // An engine imports nearly the same modules, and would compete with the interpreter. Both waits share
+            // one time limit.
             let left = until.saturating_duration_since(Instant::now());
             let forks_engine = has_engine && warmed.is_ready(left).is_ok();
             (warmed.name().to_owned(), forks_engine)

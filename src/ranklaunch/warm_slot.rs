@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use supervise::warm::Warmed;
 use text::lang::Text;
 
-/// The interpreter of this launch, or why there is none; empty where nobody asked for it.
+/// The interpreter of this launch, or the reason why there is none; empty if nobody asked for it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WarmSlot(pub(super) Arc<OnceLock<Result<Warmed, Text>>>);
 

@@ -4,12 +4,13 @@ use serde_json::{Map, Value, json};
 
 use text::lang::Lang;
 
-/// The document with `{"en": "…", "zh": "…"}` in place of each text that the languages tell apart.
+/// The document with `{"en": "…", "zh": "…"}` in place of each text that differs between the
+/// languages.
 pub(super) fn document(render: impl Fn(Lang) -> Value) -> Value {
     joined(render(Lang::En), render(Lang::Zh))
 }
 
-/// The document in one language, from that for both.
+/// The document in one language, from the document for both.
 pub(super) fn one(document: &Value, lang: Lang) -> Value {
     match document {
         Value::Object(entries) => match (entries.len(), entries.get("en"), entries.get("zh")) {
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_there_twice() {
+    fn only_differing_text_has_both_languages() {
         let of = |lang| match lang {
             Lang::En => json!({ "id": "x", "rows": [{ "text": "two nodes", "n": 2 }] }),
             Lang::Zh => json!({ "id": "x", "rows": [{ "text": "两个节点", "n": 2 }] }),

@@ -1,4 +1,4 @@
-//! Deflates what `explain ID` says and the page of a run.
+//! Deflates the texts of `explain ID` and the page of a run.
 
 fn main() -> std::io::Result<()> {
     embed::embed_folders(&[

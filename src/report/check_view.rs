@@ -31,10 +31,10 @@ fn mark(level: CheckStatus) -> String {
     }
 }
 
-/// Which rows of the table are shown, and how.
+/// Selects the rows of the table that are shown, and their form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// Also the checks that passed.
+    /// Includes the checks that passed.
     pub all: bool,
     /// Columns of the terminal.
     pub width: Option<usize>,
@@ -105,7 +105,7 @@ pub fn text(
     out
 }
 
-/// The failures first, then the warnings; among equals the order of the checks.
+/// The failures first, then the warnings; rows of equal severity keep the order of the checks.
 fn by_severity(checks: &[Check]) -> impl Iterator<Item = &Check> {
     let order = [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Info, CheckStatus::Ok];
     order.into_iter().flat_map(|level| checks.iter().filter(move |one| one.severity == level))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_symbol_id_text_and_hint() {
+    fn text_report_shows_symbol_id_and_hint() {
         let plain = |lang, all| {
             let (text, value) = report(lang, all);
             (style::plain(&text).into_owned(), value)
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_facts_checks_and_plan_without_secrets() {
+    fn json_has_facts_checks_and_plan_without_secrets() {
         let (_, value) = report(Lang::En, false);
         assert_eq!(value["schema"], 1);
         let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();

@@ -17,19 +17,19 @@ use verdict::{Class, Id, Refusal, Warning, by_importance};
 pub struct Closing<'a> {
     pub ending: &'a Ending,
     pub exit_code: i32,
-    /// From the start of the launcher to the end of the job, or to the beginning of its stop.
+    /// Time from the start of the launcher to the end of the job, or to the beginning of its stop.
     pub elapsed: Duration,
     pub world_size: u32,
     pub node_rank: u32,
     /// Last lines of the failed rank, oldest first.
     pub last_lines: Vec<String>,
-    /// The engine's name, and how many of its lines are only in its log.
+    /// The engine's name, and the number of its lines that are only in its log.
     pub engine: &'a str,
     pub engine_lines: u64,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
-    /// Earlier warnings on this console, for a failure.
+    /// Earlier warnings on this console, repeated for a failure.
     pub warnings: &'a [Warning],
     pub lang: Lang,
 }
@@ -129,7 +129,7 @@ fn push_warnings(out: &mut String, warnings: &[Warning], lang: Lang) {
     }
 }
 
-/// Appends the verdict itself, for an output that shows no cause.
+/// Appends the verdict itself, for an output without a cause.
 fn push_verdict(out: &mut String, ending: &Ending, seconds: &str, lang: Lang) {
     let title = why_view::timed(&ending.text, seconds);
     let title = format!("── ranklaunch: {}", title.get(lang));
@@ -166,7 +166,7 @@ pub fn would_be_refused(refusal: &Refusal, exit_code: i32, lang: Lang) -> String
     out
 }
 
-/// `wait` timed out, which is no refusal.
+/// The text of a `wait` that timed out. This is not a refusal.
 pub fn gave_up(text: &Text, hint: &Text, id: Id, exit_code: i32, lang: Lang) -> String {
     let said = text.get(lang);
     let title = text!("gave up: {said}", "放弃等待：{said}");

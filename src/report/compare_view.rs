@@ -63,7 +63,7 @@ pub fn text(
     out
 }
 
-/// Both runs, and each difference with its values as they are.
+/// Both runs, and each difference with its unshortened values.
 pub fn json((first, second): (&JobHistory, &JobHistory), differences: &[Difference]) -> Value {
     let run = |job: &JobHistory| {
         let lead = job.lead();
@@ -91,14 +91,14 @@ fn seconds(millis: &str) -> String {
     }
 }
 
-/// Letters with which both values begin.
+/// Number of letters that both values have in common at the beginning.
 fn common_start(one: &Difference) -> usize {
     let (first, second) = (one.first.as_deref(), one.second.as_deref());
     let pairs = first.unwrap_or_default().chars().zip(second.unwrap_or_default().chars());
     pairs.take_while(|(a, b)| a == b).count()
 }
 
-/// A long value from a little before the place where the other one differs.
+/// A part of a long value that begins a little before the difference from the other one.
 fn cut(value: &str, same: usize) -> String {
     const BEFORE: usize = 12;
     let value = value.replace(['\n', '\t'], " ");

@@ -14,14 +14,14 @@ use text::style::{Style, paint};
 use text::text;
 use verdict::{Confidence, Id, Refusal};
 
-/// Lines of a log that are shown if nothing explains its end.
+/// Maximum number of log lines that are shown if nothing explains the end.
 const LAST_LINES: usize = 20;
-/// Pieces of evidence that are shown beside the cause.
+/// Maximum number of pieces of evidence that are shown beside the cause.
 const MOST_FINDINGS: usize = 12;
-/// Logs that are named because they could not be read.
+/// Maximum number of logs that are named because they could not be read.
 const MOST_UNREAD: usize = 5;
 
-/// A diagnosis with what is needed to say it.
+/// A diagnosis with the data for its text.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub catalogue: &'a Catalogue,
@@ -30,7 +30,7 @@ pub struct View<'a> {
     pub unread: &'a [Unread],
     /// Notes on input that was left out on purpose.
     pub notes: &'a [Text],
-    /// Verdicts that ranklaunch gave on the run when it ended.
+    /// Verdicts of ranklaunch on the run when it ended.
     pub verdicts: &'a [Text],
 }
 
@@ -42,7 +42,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// The refusal where nothing else can be read.
+    /// The refusal if nothing else can be read.
     pub fn refusal(&self) -> Refusal {
         Refusal::new(
             Id::ExplainLog,
@@ -55,7 +55,7 @@ impl Unread {
     }
 }
 
-/// The verdict of the run, where it is known; it comes first.
+/// The verdict of the run, if known; it comes first.
 pub fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     for verdict in view.verdicts {
@@ -70,7 +70,7 @@ pub fn verdicts(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     out
 }
 
-/// The cause in its first line, the remedy in its second. `width`: columns of the terminal.
+/// The cause in the first line, the remedy in the second. `width`: columns of the terminal.
 pub fn text(view: View<'_>, lang: Lang, width: Option<usize>) -> String {
     let mut out = String::new();
     match &view.diagnosis.cause {
@@ -222,7 +222,7 @@ fn push_reading(out: &mut String, view: View<'_>, lang: Lang, width: Option<usiz
     }
 }
 
-/// The evidence that people read if there is no cause.
+/// The evidence that people see if there is no cause.
 fn shown(diagnosis: &Diagnosis) -> Vec<&Evidence> {
     diagnosis.findings.iter().take(MOST_FINDINGS).collect()
 }
@@ -240,7 +240,7 @@ fn numbers(ranks: &[GlobalRank]) -> Vec<u32> {
     ranks.iter().map(|rank| rank.0).collect()
 }
 
-/// `{"schema": 1, "cause": {…}|null, "findings": […]}` and what is known beside.
+/// `{"schema": 1, "cause": {…}|null, "findings": […]}` and the other known facts.
 pub fn json(view: View<'_>, lang: Lang) -> Value {
     let diagnosis = view.diagnosis;
     let confidence = diagnosis.cause.as_ref().map_or(Confidence::Unknown, |cause| cause.confidence);
@@ -330,7 +330,7 @@ pub fn github(view: View<'_>, lang: Lang) -> String {
     for cause in causes {
         let (id, text) = (property(&cause.id), cause.text.get(lang));
         let message = data(&format!("{text}\n{}", cause.remedy.get(lang)));
-        // Standard input is no file that a line of it could be shown in.
+        // Standard input has no file in which the line could be shown.
         let place = match name(view, &cause.evidence) {
             "-" => String::new(),
             file => format!("file={},line={},", property(file), cause.evidence.first.line),
@@ -379,7 +379,7 @@ pub(crate) fn row_json(row: &Row, lang: Lang) -> Value {
     Value::Object(out)
 }
 
-/// A row's text without a log: what it would quote is left open.
+/// The text of a row without a log: placeholders for quoted values stay open.
 fn described(text: &Text) -> Text {
     filled(text, &[])
 }

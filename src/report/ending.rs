@@ -1,4 +1,4 @@
-//! Decides the verdict: one exit code and its cause, from how everything ended.
+//! Decides the verdict: one exit code and its cause, from the ends of all processes.
 //!
 //! Takes the [`Outcome`] of the ranks or a [`Refusal`]; gives an [`Ending`], the same for the
 //! console, run.json and the termination message. This file chooses the cause; each file of
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_is_that_of_the_first_failure() {
+    fn exit_code_is_from_the_first_failure() {
         let two = |a, b, stop| Outcome {
             ranks: vec![rank(0, a), rank(1, b)],
             stop,

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_masters_own_port_counts() {
+    fn only_the_master_port_counts_as_lost() {
         for (line, lost) in [
             (
                 "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29890, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",

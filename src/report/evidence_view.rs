@@ -1,4 +1,4 @@
-//! Shows the variables of the platform, and what became of each: for people and for programs.
+//! Shows the variables of the platform and their effect: for people and for programs.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use text::lang::Lang;
 use text::mask::mask_value;
 use text::style::{Style, paint};
 
-/// Longer variables do not widen the column.
+/// Maximum width of the column of variables; longer ones do not widen it.
 const WIDEST: usize = 32;
 
 /// Empty if no variable of a platform is set.

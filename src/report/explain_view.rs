@@ -16,7 +16,7 @@ use text::text;
 pub enum Subject<'a> {
     Id(Id),
     Code(ExitCode),
-    /// A failure that logs show.
+    /// A failure that logs reveal.
     Failure(&'a Row),
 }
 
@@ -118,7 +118,7 @@ pub fn json(subjects: &[Subject<'_>], lang: Lang) -> Value {
     json!({ "schema": 1, "explained": explained })
 }
 
-/// The code as a number, if it is one.
+/// The code as a number, if it is numeric.
 fn exit_json(exit: Exit) -> Value {
     match exit {
         Exit::Verdict(verdict) => json!(verdict.code()),

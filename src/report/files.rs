@@ -46,9 +46,9 @@ pub struct RunRecord {
     pub logs: Value,
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: Vec<Growth>,
-    /// Troubles in the logs of this node that look like a cause and are none.
+    /// Problems in the logs of this node that look like a cause but are not.
     pub survived: Vec<Survived>,
-    /// When the job stood still, for people of both languages.
+    /// Standstills of the job, for people of both languages.
     pub hangs: Vec<Value>,
     pub lang: Lang,
 }
@@ -89,7 +89,7 @@ impl RunRecord {
 /// run.json with another verdict.
 ///
 /// # Errors
-/// When `run` is no run.json.
+/// When `run` is not a run.json.
 pub fn amended(run: &[u8], ending: &Ending, exit_code: i32, lang: Lang) -> io::Result<Vec<u8>> {
     let mut run: serde_json::Map<String, Value> = serde_json::from_slice(run)?;
     run.insert("exit_code".to_owned(), exit_code.into());
@@ -232,7 +232,7 @@ mod tests {
     use verdict::Id;
 
     #[test]
-    fn the_termination_message_stays_whole_below_the_limit() {
+    fn termination_message_is_valid_json_within_limit() {
         let ending = Ending {
             code: 7,
             class: Class::Script,

@@ -14,10 +14,10 @@ use text::lang::{Lang, Text, between};
 use text::ranges::listed;
 use text::text;
 
-/// Culprits of which people read each; the others are counted.
+/// Maximum number of culprits that people see; the others are counted.
 const MOST_SHOWN: usize = 4;
 
-/// A judgement with what is needed to say it.
+/// A judgement with the data for its text.
 #[derive(Debug, Clone, Copy)]
 pub struct HangView<'a> {
     pub hang: &'a Hang,
@@ -25,7 +25,7 @@ pub struct HangView<'a> {
     pub late: &'a [Late],
 }
 
-/// As in JSON.
+/// The name in JSON.
 fn kind_name(kind: HangKind) -> &'static str {
     match kind {
         HangKind::OtherCollective => "other_collective",
@@ -142,7 +142,7 @@ fn sentence(culprit: &Culprit, hang: &Hang) -> Text {
     }
 }
 
-/// The statement and the remedy if nobody is named.
+/// The statement and the remedy if no rank is named.
 fn nobody(hang: &Hang) -> (Text, Text) {
     let read_all = text!(
         "give the dumps of all ranks, read at about the same time",
@@ -197,7 +197,7 @@ pub fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> String {
             let (sure, sure_zh) = (sure.en, sure.zh);
             line(label(), &text!("{en} ({kind}, {sure})", "{zh}（{kind}，{sure_zh}）"));
             line(text!("remedy", "处理"), &kind_hint(first.kind));
-            // Of sides of which none is odd, one sentence says all.
+            // If no side is odd, one sentence describes all sides.
             let is_same = |other: &&Culprit| {
                 matches!(other.entered, Some(Entered::Sides(_))) && other.entered == first.entered
             };
@@ -283,7 +283,7 @@ fn time_of(ns: i64) -> Option<String> {
     whole.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()
 }
 
-/// One element of `hang`, as run.json has it: without nodes, which no dump names.
+/// One element of `hang` in the form of run.json, without nodes, since no dump names them.
 pub fn json(view: HangView<'_>, lang: Lang) -> Value {
     let hang = view.hang;
     let culprits: Vec<Value> = hang

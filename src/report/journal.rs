@@ -19,16 +19,16 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Lines that may wait for the file.
+/// Maximum number of lines that may wait for the file.
 const QUEUE: usize = 1024;
-/// Between two looks whether there is room in the queue at the end.
+/// Pause between two checks for room in the queue at the end.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Messages to the thread that writes, in this order.
 #[derive(Debug)]
 enum Entry {
     Line(Vec<u8>),
-    /// Tells that all before it is written.
+    /// Reports that everything before it is written.
     Mark(Sender<()>),
     End,
 }
@@ -75,7 +75,7 @@ impl Journal {
     /// Records all `tracing` events from now on.
     pub fn begin() -> Journal {
         let journal = Journal::new();
-        // All own crates begin with this name; of libraries only warnings and errors.
+        // Names of own crates begin with this prefix; libraries log only warnings and errors.
         let own = Targets::new().with_target("ranklaunch", Level::DEBUG).with_default(Level::WARN);
         let lines = tracing_subscriber::fmt::layer()
             .json()
@@ -84,7 +84,7 @@ impl Journal {
             .with_writer(journal.lines.clone())
             .with_filter(own);
         let subscriber = tracing_subscriber::registry().with(lines);
-        // It is the only one: a process has one agent.
+        // No other subscriber exists: a process has one agent.
         let _ = tracing::subscriber::set_global_default(subscriber);
         journal
     }
@@ -126,7 +126,7 @@ impl Journal {
         }
     }
 
-    /// Tells when all lines up to now are written. None: there is no file, or no room to ask.
+    /// Reports when all lines so far are written. None if there is no file, or no room to ask.
     pub fn mark(&self) -> Option<Receiver<()>> {
         let (mark, written) = channel();
         let has_file = self.done.lock().unwrap_or_else(PoisonError::into_inner).is_some();
@@ -138,7 +138,7 @@ impl Journal {
     pub fn close(&self, timeout: Duration) {
         let Some(done) = take(&self.done) else { return };
         let began = Instant::now();
-        // Behind a burst of lines there is no room for the end at first.
+        // The queue may have no room for the end directly after a burst of lines.
         while let Err(TrySendError::Full(_)) = self.lines.queue.try_send(Entry::End) {
             if began.elapsed() >= timeout {
                 return;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_there_is_a_file_is_in_it() {
+    fn lines_before_the_file_exists_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let journal = Journal::new();
@@ -236,7 +236,7 @@ mod tests {
 
     /// The disk was slow, and the queue is full when the run ends.
     #[test]
-    fn the_end_waits_for_a_queue_that_is_full() {
+    fn close_waits_for_a_full_queue() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let journal = Journal::new();
@@ -287,17 +287,13 @@ mod tests {
     /// A size limit on the file simulates a disk that is full in the middle of a line and has
     /// space again later.
     #[test]
-    fn a_full_disk_tears_no_line_and_the_loss_is_counted() {
+    fn full_disk_tears_no_line_and_counts_losses() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        if std::env::var_os("JOURNAL_CHILD").is_none() {
-            // In a process of its own, since the limit applies to the whole process.
-            let name = "report::journal::tests::a_full_disk_tears_no_line_and_the_loss_is_counted";
-            let status = std::process::Command::new(std::env::current_exe().expect("our path"))
-                .args(["--exact", name])
-                .env("JOURNAL_CHILD", "1")
-                .stdout(std::process::Stdio::null())
-                .status();
-            assert!(status.is_ok_and(|status| status.success()));
+        // The limit applies to a whole process.
+        if !harness::inside::is_own_process(
+            full_disk_tears_no_line_and_counts_losses,
+            "JOURNAL_CHILD",
+        ) {
             return;
         }
         linux::sys::ignore(&[linux::sys::Signal::XFSZ]);

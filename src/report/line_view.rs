@@ -9,16 +9,16 @@ use time::macros::format_description;
 use logs::{LogLine, Writer};
 use text::escape::printable;
 
-/// How lines begin.
+/// The beginning of each line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineStyle {
-    /// Columns of the number of a rank; 0: no rank is named, since there is only one.
+    /// Columns of the number of a rank; 0 names no rank, since there is only one.
     pub width: usize,
     pub timestamps: bool,
 }
 
 impl LineStyle {
-    /// For ranks up to this one.
+    /// The style for ranks up to this one.
     pub fn of(last_rank: u32, timestamps: bool) -> LineStyle {
         let width = if last_rank == 0 { 0 } else { last_rank.to_string().len() };
         LineStyle { width, timestamps }

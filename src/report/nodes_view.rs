@@ -9,7 +9,7 @@ use text::columns::table;
 use text::lang::Lang;
 use text::text;
 
-/// With more nodes than this no matrix is printed.
+/// Maximum number of nodes for which a matrix is printed.
 const WIDEST: u32 = 16;
 
 /// The nodes, and the links between them as two matrices: the row sends, the column receives.

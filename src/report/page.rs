@@ -1,6 +1,6 @@
 //! The page of a run: report.html.
 //!
-//! Takes a [`JobHistory`]; gives one file that holds everything and asks for nothing. Its script
+//! Takes a [`JobHistory`]; gives one file that contains everything and requests nothing. Its script
 //! draws it from a document in the file. The content of logs is text in that document, never markup.
 
 use std::collections::BTreeMap;
@@ -23,9 +23,9 @@ fn file(name: &str) -> &'static str {
     FILES.get(name).map_or("", String::as_str)
 }
 
-/// Bytes of a page of up to a thousand ranks; of more ranks in proportion.
+/// Maximum bytes of a page of up to a thousand ranks; in proportion for more ranks.
 const LARGEST: usize = 2_000_000;
-/// Values of each quantity over time, while the page is small enough.
+/// Number of values of each quantity over time, while the page is small enough.
 pub const MOST_POINTS: usize = 240;
 
 /// The page of a job, or of one of its nodes.
@@ -37,7 +37,7 @@ pub fn page(mut job: JobHistory, whole: bool) -> String {
         if page.len() <= largest || points == 0 {
             return page;
         }
-        // Buckets are joined by two, so half of them is the next size.
+        // Buckets are joined in pairs, so half of them is the next size.
         points /= 2;
         job.thin(points);
     }
@@ -45,7 +45,8 @@ pub fn page(mut job: JobHistory, whole: bool) -> String {
 
 fn render(job: &JobHistory, whole: bool) -> String {
     let lead = job.lead();
-    // Only the scripts of this page run, whatever else may get into it; without random bytes none.
+    // Only the scripts of this page run, whatever else may get into it; without random bytes no
+    // script runs.
     let nonce = random::hex::<16>().unwrap_or_default();
     let document = embedded(&data(job, whole).to_string());
     let lang = match lead.lang {
@@ -71,7 +72,7 @@ fn render(job: &JobHistory, whole: bool) -> String {
     ];
     let mut page = String::with_capacity(document.len() + 64 * 1024);
     let mut rest = file("frame.html");
-    // In one pass, so that no value is searched for the next one.
+    // All placeholders are replaced in one pass, so that no value is searched for the next one.
     while let Some(at) = rest.find("{{") {
         let (before, from) = rest.split_at(at);
         page.push_str(before);
@@ -130,8 +131,8 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// JSON inside of a script element. These letters stand only in its strings, where an escape means
-/// the same; so nothing ends the element or begins another.
+/// JSON inside a script element. These letters occur only in its strings, where an escape has the
+/// same meaning; so nothing ends the element or begins another.
 fn embedded(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + json.len() / 32);
     for letter in json.chars() {

@@ -1,7 +1,7 @@
 //! The document that the page of a run shows.
 //!
 //! Takes a [`JobHistory`]; gives one JSON value. Times are milliseconds since the run began. Rows
-//! that several nodes share are there once, since a job may have a thousand ranks.
+//! that several nodes share appear once, since a job may have a thousand ranks.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use monitor::history::{Attempt, CheckRow, Finding, JobHistory, NodeHistory, RankLife};
 
-/// Above so many nodes the checks that passed are only counted.
+/// With more nodes, the checks that passed are only counted.
 const NODES_IN_FULL: usize = 8;
-/// Rows of findings; the grave ones come first.
+/// Maximum number of rows of findings; the grave ones come first.
 const MOST_FINDINGS: usize = 300;
-/// Lines of the rank that failed.
+/// Maximum number of lines of the failed rank.
 const LAST_LINES: usize = 40;
-/// Longest line that is shown; a log may have one of megabytes.
+/// Maximum length of a shown line; a log may have lines of megabytes.
 const LONGEST_LINE: usize = 2000;
 
-/// Rows that are there once, and their numbers.
+/// Rows without duplicates, and their numbers.
 #[derive(Default)]
 struct Rows {
     known: BTreeMap<String, usize>,
@@ -52,7 +52,7 @@ pub(super) fn data(job: &JobHistory, whole: bool) -> Value {
         .map(|node| {
             let (numbers, passed) = checks_of(node, &mut checks, in_full);
             let others = node.plan.decisions.iter().map(|one| decisions.number(json!(one)));
-            // A decision that every node makes for itself is no difference.
+            // A decision that every node makes for itself does not count as a difference.
             let differs: Vec<usize> = others.filter(|one| !planned.contains(one)).collect();
             json!({
                 "node": node.node,
@@ -136,7 +136,7 @@ fn findings(job: &JobHistory) -> Vec<(&NodeHistory, &Finding)> {
     all
 }
 
-/// How it ended, by the node that knows most of it.
+/// The end of the job, from the node that knows most about it.
 fn end(job: &JobHistory) -> Value {
     let Some((node, attempt)) = job.end() else { return Value::Null };
     let start = attempt.last_lines.len().saturating_sub(LAST_LINES);
@@ -181,7 +181,7 @@ fn attempt(one: &Attempt, since: impl Fn(u64) -> u64) -> Value {
     })
 }
 
-/// As a list, since there are many.
+/// A list instead of an object, since there are many.
 fn rank(one: &RankLife, since: impl Fn(u64) -> u64) -> Value {
     json!([
         one.attempt,
@@ -198,7 +198,7 @@ fn rank(one: &RankLife, since: impl Fn(u64) -> u64) -> Value {
     ])
 }
 
-/// The numbers of the rows, and how many checks passed that have none.
+/// The numbers of the rows, and the number of passed checks that have no row.
 fn checks_of(node: &NodeHistory, rows: &mut Rows, in_full: bool) -> (Vec<usize>, usize) {
     let is_shown = |one: &&CheckRow| in_full || one.severity != "ok";
     let shown = node.checks.iter().filter(is_shown);

@@ -1,4 +1,4 @@
-//! A plan, or why there is none, as JSON.
+//! A plan, or the reason why there is none, as JSON.
 //!
 //! Takes a [`Plan`] or a [`Refusal`]; gives JSON values without secrets.
 
@@ -73,7 +73,7 @@ pub fn refusal_json(refusal: &Refusal, lang: Lang) -> Value {
     outlook_json(None, Some(refusal), &[], lang, Path::new(""))
 }
 
-/// The plan as far as it could be made. `refused` has the reason if `run` would refuse it,
+/// The plan as far as it could be made. `refused` gives the reason if `run` would refuse it,
 /// `evidence` the variables of the platform.
 pub fn outlook_json(
     plan: Option<&Plan>,

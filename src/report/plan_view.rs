@@ -52,7 +52,7 @@ pub fn sentence(plan: &Plan) -> Text {
     sentence
 }
 
-/// Which rank a task is, and where.
+/// The rank of a task, and its place.
 pub(super) fn place(plan: &Plan) -> Text {
     let Some(task) = &plan.membership.task else { return Text::same("") };
     let (rank, local, of, world) = (task.rank, task.local, task.of, plan.world_size);
@@ -72,16 +72,16 @@ pub(super) fn ranks(plan: &Plan) -> Text {
     }
 }
 
-/// How much of a plan is shown, and where.
+/// Selects the parts of a plan that are shown, and the width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shown {
-    /// Also each GPU with its ids, and the names of the removed variables.
+    /// Includes each GPU with its ids, and the names of the removed variables.
     pub verbose: bool,
-    /// Columns of the terminal; None: no line is wrapped and no path shortened.
+    /// Columns of the terminal. None means that no line is wrapped and no path shortened.
     pub width: Option<usize>,
 }
 
-/// The plan for people: the sentence, what is wrong, then every value with its reason.
+/// The plan for people: the sentence, the problems, then every value with its reason.
 pub fn text(plan: &Plan, lang: Lang, shown: Shown) -> String {
     let Shown { verbose, width } = shown;
     let mut out = format!("{}\n", paint(Style::Title, sentence(plan).get(lang)));
@@ -113,7 +113,7 @@ fn warnings(out: &mut String, plan: &Plan, lang: Lang, width: Option<usize>) {
     for warning in by_importance(&plan.warnings) {
         let label = paint(Style::Warn, warning.id.as_str());
         fold(out, &format!("  {label}: {}", warning.text.get(lang)), 4, width);
-        // Several of one kind need their advice once.
+        // Several remarks of one kind need their advice only once.
         let next = warning.hint.get(lang);
         if next != hint {
             fold(out, &format!("    {arrow} {next}"), 6, width);
@@ -163,7 +163,7 @@ fn gpus(out: &mut String, plan: &Plan, lang: Lang, verbose: bool) {
         table(out, plan.gpus.iter().map(row).collect());
         return;
     }
-    // Neighbours of one model that are used alike share a row.
+    // Neighbouring GPUs of one model with the same use share a row.
     let follows = |one: &PlannedGpu, next: &PlannedGpu| {
         let ranks = (one.local_rank.map(|rank| rank + 1), next.local_rank);
         one.name == next.name && one.index + 1 == next.index && ranks.0 == ranks.1
@@ -217,13 +217,13 @@ fn environment(out: &mut String, plan: &Plan, lang: Lang, Shown { verbose, width
     }
 }
 
-/// Longer names do not widen the column of names.
+/// Maximum width of the column of names; longer names do not widen it.
 const WIDEST_NAME: usize = 24;
 
-/// Longer ones, such as arguments of the profile, do not move what stands beside and below them any further.
+/// Longest name that moves the text beside and below it; longer ones, such as arguments of the profile, do not.
 const LONGEST_NAME: usize = 60;
 
-/// The reason of a longer value is on a line of its own.
+/// A longer value has its reason on a line of its own.
 const WIDEST_VALUE: usize = 10;
 
 /// ` name value [source] reason`; the reason is below a long value.
@@ -235,7 +235,7 @@ fn explained(out: &mut String, decision: &Decision, wide: usize, lang: Lang, wid
         Some(room) if path.starts_with('/') => shortened_path(path, room / part),
         _ => path.to_owned(),
     };
-    // The reason stands beside it.
+    // The source gets half of the room, since the reason stands beside it.
     let source = fit(&decision.source.to_string(), 2);
     let reason =
         format!("{} {}", paint(Style::Dim, &format!("[{source}]")), decision.because.get(lang));
@@ -262,13 +262,13 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let mut part = word.clone();
-        // An option's value, and `-m MODULE` of the interpreter.
+        // The value of an option, and `-m MODULE` of the interpreter.
         let has_value = |next: &String| !is_option(next) && is_option(word) && !word.contains('=');
         if let Some(value) = words.next_if(|next| has_value(next)) {
             let _ = write!(part, " {value}");
         }
         match lines.last_mut() {
-            // The words that start the program stand in the first lines.
+            // The words that start the program are in the first lines.
             Some(last) if columns(last) + columns(&part) + 5 <= width && !is_option(&part) => {
                 let _ = write!(last, " {part}");
             }
@@ -282,7 +282,7 @@ fn command(out: &mut String, words: &[String], width: Option<usize>) {
     }
 }
 
-/// Longer arguments, such as prompts, are cut in the text form.
+/// Maximum length of an argument in the text form; longer ones, such as prompts, are cut.
 const LONGEST_WORD: usize = 200;
 
 fn shortened(word: &OsStr) -> OsString {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_the_very_same_bytes() {
+    fn shell_output_preserves_argument_bytes() {
         let mut argv = strings(&["printf", "%s\\0"]);
         let nasty: Vec<OsString> = [
             &b"a word"[..],
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_exports_what_the_plan_sets_and_unsets_the_rest() {
+    fn shell_script_sets_and_unsets_planned_variables() {
         let mut plan = command(strings(&[
             "sh",
             "-c",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_what_the_design_promises() {
+    fn json_has_the_documented_fields() {
         let settings = wan(&["--ulysses_size", "{ulysses_size}"], Some(40));
         let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).unwrap();
         let value = json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_every_decision_in_both_languages() {
+    fn text_shows_every_decision_in_both_languages() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Shown::default());
@@ -432,12 +432,12 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_80_columns_is_not_exceeded() {
+    fn text_fits_a_terminal_of_80_columns() {
         let plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for lang in [Lang::En, Lang::Zh] {
             let text = text(&plan, lang, Shown { verbose: false, width: Some(80) });
             for line in text.lines() {
-                // A word longer than a line is not split.
+                // A word longer than the line is not split.
                 let is_whole = line.trim_start().contains(' ');
                 assert!(columns(line) <= 80 || !is_whole, "{}: {line}", columns(line));
             }
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_any_length_moves_its_reason_only_so_far() {
+    fn reason_indent_is_bounded_for_long_names() {
         let mut plan = planned(&wan(&[], Some(40)), &facts(8), 2, &AskedNproc::Auto).unwrap();
         for decision in &mut plan.decisions {
             decision.what = "--lr ".repeat(20_000);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_of_several_words_hides_its_secrets_too() {
+    fn shell_command_string_masks_its_secrets() {
         let plan = command(strings(&["bash", "-c", "HF_TOKEN=hunter2 python x.py"]));
         for shown in [
             text(&plan, Lang::En, Shown::default()),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_is_cut_before_it_is_quoted() {
+    fn long_word_is_cut_before_quoting() {
         let long = "x".repeat(300);
         let plan = command(strings(&["echo", &long, &format!("it's {long}"), "short"]));
         let text = text(&plan, Lang::En, Shown::default());
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_one_object() {
+    fn refusal_is_one_json_object() {
         let refusal =
             Refusal::new(Id::LayoutUnsolvable, Text::new("no", "不行"), Text::same("hint"));
         assert_eq!(

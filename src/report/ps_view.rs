@@ -18,12 +18,12 @@ pub struct ShownJob {
     pub run_id: String,
     /// The agent here, in its own PID namespace.
     pub pid: Option<u32>,
-    /// Whose it is, where that is another user.
+    /// The owner, if that is another user.
     pub user: Option<String>,
     pub nodes: Vec<NodeStatus>,
     pub all_nodes: u32,
     pub unanswered: Vec<(Text, Text)>,
-    /// Why it shows nothing.
+    /// The reason why the job shows nothing.
     pub problem: Option<Text>,
 }
 
@@ -32,7 +32,7 @@ pub struct ShownJob {
 pub struct EndedRun {
     pub run_id: String,
     pub folder: PathBuf,
-    /// On another node, or in another container.
+    /// The run is alive on another node, or in another container.
     pub lives: bool,
     pub bytes: u64,
     /// Folders of launchers that are here.
@@ -44,7 +44,7 @@ pub struct EndedRun {
     pub cause: Option<String>,
 }
 
-/// `ended`: None where they were not asked for.
+/// `ended`: None if they were not requested.
 pub fn text(jobs: &[ShownJob], ended: Option<&[EndedRun]>, lang: Lang) -> String {
     let mut out = String::new();
     if jobs.is_empty() {
@@ -71,7 +71,7 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
     let first = job.nodes.first();
     let attempt = first.and_then(|node| node.run.as_ref()).map_or(0, |run| run.attempt);
     let named = match job.run_id.as_str() {
-        // Its agent did not say.
+        // The agent of the job did not answer.
         "" if job.problem.is_some() && job.nodes.is_empty() => {
             text!("a job of unknown run id (agent {pid})", "运行 ID 未知的任务（agent {pid}）")
         }
@@ -128,7 +128,7 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
     row
 }
 
-/// The mean of its GPUs in percent, as far as it is known.
+/// The mean use of its GPUs in percent, as far as it is known.
 pub fn gpu_use(node: &NodeStatus) -> Option<u64> {
     let used = || node.gpus.iter().filter_map(|gpu| gpu.utilization).map(u64::from);
     used().sum::<u64>().checked_div(used().count() as u64)
@@ -230,7 +230,7 @@ mod tests {
     use monitor::status::{GpuStatus, RankStatus};
 
     #[test]
-    fn a_job_without_a_run_id_is_named_by_its_agent() {
+    fn job_without_run_id_shows_its_agent() {
         let job = |problem: Option<Text>| ShownJob { pid: Some(7), problem, ..ShownJob::default() };
         for (job, en, zh) in [
             (
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_a_node_ends_the_list() {
+    fn extreme_node_numbers_never_panic() {
         let rank = RankStatus { memory: Some(u64::MAX), ..RankStatus::default() };
         let gpu = GpuStatus { utilization: Some(u32::MAX), ..GpuStatus::default() };
         let node = NodeStatus {

@@ -1,5 +1,5 @@
-//! The events of agent.jsonl that tell a run without its run.json: what was checked, planned and
-//! judged, in both languages.
+//! The events of agent.jsonl that describe a run without its run.json: checks, plans and verdicts,
+//! in both languages.
 //!
 //! Takes facts, plans and records; gives JSON without secrets, which [`monitor::history`] reads.
 
@@ -60,7 +60,7 @@ pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
 pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
     let mut shown = document(|lang| plan_json::json(plan, lang, shim));
     if let Some(shown) = shown.as_object_mut() {
-        // The same command as `argv`, for no reader of this event.
+        // This is the same command as `argv`, and no reader of this event uses it.
         shown.remove("exec_argv");
         shown.remove("env_remove");
     }
@@ -77,7 +77,7 @@ pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path)
     })
 }
 
-/// How an attempt ended: run.json without the plan, and the last lines of who failed.
+/// The end of an attempt: run.json without the plan, and the last lines of the failed rank.
 pub fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
     let mut shown = document(|lang| record.document(lang));
     if let Some(shown) = shown.as_object_mut() {

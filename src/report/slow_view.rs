@@ -6,10 +6,10 @@ use monitor::watch::{Slow, SlowNews};
 use text::lang::Text;
 use text::text;
 
-/// Reasons that a line names; the event has all.
+/// Maximum number of reasons that a line names; the event has all.
 const MOST_REASONS: usize = 2;
 
-/// One line. `node`: that of the rank, with what it shows.
+/// One line. `node`: the node of the rank, which shows the reasons.
 pub fn line(news: &SlowNews, node: u32) -> Text {
     let slow = match news {
         SlowNews::Slow(slow) => slow,
@@ -49,7 +49,7 @@ pub fn line(news: &SlowNews, node: u32) -> Text {
     )
 }
 
-/// The event of agent.jsonl: `slow`, or `slow_over`. `node`: that of the rank.
+/// The event of agent.jsonl: `slow`, or `slow_over`. `node`: the node of the rank.
 pub fn event(news: &SlowNews, node: u32) -> Value {
     match news {
         SlowNews::Over(rank) => json!({ "message": "slow_over", "node": node, "rank": rank }),
@@ -71,7 +71,7 @@ mod tests {
     use text::rank::GlobalRank;
 
     #[test]
-    fn a_slow_rank_reads_as_a_sentence_and_as_an_event() {
+    fn slow_rank_has_a_sentence_and_an_event() {
         let slow = Slow {
             rank: GlobalRank(3),
             group: "default_pg".to_owned(),

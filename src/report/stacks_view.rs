@@ -1,7 +1,7 @@
 //! The stacks of running ranks: text for people, JSON for programs.
 //!
-//! Takes what the agents of a job answered; gives text, with the smallest group of equal ranks
-//! first, and values. Names come from the ranks' processes: the caller escapes what a terminal
+//! Takes the answers of a job's agents; gives text, with the smallest group of equal ranks first,
+//! and values. Names come from the ranks' processes: the caller escapes everything that a terminal
 //! would interpret.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use text::ranges::listed;
 use text::rank::GlobalRank;
 use text::text;
 
-/// The document for programs. `job`: as the agent that was asked sees it.
+/// The document for programs. `job`: the job as the asked agent sees it.
 pub fn json(job: &Job, stacks: &JobStacks) -> Value {
     let shown = Shown::of(stacks);
     let groups: Vec<_> = grouped(&shown.ranks).into_iter().map(|group| group.ranks).collect();
@@ -43,7 +43,7 @@ pub fn json(job: &Job, stacks: &JobStacks) -> Value {
     })
 }
 
-/// The ranks of all nodes, and on which of them each is.
+/// The ranks of all nodes, and the nodes of each.
 struct Shown {
     ranks: Vec<RankStacks>,
     nodes: BTreeMap<GlobalRank, u32>,
@@ -67,7 +67,7 @@ impl Shown {
     }
 }
 
-/// Why only this node is there.
+/// The reason why only this node is shown.
 pub fn only_here() -> Text {
     text!(
         "this node only, since the nodes of this job run without a muster",
@@ -111,7 +111,7 @@ pub fn text(job: &Job, stacks: &JobStacks, lang: Lang) -> String {
     out
 }
 
-/// `place`: the nodes of the group, where there are several.
+/// `place`: the nodes of the group, if there are several.
 fn push_group(
     out: &mut String,
     group: &Group<'_>,
@@ -255,9 +255,9 @@ fn shown(frame: &Frame) -> String {
     format!("{} ({}:{line})", one_line(&frame.function), one_line(&frame.file))
 }
 
-/// The threads of libraries: how many are where.
+/// The threads of libraries: their number at each place.
 fn push_others(out: &mut String, threads: &[ThreadStack], lang: Lang) {
-    /// Kinds that are listed, the most frequent ones.
+    /// Maximum number of kinds that are listed, the most frequent ones.
     const MOST: usize = 12;
     let mut kinds: BTreeMap<(&str, char, &str), usize> = BTreeMap::new();
     let mut count = 0;
@@ -319,7 +319,7 @@ fn doing(kernel: &KernelState) -> Text {
 
 fn called(call: &Syscall) -> Text {
     let name = &call.name;
-    // A number that is not in the table.
+    // The number is not in the table.
     let name = match name.parse::<u32>() {
         Ok(number) => text!("system call {number}", "系统调用 {number}"),
         Err(_) => Text::same(name.clone()),

@@ -1,4 +1,4 @@
-//! The output of `clean`: stale processes, and what each mode does to them.
+//! The output of `clean`: stale processes, and the effect of each mode on them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use text::columns;
 use text::lang::{Lang, Text};
 use text::text;
 
-/// A line for each process: what each mode does to it, its identity, and the reason.
+/// A line for each process: the effect of each mode, its identity, and the reason.
 pub fn table(found: &[StaleProcess], lang: Lang) -> String {
     if found.is_empty() {
         return format!("{}\n", text!("nothing found", "未发现残留进程").get(lang));

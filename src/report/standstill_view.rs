@@ -18,7 +18,8 @@ use text::ranges::listed;
 use text::style::{Style, paint};
 use text::text;
 
-/// Culprits, and what else shows something abnormal, that the console names; all are in the files.
+/// Maximum number of culprits, and of other signs of something abnormal, that the console names;
+/// all are in the files.
 const MOST_SHOWN: usize = 4;
 
 /// Reports standstills to the console and to agent.jsonl.
@@ -59,7 +60,8 @@ impl Reporter for StandstillReporter {
     }
 }
 
-/// For people, when it is found. `on_hang`: None where it ends nothing, since torch itself ends the wait.
+/// The block for people when a standstill is found. `on_hang`: None if it ends nothing, since torch
+/// itself ends the wait.
 fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
     let Hang { culprits, waiting, signs, silent, .. } = &found.hang;
     let seconds = found.after.as_secs();
@@ -73,7 +75,7 @@ fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
     let mut line = |label: Text, words: &str| {
         let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
     };
-    // Of sides of which none is odd, one sentence says all.
+    // If no side is odd, one sentence describes all sides.
     let mut texts: Vec<&str> = culprits.iter().map(|one| one.text.get(lang)).collect();
     texts.dedup();
     for text in texts.iter().take(MOST_SHOWN) {

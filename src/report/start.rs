@@ -39,7 +39,7 @@ impl<'a> Remarks<'a> {
         Remarks { telling, advice }
     }
 
-    /// As the start prints them.
+    /// The text at the start of a launch.
     pub fn text(&self, lang: Lang) -> String {
         let telling = self.telling.iter().map(|warning| closing::warning(warning, lang));
         let mut out: String = telling.collect();
@@ -65,9 +65,9 @@ pub fn line(plan: &Plan, settings: &Settings) -> String {
 /// Label, value, source.
 type Row = [String; 3];
 
-/// The sources stand below one another; a long path loses its middle at a terminal.
+/// The sources are aligned; a long path loses its middle at a terminal.
 fn push_rows(out: &mut String, rows: Vec<Row>, width: Option<usize>) {
-    /// A longer value does not push the sources of the others away.
+    /// Maximum width of a value; a longer one does not move the sources of the others.
     const WIDEST: usize = 30;
     let wide = |at: usize| {
         let cells = rows.iter().map(|row| columns(&row[at]));
@@ -101,7 +101,7 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
     let profile = settings.profile.as_ref().map(|name| format!(" · {name}")).unwrap_or_default();
     let version = format!("{}{profile}", env!("CARGO_PKG_VERSION"));
     row(text!("version", "版本"), version, "");
-    // A node alone meets nobody.
+    // A single node has no other nodes to meet.
     if all || member.members() > 1 {
         row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
         row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
@@ -138,7 +138,7 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         row(Text::same("python"), python.display().to_string(), "python");
     }
     if let Some(torch) = &plan.torch_version {
-        // Its source is the folder of torch below the interpreter's.
+        // The source of this value is the folder of torch below the interpreter's.
         let named = if all { "torch" } else { "" };
         row(Text::same("torch"), torch.clone(), named);
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_begins_with_the_sentence_and_names_value_and_source() {
+    fn start_block_begins_with_the_plan_sentence() {
         let mut settings = settings(&[]);
         let plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
         let text = block(&plan, &settings, None);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_80_columns_is_not_exceeded() {
+    fn start_block_fits_80_columns() {
         let settings = settings(&[]);
         let mut plan = planned(&settings, &facts(8), 2, &AskedNproc::Auto).expect("a plan");
         let python = format!("/mnt/{}/bin/python3", "folder/".repeat(20));
@@ -197,7 +197,7 @@ mod tests {
 
     /// Advice takes one line; warnings that can change the result are printed in full.
     #[test]
-    fn what_matters_comes_first_and_advice_is_counted() {
+    fn warnings_are_printed_first_and_advice_is_counted() {
         let mut settings = settings(&[]);
         let warn = |id: Id| Warning::new(id, Text::same(format!("about {id}")), Text::same("do"));
         let all = [Id::Nofile, Id::ClockSync, Id::ShmSize, Id::GpuCount].map(warn);

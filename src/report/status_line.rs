@@ -20,7 +20,7 @@ pub fn line(status: &NodeStatus) -> Text {
     parts.push(last_line(status));
     parts.extend(gpus(&status.gpus));
     if status.logs.rate >= 1.0 {
-        // `as` saturates; a rate is a positive number.
+        // `as` saturates, and a rate is a positive number.
         #[expect(clippy::cast_sign_loss, reason = "a rate is not negative")]
         let rate = bytes(status.logs.rate as u64);
         parts.push(text!("log {rate}/s", "日志 {rate}/s"));
@@ -71,7 +71,7 @@ fn last_line(status: &NodeStatus) -> Text {
     }
 }
 
-/// The range of their utilisation, and the memory of the fullest.
+/// The range of the GPUs' utilisation, and the memory of the fullest GPU.
 fn gpus(gpus: &[GpuStatus]) -> Option<Text> {
     let used = gpus.iter().filter_map(|gpu| gpu.utilization);
     let (least, most) = (used.clone().min(), used.max());
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_lives_and_how_long_ago_it_wrote() {
+    fn status_line_shows_live_ranks_and_output_age() {
         let line = line(&running());
         assert_eq!(
             line.en,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_fits_a_window_of_80_columns() {
+    fn essential_status_fits_80_columns() {
         let mut status = running();
         status.standstill = Some(Standstill { since_ms: 640_000, ..Standstill::default() });
         let words = line(&status);

@@ -11,8 +11,8 @@ use text::style::{Style, paint};
 use text::text;
 use verdict::{Confidence, Id, Why};
 
-/// The lines of the closing block: what happened, the remedy, who, where, what shows it, and what
-/// became of the others.
+/// The lines of the closing block: the event, the remedy, the rank, the place, the evidence, and the
+/// fate of the other ranks.
 pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> String {
     let mut out = String::new();
     let title = format!("── ranklaunch: {}", title(why, ending, seconds).get(lang));
@@ -56,7 +56,7 @@ pub(super) fn lines(why: &Why, ending: &Ending, seconds: &str, lang: Lang) -> St
 }
 
 fn title(why: &Why, ending: &Ending, seconds: &str) -> Text {
-    // The end of a rank is no guess, but who kept the others waiting may be one.
+    // The end of a rank is certain, but the rank that kept the others waiting may be a guess.
     if why.log.is_empty() && ending.id != Id::Hang {
         return timed(&why.text, seconds);
     }
@@ -80,8 +80,8 @@ pub(super) fn timed(verdict: &Text, seconds: &str) -> Text {
     }
 }
 
-/// How the first rank ended, and which rank and line of the user's code caused it. None where the
-/// ending names the cause itself, and is the first line already.
+/// The end of the first rank, and the rank and line of the user's code that caused it. None if the
+/// ending names the cause itself, and is already the first line.
 fn who(why: &Why, ending: &Ending) -> Option<Text> {
     if ending.text == why.text {
         return None;
@@ -108,7 +108,7 @@ pub(super) fn missing(ranks: &[u32]) -> Text {
     )
 }
 
-/// The fate of the ranks that are no cause. `alike`: they say the same as the cause.
+/// The fate of the ranks that are not the cause. `alike`: they report the same as the cause.
 pub(super) fn others(ranks: &[u32], alike: bool, what: &Text) -> Text {
     let (noun, ranks) = named(ranks);
     let Text { en, zh } = what;
@@ -125,7 +125,7 @@ fn named(ranks: &[u32]) -> (&'static str, String) {
     (noun, listed(ranks.iter().copied(), '–'))
 }
 
-/// As `explain --format json` shows a cause, with the victims; null where none is known.
+/// The form in which `explain --format json` shows a cause, with the victims; null if none is known.
 pub(super) fn json(ending: &Ending, node: u32, lang: Lang) -> Value {
     let Some(why) = &ending.why else { return Value::Null };
     let victims = why.victims.iter().map(|victims| {
@@ -161,7 +161,7 @@ mod tests {
     use verdict::Class;
 
     #[test]
-    fn a_likely_culprit_is_called_likely_where_no_line_shows_it() {
+    fn likely_hang_culprit_is_marked_likely() {
         for (id, said) in [
             (Id::Hang, "rank 2 never came (likely; after 7.0 s)"),
             (Id::RankSignal, "rank 2 never came after 7.0 s"),

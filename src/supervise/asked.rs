@@ -1,15 +1,15 @@
-//! A stop goes down the tree of a rank from parent to child: each process is asked to end when its
-//! parent has ended.
+//! A stop goes down the tree of a rank from parent to child: each process is asked to end once its parent has
+//! ended.
 //!
-//! A rank that saves needs its helpers: if the workers of its data loader are asked as well, they die,
-//! and the rank dies of their death in `next()` before it has saved. So the main process alone is
-//! asked. Two kinds of main process pass nothing on. A shell dies, or runs its trap only after the
-//! command that it waits for: what it has started is asked with it. Any other program that dies of the
-//! signal leaves its children to the shim, which asks them then. Processes that live on below a main
-//! process that does not end are asked late in the grace period, except helpers.
+//! A rank that saves needs its helpers: if the workers of its data loader were asked as well, they would die,
+//! and the rank would fail in `next()` before it has saved. So only the main process is asked. Two kinds of main
+//! process pass nothing on. A shell dies, or runs its trap only after the command that it waits for, so the
+//! processes that it has started are asked with it. Any other program that dies of the signal leaves its
+//! children to the shim, which then asks them. Processes that live on below a main process that does not end are
+//! asked late in the grace period, except helpers.
 //!
-//! Takes /proc; signals the processes below a shim, except its own child, which the shim signals
-//! itself: that keeps its pid until it is reaped, and hidepid may hide it.
+//! Takes /proc; signals the processes below a shim, except its own child. The shim signals that child itself:
+//! the pid stays valid until it is reaped, and hidepid may hide the process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use super::tree::{self, Process};
 use linux::sys::{Signal, own_pid};
 use verdict::outcome::StopReason;
 
-/// The signals that begin a stop and that ranks get as they are.
+/// The signals that begin a stop and reach the ranks unchanged.
 pub(super) const STOPS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// Whether it is one of [`STOPS`].
+/// Whether the signal is one of [`STOPS`].
 pub(super) fn is_stop(number: i32) -> bool {
     STOPS.iter().any(|signal| signal.as_raw() == number)
 }
@@ -38,7 +38,7 @@ pub(super) fn signal_of(reason: StopReason) -> i32 {
 const HELPERS: [&[u8]; 3] =
     [b"from multiprocessing.", b"--multiprocessing-fork", b"/torch/_inductor/compile_worker/"];
 
-/// Time in which a helper without its rank ends by TERM.
+/// Time for a helper without its rank to end by TERM.
 const MUTE: Duration = Duration::from_millis(500);
 
 /// The processes of one rank that have been asked to end.
@@ -46,9 +46,9 @@ const MUTE: Duration = Duration::from_millis(500);
 pub(super) struct Asked {
     /// The signal that the main process got first.
     first: i32,
-    /// When each process was asked, and by which signal.
+    /// Time and signal of each request, by process.
     processes: HashMap<Key, (Instant, i32)>,
-    /// The command lines of programs among them, which a fork has as well.
+    /// The command lines of the programs among them; a fork has the same line.
     lines: HashSet<Vec<u8>>,
     /// Processes below the shim when the stop began, and whether each was a helper. A process that a rank starts
     /// in order to save is not asked while the rank lives.
@@ -59,12 +59,12 @@ pub(super) struct Asked {
 type Key = (i32, u64);
 
 impl Asked {
-    /// Has `signal_main` send `number`, and asks what the main process has started if that is a shell: a shell
-    /// whose command ended first would go on with its script.
+    /// Has `signal_main` send `number`. If the main process is a shell, also asks the processes that it has
+    /// started: a shell whose command ended first would go on with its script.
     pub(super) fn begin(main: i32, number: i32, signal_main: impl FnOnce()) -> Asked {
         let all = tree::snapshot();
         let mut asked = Asked::among(&all, main, number);
-        // A shell that has ended is no shell any more.
+        // A shell that has ended is no longer seen as a shell.
         let below = tree::below_shells(&all, main);
         signal_main();
         for process in below {
@@ -85,7 +85,7 @@ impl Asked {
         asked
     }
 
-    /// The main process alone was signalled.
+    /// The state after the main process alone was signalled.
     pub(super) fn of(main: i32, first: i32) -> Asked {
         Asked::among(&tree::snapshot(), main, first)
     }
@@ -108,8 +108,8 @@ impl Asked {
         code == 128 + self.first || code == 128 + Signal::TERM.as_raw()
     }
 
-    /// The main process does not end, or does not pass on what it got. Gives whether that is to get TERM: not
-    /// while it handles the first signal, and has no handler for this one.
+    /// The main process does not end, or does not pass the signal on. Returns whether it should get TERM: not
+    /// while it handles the first signal and has no handler for TERM.
     pub(super) fn late(&mut self, main: i32) -> bool {
         let all = tree::snapshot();
         for process in tree::descendants(&all, own_pid()) {
@@ -123,13 +123,13 @@ impl Asked {
             && (handles.has(Signal::TERM.as_raw()) || !handles.has(self.first))
     }
 
-    /// Asks what the main process has left, and what that leaves: a program that handles the first signal gets
-    /// that, all else TERM.
+    /// Asks the processes that the main process has left, and later those that they leave: a program that
+    /// handles the first signal gets that signal, all others get TERM.
     pub(super) fn ask_orphans(&mut self) {
         self.ask_children(true);
     }
 
-    /// Helpers only. They have ignored a TERM to all, see `src/supervise/inject`.
+    /// Asks helpers only. They have ignored a TERM to all, see `src/supervise/inject`.
     pub(super) fn ask_helpers(&mut self) {
         self.ask_children(false);
     }
@@ -147,9 +147,9 @@ impl Asked {
         }
     }
 
-    /// KILL to what is left, was asked a moment ago and cannot answer: a helper, or a program that the signal
-    /// should have ended. One that handles or ignores it may be the training, below a program that passes
-    /// nothing on.
+    /// Sends KILL to remaining processes that were asked a moment ago and cannot answer: helpers, and programs
+    /// that the signal should have ended. A process that handles or ignores the signal may be the training,
+    /// below a program that passes nothing on.
     pub(super) fn kill_mute(&self, now: Instant) {
         let all = tree::snapshot();
         for process in tree::descendants(&all, own_pid()) {
@@ -176,17 +176,17 @@ impl Asked {
 
     fn note(&mut self, process: &Process, number: i32) {
         self.processes.entry(key(process)).or_insert_with(|| (Instant::now(), number));
-        // A fork of a shell is a part of its script.
+        // A fork of a shell is part of its script.
         if !self.is_helper(process) && tree::is_shell(process.pid) == Some(false) {
             self.lines.insert(tree::line(process.pid));
         }
     }
 
-    /// Whether it is a part of a program: a fork, or an interpreter that it has started.
+    /// Whether the process is part of a program: a fork, or an interpreter that the program has started.
     fn is_helper(&self, process: &Process) -> bool {
         match self.before.get(&key(process)) {
             Some(is_helper) => *is_helper,
-            // Its parent may have ended.
+            // The parent of the process may have ended.
             None => {
                 let line = tree::line(process.pid);
                 !line.is_empty() && (self.lines.contains(&line) || has_word(&line))
@@ -199,7 +199,7 @@ fn key(process: &Process) -> Key {
     (process.pid, process.start_ticks)
 }
 
-/// While its parent lives.
+/// True while the parent lives.
 fn was_started_as_helper(process: &Process) -> bool {
     let line = tree::line(process.pid);
     let is_fork = || line == tree::line(process.ppid) && tree::is_shell(process.ppid) != Some(true);
@@ -210,7 +210,7 @@ fn has_word(line: &[u8]) -> bool {
     HELPERS.iter().any(|word| memchr::memmem::find(line, word).is_some())
 }
 
-/// The signal to send in place of `number`. A program that does not handle `number` would only die, so it gets
+/// The signal to send in place of `number`. A program that does not handle `number` would just die, so it gets
 /// TERM if it handles TERM.
 pub(super) fn suited(pid: i32, number: i32) -> i32 {
     let term = Signal::TERM.as_raw();
@@ -229,7 +229,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_program_gets_the_signal_that_it_handles() {
+    fn program_gets_the_signal_it_handles() {
         let [term, hup] = [Signal::TERM, Signal::HUP].map(Signal::as_raw);
         for (traps, gets) in [
             ("trap : TERM HUP", hup),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_four_signals_of_a_stop_reach_ranks_as_they_are() {
+    fn only_stop_signals_reach_ranks_unchanged() {
         for (signal, first) in [
             (Signal::TERM, Signal::TERM),
             (Signal::INT, Signal::INT),

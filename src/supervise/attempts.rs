@@ -6,7 +6,7 @@
 
 use super::message::{AGENT_SOCKET, RESTARTS};
 
-/// The number of the attempt, from 0; the folders of the logs have it too.
+/// The number of the attempt, from 0; the folders of the logs contain it too.
 pub(crate) const ATTEMPT: &str = "RANKLAUNCH_ATTEMPT";
 const COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 const MOST: &str = "TORCHELASTIC_MAX_RESTARTS";
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_are_added_to_those_of_the_engine() {
+    fn launcher_attempts_are_added_to_engine_restarts() {
         let of = |set: &[(&str, &str)]| {
             let seen = for_rank(|name| {
                 set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())

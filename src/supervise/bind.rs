@@ -19,7 +19,7 @@ use text::text;
 /// `0-31;0-31;;32-63`: CPU lists by local rank; an empty one binds nothing.
 pub(super) const CPUS: &str = "RANKLAUNCH_CPUS";
 
-/// How much a rank's oom_score_adj is above ours, in thousandths of the memory that the kernel
+/// Difference between a rank's oom_score_adj and ours, in thousandths of the memory that the kernel
 /// counts against (the cgroup's limit, or the machine's memory).
 ///
 /// Guard, agent and shims must outlive the rank in order to report what happened. One hundredth
@@ -44,9 +44,9 @@ fn decode(value: &str, local_rank: u32) -> Option<CpuList> {
     Some(CpuList::read(list)).filter(|cpus| !cpus.is_empty())
 }
 
-/// Everything is prepared before the fork, since the child may only make system calls.
+/// The placement, prepared before the fork, since the child may only make system calls.
 pub(super) struct Placement {
-    /// With the message if they are refused.
+    /// The CPUs, with the message if the kernel refuses them.
     cpus: Option<(CpuSet, String)>,
     oom_score: Option<String>,
 }
@@ -68,7 +68,7 @@ impl Placement {
         if let Some((cpus, refusal)) = &self.cpus
             && rustix::thread::sched_setaffinity(None, cpus).is_err()
         {
-            // Standard error is already that of the rank.
+            // Standard error already belongs to the rank.
             let _ = rustix::io::write(io::stderr(), refusal.as_bytes());
         }
         // Raising one's own score needs no privilege. If /proc is read-only the rank starts
@@ -114,7 +114,7 @@ mod tests {
     use linux::sys;
 
     #[test]
-    fn each_local_rank_finds_its_own_list() {
+    fn each_local_rank_gets_its_own_cpu_list() {
         let bindings = [Some(CpuList::read("0-31,64")), None, Some(CpuList::read("7"))];
         let value = encode(&bindings);
         let value = value.to_str().expect("plain text");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_runs_on_its_cpus_alone() {
+    fn child_runs_only_on_its_cpus() {
         let status = std::fs::read_to_string("/proc/self/status").expect("a status");
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         let allowed = allowed.expect("a list").trim();
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_do_not_exist_are_said_and_stop_nothing() {
+    fn missing_cpus_are_reported_without_stopping_the_child() {
         let (status, complaint) = child(bound_to(&CpuList::read("1023")), "/proc/self/status");
         assert!(status.contains("Cpus_allowed_list:"));
         assert!(complaint.contains("1023") && complaint.ends_with('\n'), "{complaint}");
     }
 
     #[test]
-    fn a_child_is_killed_sooner_than_we() {
+    fn child_oom_score_exceeds_our_own() {
         let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("a score");
         let own: i32 = own.trim().parse().expect("a number");
         let (score, _) = child(Placement::of(0), "/proc/self/oom_score_adj");

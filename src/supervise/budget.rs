@@ -76,8 +76,8 @@ impl EndBudget {
         }
     }
 
-    /// When SIGKILL begins at an end that was not requested from outside: sooner than at a stop,
-    /// so that the time for SIGKILL is within the grace period as well. It takes at most half of
+    /// The start of SIGKILL at an end that was not requested from outside. It comes sooner than at a
+    /// stop, so that the time for SIGKILL is within the grace period as well. It takes at most half of
     /// the ranks' time after the share of the main processes.
     pub(crate) fn own_kill(self) -> Duration {
         let ranks = self.until(EndStep::Ranks);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_grace_has_room_for_each_step_and_is_never_exceeded() {
+    fn every_step_gets_time_within_the_grace() {
         for grace in [0, 1, 500, 1000, 2000, 3000, 8000, 28_000, 60_000, 598_000, 86_400_000] {
             let steps = millis(grace);
             assert!(steps.is_sorted(), "{grace}: {steps:?}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_have_most_of_it() {
+    fn ranks_get_most_of_the_grace() {
         assert_eq!(millis(2000), [866, 1300, 1650, 1734, 1860, 1916, 1958]);
         assert_eq!(millis(28_000), [16_800, 25_200, 26_600, 26_936, 27_440, 27_664, 27_832]);
         assert_eq!(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_waits_sigkill_has_its_five_seconds_if_the_grace_has_them() {
+    fn sigkill_gets_five_seconds_if_the_grace_allows() {
         for (grace, kill, works) in [
             (2000, 1083, 566),
             (8000, 5833, 1666),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_shrinks_to_nothing() {
+    fn time_left_shrinks_to_zero() {
         let budget = EndBudget::of(Duration::from_secs(10));
         let now = Instant::now();
         assert!(budget.left(EndStep::Ranks, now) > Duration::from_secs(8));

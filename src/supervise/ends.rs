@@ -1,4 +1,4 @@
-//! Ends as another process did.
+//! Ends this process in the same way as another one.
 
 use linux::sys;
 use verdict::outcome::End;

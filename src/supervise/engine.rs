@@ -31,8 +31,7 @@ pub struct Launch {
     pub env: BTreeMap<OsString, OsString>,
     /// The signal state with which this program was started; children inherit it.
     pub dispositions: Dispositions,
-    /// The engine itself decides what follows the failure of a rank, and may start its ranks again:
-    /// that of an elastic job.
+    /// An elastic job's engine itself decides what follows the failure of a rank, and may start its ranks again.
     pub engine_restarts: bool,
     /// The engine is forked from the interpreter that the environment names with [`WARM`].
     pub forks_engine: bool,
@@ -44,7 +43,7 @@ pub struct Launch {
     pub interactive: bool,
     /// Number of the attempt, from 0.
     pub attempt: u32,
-    /// How many attempts may follow the first.
+    /// Maximum number of attempts after the first.
     pub restarts: u32,
     /// Names the job in [`JOB_MARK`]; no colon.
     pub job: String,

@@ -3,14 +3,15 @@
 //! `scancel --signal=USR1` and `sbatch --signal=USR1@60` signal every process of a step: the rank
 //! itself, its shim, and the guard, which has the signal forwarded to every rank (proctrack of
 //! Slurm; proctrack/pgid signals only the group of the task, so that no rank has it before).
-//! A checkpoint on USR1 must not be written twice. The rank has also got each signal that the shim got itself.
+//! A checkpoint on USR1 must not be written twice. The rank also has each signal that the shim got itself.
 //!
 //! A stop comes from up to three sides: a manager signals every process ([`super::manager`]), torchrun
 //! the group of each rank, and the agent asks for it. A rank that saves must not begin again, and no
 //! rank may be left without a signal. A TERM to the shim proves nothing by itself: `pkill ranklaunch`
 //! signals the shim and not its rank. Only a manager's TERM has reached both.
 //!
-//! Takes what came to the shim and what it has to forward; gives what the rank still lacks. Pure.
+//! Takes the signals that came to the shim and those that it has to forward; gives the signals that the rank
+//! still lacks. Pure.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -20,11 +21,12 @@ use linux::sys::Signal;
 
 /// The signals that may come again and again, each time from two sides.
 pub(super) const TWICE: [Signal; 2] = [Signal::USR1, Signal::USR2];
-/// All that a shim looks at. torchrun forwards the one of the last four that ended it.
+/// All signals that a shim watches. torchrun forwards the signal that ended it, if that is one of the last
+/// four.
 pub(super) const WATCHED: [Signal; 6] =
     [Signal::USR1, Signal::USR2, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// Whether it is one of [`TWICE`].
+/// Whether the signal is one of [`TWICE`].
 pub(super) fn comes_twice(number: i32) -> bool {
     TWICE.iter().any(|signal| signal.as_raw() == number)
 }
@@ -91,13 +93,13 @@ impl Forwarded {
         }
         match self.manager {
             Some(spread) => self.asked.push((number, now + spread)),
-            // Nothing can come that it would have to be told from.
+            // No other request can arrive that would have to be distinguished from this one.
             None => drop(self.stops.insert(number)),
         }
         self.manager.is_none()
     }
 
-    /// No manager has a reason to signal the job: what is asked for is due.
+    /// No manager has a reason to signal the job, so requested signals are due now.
     pub(super) fn no_manager(&mut self, now: Instant) {
         self.manager = None;
         for (number, by) in &mut self.asked {
@@ -120,7 +122,7 @@ impl Forwarded {
         due
     }
 
-    /// When [`Forwarded::due`] gives something next.
+    /// The next time at which [`Forwarded::due`] gives something.
     pub(super) fn wake(&self) -> Option<Instant> {
         self.asked.iter().map(|(_, by)| *by).min()
     }
@@ -136,7 +138,7 @@ mod tests {
     const TERM: i32 = Signal::TERM.as_raw();
 
     #[test]
-    fn what_the_shim_got_itself_is_not_forwarded() {
+    fn signal_received_by_the_shim_is_not_forwarded() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         for shim_first in [true, false] {
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_guard_got_is_forwarded_after_a_moment() {
+    fn guard_only_signal_is_forwarded_after_a_delay() {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR2, start);
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_signal_to_the_shim_alone_hides_no_later_one() {
+    fn old_shim_signal_does_not_mask_later_ones() {
         let start = Instant::now();
         let mut forwarded = Forwarded::default();
         forwarded.came(USR1, start);
@@ -175,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_gets_term_once_whoever_sends_it_in_whatever_order() {
+    fn rank_gets_one_term_regardless_of_sender_order() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        // When a manager signalled all, the engine its groups, and the agent asked twice.
+        // Times at which a manager signalled all processes, the engine its groups, and the agent asked twice.
         for (manager, engine, agent) in [
             (Some(0), 3, 10),
             (Some(5), 3, 10),
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_term_is_forwarded_at_once_and_once() {
+    fn term_without_manager_is_forwarded_immediately_and_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(None);
         assert!(forwarded.stops(TERM, now));
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_does_not_wait_for_a_manager_that_has_no_reason() {
+    fn term_is_forwarded_once_a_manager_is_excluded() {
         let now = Instant::now();
         for engine_first in [true, false] {
             let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signal_of_a_stop_comes_once() {
+    fn each_stop_signal_is_delivered_once() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
         forwarded.came(INT, now);
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn other_signals_are_forwarded_at_once_and_each_time() {
+    fn other_signals_are_forwarded_immediately_every_time() {
         let now = Instant::now();
         let mut forwarded = Forwarded::new(Some(Duration::from_secs(1)));
         for number in [Signal::WINCH.as_raw(), INT, INT, 40, 40] {

@@ -31,8 +31,8 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// Time limit for the agent to kill the ranks after a second interrupt.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The signals that the guard handles. SIGTSTP stops it as it would by default. Those after SIGWINCH have no special meaning here. By
-/// default they would kill the guard and all ranks at once, so they are stops like TERM.
+/// The signals that the guard handles. SIGTSTP stops it as it would by default. The signals after SIGWINCH have no
+/// special meaning here. By default they would kill the guard and all ranks at once, so they are stops like TERM.
 const WATCHED: [Signal; 14] = [
     Signal::TERM,
     Signal::INT,
@@ -55,9 +55,9 @@ const WATCHED: [Signal; 14] = [
 pub struct LostAgent {
     pub how: HowLost,
     pub at: Instant,
-    /// Settings that it sent with [`AgentLink::send_report_settings`].
+    /// Settings that the agent sent with [`AgentLink::send_report_settings`].
     pub report_settings: Option<Vec<u8>>,
-    /// The last count that it sent with [`AgentLink::announce_outlived`].
+    /// The last count that the agent sent with [`AgentLink::announce_outlived`].
     pub outlived: Option<Outlived>,
 }
 
@@ -65,7 +65,7 @@ pub struct LostAgent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outlived {
     pub count: u64,
-    /// When it was told that the count had risen; None: it never rose.
+    /// Time at which the agent reported a higher count; None if it never rose.
     pub rose: Option<Instant>,
 }
 
@@ -82,9 +82,9 @@ impl Outlived {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HowLost {
-    /// This signal ended it.
+    /// The agent was ended by this signal.
     Killed { signal: i32, stopped_by: Option<i32> },
-    /// It did not end within the budget of a stop by this signal.
+    /// The agent did not end within the budget of a stop by this signal.
     Hung { stopped_by: i32 },
 }
 
@@ -134,7 +134,7 @@ pub fn guarded(
         Fork::Parent { child } => child,
     };
     drop(theirs);
-    // The agent marks its processes with its own pid.
+    // The processes of the job carry the agent's own pid in their mark.
     let mark = ProcessMark { variable: JOB_MARK, part: format!(":{child}:") };
     let mut guard = Guard {
         reaper: watch.keep(child, mark),
@@ -154,9 +154,9 @@ pub fn guarded(
     Ok(guard.after_agent(over, lost))
 }
 
-/// How the watch over the agent ended.
+/// The outcome of watching the agent.
 enum AgentEnd {
-    /// It ended by itself, or it sent its verdict and cannot end.
+    /// The agent ended by itself, or it sent its verdict and cannot end.
     Code(i32),
     Lost(HowLost),
 }
@@ -167,7 +167,7 @@ struct Guard {
     /// Our terminal, if there is one.
     terminal: Option<Terminal>,
     grace: Duration,
-    /// First stop signal and when it came.
+    /// The first stop signal and its time.
     stop: Option<(i32, Instant)>,
     /// After a second interrupt, the time by which the agent must have ended.
     kill_by: Option<Instant>,
@@ -201,7 +201,7 @@ impl Guard {
                     let stopped_by = self.stop.map(|(signal, _)| signal);
                     return AgentEnd::Lost(HowLost::Killed { signal, stopped_by });
                 }
-                // It has done everything, and a thread that no signal ends keeps it alive.
+                // The agent has done everything, and a thread that no signal ends keeps it alive.
                 ChildEvent::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
                     self.reaper.give_up_child();
                     return AgentEnd::Code(self.verdict.map_or(0, |(code, _)| code));
@@ -248,8 +248,7 @@ impl Guard {
     fn signalled(&mut self, number: i32) {
         match Signal::from_named_raw(number) {
             Some(Signal::USR1 | Signal::USR2) => self.tell(GuardCommand::Pass(number)),
-            // These belong to the rank, as under plain python. The agent knows whether a rank
-            // runs.
+            // These signals belong to the rank, as under plain python. The agent knows whether a rank runs.
             Some(Signal::INT | Signal::WINCH | Signal::CONT) if self.interactive => {
                 self.tell(GuardCommand::Pass(number));
             }
@@ -289,8 +288,8 @@ impl Guard {
     }
 
     fn after_agent(mut self, over: AgentEnd, lost: impl Fn(&LostAgent) -> i32) -> i32 {
-        // An agent that ended by itself has swept. After one that was killed nothing could
-        // capture the output of its ranks, so they get no grace period.
+        // An agent that ended by itself has already swept. If it was killed, nothing captures the output of its ranks
+        // any more, so they get no grace period.
         let last_wait = self.stop.map_or(UNKILLABLE, |(_, since)| {
             UNKILLABLE.min(self.grace.saturating_sub(since.elapsed())).max(LEAST_WAIT)
         });

@@ -30,8 +30,8 @@ enum TerminalGroup {
     Apart,
     /// A group of its own, to which our terminal is lent.
     Foreground(Terminal),
-    /// In our group, with others: a pipeline or a script at a terminal. The terminal signals all
-    /// of them itself.
+    /// The command is in our group, with others: a pipeline or a script at a terminal. The terminal
+    /// signals all of them itself.
     Together,
 }
 
@@ -71,7 +71,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
         Ok(child) => i32::try_from(child.id()).map_err(io::Error::other)?,
         Err(error) => {
             if let TerminalGroup::Foreground(terminal) = &place {
-                // It already had the terminal when execve failed.
+                // The command already had the terminal when execve failed.
                 terminal.take_back_from_the_dead();
             }
             return Err(error);

@@ -48,7 +48,7 @@ pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
                     let _ = ended(child, Some(Instant::now() + LEAVE));
                     i32::from_le_bytes(bytes)
                 }
-                // It died without an exit code.
+                // The child died without an exit code.
                 Err(_) => match ended(child, None).and_then(End::from_wait) {
                     Some(end) => take_over(end),
                     None => Verdict::Internal.code(),
@@ -71,7 +71,7 @@ pub(crate) fn detach_stdio() {
     let _ = rustix::stdio::dup2_stderr(nowhere.as_fd());
 }
 
-/// How the child ended; None if it has not by the deadline.
+/// The end of the child; None if it has not ended by the deadline.
 fn ended(child: i32, deadline: Option<Instant>) -> Option<WaitStatus> {
     let pid = Pid::from_raw(child);
     // The child is not reaped yet, so its pid is not reused.

@@ -28,7 +28,7 @@ pub enum GuardCommand {
 }
 
 impl GuardCommand {
-    /// None for a command that concerns ranks only.
+    /// The halt that a command asks for. None for a command that concerns ranks only.
     pub fn halt(self) -> Option<Halt> {
         match self {
             GuardCommand::Stop(signal) => Some(Halt::Signal(signal)),
@@ -161,15 +161,15 @@ impl AgentLink {
         self.say(AgentReport::Verdict(code));
     }
 
-    /// Tells the guard that closing block and termination message are written, with the exit
-    /// code. If this process hangs or is killed from now on, that code is final and nothing more
-    /// is printed.
+    /// Tells the guard that closing block and termination message are written, with the exit code.
+    /// If this process hangs or is killed after that, the code is final and nothing more is
+    /// printed.
     pub fn announce_reported(&self, code: i32) {
         self.say(AgentReport::Reported(code));
     }
 
-    /// Sends the guard what a report for this agent needs, if it is killed. At most 16 KiB; a
-    /// longer one is not sent.
+    /// Sends the guard the settings for a report about this agent, if it is killed. At most 16 KiB;
+    /// a longer message is not sent.
     pub fn send_report_settings(&self, report_settings: &[u8]) {
         if report_settings.len() < LONGEST {
             self.say(AgentReport::ReportSettings(report_settings.to_vec()));
@@ -177,7 +177,7 @@ impl AgentLink {
     }
 
     /// Tells the guard that this process runs although the kernel has counted so many kills for
-    /// memory, so that none of them was its own.
+    /// memory, so that none of these kills was its own.
     pub fn announce_outlived(&self, count: u64) {
         self.say(AgentReport::Outlived(count));
     }
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_without_ranks_ends_by_a_stop_or_with_the_guard() {
+    fn rankless_phase_ends_on_stop_or_guard_loss() {
         for (word, halt) in [
             (GuardCommand::Stop(15), Some(Halt::Signal(15))),
             (GuardCommand::KillNow, Some(Halt::Signal(9))),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_wire() {
+    fn guard_and_agent_messages_round_trip() {
         for word in [
             GuardCommand::Stop(15),
             GuardCommand::KillNow,

@@ -13,18 +13,19 @@ use verdict::outcome::End;
 pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
 /// A word of [`AGENT_SOCKET`].
 pub(super) const TERMINAL: &str = "terminal";
-/// Another one: what the engine ignores must not be ignored by the rank, which inherits it.
+/// A word of [`AGENT_SOCKET`]: the rank must not ignore the signals that the engine ignores, although it
+/// inherits that.
 pub(super) const DEAF_ENGINE: &str = "deaf-engine";
-/// Another one: the engine sees a failed rank at once, since it decides what follows.
+/// A word of [`AGENT_SOCKET`]: the engine sees a failed rank at once, since it decides what follows.
 pub(super) const FREE_ENGINE: &str = "free-engine";
-/// Another one, with the number of attempts that may follow the first; not for a command.
+/// A word of [`AGENT_SOCKET`], with the number of attempts that may follow the first; not for a command.
 pub(super) const RESTARTS: &str = "restarts=";
-/// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets
-/// it for each of its ranks; empty: none.
+/// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets it for
+/// each of its ranks; empty means none.
 pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
-/// Bytes of that file that are read.
+/// Maximum bytes of that file that are read.
 pub const LARGEST_RECORD: u64 = 1024 * 1024;
-/// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK. A shim that has none is
+/// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK. A shim without this variable is
 /// below an engine, and waits for [`ToRank::Leave`] after a failure.
 pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
 pub(super) use linux::procfs::JOB_MARK;
@@ -37,12 +38,12 @@ pub(super) enum FromRank {
     /// rank gets the terminal.
     Hello {
         token: String,
-        /// None if its environment has no rank.
+        /// None if the shim's environment has no rank.
         rank: Option<GlobalRank>,
         local_rank: LocalRank,
         /// WORLD_SIZE as the rank will see it.
         world_size: Option<u32>,
-        /// The program that it is about to execute.
+        /// The program that the shim is about to execute.
         program: String,
     },
     Started {
@@ -52,15 +53,15 @@ pub(super) enum FromRank {
         program: String,
         errno: i32,
     },
-    /// The rank failed, and torch's `@record` has written down why. Carries a copy of that file
-    /// in memory, since torchrun removes the file soon. Device and inode tell files apart: where
-    /// the user has named one file for all ranks, it is that of the rank that ended first.
+    /// The rank failed, and torch's `@record` has written down the exception. Carries a copy of that file
+    /// in memory, since torchrun removes the file soon. Device and inode tell files apart: if the user has
+    /// named one file for all ranks, it belongs to the rank that ended first.
     Recorded {
         device: u64,
         inode: u64,
     },
-    /// Before the end by SIGKILL of a rank that had left the control group of its shim: its own one,
-    /// as /proc names it.
+    /// Sent before the end by SIGKILL of a rank that had left the control group of its shim. Carries the
+    /// rank's own group, as /proc names it.
     KilledIn {
         group: String,
     },
@@ -83,9 +84,9 @@ pub(super) enum ToRank {
     Terminal { owner: i32 },
     /// Send this signal to the user's process.
     Signal { number: i32 },
-    /// The job stops: this signal to the user's process alone, unless it has had it.
+    /// The job stops: send this signal to the user's process alone, unless it has had it.
     Stop { number: i32 },
-    /// It has not ended after most of its time: see [`super::asked::Asked::late`].
+    /// The rank has not ended after most of its time: see [`super::asked::Asked::late`].
     Late,
     /// The job stops for a reason on this node, so no manager signals the ranks as well.
     NoManager,

@@ -2,8 +2,8 @@
 //! signals.
 //!
 //! Takes the signals to watch and the child; gives one event after the other, and at the end a
-//! sweep after which nothing of the job is left. One thread, no runtime. Does not decide what a
-//! signal means, and never signals an adopted process that does not belong to the job.
+//! sweep that leaves nothing of the job. One thread, no runtime. Does not interpret signals, and
+//! never signals an adopted process that does not belong to the job.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -137,7 +137,7 @@ impl Reaper {
     ) -> ChildEvent {
         loop {
             if !self.reap() && self.end.is_none() {
-                // A library or a debugger took its status; it has ended.
+                // A library or a debugger took the status of the child, which has ended.
                 self.end = Some(End::Code(Verdict::Internal.code()));
             }
             if let Some(end) = self.end {
@@ -150,7 +150,7 @@ impl Reaper {
                 return ChildEvent::Deadline;
             }
             match self.signals.take() {
-                // Arrived after the last reaping, so it may be for a newer end.
+                // The signal arrived after the last reaping, so it may be for a newer end.
                 Some(taken) if taken.is(Signal::CHILD) => {}
                 Some(taken) => return ChildEvent::Signal(taken),
                 _ if self.sleep(deadline, other) => return ChildEvent::Readable,
@@ -171,7 +171,7 @@ impl Reaper {
         self.foreign_pids.extend(pids);
     }
 
-    /// True when `other` can be read; a signal and the deadline wake as well.
+    /// True when `other` can be read; a signal and the deadline also wake.
     fn sleep(&self, deadline: Option<Instant>, other: Option<BorrowedFd<'_>>) -> bool {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut waits = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -202,8 +202,8 @@ impl Reaper {
         }
     }
 
-    /// Ends what is left of the job: TERM once for each process, the grace period, then KILL
-    /// until a scan finds nothing, for at most `last_wait`. A second interrupt ends the grace
+    /// Ends the remaining processes of the job: TERM once for each process, the grace period, then
+    /// KILL until a scan finds nothing, for at most `last_wait`. A second interrupt ends the grace
     /// period.
     pub(super) fn sweep(&mut self, grace: Duration, last_wait: Duration) {
         let asked = Newcomers::Asked;
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_named_in_both_languages() {
+    fn survivor_is_named_in_both_languages() {
         let of = |forbidden, wait_channel| Survivor {
             pid: 7,
             comm: "python".to_owned(),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn children_that_were_there_before_are_known() {
+    fn existing_children_are_known() {
         let mut child = std::process::Command::new("sleep").arg("300").spawn().expect("it starts");
         let known = children_of_self();
         child.kill().expect("it is ours");

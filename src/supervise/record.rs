@@ -1,6 +1,6 @@
 //! The record that torch's `@record` wrote of the exception that ended a rank.
 //!
-//! Takes how the rank ended; gives a packet for the agent and the file that goes with it.
+//! Takes the end of a rank; gives a packet for the agent and the file that goes with it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,23 +16,24 @@ use linux::deadline::with_deadline;
 use linux::regular_file;
 use verdict::outcome::End;
 
-/// Time limit for reading what a rank wrote of its exception.
+/// Time limit for reading the record that a rank wrote of its exception.
 const RECORD: Duration = Duration::from_millis(500);
-/// By how much the time of a file may be wrong.
+/// Maximum error of a file's time.
 const CLOCK_SKEW: Duration = Duration::from_secs(5);
 
-/// A copy in memory of what torch's `@record` wrote of a failed rank that began at `began`.
+/// A copy in memory of the record that torch's `@record` wrote for a failed rank that began at
+/// `began`.
 pub(super) fn recorded(end: End, began: SystemTime) -> Option<(FromRank, OwnedFd)> {
     let path = PathBuf::from(std::env::var_os(ERROR_FILE)?);
     if end.success() || path.as_os_str().is_empty() {
         return None;
     }
-    // The file may be on a mount that died, which must not hold the end of the rank.
+    // The file may be on a dead mount, which must not delay the end of the rank.
     let read = move || -> io::Result<_> {
         let (file, _) = regular_file::open(&path)?;
         let metadata = file.metadata()?;
-        // Of an earlier attempt, or of another job. The clock of a file server may be behind, and
-        // a file may have any time.
+        // The file is from an earlier attempt, or from another job. The clock of a file server may
+        // be behind, and a file may have any time.
         let is_old = began.duration_since(metadata.modified()?).is_ok_and(|age| age > CLOCK_SKEW);
         let mut bytes = Vec::new();
         file.take(if is_old { 0 } else { LARGEST_RECORD }).read_to_end(&mut bytes)?;

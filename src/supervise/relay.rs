@@ -69,7 +69,7 @@ fn pass_on(taken: Taken, child: i32) {
     if taken.sender != child {
         sys::send(child, taken.number);
     } else if taken.is(Signal::TSTP) {
-        // Its command was stopped, and a shell expects us to stop as well.
+        // The child's command was stopped, and a shell expects us to stop as well.
         sys::send(own_pid(), Signal::STOP.as_raw());
     }
 }

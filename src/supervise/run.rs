@@ -26,11 +26,11 @@ pub use supervisor::Streams;
 use supervisor::{Companion, ShimConnection, Supervisor};
 use verdict::outcome::{Notice, Outcome, Owner, StopReason, Stream};
 
-/// Runs one attempt. An error names the program that could not be started and why; then nothing
+/// Runs one attempt. An error names the program that could not be started and the reason; then nothing
 /// of the attempt is running.
 ///
 /// `halt` completes when the job is to end for a reason that these ranks do not show: another node has
-/// failed, or it stands still.
+/// failed, or the job stands still.
 pub async fn run(
     launch: &Launch,
     guard_commands: &GuardCommands,
@@ -97,7 +97,8 @@ pub async fn run(
     let mut guard_gone = false;
     loop {
         state.reap();
-        // After the reaping, so that the connection of a shim that has ended is accepted.
+        // Connections are accepted after the reaping, so that the connection of a shim that has ended
+        // is included.
         while let Some(connection) = listener.accept_waiting() {
             next_id += 1;
             state.shims.insert(next_id, ShimConnection::new(connection, next_id, sender.clone()));
@@ -105,9 +106,10 @@ pub async fn run(
         while let Ok((id, word)) = said.try_recv() {
             state.on_shim_message(id, word);
         }
-        // Before the end of a child whose execve failed is taken for the engine's own end.
+        // Launches are checked first, since the end of a child whose execve failed would be taken for
+        // the engine's own end.
         match state.launching.look() {
-            // A stop may have ended it before execve.
+            // A stop may have ended the program before execve.
             Err(error) if state.outcome.stop.is_none() => {
                 kill_all_descendants(&state.others, &mut ended).await;
                 return Err(error);
@@ -116,7 +118,7 @@ pub async fn run(
         }
         state.report_unreported();
         state.weigh_engine();
-        // After all that has come, since nothing else may wake this loop before a deadline.
+        // All events are handled first, since nothing else may wake this loop before a deadline.
         state.advance();
         state.end_leftovers();
         if state.finished() {

@@ -84,7 +84,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         stdin::leave_to_first(is_first());
     }
     let adoption = Adoption::find();
-    // Before the agent hears of a shim that may not have the rank.
+    // Asks before the agent hears of a shim that may not have the rank.
     if adoption.is_none() && std::env::var_os(AGENT_SOCKET).is_some() {
         match warmed::ask(&command) {
             Ok(Some(relay)) => return relay.stay(),
@@ -146,12 +146,12 @@ struct Agent {
     grace: Duration,
     /// The rank keeps the launcher's streams.
     interactive: bool,
-    /// Below an engine that is not to see a failure before the other ranks have ended.
+    /// The shim is below an engine that must not see a failure before the other ranks have ended.
     waits: bool,
     below_engine: bool,
 }
 
-/// The dispositions of the rank: those of the launcher.
+/// The signal dispositions of the rank: those of the launcher.
 fn dispositions() -> Dispositions {
     let mut inherited = Dispositions::inherited();
     let value = std::env::var(AGENT_SOCKET).unwrap_or_default();
@@ -238,35 +238,35 @@ struct Shim {
     engine: Option<i32>,
     /// The process above us that signals all processes of the job.
     manager: Option<i32>,
-    /// Before the user's process.
+    /// A time before the start of the user's process.
     began: SystemTime,
     /// The user's process.
     child: i32,
     /// The user's process was reaped, so its pid may be reused.
     reaped: bool,
-    /// The control group in which SIGKILL met it, if that is not ours.
+    /// The control group in which SIGKILL met the user's process, if that is not ours.
     killed_in: Option<String>,
     grace: Duration,
-    /// We have no descendant any more.
+    /// The shim has no descendant any more.
     childless: bool,
     /// The terminal while it is lent to the rank; only in the launcher's session.
     terminal: Option<Lent>,
-    /// The engine is not to see a failure before the other ranks have ended: none of ours, and no
-    /// engine that the agent is stopping.
+    /// The engine must not see a failure before the other ranks have ended: true only below an engine
+    /// that does not restart ranks and that the agent is not stopping.
     waits: bool,
     below_engine: bool,
-    /// The job stops, and the rank knows it.
+    /// The job stops, and the rank has been told.
     stop: Option<Asked>,
-    /// The rank has failed, and the engine is not to see it yet.
+    /// The rank has failed, and the engine must not see it yet.
     waits_for_others: bool,
     /// The agent has sent [`ToRank::Leave`], or the engine ends its ranks.
     may_leave: bool,
-    /// The engine's child, if that is another process.
+    /// The relay that is the engine's child, if that is another process.
     relay: Option<RelaySocket>,
 }
 
-/// The control group of a child that SIGKILL has ended and that is not reaped yet, if it is another
-/// than ours: a rank may have entered one, and the kernel counts kills for memory there.
+/// The control group of a child that SIGKILL has ended and that is not reaped yet, if it is not ours:
+/// a rank may have entered another group, and the kernel counts kills for memory there.
 fn killed_elsewhere(child: i32) -> Option<String> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let ended = waitid(WaitId::Pid(Pid::from_raw(child)?), options).ok()??;
@@ -296,7 +296,7 @@ impl Shim {
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
         sys::ignore_all();
-        // A signal that is blocked is queued even if it is ignored.
+        // A blocked signal is queued even if it is ignored.
         let signals = SignalQueue::begin(SignalSet::of(&WATCHED))?;
         let parent = match &adoption {
             Some(adoption) => adoption.engine,
@@ -408,7 +408,7 @@ impl Shim {
                 break end;
             }
             if self.childless {
-                // Its status was taken elsewhere, so how it ended is unknown.
+                // The status of the rank was taken elsewhere, so its end is unknown.
                 break End::Code(Verdict::Internal.code());
             }
             if self.agent.is_none() {
@@ -441,10 +441,10 @@ impl Shim {
         take_over(end)
     }
 
-    /// Waits until the other ranks of the node have ended too. An engine that sees a failed rank
-    /// ends the others by its own rules: DeepSpeed's launcher one after the other with 30 s for
-    /// each (`terminate_process_tree` in its launch.py), torchrun before 2.15 after 30 s, and
-    /// either sends a TERM that they may have already. The agent does it instead.
+    /// Waits until the other ranks of the node have ended too. An engine that sees a failed rank ends
+    /// the others by its own rules: DeepSpeed's launcher one after the other with 30 s for each
+    /// (`terminate_process_tree` in its launch.py), torchrun before 2.15 after 30 s, and both send a
+    /// TERM that the ranks may already have. The agent ends the ranks instead.
     fn stay_for_the_others(&mut self, end: End) {
         self.waits_for_others = self.waits && !end.success();
         while self.waits_for_others && !self.may_leave && self.agent.is_some() {
@@ -524,7 +524,7 @@ impl Shim {
         let Some(relay) = &self.relay else { return };
         match relay.signal() {
             Ok(number) => self.signalled(number, self.engine.unwrap_or(0)),
-            // The engine has killed its child, which is as if it had killed this shim.
+            // The engine has killed its child, which has the same effect as killing this shim.
             Err(_) => (self.relay, self.agent) = (None, None),
         }
     }
@@ -551,8 +551,8 @@ impl Shim {
             Ok(Some((ToRank::NoManager, _))) => self.forwarded.no_manager(Instant::now()),
             Ok(Some((ToRank::Leave, _))) => self.may_leave = true,
             Ok(Some((ToRank::Terminal { .. }, _))) => {}
-            // The agent is lost, and with it the reader of our pipes. The guard ends the job; we
-            // do so too, in case the guard is lost as well.
+            // The agent is lost, and with it the reader of our pipes. The guard ends the job; the shim
+            // does so too, in case the guard is lost as well.
             Ok(None) | Err(_) => self.agent = None,
         }
     }
@@ -570,7 +570,7 @@ impl Shim {
         }
         let child = self.child;
         let suited = asked::suited(child, number);
-        // One that stands in for another has come as well.
+        // A signal that stands in for another counts as received, too.
         self.forwarded.came(suited, Instant::now());
         self.stop = Some(Asked::begin(child, suited, || sys::send(child, suited)));
     }
@@ -583,21 +583,21 @@ impl Shim {
         }
     }
 
-    /// Signals the user's process. It keeps its pid until we reap it, so no look-up is needed; with
-    /// hidepid it may not even be visible to us.
+    /// Signals the user's process. Its pid stays valid until we reap it, so no look-up is needed; with
+    /// hidepid the process may not even be visible to us.
     fn send(&self, number: i32) {
         if !self.reaped {
             sys::send(self.child, number);
         }
     }
 
-    /// Leftovers get TERM and the grace period after a success, such as uploads, and after a main process
-    /// that ended as the job's stop has asked it to. After any other failure they are killed.
+    /// Leftovers, such as uploads, get TERM and the grace period after a success, and after a main
+    /// process that ended as the job's stop asked it to. After any other failure they are killed.
     fn end_leftovers(&mut self, end: End) {
         if let (None, End::Signal(number)) = (&self.stop, end)
             && asked::is_stop(number)
         {
-            // The agent's word is on its way, or a stranger has signalled the main process alone.
+            // The agent's message is on its way, or a stranger has signalled the main process alone.
             let has_manager = self.manager.is_some();
             let of = if has_manager { Asked::everybody } else { Asked::of };
             self.stop = Some(of(self.child, number));
@@ -643,15 +643,15 @@ impl Shim {
                     signal_descendants(Signal::KILL);
                     tree::kill_children(&HashSet::new());
                 }
-                // A process that outlives SIGKILL sleeps in the kernel; the agent will name it.
+                // A process that outlives SIGKILL sleeps in the kernel; the agent will report it.
                 (SweepStep::GiveUp, _) => return,
             }
             self.wait(Some(wake.saturating_duration_since(now)));
         }
     }
 
-    /// Leftovers of a successful rank are ended too. That is reported, since they may be the
-    /// work itself (`train.py & exit 0`).
+    /// Reports that leftovers of a successful rank are ended too, since they may be the work itself
+    /// (`train.py & exit 0`).
     fn tell_of_leftovers(&self) {
         let all = tree::snapshot();
         let left = tree::descendants(&all, own_pid());

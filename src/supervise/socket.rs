@@ -22,9 +22,10 @@ use tokio::io::unix::AsyncFd;
 use linux::random;
 use linux::sys;
 
-/// Longest packet; a path of PATH_MAX fits.
+/// Maximum size of a packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
-/// Most descriptors of one packet: three standard streams, a folder and a file in memory.
+/// Maximum number of descriptors in one packet: three standard streams, a folder and a file in
+/// memory.
 const MOST: usize = 5;
 /// Flags of an accepted connection.
 const TAKEN: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -43,7 +44,7 @@ fn same_user(fd: &impl AsFd) -> io::Result<i32> {
     }
 }
 
-/// The pid of a shim that connected; a process of another PID namespace has none here.
+/// The pid of a shim that connected; a process of another PID namespace has no pid here.
 fn own_process(fd: &impl AsFd) -> io::Result<i32> {
     let pid = same_user(fd)?;
     if pid > 0 { Ok(pid) } else { Err(io::ErrorKind::PermissionDenied.into()) }
@@ -95,9 +96,9 @@ pub(super) fn receive<M: DeserializeOwned>(fd: impl AsFd) -> io::Result<Option<(
     Ok(Some((message, descriptors)))
 }
 
-/// Before the digits of the name of an agent's socket.
+/// Prefix of the name of an agent's socket, before the digits.
 const PREFIX: &str = "ranklaunch-";
-/// Bytes of randomness in it, each of two digits.
+/// Number of random bytes in the name, each of two digits.
 const RANDOM: usize = 12;
 
 /// Whether an agent has ranks, by the table of unix(7).
@@ -137,11 +138,11 @@ impl ShimListener {
         &self.token
     }
 
-    /// A connection that is already in the queue.
+    /// Accepts a connection that is already in the queue.
     pub(super) fn accept_waiting(&self) -> Option<ShimSocket> {
         loop {
             let fd = accept_with(&self.fd, TAKEN).ok()?;
-            // One that is dropped may be before that of a shim.
+            // A connection that is dropped may precede that of a shim.
             if let Ok(peer) = own_process(&fd) {
                 return Some(ShimSocket { fd: sys::watch(fd).ok()?, peer });
             }

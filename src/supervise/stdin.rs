@@ -1,9 +1,8 @@
 //! Standard input of the ranks: the launcher's own, if it is a pipe, a file or a socket.
 //!
-//! torchrun lets every rank inherit it, and each byte goes to the one that reads first. Here the
-//! first rank of each launcher gets it, and the others an empty one. Nobody of ours reads it, so
-//! nothing of ours waits for it. A terminal belongs to `--interactive`; any other device counts as
-//! empty.
+//! torchrun lets every rank inherit it, and each byte goes to the rank that reads first. Here the
+//! first rank of each launcher gets it, and the others an empty one. No process of ours reads it or
+//! waits for it. A terminal belongs to `--interactive`; any other device counts as empty.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +18,7 @@ use text::text;
 pub(super) fn nothing() -> io::Result<OwnedFd> {
     match std::fs::File::open("/dev/null") {
         Ok(null) => Ok(null.into()),
-        // A pipe whose other end is closed.
+        // The pipe's other end is closed.
         Err(_) => io::pipe().map(|(end, _)| end.into()),
     }
 }
@@ -29,7 +28,7 @@ fn kind() -> Option<FileType> {
     [FileType::Fifo, FileType::RegularFile, FileType::Socket].contains(&kind).then_some(kind)
 }
 
-/// The launcher's own, if a rank may have it.
+/// The launcher's own standard input, if a rank may have it.
 pub(super) fn own() -> io::Result<OwnedFd> {
     match kind() {
         Some(_) => io::stdin().as_fd().try_clone_to_owned(),
@@ -37,7 +36,8 @@ pub(super) fn own() -> io::Result<OwnedFd> {
     }
 }
 
-/// Says which rank reads it, unless it is known to be empty. `again`: an earlier attempt had it.
+/// Names the rank that reads standard input, unless that is known to be empty. `again`: an earlier
+/// attempt had it.
 pub fn remark(again: bool) -> Option<Text> {
     let ready = || {
         let mut wait = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
@@ -49,7 +49,7 @@ pub fn remark(again: bool) -> Option<Text> {
             let (size, at) = (fstat(io::stdin()).ok()?.st_size, tell(io::stdin()).ok()?);
             (u64::try_from(size).is_ok_and(|size| size > at), text!("a file", "文件"))
         }
-        // Without a writer and without data it hangs up.
+        // A pipe without a writer and without data hangs up.
         FileType::Fifo => {
             let ready = ready();
             let is_over = ready.contains(PollFlags::HUP) && !ready.contains(PollFlags::IN);
@@ -70,7 +70,7 @@ pub fn remark(again: bool) -> Option<Text> {
     })
 }
 
-/// Leaves an empty one to this shim, unless its rank is the first of the node.
+/// Leaves an empty standard input to this shim, unless its rank is the first of the node.
 pub(super) fn leave_to_first(is_first: bool) {
     if !is_first
         && kind().is_some()

@@ -1,15 +1,15 @@
 //! The steps of ending processes: a moment to end by themselves, TERM, a wait, KILL, a wait, give
 //! up.
 //!
-//! Takes the time; gives the step that is due ([`SweepStep`]) and when to ask again. Sends no signal
-//! and reads no process: the caller knows the processes, signals them and reports them. The waits
-//! come from its [`EndBudget`](super::EndBudget).
+//! Takes the time; gives the step that is due ([`SweepStep`]) and the time of the next one. Sends no
+//! signal and reads no process: the caller knows the processes, signals them and reports them. The
+//! waits come from its [`EndBudget`](super::EndBudget).
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// A process that ends this soon after its parent (multiprocessing's resource tracker) is no
-/// leftover.
+/// A process that ends this soon after its parent (multiprocessing's resource tracker) does not
+/// count as a leftover.
 pub(super) const SETTLE: Duration = Duration::from_millis(200);
 /// Pause between two scans while something is being killed.
 pub(super) const KILL_PAUSE: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ pub(super) enum SweepStep {
     GiveUp,
 }
 
-/// Which processes get TERM.
+/// Selects the processes that get TERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
     /// A process that appears after TERM gets its own.
@@ -41,7 +41,7 @@ pub(super) enum Newcomers {
 #[derive(Debug)]
 pub(super) struct Sweep {
     newcomers: Newcomers,
-    /// None after TERM was due, if newcomers are spared.
+    /// None once TERM was due, if newcomers are spared.
     term: Option<Instant>,
     kill: Instant,
     give_up: Instant,
@@ -81,7 +81,7 @@ impl Sweep {
         (step, self.wake(now))
     }
 
-    /// When to call [`step`](Self::step) next.
+    /// The next time to call [`step`](Self::step).
     pub(super) fn wake(&self, now: Instant) -> Instant {
         if now >= self.kill {
             return now + KILL_PAUSE;
@@ -94,7 +94,7 @@ impl Sweep {
         }
     }
 
-    /// True once for each process: pid and start ticks.
+    /// True once for each process, identified by pid and start ticks.
     pub(super) fn is_new(&mut self, process: (i32, u64)) -> bool {
         self.asked.insert(process)
     }
@@ -115,7 +115,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// The step at each time, and when to ask again, in milliseconds.
+    /// The step at each time, and the time of the next one, in milliseconds.
     fn course(mut sweep: Sweep, begun: Instant, rows: &[(u64, SweepStep, u64)]) {
         for (at, step, wake) in rows {
             let now = begun + ms(*at);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn term_then_kill_then_nothing_more() {
+    fn sweep_sends_term_then_kill_then_gives_up() {
         let now = Instant::now();
         let asked = Sweep::begin(now, Newcomers::Asked, SETTLE, ms(1000), ms(500));
         course(
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_is_asked_once() {
+    fn process_counts_as_new_only_once() {
         let mut sweep = Sweep::begin(Instant::now(), Newcomers::Asked, ms(0), ms(9), ms(9));
         assert!(sweep.is_new((7, 1)));
         assert!(!sweep.is_new((7, 1)));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hurry_shortens_and_never_lengthens() {
+    fn immediate_kill_only_shortens_the_sweep() {
         let now = Instant::now();
         let begin = || Sweep::begin(now, Newcomers::Spared, ms(400), ms(1000), ms(5000));
         let mut killed = begin();

@@ -63,10 +63,10 @@ impl Terminal {
     /// to us and forwarded, so its sender will also continue us.
     pub(super) fn stopped(&self, borrower: i32, signal: i32, told: bool) -> Then {
         let asked = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
-        // Before reading the foreground, since this takes a while.
+        // Checked before reading the foreground, since this takes a while.
         let can_be_continued = can_be_continued(self.owner);
         if asked && self.is_owners() {
-            // It was moved to the foreground meanwhile (`fg`) and wants to use it.
+            // The command was moved to the foreground meanwhile (`fg`) and wants to use it.
             self.go_on(borrower);
             return Then::Nothing;
         }
@@ -75,7 +75,7 @@ impl Terminal {
             return Then::StopOwner;
         }
         if signal == Signal::TSTP.as_raw() && !told {
-            // There is no shell that could continue it (PID 1 of a container).
+            // No shell could continue the command (PID 1 of a container).
             self.go_on(borrower);
         }
         Then::Nothing
@@ -93,15 +93,15 @@ impl Terminal {
         foreground(&self.fd) == Some(self.owner)
     }
 
-    /// After the borrower's end or stop. A foreground that a shell has given to another group
-    /// meanwhile stays.
+    /// Takes the terminal back after the borrower's end or stop. A foreground that a shell has
+    /// given to another group meanwhile stays.
     pub(super) fn take_back(&self, borrower: i32) {
         if foreground(&self.fd) == Some(borrower) {
             set_foreground(&self.fd, self.owner);
         }
     }
 
-    /// As [`take_back`](Self::take_back), from a group without any process.
+    /// Like [`take_back`](Self::take_back), for a borrower's group without any process.
     pub(super) fn take_back_from_the_dead(&self) {
         if let Some(group) = foreground(&self.fd)
             && signal_group(group, None) == Err(Errno::SRCH)
@@ -111,8 +111,8 @@ impl Terminal {
         }
     }
 
-    /// After a borrower that was killed, perhaps with echo off. Modes set by one that ended by
-    /// itself (`stty`) are kept.
+    /// Restores the modes after a borrower that was killed, perhaps with echo off. Modes set by a
+    /// borrower that ended by itself (`stty`) are kept.
     pub(super) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
             let _ = tcsetattr(&self.fd, SetArg::TCSADRAIN, modes);

@@ -20,10 +20,10 @@ use linux::signal;
 use linux::sys::{self, Pid, Signal};
 use verdict::outcome::Survivor;
 
-/// Always the real one, since only real processes can be ended.
+/// Always the real /proc, since only real processes can be ended.
 const PROC: &str = "/proc";
 
-/// The process now; None when there is none with this pid.
+/// The current state of the process; None if no process has this pid.
 pub(super) fn process(pid: i32) -> Option<Process> {
     procfs::process(Path::new(PROC), pid)
 }
@@ -61,13 +61,14 @@ pub(super) fn job<'a>(
     found
 }
 
-/// These and their descendants.
+/// These processes and their descendants.
 pub(super) fn family(all: &BTreeMap<i32, Process>, roots: &[i32]) -> HashSet<i32> {
     let below = procfs::descendants_in(all, roots);
     below.iter().map(|process| process.pid).chain(roots.iter().copied()).collect()
 }
 
-/// Processes that a shell has started, down to the first programs that are no shells. Empty if `root` is no shell.
+/// Processes that a shell has started, down to the first programs that are not shells. Empty if `root` is not a
+/// shell.
 pub(super) fn below_shells(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Process> {
     let (mut found, mut shells) = (Vec::new(), vec![root]);
     while let Some(pid) = shells.pop() {
@@ -81,12 +82,12 @@ pub(super) fn below_shells(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Proc
     found
 }
 
-/// The command line as the kernel gives it; empty if there is none.
+/// The command line from the kernel; empty if there is none.
 pub(super) fn line(pid: i32) -> Vec<u8> {
     std::fs::read(format!("{PROC}/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// Whether the process runs a shell's executable; None if that cannot be read.
+/// Whether the process runs a shell's executable; None if the executable cannot be read.
 pub(super) fn is_shell(pid: i32) -> Option<bool> {
     let executable = std::fs::read_link(format!("{PROC}/{pid}/exe")).ok()?;
     let name = executable.file_name()?.as_encoded_bytes();
@@ -94,7 +95,7 @@ pub(super) fn is_shell(pid: i32) -> Option<bool> {
 }
 
 /// The signals that a process handles and those that it ignores: bit n − 1 is signal n (SigCgt and SigIgn of
-/// proc_pid_status(5)). One that is blocked is handled, since a program takes it by sigwait(3) or signalfd(2).
+/// proc_pid_status(5)). A blocked signal counts as handled, since a program takes it by sigwait(3) or signalfd(2).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handled {
     caught: u64,
@@ -111,7 +112,7 @@ impl Handled {
     }
 }
 
-/// None if that cannot be read.
+/// None if the masks cannot be read.
 pub(super) fn handled(pid: i32) -> Option<Handled> {
     let status = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok()?;
     let mask = |name: &str| {
@@ -121,8 +122,8 @@ pub(super) fn handled(pid: i32) -> Option<Handled> {
     Some(Handled { caught: mask("SigCgt:")? | mask("SigBlk:")?, ignored: mask("SigIgn:")? })
 }
 
-/// Sends `signal` to exactly this process; false if it has ended. Nearly all are our own
-/// children, which keep their pid until we reap them.
+/// Sends `signal` to exactly this process; false if it has ended. Nearly all processes are our own children, whose
+/// pids stay valid until we reap them.
 pub(super) fn signal(process: &Process, signal: Signal) -> bool {
     let Some(pid) = Pid::from_raw(process.pid) else { return false };
     let Ok(handle) = signal::handle(pid) else { return false };
@@ -137,7 +138,7 @@ pub(super) fn signal_all(processes: &[&Process], to_send: Signal) {
     }
 }
 
-/// Most processes for one call of [`kill_children`].
+/// Maximum number of processes for one call of [`kill_children`].
 const GENERATIONS: usize = 5_000;
 
 /// Sends SIGKILL to our own children, and at once to those that replace them.
@@ -168,8 +169,8 @@ pub(super) fn has_children() -> bool {
     waitid(WaitId::All, options).is_ok()
 }
 
-/// Our living descendants; at the end of a launch those that could not be ended. Without a
-/// child, the usual case, no scan is needed.
+/// Our living descendants; at the end of a launch, those that could not be ended. Without a child, the usual case,
+/// no scan is needed.
 pub(super) fn living_below() -> Vec<i32> {
     if !has_children() {
         return Vec::new();
@@ -241,7 +242,7 @@ pub(super) fn survivors<'a>(left: impl IntoIterator<Item = &'a Process>) -> Vec<
         .collect()
 }
 
-/// Such as `sleep (31)`; at most `most`.
+/// A list such as `sleep (31)`, with at most `most` processes.
 pub(super) fn names(processes: &[&Process], most: usize) -> Vec<String> {
     let name = |process: &&Process| format!("{} ({})", printable(&process.comm), process.pid);
     processes.iter().take(most).map(name).collect()
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_pass_through_zombies_and_leave_others_alone() {
+    fn descendants_are_found_through_zombies() {
         let all = BTreeMap::from([
             fake(10, 1, b'S'),
             fake(11, 10, b'Z'),
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_there_as_long_as_one_of_its_threads_is() {
+    fn process_lives_while_any_thread_lives() {
         let (_, dead) = fake(10, 1, b'Z');
         assert!(dead.is_dead());
         assert!(!Process { threads: 2, ..dead }.is_dead());
@@ -305,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_started_is_found_down_to_the_first_program() {
-        // A shell by another name stands for a program that is none.
+    fn shell_descendants_end_at_the_first_program() {
+        // A shell by another name stands for a program that is not a shell.
         let folder = tempfile::tempdir().expect("a folder");
         let other = folder.path().join("launcher");
         harness::copy_program(Path::new("/bin/sh"), &other);
@@ -339,13 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_act_on_a_terminal() {
+    fn process_name_is_escaped_for_terminals() {
         assert_eq!(printable(b"py\x1b[2J\x9b"), "py\\u{1b}[2J\u{fffd}");
         assert_eq!(printable("训练".as_bytes()), "训练");
     }
 
     #[test]
-    fn a_reused_pid_is_never_hit() {
+    fn reused_pid_is_never_signalled() {
         let mut child =
             std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let pid = i32::try_from(child.id()).expect("a pid is positive");

@@ -1,10 +1,10 @@
-//! How a rank comes from a warmed interpreter: the shim that an engine has started asks for it, and becomes the relay
+//! Starts ranks from a warmed interpreter: the shim that an engine has started asks for a rank, and becomes the relay
 //! between the engine and another shim, which has the rank as its child.
 //!
-//! Only a parent learns the exact end of a process and gets what it leaves behind, and only the interpreter can fork
-//! itself. So the interpreter forks a process that forks the rank and then executes this program as the rank's shim,
-//! with the environment, folder and streams of the shim that asked ([`Adoption`]). The agent adopts it. The engine's
-//! child stays ([`Relay`]): it passes the engine's signals on, and ends as the rank did.
+//! Only a parent learns the exact end of a process and gets its leftovers, and only the interpreter can fork itself.
+//! So the interpreter forks a process that forks the rank and then executes this program as the rank's shim, with the
+//! environment, folder and streams of the shim that asked ([`Adoption`]). The agent adopts it. The engine's child
+//! stays ([`Relay`]): it passes the engine's signals on, and ends as the rank did.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,14 +32,14 @@ use verdict::outcome::End;
 pub const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
 /// `<pid of the rank> <its socket> <socket of the relay> <pid of the engine>`, for the shim of a forked rank.
 const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
-/// Time limit for a forked rank to become one. It does little.
+/// Time limit for a forked process to become a rank. It has little to do.
 const BEGINS: Duration = Duration::from_secs(30);
 
 /// Shim → relay.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 enum ToRelay {
-    /// There is a rank, or it is started as usual, by this shim.
+    /// The shim has a rank, or starts it as usual.
     Adopted,
     Ended {
         end: End,
@@ -54,16 +54,17 @@ enum FromRelay {
     Signal { number: i32 },
 }
 
-/// The shim that the engine has started, while another one has the rank.
+/// The shim that the engine has started, while another shim has the rank.
 pub(super) struct Relay {
     shim: OwnedFd,
     engine: i32,
 }
 
-/// Asks for a rank in place of `command`. None: it is started as usual, and whoever was asked has said why.
+/// Asks for a rank in place of `command`. None means that the rank is started as usual, and the interpreter or the
+/// agent has reported the reason.
 ///
 /// # Errors
-/// There was no answer in time, of which only this shim knows: it is started as usual.
+/// There was no answer in time. Only this shim knows that; the rank is started as usual.
 pub(super) fn ask(command: &Command) -> Result<Option<Relay>, Text> {
     let Some((shim, limit)) = asked(command) else { return Ok(None) };
     match socket::receive::<ToRelay>(&shim) {
@@ -163,7 +164,7 @@ fn request(
     Ok(file.into())
 }
 
-/// Time limit for the answer of an interpreter that has imported all.
+/// Time limit for the answer of an interpreter that has imported everything.
 const FORKED: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -180,7 +181,7 @@ pub(super) struct EngineRequest {
 }
 
 impl EngineRequest {
-    /// `offered` is the value of [`WARM`]. None: the engine is started as usual.
+    /// `offered` is the value of [`WARM`]. None means that the engine is started as usual.
     pub(super) fn new(
         offered: &OsStr,
         argv: &[OsString],
@@ -194,7 +195,8 @@ impl EngineRequest {
     }
 
     /// Has the interpreter fork the engine as our child in a session of its own. The runtime goes on meanwhile. Not
-    /// cancel-safe: an engine may be forked of which nobody knows. None: it is started as usual.
+    /// cancel-safe: an engine may be forked without anybody knowing it. None means that the engine is started as
+    /// usual.
     pub(super) async fn fork(self) -> Option<i32> {
         in_thread(move || self.fork_now()).await
     }
@@ -226,7 +228,7 @@ impl Relay {
             let _ = poll(&mut waits, None);
             let said = waits.first().is_some_and(|wait| !wait.revents().is_empty());
             while let Some(taken) = signals.as_ref().and_then(SignalQueue::take) {
-                // Those of others reach the shim as well.
+                // Signals from other senders reach the shim as well.
                 if taken.sender == self.engine {
                     let word = FromRelay::Signal { number: taken.number };
                     let _ = socket::send(&self.shim, &word, &[]);
@@ -238,14 +240,14 @@ impl Relay {
             match socket::receive::<ToRelay>(&self.shim) {
                 Ok(Some((ToRelay::Ended { end }, _))) => return take_over(end),
                 Ok(Some((ToRelay::Adopted, _))) => {}
-                // It was killed, and so is the shim of such a rank for its engine.
+                // The shim of the rank was killed, so the engine must see a killed shim as well.
                 Ok(None) | Err(_) => return take_over(End::Signal(Signal::KILL.as_raw())),
             }
         }
     }
 }
 
-/// A rank that was forked for this shim, and the relay for which it was.
+/// A rank that was forked for this shim, and the relay for which it was forked.
 pub(super) struct Adoption {
     rank: i32,
     socket: OwnedFd,
@@ -254,7 +256,7 @@ pub(super) struct Adoption {
 }
 
 impl Adoption {
-    /// The adoption as the interpreter states it; None for a shim that an engine has started.
+    /// The adoption in the words of the interpreter; None for a shim that an engine has started.
     pub(super) fn find() -> Option<Adoption> {
         let value = std::env::var(ADOPTED).ok()?;
         let numbers: Vec<i32> = value.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -267,7 +269,7 @@ impl Adoption {
         })
     }
 
-    /// From here on this shim answers for the rank, and the other one passes on.
+    /// From here on this shim answers for the rank, and the other shim is the relay.
     pub(super) fn begin(self) -> io::Result<(ForkedRank, RelaySocket)> {
         socket::send(&self.relay, &ToRelay::Adopted, &[])?;
         Ok((ForkedRank { pid: self.rank, socket: self.socket }, RelaySocket(self.relay)))
@@ -286,10 +288,10 @@ pub(super) struct ForkedRank {
 }
 
 impl ForkedRank {
-    /// Lets it become the rank, with these as standard output and standard error.
+    /// Lets the child become the rank, with these streams as standard output and standard error.
     ///
     /// # Errors
-    /// It has ended, or cannot become one; it is killed.
+    /// The child has ended, or cannot become the rank; it is killed.
     pub(super) fn begin(&self, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -> io::Result<()> {
         let begun = self.pass(out, err);
         if begun.is_err() {

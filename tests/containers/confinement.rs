@@ -1,11 +1,11 @@
-//! Confined containers: what a job needs of them, and what it cannot have.
+//! Confined containers: features that a job needs there, and features that it cannot have.
 
 use harness::Running;
 use harness::docker::{self, Setup};
 
 use crate::run;
 
-/// Where ranklaunch can write its logs, or why it cannot.
+/// The place where ranklaunch can write its logs, or the reason why there is none.
 struct Root {
     options: &'static [&'static str],
     says: &'static [&'static str],
@@ -69,9 +69,9 @@ fn a_job_runs_in_every_kind_of_confinement() {
     }
 }
 
-/// Nothing below /proc can be written (oom_score_adj, for one).
+/// No file below /proc is writable (oom_score_adj, for one).
 #[test]
-fn a_proc_that_is_read_only_is_enough() {
+fn read_only_proc_is_enough() {
     if docker::missing().is_some() {
         return;
     }
@@ -93,7 +93,7 @@ fn a_proc_that_is_read_only_is_enough() {
 }
 
 #[test]
-fn a_root_with_nothing_in_it_runs_what_is_there() {
+fn empty_root_runs_the_executable() {
     if docker::missing().is_some() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_root_with_nothing_in_it_runs_what_is_there() {
 }
 
 #[test]
-fn gpus_that_are_asked_for_and_not_there_are_refused() {
+fn requested_but_missing_gpus_are_refused() {
     if docker::missing().is_some() {
         return;
     }

@@ -1,6 +1,6 @@
-//! Bare Docker hosts: replaces the steps of the guide for two machines (`docker run --net=host …
-//! tail -f /dev/null`, `pkill -f generate.py` and two torchrun commands), and runs two jobs per
-//! host. A host is a container here; containers with `--net=host` and `--pid=host` join its
+//! Bare Docker hosts: one command replaces the steps of the guide for two machines (`docker run
+//! --net=host … tail -f /dev/null`, `pkill -f generate.py` and two torchrun commands), and two jobs
+//! run per host. A host is a container here; containers with `--net=host` and `--pid=host` join its
 //! namespaces.
 
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::direct;
 /// Lives until it is removed, and reaps nothing, as in the guide.
 const IDLE: &[&str] = &["tail", "-f", "/dev/null"];
 
-/// Prints READY. Rank 0 listens on the master port until the others have come; they wait for a
-/// file. Without a rank it only waits.
+/// Prints READY. Rank 0 listens on the master port until the other ranks have connected; they wait
+/// for a file. Without a rank, the script only waits.
 const GENERATE: &str = r#"
 import os, runpy, sys, time
 print("READY", " ".join(sys.argv[1:]), flush=True)
@@ -60,7 +60,7 @@ impl Site {
             .options(&["--shm-size", "8g", "-w", "/workspace"])
     }
 
-    /// A host, and the address that others reach it by.
+    /// A host, and the address by which others reach it.
     fn host(&self) -> (Running, String) {
         let setup =
             self.container().options(&["--network", &self.network.name, "--entrypoint", "tail"]);
@@ -93,7 +93,7 @@ fn read(container: &Running, file: &str) -> String {
 /// Chapters 2 and 3, with eight GPUs on each machine: 10 processes, since 40 heads
 /// cannot be shared by 16.
 #[test]
-fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
+fn one_line_per_host_replaces_the_manual_steps() {
     if docker::missing().is_some() {
         return;
     }
@@ -101,7 +101,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
     let hosts = [site.host(), site.host()];
     let master = hosts[0].1.clone();
     for (host, _) in &hosts {
-        // Leftovers of an earlier run, and an editor that only has the file open.
+        // The host has leftovers of an earlier run, and an editor that only has the file open.
         inside(
             host,
             "TORCHELASTIC_RUN_ID=none LOCAL_RANK=0 python3 /workspace/generate.py & echo $! >/tmp/stale; (sleep 300; : generate.py) & echo $! >/tmp/editor; sleep 0",
@@ -128,7 +128,7 @@ fn one_line_per_host_replaces_the_clearing_and_the_two_commands() {
         assert_eq!(inside(host, "kill -0 $(cat /tmp/editor) && echo lives"), "lives");
         let log = read(host, "/tmp/log");
         assert!(log.contains("--ulysses_size 10"), "{log}");
-        // tail does not reap, so it stays as a zombie.
+        // tail does not reap, so the process stays as a zombie.
         let state = inside(host, "grep State: /proc/$(cat /tmp/stale)/status || echo gone");
         assert!(state.contains("gone") || state.contains('Z'), "{state}\n{log}");
     }
@@ -158,7 +158,7 @@ fn job(site: &Site, hosts: &[(Running, String); 2], port: &str) -> [Running; 2] 
 }
 
 #[test]
-fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
+fn two_jobs_on_same_hosts_do_not_interfere() {
     if docker::missing().is_some() {
         return;
     }
@@ -168,12 +168,12 @@ fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
     for node in &mut first {
         node.says("READY 29500", 1);
     }
-    // The same script, started later, with stale processes to be killed.
+    // A second job runs the same script later, and kills stale processes.
     let mut second = job(&site, &hosts, "29600");
     for node in &mut second {
         node.says("READY 29600", 1);
     }
-    // A third one with the first one's port, which its rank 0 has by now.
+    // A third job uses the port of the first, which the first job's rank 0 holds by now.
     let listening = |port: u16| {
         let line = format!(":{port:04X} 00000000:0000 0A");
         move |node: &Running| read(node, "/proc/net/tcp").contains(&line)
@@ -198,7 +198,7 @@ fn two_jobs_on_the_same_hosts_leave_each_other_alone() {
 }
 
 #[test]
-fn two_nodes_on_the_network_of_this_machine() {
+fn two_nodes_run_on_the_host_network() {
     if docker::missing().is_some() {
         return;
     }

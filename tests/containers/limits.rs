@@ -1,4 +1,4 @@
-//! What ranklaunch sees of a container's limits, and a rank that the kernel kills for its memory.
+//! Limits of a container as ranklaunch sees them, and a rank that the kernel kills for its memory.
 
 use harness::docker::{self, Setup};
 use harness::fake_nvml::FakeNvml;
@@ -17,14 +17,14 @@ fn verdict(over: &Ended) -> Value {
 }
 
 #[test]
-fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
+fn small_dev_shm_is_warned_of_or_refused() {
     if docker::missing().is_some() {
         return;
     }
     let image = docker::host_like();
     let with = |size: &str| Setup::of(&image).programs().options(&["--shm-size", size]);
     let look = ["check", "--device", "cpu", "--nproc-per-node", "2", "--format", "json"];
-    // No python of the image has torch.
+    // No Python in the image has torch.
     let look = [&look[..], &["--severity", "python.torch=warn"]].concat();
     let wan22 = [
         "--profile",
@@ -67,7 +67,7 @@ fn a_small_dev_shm_is_warned_of_and_refused_where_the_profile_needs_more() {
 }
 
 #[test]
-fn limits_are_those_that_the_container_has() {
+fn limits_are_those_of_the_container() {
     if docker::missing().is_some() {
         return;
     }
@@ -94,16 +94,16 @@ fn limits_are_those_that_the_container_has() {
         let Checked { severity, text, .. } = check_of(&report, id);
         assert!(severity == "warn" && text.contains(words), "{id} {severity} {text}");
     }
-    // What is not limited is not found to be.
+    // Unlimited resources are reported without a limit.
     let report = json(&large.wait().out);
     let limits = &report["facts"]["limits"];
     assert!(limits["memory_limit"].is_null() && limits["pids_max"].is_null(), "{limits}");
 }
 
-/// A rank that allocates until the kernel kills it, a rank whose child does, and one that is
+/// A rank that allocates until the kernel kills it, a rank whose child does, and a rank that is
 /// killed by the same signal from outside.
 #[test]
-fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
+fn only_an_oom_killed_rank_is_called_oom() {
     if docker::missing().is_some() {
         return;
     }
@@ -112,7 +112,7 @@ fn only_a_rank_that_the_kernel_killed_for_memory_is_called_that() {
         let script = rank_1(script);
         Setup::of(&image).programs().options(&["--memory", "96m"]).start(&run(&script))
     };
-    // tail keeps a line until it ends, and /dev/zero has no end of line.
+    // tail keeps a line until its end, and /dev/zero has no line end.
     let started = [
         with("echo eating; exec tail /dev/zero"),
         with("tail /dev/zero; exit 3"),

@@ -1,4 +1,4 @@
-//! Jobs in containers of a real Docker engine. Skipped, and said, without one.
+//! Jobs in containers of a real Docker engine. Without one they are skipped, with a message.
 
 mod confinement;
 mod hosts;
@@ -17,7 +17,7 @@ fn direct<'a>(nproc: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&run, more].concat()
 }
 
-/// The same of two ranks that are shells.
+/// The same with two ranks that are shells.
 fn run(script: &str) -> Vec<&str> {
     direct("2", &["--stale", "off", "--", "sh", "-c", script])
 }

@@ -1,11 +1,11 @@
-//! Jobs of two containers on a network of their own.
+//! Jobs of two containers on their own network.
 
 use harness::Running;
 use harness::docker::{self, Owned, Setup, tell};
 
 use crate::{direct, run};
 
-/// A container that takes part in a job of two, under the name that the others know.
+/// A container that takes part in a job of two, under the name that the other container knows.
 fn node(image: &Owned, network: &Owned, prefix: &str, rank: u32) -> Setup {
     Setup::of(image)
         .options(&["--network", &network.name, "--network-alias", &format!("{prefix}{rank}")])
@@ -16,7 +16,7 @@ fn node(image: &Owned, network: &Owned, prefix: &str, rank: u32) -> Setup {
 }
 
 #[test]
-fn two_nodes_reduce_over_dockers_names() {
+fn two_nodes_reduce_over_docker_host_names() {
     if docker::missing().is_some() {
         return;
     }
@@ -58,7 +58,7 @@ fn pair(image: &Owned, network: &Owned, options: &[&str], script: &str) -> [Runn
 }
 
 #[test]
-fn a_killed_rank_is_the_cause_on_both_nodes() {
+fn killed_rank_is_the_cause_on_both_nodes() {
     if docker::missing().is_some() {
         return;
     }
@@ -73,10 +73,10 @@ fn a_killed_rank_is_the_cause_on_both_nodes() {
     zero.expect_code(143).expect_words(&CAUSE);
 }
 
-/// A rank that ends upon TERM is through long before its grace, and before `docker stop`
-/// loses its patience (10 s unless it is told otherwise); one that wants its grace is not.
+/// A rank that ends upon TERM is done long before its grace is over, and before `docker stop` kills
+/// it (after 10 s by default). A rank that uses its whole grace is not.
 #[test]
-fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
+fn docker_stop_ends_in_time_or_names_survivors() {
     if docker::missing().is_some() {
         return;
     }
@@ -91,7 +91,7 @@ fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
     let zero = zero.expect_code(143).expect_words(&["stopped from outside by SIGTERM on node 1"]);
     assert!(zero.out.contains("SAVED"), "{}", zero.out);
 
-    // Neither ends by itself; Docker's timeout covers the grace period.
+    // Neither rank ends by itself; Docker's timeout covers the grace period.
     let deaf = "trap '' TERM; echo READY; while :; do sleep 0.1; done";
     let alone = |grace: &str, timeout: &str| {
         let setup = Setup::of(&image).programs().options(&["--stop-timeout", timeout]);
@@ -110,16 +110,16 @@ fn docker_stop_ends_a_job_within_its_time_or_says_who_did_not() {
     assert!(!too_little.err.contains("exit code"), "{}", too_little.err);
 }
 
-/// The kernel takes the whole container (memory.oom.group, which Kubernetes sets
-/// since 1.28), this program included: the other node says why it is gone.
+/// The kernel kills the whole container (memory.oom.group, which Kubernetes sets since 1.28), this
+/// program included. The other node says why the container is gone.
 #[test]
-fn a_container_that_is_killed_whole_is_named_by_the_other_node() {
+fn other_node_names_a_container_killed_whole() {
     if docker::missing().is_some() {
         return;
     }
     let (image, network) = (docker::host_like(), docker::network());
-    // Node 1 fills its memory to 93 %, and all of it when it is told to.
-    // What can be dropped at once does not count, so files in memory do it.
+    // Node 1 fills its memory to 93 %, and completely when it is told to. Memory that can be
+    // dropped at once does not count, so files in memory fill it.
     let script = "g=/sys/fs/cgroup/memory; u=$g/memory.usage_in_bytes; l=$g/memory.limit_in_bytes
         [ -e $u ] || { g=/sys/fs/cgroup; u=$g/memory.current; l=$g/memory.max; }
         if [ $RANK = 1 ]; then
@@ -135,7 +135,7 @@ fn a_container_that_is_killed_whole_is_named_by_the_other_node() {
         until [ -e /go ]; do sleep 0.1; done
         tail /dev/zero; sleep 300";
     let [zero, mut one] = pair(&image, &network, &["--memory", "160m", "--shm-size", "1g"], script);
-    // Until heartbeats have gone out since: nothing else is sent between the two.
+    // Waits until heartbeats have gone out since then; nothing else is sent between the two.
     let sent = |one: &Running| -> u64 {
         tell(&["exec", one.container(), "cat", "/sys/class/net/eth0/statistics/tx_packets"])
             .parse()

@@ -5,9 +5,9 @@ use harness::docker::{self, Setup, tell};
 
 use crate::{json, run};
 
-/// Only the guard is left, and reports.
+/// Only the guard is left, and it reports the end.
 #[test]
-fn an_agent_that_is_killed_has_its_end_said() {
+fn guard_reports_a_killed_agent() {
     if docker::missing().is_some() {
         return;
     }
@@ -17,7 +17,7 @@ fn an_agent_that_is_killed_has_its_end_said() {
     let setup = Setup::of(&image).programs().options(&["-v", &to]);
     let mut container = setup.start(&run("echo READY; exec sleep 300"));
     container.says("READY", 2);
-    // The guard's only child.
+    // The agent is the guard's only child.
     docker::shell(container.container(), "kill -9 $(cat /proc/1/task/1/children)");
     container
         .wait()
@@ -32,9 +32,9 @@ fn job() -> String {
     format!("{} {}", docker::RANKLAUNCH, run(script).join(" "))
 }
 
-/// Other programs as PID 1, and whether they forward a stop.
+/// Other programs as PID 1, some of which forward a stop.
 #[test]
-fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
+fn shell_that_forwards_no_signal_gets_a_warning() {
     if docker::missing().is_some() {
         return;
     }
@@ -45,11 +45,12 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
         ("bash", &[], format!("{job}; echo $?"), true),
         ("sh", &[], format!("{job} & wait"), true),
         ("bash", &[], format!("cd /; exec {job}"), false),
-        // It catches the signal, and passes it on.
+        // This shell catches the signal and forwards it.
         ("bash", &[], format!("trap 'kill $!; wait $!' TERM; {job} & wait $!"), false),
-        // An init stands before the shell.
+        // An init runs in front of the shell.
         ("bash", &["init"], format!("{job}; true"), false),
-        // Its first process is that of another container, as with a shared PID namespace.
+        // The container's first process belongs to another container, as with a shared PID
+        // namespace.
         ("bash", &["--pid"], format!("{job}; true"), false),
     ];
     let mut pause =
@@ -85,7 +86,7 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
             // A process started beside the job is not below PID 1 and gets no warning.
             assert!(said.contains("signals.term") && !said.contains(WARNING), "{said}");
         }
-        // Both streams are whole only at the end.
+        // Both streams are complete only at the end.
         tell(&["kill", container.container()]);
         let err = container.wait().err;
         assert_eq!(err.contains(WARNING), *deaf, "{shell} {options:?} {script}: {err}");
@@ -94,7 +95,7 @@ fn a_shell_that_keeps_signals_to_itself_is_warned_of() {
 }
 
 #[test]
-fn the_warning_about_a_deaf_shell_is_true() {
+fn control_deaf_shell_forwards_no_signal() {
     if docker::missing().is_some() {
         return;
     }

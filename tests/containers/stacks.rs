@@ -1,4 +1,4 @@
-//! `ranklaunch stacks` by `docker exec`, in the container that a hardened pod gives.
+//! `ranklaunch stacks` by `docker exec`, in a container like that of a hardened pod.
 
 use harness::docker::{self, RANKLAUNCH, Setup};
 use harness::wait_until;
@@ -12,7 +12,7 @@ print('READY', flush=True)
 load_batch()
 ";
 
-/// What `docker exec OPTIONS CONTAINER ranklaunch stacks` prints, with its exit code.
+/// The output of `docker exec OPTIONS CONTAINER ranklaunch stacks`, with its exit code.
 fn exec(container: &str, options: &[&str]) -> (String, Option<i32>) {
     let stacks = [container, RANKLAUNCH, "stacks", "--lang", "en"];
     let output = docker::docker(&[&["exec"], options, &stacks].concat());
@@ -21,7 +21,7 @@ fn exec(container: &str, options: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn stacks_are_read_without_capabilities_and_only_for_their_user() {
+fn stacks_need_no_capabilities_but_the_same_user() {
     if docker::missing().is_some() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Images that start ranklaunch in different ways, with the Dockerfiles of packaging really
-//! built. Skipped without Docker.
+//! Images that start ranklaunch in different ways, with the Dockerfiles of packaging really built.
+//! The tests are skipped without Docker.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +58,7 @@ fn dockerfile(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
+fn scratch_image_holds_one_self_copying_executable() {
     if docker::missing().is_some() {
         return;
     }
@@ -71,7 +71,7 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
         Command::new("sh").args(["-c", "docker export \"$0\" | tar -t"]).arg(&files).output();
     tell(&["rm", &files]);
     let list = String::from_utf8_lossy(&list.expect("tar runs").stdout).into_owned();
-    // Docker's own mount points aside.
+    // Docker's own mount points do not count.
     let ours: Vec<&str> = list
         .lines()
         .filter(|name| {
@@ -80,7 +80,7 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
         .collect();
     assert_eq!(ours, ["ranklaunch"], "{list}");
 
-    // An init container, and the container of the job that finds its copy.
+    // An init container makes the copy, and the job's container finds it.
     let (volume, base) = (docker::volume(), docker::host_like());
     let shared = format!("{}:/shared", volume.name);
     for _ in 0..2 {
@@ -100,7 +100,7 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
         job.out
     );
 
-    // Where it cannot write it says so, and leaves nothing half-done.
+    // If `install` cannot write, it says so and leaves no partial file.
     let refused =
         Setup::as_it_is(&image).options(&["--read-only"]).run(&["install", "/shared/bin"]);
     refused.expect_code(64).expect_words(&[
@@ -111,13 +111,13 @@ fn the_image_from_scratch_holds_one_file_that_runs_and_copies_itself() {
 }
 
 #[test]
-fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
+fn training_image_starts_its_profile_from_environment_alone() {
     if docker::missing().is_some() {
         return;
     }
     let (scratch, base) = (scratch(), docker::host_like());
-    // A team's image: its script in the working directory, in addition to the mounts of the
-    // test.
+    // The image is a team's: it has its script in the working directory, in addition to the mounts
+    // of the test.
     let (_folder, file) = dockerfile(
         "ARG BASE\nFROM ${BASE}\nCOPY generate.py /work/generate.py\nCOPY profile.toml /profile.toml\nWORKDIR /work\n",
     );
@@ -144,7 +144,7 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
     let over = Setup::as_it_is(&image).programs().run(&[]);
     let over = over.expect_code(0).expect_words(&["· /profile.toml", "[/profile.toml:3]"]);
     assert!(over.out.contains("rank 0 --sizes 1"), "{}", over.out);
-    // Every option is a variable too, and words after the image's name are arguments.
+    // Every option is also a variable, and words after the image's name are arguments.
     let over = Setup::as_it_is(&image)
         .programs()
         .env("RANKLAUNCH_NPROC_PER_NODE", "2")
@@ -152,14 +152,14 @@ fn the_training_image_starts_its_profile_with_nothing_but_the_environment() {
         .expect_code(0);
     assert!(over.out.contains("rank 1 --sizes 2 --more x y"), "{}", over.out);
 
-    // The embedded profiles need no file, and refuse what does not fit this container.
+    // The embedded profiles need no file, and refuse settings that do not fit this container.
     let wan22 = Setup::as_it_is(&image).programs().env("RANKLAUNCH_PROFILE", "wan22");
     let refused = wan22.run(&["--nproc-per-node", "2", "--device", "cpu", "--engine", "direct"]);
     refused.expect_code(84).expect_words(&["(shm.size)", "--shm-size"]);
 }
 
 #[test]
-fn entry_points_and_arguments_meet_as_docker_joins_them() {
+fn entry_point_and_arguments_join_as_in_docker() {
     if docker::missing().is_some() {
         return;
     }
@@ -173,7 +173,7 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
     let options = "ENV RANKLAUNCH_ENGINE=direct RANKLAUNCH_DEVICE=cpu RANKLAUNCH_NPROC_PER_NODE=2 RANKLAUNCH_STALE=off";
     let echo = "\"sh\", \"-c\", \"[ $RANK = 1 ] || exec sleep 300; echo rank $RANK by $0; exit 5\", \"cmd\"";
 
-    // The whole line up to `--` is the entry point, the job is the command.
+    // The entry point is the whole line up to `--`, and the command is the job.
     let whole =
         image(&format!("{options}\nENTRYPOINT [\"/ranklaunch\", \"run\", \"--\"]\nCMD [{echo}]"));
     let over = Setup::as_it_is(&whole).programs().run(&[]).expect_code(5);
@@ -182,7 +182,7 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
         Setup::as_it_is(&whole).programs().run(&["sh", "-c", "echo other $RANK"]).expect_code(0);
     assert!(over.out.contains("[r1] other 1"), "{}", over.out);
 
-    // The executable alone: subcommands are arguments.
+    // The entry point is the executable alone, so subcommands are arguments.
     let alone = image(&format!("{options}\nENTRYPOINT [\"/ranklaunch\"]"));
     let over = Setup::as_it_is(&alone)
         .programs()
@@ -191,7 +191,7 @@ fn entry_points_and_arguments_meet_as_docker_joins_them() {
     assert!(over.out.contains("\"nproc_per_node\": 2"), "{}", over.out);
     Setup::as_it_is(&alone).programs().run(&["init", "--", "sh", "-c", "exit 9"]).expect_code(9);
 
-    // The shell form: one command alone is executed in the shell's place, more are not.
+    // In the shell form, a single command replaces the shell, and several commands do not.
     let shell = image(&format!(
         "{options}\nENTRYPOINT /ranklaunch run -- sh -c 'echo READY; exec sleep 300'; echo over"
     ));
@@ -222,10 +222,10 @@ fn docker_runs(page: &str) -> Vec<String> {
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The image of the page is built as it says, and what it does with it works here,
-/// but for the GPUs that this machine does not have.
+/// The image of the page is built as documented, and its commands work here, except for the GPUs
+/// that this machine lacks.
 #[test]
-fn the_image_and_the_commands_of_the_page_work() {
+fn documented_image_and_commands_work() {
     if docker::missing().is_some() {
         return;
     }
@@ -252,7 +252,7 @@ fn the_image_and_the_commands_of_the_page_work() {
     let expected = [
         ("plan", "nproc_per_node"),
         ("run", "made /workspace/output/"),
-        // Only the other host is missing there.
+        // Only the other host is missing in this command.
         ("plan", "2 × 1 = 2"),
     ];
     assert_eq!(commands.len(), expected.len(), "{commands:?}");
@@ -263,14 +263,14 @@ fn the_image_and_the_commands_of_the_page_work() {
         let (options, arguments) = here.split_once(IMAGE).expect("the image");
         let arguments = arguments.trim().trim_start_matches("plan");
         let mut words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
-        // Folders of the hosts.
+        // Mounts of host folders are removed.
         while let Some(at) = words.iter().position(|word| word == "-v") {
             words.drain(at..at + 2);
         }
         words.retain(|word| word != "--rm");
         words.extend(node.iter().cloned());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // Its addresses are those of other machines, and its GPUs.
+        // The page's addresses and GPUs are those of other machines.
         let place: &[&str] = if arguments.contains("--nodes") {
             &["--node-rank", "0", "--device", "cpu"]
         } else {

@@ -1,5 +1,5 @@
 //! The zIMDB job on Kubeflow: a PyTorchJob whose command was torchrun, as one pod of four ranks and
-//! as four pods of one rank. Each pod is a container with the operator's variables and its names, the
+//! as four pods of one rank. Each pod is a container with the operator's variables and names, the
 //! job's own variables, and gloo in place of GPUs.
 
 use std::path::Path;
@@ -11,8 +11,8 @@ use harness::{Ended, Running};
 /// Up to eight starts of torch share the CPUs of this machine.
 const LONG: Duration = Duration::from_secs(240);
 
-/// What the job's manifest sets in both forms. The devices are not there, as on a node whose driver
-/// mount failed; `--device cpu` says that this is meant.
+/// Variables that the job's manifest sets in both forms. The devices are missing, as on a node whose
+/// driver mount failed; `--device cpu` says that this is intended.
 const OF_MANIFEST: &[(&str, &str)] = &[
     ("NCCL_DEBUG", "INFO"),
     ("NCCL_SOCKET_IFNAME", "eth0"),
@@ -60,9 +60,9 @@ fn start(setup: Setup, args: &[String], then: &[&str]) -> Running {
     setup.start(&args)
 }
 
-/// `torchrun --standalone --nproc_per_node=4` becomes the profile.
+/// The profile replaces `torchrun --standalone --nproc_per_node=4`.
 #[test]
-fn one_pod_of_four_is_a_job_of_four_ranks() {
+fn one_pod_with_four_gpus_runs_four_ranks() {
     if docker::missing().is_some() {
         return;
     }
@@ -76,9 +76,9 @@ fn one_pod_of_four_is_a_job_of_four_ranks() {
     }
 }
 
-/// Four pods of one rank each need no number at all: the operator gives them.
+/// Four pods of one rank each need no number in the command, because the operator sets them.
 #[test]
-fn four_pods_of_one_are_one_job() {
+fn four_pods_with_one_gpu_are_one_job() {
     if docker::missing().is_some() {
         return;
     }
@@ -96,11 +96,11 @@ fn four_pods_of_one_are_one_job() {
     assert!(ended[0].out.contains("[r0] step 2: all-reduce gives 14"), "{}", ended[0].out);
 }
 
-/// The manifest of the second form says `torchrun --nproc_per_node=4 --nnodes=1` in each of the four
+/// The manifest of the second form has `torchrun --nproc_per_node=4 --nnodes=1` in each of the four
 /// pods: four jobs of four ranks on one GPU each. The profile of the first form is refused there, and
-/// the command as it was written is warned of.
+/// the unchanged command gets a warning.
 #[test]
-fn the_command_of_one_pod_in_each_of_four_is_named() {
+fn one_pods_command_in_four_pods_is_named() {
     if docker::missing().is_some() {
         return;
     }
@@ -119,7 +119,7 @@ fn the_command_of_one_pod_in_each_of_four_is_named() {
     {
         assert!(planned.out.contains(line), "{line}\n{}", planned.out);
     }
-    // The control: where the pod is alone, there is nothing to warn of.
+    // The control: a pod that is alone gets no warning.
     let alone = start(pod(&image, &network, 0, 1), &args, &["--", "train.py"]).wait();
     assert!(!alone.expect_code(0).out.contains("membership.alone"));
 }

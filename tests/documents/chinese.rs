@@ -1,4 +1,4 @@
-//! Chinese is set as engineers write it: a space between Chinese and Latin letters or digits.
+//! Chinese text has the usual typography: a space between Chinese and Latin letters or digits.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn is_han(letter: char) -> bool {
     ('\u{4e00}'..='\u{9fff}').contains(&letter)
 }
 
-/// Pairs of a Chinese and a Latin letter without a space, each with its surroundings.
+/// Pairs of a Chinese and a Latin letter without a space, each with its context.
 fn unspaced(line: &str) -> Vec<String> {
     let letters: Vec<char> = line.chars().collect();
     let is_pair = |pair: &[char]| match pair {
@@ -38,14 +38,14 @@ fn files(folder: &Path, is_wanted: fn(&str) -> bool) -> Vec<PathBuf> {
 }
 
 #[test]
-fn pages_have_a_space_between_chinese_and_latin() {
+fn pages_separate_chinese_from_latin() {
     let mut pages = files(&root().join("docs"), |name| name.ends_with(".zh-CN.md"));
     pages.extend(files(&root().join("tests/snapshots"), |name| name.ends_with(".zh.txt")));
     pages.extend(["README.zh-CN.md", "CHANGELOG.zh-CN.md"].map(|name| root().join(name)));
     assert!(pages.len() > 20, "{pages:?}");
     for page in pages {
         for (number, line) in (1..).zip(read_to_string(&page).expect("a page").lines()) {
-            // The anchor of a heading has dashes in place of spaces.
+            // The anchor of a heading has dashes instead of spaces.
             let words =
                 line.split("](").map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
             let pairs: Vec<String> = words.flat_map(unspaced).collect();
@@ -55,7 +55,7 @@ fn pages_have_a_space_between_chinese_and_latin() {
 }
 
 #[test]
-fn texts_of_the_program_have_a_space_between_chinese_and_latin() {
+fn program_texts_separate_chinese_from_latin() {
     let sources = files(&root().join("src"), |name| {
         [".rs", ".toml", "words.js"].iter().any(|end| name.ends_with(end))
             && !name.contains("/tests")

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{executable, skipped};
 
-/// Words that the shell offers in place of the last one, in a folder that holds `wan-mine.toml`.
+/// A shell, in a folder that holds `wan-mine.toml`. It offers words in place of the last one.
 struct Shell {
     folder: tempfile::TempDir,
 }
@@ -54,7 +54,7 @@ impl Shell {
     }
 }
 
-/// (line, what must be offered, what must not).
+/// (line, words that must be offered, words that must not)
 const CASES: &[(&str, &[&str], &[&str])] = &[
     ("ranklaunch --engine ", &["torchrun", "accelerate", "direct"], &["wan-mine.toml"]),
     ("ranklaunch run --console ", &["all", "rank0", "errors", "none"], &["wan-mine.toml"]),
@@ -73,7 +73,7 @@ const CASES: &[(&str, &[&str], &[&str])] = &[
 fn check(offered: impl Fn(&str) -> Vec<String>) {
     for (line, wanted, unwanted) in CASES {
         let words = offered(line);
-        // fish appends a description behind a tab.
+        // fish appends a description after a tab.
         let words: Vec<&str> = words.iter().filter_map(|word| word.split('\t').next()).collect();
         for word in *wanted {
             assert!(words.contains(word), "{line}: {word} is not in {words:?}");
@@ -101,7 +101,7 @@ fn bash_completes_values_profiles_and_files() {
 }
 
 #[test]
-fn fish_completes_values_profiles_and_files_with_short_descriptions() {
+fn fish_completes_with_short_descriptions() {
     let Some(shell) = Shell::new("fish", "ranklaunch.fish") else { return };
     let driver = "source ../ranklaunch.fish; complete -C $argv[1]";
     let offered = |line: &str| shell.offered("fish", &["--no-config", "-c"], driver, line);
@@ -115,7 +115,7 @@ fn fish_completes_values_profiles_and_files_with_short_descriptions() {
 #[test]
 fn zsh_completes_values_profiles_and_files() {
     let Some(shell) = Shell::new("zsh", "_ranklaunch") else { return };
-    // A terminal of its own, in which a TAB is typed: the widget shows what it would offer.
+    // The driver types a TAB in a separate terminal, and the widget shows what it would offer.
     let driver = shell.path("driver.zsh");
     std::fs::write(&driver, include_str!("../programs/complete.zsh")).expect("a script");
     let driver = driver.to_str().expect("a plain path").to_owned();

@@ -1,4 +1,4 @@
-//! The contributor's page: it fits on a screen, its commands exist, and both languages have the same ones.
+//! The contributor's page fits on a screen, its commands exist, and both languages have the same commands.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The lines of the fenced blocks, without their remarks.
+/// The lines of the fenced blocks, without their comments.
 fn commands(page: &str) -> Vec<&str> {
     let blocks = page.split("```").skip(1).step_by(2);
     let lines = blocks.flat_map(|block| block.lines().skip(1));
     lines.map(|line| line.split(" #").next().unwrap_or(line).trim()).collect()
 }
 
-/// What is wrong with a command: a target that the Makefile lacks, a suite or a test that there is not.
+/// The fault of a command: a target that the Makefile lacks, or a suite or a test that does not exist.
 fn problem(command: &str) -> Option<String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let value = |name: &str| {
@@ -59,7 +59,7 @@ fn problem(command: &str) -> Option<String> {
 }
 
 #[test]
-fn the_page_is_one_screen_and_its_commands_exist_in_both_languages() {
+fn contributing_page_is_short_and_its_commands_exist() {
     let [english, chinese] = PAGES.map(read);
     for (page, text) in PAGES.iter().zip([&english, &chinese]) {
         assert!(text.lines().count() <= 50, "{page}: {} lines", text.lines().count());
@@ -72,7 +72,7 @@ fn the_page_is_one_screen_and_its_commands_exist_in_both_languages() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_found() {
+fn missing_command_is_found() {
     for wrong in [
         "make everything",
         "cargo test -p ranklaunch-nothing",

@@ -1,5 +1,5 @@
-//! Checks the dependencies as `make audit` does, without its tools: licences, sources and
-//! versions that deny.toml forbids, and unused dependencies; and what dependencies do in tests alone.
+//! Checks the dependencies as `make audit` does, without its tools: licences, sources and versions that deny.toml
+//! forbids, unused dependencies, and features that dependencies have only in tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
     of[name].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Everything that deny.toml forbids of these packages.
+/// All violations of deny.toml by these packages.
 fn forbidden(metadata: &Value, deny: &toml::Value) -> Vec<String> {
     let allowed: BTreeSet<String> = words(&deny["licenses"]["allow"]).into_iter().collect();
     let (mut found, mut registry) = (Vec::new(), None);
@@ -98,13 +98,13 @@ fn one(tokens: &mut Tokens<'_>, allowed: &BTreeSet<String>) -> bool {
     allowed.contains(&with.map_or(id.to_owned(), |exception| format!("{id} WITH {exception}")))
 }
 
-/// Dependencies of the workspace's packages whose name is in no source that may use them.
+/// Dependencies of the workspace's packages whose name appears in no source that may use them.
 fn unused(metadata: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for package in list(metadata, "packages").iter().filter(|one| one["source"].is_null()) {
         let root = Path::new(text(package, "manifest_path")).parent().expect("a folder");
         let mut sources = BTreeMap::new();
-        // The sources of a crate of the launcher stand beside its manifest.
+        // The sources of a launcher crate are beside its manifest.
         let own = if root.join("src").is_dir() { "src" } else { "." };
         for (kind, places) in
             [("", &[own][..]), ("dev", &[own, "tests", "benches"]), ("build", &["build.rs"])]
@@ -136,7 +136,7 @@ fn read(path: &Path, all: &mut String) {
     }
 }
 
-/// `name::…` that is no part of a longer path, or `use name;`.
+/// True for `name::…` that is no part of a longer path, or `use name;`.
 fn names(source: &str, name: &str) -> bool {
     source.match_indices(name).any(|(at, _)| {
         let inside = |letter: char| letter.is_alphanumeric() || "_:".contains(letter);
@@ -157,7 +157,7 @@ fn no_dependency_is_forbidden_or_unused() {
 
 /// The control: one violation of each kind.
 #[test]
-fn what_is_forbidden_or_unused_is_found() {
+fn forbidden_or_unused_dependency_is_found() {
     let deny = deny();
     let mut metadata = metadata(&deny);
     let mut stricter = deny.clone();
@@ -203,16 +203,16 @@ fn what_is_forbidden_or_unused_is_found() {
     }
 }
 
-/// Uses of nix for what rustix cannot do; the reasons are in the head of `src/linux/sys/mod.rs`.
+/// Permitted uses of nix for functions that rustix lacks; the reasons are in the head of `src/linux/sys/mod.rs`.
 const NIX: &[(&str, &[&str])] = &[
     ("src/linux/sys/", &["nix::libc", "nix::sys::signal", "nix::sys::socket", "nix::unistd"]),
     ("src/node/observe/network.rs", &["nix::ifaddrs", "nix::net::if_"]),
     ("src/supervise/terminal.rs", &["nix::sys::termios"]),
-    // getrusage
+    // These are for getrusage.
     ("src/logs/tests/throughput.rs", &["nix::sys::resource", "nix::sys::time"]),
 ];
 
-/// System calls in a source that have to go through `src/linux/sys/` or rustix.
+/// System calls in a source that should go through `src/linux/sys/` or rustix.
 fn system_calls_past_sys(file: &str, source: &str) -> Vec<String> {
     let allowed = NIX.iter().filter(|(place, _)| file.starts_with(place));
     let allowed: Vec<&str> = allowed.flat_map(|(_, paths)| *paths).copied().collect();
@@ -243,7 +243,7 @@ fn system_calls_past_sys(file: &str, source: &str) -> Vec<String> {
 }
 
 #[test]
-fn one_library_makes_a_system_call() {
+fn only_one_library_makes_system_calls() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut open = vec![root.join("src")];
     let (mut found, mut used) = (Vec::new(), BTreeSet::new());
@@ -281,8 +281,9 @@ fn one_library_makes_a_system_call() {
     }
 }
 
-/// Features that a dependency of the executable has in the tests alone, since cargo builds it once for both with what
-/// either asks for, and why the executable does the same without them. A name stands for all that begin with it.
+/// Features that a dependency of the executable has only in tests, and the reason why the executable behaves the same
+/// without them. Cargo builds the dependency once for both, with the features of either. A name stands for all names
+/// that begin with it.
 const FEATURES_OF_TESTS: &[(&str, &[&str], &str)] = &[
     ("nix", &["feature", "fs", "mount", "poll", "resource", "sched", "uio", "user"], "functions"),
     ("num-traits", &["i128"], "implementations"),
@@ -302,7 +303,7 @@ const FEATURES_OF_TESTS: &[(&str, &[&str], &str)] = &[
 /// The features of each package, by its name and version.
 type Features = BTreeMap<String, BTreeSet<String>>;
 
-/// What `cargo tree` resolves for edges of these kinds.
+/// The features that `cargo tree` resolves for edges of these kinds.
 fn features(edges: &str, of: &[&str]) -> Features {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["tree", "--locked", "--edges", edges, "--prefix", "none"]);
@@ -319,11 +320,12 @@ fn features(edges: &str, of: &[&str]) -> Features {
     found
 }
 
-/// `NAME FEATURE` of what only the tests have and no row explains; `NAME row FEATURE` of a row that explains nothing.
+/// `NAME FEATURE` of a feature that only the tests have and no row explains; `NAME row FEATURE` of a row that
+/// explains nothing.
 fn unexplained(executable: &Features, tests: &Features) -> Vec<String> {
     let mut found = Vec::new();
     let mut used = BTreeSet::new();
-    // What tests share of our own crates is a feature of these.
+    // Code that tests share of our own crates is one of their features.
     let foreign = executable.iter().filter(|(package, _)| !package.starts_with("ranklaunch"));
     for (package, features) in foreign {
         let name = package.split(' ').next().unwrap_or_default();
@@ -344,13 +346,13 @@ fn unexplained(executable: &Features, tests: &Features) -> Vec<String> {
     found
 }
 
-/// What a test shows must hold in the executable, which has fewer features.
+/// Behaviour that a test shows must also hold in the executable, which has fewer features.
 #[test]
-fn dependencies_do_in_the_executable_what_they_do_in_the_tests() {
+fn executable_and_tests_have_equal_dependency_features() {
     let executable = features("normal,no-proc-macro", &["-p", "ranklaunch"]);
     let tests = features("normal,build,dev,no-proc-macro", &["--workspace"]);
     assert_eq!(unexplained(&executable, &tests), Vec::<String>::new());
-    // The control: a feature less in the executable, and a row that nothing needs.
+    // The control: one feature fewer in the executable, and a row that nothing needs.
     let mut fewer = executable.clone();
     let json = fewer.iter_mut().find(|(name, _)| name.starts_with("serde_json "));
     assert!(json.expect("a dependency").1.remove("float_roundtrip"));

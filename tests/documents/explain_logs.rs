@@ -1,4 +1,5 @@
-//! `ranklaunch explain LOG…`: files, folders and standard input, plain and packed, in every format.
+//! `ranklaunch explain LOG…`: files, folders and standard input, plain and compressed, in every
+//! format.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +23,7 @@ fn explain(args: &[&str], input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it runs");
     let mut pipe = child.stdin.take().expect("a pipe");
-    // It may refuse before it has read all.
+    // The program may refuse before it has read everything.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().expect("it ends")
@@ -66,7 +67,7 @@ pub(crate) fn written(folder: &Path, name: &str, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn cause_and_remedy_come_first_then_who_and_where() {
+fn cause_and_remedy_come_before_rank_and_place() {
     let said = text(&["-"], LOG.as_bytes());
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("cause ") && lines[0].contains("(cuda_oom, certain)"), "{said}");
@@ -127,7 +128,7 @@ fn a_workflow_shows_the_cause_beside_its_line() {
 }
 
 #[test]
-fn packed_logs_are_read_as_they_are() {
+fn compressed_logs_are_read_directly() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = LOG.as_bytes().split_at(300);
     for (name, packed) in [
@@ -149,7 +150,7 @@ fn packed_logs_are_read_as_they_are() {
 }
 
 #[test]
-fn a_folder_of_our_own_tells_rank_and_node_and_the_last_attempt_counts() {
+fn our_folder_tells_rank_node_and_last_attempt() {
     let folder = tempfile::tempdir().expect("a folder");
     let raised = "Traceback (most recent call last):\n  File \"/work/a.py\", line 2, in <module>\n    f()\nValueError: of the first attempt\n";
     let plain: String =
@@ -182,7 +183,7 @@ fn a_folder_of_our_own_tells_rank_and_node_and_the_last_attempt_counts() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn unreadable_input_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("text");
     assert!(refused(&[path], b"").contains("holds no log"));
@@ -194,14 +195,14 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_failure_of_the_catalogue_is_explained_by_its_id() {
+fn catalogued_failure_is_explained_by_its_id() {
     let english = text(&["cuda_oom"], b"");
     assert!(english.starts_with("cuda_oom: ") && english.contains("  mend "), "{english}");
     assert!(text(&["--lang", "zh", "cuda_oom"], b"").contains("  处理 "));
     assert_eq!(json(&["cuda_oom"], b"")["explained"][0]["role"], "root");
 }
 
-/// Lines that say nothing and pack badly, so that a cut file still holds what came before.
+/// Lines that say nothing and compress badly, so that a cut file still holds the lines before them.
 fn filler() -> String {
     let mut state = 1_u64;
     let line = |_| {
@@ -212,7 +213,7 @@ fn filler() -> String {
 }
 
 #[test]
-fn a_damaged_log_is_read_up_to_the_damage_and_makes_no_cause_certain() {
+fn damaged_log_is_read_without_a_certain_cause() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = format!("{LOG}{}", filler());
     let cut = |packed: Vec<u8>| packed[..packed.len() / 2].to_vec();
@@ -248,7 +249,7 @@ fn frames_of_zstd_without_data_are_skipped() {
 }
 
 #[test]
-fn a_pipe_that_gives_one_byte_first_is_unpacked() {
+fn pipe_with_one_early_byte_is_unpacked() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranklaunch"));
     command.args(["explain", "--format", "json", "-"]).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
@@ -265,7 +266,7 @@ fn a_pipe_that_gives_one_byte_first_is_unpacked() {
 }
 
 #[test]
-fn only_names_of_launchers_tell_rank_and_node() {
+fn only_launcher_file_names_tell_rank_and_node() {
     let plain = LOG.replace("[rank1]: ", "").lines().take(6).collect::<Vec<_>>().join("\n");
     for (name, rank, node) in [
         ("lora/rank-8/train.log", Value::Null, Value::Null),
@@ -278,7 +279,7 @@ fn only_names_of_launchers_tell_rank_and_node() {
         ("node-1/attempt_0/3/stderr.log", Value::Null, 1.into()),
         ("node_2/attempt_0/3/stderr.log", Value::Null, Value::Null),
     ] {
-        // A name above the folder that is asked for says nothing.
+        // A name above the given folder says nothing.
         let folder = tempfile::Builder::new().prefix("x").tempdir().expect("a folder");
         let named = folder.path().join("node-0/rank-00007");
         written(&named, name, plain.as_bytes());
@@ -296,7 +297,7 @@ fn names(said: &Value, folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_last_attempt_of_a_run_counts_on_all_nodes() {
+fn last_attempt_counts_on_all_nodes() {
     for (files, read) in [
         (
             &["node-0/attempt-2/rank-00000.err", "node-1/attempt-1/rank-00001.err"][..],
@@ -325,7 +326,7 @@ fn the_last_attempt_of_a_run_counts_on_all_nodes() {
 }
 
 #[test]
-fn of_several_runs_the_newest_is_read_and_that_is_said() {
+fn newest_run_is_read_and_reported() {
     newest_of("node-0/attempt-0/rank-00000.err");
     newest_of("node-0-task-0/attempt-0/rank-00000.err");
 }
@@ -350,7 +351,7 @@ fn newest_of(log: &str) {
 }
 
 #[test]
-fn links_to_files_are_followed_and_each_file_is_read_once() {
+fn linked_files_are_read_only_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let real = written(folder.path(), "pods/0.log", LOG.as_bytes());
     let links = folder.path().join("containers");
@@ -367,7 +368,7 @@ fn links_to_files_are_followed_and_each_file_is_read_once() {
 }
 
 #[test]
-fn what_a_folder_holds_and_cannot_be_read_is_passed_over_and_named() {
+fn unreadable_file_in_folder_is_skipped_and_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("text");
     std::os::unix::fs::symlink("gone", folder.path().join("gone.log")).expect("made");
@@ -386,7 +387,7 @@ fn what_a_folder_holds_and_cannot_be_read_is_passed_over_and_named() {
 }
 
 #[test]
-fn a_log_that_cannot_be_reached_is_refused_with_its_error() {
+fn unreachable_log_is_refused_with_its_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let link = folder.path().join("round");
     std::os::unix::fs::symlink("round", &link).expect("made");
@@ -397,7 +398,7 @@ fn a_log_that_cannot_be_reached_is_refused_with_its_error() {
 }
 
 #[test]
-fn a_folder_with_more_logs_than_are_read_is_refused() {
+fn folder_with_too_many_logs_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = folder.path().join("0.log");
     std::fs::write(&first, b"").expect("written");
@@ -409,13 +410,13 @@ fn a_folder_with_more_logs_than_are_read_is_refused() {
 }
 
 #[test]
-fn a_cause_on_standard_input_is_annotated_without_a_place() {
+fn cause_in_standard_input_is_annotated_without_place() {
     let said = text(&["--format", "github", "-"], LOG.as_bytes());
     assert!(said.starts_with("::error title=cuda_oom::"), "{said}");
 }
 
 #[test]
-fn a_profile_brings_failures_of_its_own() {
+fn profile_adds_its_own_failures() {
     let folder = tempfile::tempdir().expect("a folder");
     let profile = folder.path().join("job.toml");
     let profile = profile.to_str().expect("a plain path");
@@ -440,7 +441,7 @@ fn a_profile_brings_failures_of_its_own() {
 }
 
 #[test]
-fn lines_that_nobody_knows_are_no_all_clear() {
+fn unknown_lines_are_no_all_clear() {
     for (log, en, zh) in [
         ("step 1 loss 0.5\nbye\n", "unknown: no line here is a failure", "未知：其中没有"),
         (
@@ -467,7 +468,7 @@ fn the_middle_of_a_line_is_enough() {
     ] {
         assert_eq!(json(&["-"], line.as_bytes())["cause"]["id"], id, "{line}");
     }
-    // A part of another sentence is none.
+    // Words inside another sentence are no cause.
     for line in [
         "INFO: port 80: address already in use, trying port 81",
         "proxy: Connection refused to a:1, retrying",
@@ -477,7 +478,7 @@ fn the_middle_of_a_line_is_enough() {
 }
 
 #[test]
-fn a_shell_that_says_killed_is_the_cause_of_a_closed_connection() {
+fn shells_killed_line_explains_a_closed_connection() {
     let closed = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.2.0.4]:20311";
     let said = json(&["-"], format!("{closed}\nKilled\n").as_bytes());
     assert_eq!(said["cause"]["id"], "worker_sigkill", "{said:#}");
@@ -500,7 +501,7 @@ fn run_of(folder: &Path, run: &str, verdict: &str) -> String {
 }
 
 #[test]
-fn the_verdict_of_a_run_is_said_first() {
+fn verdict_of_a_run_comes_first() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = run_of(folder.path(), "run-a", "rank 3 (node 1) never entered all_reduce");
     let said = text(&[&run], b"");
@@ -527,7 +528,7 @@ fn two_runs_are_not_explained_as_one() {
 }
 
 #[test]
-fn only_where_torchrun_writes_it_is_error_json_a_record() {
+fn error_json_counts_only_in_torchruns_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     written(folder.path(), "train.log", b"step 1\n");
     let record = br#"{"message": {"message": "ValueError: no label", "extraInfo": {}}}"#;

@@ -1,5 +1,5 @@
-//! `ranklaunch explain` with dumps of torch's flight recorder: which files they are, whose, and what
-//! is said of them beside logs. The dumps are real ones, of tests/records.
+//! `ranklaunch explain` with dumps of torch's flight recorder: recognition of the files and their
+//! ranks, and the explanation beside logs. The dumps are real, from tests/records.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn bytes(file: &str) -> Vec<u8> {
 }
 
 #[test]
-fn each_kind_of_hang_is_said_in_both_languages() {
+fn each_kind_of_hang_has_both_languages() {
     for (kind, name, en, zh) in [
         ("never", "never_entered", "rank 1 has not entered all_reduce 7 of group", "没有进入"),
         (
@@ -43,7 +43,7 @@ fn each_kind_of_hang_is_said_in_both_languages() {
         ("stopped", "unknown", "there is no dump of rank 1", "没有 rank 1 的转储"),
     ] {
         let files = dumps(kind);
-        // Folded at no width: the output is no terminal.
+        // The output is no terminal, so lines are not folded.
         let said = text(&words(&files), b"");
         let first = said.lines().next().unwrap_or_default();
         assert!(first.starts_with("hang ") && first.contains(en), "{kind}: {said}");
@@ -58,7 +58,7 @@ fn each_kind_of_hang_is_said_in_both_languages() {
 }
 
 #[test]
-fn where_nobody_waits_nobody_is_named() {
+fn dumps_without_a_waiting_rank_name_nobody() {
     for kind in ["fine", "running", "slow"] {
         let files = dumps(kind);
         assert_eq!(hang(&words(&files))["culprits"], json!([]), "{kind}");
@@ -70,11 +70,11 @@ fn where_nobody_waits_nobody_is_named() {
 }
 
 #[test]
-fn a_dump_is_known_by_its_content_and_its_rank_by_its_name() {
+fn content_identifies_a_dump_name_its_rank() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut named = Vec::new();
     for (number, file) in dumps("never").iter().enumerate() {
-        // A name like that of a log.
+        // The name is like that of a log.
         named.push(written(folder.path(), &format!("rank-{number}.log"), &bytes(file)));
     }
     assert_eq!(hang(&words(&named))["culprits"][0]["rank"], 1);
@@ -87,7 +87,7 @@ fn a_dump_is_known_by_its_content_and_its_rank_by_its_name() {
 }
 
 #[test]
-fn a_pickle_that_would_run_code_is_refused_and_runs_none() {
+fn pickle_with_code_is_refused_without_running_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = folder.path().join("made");
     let command = format!("touch {}", made.display());
@@ -100,7 +100,7 @@ fn a_pickle_that_would_run_code_is_refused_and_runs_none() {
 }
 
 #[test]
-fn logs_beside_dumps_are_read_as_ever_and_a_time_out_in_them_proves_the_hang() {
+fn timeout_in_a_log_confirms_the_dumps_hang() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = b"[rank0]:[E721 02:11:09.104 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught \
         collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, \

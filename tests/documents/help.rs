@@ -54,7 +54,7 @@ fn all(lang: &str, commands: &[&str]) -> String {
         let words = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
         let words: Vec<&str> = words.collect();
         let shown = printed(&words, &[("RANKLAUNCH_LANG", lang)]);
-        // The shared options are in the help of the program itself.
+        // The shared options are in the help of the main command.
         let own = match *command {
             "" => shown.as_str(),
             _ => ["\nThe job:\n", "\n任务：\n"]
@@ -68,7 +68,7 @@ fn all(lang: &str, commands: &[&str]) -> String {
 }
 
 #[test]
-fn help_reads_as_it_was_read() {
+fn help_matches_its_snapshot() {
     for lang in ["en", "zh"] {
         compare(&format!("help.{lang}"), &all(lang, COMMANDS));
     }
@@ -102,12 +102,12 @@ fn chinese_help_has_no_english_sentence() {
         let text = text.split(".SH 版本").next().unwrap_or_default();
         let mut examples = 0;
         for line in text.lines().filter(|line| !line.starts_with('$')) {
-            // Usage, examples, and lists of names.
+            // These lines are usage, examples, and lists of names.
             if line.contains("ranklaunch ") && line.is_ascii() {
                 examples += 1;
                 continue;
             }
-            // A command that is quoted.
+            // The line quotes a command.
             let line = line.split("ranklaunch ").next().unwrap_or_default();
             let mut in_a_row = 0;
             for word in line.split(' ') {
@@ -121,7 +121,7 @@ fn chinese_help_has_no_english_sentence() {
 }
 
 #[test]
-fn the_language_of_help_is_the_one_that_was_chosen() {
+fn help_uses_the_chosen_language() {
     let chinese = "启动分布式 PyTorch 任务";
     for (words, variables, is_chinese) in [
         (&["--help"][..], &[][..], false),

@@ -1,6 +1,6 @@
 //! The keys of the documents for programs: `plan`, `check` and `lint` with `--format json`.
 //!
-//! Scripts read these keys, so a renamed or missing one must be seen in the diff of a snapshot.
+//! Scripts read these keys, so a renamed or missing key must appear in the diff of a snapshot.
 //! Values are not compared. Names of variables and numbers of NUMA nodes are values.
 
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ fn node() -> Node {
     node
 }
 
-/// What `plan` or `check` says, as JSON.
+/// The output of `plan` or `check`, as JSON.
 fn said(node: &Node, command: &str, more: &[&str]) -> Value {
     let args = ["--format", "json", "--lang", "en", "--python", PYTHON];
     let script = ["--", "/work/train.py"];
@@ -53,7 +53,7 @@ fn linted(manifest: &str) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }
 
-/// The keys of all documents with the way to them, a line each: `gpus[].index`.
+/// The keys of all documents with their paths, one per line: `gpus[].index`.
 fn keys<'a>(documents: impl IntoIterator<Item = &'a Value>) -> String {
     fn walk(value: &Value, at: &str, keys: &mut BTreeSet<String>) {
         match value {
@@ -76,7 +76,7 @@ fn keys<'a>(documents: impl IntoIterator<Item = &'a Value>) -> String {
 }
 
 #[test]
-fn every_json_key_reads_as_it_was_read() {
+fn json_keys_match_their_snapshot() {
     let node = node();
     let too_many = ["--nproc-per-node", "9"];
     let direct = ["--engine", "direct"];
@@ -92,7 +92,7 @@ fn every_json_key_reads_as_it_was_read() {
 
 /// The control: each key of a document counts.
 #[test]
-fn a_renamed_key_is_seen() {
+fn renamed_key_is_found() {
     let document = said(&node(), "check", &["--engine", "direct"]);
     let text = document.to_string();
     let listed = keys([&document]);

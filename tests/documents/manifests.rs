@@ -40,7 +40,7 @@ fn kind(object: &Value) -> String {
 }
 
 #[test]
-fn every_kind_and_every_job_is_there() {
+fn every_kind_and_job_has_a_manifest() {
     let names: Vec<String> = manifests().into_iter().map(|(name, _)| name).collect();
     let kinds: std::collections::BTreeSet<String> = manifests()
         .iter()
@@ -87,7 +87,7 @@ fn strangers(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>)
         Value::Object(map) => {
             let properties = schema["properties"].as_object();
             let others = &schema["additionalProperties"];
-            // Metadata is typed by the server itself.
+            // The server itself checks the types of metadata.
             if properties.is_none() && !others.is_object() && path.ends_with(".metadata") {
                 return;
             }
@@ -110,7 +110,7 @@ fn strangers(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>)
     }
 }
 
-/// The schema of an object's version; None where the folder of schemas is missing.
+/// The schema of an object's version; `None` if the folder of schemas is missing.
 fn schema(crds: &Path, object: &Value) -> Option<Value> {
     let file = match kind(object).as_str() {
         "kubeflow.org/v1 PyTorchJob" => "kubeflow.org_pytorchjobs.v1.9.0.yaml",
@@ -220,7 +220,7 @@ fn templates(value: &Value) -> Vec<&Value> {
     found
 }
 
-/// Each pod of every manifest has the memory, grace period and secret that these jobs need.
+/// Each pod of every manifest has the memory, grace period and secret that its job needs.
 #[test]
 fn every_pod_has_room_time_and_the_secret() {
     for (name, text) in manifests() {
@@ -245,8 +245,8 @@ fn every_pod_has_room_time_and_the_secret() {
     }
 }
 
-/// Our own codes for which a retry is useless. Faults of a node (80 to 83), and names, ports and
-/// nodes that may appear later, are worth a retry.
+/// Our own exit codes for which a retry is useless. Faults of a node (80 to 83), and names, ports and
+/// nodes that may appear later, justify a retry.
 const FOR_GOOD: [Verdict; 9] = [
     Verdict::Usage,
     Verdict::Membership,
@@ -259,9 +259,9 @@ const FOR_GOOD: [Verdict; 9] = [
     Verdict::OtherNode,
 ];
 
-/// Every kind that supports it defines what happens for our exit codes.
+/// Every kind that supports it defines the action for our exit codes.
 #[test]
-fn every_job_says_what_our_exit_codes_mean() {
+fn every_job_maps_our_exit_codes() {
     let for_good = FOR_GOOD.map(|verdict| Value::from(verdict.code()));
     let pod_policy = |name: &str, spec: &Value| {
         let rules = spec["podFailurePolicy"]["rules"].as_array();
@@ -271,10 +271,10 @@ fn every_job_says_what_our_exit_codes_mean() {
         assert_eq!(codes["values"].as_array().expect(name)[..], for_good, "{name}");
         let containers = &spec["template"]["spec"]["containers"];
         assert_eq!(codes["containerName"], containers[0]["name"], "{name}");
-        // Only then does the Job controller look at the policy.
+        // The Job controller applies the policy only with this restartPolicy.
         assert_eq!(spec["template"]["spec"]["restartPolicy"], "Never", "{name}");
         assert_eq!(rules[1]["onPodConditions"][0]["type"], "DisruptionTarget", "{name}");
-        // A pod whose node is at fault is replaced, and counts as no failure.
+        // A pod whose node is at fault is replaced, and does not count as a failure.
         assert_eq!(rules[2]["action"], "Ignore", "{name}");
         let codes = &rules[2]["onExitCodes"];
         assert_eq!(codes["values"][0], Verdict::ReplaceNode.code(), "{name}");
@@ -304,13 +304,13 @@ fn every_job_says_what_our_exit_codes_mean() {
                         .filter(|policy| policy["action"] == "AbortJob")
                         .map(|policy| policy["exitCode"].clone())
                         .collect();
-                    // A shell's and torchrun's own, beside ours.
+                    // A shell's and torchrun's codes are added to ours.
                     let mut expected: Vec<Value> =
                         for_good.iter().cloned().chain([2, 126, 127].map(Value::from)).collect();
                     expected.sort_by_key(Value::as_i64);
                     assert_eq!(ends, expected, "{name}");
                 }
-                // Neither distinguishes codes: Ray starts it once, KubeBrain decides itself.
+                // Neither distinguishes codes: Ray starts the job once, and KubeBrain decides itself.
                 "ray.io/v1 RayJob" => assert_eq!(spec["backoffLimit"], 0, "{name}"),
                 _ => continue,
             }
@@ -320,7 +320,7 @@ fn every_job_says_what_our_exit_codes_mean() {
     assert_eq!(seen.len(), 5, "{seen:?}");
 }
 
-/// What a Job's controller does about a pod that ended with `code`, by the first rule that fits.
+/// The action of a Job's controller for a pod that ended with `code`, by the first matching rule.
 fn pod_rule(spec: &Value, code: i32) -> String {
     let fits = |rule: &&Value| {
         let codes = &rule["onExitCodes"];
@@ -332,14 +332,14 @@ fn pod_rule(spec: &Value, code: i32) -> String {
     found.unwrap_or("Count").to_owned()
 }
 
-/// What Volcano does about the first pod that it sees end, with `code`, by the first policy that fits.
+/// The action of Volcano for the first pod that it sees end, with `code`, by the first matching policy.
 fn volcano_policy(spec: &Value, code: i32) -> &str {
     let fits = |policy: &&Value| policy["exitCode"] == code || policy["event"] == "PodFailed";
     let policies = spec["policies"].as_array().expect("policies");
     policies.iter().find(fits).map_or("SyncJob", |policy| policy["action"].as_str().expect("one"))
 }
 
-/// The codes of both nodes of a real job whose rank 1 does this.
+/// The exit codes of both nodes of a real job whose rank 1 runs this script.
 fn codes_of(script: &str) -> [i32; 2] {
     let port = harness::free_port();
     let mut args = harness::run_args("direct", 1);
@@ -349,10 +349,10 @@ fn codes_of(script: &str) -> [i32; 2] {
     nodes.map(|node| node.wait().expect_nothing_left().code)
 }
 
-/// What a retry may help is retried with several nodes as with one, and counts as one for each pod.
-/// What it cannot help ends the job.
+/// A failure that a retry may help is retried with several nodes as with one, and counts once for each
+/// pod. A permanent failure ends the job.
 #[test]
-fn operators_retry_what_a_retry_may_help() {
+fn operators_retry_only_retryable_failures() {
     const RAISES: &str = "printf 'Traceback (most recent call last):\n  File \"a.py\", line 9, in <module>\n    main()\n%s\n'";
     let missing =
         format!("{RAISES} \"ModuleNotFoundError: No module named 'flash_attn'\" >&2; exit 1");
@@ -364,8 +364,8 @@ fn operators_retry_what_a_retry_may_help() {
     ];
     let ran: Vec<_> =
         scenarios.map(|(script, codes, helps)| (codes_of(script), codes, helps)).to_vec();
-    // A hang on node 1 with `--on-hang end`, and a node that has to be replaced: the shared verdict
-    // of `src/ranklaunch/job_verdict.rs`.
+    // The cases are a hang on node 1 with `--on-hang end`, and a node that has to be replaced. Both have
+    // the shared verdict of `src/ranklaunch/job_verdict.rs`.
     let judged = [([143, 91], [143, 91], true), ([143, 90], [143, 90], true)];
     let mut seen = 0;
     for (codes, expected, helps) in ran.into_iter().chain(judged) {
@@ -383,8 +383,8 @@ fn operators_retry_what_a_retry_may_help() {
                 }
                 if spec["schedulerName"] == "volcano" {
                     let actions = codes.map(|code| volcano_policy(spec, code));
-                    // Only ranklaunch knows whether a retry helps after the program's own 1: that of the
-                    // culprit starts the job again where it is seen first, as with one node.
+                    // Only ranklaunch knows whether a retry helps after the program's own 1. If Volcano
+                    // sees the culprit's code first, it starts the job again, as with one node.
                     let own = if helps || codes[1] == 1 { "RestartJob" } else { "AbortJob" };
                     let others = if helps { "RestartJob" } else { "AbortJob" };
                     assert_eq!(actions, [others, own], "{name} {codes:?}");
@@ -392,7 +392,7 @@ fn operators_retry_what_a_retry_may_help() {
                     seen += 1;
                 }
                 if spec["pytorchReplicaSpecs"].is_object() {
-                    // ExitCode: 1 to 127 end the job. Only the node with the fault may do that.
+                    // With ExitCode, 1 to 127 end the job. Only the node with the fault may do that.
                     let ends = codes.map(|code| (1..128).contains(&code));
                     assert!(!ends[0] || (!helps && ends[1]), "{name} {codes:?}");
                     seen += 1;
@@ -405,7 +405,7 @@ fn operators_retry_what_a_retry_may_help() {
 
 /// All pods of a job are equal, so a test of one covers the others.
 #[test]
-fn the_pods_of_one_job_are_alike() {
+fn pods_of_one_job_are_equal() {
     for (name, text) in manifests() {
         for object in documents(&text) {
             let pods = templates(&object);
@@ -431,7 +431,7 @@ fn launch(name: &str) -> (Vec<String>, Vec<(String, String)>, u32) {
     };
     let gpus = &container["resources"]["limits"]["nvidia.com/gpu"];
     let gpus: u32 = gpus.as_str().and_then(|text| text.parse().ok()).expect("GPUs");
-    // Ray starts one program on the head; ours starts the words after its -- in every pod.
+    // Ray starts one program on the head, and our script starts the words after its -- in every pod.
     let words = match words.iter().position(|word| word.ends_with("/ranklaunch_ray.py")) {
         Some(at) => {
             let pods = objects.iter().flat_map(templates).count().to_string();
@@ -479,7 +479,7 @@ fn every_manifest_plans_what_it_promises() {
     let ray = "RAY_CLUSTER_NAME=j RAY_PORT=6379 RAY_ADDRESS=127.0.0.1:6379 \
         RAY_USAGE_STATS_KUBERAY_IN_USE=1 KUBERAY_GEN_RAY_START_CMD=ray"
         .to_owned();
-    // What packaging/ray/ranklaunch_ray.py adds.
+    // These variables are added by packaging/ray/ranklaunch_ray.py.
     let ray_entry = format!(
         "{ray} RANKLAUNCH_NNODES=2 RANKLAUNCH_NODE_RANK=0 RANKLAUNCH_MASTER_ADDR=10.0.0.1 \
          RANKLAUNCH_MASTER_PORT=20000"

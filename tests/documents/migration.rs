@@ -1,6 +1,6 @@
 //! The guides to other launchers are complete and true: every option of the real `torchrun`,
-//! `accelerate launch` and `deepspeed` stands in a table, and the program takes or explains it as
-//! the last column says.
+//! `accelerate launch` and `deepspeed` is in a table, and the program accepts or explains it as the
+//! last column says.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn guide(end: &str) -> String {
     std::fs::read_to_string(file + end).expect("the guide")
 }
 
-/// What a table says of an option that is typed as it was.
+/// The table's entry for an option that is typed unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Typed {
     Taken,
@@ -51,7 +51,7 @@ fn both_languages_have_the_same_options() {
     }
 }
 
-/// Values with which options that are taken are tried; the others are switches.
+/// Values for testing the accepted options; the others are switches.
 const VALUES: &[(&str, &str)] = &[
     ("--nproc-per-node", "1"),
     ("--num-gpus", "1"),
@@ -74,7 +74,7 @@ const VALUES: &[(&str, &str)] = &[
     ("--env", "A=1"),
 ];
 
-/// What `plan` says with this option, and whether it knows what to say.
+/// The output of `plan` with this option, and its kind if it is known.
 fn typed(option: &str) -> (String, Option<Typed>) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranklaunch"));
@@ -98,13 +98,13 @@ fn typed(option: &str) -> (String, Option<Typed>) {
 }
 
 #[test]
-fn every_option_is_taken_or_explained_as_the_tables_say() {
+fn every_option_is_handled_as_the_tables_say() {
     for heading in TABLES {
         for (option, says) in table(&guide(".md"), heading) {
             if option.ends_with('…') {
                 continue;
             }
-            // Both spellings, of a name that has two.
+            // Both spellings of a name that has two are typed.
             let name = option.trim_start_matches('-');
             let other = option.replace(name, &name.replace('-', "_"));
             for spelling in BTreeSet::from([option.clone(), other]) {
@@ -113,11 +113,11 @@ fn every_option_is_taken_or_explained_as_the_tables_say() {
             }
         }
     }
-    // The control: an option of nobody.
+    // The control: an option of no launcher.
     assert_eq!(typed("--frobnicate").1, None);
 }
 
-/// The options that a launcher's own parser has, a line each, by all of their names.
+/// The options of a launcher's own parser, one per line, with all of their names.
 fn real(program: &str) -> Option<Vec<Vec<String>>> {
     let output =
         Command::new(harness::python()).args(["-c", program]).output().expect("python runs");
@@ -135,7 +135,7 @@ for action in parser._actions:
         print(*action.option_strings)
 ";
 
-/// `-` for `_`, as both are taken.
+/// Replaces `_` by `-`, since both are accepted.
 fn dashed(name: &str) -> String {
     name.replace('_', "-")
 }
@@ -156,13 +156,13 @@ fn complete(heading: &str, program: &str) {
     let missing: Vec<_> =
         options.iter().filter(|names| !names.iter().any(|name| has(&dashed(name)))).collect();
     assert!(missing.is_empty(), "{heading}: not in docs/guide/migration.md: {missing:?}");
-    // Those that the table has by name, the program knows; those of a family too.
+    // The program knows the options that the table has by name, and those of a family.
     for names in options.iter().filter(|names| names.iter().any(|name| has(&dashed(name)))) {
         let name = names.iter().max_by_key(|name| name.len()).expect("a name");
         let (said, known) = typed(name);
         assert!(known.is_some(), "{heading} {name}\n{said}");
     }
-    // The control: what is no option is no row.
+    // The control: a word that is no option has no row.
     assert!(!has("--frobnicate"));
 }
 

@@ -1,10 +1,10 @@
-//! The READMEs and the guides are correct: their commands run, their options and codes exist, and
-//! both languages have the same commands.
+//! The READMEs and the guides are correct: their commands run, their options and codes exist, and both
+//! languages have the same commands.
 //!
-//! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs, and one after
-//! `<!-- test: 66 -->` with that code. Each line of the `text` block after `<!-- shows -->` must be
-//! in the output of the commands before it; how wide its columns are depends on what else the output
-//! holds. On pages beside the guides the mark is `<!-- test documents -->`: a suite of
+//! A block of `sh` after `<!-- test -->` must end with 0, on a node with eight GPUs, and a block after
+//! `<!-- test: 66 -->` with that code. Each line of the `text` block after `<!-- shows -->` must be in
+//! the output of the commands before it, apart from the width of columns, which depends on the rest of
+//! the output. On pages beside the guides the mark is `<!-- test documents -->`: a suite of
 //! tests/platforms runs the other blocks there.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use harness::fake_nvml::FakeNvml;
 
-/// The README, the guides in the order of their names, and the pages beside them, of a language.
+/// The README, the guides in the order of their names, and the pages beside them, in one language.
 static ENGLISH: LazyLock<String> = LazyLock::new(|| all_pages(".md"));
 static CHINESE: LazyLock<String> = LazyLock::new(|| all_pages(".zh-CN.md"));
 
@@ -25,7 +25,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The names of the guides, without language and end.
+/// The names of the guides, without language and extension.
 fn guides() -> BTreeSet<String> {
     let entries = std::fs::read_dir(root().join("docs/guide")).expect("guides").flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -45,7 +45,7 @@ fn readme(end: &str) -> String {
 const BESIDE: [&str; 4] =
     ["report", "platforms/bare-hosts", "platforms/docker", "platforms/kubernetes"];
 
-/// A page beside the guides, with the marks of a guide, and another one where another suite runs a block.
+/// A page beside the guides, with the marks of a guide, and another mark if another suite runs a block.
 fn beside(name: &str, end: &str) -> String {
     let file = root().join("docs").join(format!("{name}{end}"));
     let page = std::fs::read_to_string(&file).expect("a page");
@@ -59,7 +59,7 @@ fn all_pages(end: &str) -> String {
     guides.chain(beside).fold(readme(end), |all, page| all + "\n" + &page)
 }
 
-/// What people want to know first, and where the rest is.
+/// The READMEs answer the first questions of readers, and link to the rest.
 #[test]
 fn the_readmes_are_short_and_name_every_guide() {
     for end in [".md", ".zh-CN.md"] {
@@ -73,7 +73,7 @@ fn the_readmes_are_short_and_name_every_guide() {
     }
 }
 
-/// The two commands that set everything up from a clone.
+/// The READMEs have the two commands that set everything up from a clone.
 #[test]
 fn the_readmes_name_demo_and_test() {
     for end in [".md", ".zh-CN.md"] {
@@ -90,7 +90,7 @@ struct Example {
     shows: Vec<String>,
 }
 
-/// The text of the fenced block that begins at or after `from`, and what follows it.
+/// The text of the fenced block that begins at or after `from`, and the text after it.
 fn fenced<'a>(from: &'a str, language: &str) -> (&'a str, &'a str) {
     let open = format!("```{language}\n");
     let (between, rest) = from.split_once(&open).expect("a block follows the mark");
@@ -125,10 +125,10 @@ fn run(readme: &str, locale: &str) {
     assert!(examples.len() >= 5, "the marks are found");
     for Example { commands, code, shows } in examples {
         let folder = tempfile::tempdir().expect("a folder");
-        // As in a checkout of this repository.
+        // The folder is like a checkout of this repository.
         let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
         std::os::unix::fs::symlink(packaging, folder.path().join("packaging")).expect("a link");
-        // As in the folder of the reader's own scripts.
+        // The folder also holds the reader's own scripts.
         for script in ["generate.py", "train.py"] {
             std::fs::write(folder.path().join(script), "").expect("a script");
         }
@@ -187,7 +187,7 @@ fn both_languages_hold_the_same_commands_and_headings() {
     assert_eq!(levels(&ENGLISH), levels(&CHINESE));
 }
 
-/// How the first command begins of each block that is not run here, and why.
+/// Beginning of the first command of each block that is not run here, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo build --release", "`make size` builds it"),
     ("docker build -f packaging/Dockerfile ", "tests/containers/start.rs"),
@@ -200,7 +200,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("nohup ranklaunch --profile wan22 ", "tests/containers/hosts.rs"),
 ];
 
-/// Fenced blocks of `language`, each with what stands before it.
+/// Fenced blocks of `language`, each with the text before it.
 fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
     let open = format!("\n```{language}\n");
     let begins = readme.match_indices(&open);
@@ -212,14 +212,14 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Whether what stands before a block ends with the mark of a test.
+/// True if the text before a block ends with the mark of a test.
 fn is_marked(before: &str) -> bool {
     let marks = [MARK, MARK_OF_OTHERS];
     before.lines().next_back().is_some_and(|line| marks.iter().any(|mark| line.starts_with(mark)))
 }
 
 #[test]
-fn every_block_of_commands_is_run_here_or_elsewhere() {
+fn every_command_block_is_run_by_a_test() {
     for readme in [&*ENGLISH, &*CHINESE] {
         let blocks = blocks(readme, "sh");
         let unmarked: Vec<&str> = (blocks.iter())
@@ -237,9 +237,9 @@ fn every_block_of_commands_is_run_here_or_elsewhere() {
     }
 }
 
-/// Options have variables of their names, which is all that these blocks set.
+/// Variables have the names of options, and these blocks set no others.
 #[test]
-fn every_variable_in_a_block_is_that_of_an_option() {
+fn every_variable_in_a_block_has_an_option() {
     let known = options_of_help();
     for readme in [&*ENGLISH, &*CHINESE] {
         let mut named = 0;
@@ -255,7 +255,7 @@ fn every_variable_in_a_block_is_that_of_an_option() {
     }
 }
 
-/// The manifests of the READMEs are parts of one, in which lint finds nothing.
+/// The manifests of the READMEs are parts of one manifest, in which lint finds nothing.
 #[test]
 fn every_manifest_is_sound() {
     for readme in [&*ENGLISH, &*CHINESE] {
@@ -266,7 +266,7 @@ fn every_manifest_is_sound() {
             let file = folder.path().join("job.yaml");
             let indented: String = text.lines().map(|line| format!("  {line}\n")).collect();
             let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n";
-            // A part of a pod may be about other things than containers, which each pod has.
+            // A part of a pod may be about other fields than containers, which each pod has.
             let has_some = text.lines().any(|line| line.starts_with("containers:"));
             let containers = if has_some { "" } else { "  containers: [{name: a, image: b}]\n" };
             std::fs::write(&file, format!("{head}{containers}{indented}")).expect("a manifest");
@@ -306,7 +306,7 @@ fn every_target_of_the_makefile_is_described() {
         let words: Vec<&str> = pages.split([' ', '\n', '`']).collect();
         let described: BTreeSet<&str> =
             words.windows(2).filter(|two| two[0] == "make").map(|two| two[1]).collect();
-        // These are only parts of others.
+        // These targets are only parts of others.
         let missing: Vec<&&str> = (targets.difference(&described))
             .filter(|target| !["linker", "tools"].contains(target))
             .collect();
@@ -314,7 +314,7 @@ fn every_target_of_the_makefile_is_described() {
     }
 }
 
-/// packaging/startup.sh, beside the executable, as `bash FILE` starts it.
+/// packaging/startup.sh, beside the executable, started by `bash FILE`.
 #[test]
 fn the_startup_script_becomes_the_launcher() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -378,14 +378,14 @@ fn options_of_help() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_option_is_named_and_every_named_option_exists() {
+fn command_line_page_names_exactly_the_existing_options() {
     let known = options_of_help();
     let commands = subcommands(&help(&[]));
     assert!(commands.len() > 5, "{commands:?}");
     for page in [".md", ".zh-CN.md"].map(|end| guide("command-line", end)) {
         assert_eq!(options(&page), known);
         for command in &commands {
-            // As a whole word: `ps` alone is a part of others.
+            // The command counts only as a whole word, because `ps` is a part of other words.
             let typed = format!("ranklaunch {command}");
             let mut behind = page.split(typed.as_str()).skip(1).map(|rest| rest.chars().next());
             let named = behind.any(|next| next.is_none_or(|letter| !letter.is_alphanumeric()));
@@ -394,7 +394,7 @@ fn every_option_is_named_and_every_named_option_exists() {
     }
 }
 
-/// The platforms of the tables, each by the name that the page has in both languages.
+/// The platforms of the tables, each with its name on the page in both languages.
 const PLATFORMS: &[(&str, &str)] = &[
     ("kubeflow-pytorchjob", "PyTorchJob"),
     ("kubeflow-trainer-v2", "Trainer v2"),
@@ -433,11 +433,11 @@ const PLATFORMS: &[(&str, &str)] = &[
     ("slurm-allocation", "Slurm"),
 ];
 
-/// Not a platform but a form of starting, which has a paragraph of its own.
+/// A way to start a job that is no platform, and has its own paragraph.
 const NO_PLATFORM: &str = "process-per-gpu";
 
 #[test]
-fn every_platform_that_is_understood_is_named() {
+fn every_supported_platform_is_named() {
     let tables = [
         include_str!("../../src/settings/contract/table.rs"),
         include_str!("../../src/settings/contract/launchers.rs"),
@@ -458,7 +458,7 @@ fn every_platform_that_is_understood_is_named() {
 }
 
 #[test]
-fn the_page_of_logs_names_every_file_of_a_run() {
+fn logs_page_names_every_file_of_a_run() {
     let sources = [
         include_str!("../../src/logs/file_names.rs"),
         include_str!("../../src/logs/runs.rs"),
@@ -466,7 +466,7 @@ fn the_page_of_logs_names_every_file_of_a_run() {
     ];
     let consts = sources.iter().flat_map(|source| source.split(": &str = \"").skip(1));
     let values = consts.filter_map(|rest| rest.split('"').next());
-    // A text with a blank is no name.
+    // A text with a blank is no file name.
     let names: BTreeSet<&str> = values.filter(|value| !value.contains(' ')).collect();
     assert!(names.len() > 6 && names.contains("run.json"), "{names:?}");
     for page in [".md", ".zh-CN.md"].map(|end| guide("logs", end)) {
@@ -478,9 +478,9 @@ fn the_page_of_logs_names_every_file_of_a_run() {
     }
 }
 
-/// The page says which protocols of the muster this version speaks; the constants are private to it.
+/// The page names the protocols of the muster that this version speaks; the constants are private.
 #[test]
-fn the_page_of_versions_names_the_protocol() {
+fn versions_page_names_the_protocol() {
     let source = include_str!("../../src/muster/protocol/handshake.rs");
     let number = |name: &str| -> u8 {
         let (_, rest) = source.split_once(&format!("const {name}: u8 = ")).expect("the constant");
@@ -505,7 +505,7 @@ fn symptoms(page: &str) -> Vec<(&str, &str)> {
     .collect()
 }
 
-/// The rows that promise a cause, which begins the last cell; the others show a consequence.
+/// The rows that promise a cause, which begins the last cell; the other rows show a consequence.
 fn causes<'a>(rows: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     rows.iter().filter(|(_, said)| said.starts_with('`')).copied().collect()
 }
@@ -544,7 +544,7 @@ fn every_symptom_is_explained_as_the_page_says() {
             assert!(explain(check).0, "{check} is no finding");
         }
     }
-    // The control: a line that tells nothing has no cause.
+    // The control: a line without information has no cause.
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("rank.log");
     std::fs::write(&log, "step 12 loss 0.7\n").expect("a log");

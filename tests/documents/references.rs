@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Folders whose files define the names.
 const SOURCES: &[&str] = &["src", "tests", "benches", "build.rs"];
-/// Pages at the top that name the source.
+/// Pages at the top of the repository that name the source.
 const OF_CONTRIBUTORS: [&str; 2] = ["CONTRIBUTING.md", "CONTRIBUTING.zh-CN.md"];
 /// Pages outside of docs/ that users read.
 const OF_USERS: [&str; 6] = [
@@ -22,7 +22,7 @@ const OF_USERS: [&str; 6] = [
 ];
 /// First parts of a path of the repository.
 const TOP: &[&str] = &["src", "tests", "benches", "config", "packaging", "docs", ".ci", ".cargo"];
-/// Ends of a path without a folder.
+/// Extensions of a path without a folder.
 const ENDS: &[&str] = &[".rs", ".toml", ".md", "Makefile"];
 const KINDS: &[&str] =
     &["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
@@ -37,7 +37,7 @@ fn files(below: &Path, found: &mut Vec<PathBuf>) {
     }
     let Ok(entries) = std::fs::read_dir(below) else { return };
     for entry in entries.flatten() {
-        // Outputs of builds and fuzzers are no source.
+        // Outputs of builds and fuzzers are not sources.
         if entry.file_name() != "target" {
             files(&entry.path(), found);
         }
@@ -75,7 +75,7 @@ fn quoted(text: &str) -> Vec<&str> {
     outside.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Files of the reader's own.
+/// Files that belong to the reader.
 const READERS: &[&str] = &["ranklaunch.toml"];
 
 fn is_path(word: &str) -> bool {
@@ -87,7 +87,7 @@ fn is_path(word: &str) -> bool {
         && (inside || (!word.contains('/') && ENDS.iter().any(|end| word.ends_with(end))))
 }
 
-/// `a::b`, and nothing else.
+/// The segments of `a::b`, if the word is nothing else.
 fn segments(word: &str) -> Option<Vec<&str>> {
     let segments: Vec<&str> = word.split("::").collect();
     let is_name = |name: &&str| {
@@ -108,7 +108,7 @@ fn has_word(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| is_word_at(text, at, name))
 }
 
-/// A function, a type, a constant, or a variant of an enum on a line of its own.
+/// True if the text defines a function, a type, a constant, or a variant of an enum on its own line.
 fn defines(text: &str, name: &str) -> bool {
     if !text.contains(name) {
         return false;
@@ -123,7 +123,7 @@ fn defines(text: &str, name: &str) -> bool {
     KINDS.iter().any(item) || (is_type && text.lines().any(variant))
 }
 
-/// Whether `file` is `room`, or belongs to it.
+/// True if `file` is `room`, or belongs to it.
 fn belongs(file: &Path, room: &str) -> bool {
     let own = file.file_stem().is_some_and(|stem| stem == room);
     own || file.parent().is_some_and(|parents| parents.iter().any(|part| part == room))
@@ -164,7 +164,7 @@ fn missing(text: &str, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
 }
 
 #[test]
-fn what_the_documents_name_is_there() {
+fn everything_named_in_the_documents_exists() {
     let sources = sources();
     let documents = documents();
     for (page, text) in &documents {
@@ -183,7 +183,7 @@ fn what_the_documents_name_is_there() {
 
 /// The control: each kind of mistake, with its correct form.
 #[test]
-fn what_is_not_there_is_found() {
+fn missing_reference_is_found() {
     let sources = sources();
     let text = "`src/preflight/decide.rs` `src/decided.rs` `decide::decide` `decide::nothing_of_the_kind` \
                 `Decided::plan` `Decided::nothing` `Nobody::plan` `Scope::Alone` `Scope::Together` \
@@ -210,7 +210,7 @@ fn links(text: &str) -> Vec<(&str, &str)> {
 
 /// Headings as GitHub names them.
 fn anchors(text: &str) -> BTreeSet<String> {
-    // A remark in a block of commands is no heading.
+    // A comment in a block of commands is no heading.
     let outside = text.split("```").step_by(2).flat_map(str::lines);
     let headings = outside.filter(|line| line.starts_with('#'));
     let keep = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
@@ -249,10 +249,10 @@ fn every_link_leads_somewhere() {
     assert!(!anchors("```sh\n# remark\n```\n").contains("remark"));
 }
 
-/// Pages that are in English only: for those who change the program.
+/// Pages that are in English only, for those who change the program.
 const ENGLISH_ONLY: &[&str] = &["architecture.md", "SUMMARY.md"];
 
-/// The cells of each row of its tables, the number of its list items, and where its links lead.
+/// The cells of each row of its tables, the number of its list items, and the targets of its links.
 fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
     let outside = text.split("```").step_by(2);
     let lines: Vec<&str> = outside.flat_map(str::lines).collect();
@@ -266,7 +266,7 @@ fn shape(text: &str) -> (Vec<usize>, usize, Vec<String>) {
 }
 
 #[test]
-fn every_page_says_as_much_in_chinese() {
+fn chinese_pages_match_the_english_ones() {
     let mut pages = documents();
     for page in OF_USERS.iter().chain(&OF_CONTRIBUTORS) {
         let text = std::fs::read_to_string(root().join(page)).expect("UTF-8");
@@ -283,7 +283,7 @@ fn every_page_says_as_much_in_chinese() {
         assert_eq!(shape(text), shape(chinese), "{page}");
     }
     assert!(seen > 30, "{seen} pages");
-    // The control: a row, an item and a link that only one of them has.
+    // The control: a row, an item and a link that only one language has.
     let english = "| a | b |\n- c\n[d](e.md)\n";
     assert_eq!(shape(english), shape("| 甲 | 乙 |\n- 丙\n[丁](e.zh-CN.md)\n"));
     for chinese in
@@ -293,7 +293,7 @@ fn every_page_says_as_much_in_chinese() {
     }
 }
 
-/// What docs/book.sh copies into the book: a link to anything else would lead nowhere there.
+/// The paths that docs/book.sh copies into the book; a link to any other path would be dead there.
 fn parts_of_the_book() -> BTreeSet<String> {
     let script = std::fs::read_to_string(root().join("docs/book.sh")).expect("the script");
     let list = script.lines().find_map(|line| line.strip_prefix("for part in "));
@@ -314,7 +314,7 @@ fn from_root(page: &Path, target: &str) -> PathBuf {
 }
 
 #[test]
-fn the_book_has_every_page_once_and_all_that_they_link_to() {
+fn book_has_every_page_once_with_link_targets() {
     let mut pages: BTreeSet<PathBuf> =
         documents().keys().map(|page| Path::new("docs").join(page)).collect();
     assert!(pages.remove(Path::new("docs/SUMMARY.md")), "the list itself is no page");
@@ -342,7 +342,7 @@ fn the_book_has_every_page_once_and_all_that_they_link_to() {
     }
 }
 
-/// A picture that no page shows is not seen when it is wrong.
+/// A faulty picture that no page shows would not be noticed.
 #[test]
 fn every_picture_is_shown_in_its_language() {
     let mut found = Vec::new();
@@ -378,7 +378,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 #[test]
 fn the_glossary_is_the_same_in_both_languages() {
     let documents = documents();
-    // Term, the Chinese term, the name in the code.
+    // Term, Chinese term, name in the code.
     let of = |page: &str, chinese: usize| -> Vec<(String, String, String)> {
         let cell = |row: &[&str], at: usize| row[at].to_owned();
         let rows = rows(&documents[page]);

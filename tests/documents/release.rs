@@ -21,7 +21,7 @@ fn is_day(text: &str) -> bool {
 }
 
 #[test]
-fn each_version_has_the_same_day_in_both_languages() {
+fn each_version_has_one_day_in_both_languages() {
     let [english, chinese] = ["CHANGELOG.md", "CHANGELOG.zh-CN.md"]
         .map(|name| versions(&std::fs::read_to_string(path(name)).expect("a changelog")));
     assert_eq!(english, chinese);
@@ -35,7 +35,7 @@ fn each_version_has_the_same_day_in_both_languages() {
     }
 }
 
-/// What `dated` of packaging/dist/pack.py makes of a changelog with this heading.
+/// The result of `dated` of packaging/dist/pack.py for a changelog with this heading.
 fn packed(heading: &str) -> Output {
     let program = "import sys\nsys.path.insert(0, sys.argv[1])\nimport pack\n\
                    sys.stdout.buffer.write(pack.dated(sys.argv[2], '1.2.0', '2026-11-25').encode())";
@@ -45,7 +45,7 @@ fn packed(heading: &str) -> Output {
 }
 
 #[test]
-fn a_version_without_a_day_gets_the_one_of_the_release() {
+fn undated_version_gets_the_release_day() {
     for (changelog, expected) in [
         ("# C\n\n## [1.2.0] – unreleased\n\nx\n", "# C\n\n## [1.2.0] – 2026-11-25\n\nx\n"),
         ("## [1.2.0] – 2026-01-31\n", "## [1.2.0] – 2026-01-31\n"),
@@ -64,7 +64,7 @@ fn a_version_without_a_day_gets_the_one_of_the_release() {
 }
 
 #[test]
-fn a_maintainer_or_a_day_that_is_none_ends_the_release_before_anything_is_built() {
+fn invalid_maintainer_or_day_ends_the_release_early() {
     let both = "SOMEBODY <a@example.org>";
     for (maintainer, day, says) in [
         ("nobody", "2026-11-25", "MAINTAINER is 'nobody', not NAME <ADDRESS>"),

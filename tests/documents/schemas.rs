@@ -1,7 +1,8 @@
-//! packaging/schemas: what the program prints for programs, and what run.json holds, fits them; a
-//! document with one key more, less or of another type does not.
+//! packaging/schemas: the output for programs and run.json fit their schemas; a document with one
+//! key more, one fewer, or a value of another type does not.
 //!
-//! The profile's is written from the table of settings, see src/settings/tests/schema.rs.
+//! The schema of the profile is written from the table of settings, see
+//! src/settings/tests/schema.rs.
 
 use harness::node::{Node, PYTHON};
 use harness::{Ended, Launcher, program, run_args};
@@ -30,9 +31,9 @@ fn expect_valid(name: &str, document: &Value) {
 enum Change {
     /// A key that the schema does not name.
     Add,
-    /// Without its first key.
+    /// The document without its first key.
     Remove,
-    /// The number of the form.
+    /// Another number of the format.
     Form,
 }
 
@@ -50,7 +51,7 @@ fn changed(document: &Value, at: &str, change: &Change) -> Value {
     document
 }
 
-/// The control: each change makes the document one that the schema refuses.
+/// The control: the schema refuses the document after each change.
 fn expect_strict(name: &str, document: &Value, places: &[&str]) {
     expect_valid(name, document);
     for at in places {
@@ -66,7 +67,7 @@ fn said(ended: &Ended) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }
 
-/// With GPUs, tasks and variables of a platform.
+/// A node with GPUs, tasks and variables of a platform.
 fn node() -> Node {
     Node::with_gpus(2)
         .platform("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=4")
@@ -103,7 +104,7 @@ fn ran(what: &str, code: i32) -> (Value, Ended) {
 }
 
 #[test]
-fn the_record_of_a_run_fits_its_schema_and_its_logs_that_of_explain() {
+fn run_record_and_its_explanation_fit_their_schemas() {
     let places = ["", "/verdict", "/outcome", "/outcome/ranks/0", "/plan", "/logs"];
     let (well, _) = ran("succeed", 0);
     expect_strict("run", &well, &places);
@@ -123,7 +124,7 @@ fn causes_and_explanations_fit_the_schema() {
     let explained = explain_logs::json(&["-"], log.as_bytes());
     assert!(explained["cause"].is_object(), "{explained:#}");
     expect_strict("explain", &explained, &["", "/cause", "/findings/0", "/logs/0"]);
-    // Every id and every exit code.
+    // The document has every id and every exit code.
     let all = explain_logs::json(&[], b"");
     assert!(all["explained"].as_array().is_some_and(|all| all.len() > 100), "{all:#}");
     expect_strict("explain", &all, &["/explained/0"]);

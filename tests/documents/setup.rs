@@ -1,5 +1,5 @@
-//! The set-up script of `make test` and `make demo` on incomplete machines: what it installs and
-//! prints, and what an interruption leaves.
+//! The set-up script of `make test` and `make demo` on incomplete machines: its installations and
+//! messages, and the state after an interruption.
 //!
 //! `python3`, `apt-get` and `id` are fakes, and their folder is the whole PATH, so nothing is
 //! really installed.
@@ -9,8 +9,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Has no module that it is asked for, unless a folder `modules` lies beside it;
-/// makes an environment of itself when `ensurepip` exists in `$STATE`.
+/// Has no module unless a folder `modules` is beside it, and makes an environment of itself if
+/// `ensurepip` exists in `$STATE`.
 const PYTHON: &str = r#"#!/bin/sh
 case "$1 $2" in
 "- "*) [ -e "$(dirname "$0")/modules" ]; exit ;;
@@ -98,7 +98,7 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
-fn a_python_that_has_everything_is_taken_as_it_is() {
+fn complete_python_is_used_unchanged() {
     let machine = Machine::new();
     machine.set("bin/modules");
     let found = out(&machine.find());
@@ -137,7 +137,7 @@ fn a_missing_venv_module_is_installed() {
 }
 
 #[test]
-fn where_nothing_can_be_installed_it_says_what_to_type() {
+fn setup_without_installer_names_the_command() {
     let machine = Machine::new();
     machine.set("no-apt");
     let output = machine.find();

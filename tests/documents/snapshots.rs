@@ -8,7 +8,7 @@ use harness::{Launcher, python, run_args};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[test]
-fn the_plan_reads_as_it_was_read() {
+fn plan_matches_its_snapshot() {
     for lang in ["en", "zh"] {
         let node = Node::with_gpus(8)
             .platform("WORLD_SIZE=2 RANK=0 MASTER_ADDR=h MASTER_PORT=29500 OMP_NUM_THREADS=4");
@@ -23,8 +23,9 @@ fn the_plan_reads_as_it_was_read() {
     }
 }
 
-/// The blocks of a launch. Remarks depend on the machine, the order of lines between the blocks
-/// on its speed, and the width of columns on the path of the interpreter, so these are removed.
+/// The blocks of a launch. These parts are removed: remarks, which depend on the machine; the order
+/// of lines between the blocks, which depends on its speed; and the width of columns, which depends
+/// on the path of the interpreter.
 fn blocks(lang: &str, what: &str, code: i32) -> String {
     let mut args = run_args("direct", 2);
     args.extend(["--lang", lang, "--"].map(Into::into));
@@ -55,7 +56,7 @@ fn blocks(lang: &str, what: &str, code: i32) -> String {
 }
 
 #[test]
-fn a_launch_reads_as_it_was_read() {
+fn launch_matches_its_snapshot() {
     for lang in ["en", "zh"] {
         compare(&format!("success.{lang}"), &blocks(lang, "succeed", 0));
         compare(&format!("failure.{lang}"), &blocks(lang, "exit-7-on-rank-1", 7));

@@ -23,7 +23,7 @@ fn seconds(text: &str) -> u32 {
 }
 
 #[test]
-fn no_other_attempt_follows_a_code_that_none_helps() {
+fn systemd_restarts_only_after_retryable_codes() {
     let unit = file(UNIT);
     let prevented: BTreeSet<String> =
         values(&unit, "RestartPreventExitStatus").into_iter().collect();
@@ -31,7 +31,8 @@ fn no_other_attempt_follows_a_code_that_none_helps() {
         let explained = explain_logs::json(&[code], b"");
         assert_eq!(explained["explained"][0]["exit_code"].to_string(), *code);
     }
-    // What fails a Kubernetes job for good also does here; besides, this is always the same node.
+    // A failure that is permanent for a Kubernetes job is permanent here too; besides, the node is
+    // always the same here.
     let manifest = file("packaging/kubernetes/wan22-indexed-job.yaml");
     let list = manifest.split_once("values: [").and_then(|(_, rest)| rest.split_once(']'));
     let (list, _) = list.expect("a list of codes");
@@ -51,7 +52,7 @@ fn the_grace_period_ends_before_systemd_kills() {
     let grace = grace.iter().find_map(|one| one.strip_prefix("RANKLAUNCH_GRACE="));
     let (stop, grace) = (seconds(&stop[0]), seconds(grace.expect("a grace period")));
     assert!(grace + 5 <= stop, "{grace} s of {stop} s");
-    // The file of the user comes later and so counts.
+    // The user's file comes later, and therefore overrides.
     let at = |what: &str| unit.find(what).expect(what);
     assert!(at("Environment=RANKLAUNCH_GRACE") < at("EnvironmentFile="));
 }

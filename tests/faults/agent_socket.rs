@@ -1,5 +1,5 @@
-//! The agent's socket is abstract: on the host's network every container of the node sees its
-//! name. A connection that is not from a shim of ours has no effect.
+//! The agent's socket is abstract, so on the host's network every container of the node sees its
+//! name. A connection that is not from our shim has no effect.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -51,18 +51,18 @@ fn places() -> impl Iterator<Item = bool> {
 }
 
 #[test]
-fn who_holds_a_connection_holds_no_end() {
+fn held_connection_does_not_delay_the_end() {
     for namespace in places() {
         let setup = Launcher::at(Place::Plain);
         let release = setup.folder().join("release");
-        // Grace period and intruder last longer than our time limit.
+        // The grace period and the intruder last longer than our time limit.
         let mut job = setup.direct(1, &["--grace", "10m"], &["until", "release"]);
         job.says("READY", 1);
         let name = socket(&job);
         let mut holder = stranger(namespace, [&name, "", "0", "600"]);
         harness::wait_until("its connection", || {
             let table = std::fs::read_to_string("/proc/net/unix").expect("a table");
-            // The listener, our shim, and the intruder until it is rejected.
+            // The table lists the listener, our shim, and the intruder until it is rejected.
             let ended = namespace && table.matches(&name).count() >= 2;
             (table.matches(&name).count() >= 3 || ended).then_some(())
         });
@@ -74,7 +74,7 @@ fn who_holds_a_connection_holds_no_end() {
 }
 
 #[test]
-fn who_names_a_process_has_it_killed_by_nobody() {
+fn process_named_by_a_stranger_is_not_killed() {
     for namespace in places() {
         for token in ["", "0123456789abcdef01234567"] {
             let mut innocent = Command::new("sleep").arg("600").spawn().expect("a process");
@@ -95,10 +95,10 @@ fn who_names_a_process_has_it_killed_by_nobody() {
     }
 }
 
-/// The token is all that keeps the others out: with it the same words are those of a rank, whose end
-/// ends the job.
+/// Only the token keeps strangers out. With it, the same message is that of a rank, and the end of
+/// that rank ends the job.
 #[test]
-fn control_who_knows_the_token_is_a_rank() {
+fn control_client_with_the_token_is_a_rank() {
     let mut job = Launcher::at(Place::Plain).direct(1, &["--grace", "4s"], &["wait"]);
     job.says("READY", 1);
     let (name, token) = socket_and_token(&job);

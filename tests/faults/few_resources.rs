@@ -1,16 +1,16 @@
 //! Exhausted files, processes and threads: a launch is refused before anything runs, with the
-//! needed and the available number, or it runs and loses nothing.
+//! needed and the available number, or the launch runs and loses nothing.
 
 use std::process::Command;
 
 use harness::{Ended, Launcher, executable, skipped};
 
 const RUN: [&str; 7] = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
-/// Enough output that a stream without a reader kills its rank.
+/// The output is long enough that a stream without a reader would kill its rank.
 const PROGRAM: [&str; 4] =
     ["--", "sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo line $i of $RANK; i=$((i+1)); done"];
 
-/// Below a shell that has set limits.
+/// A launch below a shell that has set limits.
 fn limited(limit: &str, nproc: u32, more: &[&str]) -> Ended {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{limit}; exec \"$@\""), "sh"]).arg(executable());
@@ -19,7 +19,7 @@ fn limited(limit: &str, nproc: u32, more: &[&str]) -> Ended {
     launcher.args(more).args(PROGRAM).run()
 }
 
-/// Refused with its reason, or every rank wrote all its output.
+/// The launch was refused with its reason, or every rank wrote all its output.
 fn whole_or_refused(ended: &Ended, id: &str, nproc: usize, what: &str) -> bool {
     if ended.code == 84 {
         assert_eq!(ended.id(), Some(id), "{what}\n{}", ended.err);
@@ -36,7 +36,7 @@ fn too_few_files_are_refused_before_the_start() {
     let mut ran = Vec::new();
     for files in [16, 40, 64, 100, 128, 256] {
         let ended = limited(&format!("ulimit -n {files}"), 16, &[]);
-        // With even less the runtime cannot start, which has its own message.
+        // With even less, the runtime cannot start, which has its own message.
         if files == 16 && ended.code != 84 {
             assert!(ended.code != 0 && !ended.out.contains("line"), "{}", ended.err);
             continue;
@@ -92,10 +92,10 @@ fn too_few_pids_are_refused_before_the_start() {
     assert_eq!(ran.last(), Some(&true), "{ran:?}");
 }
 
-/// `ulimit -f` sends SIGXFSZ at a longer write: a report would be cut silently, or the program
+/// `ulimit -f` sends SIGXFSZ at a longer write, so a report would be cut silently, or the program
 /// would die without a message.
 #[test]
-fn what_a_limit_on_files_cuts_off_is_said() {
+fn output_cut_by_file_size_limit_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report.json");
     let report = report.to_str().expect("a path");

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 const UNSHARE: [&str; 5] = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh"];
 const HIDE: &str = "mount -t proc -o hidepid=2 proc /proc";
 
-/// `misbehave PROGRAM` of user 65534, as a rank of a launcher or by itself. The shell above it is the first
-/// process of the namespace: what is left comes to it, and it counts.
+/// `misbehave PROGRAM` of user 65534, as a rank of a launcher or by itself. The shell above is the first
+/// process of the namespace: it adopts leftovers and counts them.
 fn hidden(launched: bool, program: &[&str]) -> Option<Running> {
     let tried = Command::new("unshare").args(UNSHARE).args(["-c", HIDE]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
@@ -42,7 +42,7 @@ fn hidden(launched: bool, program: &[&str]) -> Option<Running> {
     Some(setup.program(Path::new("unshare"), &args))
 }
 
-/// The guard is the first that runs our executable.
+/// The guard is the first process that runs our executable.
 fn guard(job: &Running) -> Pid {
     let ours = executable().display().to_string();
     let run = |argv: &[String]| argv.first() == Some(&ours) && argv[1] == "run";
@@ -51,7 +51,7 @@ fn guard(job: &Running) -> Pid {
 }
 
 #[test]
-fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
+fn hidden_ranks_get_the_stop_and_leave_nothing() {
     for program in [&["checkpoint", "10"][..], &["hidden"]] {
         let Some(mut job) = hidden(true, program) else { return };
         job.says("READY", 1);
@@ -63,10 +63,10 @@ fn ranks_that_nobody_sees_are_told_to_end_and_leave_nothing() {
     }
 }
 
-/// A leftover is found although it has neither our mark nor a parent; the control is the same
-/// program without a launcher.
+/// A leftover is found although it has neither our mark nor a parent. The control is the same program
+/// without a launcher.
 #[test]
-fn a_failed_rank_leaves_nothing_that_nobody_sees() {
+fn failed_rank_leaves_no_hidden_process() {
     for (launched, left) in [(true, 0), (false, 1)] {
         let Some(mut job) = hidden(launched, &["hidden"]) else { return };
         job.says("READY", 1);

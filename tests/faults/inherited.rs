@@ -15,7 +15,8 @@ fn without_sigchld(args: &[&str]) -> Launcher {
 
 #[test]
 fn an_ignored_sigchld_loses_no_end() {
-    // What missed the end would wait for this grace, which no test has the time for.
+    // A launcher that missed the end would wait for this grace, which is longer than any test
+    // waits.
     let run = ["run", "--engine", "command", "--device", "cpu", "--stale", "off", "--grace", "10m"];
     let run = without_sigchld(&run).args(["--", "sh", "-c", "exit 3"]);
     run.run().expect_code(3).expect_nothing_left();
@@ -24,7 +25,7 @@ fn an_ignored_sigchld_loses_no_end() {
     without_sigchld(&plan).run().expect_code(0);
 }
 
-/// No process is left that could stop the shim, so it must notice the end itself.
+/// No process is left that could stop the shim, so the shim must notice the end itself.
 #[test]
 fn an_ignored_sigchld_leaves_no_shim() {
     let mut args = run_args("direct", 1);
@@ -35,7 +36,7 @@ fn an_ignored_sigchld_leaves_no_shim() {
     running.says("READY", 1);
     let token_holders = running.processes();
     let agent = running.agent();
-    // Both at once: the agent must not end its ranks for the guard.
+    // Both are killed at once, so that the agent does not end its ranks because of the guard.
     harness::kill(agent);
     harness::kill(running.pid());
     drop(running.wait());
@@ -47,27 +48,27 @@ fn an_ignored_sigchld_leaves_no_shim() {
     });
 }
 
-/// The rank gets back what the parent had set.
+/// The rank gets back the state that the parent had set.
 #[test]
-fn a_rank_finds_its_signals_as_they_were() {
+fn rank_inherits_the_original_signal_state() {
     let run = ["run", "--engine", "command", "--device", "cpu", "--stale", "off", "--"];
     let ignored = |ended: harness::Ended| {
         let line = ended.out.lines().find_map(|line| line.split_once("SigIgn:")).expect("a line");
         u64::from_str_radix(line.1.trim(), 16).expect("a mask")
     };
     let child = 1 << (Signal::SIGCHLD as u32 - 1);
-    // No shell between: it sets SIGCHLD for itself.
+    // No shell runs in between, because a shell sets SIGCHLD for itself.
     let program = ["grep", "SigIgn", "/proc/self/status"];
     let with = ignored(without_sigchld(&run).args(program).run().expect_code(0));
     assert_eq!(with & child, child, "{with:x}");
     let plain = ignored(Launcher::new(run).args(program).run().expect_code(0));
-    // Nothing of ours may remain either: the shim ignores all signals, including real-time ones.
+    // No state of ours may remain either: the shim ignores all signals, including real-time ones.
     let real_time = u64::MAX << (nix::libc::SIGRTMIN() - 1);
     assert_eq!(plain & (child | real_time), 0, "{plain:x}");
 }
 
 #[test]
-fn real_time_signals_are_the_ranks_own() {
+fn real_time_signals_belong_to_the_rank() {
     let script = "import os, signal, time\n\
         def got(*_): print('GOT', flush=True)\n\
         signal.signal(signal.SIGRTMIN + 1, got)\n\
@@ -86,19 +87,19 @@ fn real_time_signals_are_the_ranks_own() {
     let rank = harness::wait_until("the rank", || {
         running.processes().into_iter().find(|one| one.parent == shim.pid)
     });
-    // Each leads a group of its own; the shim must not die of it.
+    // Each process leads its own group; the shim must not die of the signal.
     let groups = [shim.pid, rank.pid].map(|pid| format!("-{pid}"));
     let sent = Command::new("kill").args(["-s", &number.to_string(), "--"]).args(groups).status();
     assert!(sent.is_ok_and(|status| status.success()));
     running.says("GOT", 1);
-    // Sent to the launcher it is passed on, as USR1 is.
+    // The launcher passes the signal on, like USR1.
     linux::sys::send(running.pid(), number);
     running.says("GOT", 2);
     std::fs::write(running.folder().join("end"), "").expect("a file");
     running.wait().expect_code(0).expect_nothing_left();
 }
 
-/// A root with nothing but the executable and a program: no /dev/null, no /dev at all.
+/// A root with only the executable and a program: no /dev/null, no /dev at all.
 fn bare_root(setup: &Launcher) -> std::path::PathBuf {
     let root = setup.folder().join("root");
     for folder in ["bin", "proc", "tmp"] {
@@ -140,7 +141,7 @@ fn a_root_without_dev_null_runs_a_job() {
 }
 
 #[test]
-fn closed_streams_in_a_root_without_dev_null_are_no_crash() {
+fn closed_streams_without_dev_null_cause_no_crash() {
     for closed in ["<&-", "<&- >&-", "<&- 2>&-", "<&- >&- 2>&-"] {
         let script = format!(
             "mount -t proc proc $ROOT/proc && chroot $ROOT /bin/ranklaunch {BARE_RUN} -- /bin/misbehave exit 5 {closed}"
@@ -160,10 +161,10 @@ fn init_without_proc_ends_what_is_left() {
     assert_eq!(code, 0, "{text}");
 }
 
-/// A shell that started something and then became us: what the command leaves, also
-/// without its environment, is ended; what was there before is not.
+/// A shell starts a process and then becomes our init. Leftovers of the command are ended, even
+/// without its environment; the earlier process is not.
 #[test]
-fn leftovers_are_told_from_earlier_children() {
+fn leftovers_are_distinguished_from_earlier_children() {
     let leave = "(exec env -i setsid sleep 61.7) & sleep 0.3";
     for ours in
         ["init --grace 1s --", "run --engine command --device cpu --stale off --grace 1s --"]

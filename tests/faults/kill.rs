@@ -1,5 +1,5 @@
-//! SIGKILL of any single process of a job: the launcher ends, and nothing is left. As a plain
-//! process, below another subreaper and as PID 1.
+//! SIGKILL of any single process of a job: the launcher ends, and nothing is left. The job runs as
+//! a plain process, below another subreaper and as PID 1.
 
 use std::path::Path;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn in_every_place(test: impl Fn(Place)) {
 fn nothing_survives_a_killed_guard() {
     in_every_place(|place| {
         let over = escapees(place, Role::Guard).ends_within(SOON).expect_nothing_left_soon();
-        // unshare cannot say that its child was killed.
+        // unshare cannot report that its child was killed.
         if place != Place::Namespace {
             over.expect_code(137);
         }
@@ -75,7 +75,7 @@ fn a_killed_grandchild_changes_nothing() {
 }
 
 #[test]
-fn nothing_survives_a_crash_or_the_death_of_data_loaders() {
+fn nothing_survives_a_crash_or_dead_data_loaders() {
     in_every_place(|place| {
         for (program, code) in
             [(&["escape-and-exit", "9"][..], 9), (&["loader"], 134), (&["hold-stdout", "5"], 5)]
@@ -105,7 +105,8 @@ fn control_a_shell_leaves_them() {
         if place == Place::Plain {
             assert_eq!(over.left.len(), 16, "{:#?}", over.left);
         } else {
-            // Both ranks and both daemons; the others still have their parents.
+            // The count includes both ranks and both daemons; the other processes still have their
+            // parents.
             assert!(over.report().contains("at-once 4 "), "{}", over.report());
             assert!(over.report().contains("\nafter 4 "), "{}", over.report());
         }
@@ -120,8 +121,8 @@ fn control_a_shell_leaves_them() {
     }
 }
 
-/// Below PID 1 of a container an end leaves nothing by nature; what an attempt
-/// leaves while the container lives is the difference.
+/// At the end of a container's PID 1, the kernel ends every process. The difference is in the
+/// processes that an attempt leaves while the container lives.
 #[test]
 fn control_a_container_keeps_what_a_rank_left() {
     if !Place::Namespace.exists() {

@@ -1,4 +1,4 @@
-//! One node under fault: whichever process is killed or stopped, nothing of the job is left.
+//! One node under faults: whichever process is killed or stopped, nothing of the job is left.
 
 mod agent_socket;
 mod few_resources;

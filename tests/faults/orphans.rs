@@ -1,5 +1,5 @@
-//! Ten thousand orphans that end at once are reaped while the job runs: by the shim of their
-//! rank, and by PID 1 if a process from outside left them.
+//! Ten thousand orphans that end at once are reaped while the job runs: by the shim of their rank,
+//! or by PID 1 if a process from outside left them.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const MANY: usize = 10_000;
 const SOON: Duration = harness::TIMEOUT;
 const ENDLESS: &[&str] = &["--grace", "10m"];
 
-/// The time from the first zombie or the call until no child of `parent` is one.
+/// The time from the first zombie or the call until `parent` has no zombie child.
 fn until_reaped(job: &mut Running, parent: i32) -> Duration {
     let started = Instant::now();
     job.waits("the reaping", |_| zombies_of(parent) == 0);
@@ -26,7 +26,7 @@ fn a_shim_reaps_ten_thousand() {
         Launcher::at(Place::Subreaper).direct(1, ENDLESS, &["orphans", &MANY.to_string()]);
     job.says("READY", 1);
     let shim = job.find(Role::Shim);
-    // The rank stays, so its orphans are all that can go.
+    // The rank stays, so only its orphans can end.
     job.waits("their end", |job| job.roles().len() == 4);
     let took = until_reaped(&mut job, shim);
     println!("a shim reaped {MANY} orphans within {took:?} of the last one's end");
@@ -52,7 +52,8 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
         .stdin(Stdio::null())
         .spawn()
         .expect("nsenter");
-    // All of them were there, and then none but the job's four, nsenter and the visitor.
+    // The whole crowd was there. Afterwards only the job's four processes, nsenter and the visitor
+    // are left.
     job.waits("the crowd", |_| std::fs::read_to_string(&said).is_ok_and(|out| out == "READY\n"));
     job.waits("their end", |job| job.roles().len() == 6);
     let took = until_reaped(&mut job, guard);
@@ -62,9 +63,9 @@ fn pid_1_reaps_a_visitors_ten_thousand() {
     visitor.wait().expect("the namespace took it along");
 }
 
-/// A PID 1 that does not reap keeps them all.
+/// A PID 1 that does not reap keeps all zombies.
 #[test]
-fn control_who_does_not_reap_keeps_zombies() {
+fn control_parent_that_does_not_reap_keeps_zombies() {
     if !Place::Namespace.exists() {
         return;
     }

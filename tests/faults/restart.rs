@@ -1,5 +1,5 @@
-//! `--max-restarts` on one node: the whole node again, in a folder of its own,
-//! with nothing left of the attempt before; and nothing else is touched.
+//! `--max-restarts` on one node: the whole node starts again, in its own folder, with nothing left
+//! of the attempt before, and no other process is touched.
 
 use harness::{Ended, Launcher, PLACES, Place, Role};
 use nix::sys::signal::Signal;
@@ -17,7 +17,7 @@ fn attempts(over: &Ended) -> Vec<String> {
 }
 
 #[test]
-fn it_stops_at_the_first_success() {
+fn restarts_stop_at_the_first_success() {
     let job = Launcher::at(Place::Subreaper).direct(
         1,
         &["--max-restarts", "5", "--grace", "1s"],
@@ -57,7 +57,7 @@ fn all_ranks_start_again_never_one() {
     }
 }
 
-/// Rank 1 has failed and rank 0 ignores TERM: a stop comes while a restart is due.
+/// Rank 1 has failed and rank 0 ignores TERM, so the stop comes while a restart is due.
 #[test]
 fn term_before_the_restart_prevents_it() {
     let mut job = Launcher::at(Place::Plain).direct(
@@ -75,7 +75,7 @@ fn term_before_the_restart_prevents_it() {
 /// A process that entered the container (`kubectl exec`, a notebook) is no leftover, nor are the
 /// processes that it started and left to PID 1.
 #[test]
-fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
+fn restart_spares_visitors_and_ends_the_first_attempt() {
     for place in PLACES.into_iter().filter(|place| place.is_init() && place.exists()) {
         let setup = Launcher::at(place);
         let release = setup.folder().join("release");
@@ -83,7 +83,7 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         job.says("READY", 1);
         let guard = job.find(Role::Guard);
         let here = job.folder().join("misbehave");
-        // The double fork leaves a daemon of the visitor's to PID 1.
+        // The double fork leaves a daemon of the visitor to PID 1.
         let mut command = std::process::Command::new("nsenter");
         command
             .args(["-t", &guard.to_string(), "-p", "-m"])
@@ -105,7 +105,8 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
         for daemon in &daemons {
             assert!(roles.iter().any(|(_, seen)| seen.pid == *daemon), "{roles:#?}");
         }
-        // Guard, agent, shim, rank and the visitor's: nothing of the first attempt.
+        // The list has guard, agent, shim, rank and the visitor's processes, and nothing of the
+        // first attempt.
         assert_eq!(roles.len(), 4 + daemons.len(), "{roles:#?}");
         job.send(Role::Guard, Signal::SIGTERM);
         job.wait().expect_code(143).expect_nothing_left();
@@ -114,7 +115,7 @@ fn a_visitor_survives_a_restart_and_the_first_attempt_does_not() {
 
 /// `--max-restarts 50` with a failure that no restart can fix: one attempt, with the reason.
 #[test]
-fn what_ends_the_same_way_again_is_not_restarted() {
+fn permanent_failure_is_not_restarted() {
     let words = "not started again: it would end the same way (rank.e";
     for code in [2, 126, 127] {
         let mut args = harness::run_args("direct", 1);
@@ -123,7 +124,7 @@ fn what_ends_the_same_way_again_is_not_restarted() {
         let attempts = ended.node_folder(0).join("attempt-1");
         assert!(ended.err.contains(words) && !attempts.exists(), "{}", ended.err);
     }
-    // A rule has the last word, up to --max-restarts.
+    // A `--retry-on` rule overrides this, up to --max-restarts.
     let mut args = harness::run_args("direct", 1);
     args.extend(["--max-restarts", "1", "--retry-on", "rank.exit", "--"].map(Into::into));
     let ended = Launcher::new(args).args(["sh", "-c", "exit 2"]).run().expect_code(2);
@@ -172,7 +173,7 @@ fn term_during_the_pause_is_a_stop() {
 
 /// Impossible restarts give a warning before anything starts.
 #[test]
-fn restarts_that_cannot_be_are_said_before_the_launch() {
+fn impossible_restarts_are_reported_before_the_launch() {
     let plan = |more: &[&str]| {
         let mut args: Vec<&str> = vec!["plan", "--device", "cpu", "--engine", "direct"];
         args.extend(["--format", "json", "--max-restarts", "3"]);
@@ -188,7 +189,7 @@ fn restarts_that_cannot_be_are_said_before_the_launch() {
     assert!(!plan(&two).contains("restarts."));
     assert!(!plan(&["--muster", "off"]).contains("restarts."), "one node needs no muster");
 
-    // And by `run`, before the first rank.
+    // `run` warns too, before the first rank.
     let port = harness::free_port();
     let node = |rank| {
         let mut args = harness::run_args("direct", 1);

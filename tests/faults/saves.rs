@@ -1,7 +1,7 @@
 //! A stop lets a job save: random stops of ranks that need their helper processes until they have saved.
 //!
-//! `make judge-saves` draws STOPS=100 of them, on one and two nodes, with real engines and the loader of
-//! torch; SEED repeats a run. Its short form is an ordinary test.
+//! `make judge-saves` draws STOPS=100 of them, on one and two nodes, with real engines and torch's data
+//! loader; SEED repeats a run. Its short form is an ordinary test.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,15 +11,15 @@ use harness::{Ended, Launcher, Running, free_port, modules, program, python, run
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
-/// No stop waits for its end.
+/// Seconds of grace; no stop waits until its end.
 const GRACE: u64 = 60;
 /// Milliseconds of saving.
 const SAVING: u64 = 300;
-/// Longer than a helper without its rank may live.
+/// A saving that takes longer than a helper without its rank may live, in milliseconds.
 const LONG_SAVING: u64 = 1500;
 /// The workers of torch's loader, which set a handler of their own in C.
 const LOADERS: [&str; 3] = ["loader-fork", "loader-spawn", "loader-forkserver"];
-/// Programs that start the rank's and pass no signal on.
+/// Wrappers that start the rank's program and forward no signal.
 const SHELL: &[&str] = &["sh", "-c", "\"$@\"; exit $?", "sh"];
 const DIES: &[&str] =
     &["python3", "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"];
@@ -36,18 +36,19 @@ struct Stop {
     engine: &'static str,
     nodes: u32,
     nproc: u32,
-    /// As tests/programs/saves.py has them.
+    /// Helpers as in tests/programs/saves.py.
     helpers: u32,
     kind: &'static str,
     end: &'static str,
     handlers: &'static str,
     signal: Signal,
-    /// As Slurm does; otherwise only to the launcher of this node.
+    /// True: the signal goes to every process, as from Slurm. Otherwise it goes only to the launcher of this
+    /// node.
     to_all: bool,
     node: u32,
     /// Milliseconds of saving.
     saving: u64,
-    /// In front of the program of each rank.
+    /// Command in front of the program of each rank.
     below: &'static [&'static str],
     /// Seconds.
     grace: u64,
@@ -90,16 +91,16 @@ impl Stop {
         let nodes = chance.of(&[1, 1, 2]);
         let to_all = chance.below(2) == 0;
         let signals: &[Signal] = match (to_all || nodes > 1, kind) {
-            // Other nodes are stopped by TERM, and helpers outlive only that.
+            // TERM stops the other nodes, and helpers survive only TERM.
             (true, _) => &[Signal::SIGTERM],
-            // KeyboardInterrupt may lose a batch of torch's, for which it then waits.
+            // KeyboardInterrupt may lose a batch of torch's loader, which then waits for it.
             (false, kind) if LOADERS.contains(&kind) => {
                 &[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]
             }
             _ => &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT],
         };
         let handlers = chance.of(&["late", "top"]);
-        // A helper that handles TERM as its rank does outlives what its own parent sends at the exit.
+        // A helper with its rank's TERM handler survives the signal that its own parent sends at the exit.
         let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
         let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };
         Stop {
@@ -120,7 +121,7 @@ impl Stop {
         }
     }
 
-    /// Ranks, or commands, of a node.
+    /// Number of ranks, or commands, of a node.
     fn local(&self) -> u32 {
         if self.engine == "command" { 1 } else { self.nproc }
     }
@@ -145,7 +146,7 @@ impl Stop {
         }
     }
 
-    /// Each node's end, and the time that the stop took longer than the saving.
+    /// The end of each node, and the time that the stop took beyond the saving.
     fn run(&self) -> (Vec<Ended>, Duration) {
         let port = free_port();
         let mut nodes: Vec<Running> = (0..self.nodes).map(|node| self.start(node, port)).collect();
@@ -171,7 +172,7 @@ impl Stop {
         (ended, sent.elapsed().saturating_sub(Duration::from_millis(self.saving)))
     }
 
-    /// What is wrong with the end.
+    /// The faults of the end.
     fn complaints(&self, ended: &[Ended]) -> Vec<String> {
         let mut found = Vec::new();
         for (node, over) in (0..).zip(ended) {
@@ -201,8 +202,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Gives what each stop took longer than the saving, where the rest was the launcher's: the end of a Python
-/// program that has imported torch takes seconds.
+/// The time of each stop beyond the saving, for stops whose remaining time was the launcher's: a Python
+/// program that has imported torch takes seconds to end.
 fn judge(stops: u64, seed: u64, all: bool) -> Vec<Duration> {
     let (mut took, mut wrong) = (Vec::new(), Vec::new());
     for round in 0..stops {
@@ -226,14 +227,14 @@ fn judge(stops: u64, seed: u64, all: bool) -> Vec<Duration> {
 #[test]
 fn random_stops_let_every_rank_save() {
     let took = judge(8, 20_261_127, false);
-    // No more than a part of the grace: a busy machine may take seconds.
+    // The time is only a part of the grace, because a busy machine may take seconds.
     assert!(took.iter().all(|added| added.as_secs() < GRACE / 3), "{took:?}");
 }
 
-/// What dies of the signal leaves its program to the shim. What handles it and does not pass it on leaves that
-/// the last part of the grace.
+/// A wrapper that dies of the signal leaves its program to the shim. A wrapper that handles the signal and
+/// does not forward it leaves its program the last part of the grace.
 #[test]
-fn what_passes_nothing_on_costs_no_save() {
+fn wrapper_that_forwards_no_signal_loses_no_save() {
     for (below, grace) in [(SHELL, GRACE), (DIES, GRACE), (GOES_ON, 12)] {
         let stop = Stop { below, grace, saving: LONG_SAVING, ..PLAIN };
         let (ended, added) = stop.run();
@@ -242,9 +243,9 @@ fn what_passes_nothing_on_costs_no_save() {
     }
 }
 
-/// The program below a shell gets the signal as it is, and the time that it takes.
+/// The program below a shell gets the signal unchanged, and the time that it needs.
 #[test]
-fn a_shell_in_front_changes_no_stop() {
+fn shell_around_the_rank_changes_no_stop() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGINT] {
         let stop = Stop { below: SHELL, signal, saving: LONG_SAVING, ..PLAIN };
         assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new(), "{signal}");
@@ -252,7 +253,7 @@ fn a_shell_in_front_changes_no_stop() {
 }
 
 #[test]
-fn ctrl_c_reaches_the_ranks_of_torchrun_as_int() {
+fn ctrl_c_reaches_torchruns_ranks_as_sigint() {
     let stop = Stop { engine: "torchrun", signal: Signal::SIGINT, kind: "none", ..PLAIN };
     assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new());
 }
@@ -260,7 +261,7 @@ fn ctrl_c_reaches_the_ranks_of_torchrun_as_int() {
 /// `make judge-saves`
 #[test]
 #[ignore = "minutes: make judge-saves"]
-fn many_stops_let_every_rank_save_within_a_second() {
+fn every_rank_saves_within_a_second_of_stop() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("1970");
     let seed = number("SEED").unwrap_or(u64::from(now.subsec_nanos()));
     let stops = number("STOPS").unwrap_or(100);
@@ -277,7 +278,7 @@ fn many_stops_let_every_rank_save_within_a_second() {
 }
 
 #[test]
-fn workers_of_torchs_loader_outlive_a_signal_to_all() {
+fn torch_loader_workers_outlive_a_signal_to_all() {
     for (kind, handlers) in LOADERS.iter().zip(["late", "top", "top"]) {
         let stop = Stop { kind, handlers, nproc: 1, to_all: true, ..PLAIN };
         let (ended, _) = stop.run();
@@ -285,9 +286,9 @@ fn workers_of_torchs_loader_outlive_a_signal_to_all() {
     }
 }
 
-/// The exit of multiprocessing ends daemons by SIGTERM, which workers must not take for the stop of a job.
+/// multiprocessing ends daemons by SIGTERM at its exit, and workers must not take that for the stop of a job.
 #[test]
-fn a_rank_that_handles_term_ends_its_persistent_workers() {
+fn rank_handling_term_ends_its_persistent_workers() {
     for kind in LOADERS {
         let rank = Stop { kind, handlers: "top", end: "itself", nproc: 1, ..PLAIN };
         let ended = rank.start(0, 0).ends_by(harness::TIMEOUT, kind);
@@ -295,9 +296,9 @@ fn a_rank_that_handles_term_ends_its_persistent_workers() {
     }
 }
 
-/// Without what the launcher puts into the ranks, a signal to all takes their helpers.
+/// Without the launcher's injection into the ranks, a signal to all ends their helpers.
 #[test]
-fn control_without_the_injection_a_signal_to_all_loses_the_save() {
+fn control_signal_to_all_without_injection_loses_save() {
     for kind in ["fork", "spawn", "pool"] {
         let stop = Stop { inject: "off", to_all: true, kind, ..PLAIN };
         let complaints = stop.complaints(&stop.run().0).concat();

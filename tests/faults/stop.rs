@@ -1,5 +1,5 @@
-//! Stopping a job that does not want to stop: repeated and second signals,
-//! stopped processes, waits, processes that fork while they are killed.
+//! Stopping a job that resists: repeated and second signals, stopped processes, waits, processes
+//! that fork while they are killed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use harness::{Launcher, PLACES, Place, Role, Running, modules, send, skipped};
 use nix::sys::signal::Signal;
 
-/// Finds only what never ends: in tests that must not wait for the grace period, it is longer
-/// than this time limit.
+/// A limit that only an endless wait exceeds. Tests that must not wait for the grace period use a
+/// longer grace.
 const SOON: Duration = harness::TIMEOUT;
-/// Longer than [`SOON`].
+/// A grace longer than [`SOON`].
 const ENDLESS: &str = "10m";
 
 fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Running {
@@ -21,7 +21,7 @@ fn direct(nproc: u32, options: &[&str], program: &[&str]) -> Running {
 
 #[test]
 fn repeated_term_leaves_the_checkpoint_its_time() {
-    // The control comes first: a grace below the time that it needs loses it.
+    // The control comes first: a grace shorter than the needed time loses the checkpoint.
     for (grace, needed, saved) in [("2s", "30000", 0), (ENDLESS, "3000", 2)] {
         let mut job = direct(2, &["--grace", grace], &["checkpoint", needed]);
         let started = Instant::now();
@@ -38,7 +38,7 @@ fn repeated_term_leaves_the_checkpoint_its_time() {
 }
 
 #[test]
-fn a_second_interrupt_kills_but_not_within_a_second() {
+fn second_interrupt_kills_after_at_least_a_second() {
     let (mut job, first) = loop {
         let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
         let guard = job.find(Role::Guard);
@@ -46,7 +46,7 @@ fn a_second_interrupt_kills_but_not_within_a_second() {
         send(guard, Signal::SIGINT);
         job.waits("a moment", |_| first.elapsed() > Duration::from_millis(300));
         send(guard, Signal::SIGINT);
-        // A busy machine may have taken a second for it.
+        // A busy machine may have taken a second for this.
         if first.elapsed() < Duration::from_millis(900) {
             break (job, first);
         }
@@ -62,7 +62,7 @@ fn a_second_interrupt_kills_but_not_within_a_second() {
 }
 
 #[test]
-fn a_second_interrupt_kills_even_when_the_agent_hangs() {
+fn second_interrupt_kills_despite_a_hung_agent() {
     let mut job = direct(2, &["--grace", ENDLESS], &["ignore"]);
     job.send(Role::Agent, Signal::SIGSTOP);
     let first = Instant::now();
@@ -72,7 +72,7 @@ fn a_second_interrupt_kills_even_when_the_agent_hangs() {
     job.ends_within(SOON).expect_code(130).expect_nothing_left();
 }
 
-/// A stopped process takes no TERM; of the agent the guard's own deadline remains.
+/// A stopped process takes no TERM. If the agent is stopped, the guard's own deadline remains.
 #[test]
 fn stopped_processes_end_with_the_grace() {
     for place in PLACES.into_iter().filter(|place| place.exists()) {
@@ -104,7 +104,7 @@ fn term_ends_every_wait_at_once() {
             let began = Instant::now();
             job.waits("the wait itself", |_| began.elapsed() > Duration::from_millis(300));
             job.send(Role::Guard, Signal::SIGTERM);
-            // It would wait for half an hour.
+            // Without the stop, the wait would last half an hour.
             job.ends_within(SOON).expect_code(143).expect_nothing_left();
         }
     }
@@ -112,7 +112,7 @@ fn term_ends_every_wait_at_once() {
 
 /// A process outside of the job that has a rank's stdout open keeps the pipe open.
 #[test]
-fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
+fn pipe_held_by_stranger_does_not_delay_end() {
     let setup = Launcher::at(Place::Plain);
     let release = setup.folder().join("release");
     let mut job = setup.direct(1, &[], &["until", "release"]);
@@ -125,7 +125,7 @@ fn a_pipe_that_a_stranger_holds_does_not_hold_the_end() {
 }
 
 #[test]
-fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
+fn upload_gets_a_second_only_after_success() {
     for (code, written) in [("0", true), ("3", false)] {
         let job =
             Launcher::at(Place::Subreaper).direct(1, &["--grace", "5s"], &["upload", "file", code]);
@@ -139,14 +139,14 @@ fn an_upload_after_success_gets_its_second_and_after_a_failure_none() {
 
 /// A leftover that ignores TERM after success delays the job by at most the grace period.
 #[test]
-fn a_leftover_that_holds_stdout_is_killed_after_the_grace() {
+fn leftover_holding_stdout_is_killed_after_the_grace() {
     let job = Launcher::at(Place::Subreaper).direct(2, &["--grace", "2s"], &["hold-stdout", "0"]);
     let over = job.ends_within(SOON).expect_code(0).expect_nothing_left();
     assert!(over.elapsed >= Duration::from_millis(1900), "{:?}", over.elapsed);
 }
 
 #[test]
-fn what_forks_while_it_is_killed_is_caught() {
+fn process_forking_during_the_kill_is_caught() {
     for place in [Place::Plain, Place::Subreaper] {
         for program in ["hydra", "bomb"] {
             for victim in [Role::Guard, Role::Agent, Role::Shim, Role::Rank] {
@@ -170,10 +170,10 @@ fn what_forks_while_it_is_killed_is_caught() {
     }
 }
 
-/// A single pass over the processes, as a script would do: sooner or later a fork escapes,
-/// though not every time.
+/// A single pass over the processes, as in a script: sooner or later a fork escapes, though not
+/// every time.
 #[test]
-fn control_a_shell_does_not_catch_it() {
+fn control_shell_does_not_catch_a_forking_process() {
     let escaped = |_| {
         let script = "./misbehave hydra & wait";
         let mut job = Launcher::at(Place::Subreaper)
@@ -187,7 +187,7 @@ fn control_a_shell_does_not_catch_it() {
     assert!((0..20).any(escaped), "every pass caught all of it");
 }
 
-/// DeepSpeed's launcher keeps its ranks in its own session: a rank that dies there must not take
+/// DeepSpeed's launcher keeps its ranks in its own session. A rank that dies there must not take
 /// others with it before they got TERM.
 #[test]
 fn ranks_of_one_session_die_one_by_one() {
@@ -213,10 +213,10 @@ fn ranks_of_one_session_die_one_by_one() {
     assert_eq!(over.out.matches("SAVED").count(), 1, "{}", over.err);
 }
 
-/// The agent is killed after its verdict, while it waits only for a blocked console: the exit
-/// code is the announced one.
+/// The agent is killed after its verdict, while it waits only for a blocked console: the exit code
+/// is the announced one.
 #[test]
-fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
+fn agent_lost_after_its_verdict_keeps_the_code() {
     let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'; exit 5";
     for kill in [false, true] {
         let setup = Launcher::at(Place::Plain).full_console();
@@ -233,10 +233,10 @@ fn an_agent_that_is_lost_after_its_last_words_changes_no_code() {
     }
 }
 
-/// Processes that outlive SIGKILL cannot be created, but ones that may not be signalled can:
-/// they belong to root, the launcher does not. It waits for them, but not for ever.
+/// Processes that outlive SIGKILL cannot be created, but processes that may not be signalled can:
+/// they belong to root, and the launcher does not. The launcher waits for them, but not for ever.
 #[test]
-fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
+fn unkillable_process_is_named_without_delaying_the_end() {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can make a process that its launcher may not signal");
         return;
@@ -244,7 +244,7 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
     for (mode, nproc, stop) in [("become-root", 1, true), ("fail-beside-root", 2, false)] {
         let setup = Launcher::at(Place::Plain).user(65534);
         let program = setup.folder().join("rooted");
-        // By another process, since a descriptor open for writing forbids execution.
+        // Another process makes the copy, since a descriptor open for writing forbids execution.
         let script = "cp misbehave rooted && chmod 4755 rooted";
         let made = std::process::Command::new("/bin/sh")
             .args(["-c", script])
@@ -262,11 +262,11 @@ fn what_cannot_be_killed_is_named_and_does_not_hold_the_end() {
         if stop {
             job.send(Role::Guard, Signal::SIGTERM);
         }
-        // Stopped or failed: it keeps to its grace, whatever is left, and the guard does not
-        // wait for what the agent has named.
+        // Stopped or failed, the job keeps to its grace, whatever is left, and the guard does not
+        // wait for the processes that the agent has named.
         let over = job.ends_within(SOON);
         assert_eq!(over.code, 83, "{}", over.err);
-        // The same grace for ranks that can be killed, on the same machine.
+        // The control has the same grace, with ranks that can be killed, on the same machine.
         let control = direct(nproc, &["--grace", "3s"], &["ignore"]);
         control.send(Role::Guard, Signal::SIGTERM);
         let control = control.ends_within(SOON).expect_code(143).elapsed;

@@ -1,4 +1,5 @@
-//! The same faults with a real torchrun, and what torchrun without ranklaunch leaves behind.
+//! The same faults with a real torchrun, and the processes that torchrun without ranklaunch leaves
+//! behind.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -6,10 +7,10 @@ use std::time::{Duration, Instant};
 use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::Signal;
 
-/// Finds only what never ends: in tests that must not wait for the grace period, it is longer
-/// than this time limit.
+/// A limit that only an endless wait exceeds. Tests that must not wait for the grace period use a
+/// longer grace.
 const SOON: Duration = harness::TIMEOUT;
-/// Longer than [`SOON`].
+/// A grace longer than [`SOON`].
 const ENDLESS: &str = "10m";
 
 fn torchrun(setup: Launcher, nproc: u32, options: &[&str], program: &[&str]) -> Running {
@@ -78,13 +79,14 @@ fn a_stopped_torchrun_ends_with_the_grace() {
     job.send(Role::Engine, Signal::SIGSTOP);
     job.send(Role::Guard, Signal::SIGTERM);
     let over = job.ends_within(SOON).expect_code(143).expect_nothing_left();
-    // Its end is the launcher's own work, and no second fault.
+    // The launcher itself ended torchrun, so this is no second fault.
     assert!(!over.err.contains("the engine was killed"), "{}", over.err);
 }
 
-/// A stopped torchrun cannot end the others when a rank fails; we do, within the grace.
+/// A stopped torchrun cannot end the other ranks when a rank fails. The launcher does, within the
+/// grace.
 #[test]
-fn a_stopped_torchrun_does_not_keep_a_failed_job() {
+fn stopped_torchrun_does_not_delay_a_failed_job() {
     let setup = Launcher::at(Place::Subreaper).env("RANKLAUNCH_GRACE", ENDLESS);
     let mut job = torchrun(setup, 2, &["--grace", "3s"], &["escape"]);
     job.says("READY", 2);
@@ -93,9 +95,9 @@ fn a_stopped_torchrun_does_not_keep_a_failed_job() {
     job.ends_within(SOON).expect_code(137).expect_nothing_left();
 }
 
-/// Node 0's ranks are done; torchrun waits for node 1's up to five minutes.
+/// Node 0's ranks are done, and torchrun waits for node 1's ranks up to five minutes.
 #[test]
-fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
+fn term_ends_the_exit_barrier_before_the_grace() {
     let port = harness::free_port().to_string();
     let node = |rank: &str, program: &[&str]| {
         let setup = Launcher::at(Place::Plain)
@@ -109,7 +111,7 @@ fn term_in_the_exit_barrier_does_not_wait_for_the_grace() {
     let mut one = node("1", &["wait"]);
     zero.says("READY", 1);
     one.says("READY", 1);
-    // Guard, agent and torchrun: the rank is done.
+    // Guard, agent and torchrun remain: the rank is done.
     zero.waits("the exit barrier", |job| job.processes().len() == 3);
     let began = Instant::now();
     zero.waits("the barrier itself", |_| began.elapsed() > Duration::from_millis(500));

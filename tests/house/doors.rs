@@ -1,7 +1,7 @@
-//! The doors of the crates: what is `pub` is used by another crate, a test, a bench or a fuzz target.
+//! The doors of the crates: a `pub` item is used by another crate, a test, a bench or a fuzz target.
 //!
-//! The compiler names what is unused inside a crate; of what is `pub` it knows nothing. A function, a method or a constant
-//! counts as used where its name stands in another crate. A type may be needed without being named, in a signature.
+//! The compiler reports unused items inside a crate, but no unused `pub` items. A function, a method or a constant
+//! counts as used if its name appears in another crate. A type may be needed without being named, in a signature.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn home(file: &Path) -> Option<&str> {
     below.components().next()?.as_os_str().to_str()
 }
 
-/// The items of all crates but the executable's whose names stand in no source of another crate.
+/// The items of all crates except the executable's whose names appear in no source of another crate.
 fn unused(all: &[(PathBuf, String)]) -> Vec<String> {
     let mut homes: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
     for (file, text) in all {
@@ -103,7 +103,7 @@ fn every_open_door_is_used() {
     assert!(unused.is_empty(), "{} could be pub(crate):\n{}", unused.len(), unused.join("\n"));
 }
 
-/// The control.
+/// The control: an unused `pub` item is found.
 #[test]
 fn an_open_door_that_nobody_uses_is_seen() {
     let own = "pub fn used() {}\npub(crate) fn inner() {}\nimpl A { pub fn method(&self) {} }\npub const N: u8 = 1;\n\

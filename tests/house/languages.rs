@@ -1,4 +1,4 @@
-//! Both languages stand side by side in every sentence.
+//! Every sentence has both languages side by side.
 
 use crate::{root, shown, sources};
 

@@ -1,11 +1,11 @@
-//! The structure of the source: which crate may name which, no circle of imports between the files of a crate, and the
-//! size of each. `make house` prints both.
+//! The structure of the source: allowed dependencies between crates, no circle of imports between the files of a crate,
+//! and the size of each crate. `make house` prints the circles and the sizes.
 //!
-//! A file needs another one of its crate if it names an item that the other defines, by any path: through `crate`, `super`, an
-//! import, a re-export or a glob. Four things do not count: a `mod` line; a `pub use`, which only
-//! passes a name on; the path through a module; code that only tests compile. So a parent that
-//! declares and re-exports its children needs none of them, and they may use its types. A parent
-//! that calls a child which uses an item of the parent is a circle of two.
+//! A file needs another file of its crate if it names an item that the other defines, by any path: through `crate`,
+//! `super`, an import, a re-export or a glob. Four kinds of reference do not count: a `mod` line; a `pub use`, which
+//! only passes a name on; the path through a module; code that only tests compile. So a parent that declares and
+//! re-exports its children needs none of them, and they may use its types. A parent that calls a child which uses an
+//! item of the parent is a circle of two.
 
 mod doors;
 mod languages;
@@ -101,7 +101,7 @@ fn rooms() -> BTreeMap<String, Room> {
     crates().into_iter().map(room).collect()
 }
 
-/// The edges between the files of a circle, a line each.
+/// The edges between the files of a circle, one per line.
 fn between(room: &Room, circle: &BTreeSet<String>) -> String {
     let inside =
         |edge: &&Edge| circle.contains(&shown(&edge.from)) && circle.contains(&shown(&edge.to));
@@ -112,7 +112,7 @@ fn between(room: &Room, circle: &BTreeSet<String>) -> String {
 }
 
 #[test]
-fn no_files_of_a_crate_need_each_other() {
+fn no_crate_has_circular_files() {
     let rooms = rooms();
     let circles: Vec<String> = rooms
         .iter()
@@ -127,7 +127,7 @@ fn no_files_of_a_crate_need_each_other() {
 
 /// The control: files that need each other by every kind of path, and files that only seem to.
 #[test]
-fn a_circle_is_seen_by_whatever_path() {
+fn circle_of_files_is_found_by_any_path() {
     let folder = std::env::temp_dir().join(format!("ranklaunch-house-{}", std::process::id()));
     let needs = |child: &str, parent: &str| {
         std::fs::create_dir_all(folder.join("room")).expect("a folder");
@@ -167,10 +167,10 @@ fn a_circle_is_seen_by_whatever_path() {
     std::fs::remove_dir_all(&folder).expect("it was made");
 }
 
-/// `make house` shows it: lines and files of each crate, the median file and the longest one.
+/// `make house` shows the lines and files of each crate, the median file and the longest one.
 #[test]
 #[ignore = "prints a table"]
-fn what_each_crate_counts() {
+fn size_of_each_crate_is_printed() {
     println!(
         "{:<14}{:>7}{:>7}{:>8}{:>8}{:>9}",
         "room", "lines", "files", "median", "longest", "circles"

@@ -1,7 +1,7 @@
-//! The modules of a crate as its files declare them: what each defines, imports and names.
+//! The modules of a crate as its files declare them: the definitions, imports and names of each.
 //!
 //! Code that only tests compile is left out. Names are resolved as by the compiler, through imports,
-//! re-exports and globs, to the file that defines the item. Two things are not covered: methods,
+//! re-exports and globs, to the file that defines the item. Two kinds are not covered: methods,
 //! whose receiver only the compiler knows, and names that a macro generates.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,11 +29,11 @@ struct Import {
     name: String,
     path: Vec<String>,
     line: usize,
-    /// A `pub use` passes a name on. It is no use by itself.
+    /// True for `pub use`, which passes a name on and is no use by itself.
     public: bool,
 }
 
-/// A crate by its modules; the first is its root.
+/// A crate as a list of modules; the first is its root.
 pub(crate) struct Crate {
     modules: Vec<Module>,
 }
@@ -43,7 +43,7 @@ enum Target {
     Item(Id),
 }
 
-/// One file needs a name that another defines.
+/// A file needs a name that another file defines.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     pub(crate) from: PathBuf,
@@ -92,7 +92,7 @@ impl Crate {
     fn declared(&mut self, parent: Id, declared: syn::ItemMod, folder: &Path) {
         let (name, id) = (declared.ident.to_string(), self.modules.len());
         let inside = folder.join(&name);
-        // A `#[path]` leads out of the room: what is there belongs to another crate.
+        // A `#[path]` leads out of the crate: that file belongs to another crate.
         let given = declared.attrs.iter().any(|attribute| attribute.path().is_ident("path"));
         let places = [folder.join(format!("{name}.rs")), inside.join("mod.rs")];
         let file = match &declared.content {
@@ -113,7 +113,7 @@ impl Crate {
         self.modules.iter().map(|module| &*module.file).collect()
     }
 
-    /// Which file needs which other one, once for each pair.
+    /// The pairs of a file and another file that it needs, each once.
     pub(crate) fn edges(&self) -> BTreeMap<(PathBuf, PathBuf), Edge> {
         let mut edges = BTreeMap::new();
         for (id, module) in self.modules.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Crate {
         let child = module.children.get(name).map(|child| Target::Module(*child));
         let item = module.items.contains(name).then_some(Target::Item(at));
         let here = if is_last { item.or(child) } else { child.or(item) };
-        // Imports that lead round in a ring are no Rust; a ring of globs is.
+        // A ring of imports is not valid Rust, but a ring of globs is.
         if here.is_some() || depth > 8 {
             return here;
         }
@@ -171,7 +171,7 @@ impl Crate {
         import.filter_map(|import| self.outer(at, import, depth)).chain(globs).next()
     }
 
-    /// What an import stands for; `use clap::clap` does not mean itself.
+    /// The target of an import; `use clap::clap` does not mean itself.
     fn outer(&self, at: Id, import: &Import, depth: usize) -> Option<Target> {
         let own = import.path.first() == Some(&import.name);
         let known = self.modules[at].children.contains_key(&import.name);
@@ -185,7 +185,7 @@ struct Names<'a> {
     locals: Locals,
 }
 
-/// What an item binds: arguments and variables, which hide functions of the same name.
+/// Names that an item binds: arguments and variables, which hide functions of the same name.
 #[derive(Default)]
 struct Locals {
     names: BTreeSet<String>,
@@ -233,7 +233,7 @@ impl Names<'_> {
         while at < tokens.len() {
             match &tokens[at] {
                 TokenTree::Group(group) => self.tokens(group.stream()),
-                // A field or a method.
+                // The identifier is a field or a method.
                 TokenTree::Ident(_) if at > 0 && is(at - 1, '.') => {}
                 TokenTree::Ident(first) => {
                     let line = first.span().start().line;
@@ -278,11 +278,11 @@ impl<'a> Visit<'a> for Names<'_> {
         }
     }
 
-    // The names in attributes are those of derives and of serde.
+    // Names in attributes belong to derives and to serde.
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
 }
 
-/// `#[cfg(test)]` and `#[cfg(any(test, feature = "fixtures"))]`.
+/// True for `#[cfg(test)]` and `#[cfg(any(test, feature = "fixtures"))]`.
 pub(crate) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => {

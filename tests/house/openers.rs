@@ -1,5 +1,5 @@
-//! Every place that opens a file by its path, with what keeps a file of somebody else from holding
-//! it up: a FIFO in place of a file, a link, a file without end.
+//! Every place that opens a file by its path, and the reason why another user's file cannot block
+//! it: a FIFO in place of a file, a link, a file without end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,14 +20,14 @@ const CALLS: &[&str] = &[
 
 /// The kernel's own files: /proc, /sys and devices.
 const KERNEL: &str = "of the kernel";
-/// A file that this program makes, and that must not be there before.
+/// The file itself was named on the command line or in a variable, and may be a pipe.
 const FRESH: &str = "is made here";
 /// The file itself was named on the command line or in a variable, and may be a pipe.
 const NAMED: &str = "was named itself";
-/// In a folder that only this user can enter.
+/// A file in a folder that only this user can enter.
 const PRIVATE: &str = "in a private folder";
 
-/// The files of the source with such calls, how many, and why each may. All others use
+/// The source files with such calls, their number, and the reason for each. All other files use
 /// `src/linux/regular_file.rs`.
 const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/linux/host.rs", 1, "has a deadline: `src/ranklaunch/collect.rs`"),
@@ -70,7 +70,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/monitor/watch/pulse.rs", 7, KERNEL),
 ];
 
-/// Without the code of tests and the words of comments.
+/// Number of such calls, without the code of tests and the words of comments.
 fn calls(text: &str) -> usize {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -111,7 +111,7 @@ fn every_opening_of_a_file_has_its_reason() {
     );
 }
 
-/// The control.
+/// The control: calls are found, but not in tests and comments.
 #[test]
 fn calls_are_found_outside_of_tests_and_comments() {
     for (text, count) in [

@@ -1,4 +1,4 @@
-//! The graph of the crates: what each may name, and how it is drawn.
+//! The graph of the crates: allowed dependencies, and the way in which it is drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::{root, sources};
 
-/// The crates, lowest first, each with those that it may name. A new arrow is a line here and its reason in the commit.
+/// The crates, lowest first, each with the crates that it may name. A new arrow needs a line here and its reason in the
+/// commit.
 const CRATES: &[(&str, &str)] = &[
     ("embed", ""),
     ("text", ""),
@@ -33,10 +34,10 @@ const CRATES: &[(&str, &str)] = &[
         "text linux verdict diagnose settings node plan lint muster logs supervise preflight monitor report",
     ),
 ];
-/// Arrows of the graph. More of them is a worse house.
+/// Maximum number of arrows in the graph. More of them would make a worse house.
 const MOST_ARROWS: usize = 80;
 
-/// What each crate of the launcher names, by cargo's own account.
+/// The crates that each crate of the launcher names, according to cargo.
 fn named() -> BTreeMap<String, BTreeSet<String>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
@@ -65,7 +66,7 @@ fn allowed() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn every_crate_names_what_its_row_says() {
+fn every_crate_imports_exactly_its_row() {
     assert_eq!(named(), allowed());
     let arrows: usize = allowed().values().map(BTreeSet::len).sum();
     assert!(arrows <= MOST_ARROWS, "{arrows} arrows");
@@ -81,7 +82,7 @@ fn no_row_names_a_higher_crate() {
     }
 }
 
-/// An arrow that no import draws is one that somebody will use.
+/// An arrow that no import needs would invite one.
 #[test]
 fn every_arrow_is_drawn_by_an_import() {
     for (name, names) in CRATES {
@@ -94,7 +95,8 @@ fn every_arrow_is_drawn_by_an_import() {
     }
 }
 
-/// The graph as docs/architecture.md shows it: what a crate names beyond what these name themselves.
+/// The graph as docs/architecture.md shows it: the dependencies of a crate, without dependencies that one of these
+/// already names.
 fn drawn(named: &BTreeMap<String, BTreeSet<String>>) -> String {
     let mut out = String::new();
     for (name, _) in CRATES.iter().rev() {
@@ -126,9 +128,9 @@ fn the_architecture_begins_with_the_graph() {
     assert_eq!(shown, drawn, "make docs writes it");
 }
 
-/// The control: what a crate names by another one is not drawn, and what only it names is.
+/// The control: a dependency through another crate is not drawn, and a direct one is.
 #[test]
-fn a_graph_is_drawn_without_what_follows() {
+fn graph_omits_implied_arrows() {
     let row = |(name, names): (&str, &[&str])| {
         (name.to_owned(), names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>())
     };

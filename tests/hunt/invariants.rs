@@ -1,4 +1,4 @@
-//! Invariants of every end, whatever the fault was.
+//! Invariants of every end, whatever the fault.
 
 use std::path::{Path, PathBuf};
 
@@ -31,13 +31,13 @@ pub(crate) fn complaints(round: &Round) -> Vec<String> {
     found
 }
 
-/// What a node must report about the fault.
+/// The report about the fault that is expected of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     code: i32,
-    /// Any of these ids, each with words that name the fault.
+    /// Accepted ids, each with words that name the fault.
     causes: Vec<(&'static str, String)>,
-    /// Any of these nodes.
+    /// Accepted nodes.
     nodes: Vec<u32>,
     rank: Option<u32>,
 }
@@ -59,13 +59,15 @@ impl Expected {
                 // A connection with unread bytes is reset, which proves nothing.
                 let cut = say("node.cut", &format!("the connection to node {hit} ("));
                 let causes = match role {
-                    // The guard's end reaches the others as its agent's word, or as its silence.
+                    // The guard's end reaches the other nodes as a message of its agent, or as its
+                    // silence.
                     Role::Guard if hit == node => vec![say("guard.killed", "guard")],
                     Role::Guard => vec![say("guard.killed", "guard"), died, cut],
                     Role::Agent if hit == node => vec![say("agent.killed", "SIGKILL")],
                     Role::Agent => vec![died, cut],
                     Role::Engine => vec![say("engine.gone", "SIGKILL")],
-                    // A shim that is killed takes its rank with it, and either may be seen first.
+                    // A shim that is killed takes its rank with it, and either end may be seen
+                    // first.
                     Role::Shim => vec![say("shim.killed", "the shim of"), killed],
                     Role::Rank | Role::Grandchild => vec![killed],
                     Role::Probe => vec![],
@@ -73,7 +75,7 @@ impl Expected {
                 let rank = if matches!(role, Role::Shim | Role::Rank) { victim } else { None };
                 Expected { rank, ..hit_by(hit, 137, 143, causes) }
             }
-            // A node that is cut off hears nothing from the others; node 0 is the centre.
+            // A node that is cut off receives nothing from the others; node 0 is the centre.
             Fault::Cut { node: hit } => {
                 let nodes: Vec<u32> = match (hit, node) {
                     (0, 0) => (1..spec.nodes).collect(),
@@ -86,7 +88,7 @@ impl Expected {
             _ => match spec.ends {
                 (Some(rank), code) => {
                     let causes = vec![say("rank.exit", &format!("with code {code}"))];
-                    // 2, 126 and 127 stay what they are, whatever is tried again.
+                    // 2, 126 and 127 stay unchanged, whatever is retried.
                     let other = if matches!(code, 2 | 126 | 127) { 92 } else { 143 };
                     let hit = hit_by(rank / spec.local(), code, other, causes);
                     Expected { rank: Some(rank), ..hit }
@@ -122,7 +124,7 @@ impl Expected {
         }
         if let Some(run) = &node.run {
             let verdict = &run["verdict"];
-            // Alone, a node is named nowhere.
+            // A node that is alone is not named anywhere.
             let own = verdict["node"].is_null().then_some(number);
             found.extend(self.verdict(&verdict["id"], verdict, own));
         }
@@ -153,7 +155,7 @@ pub(crate) fn log_of(folder: &Path, node: u32, rank: u32) -> PathBuf {
     folder.join(format!("ranklaunch-logs/latest/node-{node}/attempt-0/rank-{rank:05}.out"))
 }
 
-/// Whether this node's launcher is killed before it can count.
+/// True if this node's launcher is killed before it can count.
 fn dies(spec: &Spec, number: u32) -> bool {
     matches!(
         spec.fault,
@@ -165,7 +167,7 @@ fn ranks(spec: &Spec, number: u32) -> std::ops::Range<u32> {
     number * spec.local()..(number + 1) * spec.local()
 }
 
-/// A stop lets every rank save.
+/// Every rank must save before a stop ends it.
 fn saved(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
     let saves = spec.helpers > 0;
     let lost = |rank: &u32| saves && !node.folder.join(format!("saved-{rank}")).exists();
@@ -192,7 +194,7 @@ fn bytes(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
         let log = std::fs::read(log_of(&node.folder, number, rank)).unwrap_or_default();
         let wrong = match &node.run {
             Some(run) => account(counted, &log, &owner(run, rank)),
-            // Without an account the console must have named each file that lacks something.
+            // Without an account, the console must have named each incomplete file.
             None => {
                 let name = format!("log file rank-{rank:05}.out cannot be written");
                 let whole = log.len() as u64 >= counted || node.console.contains(&name);
@@ -217,11 +219,11 @@ fn shown(spec: &Spec, number: u32, node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// The first of `lines` lines that a console lacks without a word.
+/// The first of `lines` lines that the console lacks without a message.
 fn gap_on_console(out: &str, rank: u32, lines: u64) -> Option<String> {
     let mark = format!("rank {rank} line ");
     let (mut next, mut said_gap) = (0u64, false);
-    // What a launcher that was killed had not written whole is no line.
+    // An incomplete line of a launcher that was killed does not count.
     for line in out.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         if line.ends_with(") dropped") && rank_of(line) == Some(rank) {
             said_gap = true;
@@ -238,19 +240,19 @@ fn gap_on_console(out: &str, rank: u32, lines: u64) -> Option<String> {
     (next < lines && !said_gap).then(|| format!("the console has {next} of {lines} lines"))
 }
 
-/// `[r03] …`, `[n1] …`, or `rank 0: …` of the only one.
+/// The rank in `[r03] …` or `[n1] …`, or in `rank 0: …` if there is only one.
 fn rank_of(line: &str) -> Option<u32> {
     let named = ["[r", "[n", "rank ", "command of node "];
     let rest = named.iter().find_map(|prefix| line.strip_prefix(prefix))?;
     rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// A clock that was to be stepped has jumped, and no duration has jumped with it.
+/// A clock that had to be stepped has jumped, and no duration has jumped with it.
 fn stepped(spec: &Spec, number: u32, node: &Node) -> Option<String> {
     let Fault::ClockStep { node: hit, seconds } = spec.fault else { return None };
     let run = node.run.as_ref().filter(|_| hit == number)?;
     let (started, ended) = (run["started"].as_str()?, run["ended"].as_str()?);
-    // RFC 3339 in UTC sorts as text; all steps are of hours, and no job lasts one.
+    // Times in RFC 3339 and UTC sort as text. All steps are hours, and no job lasts an hour.
     let hour = "2026-01-02T03".len();
     let jumped = if seconds < 0 { ended < started } else { ended[..hour] > started[..hour] };
     if !jumped {
@@ -277,7 +279,7 @@ fn account(counted: u64, log: &[u8], owner: &Value) -> Option<String> {
         (number("bytes"), number("dropped_file_bytes"), number("truncated_bytes"));
     let (mut kept, mut next, mut gaps) = (0u64, 0u64, 0u64);
     for line in log.split_inclusive(|byte| *byte == b'\n') {
-        // Our own line about a gap.
+        // This is the launcher's own line about a gap.
         if line.starts_with(b"[ranklaunch]") {
             gaps += 1;
             continue;
@@ -297,7 +299,7 @@ fn account(counted: u64, log: &[u8], owner: &Value) -> Option<String> {
     if !(counted..=counted + LINE).contains(&read) {
         return Some(format!("{account}: lost uncounted before the file"));
     }
-    // A line that a gap cuts in two shares the mark's line.
+    // A line that is cut by a gap shares the line of the mark.
     let slack = gaps * LINE;
     let sum = kept + dropped + cut;
     if sum + slack < read || sum > read + slack {

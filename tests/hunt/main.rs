@@ -24,14 +24,14 @@ use round::{Node, Round};
 use serde_json::json;
 use spec::{Fault, Kind, Spec};
 
-/// Rounds that may fail before the hunt ends: each is said with its seed and number.
+/// Number of failed rounds after which the hunt ends; each is reported with its seed and number.
 const ENOUGH: usize = 5;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Jobs with one fault each until the time is over.
+/// Runs jobs with one fault each until the time is over.
 fn hunt(seconds: u64, all: bool) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("1970");
     let seed = number("HUNT_SEED").unwrap_or(u64::from(now.subsec_nanos()) << 16);
@@ -65,7 +65,7 @@ fn hunt(seconds: u64, all: bool) {
     let rounds: u32 = seen.values().sum();
     println!("{rounds} rounds: {seen:#?}");
     assert!(found.is_empty(), "{} of {rounds} rounds:\n{}", found.len(), found.join("\n\n"));
-    // A hunt without any fault would pass as well.
+    // Without this check, a hunt without any fault would pass.
     if only.is_none() {
         assert!(rounds >= 5, "only {rounds} rounds in {seconds} s");
     }
@@ -84,7 +84,7 @@ fn a_long_hunt() {
 }
 
 #[test]
-fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
+fn all_combinations_of_fault_engine_nodes_are_drawn() {
     let mut seen = BTreeSet::new();
     for round in 0..20_000 {
         let spec = Spec::draw(&mut Chance::new(7, round), true);
@@ -114,9 +114,9 @@ fn every_fault_is_drawn_with_every_engine_and_number_of_nodes() {
     }
 }
 
-/// Judges reports of a node: each line right, and then wrong in one way.
+/// Judges reports of a node: each line correct, and then wrong in one way.
 #[test]
-fn a_verdict_that_names_something_else_is_found() {
+fn wrong_verdict_is_found() {
     let four = |fault| Spec { nodes: 4, nproc: 2, fault, ..Spec::plain() };
     let fails = Spec { ends: (Some(5), 3), ..four(Fault::None) };
     let killed = four(Fault::Kill { node: 2, role: Role::Rank });
@@ -124,7 +124,7 @@ fn a_verdict_that_names_something_else_is_found() {
     let silent = "nothing was heard from node 2 (h) for 15 s";
     let cut = |node| four(Fault::Cut { node });
     let term = four(Fault::Term { node: 1 });
-    // On which node; the code, cause, node, rank and text that are right there.
+    // The spec and the node, then the exit code, cause, node, rank and text that are correct there.
     let right = [
         (&cut(2), 0, (143, "node.silent", 2, None, silent)),
         (&cut(2), 2, (143, "node.silent", 0, None, "nothing was heard from node 0 (h) for 15 s")),
@@ -162,7 +162,7 @@ fn a_verdict_that_names_something_else_is_found() {
             ("another cause", (code, "engine.gone", node, rank, text)),
             ("another cause", (code, cause, node, rank, "it was killed by SIGSEGV")),
         ];
-        // Of a node 0 that is alone any other is right to be named, but itself.
+        // An isolated node 0 may name any node except itself.
         wrong.push(("another node", (code, cause, if node == 3 { 0 } else { 3 }, rank, text)));
         if rank.is_some() {
             wrong.push(("another rank", (code, cause, node, Some(4), text)));
@@ -173,14 +173,14 @@ fn a_verdict_that_names_something_else_is_found() {
             assert!(found.contains(words), "{words} of {said:?}: {found}");
         }
     }
-    // Without a word of its own a node is complained of.
+    // A node without its own report is a violation.
     let mute = Expected::of(&fails, 0, None).complaints(0, &Node { code: 92, ..Node::default() });
     assert!(mute.concat().contains("no termination message"), "{mute:?}");
 }
 
 /// Each invariant is broken on purpose on real ends, and the hunt must find it.
 #[test]
-fn what_is_broken_on_purpose_is_found() {
+fn planted_violations_are_found() {
     let spec = Spec { fault: Fault::None, ..Spec::plain() };
     assert_eq!(Round::run(&spec).complaints(), Vec::<String>::new(), "the control");
 
@@ -189,14 +189,14 @@ fn what_is_broken_on_purpose_is_found() {
         let found = complaints.iter().any(|complaint| complaint.contains(word));
         assert!(found, "{word}: {complaints:#?}");
     };
-    // A process of the job that lives on.
+    // A process of the job lives on.
     let mut round = Round::run(&spec);
     let mut left = round.plant_a_leftover();
     round.look_again();
     complains(&round, "left: ");
     left.kill().expect("it is killed");
     left.wait().expect("it is reaped");
-    // A line that is in no file and in no count, and one that the console lacks.
+    // One line is missing in every file and count, and one line is missing on the console.
     let mut round = Round::run(&spec);
     round.cut_a_line_out();
     complains(&round, "lost uncounted");
@@ -210,14 +210,14 @@ fn what_is_broken_on_purpose_is_found() {
         round.nodes[0].out = Some(without(&out));
         complains(&round, words);
     }
-    // A gap that is said is none.
+    // A gap that is reported is no violation.
     let gap = out.replace("[r1] rank 1 line 7 .", "[r1] 1 lines (1 B) dropped\n.");
     round.nodes[0].out = Some(gap);
     assert!(!round.complaints().concat().contains("the console"), "{:#?}", round.complaints());
-    // No account.
+    // The account is missing.
     round.nodes[0].run = None;
     complains(&round, "no run.json");
-    // A clock that does not jump, though it was to, and one that takes a duration along.
+    // A duration jumps with the clock, and then the clock does not jump although it was to.
     let step = Fault::ClockStep { node: 0, seconds: 3_600 };
     let mut round = Round::run(&Spec { fault: step, ..spec.clone() });
     assert_eq!(round.complaints(), Vec::<String>::new(), "the clock jumps");
@@ -226,13 +226,13 @@ fn what_is_broken_on_purpose_is_found() {
     let run = round.nodes[0].run.as_mut().expect("it is there");
     run["ended"] = run["started"].clone();
     complains(&round, "no jump of the clock");
-    // A stop that lost what a rank would have saved.
+    // A stop lost data that a rank would have saved.
     let term = Spec { fault: Fault::Term { node: 0 }, helpers: 2, ..spec.clone() };
     let round = Round::run(&term);
     assert_eq!(round.complaints(), Vec::<String>::new(), "the stop");
     std::fs::remove_file(round.nodes[0].folder.join("saved-1")).expect("it was saved");
     complains(&round, "rank 1 has not saved");
-    // A full disk: what the files lack is said where nothing can be counted.
+    // On a full disk, gaps of the files are reported if they cannot be counted.
     let full = Spec { fault: Fault::DiskFull { kib: 64 }, lines: 9_000, pause: 0, ..spec };
     let mut round = Round::run(&full);
     if round.what().is_empty() {

@@ -1,10 +1,10 @@
-//! What stands between nodes: carries their connections, and resets all of them when it is told to.
+//! A proxy between nodes: carries their connections, and resets all of them on request.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Lives as long as the test's process.
+/// A proxy that lives as long as the test's process.
 #[derive(Debug, Clone)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
@@ -22,7 +22,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
 }
 
 impl Proxy {
-    /// Before a port of this machine.
+    /// Starts a proxy in front of a port of this machine.
     pub(crate) fn before(port: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let own = listener.local_addr().expect("an address").port();

@@ -14,11 +14,11 @@ use crate::spec::{Fault, Kind, MESSAGE, Spec};
 use harness::cluster::Cluster;
 use harness::{Ended, Launcher, Place, Role, Running, free_port, modules};
 
-/// Finds only what never ends, since a busy machine may be slow. Ranks that are not ended live
-/// longer than this.
+/// A limit that only an endless run exceeds, since a busy machine may be slow. Ranks that are not
+/// ended live longer than this.
 const TIMEOUT: Duration = Duration::from_secs(150);
 
-/// A small disk below a job's folder; gone with the round.
+/// A small disk below a job's folder, removed with the round.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -37,12 +37,12 @@ impl Drop for Disk {
     }
 }
 
-/// How one node ended.
+/// The end of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) code: i32,
     pub(crate) folder: PathBuf,
-    /// Its standard output, if it was read, and its standard error.
+    /// The node's standard output, if it was read, and its standard error.
     pub(crate) out: Option<String>,
     pub(crate) console: String,
     pub(crate) run: Option<Value>,
@@ -54,7 +54,7 @@ pub(crate) struct Node {
 pub(crate) struct Round {
     pub(crate) spec: Spec,
     pub(crate) nodes: Vec<Node>,
-    /// The rank that was hit, where one was.
+    /// The rank that was hit, if any.
     pub(crate) victim: Option<u32>,
     /// The process that was to be stopped had ended already.
     pub(crate) missed: bool,
@@ -73,7 +73,7 @@ impl Round {
         }
     }
 
-    /// All nodes on this machine's loopback.
+    /// Runs all nodes on this machine's loopback.
     fn here(spec: &Spec) -> Round {
         let port = free_port();
         let proxy = Proxy::before(port);
@@ -144,7 +144,7 @@ impl Round {
         round
     }
 
-    /// Every node in a network namespace; one is cut off.
+    /// Runs every node in a network namespace, and cuts one off.
     fn cut(spec: &Spec, node: u32) -> Round {
         let mut round = Round {
             spec: spec.clone(),
@@ -223,7 +223,8 @@ impl Round {
             .collect();
     }
 
-    /// Why the fault hit nothing, so that this does not look like a job that survived it.
+    /// The reason why the fault hit nothing, so that the job does not look like one that survived
+    /// it.
     pub(crate) fn what(&self) -> &'static str {
         match (self.missed, self.skipped) {
             (true, _) => " (missed: it had ended)",
@@ -246,7 +247,7 @@ impl Round {
             .expect("it starts")
     }
 
-    /// The second line of rank 0 leaves its file.
+    /// Removes the second line of rank 0 from its file.
     pub(crate) fn cut_a_line_out(&self) {
         let file = invariants::log_of(&self.nodes[0].folder, 0, 0);
         let text = std::fs::read_to_string(&file).expect("the log");
@@ -269,7 +270,7 @@ fn json(file: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
-/// Until every rank has written its first line, or a job is over.
+/// Waits until every rank has written its first line, or a job is over.
 fn wait_for_ranks(spec: &Spec, jobs: &mut [Running]) {
     let deadline = Instant::now() + TIMEOUT;
     for (node, job) in (0..).zip(jobs) {

@@ -1,8 +1,8 @@
 //! Kills any process of a job at any moment, many times: the launcher ends in time, nothing is
 //! left, and the exit code fits.
 //!
-//! `SOAK_ROUNDS` and `SOAK_TORCHRUN_ROUNDS` say how often, `SOAK_SEED` repeats a
-//! run: every round depends on the seed and its number alone.
+//! `SOAK_ROUNDS` and `SOAK_TORCHRUN_ROUNDS` set the number of rounds, and `SOAK_SEED` repeats a
+//! run: every round depends only on the seed and its number.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use harness::{Launcher, Place, Role, Running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Nothing here ignores TERM for longer than the grace of 2 s; the rest is a busy machine.
+/// No process here ignores TERM for longer than the grace of 2 s; the rest is for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn number(name: &str, default: u64) -> u64 {
@@ -48,12 +48,13 @@ fn start(engine: &str, nproc: u32, program: &[&str]) -> Running {
     setup.program(&harness::executable(), &args)
 }
 
-/// One round; gives the role that was hit.
+/// Runs one round. Gives the role that was hit.
 fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     let mut chance = Chance::new(seed, round);
     let program = chance.of(PROGRAMS);
     let nproc = 2 + chance.below(2);
-    // By event, or by the clock: a direct job of these lives some 30 ms, torchrun starts in 2 s.
+    // The moment is an event or a time: a direct job with these programs lives some 30 ms, and
+    // torchrun starts in 2 s.
     let ready = chance.below(2) == 0;
     let span = if engine == "direct" { 120 } else { 4_000 };
     let delay = Duration::from_millis(if ready { 10_000 } else { chance.below(span) });
@@ -95,10 +96,11 @@ fn round(engine: &str, seed: u64, round: u64) -> Option<Role> {
     let plausible = (hit.is_some() && over.code == 137)
         || (goes_on && over.code == 143)
         || own == Some(over.code)
-        // What hits the engine or a grandchild in time is seen as a failure of the launch.
+        // A kill of the engine or of a grandchild may be seen as a failure of the launch.
         || (hit == Some(Role::Grandchild) && [0, 1, 143].contains(&over.code))
         || (hit == Some(Role::Engine) && [1, 68].contains(&over.code))
-        // Its rank had ended well and been reported: only torchrun takes it for a failed worker.
+        // The shim's rank had ended well and been reported; only torchrun takes the loss for a
+        // failed worker.
         || (hit == Some(Role::Shim) && engine == "torchrun" && (own, over.code) == (Some(0), 1));
     assert!(plausible, "{what}\n{}\n{}", over.out, over.err);
     hit
@@ -118,7 +120,7 @@ fn soak(engine: &str, rounds: u64) {
     }
     let total = started.elapsed();
     println!("{rounds} rounds in {total:?}, longest {longest:?}; killed: {hits:?}");
-    // A soak without a hit would pass as well.
+    // Without this check, a soak without a hit would pass.
     let missed = u64::from(hits.get("nobody").copied().unwrap_or_default());
     assert!(rounds < 10 || missed * 4 < rounds * 3, "of {rounds} rounds {missed} hit nobody");
 }

@@ -64,7 +64,7 @@ pub(crate) enum Fault {
         node: u32,
         role: Role,
     },
-    /// SIGSTOP, and SIGCONT after so many milliseconds.
+    /// SIGSTOP, and SIGCONT after this number of milliseconds.
     Stop {
         node: u32,
         role: Role,
@@ -74,7 +74,7 @@ pub(crate) enum Fault {
     Term {
         node: u32,
     },
-    /// The log folder of node 0 is on a disk of so many KiB.
+    /// The log folder of node 0 is on a disk of this many KiB.
     DiskFull {
         kib: u32,
     },
@@ -91,7 +91,7 @@ pub(crate) enum Fault {
     Cut {
         node: u32,
     },
-    /// The launcher of a node is stopped for so many milliseconds, which the others survive.
+    /// The launcher of a node is stopped for this many milliseconds, which the others survive.
     Freeze {
         node: u32,
         millis: u64,
@@ -119,7 +119,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// A job of one node has no such fault.
+    /// True if a job of one node cannot have this fault.
     pub(crate) fn needs_nodes(self) -> bool {
         matches!(self, Kind::Cut | Kind::Freeze | Kind::Reset)
     }
@@ -142,7 +142,7 @@ impl Fault {
         }
     }
 
-    /// As the account of a hunt calls it.
+    /// The name in the account of a hunt.
     pub(crate) fn name(self) -> String {
         match self {
             Fault::Kill { role, .. } | Fault::Stop { role, .. } => {
@@ -152,7 +152,7 @@ impl Fault {
         }
     }
 
-    /// Whether it ends the job; otherwise the job's own end counts.
+    /// True if the fault ends the job; otherwise the job's own end counts.
     pub(crate) fn is_fatal(self) -> bool {
         matches!(self, Fault::Kill { .. } | Fault::Term { .. } | Fault::Cut { .. })
     }
@@ -167,12 +167,13 @@ pub(crate) struct Spec {
     /// Lines of each rank before it ends, and the microseconds between two.
     pub(crate) lines: u32,
     pub(crate) pause: u32,
-    /// The rank that ends (None: all do) and its code; with a fatal fault none does.
+    /// The rank that ends (`None`: all ranks) and its code; with a fatal fault no rank ends.
     pub(crate) ends: (Option<u32>, i32),
     pub(crate) fault: Fault,
     /// Milliseconds from the first line of all ranks to the fault.
     pub(crate) after: u64,
-    /// Processes beside each rank, which it needs to save when the job is stopped; 0: it does not save.
+    /// Processes beside each rank, which the rank needs to save when the job is stopped. With 0, it
+    /// does not save.
     pub(crate) helpers: u32,
 }
 
@@ -192,7 +193,7 @@ impl Spec {
         }
     }
 
-    /// Any fault of any job; without `all` what takes seconds is left out.
+    /// Draws any fault of any job; without `all`, faults and engines that take seconds are left out.
     pub(crate) fn draw(chance: &mut Chance, all: bool) -> Spec {
         let kind = match chance.of(&FAULTS) {
             Kind::Cut | Kind::Freeze if !all => Kind::None,
@@ -243,12 +244,12 @@ impl Spec {
         Spec { engine, nodes, nproc, lines, pause, ends, fault, after, helpers }
     }
 
-    /// Ranks, or commands, per node.
+    /// Number of ranks, or commands, per node.
     pub(crate) fn local(&self) -> u32 {
         if self.engine == "command" { 1 } else { self.nproc }
     }
 
-    /// What the ranks of a node keep their count in.
+    /// The files in which the ranks of a node keep their count.
     pub(crate) fn byte_counts(
         &self,
         node: u32,
@@ -260,14 +261,14 @@ impl Spec {
 
     pub(crate) fn arguments(&self, misbehave: PathBuf) -> Vec<OsString> {
         let mut args = run_args(self.engine, self.nproc);
-        // A busy machine may take seconds for what is to be saved.
+        // A busy machine may need seconds for the saving.
         let grace = if self.helpers > 0 { "60s" } else { "2s" };
         args.extend(["--grace", grace, "--wait-timeout", "120s"].map(OsString::from));
-        // On another disk than the logs, and written before them.
+        // The message is on another disk than the logs, and written before them.
         args.extend(["--termination-log", MESSAGE].map(OsString::from));
         args.extend(["--".into(), misbehave.into(), "number".into(), ".".into()]);
-        // With a pause of 0 an endless rank would only measure the disk.
-        // One that is to be hit must still be there when the fault comes.
+        // With a pause of 0, an endless rank would only measure the disk. A rank that is to be hit must
+        // still run when the fault comes.
         let (lines, pause) = match self.fault {
             Fault::Stop { .. }
             | Fault::ClockStep { .. }

@@ -1,14 +1,13 @@
-//! How often the right cause is named, over a folder of labelled logs: `make judge`.
+//! Share of correctly named causes over a folder of labelled logs: `make judge`.
 //!
-//! RANKLAUNCH_JUDGE names folders or files, with a colon between two. Each `*.jsonl` in a folder
-//! holds a log a line: `id`, `log`, and `root`, the id of the cause. `root` is null where the job
-//! ended well, so that any cause is one too many, and `not_visible` where it failed and the log
-//! does not show why, so that any cause is a wrong answer. `alt`, where a record has it, lists
-//! answers that are right as well: ids, or `not_visible`. `rank`, `root_line` and `retry`, where a
-//! record has them, are counted too.
-//! Beside it two rules that know nothing: the first line with a word of failure, and the last
-//! exception.
-//! The logs are other people's and no part of the repository.
+//! RANKLAUNCH_JUDGE names folders or files, separated by colons. Each `*.jsonl` in a folder holds
+//! one log per line: `id`, `log`, and `root`, the id of the cause. `root` is null if the job ended
+//! well, so that any cause is one too many, and `not_visible` if the job failed and the log does
+//! not show why, so that any cause is a wrong answer. `alt`, if a record has it, lists other
+//! correct answers: ids, or `not_visible`. `rank`, `root_line` and `retry`, if a record has them,
+//! are counted too. Two naive rules are counted for comparison: the first line with a word of
+//! failure, and the last exception. The logs belong to other people and are no part of the
+//! repository.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,33 +17,34 @@ use std::process::{Command, Stdio};
 use harness::{executable, skipped};
 use serde_json::Value;
 
-/// What must be right of the logs with a cause that the catalogue was written with.
+/// Required share of correct answers for logs with a cause that were known when the catalogue was
+/// written.
 const RIGHT: f64 = 0.97;
-/// The same of logs that were kept away from it: files whose names begin with [`KEPT_AWAY`].
+/// The same for unseen logs: files whose names begin with [`KEPT_AWAY`].
 const RIGHT_UNSEEN: f64 = 0.95;
 const KEPT_AWAY: &str = "kept-away";
-/// What must be right of each of rank, line and retry where the cause is right. Of ranks only
-/// those count that are named: a log of one process names none.
+/// Required share for each of rank, line and retry if the cause is correct. Only ranks that are
+/// named count, because the log of one process names none.
 const RIGHT_BESIDE: f64 = 0.8;
 
 struct Case {
     name: String,
     log: String,
-    /// None: nothing is to be named.
+    /// The id of the cause; `None` if there is none to name.
     root: Option<String>,
-    /// It failed, though its log may not show why.
+    /// True if the job failed, even if its log does not show why.
     failed: bool,
-    /// What else is right; None: nothing is named.
+    /// Other correct answers; `None`: no cause is named.
     alt: Vec<Option<String>>,
-    /// The line that says it, where the label has one.
+    /// The line that shows the cause, if the label has one.
     line: Option<String>,
     rank: Option<u64>,
-    /// As `explain` writes it.
+    /// The retry advice, in the words of `explain`.
     retry: Option<String>,
 }
 
 impl Case {
-    /// Whether the answer is the label, or one of those beside it.
+    /// True if the answer is the label or one of its alternatives.
     fn accepts(&self, id: &Option<String>) -> bool {
         *id == self.root || self.alt.contains(id)
     }
@@ -53,7 +53,7 @@ impl Case {
 struct Answer {
     id: Option<String>,
     rank: Option<u64>,
-    /// The line that it shows.
+    /// The line that the answer shows.
     line: Option<String>,
     retry: Option<String>,
     certain: bool,
@@ -66,7 +66,7 @@ struct Count {
     unknown: usize,
 }
 
-/// What is labelled beside the cause.
+/// Counts for a label other than the cause.
 #[derive(Default)]
 struct Labelled {
     all: usize,
@@ -130,7 +130,7 @@ fn files(place: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What `ranklaunch explain -` says of a log.
+/// The answer of `ranklaunch explain -` about a log.
 fn explain(log: &str) -> Answer {
     let mut child = Command::new(executable())
         .args(["explain", "--format", "json", "-"])
@@ -169,7 +169,7 @@ fn last_exception(log: &str) -> Option<&str> {
     })
 }
 
-/// Whether a naive rule has found the labelled line.
+/// True if a naive rule has found the labelled line.
 fn hits(found: Option<&str>, label: &str) -> bool {
     found.is_some_and(|found| found.contains(label.trim()) || label.contains(found.trim()))
 }
@@ -209,7 +209,7 @@ fn the_right_cause_is_named() {
                     }
                 }
             }
-            // Of a wrong cause they say nothing.
+            // With a wrong cause, these labels say nothing.
             if answer.id.is_some() && answer.id == case.root {
                 let labelled = case.rank.filter(|_| answer.rank.is_some());
                 ranks.add(case, labelled.map(|rank| Some(rank) == answer.rank));

@@ -1,5 +1,5 @@
-//! What a rank has from torchrun, it has with every engine: the number of the attempt, standard
-//! input, and what torchrun's own variables ask for.
+//! Features of torchrun that every engine gives a rank: the number of the attempt, standard input,
+//! and settings by torchrun's own variables.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,7 +31,7 @@ fn each_rank_sees_its_attempt_with_every_engine() {
     for (engine, ranks) in [("direct", 2), ("torchrun", 2), ("accelerate", 2), ("command", 1)] {
         let options = ["--max-restarts", "1", "--retry-on", "rank.exit"];
         let ended = shell(engine, ranks, &options, NUMBERS).run().expect_code(75);
-        // The launcher of a command counts for its own ranks.
+        // With engine `command`, the launcher in the command counts the attempts of its own ranks.
         let seen =
             if engine == "command" { ["saw 0  ", "saw 1  "] } else { ["saw 0 0 1", "saw 1 1 1"] };
         for words in seen {
@@ -42,7 +42,7 @@ fn each_rank_sees_its_attempt_with_every_engine() {
 }
 
 #[test]
-fn the_first_rank_alone_reads_standard_input() {
+fn only_the_first_rank_reads_standard_input() {
     const READS: &str = "read -r x; echo \"got <$x>\"";
     for engine in ["direct", "torchrun", "accelerate"] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -70,9 +70,9 @@ fn the_first_rank_alone_reads_standard_input() {
     }
 }
 
-/// The writers live as long as the test, and nobody reads.
+/// The write ends stay open during the test, and no rank reads.
 #[test]
-fn standard_input_that_never_ends_holds_nobody() {
+fn endless_standard_input_delays_no_rank() {
     for (engine, code) in [("direct", 0), ("torchrun", 0), ("direct", 3)] {
         let (pipe, writer) = std::io::pipe().expect("a pipe");
         let script = format!("exit {code}");
@@ -86,7 +86,7 @@ fn standard_input_that_never_ends_holds_nobody() {
 }
 
 #[test]
-fn empty_standard_input_ends_at_once_without_a_word() {
+fn empty_standard_input_ends_at_once_without_message() {
     let (over, writer) = std::io::pipe().expect("a pipe");
     drop(writer);
     let empty = File::open("/dev/null").expect("a device");
@@ -96,7 +96,7 @@ fn empty_standard_input_ends_at_once_without_a_word() {
         assert_eq!(count(&ended, "over"), 2, "{}", ended.out);
         assert!(!ended.err.contains("standard input"), "{}", ended.err);
     }
-    // Closed, as a daemon starts its children.
+    // Standard input is closed, as a daemon starts its children.
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" \"$@\" <&-"]).arg(harness::executable());
     let mut args = run_args("direct", 1);
@@ -106,7 +106,7 @@ fn empty_standard_input_ends_at_once_without_a_word() {
 }
 
 #[test]
-fn a_second_attempt_gets_what_is_left() {
+fn second_attempt_gets_the_remaining_input() {
     let (pipe, mut writer) = std::io::pipe().expect("a pipe");
     writer.write_all(b"one\ntwo\n").expect("room");
     drop(writer);
@@ -118,14 +118,14 @@ fn a_second_attempt_gets_what_is_left() {
 }
 
 #[test]
-fn a_restart_budget_of_torchrun_is_ours() {
+fn torchrun_max_restarts_becomes_our_restart_budget() {
     let ended = shell("direct", 1, &["--retry-on", "rank.exit"], NUMBERS);
     let ended = ended.env("PET_MAX_RESTARTS", "1").run().expect_code(75);
     assert_eq!((count(&ended, "saw 0 0 1"), count(&ended, "saw 1 1 1")), (1, 1), "{}", ended.out);
-    // What is given here wins.
+    // The option given here wins over the variable.
     let ended = shell("direct", 1, &["--max-restarts", "0"], NUMBERS).env("PET_MAX_RESTARTS", "5");
     assert_eq!(count(&ended.run().expect_code(75), "saw 0 0 0"), 1);
-    // The torchrun in a command reads it itself.
+    // torchrun inside a command reads the variable itself.
     let ended = shell("command", 1, &[], "echo \"saw $PET_MAX_RESTARTS\"; exit 75");
     let ended = ended.env("PET_MAX_RESTARTS", "5").run().expect_code(75);
     assert_eq!(count(&ended, "saw 5"), 1, "{}", ended.out);
@@ -133,7 +133,8 @@ fn a_restart_budget_of_torchrun_is_ours() {
     assert!(wrong.expect_code(64).err.contains("PET_MAX_RESTARTS is `many`"));
 }
 
-/// What the training operator sets for `elasticPolicy` with one node of one to two.
+/// Variables that the training operator sets for an `elasticPolicy` of one to two nodes, on one
+/// node.
 fn elastic(restarts: &str, nproc: u32, script: &str) -> Launcher {
     let endpoint = format!("127.0.0.1:{}", free_port());
     let launcher = shell("torchrun", nproc, &["--grace", "20s"], script);
@@ -151,7 +152,7 @@ fn elastic(restarts: &str, nproc: u32, script: &str) -> Launcher {
 }
 
 #[test]
-fn an_elastic_job_is_started_again_by_torchrun() {
+fn torchrun_restarts_an_elastic_job() {
     let script = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
                   $TORCHELASTIC_MAX_RESTARTS\"; [ \"$TORCHELASTIC_RESTART_COUNT\" = 2 ] && exit 0; \
                   [ \"$RANK\" = 1 ] && exit 7; exec sleep 300";
@@ -162,7 +163,7 @@ fn an_elastic_job_is_started_again_by_torchrun() {
 }
 
 #[test]
-fn an_exhausted_elastic_job_gives_the_ranks_code() {
+fn exhausted_elastic_job_returns_the_ranks_code() {
     let script = "echo \"saw $TORCHELASTIC_RESTART_COUNT\"; [ \"$RANK\" = 1 ] && exit 7; \
                   exec sleep 300";
     let ended = elastic("1", 2, script).run().expect_code(7).expect_nothing_left();
@@ -173,7 +174,7 @@ fn an_exhausted_elastic_job_gives_the_ranks_code() {
 
 /// torchrun would start ranks again that the stop has ended.
 #[test]
-fn a_stopped_elastic_job_begins_no_rank_again() {
+fn stopped_elastic_job_restarts_no_rank() {
     for (how, saved) in
         [("exec sleep 300", 0), ("trap 'sleep 1; echo saved; exit 0' TERM; wait", 2)]
     {
@@ -189,14 +190,14 @@ fn a_stopped_elastic_job_begins_no_rank_again() {
 }
 
 #[test]
-fn torchruns_variables_say_how_the_program_starts() {
+fn torchrun_variables_set_how_the_program_starts() {
     let of = |set: &[(&str, &str)], program: &[&str]| {
         let launcher = Launcher::new(run_args("direct", 1)).args(["--"]).args(program);
         set.iter().fold(launcher, |launcher, (name, value)| launcher.env(name, value)).run()
     };
     let module = of(&[("PET_MODULE", "1")], &["json.tool", "--help"]).expect_code(0);
     assert!(module.out.contains("usage"), "{}", module.out);
-    // Not executable, so it would be a script of Python.
+    // Without the variable, torchrun would run this file as a Python script.
     let program = harness::program("rank.sh");
     let program = program.to_str().expect("UTF-8");
     of(&[("PET_NO_PYTHON", "1")], &[program, "succeed"]).expect_code(0);
@@ -206,7 +207,7 @@ fn torchruns_variables_say_how_the_program_starts() {
     of(&[("PET_MODULE", "yes")], &["json.tool"]).expect_code(64);
 }
 
-/// A new option of torch has to get a meaning here, or a reason why it has none.
+/// A new option of torch needs a meaning here, or a reason for having none.
 #[test]
 fn every_option_of_the_installed_torch_is_listed() {
     let script = "import torch.distributed.run as run, torch.distributed.argparse_util as util\n\

@@ -1,5 +1,5 @@
-//! Where ranks run and in which order the kernel would kill: read from /proc of
-//! real processes.
+//! CPUs on which ranks run, and the order in which the kernel would kill processes, read from /proc
+//! of real processes.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -15,8 +15,8 @@ pub(crate) const TWO_NODES: &str = "mount -t tmpfs none /sys/devices/system/node
 
 pub(crate) const NAMESPACE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
 
-/// Our first and our last CPU. None with a single CPU, or if a mount namespace is not allowed,
-/// as in some containers.
+/// The first and the last CPU of this process. `None` with a single CPU, or if a mount namespace is
+/// not allowed, as in some containers.
 pub(crate) fn two_cpus() -> Option<(String, String)> {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -37,7 +37,7 @@ pub(crate) fn two_cpus() -> Option<(String, String)> {
     Some((first, last))
 }
 
-/// Two ranks on two fake NUMA nodes; each says its CPUs.
+/// Two ranks on two fake NUMA nodes; each prints its CPUs.
 fn ranks_on(nodes: &(String, String), engine: &str, bind: &str) -> Ended {
     let folder = tempfile::tempdir().expect("a folder");
     let mut args: Vec<OsString> = NAMESPACE.into_iter().map(OsString::from).collect();
@@ -54,7 +54,7 @@ fn ranks_on(nodes: &(String, String), engine: &str, bind: &str) -> Ended {
 }
 
 #[test]
-fn a_rank_runs_on_the_cpus_of_its_numa_node() {
+fn bound_rank_runs_on_its_numa_nodes_cpus() {
     let Some(nodes) = two_cpus() else { return };
     for engine in ["direct", "torchrun"] {
         let ended = ranks_on(&nodes, engine, "numa");
@@ -66,7 +66,7 @@ fn a_rank_runs_on_the_cpus_of_its_numa_node() {
 }
 
 #[test]
-fn a_rank_that_is_not_bound_runs_on_all_cpus() {
+fn unbound_rank_runs_on_all_cpus() {
     let Some(nodes) = two_cpus() else { return };
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let all = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
@@ -76,7 +76,7 @@ fn a_rank_that_is_not_bound_runs_on_all_cpus() {
 }
 
 #[test]
-fn the_kernel_would_kill_a_rank_before_its_watchers() {
+fn oom_killer_prefers_a_rank_to_its_watchers() {
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), program("rank.sh").into_os_string(), "wait".into()]);
     let mut running = Launcher::new(args).start();

@@ -1,5 +1,5 @@
-//! What a warm start imports is read ahead: in order and once per node, only while no rank runs, never beside another
-//! job, within a bound, and on a mount that does not answer nobody waits for it.
+//! Read-ahead of the modules that a warm start imports: in order, once per node, only while no rank runs, never
+//! beside another job, and within a bound. Nothing waits for a mount that does not answer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,11 @@ use harness::slow_mount::{Read, SlowMount, alone};
 use harness::{Ended, Launcher, program, python, root, run_args, wait_until};
 use nix::sys::signal::Signal;
 
-/// Long beside the time between two requests of a process, so that what waits at once is seen.
+/// Duration of a read: long compared with the time between two requests of a process, so that simultaneous requests
+/// are seen.
 const TAKES: Duration = Duration::from_millis(20);
-/// Reads at once of an import alone: that of a file, and what the kernel reads behind it.
+/// Simultaneous reads of an import without read-ahead: the file's own, and those of the kernel's read-ahead behind
+/// it.
 const ALONE: usize = 4;
 
 /// An environment whose site-packages are on a slow mount.
@@ -22,7 +24,8 @@ struct Slow {
 }
 
 impl Slow {
-    /// Packages with so many modules each. Their own module imports them all, or none where a variable is missing.
+    /// Packages with the given number of modules each. The package's own module imports all of them, or, without the
+    /// flag, none because a variable is missing.
     fn new(packages: &[(&str, usize, bool)]) -> Slow {
         let (venv, folder) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -55,7 +58,7 @@ impl Slow {
         self.venv.path().join("bin/python")
     }
 
-    /// Its packages, of which nothing is in the page cache.
+    /// Mounts the packages, with none of their files in the page cache.
     fn mount(&self, takes: Duration) -> SlowMount {
         let lib = self.venv.path().join("lib");
         let version =
@@ -74,7 +77,7 @@ impl Slow {
             .args([Path::new("--"), &script])
     }
 
-    /// ahead.py by itself, without anybody who ends it.
+    /// Runs ahead.py alone, without anything that ends it.
     fn reads_ahead(&self, module: &str, bound: u64) -> String {
         let report = self.venv.path().join("ahead");
         let files = ["bytecode.py", "shared_object.py", "ahead.py"];
@@ -94,7 +97,7 @@ fn at_once(reads: &[Read]) -> usize {
     reads.iter().map(|read| read.at_once).max().unwrap_or(0)
 }
 
-/// Why the reading ended, or did not begin, by the journal.
+/// The reason why the read-ahead ended or did not begin, from the journal.
 fn why(ended: &Ended) -> String {
     let journal =
         std::fs::read_to_string(ended.node_folder(0).join("agent.jsonl")).expect("a journal");
@@ -106,7 +109,7 @@ const IMPORTS: &str =
     "import first\nimport second\nimport time\nprint('began', time.time(), flush=True)\n";
 
 #[test]
-fn what_is_imported_is_read_ahead_in_order_and_once() {
+fn imported_modules_are_read_ahead_once_in_order() {
     let slow = Slow::new(&[("first", 150, true), ("second", 150, true)]);
     alone(|| {
         let mount = slow.mount(TAKES);
@@ -126,13 +129,13 @@ fn what_is_imported_is_read_ahead_in_order_and_once() {
         };
         assert!(median("first") < median("second"), "{} {}", median("first"), median("second"));
 
-        // All of it is in the page cache.
+        // All files are in the page cache.
         let again = slow.job(2, "required", IMPORTS).run().expect_code(0).expect_nothing_left();
         assert_eq!(mount.reads().len(), reads.len());
         assert!(why(&again).contains("the page cache had it"), "{}", why(&again));
         drop(mount);
 
-        // An import alone reads one file after the other.
+        // An import without read-ahead reads one file after the other.
         let mount = slow.mount(TAKES);
         slow.job(1, "off", IMPORTS).run().expect_code(0);
         let reads = mount.reads();
@@ -141,7 +144,7 @@ fn what_is_imported_is_read_ahead_in_order_and_once() {
 }
 
 #[test]
-fn reading_ahead_ends_with_the_first_rank_and_at_its_bound() {
+fn readahead_ends_at_first_rank_or_at_bound() {
     const MODULES: usize = 1500;
     let slow = Slow::new(&[("wide", MODULES, false)]);
     let of_modules = |mount: &SlowMount| {
@@ -161,7 +164,7 @@ fn reading_ahead_ends_with_the_first_rank_and_at_its_bound() {
         assert!(why(&ended).contains("ended by us"), "{}", why(&ended));
         drop(mount);
 
-        // Nobody ends it: all is read, or what the bound allows.
+        // Without an end from outside, everything is read, or as much as the bound allows.
         let mount = slow.mount(TAKES);
         let said = slow.reads_ahead("wide", 1 << 30);
         assert!(said.ends_with(" done"), "{said}");
@@ -171,14 +174,14 @@ fn reading_ahead_ends_with_the_first_rank_and_at_its_bound() {
         let bound = 100_000;
         let said = slow.reads_ahead("wide", bound);
         assert!(said.ends_with(" bound"), "{said}");
-        // Whole pages, and a read of each thread that was under way.
+        // The bound may be exceeded by whole pages and by one read under way per thread.
         let read: u64 = mount.reads().iter().map(|read| read.size).sum();
         assert!(read <= bound + 33 * 4096 && of_modules(&mount) > 0, "{read}");
     });
 }
 
 #[test]
-fn a_mount_that_stops_answering_does_not_hold_the_end() {
+fn unresponsive_mount_does_not_delay_the_end() {
     let slow = Slow::new(&[("first", 3, true), ("second", 3, true)]);
     alone(|| {
         let mount = slow.mount(Duration::MAX);
@@ -207,7 +210,7 @@ fn nothing_is_read_ahead_beside_a_running_job() {
 }
 
 #[test]
-fn what_a_module_imports_is_in_its_bytecode() {
+fn imports_of_a_module_are_in_its_bytecode() {
     let mut reads = Command::new(python());
     reads.arg(program("imports.py")).arg(root().join("src/supervise/warm/bytecode.py"));
     let output = reads.output().expect("it starts");

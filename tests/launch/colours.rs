@@ -1,4 +1,4 @@
-//! Colours, and the columns of the window: at a terminal, and nowhere else unless they are asked for.
+//! Colours and the width of the window: used at a terminal, and elsewhere only on request.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn ranks(more: &[&str]) -> Vec<std::ffi::OsString> {
     words
 }
 
-/// What a terminal of so many columns is sent by a launch.
+/// Bytes that a launch sends to a terminal with this many columns.
 fn at_terminal(columns: u16, variables: &[(&str, &str)], more: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(executable());
@@ -37,7 +37,7 @@ fn a_terminal_shows_severity_and_ranks_in_colours() {
     for prefix in PREFIXES {
         assert!(shown.contains(&format!("{prefix}out")), "{shown:?}");
     }
-    // What a rank writes to its standard error is marked, and its own text stays as it is.
+    // Output of a rank to its standard error is marked, and the rank's own text stays unchanged.
     assert!(shown.contains("\x1b[1;31m!\x1b[0m\x1b[32m]\x1b[0m 1 of two\r\n"), "{shown:?}");
     assert!(shown.contains("\x1b[1;31m── ranklaunch: rank 1 exited with code 1"), "{shown:?}");
     assert!(shown.contains("\x1b[2m[--device]\x1b[0m"), "the source of a value: {shown:?}");
@@ -52,7 +52,7 @@ fn a_terminal_shows_severity_and_ranks_in_colours() {
 }
 
 #[test]
-fn no_color_never_and_a_printer_have_none() {
+fn no_color_never_and_dumb_terminals_disable_colours() {
     for (variables, more) in [
         (&[("NO_COLOR", "1")][..], &[][..]),
         (&[("TERM", "dumb")], &[]),
@@ -67,7 +67,7 @@ fn no_color_never_and_a_printer_have_none() {
 }
 
 #[test]
-fn a_pipe_has_colours_only_if_they_are_asked_for_and_files_never() {
+fn pipe_gets_colours_only_on_request_files_never() {
     let run = |variables: &[(&str, &str)], more: &[&str]| {
         let launcher = Launcher::new(ranks(more));
         let launcher = variables.iter().fold(launcher, |it, (name, value)| it.env(name, value));
@@ -109,9 +109,9 @@ fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// `check`, `lint`, `explain` and `plan` print for people as `run` does.
+/// `check`, `lint`, `explain` and `plan` colour their text output as `run` does.
 #[test]
-fn the_other_commands_have_the_same_option() {
+fn other_commands_have_the_same_option() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("pod.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b, command: [torchrun, --nproc_per_node=2, a.py], resources: {limits: {nvidia.com/gpu: 1}}}]}\n")
         .expect("a manifest");
@@ -136,7 +136,7 @@ fn the_other_commands_have_the_same_option() {
     }
 }
 
-/// Lines are wrapped at words, below their beginning, in both languages.
+/// Lines wrap at words and continue below their beginning, in both languages.
 #[test]
 fn a_window_of_80_columns_is_not_exceeded() {
     for lang in ["en", "zh"] {

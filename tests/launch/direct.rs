@@ -22,7 +22,7 @@ fn one_node_runs_and_says_who_it_is() {
 }
 
 #[test]
-fn a_secret_in_a_shell_line_is_in_no_file() {
+fn shell_line_secret_is_written_to_no_file() {
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "bash".into(), "-c".into()]);
     args.push("HF_TOKEN=hunter2 sh -c 'echo ${#HF_TOKEN} letters'".into());
@@ -90,7 +90,7 @@ fn two_nodes_run_one_job() {
 }
 
 #[test]
-fn a_failing_rank_gives_its_code_and_ends_the_others() {
+fn failing_rank_sets_the_code_and_ends_others() {
     let ended = direct(3, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
     let verdict = &ended.run_json(0)["verdict"];
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
@@ -105,14 +105,16 @@ fn a_signal_becomes_128_plus_its_number() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
-    // What is no executable file is a script, and looked for before the start.
+fn missing_program_is_named() {
+    // A word that is no executable file counts as a script, and the script is looked for before the
+    // start.
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), "/no/such/program".into(), "x".into()]);
     let ended = Launcher::new(args).run().expect_code(64).expect_id("script.file");
     assert!(ended.err.contains(" /no/such/program "), "{}", ended.err);
 
-    // So is the interpreter that a script names. What only the kernel finds out has a shell's code.
+    // The interpreter that a script names is looked for too. An error that only the kernel finds
+    // gives a shell's code.
     for (severity, code, id) in [("fail", 64, "script.file"), ("warn", 127, "rank.exec")] {
         let severity = format!("script.file={severity}");
         let launcher =
@@ -124,14 +126,14 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_script_that_is_not_there_is_refused_before_anything_starts() {
+fn missing_script_is_refused_before_the_start() {
     let run = |script: &str, more: &[&str]| {
         Launcher::new(run_args("direct", 1)).args(more).args(["--", script]).run()
     };
     let ended = run("no-such.py", &[]).expect_code(64).expect_nothing_left();
     let ended = ended.expect_id("script.file");
     assert!(ended.err.contains(" no-such.py ") && !ended.err.contains("[r0"), "{}", ended.err);
-    // An absolute path does not depend on the folder; and the user can override the check.
+    // An absolute path does not depend on the folder, and the user can override the check.
     let ended = run("/no/such.py", &["--lang", "zh"]).expect_code(64).expect_id("script.file");
     assert!(ended.err.contains("脚本 /no/such.py 不存在：所有"), "{}", ended.err);
     let ended = run("no-such.py", &["--severity", "script.file=warn"]).expect_code(2);
@@ -155,7 +157,7 @@ fn term_ends_everything_with_143() {
 }
 
 #[test]
-fn ranks_that_ignore_term_are_killed_within_the_grace() {
+fn ranks_ignoring_term_are_killed_within_the_grace() {
     let mut args = run_args("direct", 2);
     args.extend(["--grace".into(), "2s".into(), "--".into()]);
     args.extend([program("rank.sh").into_os_string(), "ignore-term".into()]);
@@ -201,12 +203,13 @@ fn hup_stops_the_job_unless_nohup() {
     let mut running = Launcher::of(std::process::Command::new("nohup"), args).start();
     running.says("READY", 1);
     running.signal(Signal::SIGHUP);
-    // A second signal that is passed on proves that the first was not fatal.
+    // A second signal, which is passed on, proves that the first was not fatal.
     running.signal(Signal::SIGUSR2);
     std::fs::write(&path, "").expect("the rank is released");
     let ended = running.wait();
     std::fs::remove_file(&path).expect("the release is removed");
-    // USR2's default action kills the rank; what matters is that HUP did not stop the job.
+    // The default action of USR2 kills the rank. The test only requires that HUP did not stop the
+    // job.
     assert!(!ended.err.contains("SIGHUP"), "{}", ended.err);
     assert_ne!(ended.code, 129, "{}", ended.err);
 }
@@ -221,7 +224,7 @@ fn usr1_reaches_the_rank() {
 }
 
 #[test]
-fn eight_ranks_write_at_once_and_no_line_is_torn() {
+fn eight_ranks_writing_at_once_tear_no_line() {
     let filler = "x".repeat(300);
     let mut args = run_args("direct", 8);
     args.extend([

@@ -1,4 +1,4 @@
-//! `ranklaunch dump`: the evidence of a job that stands still, of real torch on two nodes.
+//! `ranklaunch dump`: the evidence of a hung job, with real torch on two nodes.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use harness::{Ended, Launcher, Running, free_port, program, run_args};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Rank 1 does not come to the fourth all_reduce.
+/// Rank 1 never enters the fourth all_reduce.
 const SCRIPT: &str = "import os, sys, time, torch, torch.distributed as dist
 def load_batch(): time.sleep(600)
 dist.init_process_group('gloo')
@@ -54,7 +54,7 @@ impl Job {
         (self.ask(&[words[0], words[1], output.as_os_str()]), output)
     }
 
-    /// Until the others wait for rank 1.
+    /// Waits until the other ranks wait for rank 1.
     fn stands_still(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -76,7 +76,7 @@ impl Job {
     }
 }
 
-/// The files below a folder, with its own path cut off.
+/// The files below a folder, as paths relative to it.
 fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
@@ -100,7 +100,7 @@ fn read(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
+fn dump_has_all_nodes_evidence_and_the_culprit() {
     let job = Job::start(&[]);
     job.stands_still();
     let (ended, folder) = job.dump("evidence");
@@ -134,7 +134,7 @@ fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
         assert!(!read(&folder, name).contains("hf_abcdefgh"), "{name}");
     }
 
-    // Records of which nobody waited for long yet name nobody.
+    // Records of short waits name no culprit yet.
     let deadline = Instant::now() + Duration::from_secs(60);
     for count in 0.. {
         let (_, folder) = job.dump(&format!("evidence-{count}"));
@@ -149,7 +149,7 @@ fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
         assert!(Instant::now() < deadline, "{explained:#}");
     }
 
-    // It is never mixed with another.
+    // A dump is never mixed with an existing one.
     let (again, _) = job.dump("evidence");
     let again = again.expect_code(64).expect_id("report.write");
     assert!(again.err.contains("is not empty"), "{}", again.err);
@@ -157,7 +157,7 @@ fn the_evidence_of_all_nodes_is_written_and_names_who_is_waited_for() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_the_reason() {
+fn missing_evidence_is_named_with_the_reason() {
     let job = Job::start(&["--inject", "off"]);
     let agent = job.nodes[1].agent();
     let (ended, folder) = job.dump("without");
@@ -165,7 +165,8 @@ fn what_is_not_there_is_named_with_the_reason() {
     let line = "missing: the flight recorders (node 1): the ranks have no control socket";
     assert!(said.contains(line), "{said}");
     assert!(!files(&folder).contains(&"rank_0.json".to_owned()));
-    // A node that says nothing, for less than the job waits for it; the other one is written all the same.
+    // Node 1 is silent for less time than the job tolerates; the evidence of the other node is written all
+    // the same.
     harness::send(agent, Signal::SIGSTOP);
     let (silent, folder) = job.dump("silent");
     harness::send(agent, Signal::SIGCONT);

@@ -1,4 +1,4 @@
-//! What other systems get of a running job: metrics for a real Prometheus, and probes.
+//! Interfaces of a running job for other systems: metrics for a real Prometheus, and probes.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Code and body of a page; None if nothing listens.
+/// Code and body of a page; `None` if nothing listens.
 pub(super) fn page(port: u16, path: &str) -> Option<(u32, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(SOON)).expect("a limit");
@@ -27,7 +27,7 @@ pub(super) fn page(port: u16, path: &str) -> Option<(u32, String)> {
     Some((code, body.to_owned()))
 }
 
-/// Two ranks that write and wait.
+/// A job of two ranks that write and wait.
 fn job(options: &[&str]) -> Running {
     let mut running = Launcher::new(run_args("direct", 2))
         .args(options)
@@ -68,7 +68,7 @@ fn a_running_job_serves_its_state() {
     ] {
         assert!(metrics.contains(sample), "{sample} is not in\n{metrics}");
     }
-    // Nothing of the job waits for a client that says nothing.
+    // No part of the job waits for a client that sends nothing.
     let _silent: Vec<TcpStream> =
         (0..64).filter_map(|_| TcpStream::connect(("127.0.0.1", port)).ok()).collect();
     end(running);
@@ -76,7 +76,7 @@ fn a_running_job_serves_its_state() {
 }
 
 #[test]
-fn a_port_that_is_taken_costs_the_metrics_and_not_the_job() {
+fn occupied_port_costs_only_the_metrics() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let args = [run_args("direct", 1), ["--http", &port, "--", "true"].map(Into::into).into()];
@@ -114,7 +114,7 @@ fn without_the_option_nothing_listens() {
     end(running);
 }
 
-/// Ends when dropped.
+/// A Prometheus server, ended on drop.
 struct Prometheus {
     child: Child,
     port: u16,
@@ -162,7 +162,7 @@ impl Prometheus {
 }
 
 #[test]
-fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
+fn prometheus_reads_metrics_and_every_dashboard_query() {
     if Command::new("prometheus").arg("--version").output().is_err() {
         return skipped("prometheus is not installed");
     }
@@ -177,7 +177,7 @@ fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
     reaches("ranklaunch_ranks{state=\"running\"}", 2.0);
     reaches("sum(ranklaunch_phase == 1)", 1.0);
     reaches("count(ranklaunch_rank_resident_memory_bytes > 0)", 2.0);
-    // Each panel of the dashboard: a query that Prometheus understands, of metrics that exist.
+    // Each panel of the dashboard has a query that Prometheus understands, over metrics that exist.
     let dashboard = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/grafana/ranklaunch.json");
     let dashboard: Value =
         serde_json::from_str(&std::fs::read_to_string(dashboard).expect("a file")).expect("JSON");
@@ -193,7 +193,7 @@ fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
     {
         let expr = target["expr"].as_str().expect("a query");
         let query = expr.replace("$run", &run).replace("$__rate_interval", "10s");
-        // This machine has no GPU, and the job no finding yet.
+        // This machine has no GPU, and the job has no finding yet.
         let may_be_empty = of_gpus(expr) || expr.contains("_findings_") || expr.contains("network");
         wait_until(&query, || {
             let answer = prometheus.query(&query)?;
@@ -204,7 +204,7 @@ fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
         asked += 1;
     }
     assert!(asked >= 18, "{asked} queries");
-    // What the linter of Prometheus says of the text format.
+    // The linter of Prometheus checks the text format.
     let (_, metrics) = page(port, "/metrics").expect("metrics");
     let mut lint = Command::new("promtool")
         .args(["check", "metrics"])
@@ -218,6 +218,6 @@ fn a_real_prometheus_scrapes_it_and_the_dashboard_asks_for_what_there_is() {
     let said = [lint.stdout, lint.stderr].concat();
     assert!(lint.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
     end(running);
-    // The control: what is gone is seen to be gone.
+    // The control: the loss of the job is noticed.
     reaches("up{job=\"train\"}", 0.0);
 }

@@ -1,5 +1,5 @@
-//! Ranks of real torch that stand still, and who `ranklaunch explain` says keeps them waiting, from
-//! the records that their flight recorders hold.
+//! Hung ranks of real torch, and the culprit that `ranklaunch explain` finds in the records of
+//! their flight recorders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use harness::{Launcher, executable, root, run_args};
 use serde_json::{Value, json};
 
-/// Three ranks of tests/python/records.py, which leave their records in the folder that is given.
+/// Three ranks of tests/python/records.py, which leave their records in the returned folder.
 fn records(kind: &str) -> (tempfile::TempDir, PathBuf) {
     let launcher = Launcher::new(run_args("direct", 3));
     let folder = tempfile::tempdir().expect("a folder");
@@ -36,7 +36,7 @@ fn pickles(folder: &Path, ranks: &[u32]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
+fn absent_rank_is_named_with_collective_and_waiters() {
     let (_folder, path) = records("never");
     let found = hang(&pickles(&path, &[0, 1, 2]));
     let culprits = found["culprits"].as_array().expect("a list");
@@ -49,10 +49,10 @@ fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
     assert!(line.starts_with("records.py:"), "{line}");
     assert_eq!(found["waiting"], json!([{ "node": null, "ranks": [0, 2] }]));
     assert_eq!(found["confidence"], "likely", "a file does not say when it was read");
-    // The answer of the worker server says the same, but for the line.
+    // The answers of the worker server give the same culprit, without the line.
     let answers: Vec<PathBuf> = (0..3).map(|rank| path.join(format!("rank_{rank}.json"))).collect();
     assert_eq!(hang(&answers)["culprits"][0]["collective"], collective);
-    // torch's own names are found in a folder.
+    // A folder is searched for torch's own file names.
     assert_eq!(hang(std::slice::from_ref(&path))["culprits"], found["culprits"]);
 
     let said = explain(&[], &pickles(&path, &[0, 1, 2]));
@@ -65,7 +65,7 @@ fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
     let said = explain(&["--lang", "zh"], &pickles(&path, &[0, 1, 2]));
     assert!(said.starts_with("卡死") && said.contains("rank 1 没有进入"), "{said}");
 
-    // Without its record nothing says that it was there and did not come.
+    // Without the record of rank 1, nothing shows that it ran and did not enter the collective.
     let found = hang(&pickles(&path, &[0, 2]));
     assert_eq!(found["silent"], json!([1]), "{found:#}");
     assert_eq!(found["culprits"][0]["kind"], "unknown", "{found:#}");
@@ -74,7 +74,7 @@ fn a_rank_that_never_comes_is_named_with_the_collective_and_who_waits() {
 }
 
 #[test]
-fn a_job_that_runs_has_no_culprit() {
+fn running_job_has_no_culprit() {
     let (_folder, path) = records("running");
     let found = hang(&pickles(&path, &[0, 1, 2]));
     assert_eq!(found["culprits"], json!([]), "{found:#}");

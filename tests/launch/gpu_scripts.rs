@@ -1,10 +1,10 @@
-//! The scripts of `make gpu`, which have a GPU nowhere here: they are tried over gloo.
+//! The scripts of `make gpu`, tried over gloo because no GPU is needed here.
 
 use std::process::Command;
 
 use harness::{executable, python, root, without_platform};
 
-/// What a script of tests/gpu says that ends with 0.
+/// Output of a script of tests/gpu, which must end with 0.
 fn said(script: &str, more: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let script = root().join("tests/gpu").join(script);
@@ -37,7 +37,7 @@ fn ranks_are_forked() {
 }
 
 #[test]
-fn a_job_is_watched_and_a_left_rank_is_ended() {
+fn watched_job_ends_a_leftover_rank() {
     all_is_ok("watched.py", 14);
 }
 

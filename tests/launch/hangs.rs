@@ -1,4 +1,4 @@
-//! Jobs that stand still, and jobs that only look like it, with real torch.
+//! Hung jobs, and jobs that only look hung, with real torch.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Four ranks, of which rank 2 never comes to the fourth step.
+/// A job of four ranks, in which rank 2 never reaches the fourth step.
 fn job(kind: &str, options: &[&str]) -> Launcher {
     let program = program("hang.py").into_os_string();
     job_of([program, kind.into(), "2".into(), "3".into()], options)
@@ -61,7 +61,7 @@ fn events(ended: &Ended, message: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_rank_that_all_wait_for_is_named_with_its_line() {
+fn rank_that_blocks_all_is_named_with_line() {
     for (name, kind) in [("pipe", "never_entered"), ("lock", "deadlock"), ("stop", "stopped")] {
         let ended = job(name, &["--on-hang", "end"]).run().expect_code(91).expect_nothing_left();
         let found = hangs(&ended);
@@ -90,14 +90,14 @@ fn the_rank_that_all_wait_for_is_named_with_its_line() {
         explain.args(["explain", "--lang", "en"]).arg(ended.node_folder(0));
         let said = explain.output().expect("it runs").stdout;
         let said = String::from_utf8_lossy(&said);
-        // Folded at no width: the output is no terminal.
+        // The output is no terminal, so lines are not folded.
         let note = said.lines().find(|line| line.contains("the job had stood still for"));
         assert!(note.is_some_and(|note| note.ends_with(text)), "{text}\n{said}");
     }
 }
 
 #[test]
-fn the_program_of_a_rank_may_run_below_a_shell() {
+fn culprit_below_a_shell_is_named() {
     let (python, program) = (python(), program("hang.py"));
     let line = format!("{} {} pipe 2 3; exit $?", python.display(), program.display());
     let job = job_of(["sh".into(), "-c".into(), line.into()], &["--on-hang", "end"]);
@@ -115,7 +115,7 @@ fn the_program_of_a_rank_may_run_below_a_shell() {
 }
 
 #[test]
-fn a_gloo_that_keeps_no_record_is_judged_by_its_calls() {
+fn gloo_without_records_is_judged_by_its_calls() {
     let older = program("older_torch");
     let judged = |options: &[&str]| {
         let options = [&["--on-hang", "end"], options].concat();
@@ -136,23 +136,23 @@ fn a_gloo_that_keeps_no_record_is_judged_by_its_calls() {
         text.contains("entered barrier where the others entered all_reduce [4] Float"),
         "{text}"
     );
-    // Control: without the answers of the ranks nobody knows what they called.
+    // Control: without the answers of the ranks, their calls are unknown.
     let hang = judged(&["--inject", "off"]);
     assert_ne!(hang["culprits"][0]["kind"], "other_collective", "{hang}");
 }
 
-/// Ranks that do not wait for each other.
+/// A job of ranks that do not wait for each other.
 fn locked(seconds: u32) -> Launcher {
     let program = program("locked.py").into_os_string();
     job_of([program, seconds.to_string().into()], &["--on-hang", "end"])
 }
 
 #[test]
-fn a_lock_that_nobody_else_waits_for_may_be_released() {
-    // Longer than a job may stand still.
+fn uncontended_lock_released_in_time_is_no_hang() {
+    // The lock is held for longer than a job may stand still.
     let ended = locked(6).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: for ever.
+    // Control: the lock is never released.
     let ended = locked(0).run().expect_code(91).expect_nothing_left();
     let found = hangs(&ended);
     let [hang] = found.as_slice() else { panic!("{found:?}\n{}", ended.err) };
@@ -160,7 +160,7 @@ fn a_lock_that_nobody_else_waits_for_may_be_released() {
 }
 
 #[test]
-fn a_job_that_is_only_reported_goes_on() {
+fn reported_hang_does_not_end_the_job() {
     let mut running = job("stop", &[]).start();
     running.waits("the report", |running| running.err().contains("the job stands still"));
     let stopped = running.processes().into_iter().find(|one| {
@@ -174,14 +174,15 @@ fn a_job_that_is_only_reported_goes_on() {
     assert!(ended.err.contains("goes on by itself"), "{}", ended.err);
 }
 
-/// As `job`, with what the culprit needs.
+/// Like `job`, with an argument that the culprit needs.
 fn job_with(kind: &str, needs: impl Into<OsString>) -> Launcher {
     let words = ["2", "3", "1800"].map(OsString::from);
     let program = [program("hang.py").into_os_string(), kind.into()].into_iter().chain(words);
     job_of(program.chain([needs.into()]), &["--on-hang", "end"])
 }
 
-/// Stops all of a job, its launcher included, as schedulers and paused containers do, and continues it.
+/// Stops every process of a job, including its launcher, as schedulers and paused containers do, and continues
+/// them.
 fn suspend(running: &Running, pause: Duration) {
     let all: Vec<i32> = running.processes().iter().map(|one| one.pid).collect();
     assert!(all.contains(&running.pid()), "the launcher");
@@ -196,7 +197,7 @@ fn suspend(running: &Running, pause: Duration) {
 }
 
 #[test]
-fn a_time_in_which_nobody_looked_is_no_standstill() {
+fn unobserved_time_does_not_count_as_standstill() {
     const PAUSE: Duration = Duration::from_secs(30);
     let folder = tempfile::tempdir().expect("a folder");
     let go = folder.path().join("go");
@@ -214,7 +215,7 @@ fn a_time_in_which_nobody_looked_is_no_standstill() {
     std::fs::write(&go, "").expect("written");
     let ended = running.wait().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: what stands still afterwards is found, and so long it has stood still.
+    // Control: a standstill after the pause is found, and its reported time does not include the pause.
     let mut running = job("pipe", &["--on-hang", "end"]).start();
     running.waits("a rank that waits for the pipe", waits_for_pipe);
     suspend(&running, PAUSE);
@@ -235,24 +236,24 @@ fn waits_for_pipe(running: &Running) -> bool {
 }
 
 #[test]
-fn what_goes_on_between_two_looks_ends_nothing() {
-    // It stands still for longer than 4 s, but not at a look 5 s later.
+fn progress_between_two_looks_prevents_the_end() {
+    // The job stands still for longer than 4 s, but no longer at the look 5 s later.
     let ended = job("nap", &["--on-hang", "end"]).run().expect_code(0).expect_nothing_left();
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: one that stays ends the job, at the second look.
+    // Control: a standstill that lasts ends the job at the second look.
     let ended = job("pipe", &["--on-hang", "end"]).run().expect_code(91).expect_nothing_left();
     let hang = &hangs(&ended)[0];
     assert!(hang["after_s"].as_u64().is_some_and(|after| after >= 9), "{hang}");
 }
 
-/// A server that sends so many bytes four times a second, for three times as long as a job may stand still.
+/// A server that sends this many bytes four times a second, for three times as long as a job may stand still.
 fn server(bytes: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("accepted");
         if bytes == 0 {
-            // Until the job ends.
+            // The client waits until the job ends.
             let _ = client.read(&mut [0]);
         }
         for _ in 0..48 {
@@ -265,12 +266,12 @@ fn server(bytes: usize) -> u16 {
 
 #[test]
 fn a_download_anywhere_in_a_rank_is_progress() {
-    // 8 KiB and 4 MiB in a second.
+    // The rates are 8 KiB and 4 MiB per second.
     for (kind, bytes) in [("thread", 2 << 10), ("child", 2 << 10), ("thread", 1 << 20)] {
         let ended = job_with(kind, server(bytes).to_string()).run().expect_code(0);
         assert_eq!(hangs(&ended), Vec::<Value>::new(), "{kind}: {}", ended.err);
     }
-    // Control: nothing comes.
+    // Control: the server sends nothing.
     for kind in ["thread", "child"] {
         let ended = job_with(kind, server(0).to_string()).run().expect_code(91);
         let hang = &hangs(&ended.expect_nothing_left())[0];
@@ -279,10 +280,11 @@ fn a_download_anywhere_in_a_rank_is_progress() {
 }
 
 #[test]
-fn who_computes_and_who_is_not_watched_is_not_called_hung() {
+fn computing_or_unwatched_rank_is_not_called_hung() {
     let ended = job("none", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(hangs(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // But it is named, and again when the wait has doubled. On a busy machine one that still imports torch is, too.
+    // The computing rank is named, and named again when the wait has doubled. On a busy machine, a rank that still
+    // imports torch is named too.
     let at = line("none");
     let named = |ended: &Ended| -> Vec<Value> {
         let computes = |event: &Value| {
@@ -303,10 +305,10 @@ fn who_computes_and_who_is_not_watched_is_not_called_hung() {
     assert_eq!(ended.err.matches(&said).count(), after.len(), "{said}\n{}", ended.err);
     let over = self::events(&ended, "held_up_over");
     assert!(over.iter().any(|over| over["rank"] == 2), "{over:?}");
-    // Control: all compute, so that nobody waits.
+    // Control: all ranks compute, so no rank waits.
     let ended = job("all", &["--on-hang", "end"]).run().expect_code(0);
     assert_eq!(named(&ended), Vec::<Value>::new(), "{}", ended.err);
-    // Control: the same limit, and nobody looks.
+    // Control: the ranks hang as before, but detection is off.
     let mut running = job("pipe", &["--hang-after", "off"]).start();
     running.waits("a rank that waits for the pipe for long", waits_for_pipe);
     running.signal(Signal::SIGTERM);
@@ -314,7 +316,7 @@ fn who_computes_and_who_is_not_watched_is_not_called_hung() {
     assert_eq!(hangs(&ended), Vec::<Value>::new());
 }
 
-/// What `verdict` and `cause` of run.json, the closing block and the termination message say of the culprit.
+/// Expects the culprit in `verdict` and `cause` of run.json, in the closing block and in the termination message.
 #[track_caller]
 fn expect_named(ended: &Ended, node: u32, message: &Path, (culprit, on): (u32, u32)) {
     let run = ended.run_json(node);
@@ -343,7 +345,7 @@ fn message() -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn who_gave_up_waiting_is_not_the_cause() {
+fn rank_that_gave_up_waiting_is_no_cause() {
     let job = |after: &str, message: &Path| {
         let mut args = run_args("direct", 4);
         args.extend(["--hang-after", after, "--termination-log"].map(Into::into));
@@ -354,7 +356,7 @@ fn who_gave_up_waiting_is_not_the_cause() {
     let file = message();
     let ended = job("8s", file.path()).run().expect_code(1).expect_nothing_left();
     expect_named(&ended, 0, file.path(), (2, 0));
-    // Control: nobody looked, so all that is known is that some ranks gave up.
+    // Control: with detection off, only the ranks that gave up waiting are known.
     let ended = job("off", file.path()).run().expect_code(1);
     let run = ended.run_json(0);
     assert_eq!((&run["verdict"]["id"], &run["hang"]), (&json!("rank.exit"), &json!([])));
@@ -362,7 +364,7 @@ fn who_gave_up_waiting_is_not_the_cause() {
 }
 
 #[test]
-fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
+fn all_nodes_name_the_rank_given_up_on() {
     let port = free_port();
     let files = [message(), message()];
     let mut nodes = Vec::new();
@@ -383,7 +385,7 @@ fn all_nodes_name_the_one_that_the_ranks_of_any_node_gave_up_on() {
 }
 
 #[test]
-fn a_failure_of_its_own_after_a_hang_is_the_cause() {
+fn culprits_own_failure_after_hang_is_the_cause() {
     for (kind, error) in [("raise", "the batch is odd"), ("later", "the last batch is odd")] {
         let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("go");
@@ -409,10 +411,10 @@ fn a_failure_of_its_own_after_a_hang_is_the_cause() {
 }
 
 #[test]
-fn a_rank_whose_memory_is_hidden_says_by_its_handler_where_it_is() {
+fn unreadable_rank_reports_its_line_by_handler() {
     // The control has no handler.
     for (inject, expected) in [("auto", Some(line("hidden"))), ("off", None)] {
-        // As an ordinary user, who may not look into a process that hides itself either.
+        // The job runs as an ordinary user, who may not inspect a process that hides itself either.
         let mut args = vec!["--bounding-set=-sys_ptrace".into(), executable().into()];
         let hidden = [program("hang.py").into(), "hidden".into(), "2".into(), "3".into()];
         args.extend(words(hidden, &["--on-hang", "end", "--inject", inject]));
@@ -434,7 +436,7 @@ fn a_rank_whose_memory_is_hidden_says_by_its_handler_where_it_is() {
 }
 
 #[test]
-fn an_attempt_follows_if_that_is_asked_for() {
+fn hang_starts_an_attempt_only_on_request() {
     let options = ["--on-hang", "restart", "--max-restarts", "1"];
     let ended = job("pipe", &options).run().expect_code(91).expect_nothing_left();
     assert_eq!(ended.err.matches("the job stands still").count(), 2, "{}", ended.err);
@@ -443,7 +445,7 @@ fn an_attempt_follows_if_that_is_asked_for() {
     assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
 }
 
-/// Three ranks, of which the first one answers as NCCL's RAS.
+/// Three ranks, the first of which answers like NCCL's RAS.
 fn with_ras(hangs: &str, says: &str, enabled: &str) -> Running {
     let mut args = run_args("direct", 3);
     args.extend(["--hang-after", "4s", "--"].map(Into::into));
@@ -465,7 +467,7 @@ fn only_hang(running: Running) -> (Value, Ended) {
 }
 
 #[test]
-fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
+fn nccl_ras_names_the_rank_that_is_behind() {
     let running = with_ras("circle", "2", "1");
     let output = running.folder().join("evidence");
     let dump = ["dump", &running.run_id(), "--output"];
@@ -493,8 +495,8 @@ fn nccl_says_who_is_behind_where_all_ranks_wait_alike() {
 }
 
 #[test]
-fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
-    // The controls: it says that all are even, or it must not be asked.
+fn nobody_is_named_without_a_nccl_ras_difference() {
+    // The controls: RAS reports equal counts, or RAS must not be asked.
     for (says, enabled) in [("even", "1"), ("2", "0")] {
         let (hang, ended) = only_hang(with_ras("circle", says, enabled));
         let culprit = &hang["culprits"][0];
@@ -511,9 +513,9 @@ fn without_word_of_nccl_nobody_is_named_and_it_overrules_nobody() {
     assert_eq!(hang["signs"][0]["kind"], "ras_behind", "{hang:#}");
 }
 
-/// A rank that waits for a GPU stands in no collective, and NCCL keeps its records where gloo has none.
+/// A rank that waits for a GPU is in no collective, and NCCL keeps records where gloo keeps none.
 #[test]
-fn the_recorder_of_nccl_says_who_did_not_come() {
+fn nccl_flight_recorder_names_the_absent_rank() {
     let job = |torch: &str, end: &str| {
         let program = program("nccl_recorded.py").into_os_string();
         job_of([program, torch.into(), end.into()], &["--on-hang", "end"])

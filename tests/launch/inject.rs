@@ -1,4 +1,4 @@
-//! What the launcher puts into the ranks' Python, with real torch.
+//! Code that the launcher injects into the ranks' Python, with real torch.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,7 +28,7 @@ fn controlled() -> OsString {
     program("controlled.py").into_os_string()
 }
 
-/// What each rank says of itself.
+/// The report of each rank about itself.
 fn said(ended: &Ended) -> BTreeMap<u64, Value> {
     let of = |line: &str| {
         let (_, text) = line.split_once("{\"rank\"")?;
@@ -40,7 +40,7 @@ fn said(ended: &Ended) -> BTreeMap<u64, Value> {
     said
 }
 
-/// Each rank has a socket, and nothing of ours shows in its Python.
+/// Expects a socket in each rank, and no trace of the injection in its Python.
 #[track_caller]
 fn expect_controlled(what: &str, ended: &Ended) {
     for (rank, said) in said(ended) {
@@ -77,20 +77,20 @@ fn expect_untouched(what: &str, ended: &Ended) {
 }
 
 #[test]
-fn torchs_own_server_answers_in_every_rank() {
+fn torch_worker_server_answers_in_every_rank() {
     for engine in ["direct", "torchrun", "accelerate"] {
         let ended = job(engine, &[], vec![controlled()]).run();
         let ended = ended.expect_code(0).expect_nothing_left();
         expect_controlled(engine, &ended);
         for (_, said) in said(&ended) {
-            // Three all-reduces, besides what torch itself does at the start.
+            // The count includes three all-reduces, besides torch's own calls at the start.
             assert!(said["enqueued"][0].as_u64() >= Some(3), "{engine} {said}");
         }
     }
 }
 
 #[test]
-fn below_a_launcher_of_the_user_the_ranks_have_it_and_the_launcher_has_not() {
+fn users_launcher_is_skipped_its_ranks_are_injected() {
     for launcher in [
         ["torch.distributed.run", "--nproc-per-node=2", "--standalone"],
         ["accelerate.commands.launch", "--num_processes=2", "--multi_gpu"],
@@ -105,7 +105,7 @@ fn below_a_launcher_of_the_user_the_ranks_have_it_and_the_launcher_has_not() {
 }
 
 #[test]
-fn a_user_who_does_not_want_it_gets_nothing() {
+fn inject_off_leaves_the_rank_untouched() {
     let ended = job("direct", &["--inject", "off"], vec![controlled()]).run();
     let ended = ended.expect_code(0).expect_nothing_left();
     expect_untouched("--inject off", &ended);
@@ -115,7 +115,7 @@ fn a_user_who_does_not_want_it_gets_nothing() {
 }
 
 #[test]
-fn a_python_that_reads_no_variables_runs_as_it_is() {
+fn isolated_python_runs_untouched() {
     for flag in ["-I", "-E"] {
         let command = vec![python().into_os_string(), flag.into(), controlled()];
         let ended = job("direct", &[], command).run().expect_code(0).expect_nothing_left();
@@ -126,8 +126,8 @@ fn a_python_that_reads_no_variables_runs_as_it_is() {
     job("direct", &[], command.to_vec()).run().expect_code(0).expect_nothing_left();
 }
 
-/// A virtual environment of the python with torch, which has a `sitecustomize` of its own, as
-/// distributions put one into theirs.
+/// A virtual environment of the Python with torch. It has its own `sitecustomize`, as distributions put
+/// one into theirs.
 fn environment(folder: &Path) -> PathBuf {
     let made = Command::new(python()).args(["-m", "venv", "--without-pip"]).arg(folder).status();
     assert!(made.expect("venv runs").success());
@@ -146,7 +146,7 @@ fn environment(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_sitecustomize_of_an_environment_is_its_own() {
+fn sitecustomize_of_the_environment_still_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let inside = environment(folder.path()).into_os_string();
     let mut args = run_args("direct", 2);
@@ -155,7 +155,8 @@ fn the_sitecustomize_of_an_environment_is_its_own() {
     expect_controlled("a virtual environment", &ended);
 }
 
-/// Those of tests/platforms/engines: 2.6 knows the server without some handlers, 2.3 has none.
+/// The versions are those of tests/platforms/engines: 2.6 has the server without some handlers, 2.3 has
+/// no server.
 #[test]
 fn an_older_torch_has_what_it_has() {
     let cache =
@@ -179,8 +180,8 @@ fn an_older_torch_has_what_it_has() {
     }
 }
 
-/// Three ranks on GPUs of which the second never comes to a collective. They write down what torch
-/// records, as torch does when a collective times out, and fail.
+/// Three ranks on GPUs, the second of which never enters a collective. The ranks write torch's records,
+/// as torch does when a collective times out, and fail.
 fn recorded(more: &[&str]) -> Ended {
     const RANK: &str = r#"
         [ -n "$TORCH_FR_DUMP_TEMP_FILE" ] || { echo "no folder"; exit 8; }
@@ -194,7 +195,7 @@ fn recorded(more: &[&str]) -> Ended {
 }
 
 #[test]
-fn what_torch_recorded_of_a_time_out_names_who_did_not_come() {
+fn torch_timeout_records_name_the_absent_rank() {
     let ended = recorded(&[]).expect_code(7).expect_nothing_left();
     let words = "rank 1 has not entered all_reduce 7";
     assert!(ended.err.contains(words), "{}", ended.err);
@@ -207,7 +208,8 @@ fn what_torch_recorded_of_a_time_out_names_who_did_not_come() {
     recorded(&["--inject", "off"]).expect_code(8);
 }
 
-/// A rank that has imported torch.distributed and ends with its input, and a question that is not asked.
+/// A rank that has imported torch.distributed and ends with its input, and a connection on which no
+/// question is asked.
 fn asked_at_its_end() -> (Child, UnixStream, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "import torch.distributed; print('imported', flush=True); input()";
@@ -233,17 +235,17 @@ fn asked_at_its_end() -> (Child, UnixStream, tempfile::TempDir) {
 }
 
 #[test]
-fn a_rank_that_ends_lets_its_answers_finish_and_waits_for_none_for_long() {
+fn ending_rank_waits_briefly_for_its_answers() {
     let (mut rank, asker, _folder) = asked_at_its_end();
     assert!(rank.try_wait().expect("a child").is_none(), "an answer may be under way");
     drop(asker);
     assert!(rank.wait().expect("a child").success());
-    // Of a question that never comes.
+    // The rank waits only briefly for a question that never comes.
     let (mut rank, _asker, _folder) = asked_at_its_end();
     assert!(rank.wait().expect("a child").success());
 }
 
-/// Interpreters that are older than any torch with a worker server, where this machine has them.
+/// Interpreters older than any torch with a worker server, if this machine has them.
 #[test]
 fn an_old_python_runs_as_without_it() {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -277,7 +279,7 @@ fn an_old_python_runs_as_without_it() {
     }
 }
 
-/// A helper outlives the SIGTERM of a stranger, and nothing else is other than before.
+/// A helper survives SIGTERM from a stranger, and everything else stays as before.
 #[test]
 fn helpers_outlive_only_the_term_of_a_stranger() {
     for inject in ["auto", "off"] {
@@ -294,7 +296,7 @@ fn helpers_outlive_only_the_term_of_a_stranger() {
                 "a stranger's TERM": if spared { json!(2) } else { json!("killed") },
                 "terminate": -15,
                 "os.kill": -15,
-                // It runs no handler of Python, so it is killed after two seconds.
+                // The library runs no Python handler, so the helper is killed after two seconds.
                 "in a library": if spared { -9 } else { -15 },
                 "a handler of its own": 7,
                 "a program of its own": -15,

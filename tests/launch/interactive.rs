@@ -7,12 +7,12 @@ use std::process::Command;
 use harness::pty::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
 use harness::{executable, python, run_args, wait_until};
 
-/// How the script is started.
+/// Way in which the script is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Python,
     Direct,
-    /// As `Direct`, without being asked: there is one process and a terminal.
+    /// Like `Direct`, but chosen without a request, because there is one process and a terminal.
     Implied,
     Torchrun,
 }
@@ -34,8 +34,8 @@ impl By {
     }
 }
 
-/// `script` on a terminal, below a script that tells its code and then reads a
-/// line itself, which needs the foreground back.
+/// `script` on a terminal, below a shell script that prints its code and then reads a line itself,
+/// which needs the foreground back.
 struct Session {
     terminal: Terminal,
     folder: tempfile::TempDir,
@@ -70,7 +70,8 @@ impl Session {
         harness::alive(&self.token, Some(self.folder.path()))
     }
 
-    /// The script is over: its code, after everything else was found as before.
+    /// Waits for the script's end. Gives its code and the screen, after checking that foreground,
+    /// modes and processes are as before.
     #[track_caller]
     fn ends(mut self) -> (i32, String) {
         self.terminal.shows("code=");
@@ -138,7 +139,7 @@ fn ctrl_c_is_a_keyboard_interrupt() {
         session.terminal.types(CTRL_C);
         session.terminal.shows("KeyboardInterrupt");
         let (code, shown) = session.ends();
-        // One Ctrl-C, one interrupt.
+        // One Ctrl-C causes one interrupt.
         assert_eq!(shown.matches("KeyboardInterrupt").count(), 1, "{by:?}\n{shown}");
         codes.push(code);
     }
@@ -146,7 +147,7 @@ fn ctrl_c_is_a_keyboard_interrupt() {
 }
 
 #[test]
-fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
+fn ctrl_c_at_the_pdb_prompt_prompts_again() {
     let script = "import pdb\n\
         try:\n\
         \x20   pdb.set_trace(); x = 1\n\
@@ -157,7 +158,7 @@ fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
     for by in ALL {
         let mut session = session(by, script);
         session.terminal.shows("(Pdb) ");
-        // Python's pdb says so and prompts again, for ever.
+        // Python's pdb reports the interrupt and prompts again, every time.
         for _ in 0..2 {
             session.terminal.presses_until(CTRL_C, "KeyboardInterrupt");
             session.terminal.shows("(Pdb) ");
@@ -170,7 +171,7 @@ fn ctrl_c_at_the_pdb_prompt_comes_back_to_it() {
 }
 
 #[test]
-fn the_rank_has_the_foreground_and_reads_what_a_tty_program_reads() {
+fn rank_owns_the_foreground_and_its_tty() {
     let script = "import os\n\
         print('mine', os.tcgetpgrp(0) == os.getpgrp(), open('/dev/tty').isatty())\n";
     for by in [By::Python, By::Direct] {
@@ -181,9 +182,10 @@ fn the_rank_has_the_foreground_and_reads_what_a_tty_program_reads() {
     }
 }
 
-/// Below torchrun the rank is not in the terminal's foreground: the launcher passes it on.
+/// Below torchrun the rank is not in the terminal's foreground, so the launcher passes the resize
+/// on.
 #[test]
-fn a_window_that_changes_its_size_is_noticed() {
+fn window_resize_is_noticed() {
     let script = "import os, signal, time\n\
         sizes = []\n\
         note = lambda *_: sizes.append(os.get_terminal_size(0).columns)\n\
@@ -201,7 +203,7 @@ fn a_window_that_changes_its_size_is_noticed() {
 }
 
 #[test]
-fn a_killed_rank_leaves_the_terminal_as_it_was() {
+fn killed_rank_leaves_the_terminal_restored() {
     let script = "import os, signal, tty\n\
         tty.setraw(0)\n\
         os.kill(os.getpid(), signal.SIGKILL)\n";
@@ -210,7 +212,7 @@ fn a_killed_rank_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
+fn killed_agent_or_shim_leaves_the_terminal_restored() {
     let script = "import tty\ntty.setraw(0)\nprint('READY', flush=True)\ninput()\n";
     for victim in ["run", "rank"] {
         let mut session = session(By::Direct, script);
@@ -235,7 +237,7 @@ fn a_killed_agent_or_shim_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_shell_can_stop_and_continue_it() {
+fn shell_can_suspend_and_resume_the_launcher() {
     let script = "n = input('first? ')\nprint('got', n)\nn = input('second? ')\nprint('got', n)\n";
     for by in [By::Python, By::Direct] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -274,7 +276,7 @@ fn a_shell_can_stop_and_continue_it() {
 }
 
 #[test]
-fn as_a_containers_first_process_it_is_not_wedged_by_ctrl_z() {
+fn ctrl_z_spares_a_containers_first_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script.py");
     std::fs::write(&path, "print('got', input('name? ')); raise SystemExit(6)\n")

@@ -1,4 +1,4 @@
-//! What the kernel logged about a job is read when it fails: a file stands for /dev/kmsg.
+//! Kernel log records about a job, read when it fails; a file stands for /dev/kmsg.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::xids::{expect_no_cause, four, journal, said};
 
-/// A way into a namespace where `kmsg` in the working folder, with a record from before, or another
-/// file is the kernel's log. None where this machine allows none.
+/// A command that enters a namespace in which the kernel's log is `kmsg` in the working folder,
+/// with an earlier record, or another file. `None` if this machine allows no namespace.
 fn way_in(log: &str) -> Option<Command> {
     let script = format!(
         "set -e
@@ -30,8 +30,8 @@ fn way_in(log: &str) -> Option<Command> {
     Some(way_in(&format!("{script}\nexec \"$@\"")))
 }
 
-/// Rank 1 lets the kernel log $1 and the driver tell $2, waits until the journal has $3, and ends
-/// with 3. The other rank waits.
+/// Rank 1 writes $1 to the kernel's log and $2 to the driver's events, waits until the journal has
+/// $3, and ends with 3. The other rank waits.
 const RANK: &str = r#"
 if [ "$RANK" = 1 ]; then
     now=$(awk '{ printf "%d", $1 * 1000000 }' /proc/uptime)
@@ -55,11 +55,11 @@ fn run(fake: &FakeNvml, log: &str, line: &str, events: &str, heard: &str) -> Opt
 }
 
 const LOST: &str = "NVRM: Xid (PCI:0000:38:00): 79, pid=812, GPU has fallen off the bus.";
-/// What any journal has.
+/// Text that every journal contains.
 const ALWAYS: &str = "decided";
 
 #[test]
-fn an_xid_that_only_the_kernel_tells_of_is_the_cause() {
+fn xid_of_the_kernel_log_alone_is_cause() {
     let fake = FakeNvml::of_old_driver(&[("GPUS", "4")]);
     let Some(ended) = run(&fake, "kmsg", LOST, "", ALWAYS) else { return };
     let cause = &ended.run_json(0)["cause"];
@@ -70,9 +70,9 @@ fn an_xid_that_only_the_kernel_tells_of_is_the_cause() {
     assert!(ended.err.contains(&format!("kernel log:1: {LOST}")), "{}", ended.err);
 }
 
-/// The driver and the kernel tell of the same Xid.
+/// The driver and the kernel report the same Xid.
 #[test]
-fn what_both_tell_is_one_cause() {
+fn xid_from_both_sources_is_one_cause() {
     let fake = four();
     let Some(ended) = run(&fake, "kmsg", LOST, "2 79\\n", "\"number\":79") else { return };
     let cause = &ended.run_json(0)["cause"];
@@ -81,9 +81,9 @@ fn what_both_tell_is_one_cause() {
     assert_eq!(cause["also"], Value::Array(Vec::new()), "{cause:#}");
 }
 
-/// Another GPU, and the record from before the job, which both cases have.
+/// Both cases have a record from before the job; one has a record about another GPU as well.
 #[test]
-fn what_is_not_about_the_job_changes_nothing() {
+fn unrelated_kernel_records_change_nothing() {
     let fake = four();
     let other = LOST.replace("38", "48");
     for line in ["", &other] {
@@ -93,7 +93,7 @@ fn what_is_not_about_the_job_changes_nothing() {
 }
 
 #[test]
-fn trouble_with_storage_is_noted_and_no_cause() {
+fn storage_trouble_is_noted_but_no_cause() {
     let fake = four();
     let line = "blk_update_request: I/O error, dev nvme2n1, sector 81230112";
     let Some(ended) = run(&fake, "kmsg", line, "", ALWAYS) else { return };
@@ -104,7 +104,7 @@ fn trouble_with_storage_is_noted_and_no_cause() {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_said_and_changes_nothing() {
+fn unreadable_kernel_log_is_reported_without_effect() {
     let fake = four();
     let Some(ended) = run(&fake, "/dev/null", "", "", ALWAYS) else { return };
     expect_no_cause(&ended);

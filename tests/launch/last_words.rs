@@ -1,5 +1,5 @@
-//! The report at the end: survivors are named even if the agent is lost, and on every node; if
-//! the engine is the cause, its own lines are shown.
+//! The report at the end: survivors are named on every node, even if the agent is lost. If the
+//! engine is the cause, its own lines are shown.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,8 @@ use harness::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// A job of another user, with `rooted`: its process belongs to root and cannot be ended.
+/// A job of another user, with the program `rooted`, whose process belongs to root and cannot be
+/// ended.
 fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can make a process that its launcher may not signal");
@@ -18,7 +19,7 @@ fn beside_root() -> Option<(Launcher, std::path::PathBuf)> {
     }
     let setup = Launcher::at(Place::Plain).user(65534);
     let rooted = setup.folder().join("rooted");
-    // By another process, since a descriptor open for writing forbids execution.
+    // Another process makes the copy, since a descriptor open for writing forbids execution.
     let script = "cp \"$1\" \"$2\" && chmod 4755 \"$2\"";
     let mut shell = std::process::Command::new("sh");
     harness::run_tool(shell.args(["-c", script, "sh"]).args([&setup.misbehave(), &rooted]));
@@ -37,7 +38,7 @@ fn is_left(over: &Ended) {
 
 /// The guard ends the leftovers of a killed agent, and only it can name survivors.
 #[test]
-fn what_outlives_a_killed_agent_is_named_by_the_guard() {
+fn guard_names_the_survivors_of_a_killed_agent() {
     let Some((setup, rooted)) = beside_root() else { return };
     let mut job = setup.direct_of(&rooted, 1, &[], &["become-root"]);
     job.says("READY", 1);
@@ -49,9 +50,9 @@ fn what_outlives_a_killed_agent_is_named_by_the_guard() {
     assert_eq!(said.matches(words).count(), 1, "{said}");
 }
 
-/// The same for `init`, whose command ends and leaves it.
+/// The same for `init`, whose command ends and leaves the process.
 #[test]
-fn what_outlives_the_command_of_init_is_named() {
+fn survivors_of_the_init_command_are_named() {
     let Some((setup, rooted)) = beside_root() else { return };
     let script = "\"$0\" become-root & until [ -e is-root ]; do sleep 0.02; done; exit 7";
     let words = ["init", "--grace", "1s", "--", "sh", "-c", script];
@@ -65,7 +66,7 @@ fn what_outlives_the_command_of_init_is_named() {
 /// The guard reads no settings, so the agent passes it the place and the language of the
 /// message.
 #[test]
-fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
+fn killed_agents_message_follows_the_profile() {
     let setup = Launcher::at(Place::Plain);
     let profile = setup.folder().join("p.toml");
     let text = "[logs]\ntermination_log = \"message\"\n";
@@ -85,7 +86,7 @@ fn a_killed_agent_has_its_message_where_the_profile_wants_it() {
 /// A verdict with a code remapped by `[exit]` is announced, and the agent is killed while it
 /// waits for a blocked console.
 #[test]
-fn a_remapped_code_stands_although_the_agent_is_killed() {
+fn remapped_code_survives_the_agents_death() {
     for kill in [false, true] {
         let setup = Launcher::at(Place::Plain).full_console().env("BEGIN", "0:0:2");
         let profile = setup.folder().join("p.toml");
@@ -119,7 +120,7 @@ fn node(setup: Launcher, rank: u32, port: u16, words: &[&str]) -> Running {
 
 /// All ranks of all nodes ended well, but a process of node 0 cannot be ended.
 #[test]
-fn what_a_node_cannot_end_is_told_to_the_others() {
+fn unkillable_process_is_reported_to_other_nodes() {
     let Some((setup, rooted)) = beside_root() else { return };
     let port = free_port();
     let rooted = rooted.to_str().expect("a path");
@@ -138,9 +139,9 @@ fn what_a_node_cannot_end_is_told_to_the_others() {
     }
 }
 
-/// The nodes have agreed on the first failure long before SIGKILL has not worked.
+/// The nodes have agreed on the first failure long before SIGKILL proves ineffective.
 #[test]
-fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
+fn unkillable_process_is_named_beside_the_agreed_cause() {
     let Some((setup, rooted)) = beside_root() else { return };
     let port = free_port();
     let mut zero = node(setup, 0, port, &[rooted.to_str().expect("a path"), "become-root"]);
@@ -166,7 +167,7 @@ fn what_a_node_cannot_end_is_named_beside_what_the_nodes_agreed_on() {
 
 /// The engine's output before any rank started is the only clue to the cause.
 #[test]
-fn the_engines_last_lines_stand_where_it_is_the_cause() {
+fn engine_failure_shows_the_engines_last_lines() {
     for name in ["torchrun", "accelerate", "deepspeed"] {
         let mut args = run_args(name, 2);
         let python = args.iter().position(|word| word == "--python").expect("it is named");
@@ -180,15 +181,15 @@ fn the_engines_last_lines_stand_where_it_is_the_cause() {
             lines[..2],
             ["   first line of many", "   ImportError: libfoo.so.1: cannot open"]
         );
-        // What it said is the cause, and the verdict that no rank began.
+        // The engine's message is the cause, and the verdict is that no rank began.
         assert!(lines[2].contains("ImportError: libfoo.so.1: cannot open (likely"), "{lines:?}");
         ended.expect_id("engine.start");
     }
 }
 
-/// The block counts the seconds up to the failure, not those in which the others are ended.
+/// The block counts the seconds up to the failure, without the time for ending the other ranks.
 #[test]
-fn the_seconds_of_a_failure_are_those_until_it() {
+fn failure_time_excludes_ending_the_other_ranks() {
     const ENDING: f64 = 3.0;
     let script = "trap 'sleep 3; exit 1' TERM; [ $RANK = 0 ] && { touch ready; while :; do :; done; }; \
         until [ -e ready ]; do sleep 0.02; done; exit 3";
@@ -202,9 +203,9 @@ fn the_seconds_of_a_failure_are_those_until_it() {
     assert!(said <= all - ENDING, "{said} s of {all} s\n{}", over.err);
 }
 
-/// A shell that the launcher ends after a failure calls what it ran "Terminated".
+/// A shell that the launcher ends after a failure reports its command as "Terminated".
 #[test]
-fn the_stop_after_a_failure_is_not_its_cause() {
+fn stop_after_a_failure_is_not_its_cause() {
     let script = "trap 'sh -c \"kill -TERM \\$\\$\"; exit 1' TERM; \
         [ $RANK = 0 ] && { touch ready; while :; do sleep 0.02; done; }; \
         until [ -e ready ]; do sleep 0.02; done; exit 3";

@@ -1,5 +1,5 @@
-//! What the GPUs do now, for who looks: by the probe that stays in the driver beside the job, and
-//! without harm where the driver hangs or crashes.
+//! The current state of the GPUs for viewers, read by the probe that stays in the driver beside the
+//! job. A driver that hangs or crashes does no harm.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use super::exported::page;
 use super::xids::journal;
 
-/// A rank on each of these GPUs, at which somebody looks at this port.
+/// A rank on each of these GPUs, with its metrics served at this port.
 fn looked_at(fake: &FakeNvml, gpus: &str, port: u16) -> Running {
     Launcher::new(["run", "--engine", "direct", "--stale", "off", "--http", &port.to_string()])
         .args(["--", "sleep", "600"])
@@ -19,7 +19,7 @@ fn looked_at(fake: &FakeNvml, gpus: &str, port: u16) -> Running {
         .start()
 }
 
-/// Two ranks on the GPUs 1 and 2 of four, at which somebody looks all the time.
+/// Two ranks on GPUs 1 and 2 of four, whose metrics are read all the time.
 struct Watched {
     running: Running,
     fake: FakeNvml,
@@ -27,7 +27,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// Once the first sample for the journal, for which a probe of its own is started, is over.
+    /// Starts the job and waits for the journal's first sample, for which a separate probe is
+    /// started.
     fn start(settings: &[(&str, &str)]) -> Watched {
         let settings: Vec<_> = [("GPUS", "4")].iter().chain(settings).copied().collect();
         let (fake, port) = (FakeNvml::new(&settings), free_port());
@@ -51,7 +52,7 @@ impl Watched {
     }
 }
 
-/// The value of the line that begins so.
+/// The value of the line with this beginning.
 fn value(page: &str, begin: &str) -> Option<f64> {
     page.lines().find(|line| line.starts_with(begin))?.rsplit(' ').next()?.parse().ok()
 }
@@ -72,7 +73,7 @@ fn probes(running: &Running) -> Vec<i32> {
 }
 
 #[test]
-fn who_looks_sees_what_the_gpus_do_now() {
+fn metrics_show_the_current_gpu_state() {
     let job = Watched::start(&[]);
     let is = |metric, expected| {
         wait_until(metric, || job.value(metric).filter(|value| *value == expected));
@@ -94,16 +95,16 @@ fn who_looks_sees_what_the_gpus_do_now() {
 }
 
 #[test]
-fn a_gpu_that_counts_no_energy_shows_none() {
+fn gpu_without_energy_counter_shows_no_energy() {
     let job = Watched::start(&[("MODE", "before-volta")]);
     wait_until("its power", || job.value("ranklaunch_gpu_power_watts"));
     assert_eq!(job.value("ranklaunch_gpu_energy_joules_total"), None);
     job.end();
 }
 
-/// Its Xids are heard meanwhile, everything else is sampled, and the end waits for nothing.
+/// Xids are still heard, everything else is sampled, and the end is not delayed.
 #[test]
-fn a_driver_that_hangs_at_a_look_holds_nothing() {
+fn driver_hang_during_sampling_delays_nothing() {
     let job = Watched::start(&[]);
     wait_until("the GPUs", || job.value("ranklaunch_gpu_utilization_ratio"));
     job.fake.play(&[("GPUS", "4"), ("UTILIZATION", "hang")]);
@@ -126,7 +127,7 @@ fn a_driver_that_hangs_at_a_look_holds_nothing() {
 }
 
 #[test]
-fn a_driver_that_crashes_at_a_look_costs_the_watch_alone() {
+fn driver_crash_during_sampling_costs_only_the_watch() {
     let job = Watched::start(&[]);
     job.fake.play(&[("GPUS", "4"), ("UTILIZATION", "crash")]);
     let over = "the watch for Xids is over";
@@ -135,12 +136,12 @@ fn a_driver_that_crashes_at_a_look_costs_the_watch_alone() {
     job.end();
 }
 
-/// Old drivers have no events, and of the load only the memory; who asks them is answered anyway.
+/// Old drivers have no events and report only the memory of the load. A request is answered anyway.
 #[test]
 fn a_driver_without_events_answers() {
     let (fake, port) = (FakeNvml::of_old_driver(&[("GPUS", "1"), ("USED", "10")]), free_port());
     let running = looked_at(&fake, "0", port);
-    // The driver's reserve counts.
+    // The driver's reserve counts as memory in use.
     let is_used = |mib: f64| {
         wait_until(&format!("{mib} MiB in use"), || {
             let (_, page) = page(port, "/metrics")?;
@@ -156,7 +157,7 @@ fn a_driver_without_events_answers() {
     running.wait().expect_code(143).expect_nothing_left();
 }
 
-/// By which the report counts the energy of the run.
+/// The report computes the energy of the run from this counter.
 #[test]
 fn the_journal_has_the_counter_of_energy() {
     let job = Watched::start(&[]);

@@ -1,4 +1,4 @@
-//! Logs of real launches under fault: the output of a rank is in its file, and no sink blocks a
+//! Logs of real launches under faults: the output of a rank reaches its file, and no sink blocks a
 //! rank.
 
 use std::fs::File;
@@ -47,7 +47,7 @@ fn sixty_four_ranks_lose_and_tear_nothing() {
 }
 
 #[test]
-fn a_line_of_100_mb_is_whole_in_the_file_and_cut_on_the_console() {
+fn line_of_100_mb_is_cut_on_console() {
     let script = "head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after";
     let options = ["--log-cap-rank", "2GiB", "--console", "all"];
     let ended = shell(2, &options, script).run().expect_code(0).expect_nothing_left();
@@ -67,12 +67,12 @@ fn a_burst_at_exit_reaches_the_file() {
     let ended = shell(2, &["--console", "none"], script).run().expect_code(3).expect_nothing_left();
     let lengths: Vec<usize> =
         (0..2).map(|rank| log(&ended, &format!("rank-{rank:05}.out")).len()).collect();
-    // The first to fail wrote all of it; the other may have been stopped before.
+    // The first rank to fail wrote everything; the other rank may have been stopped before.
     assert!(lengths.contains(&30_000_000), "{lengths:?}");
 }
 
 #[test]
-fn bytes_that_are_no_text_are_raw_in_the_file_and_escaped_on_the_console() {
+fn binary_output_is_escaped_only_on_the_console() {
     let script =
         "printf 'a\\000b\\377c\\033[31mred\\n'; printf '10%%\\r20%%\\r30%%\\n'; printf tail";
     let ended = shell(2, &[], script).run().expect_code(0);
@@ -88,11 +88,11 @@ fn is_full(pipe: &impl AsFd) -> bool {
     poll(&mut takes_more, PollTimeout::ZERO).expect("a pipe") == 0
 }
 
-/// The console is not read. 6 MB are more than its pipe and its queue hold (1 MiB each), and less
-/// than the queue of the file (8 MiB), which loses none of them on a machine of any speed. The lines
-/// are long: each costs time, in which a busy machine would not come to the end.
+/// The console is not read. 6 MB exceed its pipe and its queue (1 MiB each), and fit the queue of
+/// the file (8 MiB), which loses nothing on a machine of any speed. The lines are long because each
+/// line costs time, and a busy machine would not reach the end.
 #[test]
-fn a_console_that_is_never_read_holds_no_rank() {
+fn unread_console_blocks_no_rank() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "yes $(printf %0999d 0) | head -c 6000000; : > done";
     let unread = || std::io::pipe().expect("a pipe");
@@ -116,7 +116,7 @@ fn a_console_that_is_never_read_holds_no_rank() {
     assert_eq!(std::fs::metadata(run).expect("the log").len(), 6_000_000);
     drop((out, err));
 
-    // The control: the same script on the same kind of pipe stays in its write.
+    // The control: the same script blocks in its write to the same kind of pipe.
     std::fs::remove_file(folder.path().join("done")).expect("it was made");
     let (out, out_write) = unread();
     let spare = out_write.try_clone().expect("another end");
@@ -126,14 +126,14 @@ fn a_console_that_is_never_read_holds_no_rank() {
     drop(control);
     wait_until("a full pipe", || is_full(&spare).then_some(()));
     assert!(blocked.try_wait().expect("wait works").is_none(), "it was not held up");
-    // Without a reader its writers end by SIGPIPE, and the shell with them.
+    // Without a reader, the writers end by SIGPIPE, and the shell with them.
     drop(out);
     wait_until("the control's end", || blocked.try_wait().expect("wait works"));
 }
 
 /// A log folder of 4 MB, in a mount namespace of its own.
 #[test]
-fn a_full_disk_holds_no_rank_and_is_said() {
+fn full_disk_is_reported_and_blocks_no_rank() {
     let mounts = "mkdir logs && mount -t tmpfs -o size=4m none logs && exec \"$0\" \"$@\"";
     let allowed =
         Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|it| it.success());
@@ -153,9 +153,9 @@ fn a_full_disk_holds_no_rank_and_is_said() {
     assert_eq!(ended.err.matches("cannot be written").count(), 1, "said once: {}", ended.err);
 }
 
-/// Without us a rank writes to a pipe and no limit on files concerns it.
+/// Without the launcher, a rank writes to a pipe, and a limit on file sizes does not apply.
 #[test]
-fn a_limit_on_the_size_of_files_is_a_full_disk_and_ends_nobody() {
+fn file_size_limit_counts_as_a_full_disk() {
     let limited = "ulimit -f 100; exec \"$0\" \"$@\"";
     let mut args: Vec<std::ffi::OsString> = ["-c", limited].into_iter().map(Into::into).collect();
     args.push(executable().into_os_string());
@@ -166,7 +166,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_ends_nobody() {
     let ended = Launcher::of(Command::new("sh"), args).run().expect_code(0).expect_nothing_left();
     assert_eq!(ended.err.matches("FINISHED").count(), 2, "{}", ended.err);
     assert!(ended.err.contains("cannot be written: File too large"), "{}", ended.err);
-    // The ranks have the signal as it was: 128 + SIGXFSZ.
+    // The ranks have the original action of the signal: 128 + SIGXFSZ.
     assert_eq!(ended.err.matches("code 153").count(), 2, "{}", ended.err);
     let dropped = &run_json(&ended)["logs"]["owners"]["rank 0"]["dropped_file_bytes"];
     assert!(dropped.as_u64().is_some_and(|bytes| bytes > 150_000), "{dropped}");
@@ -178,9 +178,9 @@ fn run_json(ended: &Ended) -> serde_json::Value {
     serde_json::from_str(&text).expect("run.json")
 }
 
-/// Replaces rank 0's log file by a FIFO, a disk as slow as the FIFO's reader. The pattern is
-/// expanded each time, since the rank may start before its file exists; the FIFO replaces the
-/// file in one step, so that there always is one.
+/// Replaces rank 0's log file by a FIFO, which stands for a disk as slow as the FIFO's reader. The
+/// pattern is expanded each time, since the rank may start before its file exists. The FIFO replaces
+/// the file in one step, so that a file always exists.
 const SLOW: &str = "log='ranklaunch-logs/run-*/node-0/attempt-0/rank-00000.out'
     echo begin; until [ -s $log ]; do sleep 0.05; done
     mkfifo slow; sleep 1.1; mv slow $log; echo made; : > made; until [ -e go ]; do sleep 0.05; done
@@ -194,7 +194,7 @@ fn slow_file(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
+fn slow_disk_is_awaited_while_it_makes_progress() {
     // 6 MB at 1 MB/s: longer than any fixed pause, and never 5 s without a byte.
     let script = format!("{SLOW} head -c 6000000 /dev/zero | tr '\\0' x; echo LAST WORDS; exit 3");
     let job = shell(1, &["--console", "none", "--termination-log", "message"], &script).start();
@@ -229,21 +229,21 @@ fn a_slow_disk_is_waited_for_as_long_as_it_takes_something() {
 /// Neither the ranks nor the disk ever finish: the closing block is printed anyway, and
 /// everything ends within the grace period.
 #[test]
-fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
+fn hung_disk_loses_no_last_words() {
     for grace in ["2s", "5s"] {
         let writes = "while :; do head -c 100000 /dev/zero; sleep 0.1; done";
         let script = format!("{SLOW} trap '' TERM; echo READY >&2; {writes}");
         let options = ["--grace", grace, "--console", "errors", "--termination-log", "message"];
         let job = shell(1, &options, &script).start();
         let file = slow_file(job.folder());
-        // Held open and never read, it takes 64 KiB and nothing more.
+        // The FIFO is held open and never read, so it takes 64 KiB and nothing more.
         let disk = File::options().read(true).write(true).open(file).expect("opened");
         std::fs::write(job.folder().join("go"), "").expect("written");
         wait_until("the rank's last words", || job.err().contains("READY").then_some(()));
         wait_until("a disk that hangs", || is_full(&disk).then_some(()));
         job.signal(Signal::SIGTERM);
         let ended = job.wait().expect_code(143).expect_nothing_left_in(grace);
-        // Past the grace the guard would have taken over, which is another verdict.
+        // After the grace the guard would have taken over, with another verdict.
         let ended = ended.expect_id("stopped.signal");
         let message = std::fs::read_to_string(ended.folder().join("message"));
         assert!(message.is_ok_and(|text| text.contains("stopped.signal")), "{grace}");
@@ -256,7 +256,7 @@ fn a_disk_that_hangs_costs_no_last_words_at_any_grace() {
 }
 
 #[test]
-fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
+fn local_engine_files_are_removed_despite_killed_agent() {
     let local = tempfile::tempdir().expect("a folder");
     let left = || {
         let entries = std::fs::read_dir(local.path()).expect("read").flatten();
@@ -273,7 +273,7 @@ fn what_an_engine_writes_locally_goes_even_when_the_agent_is_killed() {
 }
 
 #[test]
-fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
+fn closing_block_repeats_no_terminal_controls() {
     let script = "[ $RANK = 0 ] || exec sleep 60
         printf 'a\\033]0;owned\\007b\\033[2Jc\\000d\\033[8m\\n' >&2; exit 3";
     let ended = shell(2, &[], script).run().expect_code(3).expect_nothing_left();
@@ -282,12 +282,12 @@ fn the_closing_block_repeats_nothing_that_a_terminal_acts_on() {
     assert!(block.contains(line), "{block:?}");
     let raw = ended.err.replace("\x1b[8m\x1b[0m", "");
     assert!(!raw.contains(['\x1b', '\0', '\x07']), "{raw:?}");
-    // The control: the rank did write them.
+    // The control: the rank did write these bytes.
     assert!(log(&ended, "rank-00000.err").starts_with(b"a\x1b]0;owned\x07"));
 }
 
 #[test]
-fn a_log_folder_that_was_removed_is_made_again_and_said() {
+fn removed_log_folder_is_recreated_and_reported() {
     let script = "echo before; until [ -e go ]; do sleep 0.05; done; sleep 1.1; echo after";
     let job = shell(2, &["--console", "none"], script).start();
     let runs = job.folder().join("ranklaunch-logs");
@@ -313,7 +313,7 @@ fn a_log_folder_that_was_removed_is_made_again_and_said() {
 }
 
 #[test]
-fn a_log_folder_that_cannot_be_used_is_said_once() {
+fn unusable_log_folder_is_reported_once() {
     let said = |more: &[&str]| {
         let options = [&["--log-dir", "/dev/null/logs"], more].concat();
         let ended = shell(1, &options, "echo hello").run().expect_code(0);
@@ -323,7 +323,7 @@ fn a_log_folder_that_cannot_be_used_is_said_once() {
     let err = said(&[]);
     assert_eq!(err.matches("/dev/null/logs").count(), 1, "{err}");
     assert!(!err.contains("disk.logs"), "{err}");
-    // The control: the check did see it.
+    // The control: the check did see the folder.
     let err = said(&["--severity", "disk.logs=warn"]);
     assert!(err.contains("no file can be written in /dev/null/logs"), "{err}");
 }

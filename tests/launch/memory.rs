@@ -1,5 +1,5 @@
-//! Whose memory was exhausted: a limit of the container, of both kinds that version 1 of control
-//! groups has, or the node's, by the kernel's own words.
+//! Attribution of exhausted memory: to a limit of the container, of both kinds that version 1 of control
+//! groups has, or to the node, by the kernel's own records.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,7 @@ use std::process::Command;
 
 use harness::{Ended, Launcher, executable, run_args, skipped};
 
-/// A control group with a memory limit, version 1 or 2, that the launcher enters; removed at the
-/// end.
+/// A control group with a memory limit, version 1 or 2, which the launcher enters; removed at the end.
 pub(crate) struct MemoryLimit(PathBuf);
 
 impl MemoryLimit {
@@ -30,7 +29,8 @@ impl MemoryLimit {
         None
     }
 
-    /// As `docker run --memory X --memory-swap X`; false where swap is not counted with it.
+    /// Limits swap as `docker run --memory X --memory-swap X` does; false if swap is not counted with
+    /// memory.
     fn also_limits_swap(&self, limit: u64) -> bool {
         let file = self.0.join("memory.memsw.limit_in_bytes");
         file.exists() && std::fs::write(file, limit.to_string()).is_ok()
@@ -51,24 +51,24 @@ impl Drop for MemoryLimit {
 
 const LIMIT: u64 = 128 << 20;
 
-/// Two ranks; rank 1 does this.
+/// Two ranks; rank 1 runs this script.
 fn job(rank_1: &str) -> Vec<OsString> {
     let script = format!("[ $RANK = 1 ] || exec sleep 300; {rank_1}");
     let words = ["--lang", "en", "--", "sh", "-c", &script];
     run_args("direct", 2).into_iter().chain(words.map(OsString::from)).collect()
 }
 
-/// tail keeps a line until it ends, and /dev/zero has no end of line.
+/// tail keeps a line until its end, and /dev/zero has no line end.
 const EAT: &str = "exec tail /dev/zero";
 
-/// What `explain` says about the run.
+/// The output of `explain` about the run.
 fn explained(ended: &Ended) -> String {
     let logs = ended.folder().join("ranklaunch-logs/latest");
     Launcher::new(["explain", "--lang", "en"]).args([logs]).run().out
 }
 
 #[test]
-fn the_containers_limit_is_blamed_with_either_limit_of_swap() {
+fn container_limit_is_blamed_with_either_swap_limit() {
     for swaps in [false, true] {
         let Some(limited) = MemoryLimit::new(&format!("swap-{swaps}"), LIMIT) else { return };
         if swaps && !limited.also_limits_swap(LIMIT) {
@@ -88,18 +88,18 @@ fn the_containers_limit_is_blamed_with_either_limit_of_swap() {
     }
 }
 
-/// The control: the same end without a kill of the kernel.
+/// The control: the same end without a kill by the kernel.
 #[test]
-fn a_kill_from_outside_is_not_called_out_of_memory() {
+fn outside_kill_is_not_called_out_of_memory() {
     let Some(limited) = MemoryLimit::new("outside", LIMIT) else { return };
     let ended = limited.launcher(job("kill -9 $$")).run().expect_nothing_left().expect_code(137);
     let ended = ended.expect_words(&["recorded no out-of-memory kill", "(rank.signal)"]);
     assert!(ended.run_json(0)["oom"].is_null());
 }
 
-/// A file stands for /dev/kmsg, into which the rank writes what the kernel would before it is killed.
+/// A file stands for /dev/kmsg. The rank writes the kernel's record into it before it is killed.
 #[test]
-fn the_node_is_blamed_by_the_words_of_the_kernel() {
+fn kernel_log_blames_the_node() {
     let Some(limited) = MemoryLimit::new("node", LIMIT) else { return };
     let script = "set -e
         : > kmsg
@@ -123,13 +123,14 @@ fn the_node_is_blamed_by_the_words_of_the_kernel() {
     ]);
 }
 
-/// One rank that does this.
+/// One rank that runs this script.
 fn alone(options: &[&str], script: &str) -> Vec<OsString> {
     let words = [&["--lang", "en"], options, &["--", "sh", "-c", script]].concat();
     run_args("direct", 1).into_iter().chain(words.into_iter().map(OsString::from)).collect()
 }
 
-/// The same launcher where the kernel's log cannot be read, as in most containers. None: no namespace here.
+/// The same launcher with an unreadable kernel log, as in most containers. `None` if no namespace is
+/// allowed here.
 fn without_log(limited: &MemoryLimit, words: Vec<OsString>) -> Option<Launcher> {
     let unshare = ["unshare", "--mount", "sh", "-c"];
     let hide = "mount --bind /dev/null /dev/kmsg";
@@ -144,9 +145,9 @@ fn without_log(limited: &MemoryLimit, words: Vec<OsString>) -> Option<Launcher> 
     Some(Launcher::of(shell, [executable()]).args(words))
 }
 
-/// The peak is that of an earlier program, so only the kernel's words or the peak itself show the limit.
+/// The peak is from an earlier program, so only the kernel's record or the peak itself shows the limit.
 #[test]
-fn a_full_container_is_blamed_at_its_next_job_too() {
+fn full_container_is_blamed_at_the_next_job() {
     let Some(limited) = MemoryLimit::new("next", LIMIT) else { return };
     limited.also_limits_swap(LIMIT);
     let fill = "echo $$ > \"$0/cgroup.procs\" && tail /dev/zero";
@@ -162,10 +163,10 @@ fn a_full_container_is_blamed_at_its_next_job_too() {
     }
 }
 
-/// The rank goes on after the loss of a helper, and is killed by hand when the launcher has looked
-/// (twice a second) at who runs on: a cause that a restart can help.
+/// The rank goes on after the loss of a helper, and is killed by hand after the launcher has looked at the
+/// running processes (twice a second): a cause for which a restart can help.
 #[test]
-fn a_kill_from_outside_is_not_laid_to_that_of_a_helper() {
+fn outside_kill_is_not_blamed_on_helpers_oom() {
     let Some(limited) = MemoryLimit::new("helper", LIMIT) else { return };
     let script = "[ $RANKLAUNCH_ATTEMPT = 0 ] || exit 0
         tail /dev/zero; echo \"helper ended with $?\"; sleep 3; kill -9 $$";
@@ -182,14 +183,14 @@ fn a_kill_from_outside_is_not_laid_to_that_of_a_helper() {
         "killer had ended 1 process of this container, not this one: the container's limit is 128 MiB",
         "(rank.signal)",
     ]);
-    // The control: the helper's end and the kill at once, which nothing tells apart without a log.
+    // The control: the helper's end and the kill come at once, and cannot be distinguished without a log.
     let at_once = "(tail /dev/zero); kill -9 $$";
     let Some(control) = without_log(&limited, alone(&[], at_once)) else { return };
     control.run().expect_nothing_left().expect_code(137).expect_id("memory.oom");
 }
 
 #[test]
-fn an_agent_killed_from_outside_is_not_laid_to_a_helper() {
+fn agent_killed_outside_is_not_blamed_on_helper() {
     let Some(limited) = MemoryLimit::new("agent", LIMIT) else { return };
     let script = "tail /dev/zero; sleep 3; kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 60";
     let ended = limited.launcher(alone(&[], script)).run().expect_nothing_left();
@@ -200,8 +201,8 @@ fn an_agent_killed_from_outside_is_not_laid_to_a_helper() {
     ]);
 }
 
-/// Version 2 without a namespace, as under Slurm: two real groups, while files stand for their counters
-/// and for those of the slice around them. Removed at the end.
+/// Control groups of version 2 without a namespace, as under Slurm: two real groups, with files for their
+/// counters and for those of the slice around them. Removed at the end.
 struct Slice(PathBuf);
 
 impl Slice {
@@ -223,7 +224,8 @@ impl Slice {
         ["job_1", "job_2"].map(|job| self.0.join(job))
     }
 
-    /// In job_1. A rank finds the counters in $SLICE, and the real job_2 in the folder `other`.
+    /// The launcher runs in job_1. A rank finds the counters in $SLICE, and the real job_2 in the folder
+    /// `other`.
     fn launcher(&self, words: Vec<OsString>) -> Launcher {
         let script = r#"set -e
             echo $$ > "$0/cgroup.procs"
@@ -252,9 +254,9 @@ impl Drop for Slice {
     }
 }
 
-/// The kernel counts a kill of another job in the slice around both.
+/// The kernel counts a kill of another job in the slice around both jobs.
 #[test]
-fn a_kill_of_another_job_of_the_slice_is_none_of_ours() {
+fn oom_kill_of_another_job_is_ignored() {
     let Some(slice) = Slice::new("beside") else { return };
     let beside = r#"for group in . job_2; do
             printf 'oom 1\noom_kill 1\n' > "$SLICE/$group/memory.events"

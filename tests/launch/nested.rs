@@ -1,4 +1,4 @@
-//! `--nested`: a job inside a rank of another one has its own ranks, its own port and one node,
+//! `--nested`: a job inside a rank of another job has its own ranks, its own port and one node,
 //! whatever the outer launcher's variables are.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use harness::{Launcher, executable, free_port, python, run_args};
 
-/// `ranklaunch run` with two ranks that say who they are, as words of another command line.
+/// `ranklaunch run` with two ranks that print their place, as words of another command line.
 fn inner(program: &Path, nested: bool) -> Vec<String> {
     let mut words = vec![program.display().to_string()];
     words.extend(run_args("direct", 2).iter().map(|word| word.to_string_lossy().into_owned()));
@@ -17,7 +17,7 @@ fn inner(program: &Path, nested: bool) -> Vec<String> {
     words
 }
 
-/// What each inner rank said: `0/2 0/2` and the port.
+/// The place that each inner rank printed (`0/2 0/2`), and its port.
 fn said(out: &str) -> Vec<(String, String)> {
     let lines = out.lines().filter_map(|line| line.split_once("inner ").map(|(_, rest)| rest));
     let of = |line: &str| {
@@ -32,7 +32,7 @@ fn said(out: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
+fn each_worker_of_torchrun_has_its_own_job() {
     let port = free_port();
     let node = |rank: u32| {
         let mut args: Vec<String> =
@@ -52,8 +52,8 @@ fn below_a_torchrun_of_two_nodes_each_worker_has_a_job_of_its_own() {
 }
 
 #[test]
-fn below_a_rank_of_our_own_it_is_a_job_of_its_own_or_refused() {
-    // Whatever its file is called.
+fn launcher_below_our_rank_is_separate_or_refused() {
+    // The file name of the executable does not matter.
     let folder = tempfile::tempdir_in(harness::built()).expect("a folder");
     let renamed = folder.path().join("start-ranks");
     std::fs::copy(executable(), &renamed).expect("a copy");
@@ -76,7 +76,7 @@ fn below_a_rank(program: &Path) {
     ports.dedup();
     assert_eq!(ports.len(), 2, "a port for each inner job: {said:?}");
 
-    // Ours is the refusal of the inner job; the outer one names the rank that it was.
+    // The inner job prints the refusal; the outer job names the rank that it was.
     let refused = outer(false).expect_code(65).expect_id("rank.exit");
     assert!(refused.err.contains("(nested)"), "{}", refused.err);
     let shim = format!("{} rank -- ", program.display());

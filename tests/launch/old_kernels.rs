@@ -1,14 +1,14 @@
-//! Kernels and container runtimes that refuse newer system calls: a job runs, its ranks get
-//! TERM, and nothing is left. seccomp refuses the calls by their numbers, which follow the
-//! kernel's age.
+//! Kernels and container runtimes that refuse newer system calls: a job runs, its ranks get TERM,
+//! and nothing is left. seccomp refuses the calls by their numbers, since newer calls have higher
+//! numbers.
 
 use std::process::Command;
 
 use harness::{Launcher, Running, compiled, skipped};
 use nix::sys::signal::Signal;
 
-/// The error of every system call from a number on, and of some before it, by which
-/// kernel or runtime it is known.
+/// A kernel or runtime, its error, and the number from which on it refuses system calls. Some
+/// earlier calls are refused too.
 #[cfg(target_arch = "x86_64")]
 const REFUSED: [(&str, &str, &str); 4] = [
     ("Linux 5.0", "ENOSYS", "424"),
@@ -20,11 +20,11 @@ const REFUSED: [(&str, &str, &str); 4] = [
 const REFUSED: [(&str, &str, &str); 2] =
     [("Linux 5.0", "ENOSYS", "424"), ("a sandbox without pidfd", "EPERM", "100000,424,434")];
 
-/// Prints the signals that it gets: a checkpoint on TERM, a mark on USR1.
+/// Prints its signals: a checkpoint on TERM, a mark on USR1.
 const RANK: &str = "trap 'echo USR1 $RANK' USR1; trap 'echo SAVED $RANK; exit 0' TERM; \
                     echo READY; while :; do sleep 0.05; done";
 
-/// `ranklaunch ARGS…` with these calls refused; None without seccomp.
+/// `ranklaunch ARGS…` with these calls refused; `None` without seccomp.
 fn refused(errno: &str, first: &str, args: &[&str]) -> Option<Launcher> {
     let mut tried = Command::new(compiled("refuse_calls"));
     if !tried.args([errno, first, "true"]).status().is_ok_and(|status| status.success()) {
@@ -47,7 +47,7 @@ fn started(errno: &str, first: &str, grace: &str) -> Option<Running> {
 }
 
 #[test]
-fn ranks_are_told_to_end_and_hear_usr1() {
+fn ranks_receive_term_and_usr1() {
     for (who, errno, first) in REFUSED {
         let Some(mut running) = started(errno, first, "10m") else { return };
         running.signal(Signal::SIGUSR1);
@@ -86,7 +86,8 @@ fn plan_check_and_init_answer() {
     }
 }
 
-/// A profile may know pidfd_open (434) and refuse pidfd_send_signal (424): kill(2) is there.
+/// A seccomp profile may allow pidfd_open (434) and refuse pidfd_send_signal (424); kill(2) is the
+/// fallback.
 #[test]
 fn leftovers_end_where_handles_cannot_be_signalled() {
     let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -94,7 +95,8 @@ fn leftovers_end_where_handles_cannot_be_signalled() {
     if !allowed.is_ok_and(|status| status.success()) {
         return skipped("no PID namespace can be made here");
     }
-    // Older than the launcher by the kernel's clock. The shell's wait says how it ended.
+    // The leftover is older than the launcher by the kernel's clock. The shell's wait reports how
+    // it ended.
     let script =
         "here=$(cat /proc/sys/kernel/random/boot_id):$(readlink /proc/self/ns/pid | tr -dc 0-9)
         RANKLAUNCH_JOB=gone:$here:4194303:1 setsid sleep 60 & left=$!
@@ -112,7 +114,7 @@ fn leftovers_end_where_handles_cannot_be_signalled() {
     }
 }
 
-/// The C library takes EPERM of clone3 for an answer: no thread can be had.
+/// The C library takes EPERM from clone3 as final, so no thread can be created.
 #[test]
 fn a_runtime_that_refuses_clone3_is_named() {
     let Some(launcher) = refused("EPERM", "424", &RUN) else { return };
@@ -122,8 +124,8 @@ fn a_runtime_that_refuses_clone3_is_named() {
     }
 }
 
-/// Maps of the standard library need random bytes and abort the program without, as before Linux
-/// 3.17 in a root without /dev.
+/// Maps of the standard library need random bytes, and abort the program without them, as before
+/// Linux 3.17 in a root without /dev.
 #[test]
 fn a_kernel_without_random_bytes_is_named() {
     let empty = ["--mount", "sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"];
@@ -131,7 +133,7 @@ fn a_kernel_without_random_bytes_is_named() {
     if !allowed.is_ok_and(|status| status.success()) {
         return skipped("no mount namespace can be made here");
     }
-    // getrandom
+    // Call 318 is getrandom.
     for (refused, code) in [("318", 84), ("100000", 0)] {
         let mut command = Command::new("unshare");
         command
@@ -148,10 +150,10 @@ fn a_kernel_without_random_bytes_is_named() {
     }
 }
 
-/// DNS wants getrandom(2), which Linux has since 3.17: without it names are asked of the
-/// C library's resolver, and nothing crashes.
+/// DNS needs getrandom(2), which Linux has since 3.17. Without it, the C library's resolver is
+/// asked for names, and nothing crashes.
 #[test]
-fn a_name_is_not_found_in_good_order() {
+fn unresolvable_name_causes_no_crash() {
     for (who, errno, first) in REFUSED {
         let args = ["wait", "no-such-host.invalid:29500", "--timeout", "1s"];
         let Some(launcher) = refused(errno, first, &args) else { return };

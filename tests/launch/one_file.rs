@@ -22,7 +22,7 @@ fn program_headers(bytes: &[u8]) -> Vec<usize> {
 }
 
 #[test]
-fn it_asks_for_no_loader_and_no_library() {
+fn executable_needs_no_loader_and_no_library() {
     const LOAD: usize = 1;
     const DYNAMIC: usize = 2;
     const INTERPRETER: usize = 3;
@@ -33,7 +33,7 @@ fn it_asks_for_no_loader_and_no_library() {
     for absent in [DYNAMIC, INTERPRETER] {
         assert!(!headers.contains(&absent), "{headers:?}");
     }
-    // The same reading of a program that does ask, so that the test is known to see it.
+    // The control: the same function finds the loader of a program that needs one.
     let asking = tempfile::tempdir().expect("a folder");
     let program = asking.path().join("program");
     let source = asking.path().join("program.c");
@@ -43,7 +43,7 @@ fn it_asks_for_no_loader_and_no_library() {
     assert!(headers.contains(&DYNAMIC) && headers.contains(&INTERPRETER), "{headers:?}");
 }
 
-/// `ranklaunch ARGS…` in a root that holds it alone; None where chroot is not allowed.
+/// `ranklaunch ARGS…` in a root that holds only the executable; `None` if chroot is not allowed.
 fn in_an_empty_root(args: &[&str]) -> Option<(Output, Vec<String>)> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root may change its root");
@@ -82,7 +82,8 @@ fn an_empty_root_gets_plans_and_refusals() {
         // Names are resolved without a file of the root.
         (&["wait", "localhost:1", "--timeout", "0"], 86, "localhost:1"),
         (&["wait", "nobody.invalid:1", "--timeout", "1"], 85, "/etc/hosts"),
-        // Without /proc ranks could not be identified or ended, so it names what is missing.
+        // Without /proc, ranks could not be identified or ended, so the message names the missing
+        // mount.
         (&["run", "--", "a.py"], 70, "mount /proc"),
     ];
     for (args, code, words) in table {
@@ -96,7 +97,7 @@ fn an_empty_root_gets_plans_and_refusals() {
     }
 }
 
-/// `plan --format json` on this node with a fake NVML, asked in one way.
+/// `plan --format json` on this node with a fake NVML, probed in the given way.
 fn plan(how: &str, launcher: impl Fn(Launcher) -> Launcher) -> (i32, Value) {
     let args = ["plan", "--format", "json", "--engine", "command", "--probe", how, "--", "job"];
     let ended = launcher(Launcher::new(args).env("CUDA_VISIBLE_DEVICES", "")).run();
@@ -105,7 +106,7 @@ fn plan(how: &str, launcher: impl Fn(Launcher) -> Launcher) -> (i32, Value) {
 }
 
 #[test]
-fn the_driver_is_asked_from_a_file_from_memory_or_not_at_all() {
+fn driver_probe_runs_from_file_memory_or_not() {
     let nvml = FakeNvml::new(&[("GPUS", "4")]);
     let with = |how: &str| {
         plan(how, |launcher| {
@@ -139,7 +140,7 @@ fn device_of(json: &Value) -> usize {
 }
 
 #[test]
-fn nvidia_smi_is_asked_where_that_is_wished() {
+fn nvidia_smi_is_asked_on_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = "0, GPU-a, Tesla T4, 00000000:18:00.0, 15360, 0, Disabled, 570.86.15\n\
                 1, GPU-b, Tesla T4, 00000000:28:00.0, 15360, 0, Disabled, 570.86.15\n";

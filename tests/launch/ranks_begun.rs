@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use harness::{Launcher, Place, Running, free_port, program, run_args, wait_until};
 use serde_json::{Value, json};
 
-/// An engine that starts the ranks of `begin` (see the program), each of which runs `script`.
+/// An engine that starts the ranks listed in `begin` (see the program), each of which runs
+/// `script`.
 fn engine(name: &str, nproc: u32, begin: &str, script: &str) -> Launcher {
     engine_with(name, nproc, &[], begin, script)
 }
@@ -19,7 +20,7 @@ fn engine_with(name: &str, nproc: u32, options: &[&str], begin: &str, script: &s
 }
 
 #[test]
-fn a_job_with_fewer_ranks_than_planned_is_never_done() {
+fn job_with_fewer_ranks_than_planned_fails() {
     for name in ["torchrun", "accelerate", "deepspeed"] {
         // The control: as planned.
         let whole = engine(name, 2, "0:0:2 1:1:2", "echo $RANK").run().expect_code(0);
@@ -32,7 +33,7 @@ fn a_job_with_fewer_ranks_than_planned_is_never_done() {
         let verdict = &alone.run_json(0)["verdict"];
         assert_eq!((&verdict["id"], &verdict["class"]), (&json!("engine.ranks"), &json!("engine")));
 
-        // All that were asked for, in a world of another size.
+        // All requested ranks start, in a world of another size.
         let other = engine(name, 2, "0:0:3 1:1:3", "echo $RANK").run().expect_code(68);
         assert!(other.err.contains("WORLD_SIZE=3"), "{}", other.err);
         other.expect_id("engine.ranks");
@@ -43,7 +44,7 @@ fn a_job_with_fewer_ranks_than_planned_is_never_done() {
 }
 
 #[test]
-fn another_world_is_said_as_soon_as_a_rank_begins() {
+fn different_world_size_is_reported_at_rank_start() {
     let script = "echo READY; while [ ! -e go ]; do sleep 0.02; done";
     let mut job = engine("torchrun", 2, "0:0:8 1:1:8", script).start();
     job.says("READY", 2);
@@ -57,14 +58,14 @@ fn another_world_is_said_as_soon_as_a_rank_begins() {
 }
 
 #[test]
-fn a_rank_that_fails_in_another_world_keeps_its_code_and_is_told_why() {
+fn rank_failing_in_another_world_keeps_its_code() {
     let ended = engine("accelerate", 2, "::", "exit 5").run().expect_code(5);
     let hint =
         "hint: rank 0 found no WORLD_SIZE, so it ran by itself, but world size 2 was planned";
     assert!(ended.err.contains(hint), "{}", ended.err);
 }
 
-/// What `accelerate config` writes on a laptop, below the real accelerate.
+/// The file that `accelerate config` writes on a laptop, below the real accelerate.
 #[test]
 fn accelerates_own_mode_is_seen_on_all_nodes() {
     let port = free_port();
@@ -103,7 +104,7 @@ fn accelerates_own_mode_is_seen_on_all_nodes() {
     codes.sort_unstable();
     assert_eq!(codes, [68, 92]);
     for (ended, rank) in ended.iter().zip([0, 2]) {
-        // Node 1 has rank 2, also where its engine says nothing of that.
+        // Node 1 has rank 2, even if its engine does not say so.
         assert!(ended.out.contains(&format!("[r{rank}] I am None")), "{}", ended.out);
         assert!(ended.err.contains("so accelerate starts one process, but 4 are planned"));
     }
@@ -133,7 +134,7 @@ fn the_second_node_has_its_own_local_ranks() {
 }
 
 #[test]
-fn the_command_of_a_node_is_not_called_a_rank() {
+fn node_command_is_not_called_a_rank() {
     let port = free_port();
     let node = |rank: u32| {
         let script = "echo I launch; test $NODE_RANK = 0 && exec sleep 300; exit 7";
@@ -155,7 +156,7 @@ fn the_command_of_a_node_is_not_called_a_rank() {
 
 /// Between the agreement and torchrun's bind another process can take the port.
 #[test]
-fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
+fn port_lost_to_a_stranger_names_its_owner() {
     let port = free_port();
     let say = "torch.distributed.DistNetworkError: The server socket has failed to listen on any \
         local network address. port: PORT, useIpv6: false, code: -98, name: EADDRINUSE, message: \
@@ -183,9 +184,9 @@ fn a_port_that_is_lost_to_a_stranger_is_named_with_its_owner() {
     }
 }
 
-/// Alone, every attempt takes a port of its own.
+/// On a single node, every attempt takes a port of its own.
 #[test]
-fn a_lost_port_is_worth_a_restart() {
+fn lost_port_causes_a_restart() {
     let say = "OSError: [Errno 98] Address already in use: PORT";
     let ended = engine_with("torchrun", 1, &["--max-restarts", "3"], "0:0:1", "echo up")
         .env("SAY", say)
@@ -195,9 +196,9 @@ fn a_lost_port_is_worth_a_restart() {
     assert!(ended.err.contains("(port.lost)") && ended.out.contains("up"), "{}", ended.err);
 }
 
-/// A shim that ends before its first packet, as after the executable was replaced.
+/// A shim ends before its first packet, as after the executable was replaced.
 #[test]
-fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
+fn ranks_with_silent_shims_keep_their_local_ranks() {
     let port = free_port();
     let setup = Launcher::at(Place::Plain)
         .env("WORLD_SIZE", "2")
@@ -209,7 +210,7 @@ fn ranks_whose_shim_never_speaks_have_their_own_local_ranks() {
     let mut args = run_args("direct", 2);
     args.extend(["--muster", "off", "--", "true"].map(OsString::from));
     let mut job = setup.program(&launcher, &args);
-    // From here on the launcher's own path is known, and every shim is `false`.
+    // From here on the launcher knows its own path, and every shim is `false`.
     let address = format!("127.0.0.1:{port}");
     job.waits("the wait for the master", |job| job.err().contains(&address));
     std::fs::remove_file(&launcher).expect("removed");

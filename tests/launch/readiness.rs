@@ -15,8 +15,8 @@ use harness::inside::{self, READY};
 use harness::{Launcher, Running, free_port, program, run_args, wait_until};
 use nix::sys::signal::Signal;
 
-/// `rank.sh WHAT` as node `rank` of two, whose master is `host`; without a muster,
-/// so that the master may be anything that listens.
+/// `rank.sh WHAT` as node `rank` of two, whose master is `host`. There is no muster, so any
+/// listener can be the master.
 fn node(rank: u32, host: &str, port: u16, timeout: &str, what: &str) -> Launcher {
     let mut args = run_args("direct", 1);
     args.extend(["--muster".into(), "off".into()]);
@@ -40,9 +40,9 @@ fn keep_open(listener: TcpListener) {
 }
 
 #[test]
-fn a_worker_that_comes_first_waits_for_the_port() {
-    // A first connection attempt proves that it waits; then there is no listener, then the
-    // master.
+fn early_worker_waits_for_the_port() {
+    // A first connection attempt proves that the launcher waits. Then there is no listener, then
+    // the master.
     let late = |launcher: &dyn Fn(u16) -> Launcher| {
         let early = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = early.local_addr().expect("an address").port();
@@ -77,7 +77,7 @@ fn the_second_node_may_come_first() {
 }
 
 #[test]
-fn a_port_that_never_opens_is_86() {
+fn port_that_never_opens_exits_86() {
     let port = free_port();
     let started = Instant::now();
     let worker = node(1, "127.0.0.1", port, "3s", "succeed").start();
@@ -95,7 +95,7 @@ fn a_port_that_never_opens_is_86() {
 
 /// A service mesh accepts every connection, and closes it if there is no listener.
 #[test]
-fn a_sidecar_that_accepts_and_closes_is_no_master() {
+fn sidecar_that_accepts_and_closes_is_no_master() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -115,7 +115,7 @@ fn a_sidecar_that_accepts_and_closes_is_no_master() {
 }
 
 #[test]
-fn a_busy_master_port_is_87_and_names_its_owner() {
+fn busy_master_port_exits_87_naming_its_owner() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let ended = node(0, "127.0.0.1", port, "3s", "succeed").run();
@@ -125,7 +125,7 @@ fn a_busy_master_port_is_87_and_names_its_owner() {
         assert!(ended.err.contains(words), "{words}: {}", ended.err);
     }
     assert!(!ended.out.contains("rank 0"), "no rank was started");
-    // One node alone takes another port.
+    // A single node takes another port.
     let mut args = run_args("direct", 1);
     args.extend(["--".into(), program("rank.sh").into_os_string(), "succeed".into()]);
     let alone = Launcher::new(args).env("MASTER_PORT", port.to_string());
@@ -133,8 +133,8 @@ fn a_busy_master_port_is_87_and_names_its_owner() {
 }
 
 #[test]
-fn term_ends_the_wait_for_a_port_at_once() {
-    // Takes connections and never lets them pass the half second that counts.
+fn term_ends_the_port_wait_at_once() {
+    // The listener accepts connections, and none lasts the half second that counts.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let worker = node(1, "127.0.0.1", port, "10m", "succeed").start();
@@ -148,7 +148,8 @@ fn term_ends_the_wait_for_a_port_at_once() {
     stop(worker, Signal::SIGINT, 130);
 }
 
-/// Ends with `code` before its own deadline, which is longer than our patience; nothing is left.
+/// Expects an end with `code` before the launcher's own deadline, which is longer than the test
+/// waits; nothing is left.
 fn stop(running: Running, signal: Signal, code: i32) {
     running.signal(signal);
     running.wait().expect_code(code).expect_nothing_left();
@@ -175,7 +176,7 @@ fn in_a_network(inside: impl Fn()) {
     inside::run(unshare, inside);
 }
 
-/// A name server on loopback that resolves `name` after it is enabled; reports each question.
+/// A name server on loopback that resolves `name` once it is enabled, and reports each question.
 struct NameServer {
     knows: Arc<AtomicBool>,
     asked: mpsc::Receiver<()>,
@@ -203,7 +204,7 @@ impl NameServer {
     }
 }
 
-/// RFC 1035: the question repeated, with 127.0.0.1 for `name`, else NXDOMAIN.
+/// The answer of RFC 1035: the question repeated, with 127.0.0.1 for `name`, else NXDOMAIN.
 fn answer(question: &[u8], name: &str, knows: bool) -> Vec<u8> {
     let mut wanted = Vec::new();
     for label in name.split('.') {
@@ -228,7 +229,7 @@ fn answer(question: &[u8], name: &str, knows: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_name_that_resolves_late_is_waited_for() {
+fn late_host_name_is_awaited() {
     in_a_network(inside_late_names);
 }
 
@@ -238,7 +239,7 @@ fn inside_late_names() {
     let server = NameServer::new("job-worker-0.ns.svc");
     let port = free_port();
     keep_open(TcpListener::bind(("127.0.0.1", port)).expect("a port"));
-    // By DNS, through the search list, as a headless service appears.
+    // The name appears in DNS, through the search list, like that of a headless service.
     let worker = node(1, "job-worker-0", port, "30s", "succeed").start();
     let waiter = wait(&format!("job-worker-0:{port}"), "30s").start();
     for _ in 0..6 {
@@ -248,7 +249,7 @@ fn inside_late_names() {
     let ended = worker.wait().expect_code(0).expect_nothing_left();
     assert!(ended.out.contains(&format!("job-worker-0:{port}")), "{}", ended.out);
     waiter.wait().expect_code(0);
-    // By the hosts file, which some platforms write when all nodes are placed.
+    // The name appears in the hosts file, which some platforms write when all nodes are placed.
     let worker = node(1, "job-master-0", port, "30s", "succeed").start();
     while server.asked.try_recv().is_ok() {}
     server.was_asked();
@@ -258,7 +259,7 @@ fn inside_late_names() {
 }
 
 #[test]
-fn a_name_that_never_resolves_is_85() {
+fn host_name_that_never_resolves_exits_85() {
     in_a_network(inside_unknown_names);
 }
 
@@ -287,14 +288,14 @@ fn inside_unknown_names() {
 }
 
 #[test]
-fn term_ends_the_wait_for_a_dead_name_server_at_once() {
+fn term_ends_a_dead_name_servers_wait() {
     in_a_network(inside_a_silent_network);
 }
 
 #[test]
 #[ignore = "runs inside a namespace"]
 fn inside_a_silent_network() {
-    // Takes questions and never answers.
+    // The server takes questions and never answers.
     let server = UdpSocket::bind("127.0.0.1:53").expect("the port of this namespace");
     for (launcher, code) in [
         (node(1, "job-master-0", 29500, "10m", "succeed"), 143),

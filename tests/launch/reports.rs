@@ -1,4 +1,4 @@
-//! report.html of one node, and what `report` and `compare` make of folders.
+//! report.html of one node, and the results of `report` and `compare` for folders.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -33,26 +33,26 @@ fn run(ended: &Ended) -> PathBuf {
 
 const COMPLAINT: &str = "cannot write report.html";
 
-/// A shell as only rank, which knows the folder of its run.
+/// A job whose only rank is a shell that knows the folder of its run.
 fn job(script: &str) -> Ended {
     let script = format!("cd ranklaunch-logs/latest; {script}");
     Launcher::new(run_args("direct", 1)).args(["--", "sh", "-c", &script]).run()
 }
 
 #[test]
-fn a_report_that_cannot_be_written_changes_nothing() {
+fn unwritable_report_changes_nothing() {
     let whole = job("exit 3").expect_code(3);
     assert!(!whole.err.contains(COMPLAINT), "{}", whole.err);
     for page in ["report.html", "node-0/report.html"] {
         assert_eq!(document(&run(&whole).join(page))["end"]["exit_code"], 3, "{page}");
     }
-    // A folder in its place cannot be replaced by a file.
+    // A folder in the place of the report cannot be replaced by a file.
     for place in ["report.html", "node-0/report.html"] {
         let ended =
             job(&format!("mkdir -p {place}/x; exit 3")).expect_code(3).expect_nothing_left();
         assert_eq!(ended.err.matches(COMPLAINT).count(), 1, "{place}: {}", ended.err);
         assert_eq!(ended.run_json(0)["exit_code"], 3);
-        // After all that matters more.
+        // The complaint follows the closing block, which matters more.
         let closing = ended.err.find("── ranklaunch: ").expect("a closing block");
         assert!(ended.err.find(COMPLAINT) > Some(closing), "{}", ended.err);
     }
@@ -62,11 +62,11 @@ fn a_report_that_cannot_be_written_changes_nothing() {
 fn a_killed_run_is_reported_afterwards() {
     let mut job = Launcher::ranks("direct", 2, &["wait"]).start();
     job.says("READY", 2);
-    // All of it; the guard first, or it would report.
+    // Every process is killed, the guard first, because it would report.
     let mut pids: Vec<i32> = job.processes().iter().map(|process| process.pid).collect();
     pids.sort_by_key(|pid| *pid != job.pid());
     for pid in pids {
-        // It may have ended with its parent.
+        // The process may have ended with its parent.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
     }
     let over = job.wait();
@@ -102,7 +102,7 @@ fn two_runs_are_compared() {
         (&code["part"], &code["first"], &code["second"]),
         (&"outcome".into(), &"3".into(), &"4".into())
     );
-    // Folders of two runs are no report.
+    // Folders of two runs give no report.
     let output = ranklaunch(&[Path::new("report"), &run(&first), &run(&second)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");

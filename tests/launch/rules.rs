@@ -1,4 +1,5 @@
-//! Rules of a profile about a job that runs: each with ranks that break it, and with ranks that do not.
+//! Rules of a profile about a running job: each is tried with ranks that break it, and with ranks that
+//! do not.
 
 use harness::cluster::one_cause;
 use harness::fake_nvml::FakeNvml;
@@ -30,7 +31,7 @@ fn breaches(ended: &Ended) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until the console has told this, which the journal of the rank's node shows: `$1` times.
+/// Waits until the journal of node 0 has `$1` breaches; the console has told them by then.
 const UNTIL_TOLD: &str = r#"
 told() {
     until [ "$(grep -c '"message":"rule"' ranklaunch-logs/latest/node-0/agent.jsonl)" -ge "$1" ]; do sleep 0.1; done
@@ -56,7 +57,7 @@ hint = 'look at the file server'
 ";
 
 #[test]
-fn a_line_that_does_not_come() {
+fn rule_finds_a_missing_line() {
     let late = format!(
         "{UNTIL_TOLD} [ $RANK = 0 ] && echo model loaded; echo reading; told 1; echo model loaded"
     );
@@ -82,7 +83,7 @@ text = { en = 'The training stands still', zh = '训练停住' }
 ";
 
 #[test]
-fn a_line_that_does_not_recur() {
+fn rule_finds_a_line_that_stops() {
     let stops = format!("{UNTIL_TOLD} printf 'step 1\\rstep 2\\n'; [ $RANK = 1 ] || told 1");
     let ended = job(STEPS, &stops).run().expect_code(0).expect_nothing_left();
     let words = "The training stands still: rank 0 has printed no line with step \\d+ for 2s";
@@ -101,7 +102,7 @@ max = 100
 ";
 
 #[test]
-fn a_number_that_is_none() {
+fn rule_finds_a_value_out_of_range() {
     let program = |second: &str| {
         format!(
             "{UNTIL_TOLD} echo loss=2.5; [ $RANK = 1 ] && {{ echo loss={second}; echo loss={second}; }}; "
@@ -127,7 +128,7 @@ gpus_idle = '2s'
 ";
 
 #[test]
-fn gpus_that_do_nothing() {
+fn rule_finds_idle_gpus() {
     for (utilisation, idle) in [("0", true), ("37", false)] {
         let fake = FakeNvml::new(&[("GPUS", "2"), ("UTILIZATION", utilisation)]);
         let launcher =
@@ -154,23 +155,23 @@ fn gpus_that_do_nothing() {
 }
 
 #[test]
-fn a_mistake_in_a_rule_is_refused_before_anything_starts() {
+fn faulty_rule_is_refused_before_the_start() {
     let ended = job("[[watch]]\nid = 'x'\nline = '(x'\nevery = '5m'\n", "echo started").run();
     assert_ne!(ended.code, 0);
     assert!(ended.err.contains("mine.toml:3: `line` is (x"), "{}", ended.err);
     assert!(!ended.out.contains("started"), "{}", ended.out);
 }
 
-/// The rule `steps` of [`STEPS`], with what a breach does.
+/// The rule `steps` of [`STEPS`], with this action on a breach.
 fn steps_that(on: &str) -> String {
     format!("{STEPS}on = '{on}'\n")
 }
 
-/// Prints a step, and then only waits to be ended.
+/// Prints a step, and then waits to be ended.
 const STOPS: &str = "echo step 1; exec sleep 300";
 
 #[test]
-fn a_breach_ends_the_job_if_the_rule_says_so() {
+fn breach_of_an_end_rule_ends_the_job() {
     let ended = job_with(&steps_that("end"), &["--max-restarts", "1"], STOPS);
     let ended = ended.run().expect_code(91).expect_nothing_left();
     let words = "rule steps: The training stands still: rank 0 has printed no line";
@@ -188,7 +189,8 @@ fn a_breach_ends_the_job_if_the_rule_says_so() {
     assert!(ended.err.contains("a breach of the rule steps ends the job"), "{}", ended.err);
     assert_eq!((run["attempt"].as_u64(), breaches(&ended).len()), (Some(0), 1));
 
-    // Control: the rule says nothing, and a hang is only reported; then it does as a hang does.
+    // Control: a rule without an action only reports, as a hang does; with `--on-hang end` it ends the
+    // job.
     let goes_on = format!("{UNTIL_TOLD} echo step 1; [ $RANK = 1 ] || told 1");
     let ended = job(STEPS, &goes_on).run().expect_code(0);
     assert_eq!(breaches(&ended)[0]["on"], "report", "{}", ended.err);
@@ -197,7 +199,7 @@ fn a_breach_ends_the_job_if_the_rule_says_so() {
 }
 
 #[test]
-fn a_breach_starts_the_job_again_if_the_rule_says_so() {
+fn breach_of_a_restart_rule_restarts_the_job() {
     let second = "echo step 1; [ -e begun.$RANK ] && exit 0; touch begun.$RANK; exec sleep 300";
     let ended = job_with(&steps_that("restart"), &["--max-restarts", "1"], second);
     let ended = ended.run().expect_code(0).expect_nothing_left();
@@ -208,7 +210,7 @@ fn a_breach_starts_the_job_again_if_the_rule_says_so() {
     assert_eq!(ended.run_json(0)["attempt"], 0, "{}", ended.err);
 }
 
-/// Two nodes of one rank each, of which only rank 1 has to print steps.
+/// Two nodes of one rank each, where only rank 1 has to print steps.
 fn two_nodes(on: &str, program: &str, options: &[&str]) -> [Ended; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     let profile = folder.path().join("mine.toml");
@@ -228,7 +230,7 @@ fn two_nodes(on: &str, program: &str, options: &[&str]) -> [Ended; 2] {
 }
 
 #[test]
-fn a_breach_on_one_node_ends_all_of_them_or_starts_all_again() {
+fn breach_on_one_node_ends_or_restarts_all() {
     let [zero, one] = two_nodes("end", STOPS, &["--max-restarts", "1"]);
     let cause = one_cause(&[(0, &zero, 92), (1, &one, 91)]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! No secret of a command line or an environment is in any output or file: plans in every form,
+//! Secrets of a command line or an environment appear in no output or file: plans in every form,
 //! reports, captures, run folders, verdicts.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use harness::{Ended, Launcher, run_args};
 
 const SECRET: &str = "hunter2hunter2hunter2";
 
-/// Arguments that hold the secret, one form each.
+/// Arguments that hold the secret, one in each form.
 fn arguments() -> Vec<String> {
     [
         "--hf_token",
@@ -36,10 +36,10 @@ fn arguments() -> Vec<String> {
     .collect()
 }
 
-/// Not the value of a secret.
+/// A value that is not secret.
 const OPEN: &str = "shown1shown";
 
-/// Options with these names in each spelling, each with its value as a word of its own and behind `=`.
+/// Options with these names in each spelling, each with its value as a separate word and after `=`.
 fn spelled(names: &[&[&str]], value: &str) -> Vec<String> {
     let mut words = Vec::new();
     for parts in names {
@@ -60,12 +60,12 @@ fn spelled(names: &[&[&str]], value: &str) -> Vec<String> {
     words
 }
 
-/// How often values that are no secrets stand in the arguments.
+/// Number of values in the arguments that are not secret.
 fn open_values() -> usize {
     arguments().iter().filter(|word| word.contains(OPEN)).count()
 }
 
-/// Variables that hold it.
+/// Variables that hold the secret.
 fn variables() -> Vec<(&'static str, String)> {
     [
         ("HF_TOKEN", "%"),
@@ -88,7 +88,7 @@ fn with_variables(mut launcher: Launcher) -> Launcher {
     launcher
 }
 
-/// Nothing that the launcher said or kept holds the secret.
+/// Expects no secret in anything that the launcher printed or kept.
 #[track_caller]
 fn expect_no_secret(ended: &Ended) {
     assert!(!ended.out.contains(SECRET), "{}", ended.out);
@@ -155,7 +155,7 @@ fn no_capture_keeps_a_secret() {
     assert!(!files_with("JOB_COMMAND", ended.folder()).is_empty(), "environments are kept");
 }
 
-/// What people attach to a ticket: of a job that runs, and of one that has ended.
+/// Attachments to a ticket: of a running job, and of an ended one.
 #[test]
 fn no_dump_and_no_report_keep_a_secret() {
     let script = "echo READY; exec sleep 600";

@@ -1,12 +1,12 @@
 //! A signal to every process of a job, as Slurm sends it (`scancel --signal=USR1`): each rank gets
-//! it once, and neither an engine nor a process of the launcher ends by it.
+//! it once, and it ends neither an engine nor a process of the launcher.
 
 use std::ffi::OsString;
 
 use harness::{Launcher, program, run_args, send};
 use nix::sys::signal::Signal;
 
-/// Says each USR1, and ends at USR2.
+/// Prints each USR1, and ends at USR2.
 const RANK: &str = "\
 import os, signal, sys
 say = lambda what: print(what, os.environ['RANK'], flush=True)
@@ -25,7 +25,7 @@ fn ranks(engine: &str) -> Launcher {
     Launcher::new(args).args(["--", "python3", "-c", RANK]).env("BEGIN", "0:0:2 1:1:2")
 }
 
-/// Whether USR1 waits for this process or its first thread.
+/// True if USR1 is pending for this process or its first thread.
 fn has_pending(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let masks =
@@ -36,7 +36,7 @@ fn has_pending(pid: i32) -> bool {
 }
 
 #[test]
-fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
+fn rank_gets_signal_once_and_engine_survives() {
     for engine in ["direct", "torchrun", "accelerate", "deepspeed"] {
         let mut running = ranks(engine).start();
         running.says("READY", 2);
@@ -45,7 +45,7 @@ fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
                 send(process.pid, Signal::SIGUSR1);
             }
             running.says("GOT", 2 * round);
-            // A shim that has not taken the first would get both as one.
+            // A shim that has not taken the first signal would get both as one.
             harness::wait_until("the shims have taken the signal", || {
                 let all = running.processes();
                 let mut shims =
@@ -53,7 +53,7 @@ fn a_rank_gets_it_once_and_no_engine_dies_of_it() {
                 shims.all(|shim| !has_pending(shim.pid)).then_some(())
             });
         }
-        // Only to the launcher, which passes it on after all that came before.
+        // The signal goes only to the launcher, which passes it on after all earlier ones.
         running.signal(Signal::SIGUSR2);
         let ended = running.wait().expect_code(0).expect_nothing_left();
         assert_eq!(ended.out.matches("GOT").count(), 4, "{engine}\n{}", ended.out);

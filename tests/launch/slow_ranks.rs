@@ -1,4 +1,4 @@
-//! Ranks of real torch of which one holds the others back, and who is named for it.
+//! Ranks of real torch, one of which holds the others back, and the rank that is named for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -27,9 +27,9 @@ fn named(running: &mut Running) -> Value {
     events(running.folder(), "slow").remove(0)
 }
 
-/// One job names its slow rank within a minute; meanwhile two others run in which nobody is.
+/// One job names its slow rank within a minute; two other jobs run meanwhile and name none.
 #[test]
-fn the_rank_that_comes_late_is_named_and_nobody_else() {
+fn only_the_late_rank_is_named() {
     let even = steps("even", 3, 50).start();
     let turns = steps("turns", 2, 50).start();
     let mut late = steps("late", 3, 300).start();
@@ -42,7 +42,7 @@ fn the_rank_that_comes_late_is_named_and_nobody_else() {
     late.waits("a line", |one| {
         one.err().contains("rank 1 holds the others of group default_pg back")
     });
-    // Not once more for each look.
+    // The rank is not named once more for each look.
     assert_eq!(events(late.folder(), "slow").len(), 1);
     drop(late);
     for (kind, job) in [("even", even), ("turns", turns)] {
@@ -54,9 +54,9 @@ fn the_rank_that_comes_late_is_named_and_nobody_else() {
     }
 }
 
-/// Node 0 names it, by the records of both nodes, with what the other node shows of it.
+/// Node 0 names the slow rank by the records of both nodes, with the other node's measurements of it.
 #[test]
-fn a_slow_rank_of_another_node_is_named_on_node_0() {
+fn node_0_names_another_nodes_slow_rank() {
     let (port, group) = (free_port(), Group::new("nodes"));
     let start = |node| {
         let kind = if group.is_some() { "throttled" } else { "late" };
@@ -78,7 +78,7 @@ fn a_slow_rank_of_another_node_is_named_on_node_0() {
 }
 
 #[test]
-fn the_cpu_limit_of_a_slow_rank_is_the_reason() {
+fn slow_ranks_cpu_limit_is_the_reason() {
     let Some(group) = Group::new("node") else { return };
     let mut job = steps("throttled", 2, 300).env("RANK_GROUP", &group.0).start();
     let slow = named(&mut job);
@@ -87,12 +87,12 @@ fn the_cpu_limit_of_a_slow_rank_is_the_reason() {
     assert_eq!((&reason["kind"], &reason["ranks"]), (&json!("cpu_throttled"), &json!([1])));
     let text = reason["text"]["en"].as_str().expect("a sentence");
     assert!(text.contains("throttled") && text.contains("(cpu.max) of 0.03 CPUs"), "{text}");
-    // The console is written by a thread of its own.
+    // A separate thread writes the console.
     job.waits("the line", |job| job.err().contains(text));
 }
 
-/// A control group of our own. It gives 3 % of a CPU, less than a process has of a machine that other
-/// tests keep busy.
+/// A control group with 3 % of a CPU, less than a process gets on a machine that other tests keep
+/// busy.
 struct Group(PathBuf);
 
 impl Group {

@@ -1,5 +1,5 @@
-//! The line at the end of a terminal that says what the job does now: it stands below everything that
-//! is written, mixes with nothing, and is gone when nobody is to see it.
+//! The status line at the end of a terminal: it stays below all output, mixes with nothing, and disappears
+//! when nobody is to see it.
 
 use std::process::Command;
 
@@ -39,8 +39,8 @@ fn is_status(row: &str) -> bool {
     row.contains("ranks live") || row.contains("ranks have begun")
 }
 
-/// Lines with everything that could disturb the line, or be disturbed by it: colours that are not
-/// ended, cursor movements, progress bars, wide letters, no line end.
+/// Output that could disturb the status line or be disturbed by it: colours that are not ended, cursor
+/// movements, progress bars, wide letters, no line end.
 const NOISE: &str = r#"
 i=0
 while [ $i -lt 150 ]; do
@@ -58,7 +58,7 @@ echo last of "$RANK"
 "#;
 
 #[test]
-fn it_stands_below_the_lines_of_the_ranks_and_mixes_with_none() {
+fn status_line_stays_below_all_rank_output() {
     let folder = tempfile::tempdir().expect("a folder");
     let words = direct(2, &["--", "sh", "-c", NOISE]);
     let mut command = command(folder.path(), &refs(&words));
@@ -70,12 +70,12 @@ fn it_stands_below_the_lines_of_the_ranks_and_mixes_with_none() {
         let done = |rank| folder.path().join(format!("done-{rank}")).exists();
         (done(0) && done(1)).then_some(())
     });
-    // It is drawn again after the last line, as the last row.
+    // The status line is drawn again after the last line, as the last row.
     let ends_so = || tmux.screen().last().is_some_and(|row| is_status(row));
     wait_until("the status line below everything", || ends_so().then_some(()));
     let rows = tmux.screen();
     assert_eq!(rows.iter().filter(|row| is_status(row)).count(), 1, "{}", rows.join("\n"));
-    // A narrower window wraps what stands there, and the line goes all the same.
+    // A narrower window wraps the existing rows, and the status line disappears all the same.
     tmux.resizes(41, 30);
     tmux.resizes(100, 30);
     std::fs::write(folder.path().join("go"), "").expect("a file");
@@ -99,7 +99,7 @@ fn it_stands_below_the_lines_of_the_ranks_and_mixes_with_none() {
 }
 
 #[test]
-fn it_tells_how_long_a_node_is_awaited_and_goes_with_the_job() {
+fn status_line_shows_the_node_wait_then_vanishes() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = free_port().to_string();
     let more = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1"];
@@ -115,9 +115,9 @@ fn it_tells_how_long_a_node_is_awaited_and_goes_with_the_job() {
     assert!(!rows.iter().any(|row| is_wait(row)), "{}", rows.join("\n"));
 }
 
-/// As in a container into which `docker exec -it` or `unshare` has led: the guard's group has no number there.
+/// As in a container that `docker exec -it` or `unshare` has entered: the guard's group has no number there.
 #[test]
-fn a_group_of_another_pid_namespace_is_no_error() {
+fn group_of_another_pid_namespace_works() {
     let folder = tempfile::tempdir().expect("a folder");
     let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
     let allowed = Command::new("unshare").args(unshare).arg("true").status();
@@ -137,7 +137,7 @@ fn a_group_of_another_pid_namespace_is_no_error() {
 }
 
 #[test]
-fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
+fn status_line_vanishes_during_suspension_and_returns() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut shell = command(folder.path(), &[]);
     shell = {
@@ -157,7 +157,7 @@ fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
     tmux.shows("the shell", |row| row.contains("Stopped"));
     tmux.presses(&["echo still $((40 + 2))", "Enter"]);
     tmux.shows("the shell's answer", |row| row == "still 42");
-    // Several turns of the line later.
+    // The status line was drawn several times by then.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let rows = tmux.screen();
     assert!(!rows.iter().any(|row| is_status(row)), "{}", rows.join("\n"));
@@ -171,10 +171,11 @@ fn it_is_gone_while_the_job_is_suspended_and_comes_back() {
     tmux.presses(&["exit", "Enter"]);
 }
 
-/// The same between a look at the terminal's settings and another, as a shell does it.
+/// The same command between two reads of the terminal's settings, as from a shell.
 fn in_a_shell(folder: &std::path::Path, line: &str, args: &[String]) -> Command {
     let mut shell = Command::new("sh");
-    // It stays until it was looked at: tmux changes the modes of a window whose command has ended.
+    // The shell stays until the test has looked, because tmux changes the modes of a window whose command has
+    // ended.
     let line = format!(
         "trap : INT; stty -g > before; {line}; code=$?; stty -g > after; echo 'back in the shell'
         while [ ! -e seen ]; do sleep 0.05; done; exit $code"
@@ -184,7 +185,7 @@ fn in_a_shell(folder: &std::path::Path, line: &str, args: &[String]) -> Command 
     shell
 }
 
-/// What a launcher left on the terminal that is not as it was.
+/// Changes to the terminal that a launcher left behind.
 fn left_behind(tmux: &Tmux, folder: &std::path::Path, modes: &str) -> Vec<String> {
     tmux.shows("the shell", |row| row.contains("back in the shell"));
     let mut left: Vec<String> = tmux.history().into_iter().filter(|row| is_status(row)).collect();
@@ -212,7 +213,7 @@ fn send(pid: i32, signal: Signal) {
 /// Two ranks that ignore every polite stop, and the process of their agent.
 fn stubborn(folder: &std::path::Path) -> Option<(Tmux, String, i32)> {
     let rank = "trap '' INT TERM; while :; do sleep 0.1; done";
-    // Longer than the test waits, so that no stop but the second one ends them.
+    // The grace is longer than the test waits, so that only the second stop ends the ranks.
     let words = direct(2, &["--grace", "180s", "--", "sh", "-c", rank]);
     let tmux = start(100, 30, &in_a_shell(folder, "\"$0\" \"$@\"", &words))?;
     let modes = tmux.modes();
@@ -222,7 +223,7 @@ fn stubborn(folder: &std::path::Path) -> Option<(Tmux, String, i32)> {
 }
 
 #[test]
-fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
+fn lost_agent_or_second_stop_restores_the_terminal() {
     for signal in [Some(Signal::SIGKILL), Some(Signal::SIGABRT), None] {
         let folder = tempfile::tempdir().expect("a folder");
         let Some((tmux, modes, agent)) = stubborn(folder.path()) else { return };
@@ -234,7 +235,7 @@ fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
             None => {
                 tmux.presses(&["C-c"]);
                 tmux.shows("the first stop", |row| row.contains("SIGINT"));
-                // One within a second is the same stop.
+                // A second signal within a second is the same stop.
                 std::thread::sleep(std::time::Duration::from_millis(1200));
                 tmux.presses(&["C-c"]);
                 130
@@ -251,9 +252,9 @@ fn the_terminal_is_as_before_after_the_loss_of_the_agent_and_a_second_stop() {
     }
 }
 
-/// The controls of the test above: a row that was not erased, and each thing that it looks at.
+/// The controls of the test above: a row that was not erased, and each property that it checks.
 #[test]
-fn a_terminal_that_is_not_as_before_is_told() {
+fn control_altered_terminal_is_detected() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(tmux) = start(100, 30, &in_a_shell(folder.path(), "true", &[])) else { return };
     let modes = tmux.modes();
@@ -273,9 +274,9 @@ fn a_terminal_that_is_not_as_before_is_told() {
     }
 }
 
-/// Where lines are only printed, and where a rank has the terminal, nothing is drawn.
+/// Nothing is drawn if lines are only printed, or if a rank has the terminal.
 #[test]
-fn there_is_none_for_a_printer_a_rank_with_the_terminal_and_a_pipe() {
+fn dumb_terminal_or_terminal_owning_rank_hides_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let wait = "sleep 1.2; echo over";
     for (nproc, variables, more) in [
@@ -293,7 +294,7 @@ fn there_is_none_for_a_printer_a_rank_with_the_terminal_and_a_pipe() {
         let shown = terminal.rest();
         assert!(!shown.contains("ranks live") && !shown.contains("\x1b[J"), "{shown:?}");
     }
-    // Standard error goes to a file, and only the ranks to the terminal.
+    // Standard error goes to a file, and only the ranks write to the terminal.
     let words = direct(2, &["--", "sh", "-c", wait]);
     let mut sh = Command::new("sh");
     let line = format!("\"$0\" \"$@\" 2> {}", folder.path().join("err").display());

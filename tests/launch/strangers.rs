@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Ended, Launcher, executable, program, run_args, skipped};
 
-/// The stranger.
+/// The user id of the stranger.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
@@ -18,8 +18,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// The output of `ranklaunch WORDS` of root in a network namespace with sockets of another user, and how
-/// long it took.
+/// The output of `ranklaunch WORDS`, run by root in a network namespace with sockets of another user,
+/// and its duration.
 fn beside(mode: &[&str], words: &[&str]) -> (Ended, Duration) {
     // The time is that of the command alone.
     let script = "
@@ -82,7 +82,7 @@ fn a_strangers_run_id_names_no_path() {
     assert_ne!(ended.code, 0, "{}", ended.out);
     let folder = ended.folder();
     assert!(!folder.join("owned").exists() && !folder.with_file_name("owned").exists());
-    // The control: a plain id is taken, and it is said whose it is.
+    // The control: a plain id is accepted, and its owner is named.
     let (ended, _) = beside(&["forged", "job-1"], &["dump"]);
     let ended = ended.expect_code(0);
     assert!(ended.folder().join("ranklaunch-dump-job-1/dump.json").exists(), "{}", ended.err);
@@ -124,17 +124,17 @@ fn a_strangers_profile_is_named_and_executes_nothing() {
         for words in ["is not used", "65534", "--profile"] {
             assert!(said.contains(words), "{command:?} {words}: {said}");
         }
-        // The control: one's own is used; only `clean` asks no interpreter.
+        // The control: a profile of one's own is used. Only `clean` asks no interpreter.
         let ended = of(0);
         assert_eq!(ran(&ended), command != ["clean", "--dry-run"], "{command:?}: {}", ended.err);
         assert!(!ended.err.contains("is not used"), "{}", ended.err);
     }
-    // Who names it means it.
+    // An explicit `--profile` is used, whoever owns the file.
     let words = ["plan", "--profile", "./ranklaunch.toml"].iter().chain(&common).copied();
     assert!(ran(&with_profile(Launcher::new(words), NOBODY).run()));
 }
 
-/// A run whose rank wrote a line, to be spoilt.
+/// A run whose rank wrote a line, for damaging.
 fn run() -> Ended {
     let script = ["--", "sh", "-c", "echo plain; echo odd >&2"];
     let ended = Launcher::new(run_args("direct", 2)).args(script).run();
@@ -147,7 +147,7 @@ fn mkfifo(path: &Path) {
 }
 
 #[test]
-fn no_command_hangs_on_a_fifo_of_a_run() {
+fn fifo_in_a_run_hangs_no_command() {
     for name in [
         "attempt-0/rank-00001.err",
         "attempt-0/rank-00001.out",
@@ -199,7 +199,7 @@ fn no_link_of_a_run_is_followed() {
     }
 }
 
-/// 300 GB of nothing, and 1 GB of it packed to 1 MB.
+/// Sparse files of 300 GB, and 1 GB of zeros packed to 1 MB.
 #[test]
 fn files_without_content_cost_nothing() {
     use std::io::Write;

@@ -1,5 +1,5 @@
-//! A platform that starts its command once per rank: four launchers, as two nodes of Slurm have
-//! them, of which each starts one rank of one job.
+//! A platform that starts its command once per rank: four launchers, as on two nodes of Slurm, each
+//! of which starts one rank of one job.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Rank, node, local rank: three tasks on the first node, one on the second.
 const UNEVEN: [(u32, u32, u32); 4] = [(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 1, 0)];
-/// Two on each, dealt out like cards.
+/// Two tasks on each node, dealt out in turn.
 const CYCLIC: [(u32, u32, u32); 4] = [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)];
 
 /// A job of four tasks on two nodes, all of them on this host.
@@ -18,7 +18,7 @@ struct Job {
     tasks: [(u32, u32, u32); 4],
     per_node: &'static str,
     port: u16,
-    /// All tasks log into it, as on a file system that the nodes share.
+    /// The log folder of all tasks, as on a file system that the nodes share.
     logs: tempfile::TempDir,
 }
 
@@ -31,7 +31,7 @@ impl Job {
         Job::new(CYCLIC, "2(x2)")
     }
 
-    /// `ranklaunch run --engine ENGINE MORE` as one task of it.
+    /// `ranklaunch run --engine ENGINE MORE` as one task of the job.
     fn launcher(&self, engine: &str, (rank, node, local): (u32, u32, u32)) -> Launcher {
         Launcher::new(["run", "--engine", engine, "--device", "cpu", "--python"])
             .args([python().into_os_string(), "--log-dir".into(), self.logs.path().into()])
@@ -62,7 +62,7 @@ impl Job {
         self.start(more, &[script.to_str().expect("text"), what])
     }
 
-    /// What one task left of the newest run.
+    /// The folder of one task in the newest run.
     fn folder(&self, (_, node, local): (u32, u32, u32)) -> PathBuf {
         self.logs.path().join("latest").join(format!("node-{node}-task-{local}"))
     }
@@ -96,7 +96,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_task_starts_its_rank_and_keeps_its_own_files() {
+fn each_task_starts_its_rank_with_own_files() {
     let job = Job::new(UNEVEN, "3,1");
     let print = "echo \"$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $NODE_RANK $MASTER_ADDR:$MASTER_PORT\"";
     let ended = wait_all(job.start(&[], &["sh", "-c", print]));
@@ -108,7 +108,7 @@ fn each_task_starts_its_rank_and_keeps_its_own_files() {
         let port = job.port;
         let line = format!("{rank}/4 {local}/{of} {node}/2 {node} 127.0.0.1:{port}");
         assert_eq!(ended.out, format!("[r{rank}] {line}\n"), "only its own rank\n{}", ended.err);
-        // The first task of a node speaks of what its tasks have in common.
+        // The first task of a node reports what its tasks have in common.
         let place = format!("rank {rank} of 4, local rank {local} of {of}, on node {node} of 2");
         assert_eq!(ended.err.contains("── ranklaunch: rank "), local == 0, "{}", ended.err);
         assert!(ended.err.contains(&place), "{}", ended.err);
@@ -129,13 +129,14 @@ fn each_task_starts_its_rank_and_keeps_its_own_files() {
         run_ids.push(run["run_id"].clone());
     }
     assert!(run_ids.iter().all(|id| id == &run_ids[0]), "one run: {run_ids:?}");
-    // A folder of each task, and the report of the job.
+    // The run has a folder of each task, and the report of the job.
     assert_eq!(names(&job.logs.path().join("latest")).len(), 5);
 }
 
-/// The same environment, engine torchrun: it would start as many ranks again in each task.
+/// The environment is the same with engine torchrun, which would start as many ranks again in each
+/// task.
 #[test]
-fn other_engines_refuse_to_be_started_once_per_rank() {
+fn other_engines_refuse_one_start_per_rank() {
     let job = Job::even();
     let launcher = job.launcher("torchrun", CYCLIC[3]).args(["--", "train.py"]);
     let ended = launcher.run().expect_code(65).expect_nothing_left();
@@ -145,7 +146,7 @@ fn other_engines_refuse_to_be_started_once_per_rank() {
 }
 
 #[test]
-fn a_failing_task_ends_all_with_one_cause() {
+fn failing_task_ends_all_with_one_cause() {
     let job = Job::even();
     let ended = wait_all(job.ranks(&[], "exit-7-on-rank-1"));
     for (ended, task) in ended.iter().zip(CYCLIC) {
@@ -172,7 +173,7 @@ fn a_killed_agent_ends_all_and_is_named() {
     for (ended, task) in ended.iter().zip(CYCLIC).take(3) {
         assert_eq!(ended.id(), Some("node.died"), "{}", ended.err);
         assert!(ended.err.contains(" task 3 ("), "{}", ended.err);
-        // Its node.
+        // The verdict names the node of rank 1.
         assert_eq!(job.run_json(task)["verdict"]["node"], 1, "{}", ended.err);
     }
 }
@@ -184,7 +185,7 @@ fn term_to_every_task_ends_all_with_143() {
     tasks.iter_mut().for_each(|task| {
         task.says("READY", 1);
     });
-    // As scancel does it.
+    // Every task gets the signal, as from scancel.
     tasks.iter().for_each(|task| task.signal(Signal::SIGTERM));
     for ended in wait_all(tasks) {
         ended.expect_code(143);
@@ -210,7 +211,7 @@ fn all_tasks_start_again_together() {
 /// Leftovers are ended once, by the first task of the node, and no sibling task counts as
 /// leftover, even with `force`.
 #[test]
-fn leftovers_are_ended_by_one_task_and_siblings_by_none() {
+fn one_task_ends_leftovers_and_spares_siblings() {
     let mut unshare = std::process::Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     inside::run(unshare, inside_leftovers);
@@ -257,7 +258,7 @@ fn inside_leftovers() {
         task.says("READY", 1);
     });
     assert!(!is_there(), "it is gone before any rank begins");
-    // Its number may be another process's by now.
+    // The pid may belong to another process by now.
     std::mem::forget(leftover);
     std::fs::write(&over, "").expect("written");
     let ended = wait_all(tasks);
@@ -271,9 +272,9 @@ fn inside_leftovers() {
     assert!(told > 0);
 }
 
-/// Tasks need no torchrun to meet: gloo adds up what all four ranks have.
+/// Tasks meet without torchrun: gloo adds up the values of all four ranks.
 #[test]
-fn torch_adds_up_over_four_tasks() {
+fn torch_reduces_over_four_tasks() {
     let job = Job::new(UNEVEN, "3,1");
     let script = program("reduce.py");
     let tasks = job.start(&[], &[script.to_str().expect("text"), "3"]);
@@ -285,7 +286,7 @@ fn torch_adds_up_over_four_tasks() {
 
 /// The plan of one task, with the source of each number.
 #[test]
-fn plan_says_which_rank_this_is_and_who_says_so() {
+fn plan_names_the_rank_and_its_source() {
     let job = Job::new(UNEVEN, "3,1");
     let shown = |format: &str| {
         let launcher = Launcher::new(["plan", "--engine", "direct", "--device", "cpu", "--python"]);

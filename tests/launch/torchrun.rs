@@ -26,11 +26,11 @@ fn two_nodes_reduce_over_gloo() {
 }
 
 #[test]
-fn a_failing_rank_gives_its_own_code() {
+fn failing_rank_sets_the_exit_code() {
     let ended = torchrun(2, "exit-7-on-rank-1").run().expect_code(7).expect_nothing_left();
     let verdict = &ended.run_json(0)["verdict"];
     assert_eq!((&verdict["id"], &verdict["rank"]), (&"rank.exit".into(), &1.into()));
-    // torchrun's own report is that of a job without us.
+    // torchrun's own report is the same as without us.
     let log = std::fs::read_to_string(ended.node_folder(0).join("attempt-0/engine.log"));
     let log = log.expect("a log");
     let (before, root) = log.split_once("Root Cause (first observed failure)").expect("a report");
@@ -44,7 +44,7 @@ fn a_segfault_gives_139() {
 }
 
 #[test]
-fn term_gives_143_and_a_checkpoint_its_time() {
+fn term_exits_143_after_the_checkpoint() {
     let mut running = Launcher::ranks("torchrun", 2, &["checkpoint", "."]).start();
     running.says("READY", 2);
     running.signal(Signal::SIGTERM);
@@ -55,7 +55,7 @@ fn term_gives_143_and_a_checkpoint_its_time() {
     }
 }
 
-/// The guard alone is signalled, as by `docker stop`.
+/// Only the guard is signalled, as by `docker stop`.
 #[test]
 fn term_reaches_a_rank_once() {
     for engine in ["torchrun", "direct"] {
@@ -111,7 +111,7 @@ fn hup_is_a_stop_and_nohup_is_not() {
 
 /// accelerate starts torchrun's machinery itself; the shim and the codes are the same.
 #[test]
-fn accelerate_runs_two_ranks_and_gives_their_code() {
+fn accelerate_runs_two_ranks_and_returns_their_code() {
     let ended = Launcher::ranks("accelerate", 2, &["exit-7-on-rank-1"])
         .run()
         .expect_code(7)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const PATH: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/wan/status";
 
-/// Ends when dropped.
+/// A server in the place of the Trainer, ended on drop.
 struct Trainer {
     child: Child,
     folder: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl Trainer {
         Trainer { child, folder, port }
     }
 
-    /// What the server took, each with its time left out.
+    /// The progress reports that the server took, without their times.
     fn taken(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.path().join("taken")).unwrap_or_default();
         let status = |line| -> Value {
@@ -69,7 +69,7 @@ impl Trainer {
     }
 }
 
-/// A certificate that signs itself, and its key beside it.
+/// Makes a self-signed certificate, and its key beside it.
 fn certificate(folder: &Path, name: &str) {
     let made = Command::new("openssl")
         .args([
@@ -92,9 +92,9 @@ fn certificate(folder: &Path, name: &str) {
 }
 
 #[test]
-fn progress_is_posted_as_soon_as_it_is_known_and_at_the_end() {
+fn progress_is_posted_at_once_and_at_end() {
     let trainer = Trainer::start();
-    // The second part comes after the first was taken.
+    // The second part is printed after the first was taken.
     let lines = "step 10/100 loss=0.5\\n|step 100/100 loss=0.25\\n";
     trainer.job("cert.pem", &[], lines);
     let taken = trainer.taken();
@@ -108,7 +108,7 @@ fn progress_is_posted_as_soon_as_it_is_known_and_at_the_end() {
 }
 
 #[test]
-fn the_pattern_of_the_user_counts_and_off_posts_nothing() {
+fn user_pattern_applies_and_off_posts_nothing() {
     let trainer = Trainer::start();
     let lines = "step 10/100\\n42.9 percent, psnr 31.5\\n";
     let pattern = r"(?P<percent>[\d.]+) percent, psnr (?P<psnr>\S+)";
@@ -120,7 +120,7 @@ fn the_pattern_of_the_user_counts_and_off_posts_nothing() {
 }
 
 #[test]
-fn a_server_that_is_not_trusted_gets_nothing_and_the_job_goes_on() {
+fn untrusted_server_gets_no_progress() {
     let trainer = Trainer::start();
     let ended = trainer.job("other.pem", &[], "step 10/100\\n");
     assert_eq!(trainer.taken(), Vec::<Value>::new());
@@ -130,7 +130,7 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_job_goes_on() {
 }
 
 #[test]
-fn a_pattern_that_tells_no_progress_is_refused() {
+fn pattern_without_progress_is_refused() {
     for pattern in [r"step (?P<step>\d+)", "step (", "on"] {
         let args =
             [run_args("direct", 1), ["--progress", pattern, "--", "true"].map(Into::into).into()];

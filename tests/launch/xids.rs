@@ -1,5 +1,5 @@
-//! What the driver tells of the GPUs while ranks run: an Xid is the cause of what follows, and a
-//! driver that fails or hangs changes nothing.
+//! Driver events of the GPUs while ranks run: an Xid is the cause of what follows, and a driver that fails
+//! or hangs changes nothing.
 
 use harness::fake_nvml::FakeNvml;
 use harness::{Ended, Launcher, Role, Running};
@@ -9,8 +9,8 @@ use serde_json::Value;
 /// The journal of the launcher, as a rank sees it.
 const JOURNAL: &str = "ranklaunch-logs/latest/node-0/agent.jsonl";
 
-/// Rank 1 waits for the line $1 of the journal, lets the events $3 (INDEX XID) happen, waits until
-/// the journal has $4, and ends with 3. The other ranks wait.
+/// Rank 1 waits for the line $1 of the journal, plays the events $3 (INDEX XID), waits until the journal
+/// has $4, and ends with 3. The other ranks wait.
 const RANK: &str = r#"
 until grep -q "$1" "$2"; do sleep 0.02; done
 if [ "$RANK" = 1 ]; then
@@ -23,7 +23,8 @@ exec sleep 300"#;
 
 const WATCHING: &str = "watching for Xids";
 
-/// A pattern of grep for this text that does not match itself: the journal holds the words of the program.
+/// A pattern of grep for this text that does not match itself, because the journal holds the words of the
+/// program.
 fn pattern(text: &str) -> String {
     let (first, rest) = text.split_at(1);
     format!("[{first}]{rest}")
@@ -63,7 +64,7 @@ pub(super) fn expect_no_cause(ended: &Ended) {
 }
 
 #[test]
-fn an_xid_of_the_ranks_gpu_is_the_cause() {
+fn xid_of_the_ranks_gpu_is_the_cause() {
     for (xid, words) in [(79, "fallen off the bus"), (48, "GPU")] {
         let fake = four();
         let (event, heard) = (format!("2 {xid}\\n"), format!("\"number\":{xid}"));
@@ -81,7 +82,7 @@ fn an_xid_of_the_ranks_gpu_is_the_cause() {
 }
 
 #[test]
-fn without_an_event_the_end_of_the_rank_is_the_end() {
+fn rank_failure_without_xid_has_no_cause() {
     let ended = job(&four(), WATCHING, "", WATCHING).run().expect_code(3).expect_nothing_left();
     expect_no_cause(&ended);
     let watching = journal(&ended);
@@ -90,7 +91,8 @@ fn without_an_event_the_end_of_the_rank_is_the_end() {
     assert_eq!(watching[0]["gpus"], 2, "only those that the job uses");
 }
 
-/// GPU 3 is not in the plan. Xid 92 of one that is, no trouble, shows that the driver was heard.
+/// GPU 3 is not in the plan. Xid 92 of a planned GPU, which is no failure, shows that the driver was
+/// heard.
 #[test]
 fn an_xid_of_another_gpu_changes_nothing() {
     let fake = four();
@@ -102,9 +104,9 @@ fn an_xid_of_another_gpu_changes_nothing() {
     assert_eq!(numbers, [92]);
 }
 
-/// What a driver does that cannot tell of events, and the line of the journal that says so.
+/// Drivers that cannot report events, and the line of the journal that says so.
 #[test]
-fn a_driver_that_cannot_tell_is_said_once_and_changes_nothing() {
+fn driver_without_xid_events_is_reported_once() {
     const NOT_TOLD: &str = "the driver does not tell of Xids";
     let with = |events: &str| FakeNvml::new(&[("GPUS", "4"), ("BAD", "2"), ("EVENTS", events)]);
     for (fake, call, code, gpu) in [
@@ -125,14 +127,14 @@ fn a_driver_that_cannot_tell_is_said_once_and_changes_nothing() {
 
 /// The other GPU is watched anyway.
 #[test]
-fn one_gpu_that_cannot_be_watched_hides_no_other() {
+fn unwatchable_gpu_hides_no_other() {
     let fake = FakeNvml::new(&[("GPUS", "4"), ("BAD", "1"), ("EVENTS", "no-permission")]);
     let ended = job(&fake, WATCHING, "2 95\\n", "\"number\":95").run().expect_nothing_left();
     assert_eq!(ended.run_json(0)["cause"]["id"], "xid_95", "{}", ended.err);
 }
 
 #[test]
-fn a_driver_that_hangs_or_crashes_holds_nothing() {
+fn hung_or_crashed_driver_delays_nothing() {
     for (events, begun) in [("hang", WATCHING), ("crash", "the watch for Xids is over")] {
         let fake = FakeNvml::new(&[("GPUS", "4"), ("EVENTS", events)]);
         let ended = job(&fake, begun, "", begun).run().expect_code(3).expect_nothing_left();
@@ -153,7 +155,7 @@ fn ranks_on_cpus_have_no_watch() {
     assert!(said(&journal(&ended), WATCHING).is_empty());
 }
 
-/// A job of which the probe waits in the driver.
+/// A job whose probe waits in the driver.
 fn waiting(fake: &FakeNvml) -> Running {
     let mut running = job(fake, WATCHING, "", "never").start();
     running.waits("the watch", |running| {
@@ -165,7 +167,7 @@ fn waiting(fake: &FakeNvml) -> Running {
 }
 
 #[test]
-fn the_probe_ends_with_the_agent_and_with_the_guard() {
+fn probe_ends_with_agent_or_guard() {
     let fake = four();
     let running = waiting(&fake);
     running.send(Role::Agent, Signal::SIGKILL);
@@ -175,7 +177,7 @@ fn the_probe_ends_with_the_agent_and_with_the_guard() {
     running.wait().expect_nothing_left_soon();
 }
 
-/// The probe is no part of the job: its loss is no failure, and a stop takes it with it.
+/// The probe is no part of the job: its loss is no failure, and a stop ends it too.
 #[test]
 fn the_loss_of_the_probe_is_no_failure() {
     let mut running = waiting(&four());

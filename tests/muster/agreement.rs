@@ -46,8 +46,8 @@ fn three_nodes_run_one_plan() {
     assert_eq!(ids.len(), 1, "one run id: {ids:?}");
 }
 
-/// What all nodes warn of is printed once, on node 0 with the nodes named; what one node alone warns of
-/// stays there. Both are repeated only after a failure.
+/// A warning of all nodes is printed once, on node 0 with the nodes named. A warning of one node stays
+/// on that node. Both are repeated only after a failure.
 #[test]
 fn a_warning_is_printed_once_for_the_job() {
     for (what, code) in [("succeed", 0), ("exit-7-on-rank-1", 7)] {
@@ -71,7 +71,7 @@ fn a_warning_is_printed_once_for_the_job() {
     }
 }
 
-/// The scopes in which a node decided on a plan, in order, as its journal says.
+/// The scopes in which a node decided on a plan, in order, from its journal.
 fn scopes(ended: &Ended, node: u32) -> Vec<String> {
     let text = std::fs::read_to_string(ended.node_folder(node).join("agent.jsonl"));
     let lines = text.expect("agent.jsonl is there");
@@ -81,9 +81,9 @@ fn scopes(ended: &Ended, node: u32) -> Vec<String> {
     decided.map(scope).collect()
 }
 
-/// Planning twice for one scope would be two answers to one question.
+/// Two plans for one scope would be two answers to one question.
 #[test]
-fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
+fn each_node_plans_once_per_scope() {
     let alone = Launcher::ranks("direct", 2, &["succeed"]).run().expect_code(0);
     assert_eq!(scopes(&alone, 0), ["Alone"]);
     let ended: Vec<Ended> = start(4, &[], "succeed").into_iter().map(Running::wait).collect();
@@ -101,7 +101,7 @@ fn a_node_decides_once_for_all_that_it_knows_of_the_others() {
 }
 
 #[test]
-fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
+fn killed_rank_ends_all_nodes_with_one_block() {
     let mut nodes = start(3, &[], "wait");
     nodes.iter_mut().for_each(|node| {
         node.says("READY", 2);
@@ -128,7 +128,7 @@ fn a_killed_rank_ends_all_nodes_with_the_same_block_at_once() {
 }
 
 #[test]
-fn a_failure_gives_143_elsewhere_and_its_last_lines_everywhere() {
+fn other_nodes_exit_143_showing_the_last_lines() {
     let ended: Vec<Ended> =
         start(2, &[], "exit-7-on-rank-1").into_iter().map(Running::wait).collect();
     for (ended, code) in ended.into_iter().zip([7, 143]) {
@@ -162,7 +162,7 @@ fn a_killed_launcher_is_named_by_the_others() {
 }
 
 #[test]
-fn a_stop_from_outside_of_one_node_stops_all() {
+fn outside_stop_of_one_node_stops_all() {
     let mut nodes = start(2, &[], "wait");
     nodes.iter_mut().for_each(|node| {
         node.says("READY", 2);
@@ -180,13 +180,13 @@ fn a_stop_from_outside_of_one_node_stops_all() {
 fn term_during_the_gathering_ends_at_once() {
     let running = node(0, 2, free_port(), &[], "succeed").start();
     wait_until("the gathering", || running.err().contains("connections between").then_some(()));
-    // It would wait for half an hour.
+    // Without the signal, the node would wait for half an hour.
     running.signal(Signal::SIGTERM);
     running.wait().expect_code(143).expect_nothing_left();
 }
 
 #[test]
-fn nodes_that_disagree_are_refused_on_both_sides() {
+fn disagreeing_nodes_are_refused_on_both_sides() {
     let port = free_port();
     let rows: [(u32, &[&str], &str, &str); 2] = [
         (3, &[], "muster.layout", " 3 "),
@@ -202,8 +202,8 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
             assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
         }
     }
-    // It may be a node of another job: it is refused at once, and node 0 continues to wait for
-    // its own.
+    // The second node may belong to another job: it is refused at once, and node 0 continues to wait
+    // for its own.
     let more = ["--wait-timeout", "4s"];
     let nodes = [node(0, 2, port, &more, "succeed"), node(1, 3, port, &[], "succeed")];
     let [zero, one] = nodes.map(Launcher::start).map(|node| node.wait().expect_code(88));
@@ -216,7 +216,7 @@ fn nodes_that_disagree_are_refused_on_both_sides() {
 }
 
 #[test]
-fn a_missing_node_is_named_at_the_deadline() {
+fn missing_node_is_named_at_the_deadline() {
     let port = free_port();
     let more = ["--wait-timeout", "2s"];
     let nodes = [node(0, 3, port, &more, "succeed"), node(2, 3, port, &more, "succeed")];
@@ -228,7 +228,7 @@ fn a_missing_node_is_named_at_the_deadline() {
     }
 }
 
-/// A rank that looks for the secret in its own environment and in those of all above it.
+/// A rank that looks for the secret in its own environment and in those of all its ancestors.
 const ANCESTORS: &str = r#"
 echo secret=${RANKLAUNCH_SECRET-none}
 pid=$PPID
@@ -240,7 +240,7 @@ done
 :"#;
 
 #[test]
-fn a_secret_encrypts_the_channel_and_stays_with_us() {
+fn secret_encrypts_the_channel_and_reaches_no_rank() {
     let port = free_port();
     let encrypted = |rank, secret: &str, nodes| {
         let mut args = run_args("direct", 1);
@@ -252,7 +252,7 @@ fn a_secret_encrypts_the_channel_and_stays_with_us() {
     for node in [encrypted(0, secret, 2), encrypted(1, secret, 2)].map(Launcher::start) {
         let ended = node.wait().expect_code(0);
         assert!(ended.out.contains("secret=none"), "{}", ended.out);
-        // Shim, agent and guard at least, each with an environment that can be read.
+        // The ancestors are at least shim, agent and guard, each with a readable environment.
         assert!(ended.out.matches("ancestor").count() >= 3, "{}", ended.out);
         assert!(!ended.out.contains("shows it"), "{}", ended.out);
         assert!(
@@ -269,10 +269,10 @@ fn a_secret_encrypts_the_channel_and_stays_with_us() {
     assert!(zero.err.contains("has another secret"), "{}", zero.err);
 }
 
-/// A Kubernetes Secret that was made of a file with a newline, as a variable on one node
-/// and mounted on the other; and a port of the muster's own.
+/// A Kubernetes Secret from a file with a newline, as a variable on one node and mounted on the other,
+/// with a separate port for the muster.
 #[test]
-fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_own_port() {
+fn secret_file_equals_variable_and_muster_port_works() {
     let (port, own) = (free_port(), free_port());
     let file = tempfile::NamedTempFile::new().expect("a file");
     let secret = "correct horse battery\n";
@@ -309,7 +309,7 @@ fn a_secret_from_a_file_is_the_one_of_the_variable_and_the_muster_may_have_its_o
 #[test]
 fn all_nodes_restart_together() {
     let port = free_port();
-    // Fails on node 1 in the first attempt only.
+    // The script fails on node 1 in the first attempt only.
     let script = "test -e first-$RANK || { touch first-$RANK; test $RANK = 1 && { sleep 0.2; exit 5; }; sleep 60; }; echo again $RANK";
     let node = |rank| {
         let mut args = run_args("direct", 1);
@@ -327,10 +327,10 @@ fn all_nodes_restart_together() {
 }
 
 #[test]
-fn a_node_that_cannot_take_part_tells_the_others() {
+fn node_unable_to_take_part_tells_the_others() {
     let port = free_port();
     let healthy = node(0, 2, port, &[], "succeed").start();
-    // Refused by its own plan, before it would have met anybody.
+    // The node's own plan refuses it before it meets any other node.
     let sick = node(1, 2, port, &["--min-nproc", "4"], "succeed").start();
     let sick = sick.wait().expect_code(66).expect_id("layout.min-nproc");
     let healthy = healthy.wait().expect_code(88).expect_id("muster.declined");
@@ -341,14 +341,14 @@ fn a_node_that_cannot_take_part_tells_the_others() {
 /// Node 0 needs a connection per node: a limit that is too low is reported before any node
 /// waits.
 #[test]
-fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
+fn too_low_file_limit_is_reported_at_once() {
     for muster in ["required", "auto"] {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(harness::executable());
         let mut args = run_args("direct", 1);
         args.extend(["--muster".into(), muster.into(), "--".into()]);
         args.extend(["echo".into(), "it runs".into()]);
-        // The others would wait for the muster of a node 0 that starts without one.
+        // The other nodes would wait for the muster of a node 0 that starts without one.
         let refused = Launcher::of(shell, args).node(0, 200, free_port()).run().expect_code(84);
         let refused = refused.expect_id("muster.nofile");
         for value in [" 300 ", " 200 ", " 328"] {
@@ -361,7 +361,7 @@ fn too_few_files_for_so_many_nodes_are_noticed_at_once() {
 
 /// Another job's `ranklaunch install` into the same folder, or an update, gives the name to a new file.
 #[test]
-fn a_job_whose_executable_was_replaced_starts_again() {
+fn job_with_replaced_executable_restarts() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     for name in ["ranklaunch", "new"] {

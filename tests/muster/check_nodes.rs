@@ -1,5 +1,5 @@
-//! `check` on several nodes: all have the same report, which names the bad link or node. Nodes
-//! with addresses of their own need root and `ip`.
+//! `check` on several nodes: all nodes have the same report, which names the bad link or node.
+//! Nodes with their own addresses need root and `ip`.
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
@@ -54,7 +54,7 @@ fn report(ended: &Ended) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}\n{}", ended.out, ended.err))
 }
 
-/// (severity, text) of all that a check says.
+/// (severity, text) of every finding of a check.
 fn said(report: &Value, id: &str) -> Vec<(String, String)> {
     let checks = report["checks"].as_array().expect("checks");
     let text = |check: &Value, key: &str| check[key].as_str().expect("text").to_owned();
@@ -65,7 +65,7 @@ fn said(report: &Value, id: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The only thing that a check says.
+/// The only finding of a check.
 #[track_caller]
 fn only(report: &Value, id: &str) -> (String, String) {
     match said(report, id).as_slice() {
@@ -81,7 +81,7 @@ fn expect(report: &Value, id: &str, severity: &str, part: &str) {
     assert!(text.contains(part), "{id}: {text}");
 }
 
-/// A command inside a host.
+/// Runs a command inside a host.
 fn inside(cluster: &Cluster, host: u32, line: &str) {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &cluster.namespace(host), "sh", "-c", line]);
@@ -89,7 +89,7 @@ fn inside(cluster: &Cluster, host: u32, line: &str) {
 }
 
 #[test]
-fn three_nodes_hold_one_report_and_find_nothing_where_nothing_is_wrong() {
+fn three_healthy_nodes_hold_one_report_without_findings() {
     let Some(cluster) = Cluster::new(3) else { return };
     let start = |rank| {
         let launcher = cluster.launcher(rank, rank, 3, &words(&["--report", "report.json"]));
@@ -120,7 +120,7 @@ fn three_nodes_hold_one_report_and_find_nothing_where_nothing_is_wrong() {
     }
 }
 
-/// Puts 10 ms each way between a host and the bridge. Alive as long as what it gives.
+/// A delay of 10 ms each way between a host and the bridge. The child lives as long as this value.
 struct LongCable(Child);
 
 impl LongCable {
@@ -165,7 +165,7 @@ impl Drop for LongCable {
 }
 
 #[test]
-fn a_node_at_the_end_of_a_long_way_is_named_and_nothing_else() {
+fn only_the_distant_node_is_named() {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return harness::skipped("no /dev/net/tun");
     }
@@ -197,7 +197,7 @@ fn throttle(cluster: &Cluster, host: u32) -> bool {
 }
 
 #[test]
-fn a_node_that_sends_slowly_is_named_and_nothing_else() {
+fn only_the_slowly_sending_node_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     if !throttle(&cluster, 1) {
         return;
@@ -215,7 +215,7 @@ fn a_node_that_sends_slowly_is_named_and_nothing_else() {
 }
 
 #[test]
-fn of_two_nodes_the_direction_is_named_beside_what_its_interface_claims() {
+fn slow_direction_is_named_beside_the_claimed_speed() {
     let Some(cluster) = Cluster::new(2) else { return };
     if !throttle(&cluster, 1) {
         return;
@@ -228,7 +228,7 @@ fn of_two_nodes_the_direction_is_named_beside_what_its_interface_claims() {
 }
 
 #[test]
-fn a_pair_that_cannot_connect_is_named_though_both_reach_node_0() {
+fn unconnected_pair_is_named_though_node_0_answers() {
     let Some(cluster) = Cluster::new(3) else { return };
     inside(&cluster, 1, "ip route add unreachable 10.99.0.3");
     inside(&cluster, 2, "ip route add unreachable 10.99.0.2");
@@ -242,7 +242,7 @@ fn a_pair_that_cannot_connect_is_named_though_both_reach_node_0() {
 }
 
 #[test]
-fn a_node_that_does_not_come_is_named() {
+fn absent_node_is_named() {
     let port = free_port();
     let node = |rank| Launcher::new(words(&["--wait-timeout", "2s"])).node(rank, 3, port).start();
     for ended in [node(0), node(2)].map(Running::wait) {
@@ -250,7 +250,7 @@ fn a_node_that_does_not_come_is_named() {
         expect(&report(&ended), "nodes.arrive", "fail", words);
         ended.expect_code(88);
     }
-    // Alone on request: it waits for no other node and reports none.
+    // Run alone on request, the node waits for no other node and reports none.
     let ended = Launcher::new(words(&["--muster", "off"])).node(0, 3, port).run().expect_code(0);
     let report = report(&ended);
     assert_eq!(said(&report, "nodes.arrive"), []);
@@ -258,7 +258,7 @@ fn a_node_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_node_that_dies_while_links_are_measured_is_named() {
+fn node_dying_during_link_measurement_is_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     // Packets from node 1 to node 2 are dropped, so that a measurement is running when node 2
     // dies.
@@ -270,7 +270,7 @@ fn a_node_that_dies_while_links_are_measured_is_named() {
         let mut table = Command::new("ip");
         table.args(["netns", "exec", &cluster.namespace(1), "cat", "/proc/net/tcp"]);
         let table = String::from_utf8(table.output().expect("ip runs").stdout).expect("text");
-        // 10.99.0.3, state SYN_SENT.
+        // The row has the address 10.99.0.3 and the state SYN_SENT.
         table.lines().any(|line| line.contains(" 0300630A:") && line.contains(" 02 ")).then_some(())
     };
     wait_until("node 1 dials node 2", dials);
@@ -287,7 +287,7 @@ fn a_node_that_dies_while_links_are_measured_is_named() {
 }
 
 #[test]
-fn what_fails_on_one_node_ends_all_with_its_code() {
+fn check_failing_on_one_node_sets_all_codes() {
     let port = free_port();
     let node = |rank, more: &[&str]| {
         Launcher::new(words(more)).node(rank, 2, port).env("NCCL_TIMEOUT", "1").start()
@@ -313,10 +313,10 @@ fn with_rails(count: u32, rate: u32) -> Node {
 }
 
 #[test]
-fn nodes_with_other_rails_are_named() {
+fn nodes_with_different_rails_are_named() {
     let port = free_port();
     let nodes = [with_rails(8, 400), with_rails(7, 400), with_rails(8, 200), with_rails(8, 400)];
-    // A replayed node meets others only on request.
+    // A replayed node meets other nodes only on request.
     let more = ["--lang", "en", "--format", "json", "--device", "cpu", "--muster", "required"];
     let start =
         |(rank, node): (u32, &Node)| node.launcher("check", &more).node(rank, 4, port).start();

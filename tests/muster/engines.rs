@@ -14,7 +14,7 @@ fn train() -> OsString {
 
 fn ranklaunch(rank: u32, port: u16, more: &[&str], program: &[OsString]) -> Launcher {
     let mut args = run_args("torchrun", 1);
-    // What is no rest of an attempt outlives the grace.
+    // A listener that outlives the grace is no leftover of an earlier attempt.
     args.extend(["--grace", "2s"].map(Into::into));
     args.extend(more.iter().map(Into::into));
     args.push("--".into());
@@ -46,7 +46,7 @@ fn proven(node: &Running, words: &str) {
 }
 
 #[test]
-fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
+fn plain_torchrun_worker_is_named_and_job_runs() {
     let port = free_port();
     let zero = ranklaunch(0, port, &[], &[train()]).start();
     let mut one = plain_torchrun(1, port);
@@ -58,7 +58,7 @@ fn a_worker_with_plain_torchrun_is_named_and_the_job_runs() {
 }
 
 #[test]
-fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
+fn plain_torchrun_master_is_recognised_and_job_runs() {
     let port = free_port();
     let mut zero = plain_torchrun(0, port);
     let one = ranklaunch(1, port, &[], &[train()]).start();
@@ -69,14 +69,14 @@ fn a_master_with_plain_torchrun_is_recognised_and_the_job_runs() {
 }
 
 #[test]
-fn a_required_muster_does_not_start_with_a_plain_torchrun() {
+fn required_muster_refuses_a_plain_torchrun() {
     let port = free_port();
     let zero = ranklaunch(0, port, &["--muster", "required"], &[train()]).start();
     let mut one = plain_torchrun(1, port);
     proven(&zero, "refused: ");
     let zero = zero.wait().expect_code(88).expect_nothing_left();
     assert!(zero.err.contains("runs torchrun without ranklaunch"), "{}", zero.err);
-    // It never gets an answer.
+    // The torchrun never gets an answer.
     one.kill().expect("killed");
     one.wait().expect("it ends");
 }
@@ -94,7 +94,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
         args.push("echo ulysses={ulysses_size} of $WORLD_SIZE gpus=$CUDA_VISIBLE_DEVICES".into());
         Launcher::new(args).node(rank, 2, port).env("RANKLAUNCH_NVML_LIBRARY", fake.library())
     };
-    // 42 heads: 8 is not legal on two nodes, 7 is; node 0 alone would say 7 as well.
+    // With 42 heads, 8 is not legal on two nodes and 7 is; node 0 alone would choose 7 as well.
     let ended = [node(0, &eight), node(1, &seven)].map(Launcher::start).map(|node| node.wait());
     for (rank, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0).expect_nothing_left();
@@ -105,7 +105,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
         assert_eq!(ended.err.contains(words), rank == 0, "{}", ended.err);
     }
 
-    // Without a rule each node by itself would take all that it has.
+    // Without a rule, each node by itself would take all its GPUs.
     let port = free_port();
     let node = |rank, fake: &FakeNvml| {
         let mut args: Vec<OsString> =
@@ -123,7 +123,7 @@ fn the_layout_fits_the_node_with_fewer_gpus() {
 
 /// Node 1 sees no driver, or a variable hides its GPUs.
 #[test]
-fn nodes_on_gpus_and_on_the_cpu_refuse_each_other() {
+fn gpu_nodes_and_cpu_nodes_refuse_each_other() {
     let fake = FakeNvml::new(&[("GPUS", "4")]);
     let node = |rank, port, more: &[&str]| {
         let args = ["run", "--engine", "direct", "--stale", "off", "--python"];
@@ -159,7 +159,7 @@ fn nodes_on_gpus_and_on_the_cpu_refuse_each_other() {
             assert!(!ended.out.contains("rank "), "{}", ended.out);
         }
     }
-    // The way round.
+    // Both nodes run when both are told to use the CPU.
     let port = free_port();
     let start = |rank| node(rank, port, &["--device", "cpu", "--nproc-per-node", "2"]).start();
     for ended in [start(0), start(1)].map(|node| node.wait()) {

@@ -1,4 +1,4 @@
-//! The report of a job: node 0 has that of all nodes, although they share no folder.
+//! The report of a job: node 0 has the reports of all nodes, although they share no folder.
 
 use harness::{Ended, Launcher, Running, free_port, program, run_args};
 use nix::sys::signal::Signal;
@@ -32,7 +32,7 @@ fn nodes(document: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn node_0_reports_of_all_nodes() {
+fn node_0_report_covers_all_nodes() {
     for (what, code) in [("succeed", 0), ("exit-7-on-rank-1", 7)] {
         let ended: Vec<Ended> = start(3, &[], what).into_iter().map(Running::wait).collect();
         for (node, ended) in (0..).zip(&ended) {
@@ -52,20 +52,21 @@ fn node_0_reports_of_all_nodes() {
     }
 }
 
-/// And says how many it knows nothing of.
+/// The report counts the nodes without data.
 #[test]
-fn a_node_that_is_gone_is_missing_in_the_report() {
+fn lost_node_is_reported_missing() {
     let mut all = start(3, &["--grace", "5s"], "wait");
     for one in &mut all {
         one.says("READY", 2);
     }
     let lost = all.remove(2);
-    // All of it, as of a host that loses its power; the guard first, or it would report.
+    // All processes are killed, as on a host that loses its power; the guard first, or it would
+    // report.
     let mut pids: Vec<i32> = lost.processes().iter().map(|process| process.pid).collect();
     pids.sort_by_key(|pid| *pid != lost.pid());
     for pid in pids {
         let pid = nix::unistd::Pid::from_raw(pid);
-        // It may have ended with its parent.
+        // The process may have ended with its parent.
         let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     }
     let ended: Vec<Ended> = all.into_iter().map(Running::wait).collect();

@@ -1,5 +1,5 @@
-//! Unidentified connections to the port of node 0: whatever they do, its memory stays bounded
-//! and the nodes of the job meet and run. Each test proves that its attack happened.
+//! Unidentified connections to the port of node 0: whatever they do, its memory stays bounded and
+//! the nodes of the job meet and run. Each test proves that its attack happened.
 
 #![expect(clippy::unwrap_used, reason = "a socket that fails here fails the test")]
 
@@ -15,14 +15,14 @@ use harness::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SECRET: &str = "correct horse battery";
-/// Most memory of node 0 under attack; without one it uses a third.
+/// Maximum memory of node 0 under attack; without an attack it uses a third.
 const MEGABYTES: u64 = 40;
-/// Magic, lowest and highest version, unencrypted: how a node without a secret begins.
+/// Start of a node's handshake without a secret: magic, lowest and highest version, unencrypted.
 const PLAIN: &[u8] = b"rkl/mu\x05\x05\x00";
 const ENCRYPTED: &[u8] = b"rkl/mu\x05\x05\x01";
 
-/// A node of a job, in one rank. The job has a name, so that a node may come
-/// through another port than the one on which node 0 listens.
+/// A node of a job, in one rank. The job has a name, so that a node may connect through another
+/// port than node 0's.
 fn node(rank: u32, nodes: u32, port: u16, secret: Option<&str>) -> Launcher {
     node_of(Command::new(executable()), rank, nodes, port, secret)
 }
@@ -56,7 +56,7 @@ fn dial(port: u16) -> TcpStream {
     stream
 }
 
-/// Reads until the other side ends the connection; what it said before.
+/// Reads until the other side ends the connection. Gives the bytes received before.
 fn until_hung_up(mut stream: &TcpStream) -> Vec<u8> {
     let mut said = Vec::new();
     if let Err(error) = stream.read_to_end(&mut said) {
@@ -66,7 +66,7 @@ fn until_hung_up(mut stream: &TcpStream) -> Vec<u8> {
     said
 }
 
-/// Says hello as a node without a secret does, and gets the eighteen bytes of the answer.
+/// Sends the handshake of a node without a secret, and gets the eighteen bytes of the answer.
 fn claim(port: u16, rank: u32, nodes: u32, job: &str) -> TcpStream {
     let mut stream = dial(port);
     stream.write_all(PLAIN).unwrap();
@@ -112,7 +112,7 @@ fn counted(zero: &Ended) -> usize {
     rest.split(',').next().unwrap().parse().unwrap()
 }
 
-/// The rest of a job of two nodes whose node 0 is there.
+/// The rest of a job of two nodes whose node 0 is running.
 fn runs(zero: Running, port: u16, secret: Option<&str>) -> Ended {
     let one = node(1, 2, port, secret).start().wait().expect_code(0).expect_nothing_left();
     assert!(one.out.contains("rank 1 of 2"), "{}\n{}", one.out, one.err);
@@ -130,7 +130,7 @@ fn ten_thousand_idle_strangers_keep_nobody_out() {
     for secret in [None, Some(SECRET)] {
         let (zero, port) = listening(2, secret);
         let strangers: Vec<TcpStream> = (0..crowd).map(|_| dial(port)).collect();
-        // Node 0 has let all of them in, and keeps the last few only.
+        // Node 0 has admitted all of them, and keeps only the last few.
         let gone = |stream: &TcpStream| {
             stream.set_nonblocking(true).unwrap();
             matches!((&mut &*stream).read(&mut [0]), Ok(0))
@@ -152,9 +152,10 @@ fn ten_thousand_idle_strangers_keep_nobody_out() {
     }
 }
 
-/// Fewer files than strangers may have: they make room as well.
+/// The file limit is lower than the number of connections allowed to strangers, and these make room
+/// as well.
 #[test]
-fn strangers_that_take_the_last_file_keep_nobody_out() {
+fn strangers_taking_the_last_file_keep_nobody_out() {
     const FILES: usize = 160;
     let port = free_port();
     let mut shell = Command::new("sh");
@@ -171,7 +172,7 @@ fn strangers_that_take_the_last_file_keep_nobody_out() {
 }
 
 #[test]
-fn garbage_and_frames_without_end_are_hung_up_on() {
+fn garbage_and_endless_frames_are_disconnected() {
     let (zero, port) = listening(2, None);
     let begin = |more: &[u8]| [PLAIN, more].concat();
     let endless: Vec<u8> = b"rkl/mu".iter().copied().cycle().take(1 << 20).collect();
@@ -193,34 +194,34 @@ fn garbage_and_frames_without_end_are_hung_up_on() {
             stream
         } else {
             let mut stream = dial(port);
-            // Cut off in the midst of it, once node 0 has seen enough.
+            // Node 0 closes the connection in the middle of the write, once it has seen enough.
             let _ = stream.write_all(bytes);
             stream
         };
         until_hung_up(&stream);
     }
-    // One that never ends, frame after frame, as long as it is listened to.
+    // One attack sends frame after frame without end, as long as node 0 listens.
     let mut stream = claim(port, 1, 2, "strangers");
     assert!(frame(&stream).contains("welcome"));
     stream.write_all(b"\xff\xff\xff\xff").unwrap();
     while stream.write_all(&endless).is_ok() {}
     expect_small(&zero);
     let zero = runs(zero, port, None);
-    // `listening` is one more; connections that were admitted or refused as nodes do not count.
+    // `listening` adds one; connections that were admitted or refused as nodes do not count.
     assert_eq!(counted(&zero), attacks.len(), "{}", zero.err);
 }
 
-/// If only silence counted, a byte now and then would keep a connection for ever.
+/// If only silence counted, one byte at a time would keep a connection for ever.
 #[test]
-fn slow_handshakes_are_given_up_and_hold_up_nobody() {
-    // Nothing is wrong with any of these bytes: 58 of a handshake that has 59.
+fn slow_handshakes_time_out_and_delay_nobody() {
+    // All these bytes are valid: 58 bytes of a handshake that has 59.
     let handshake = [ENCRYPTED, b"\0\x30", &[7; 47]].concat();
     let slow = |port: u16, pause: Duration| {
         let (mut stream, handshake) = (dial(port), handshake.clone());
         std::thread::spawn(move || {
             let began = Instant::now();
             for byte in handshake {
-                // The end is seen by the second write after it.
+                // The writer sees the end at its second write afterwards.
                 if stream.write_all(&[byte]).is_err() {
                     return began.elapsed();
                 }
@@ -229,27 +230,27 @@ fn slow_handshakes_are_given_up_and_hold_up_nobody() {
             panic!("it was listened to for {:?}", began.elapsed());
         })
     };
-    // All bytes of it take longer than its ten seconds, whichever step a stranger is at.
+    // The whole handshake takes longer than its ten seconds, at either step.
     let pauses = [Duration::from_millis(400), Duration::from_millis(800)];
     let (zero, port) = listening(2, Some(SECRET));
     for stranger in pauses.map(|pause| slow(port, pause)) {
         let lasted = stranger.join().unwrap();
         assert!(lasted > Duration::from_secs(9), "{lasted:?}");
     }
-    // Meanwhile no node waits for them.
+    // No node waits for the strangers meanwhile.
     let strangers = pauses.map(|pause| slow(port, pause));
     let zero = runs(zero, port, Some(SECRET));
     assert!(counted(&zero) >= 3, "{}", zero.err);
     for stranger in strangers {
-        // Sent away at the latest with the listener.
+        // The stranger is disconnected at the latest with the listener.
         stranger.join().unwrap();
     }
 }
 
 #[test]
-fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
+fn only_the_right_secret_is_admitted() {
     let (zero, port) = listening(2, Some(SECRET));
-    // A node without a secret gets the reason and ends. A node with one believes nothing
+    // A node without a secret gets the reason and ends. A node with a secret believes nothing
     // unproven.
     let ended = node(1, 2, port, None).start().wait().expect_code(88);
     ended.expect_id("muster.secret");
@@ -262,7 +263,7 @@ fn a_wrong_secret_and_none_are_shut_out_and_the_right_one_gets_in() {
     assert!(ended.elapsed >= Duration::from_secs(4), "{:?}", ended.elapsed);
     let zero = runs(zero, port, Some(SECRET));
     assert!(counted(&zero) >= 4, "{}", zero.err);
-    // And a node 0 that has none does not let those in that have one.
+    // A node 0 without a secret does not admit nodes that have one.
     let (zero, port) = listening(2, None);
     let ended = wait(node(1, 2, port, Some(SECRET))).expect_code(88);
     ended.expect_id("muster.secret");
@@ -293,15 +294,15 @@ fn ghost(port: u16, answers: bool) -> std::thread::JoinHandle<Vec<String>> {
 }
 
 #[test]
-fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
-    // Open, before the real one, and mute: the real one wins.
+fn stranger_gets_only_an_unclaimed_rank() {
+    // An open ghost before the real node that answers no ping: the real node wins.
     let (zero, port) = listening(2, None);
     let mute = ghost(port, false);
     runs(zero, port, None);
     let heard = mute.join().unwrap();
     assert!(heard.iter().any(|frame| frame == "\"ping\""), "it was not asked: {heard:?}");
 
-    // Open, before the real one, and it answers: both are named, nothing runs.
+    // An open ghost before the real node that answers: both are named, and nothing runs.
     let (zero, port) = listening(2, None);
     let alive = ghost(port, true);
     let one = node(1, 2, port, None).start();
@@ -313,12 +314,12 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
     }
     alive.join().unwrap();
 
-    // Open, after the real one, which waits for node 2: the same, the other way round.
+    // An open ghost after the real node, which waits for node 2: the same, the other way round.
     let (zero, port) = listening(3, None);
     let one = node(1, 3, port, None).start();
     let seen = || {
         let again = claim(port, 1, 3, "strangers");
-        // Refused as soon as the real one is there; before, the ghost would be let in.
+        // The ghost is refused once the real node is there; before that, it would be admitted.
         let words = frame(&again);
         words.contains("muster.duplicate").then_some(words)
     };
@@ -332,9 +333,9 @@ fn a_stranger_who_claims_a_rank_gets_it_only_where_nobody_lives() {
 }
 
 #[test]
-fn with_a_secret_no_stranger_gets_a_rank() {
+fn secret_keeps_strangers_from_every_rank() {
     let (zero, port) = listening(2, Some(SECRET));
-    // Speaks like a node without a secret, and like one with another secret.
+    // One client speaks like a node without a secret, the other like a node with another secret.
     let mut open = dial(port);
     open.write_all(PLAIN).unwrap();
     assert_eq!(until_hung_up(&open), b"rkl/mu\x05\x01\x02", "version 5, encrypted, other mode");
@@ -346,7 +347,7 @@ fn with_a_secret_no_stranger_gets_a_rank() {
     assert_eq!(counted(&zero), 3, "{}", zero.err);
 }
 
-/// Passes a node on to `port` of node 0; what the node said is written down.
+/// Forwards a node to `port` of node 0, and records the bytes that the node sent.
 fn recorder(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -370,7 +371,7 @@ fn recorder(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
     (own, record)
 }
 
-/// A whole job of two nodes, of which node 1 comes through a recorder.
+/// A whole job of two nodes, in which node 1 connects through a recorder.
 fn recorded(secret: Option<&str>) -> Vec<u8> {
     let (zero, port) = listening(2, secret);
     let (proxy, record) = recorder(port);
@@ -383,8 +384,8 @@ fn recorded(secret: Option<&str>) -> Vec<u8> {
 }
 
 #[test]
-fn a_recorded_session_is_worth_nothing_with_a_secret() {
-    // Without one the same bytes are a node, which shows that a replay is one.
+fn replayed_session_is_useless_with_a_secret() {
+    // Without a secret, the same bytes act as a node, which shows that the replay works.
     let session = recorded(None);
     let (zero, port) = listening(2, None);
     let mut replay = dial(port);
@@ -398,7 +399,7 @@ fn a_recorded_session_is_worth_nothing_with_a_secret() {
         let mut replay = dial(port);
         replay.write_all(&session).unwrap();
         let answer = until_hung_up(&replay);
-        // Node 0 answers the first message with a key of its own, and hears no more.
+        // Node 0 answers the first message with its own key, and reads nothing further.
         assert_eq!(answer.len(), 9 + 2 + 48, "{answer:?}");
     }
     assert!(!zero.err().contains("agree"), "{}", zero.err());
@@ -407,10 +408,10 @@ fn a_recorded_session_is_worth_nothing_with_a_secret() {
     assert_eq!(counted(&zero), 4, "{}", zero.err);
 }
 
-/// The second port, on which a node 0 whose port is taken would say so, is as good as blocked:
-/// nobody is there.
+/// The second port is where a node 0 with an occupied port would say so. Here it is as good as
+/// blocked, because no node 0 runs.
 #[test]
-fn a_web_server_in_the_place_of_node_0_is_named_while_a_node_waits_and_in_the_end() {
+fn http_server_at_node_0s_port_is_named() {
     let port = free_port();
     let mut server = Command::new("python3");
     server.args(["-m", "http.server", "--bind", "127.0.0.1"]).arg(port.to_string());
@@ -431,14 +432,14 @@ fn a_web_server_in_the_place_of_node_0_is_named_while_a_node_waits_and_in_the_en
     assert!(one.err.contains(&second), "{second}\n{}", one.err);
 }
 
-/// src/muster/second_port.rs: 10 000 below, and above where there is no room.
+/// The port as in src/muster/second_port.rs: 10 000 below, or above if there is no room below.
 fn port_of_last_resort(port: u16) -> u16 {
     if port >= 20_000 { port - 10_000 } else { port + 10_000 }
 }
 
-/// The master port is free, and the port that the muster was moved to is not.
+/// The master port is free, and the muster's configured port is occupied.
 #[test]
-fn a_muster_port_that_is_taken_ends_all_nodes_with_87_and_its_owner() {
+fn occupied_muster_port_ends_all_nodes_with_87() {
     let (port, own) = (free_port(), free_port());
     let holder = TcpListener::bind(("127.0.0.1", own)).unwrap();
     let with = |rank| node(rank, 2, port, None).env("RANKLAUNCH_MUSTER_PORT", own.to_string());
@@ -450,7 +451,7 @@ fn a_muster_port_that_is_taken_ends_all_nodes_with_87_and_its_owner() {
         assert!(ended.err.contains("deps/muster-"), "who holds it: {}", ended.err);
         assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
     }
-    // The control: it was the port.
+    // The control: the port was the reason.
     drop(holder);
     let [zero, one] = [with(0), with(1)].map(Launcher::start);
     for ended in [zero.wait(), one.wait()] {

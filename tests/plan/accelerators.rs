@@ -1,10 +1,10 @@
-//! No job on the CPU by accident: GPUs that CUDA_VISIBLE_DEVICES hides, and accelerators of other
-//! vendors.
+//! Jobs never run on the CPU by accident: GPUs that CUDA_VISIBLE_DEVICES hides, and accelerators of
+//! other vendors.
 
 use harness::node::Node;
 use serde_json::Value;
 
-/// `plan`, `check` and `run` of a node; each gives an exit code and all that it said.
+/// `plan`, `check` and `run` of a node. Each gives an exit code and its whole output.
 fn tried(node: &Node, args: &[&str]) -> [(i32, String); 3] {
     ["plan", "check", "run"].map(|subcommand| {
         let direct = ["--engine", "direct", "--stale", "off", "--lang", "en"];
@@ -36,7 +36,7 @@ fn hidden_gpus_refuse_everywhere_with_their_variable() {
 }
 
 #[test]
-fn lists_that_cuda_reads_in_part_refuse() {
+fn partly_read_cuda_lists_refuse() {
     for (value, element) in [
         ("0-3", "0-3"),
         ("0:1", "0:1"),
@@ -55,7 +55,7 @@ fn lists_that_cuda_reads_in_part_refuse() {
         let ranks: u32 = warned.at("/nproc_per_node").parse().expect("a number");
         assert!(warned.code == 0 && ranks < 4, "{value}");
     }
-    // The forms that CUDA documents.
+    // These are the forms that CUDA documents.
     for (value, ranks) in [("0, 1,2", "3"), ("0,1,", "2"), ("2,-1,3", "1"), ("0,9", "1")] {
         let planned = Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", value).json(&["--", "x.py"]);
         assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, ranks.to_owned()), "{value}");
@@ -67,7 +67,7 @@ const STEP: &str = "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_ST
     SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1";
 
 #[test]
-fn allocated_gpus_that_are_missing_refuse_by_name() {
+fn missing_allocated_gpus_refuse_by_name() {
     let sagemaker = "SM_HOSTS=[\"algo-1\"] SM_CURRENT_HOST=algo-1";
     for (platform, asked) in [
         (STEP, "SLURM_GPUS_ON_NODE=4"),
@@ -82,12 +82,12 @@ fn allocated_gpus_that_are_missing_refuse_by_name() {
         let text = planned.at("/refused/text");
         assert!(text.starts_with(&format!("GPUs are requested by {asked}, but none")), "{text}");
         assert_eq!(of(asked).json(&["--device", "cpu", "--", "x.py"]).code, 0, "{asked}");
-        // A job without GPUs.
+        // The job asks for no GPUs.
         let (name, _) = asked.split_once('=').expect("a pair");
         let none = of(&format!("{name}=")).json(&["--", "x.py"]);
         assert_eq!(none.code, 0, "{name}: {:#}", none.json);
         assert!(none.json["warnings"].to_string().contains("nothing requests one"), "{name}");
-        // The user's word for the CPU.
+        // The user asks for the CPU.
         let by_user = of(asked).env("CUDA_VISIBLE_DEVICES", "").json(&["--", "x.py"]);
         let warned = by_user.json["warnings"].to_string();
         assert!(by_user.code == 0 && !warned.contains("nothing requests one"), "{warned}");
@@ -96,7 +96,7 @@ fn allocated_gpus_that_are_missing_refuse_by_name() {
 
 /// The control: a part of the GPUs, and the two values that mean the CPU.
 #[test]
-fn visible_gpus_are_used_and_the_cpu_is_said() {
+fn visible_gpus_are_used_and_cpu_is_reported() {
     let of = |value: &str| Node::with_gpus(8).env("CUDA_VISIBLE_DEVICES", value);
     assert_eq!(of("3,1").json(&["--", "x.py"]).at("/nproc_per_node"), "2");
     for value in ["", "-1"] {
@@ -111,7 +111,7 @@ fn visible_gpus_are_used_and_the_cpu_is_said() {
         assert!(of_device("nproc_per_node").0.contains("one on the CPU, as no number is given"));
         let warned = planned.json["warnings"].to_string();
         assert!(warned.contains("hides all 8 GPUs of this node, so the ranks run"), "{warned}");
-        // A request for GPUs contradicts it.
+        // A request for GPUs contradicts the variable.
         let refused = of(value).json(&["--device", "gpu", "--", "x.py"]);
         assert_eq!(refused.refusal(), "80 gpu.count");
         assert!(refused.at("/refused/text").contains("device gpu (--device) requests GPUs"));
@@ -119,7 +119,7 @@ fn visible_gpus_are_used_and_the_cpu_is_said() {
 }
 
 #[test]
-fn check_shows_first_that_ranks_run_on_the_cpu() {
+fn check_reports_first_a_run_on_the_cpu() {
     let first = |node: &Node, args: &[&str]| {
         let args = [&["--severity", "python.torch=warn", "--lang", "en"], args].concat();
         let ended = node.launcher("check", &args).run();
@@ -166,7 +166,7 @@ fn google(node: Node, device: &str) -> Node {
         .file("/sys/bus/pci/devices/0000:00:04.0/device", device)
 }
 
-/// (a node, what the refusal names)
+/// (a node, words of the refusal)
 const OTHERS: &[(Change, &str)] = &[
     (
         |node| node.file("/dev/davinci0", "").file("/dev/davinci1", "").file("/dev/davinci10", ""),
@@ -196,12 +196,12 @@ const OTHERS: &[(Change, &str)] = &[
     (|node| node.env("MACA_VISIBLE_DEVICES", "0"), "MetaX GPUs (MACA_VISIBLE_DEVICES=0)"),
     (|node| node.env("RBLN_DEVICES", "0"), "Rebellions NPUs (RBLN_DEVICES=0)"),
     (|node| node.env("GCU_VISIBLE_DEVICES", "0"), "Enflame GCUs (GCU_VISIBLE_DEVICES=0)"),
-    // A vendor that no table has.
+    // The vendor is in no table.
     (
         |node| node.env("PPU_VISIBLE_DEVICES", "0,1").env("BIREN_VISIBLE_DEVICES", "2"),
         "of another vendor (BIREN_VISIBLE_DEVICES=2, PPU_VISIBLE_DEVICES=0,1)",
     ),
-    // The platform's count is of these.
+    // The platform counts these accelerators.
     (
         |node| node.env("ROCR_VISIBLE_DEVICES", "0,1").env("SLURM_GPUS_ON_NODE", "2"),
         "ROCR_VISIBLE_DEVICES=0,1",
@@ -209,14 +209,14 @@ const OTHERS: &[(Change, &str)] = &[
     (|node| node.file("/dev/neuron0", ""), "AWS Neuron devices (/dev/neuron0)"),
     (|node| google(node.file("/dev/accel0", ""), "0x005e\n"), "TPUs (/dev/accel0)"),
     (|node| google(node.file("/dev/vfio/0", ""), "0x0063\n"), "TPUs (/dev/vfio/0)"),
-    // A list for CUDA says nothing about them.
+    // A list for CUDA says nothing about other accelerators.
     (
         |node| node.file("/dev/davinci0", "").env("CUDA_VISIBLE_DEVICES", ""),
         "Ascend NPUs (/dev/davinci0)",
     ),
 ];
 
-/// Displays, control files, NPUs of laptops, and words of images.
+/// Displays, control files, NPUs of laptops, and variables of images.
 const NONE: &[Change] = &[
     |node| node.file("/dev/dri/card0", "").file("/dev/dri/renderD128", ""),
     |node| node.file("/dev/davinci_manager", "").file("/dev/hisi_hdc", ""),
@@ -256,7 +256,7 @@ fn accelerators_of_other_vendors_refuse_by_name() {
 }
 
 #[test]
-fn displays_and_words_of_images_are_no_accelerators() {
+fn displays_and_image_variables_are_no_accelerators() {
     for (at, change) in NONE.iter().enumerate() {
         let planned = change(Node::without_gpus()).json(&["--", "x.py"]);
         assert_eq!(planned.code, 0, "row {at}: {:#}", planned.json);
@@ -265,7 +265,7 @@ fn displays_and_words_of_images_are_no_accelerators() {
 }
 
 #[test]
-fn usable_nvidia_gpus_need_no_word_about_others() {
+fn usable_nvidia_gpus_silence_other_vendors() {
     for (change, named) in OTHERS.iter().filter(|(_, named)| !named.contains("davinci0)")) {
         let planned = change(Node::with_gpus(4)).json(&["--", "x.py"]);
         assert_eq!(planned.at("/nproc_per_node"), "4", "{named}: {:#}", planned.json);

@@ -1,8 +1,8 @@
-//! Any arguments, variables and profiles give a plan that keeps its own rules, or a refusal with
-//! a reason in both languages. Never a panic.
+//! Any arguments, variables and profiles give a plan that keeps its own rules, or a refusal with a
+//! reason in both languages, and never a panic.
 //!
-//! Most rounds run inside this process, along the same parts as `ranklaunch plan`;
-//! some run the executable, whose output must be one JSON document each time.
+//! Most rounds run inside this process, along the same parts as `ranklaunch plan`; some run the
+//! executable, whose output must be one JSON document each time.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ use tokio::runtime::Runtime;
 
 use harness::node::Node;
 
-/// Options with values that they take: most rounds must get past the first check.
+/// Options with legal values, since most rounds must get past the first check.
 #[rustfmt::skip]
 const OPTIONS: &[(&str, &[&str])] = &[
     ("profile", &["wan22", "taehv", "zimdb"]),
@@ -80,7 +80,7 @@ const PLATFORMS: &[&str] = &[
     "HF_TOKEN=abc LOCAL_RANK=3 TORCHELASTIC_RUN_ID=x",
 ];
 
-/// Whole profiles, of which a round may lose a line or get one more.
+/// Whole profiles; a round may remove a line or add one.
 static PROFILES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let embedded = settings::EMBEDDED.iter().map(|(_, text)| (*text).to_owned());
     embedded.chain([harness::reference::in_force()]).collect()
@@ -139,7 +139,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A value that the option takes, or any.
+/// A value that the option accepts, or any value.
 fn value_of(legal: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         12 => prop::sample::select(legal).prop_map(|value| value.as_bytes().to_vec()),
@@ -248,19 +248,19 @@ static NODES: LazyLock<[Node; 2]> = LazyLock::new(|| {
     [full, Node::without_gpus()]
 });
 
-/// Where sources are read, side by side.
+/// The runtime in which sources are read side by side.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1).enable_all().build().expect("a runtime")
 });
 
-/// The way of `ranklaunch plan`, from the words to the plan.
+/// The steps of `ranklaunch plan`, from the words to the plan.
 fn planned(
     words: &[OsString],
     environment: BTreeMap<OsString, OsString>,
     root: &Path,
 ) -> Result<Plan, Refusal> {
-    // Copied files may lack an interpreter: with this option that is a warning.
+    // Copied files may lack an interpreter; with this option that is only a warning.
     let replayed = format!("--host-root={}", root.display());
     let line = ["ranklaunch".into(), "plan".into(), replayed.into()];
     let line = line.into_iter().chain(words.iter().cloned());
@@ -343,9 +343,9 @@ fn check_plan(plan: &Plan) {
     }
 }
 
-/// What is varied says something to begin with.
+/// The profiles to vary are valid and have settings.
 #[test]
-fn every_profile_that_is_varied_is_one_and_says_something() {
+fn every_profile_to_vary_is_valid_and_nonempty() {
     assert_eq!(PROFILES.len(), 4);
     for text in PROFILES.iter() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -370,7 +370,7 @@ proptest! {
     })]
 
     #[test]
-    fn anything_gives_a_plan_or_a_refusal(
+    fn any_input_gives_a_plan_or_refusal(
         environment in environment(),
         mut words in arguments(),
         profile in profile(),
@@ -388,7 +388,7 @@ proptest! {
         check_result(&result);
     }
 
-    /// Neither a plan nor a refusal repeats what a name declares secret.
+    /// Neither a plan nor a refusal repeats a value whose name declares it secret.
     #[test]
     fn a_secret_is_shown_nowhere(environment in environment(), words in arguments()) {
         const SECRET: &str = "hunter2-hunter2";
@@ -417,7 +417,7 @@ proptest! {
         cases: 150, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// The executable prints one document, and its code says which kind it is.
+    /// The executable prints one document, and its exit code tells the kind of document.
     #[test]
     fn the_executable_prints_one_document(
         environment in environment(),

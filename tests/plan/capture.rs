@@ -11,8 +11,8 @@ use serde_json::Value;
 /// A secret that must not occur in a capture.
 const SECRET: &str = "hunter2hunter2hunter2";
 
-/// A network of its own with odd interfaces, a route in a table apart, a name that
-/// only this /etc/hosts knows, and a /dev/shm of its own with a file of the dead.
+/// A separate network with odd interfaces, a route in a separate table, a name that only this
+/// /etc/hosts knows, and a separate /dev/shm with a file of a dead process.
 const NODE: &str = "set -e
 mount -t tmpfs -o size=96m shm /dev/shm
 head -c 4096 /dev/zero > /dev/shm/nccl-dead
@@ -72,7 +72,7 @@ fn job(python: &Path) -> Vec<String> {
 }
 
 #[test]
-fn another_machine_sees_the_same_node_and_no_secret() {
+fn capture_replays_the_same_node_without_secrets() {
     let fake = FakeNvml::new(&[("GPUS", "4"), ("USED", "0,50000,0,0")]);
     let Some((live, ended)) = captured(&fake) else { return };
     let folder = ended.folder();
@@ -82,7 +82,7 @@ fn another_machine_sees_the_same_node_and_no_secret() {
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     }
 
-    // What the capture is of: the node was as odd as it was meant to be.
+    // The captured node was as odd as intended.
     let facts = &live["facts"];
     assert_eq!(facts["network"]["master"]["interface"], "odd@name", "{facts:#}");
     assert_eq!(facts["state"]["leftovers"][0]["name"], "nccl-dead");

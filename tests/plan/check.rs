@@ -18,7 +18,7 @@ fn check<'a>(args: impl IntoIterator<Item = &'a str>) -> Launcher {
 }
 
 #[test]
-fn a_report_is_a_table_a_file_and_an_exit_code() {
+fn report_is_table_file_and_exit_code() {
     // The GPUs of this machine are irrelevant here.
     let ended = check(["--report", "report.json", "--device", "cpu", "--probe", "off"])
         .env("HF_TOKEN", "hunter2")
@@ -42,8 +42,8 @@ fn a_report_is_a_table_a_file_and_an_exit_code() {
 }
 
 #[test]
-fn the_first_failing_check_decides_the_code_and_run_refuses_by_it_too() {
-    // Nothing fails by itself here, and the clock or the files of this machine may be in order.
+fn first_failing_check_sets_check_and_run_codes() {
+    // No check fails by itself here, and the clock or the files of this machine may be in order.
     let gone = ["--severity", "python.torch=fail", "--python", "/bin/sh"];
     let ended = check(gone.into_iter().chain(["--format", "json"])).run().expect_code(67);
     assert_eq!(check_of(&json(&ended), "python.torch").severity, "fail");
@@ -54,7 +54,7 @@ fn the_first_failing_check_decides_the_code_and_run_refuses_by_it_too() {
 }
 
 #[test]
-fn a_plan_that_is_refused_is_the_verdict_when_no_check_fails() {
+fn refused_plan_is_verdict_without_a_failing_check() {
     let ended = check(["--format", "json", "--layout", "ulysses-world", "--heads", "40"])
         .env("WORLD_SIZE", "3")
         .env("RANK", "0")
@@ -68,7 +68,7 @@ fn a_plan_that_is_refused_is_the_verdict_when_no_check_fails() {
 }
 
 #[test]
-fn node_0_needs_its_port_and_a_worker_tries_the_master_once() {
+fn node_0_needs_its_port_worker_tries_master() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
     let master =
@@ -89,9 +89,9 @@ fn node_0_needs_its_port_and_a_worker_tries_the_master_once() {
 }
 
 #[test]
-fn a_file_that_never_answers_costs_its_deadline_and_nothing_else() {
+fn hung_file_costs_only_its_deadline() {
     let launcher = check(["--format", "json", "--device", "cpu", "--deadline", "1s"]);
-    // A pipe without a writer, as a file on a server that is gone.
+    // A pipe without a writer acts like a file on a server that is gone.
     let pipe = launcher.folder().join("nccl.conf");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let ended = launcher.env("NCCL_CONF_FILE", &pipe).env("NCCL_TIMEOUT", "1").run();
@@ -109,7 +109,7 @@ fn a_file_that_never_answers_costs_its_deadline_and_nothing_else() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_a_fault_after_the_deadline() {
+fn hung_driver_is_a_fault_after_the_deadline() {
     let fake = FakeNvml::new(&[("MODE", "hang")]);
     let ended = check(["--format", "json", "--deadline", "1s"])
         .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
@@ -122,7 +122,7 @@ fn a_driver_that_hangs_is_a_fault_after_the_deadline() {
 }
 
 #[test]
-fn gpus_faults_and_fabric_of_a_driver_are_judged() {
+fn gpus_faults_and_fabric_are_judged() {
     for (settings, code, id, words) in [
         ([("GPUS", "8"), ("MODE", "ok")], 0, "gpu.count", "8 GPUs"),
         ([("MODE", "lost"), ("BAD", "3")], 81, "gpu.fault", "GPU 3"),
@@ -140,11 +140,11 @@ fn gpus_faults_and_fabric_of_a_driver_are_judged() {
 }
 
 #[test]
-fn ranks_sum_over_gloo_when_torch_is_asked_for() {
+fn torch_option_lets_ranks_sum_over_gloo() {
     let ended =
         check(["--torch", "--format", "json", "--device", "cpu", "--muster", "off", "--python"])
             .args([python()])
-            // Of a job of several nodes only this one is tried.
+            // Only this node of a job of several is tried.
             .node(1, 2, free_port())
             .run()
             .expect_code(0);
@@ -161,7 +161,7 @@ fn ranks_sum_over_gloo_when_torch_is_asked_for() {
 }
 
 #[test]
-fn a_capture_is_not_mixed_with_what_is_there() {
+fn capture_refuses_an_existing_folder() {
     let ended = check(["--capture", "copy", "--device", "cpu"]).run().expect_code(0);
     let copy = ended.folder().join("copy");
     assert!(copy.join("check.json").exists());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use harness::{Ended, Launcher, python};
 
-/// The machine's own Python, which CI images have without torch; here made surely bare.
+/// The machine's own Python, which CI images have without torch; made bare here in any case.
 fn bare(folder: &Path) -> PathBuf {
     let prefix = folder.join("bare");
     let base = std::fs::canonicalize(python()).expect("an interpreter");
@@ -78,7 +78,7 @@ fn without_torch_nothing_starts() {
 }
 
 #[test]
-fn the_engines_own_module_is_looked_for_as_well() {
+fn engines_own_module_is_required_as_well() {
     let case = Case::new();
     module(&case.site(), "torch");
     for engine in ["accelerate", "deepspeed"] {
@@ -91,7 +91,7 @@ fn the_engines_own_module_is_looked_for_as_well() {
 }
 
 #[test]
-fn interpreters_that_have_it_are_named() {
+fn interpreters_with_the_module_are_named() {
     let case = Case::new();
     let real = python().parent().and_then(Path::parent).expect("its prefix").to_owned();
     let job = Launcher::new(["run", "--device", "cpu", "--stale", "off", "--python"])
@@ -103,7 +103,7 @@ fn interpreters_that_have_it_are_named() {
     let ended = job.run().expect_code(67);
     assert!(ended.err.contains("/.venv/bin/python has it"), "{}", ended.err);
 
-    // Environments of conda, wherever CONDA_ENVS_DIRS says that they are.
+    // conda environments are found through CONDA_ENVS_DIRS.
     let envs = case.folder.path().join("envs");
     let one = envs.join("tiny");
     std::fs::create_dir_all(one.join("conda-meta")).expect("a folder");
@@ -126,7 +126,7 @@ fn interpreters_that_have_it_are_named() {
 
 /// All ways in which Python finds a module without a file of that name in a site.
 #[test]
-fn what_python_would_find_is_not_refused() {
+fn importable_module_is_not_refused() {
     let place = tempfile::tempdir().expect("a folder");
     let torch = place.path().join("src");
     module(&torch, "torch");
@@ -147,7 +147,7 @@ fn what_python_would_find_is_not_refused() {
     let files: [(&str, String); 4] = [
         ("plain.pth", format!("{source}\n")),
         ("zip.pth", format!("{}\n", zip.display())),
-        // What setuptools makes of `pip install -e`.
+        // setuptools writes this for `pip install -e`.
         ("__editable__.pth", "import editable_finder\n".to_owned()),
         ("sitecustomize.py", format!("import sys; sys.path.append('{source}'); print('hello')\n")),
     ];
@@ -158,13 +158,13 @@ fn what_python_would_find_is_not_refused() {
         let ended = case.asked("plan", "torchrun", &[], &[]);
         assert_eq!(ended.code, 0, "{name}\n{}{}", ended.out, ended.err);
     }
-    // By the environment, the launcher's own or the ranks'.
+    // The environment supplies it, either the launcher's own or the ranks'.
     let case = Case::new();
     let env = [("PYTHONPATH", zip.clone().into_os_string())];
     assert_eq!(case.asked("plan", "torchrun", &[], &env).code, 0);
     let given = format!("PYTHONPATH={source}");
     assert_eq!(case.asked("plan", "torchrun", &["--env", &given], &[]).code, 0);
-    // An interpreter that does not answer is no proof either: it is only warned of.
+    // An interpreter that does not answer is no proof either, and causes only a warning.
     let mute = case.folder.path().join("mute");
     harness::write_program(&mute, "#!/bin/sh\nexit 3\n");
     let ended = Launcher::new(["plan", "--device", "cpu", "--python"])
@@ -172,12 +172,12 @@ fn what_python_would_find_is_not_refused() {
         .args(["--", "true", "x"])
         .run();
     assert_eq!(ended.code, 0, "{}{}", ended.out, ended.err);
-    // The control for all of them.
+    // The control for all these cases.
     assert_eq!(Case::new().asked("plan", "torchrun", &[], &[]).code, 67);
 }
 
-/// Three interpreters of one installation whose own packages are ours to place: itself, an
-/// environment of it, and one with `system-site-packages`.
+/// Three interpreters of one installation whose packages the test places: the installation itself,
+/// an environment of it, and one with `system-site-packages`.
 struct Layouts {
     folder: tempfile::TempDir,
     /// `python3.11`
@@ -197,7 +197,7 @@ impl Layouts {
             Path::new(&stdlib).file_name().expect("a name").to_string_lossy().into_owned();
         let folder = tempfile::tempdir().expect("a folder");
         let layouts = Layouts { folder, library };
-        // Its prefix is the folder with its own file and the standard library
+        // The prefix is the folder with the interpreter's own file and the standard library
         // (Modules/getpath.py).
         let lib = layouts.at("plain/lib").join(&layouts.library);
         std::fs::create_dir_all(lib.join("site-packages")).expect("a folder");
@@ -226,7 +226,7 @@ impl Layouts {
         self.at(name).join("bin/python")
     }
 
-    /// `SRC` and `LIB` stand for a folder outside that has a torch, and `pythonX.Y`.
+    /// Replaces `SRC` by a folder outside that has a torch, and `LIB` by `pythonX.Y`.
     fn filled(&self, text: &str) -> String {
         let source = self.at("src").to_string_lossy().into_owned();
         text.replace("SRC", &source).replace("LIB", &self.library)
@@ -236,7 +236,7 @@ impl Layouts {
 type Layout =
     (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], bool);
 
-/// What Python's own rules (Lib/site.py) make of each layout.
+/// Results of Python's own rules (Lib/site.py) for each layout.
 #[rustfmt::skip]
 const LAYOUTS: &[Layout] = &[
     // interpreter, files and their text, variables or `--env` of them, whether torch is found
@@ -252,11 +252,11 @@ const LAYOUTS: &[Layout] = &[
     ("venv",   &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &[], false),
     ("shared", &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &[], true),
     ("shared", &[("user/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], false),
-    // So do its own packages.
+    // The installation's own packages belong to both as well.
     ("plain",  &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], true),
     ("venv",   &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &[], false),
     ("shared", &[("plain/lib/LIB/site-packages/torch/__init__.py", "")], &["PYTHONNOUSERSITE=1"], true),
-    // Editable installs: a .pth of a site is read, whatever its name; an egg-link is pip's alone.
+    // Editable installs: any .pth of a site is read, and only pip reads an egg-link.
     ("venv",   &[("venv/lib/LIB/site-packages/easy-install.pth", "SRC\n"), ("venv/lib/LIB/site-packages/torch.egg-link", "SRC\n.")], &[], true),
     ("venv",   &[("venv/lib/LIB/site-packages/torch.egg-link", "SRC\n.")], &[], false),
     ("venv",   &[("venv/lib/LIB/site-packages/__editable__.torch.pth", "SRC")], &[], true),
@@ -270,7 +270,7 @@ const LAYOUTS: &[Layout] = &[
     ("shared", &[("user/lib/LIB/site-packages/torch.pth", "SRC\n")], &["PYTHONNOUSERSITE=1"], false),
     ("venv",   &[("plain/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], false),
     ("shared", &[("plain/lib/LIB/site-packages/torch.pth", "SRC\n")], &[], true),
-    // PYTHONPATH adds folders and no sites: a .pth there is a file like any other.
+    // PYTHONPATH adds folders and no sites, so a .pth there is an ordinary file.
     ("venv",   &[], &["PYTHONPATH=SRC"], true),
     ("venv",   &[], &["PYTHONPATH=:/nowhere:SRC"], true),
     ("venv",   &[], &["--env", "PYTHONPATH=SRC"], true),
@@ -279,7 +279,7 @@ const LAYOUTS: &[Layout] = &[
 ];
 
 #[test]
-fn the_interpreter_and_the_launcher_agree_on_what_can_be_imported() {
+fn interpreter_and_launcher_agree_on_importable_modules() {
     let layouts = Layouts::new();
     for (name, files, given, expected) in LAYOUTS {
         let _ = std::fs::remove_dir_all(layouts.at("user"));
@@ -333,7 +333,7 @@ fn the_interpreter_and_the_launcher_agree_on_what_can_be_imported() {
         assert_eq!(ended.code, code, "the launcher: {what}\n{}{}", ended.out, ended.err);
         for (file, _) in &files {
             std::fs::remove_file(file).expect("it was there");
-            // A package is a folder of its own.
+            // A package has its own folder.
             if file.parent().is_some_and(|folder| folder.ends_with("torch")) {
                 std::fs::remove_dir_all(file.parent().expect("below")).expect("it was there");
             }

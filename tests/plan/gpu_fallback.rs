@@ -21,7 +21,7 @@ fn pci(node: Node, class: &str, vendor: &str) -> Node {
         .file("/sys/bus/pci/devices/0000:18:00.0/vendor", vendor)
 }
 
-/// (how GPUs are asked for, options, what the refusal names)
+/// (evidence of requested GPUs, options, words of the refusal)
 const ASKED: &[(Change, &[&str], &str)] = &[
     (|node| node, &["--device", "gpu"], "device gpu (--device)"),
     (|node| node.env("RANKLAUNCH_DEVICE", "gpu"), &[], "device gpu (RANKLAUNCH_DEVICE)"),
@@ -51,7 +51,7 @@ const NOT_ASKED: &[Change] = &[
     |node| node.env("CUDA_VISIBLE_DEVICES", ""),
     |node| node.env("CUDA_VISIBLE_DEVICES", "-1"),
     |node| node.env("CUDA_VISIBLE_DEVICES", "NoDevFiles"),
-    // An NVSwitch, and a card of another maker.
+    // An NVSwitch, and a card of another vendor.
     |node| pci(node, "0x068000\n", "0x10de\n"),
     |node| pci(node, "0x030000\n", "0x1002\n"),
 ];
@@ -63,7 +63,7 @@ fn arguments(node: &Node, options: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
+fn requested_but_invisible_gpus_are_refused() {
     let both = ASKED.iter().flat_map(|row| [("en", row), ("zh", row)]);
     for (lang, (change, options, named)) in both {
         let node = change(Node::without_gpus()).env("RANKLAUNCH_LANG", lang);
@@ -74,7 +74,7 @@ fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
         let text = planned.at("/refused/text");
         assert!(text.contains(named), "{named}: {text}");
         assert!(planned.at("/refused/hint").contains("--device cpu"), "{named}");
-        // The way out that the hint names.
+        // The remedy is the option that the hint names.
         if !options.contains(&"--device") {
             let planned = node.json(&[&["--device", "cpu"], args.as_slice()].concat());
             assert_eq!((planned.code, planned.at("/gpus")), (0, "[]".to_owned()), "{named}");
@@ -83,7 +83,7 @@ fn gpus_that_were_asked_for_and_are_not_seen_are_a_refusal() {
 }
 
 #[test]
-fn without_any_sign_of_a_gpu_one_process_computes_on_the_cpu() {
+fn node_without_gpu_signs_runs_one_cpu_process() {
     for change in NOT_ASKED {
         let planned = change(Node::without_gpus()).json(&["--", "x.py"]);
         assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "1".to_owned()));
@@ -91,9 +91,9 @@ fn without_any_sign_of_a_gpu_one_process_computes_on_the_cpu() {
     }
 }
 
-/// As for torchrun, but for `auto` without GPUs.
+/// The names mean the same as for torchrun, except `auto` without GPUs.
 #[test]
-fn named_numbers_of_processes_mean_what_torchrun_means() {
+fn process_count_names_have_torchruns_meaning() {
     let number = |node: &Node, args: &[&str]| {
         let planned = node.json(&[args, &["--", "x.py"]].concat());
         if planned.code == 0 { planned.at("/nproc_per_node") } else { planned.refusal() }
@@ -116,7 +116,7 @@ fn named_numbers_of_processes_mean_what_torchrun_means() {
     }
 }
 
-/// This machine's own driver, if it has one, is not what is tested.
+/// This machine's own driver, if any, is not part of the test.
 fn live(subcommand: &str, args: &[&str]) -> Launcher {
     let mut words = vec![subcommand, "--lang", "en"];
     words.extend(args);
@@ -147,7 +147,7 @@ fn run_refuses_as_plan_does() {
     }
 }
 
-/// `nvidia-smi` in a folder of its own, and the PATH with that folder first.
+/// `nvidia-smi` in its own folder, and the PATH with that folder first.
 fn smi(script: &str) -> (tempfile::TempDir, OsString) {
     let folder = tempfile::tempdir().expect("a folder");
     write_program(&folder.path().join("nvidia-smi"), &format!("#!/bin/sh\n{script}\n"));
@@ -161,13 +161,13 @@ fn report(ended: &Ended) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"))
 }
 
-/// Answers only the question that it is asked, as the real one does.
+/// Answers only the question that is asked, like the real nvidia-smi.
 const TWO: &str = r#"case "$*" in *--query-gpu=index,uuid,name,pci.bus_id,memory.total,*--format=csv,noheader,nounits*) ;; *) exit 2;; esac
 echo "0, GPU-aa, NVIDIA H100 80GB HBM3, 00000000:18:00.0, 81559, 4, Disabled, 535.54.03"
 echo "1, GPU-bb, NVIDIA H100 80GB HBM3, 00000000:2A:00.0, [N/A], [N/A], Enabled, 535.54.03""#;
 
 #[test]
-fn nvidia_smi_is_asked_last_and_its_faults_are_named() {
+fn nvidia_smi_comes_last_with_its_faults_named() {
     if has_nodes() {
         harness::skipped("this machine has GPUs");
         return;
@@ -185,7 +185,7 @@ fn nvidia_smi_is_asked_last_and_its_faults_are_named() {
             (&json!(false), &json!(true))
         );
     }
-    // A driver that is asked for nothing is not asked.
+    // With the probe off, no driver is asked.
     let ended = live("check", &["--format", "json", "--probe", "off"]).env("PATH", &path).run();
     assert_eq!(report(&ended)["facts"]["gpus"]["gpus"], json!([]));
 
@@ -222,7 +222,7 @@ fn nvidia_smi_is_asked_last_and_its_faults_are_named() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_quoted_and_the_next_source_asked() {
+fn unloadable_library_is_quoted_before_next_source() {
     for (fake, words) in [
         (FakeNvml::without_entry_point(), "nvmlInit_v2"),
         (FakeNvml::damaged(), "libnvidia-ml.so.1: "),
@@ -239,7 +239,7 @@ fn a_library_that_cannot_be_loaded_is_quoted_and_the_next_source_asked() {
 }
 
 #[test]
-fn without_nvml_sysfs_tells_of_the_pci_link() {
+fn sysfs_supplies_the_pci_link_without_nvml() {
     let port = "sys/devices/pci0000:17/0000:17:01.0";
     let gpu = format!("{port}/0000:18:00.0");
     // (lanes now, the GPU's most, the port's most, severity)
@@ -266,7 +266,7 @@ fn without_nvml_sysfs_tells_of_the_pci_link() {
 }
 
 #[test]
-fn device_nodes_are_opened_and_not_believed() {
+fn device_nodes_count_only_when_opened() {
     let mut way_in = Command::new("unshare");
     way_in.args([
         "--mount",
@@ -289,8 +289,8 @@ fn inside_device_nodes() {
         let args = [&["--format", "json", "--deadline", "2s"], more].concat();
         report(&live("check", &args).run())["facts"]["gpus"].clone()
     };
-    // Device 195 has no driver here: the node is there and does not open, as one
-    // that belongs to another container.
+    // Device 195 has no driver here: the node exists and does not open, like one that belongs to
+    // another container.
     node("nvidia5", "5");
     for (address, minor) in [("0000:2a:00.0", 2), ("0000:18:00.0", 6), ("0000:3a:00.0", 5)] {
         let folder = PathBuf::from("/proc/driver/nvidia/gpus").join(address);
@@ -320,7 +320,7 @@ fn inside_device_nodes() {
         "numbered by PCI address"
     );
 
-    // A driver that hangs: no node is opened, and /proc says what there is.
+    // The driver hangs, so no device node is opened, and /proc lists the GPUs.
     let fake = FakeNvml::new(&[("MODE", "hang")]);
     let args = ["check", "--format", "json", "--lang", "en", "--deadline", "1s"];
     let ended = Launcher::new(args).env("RANKLAUNCH_NVML_LIBRARY", fake.library()).run();
@@ -330,7 +330,7 @@ fn inside_device_nodes() {
     assert!(found["attempts"].to_string().contains("not opened, because the driver hangs"));
 }
 
-/// nvidia-smi of the two GPUs that the fake library plays, with this much memory.
+/// The output of nvidia-smi for the two GPUs of the fake library, with this much memory.
 fn smi_of_the_fake(mib: u32) -> String {
     let line = |n: u32| {
         let bus = 18 + 10 * n;
@@ -344,12 +344,12 @@ fn smi_of_the_fake(mib: u32) -> String {
 }
 
 #[test]
-fn the_script_for_machines_with_gpus_compares_and_skips() {
+fn gpu_machine_script_compares_and_skips() {
     if has_nodes() {
         harness::skipped("this machine has GPUs: make gpu");
         return;
     }
-    // What the script looks at are GPUs, so the launcher has a python with torch.
+    // The script examines GPUs, so the launcher has a Python with torch.
     let torch = harness::python();
     let torch = torch.parent().and_then(Path::parent).expect("its folder");
     let run = |path: &OsString, fake: Option<&FakeNvml>| {
@@ -357,7 +357,7 @@ fn the_script_for_machines_with_gpus_compares_and_skips() {
         let mut shell = Command::new("sh");
         shell.arg(script);
         let mut launcher = Launcher::of(shell, [harness::executable()]).env("PATH", path);
-        // Without torch: the launch is what only a real GPU can show.
+        // The script itself has no torch, because only a real GPU can show its launch.
         launcher = launcher.env("RANKLAUNCH_TEST_PYTHON", "/nowhere/python");
         launcher = launcher.env("VIRTUAL_ENV", torch);
         if let Some(fake) = fake {

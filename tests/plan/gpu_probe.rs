@@ -1,5 +1,5 @@
-//! NVML by the embedded probe: the driver's errors are reported, and no fault of a driver
-//! affects the launcher.
+//! NVML in the embedded probe: the driver's errors are reported, and no fault of a driver affects
+//! the launcher.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -74,7 +74,7 @@ fn an_old_driver_still_counts_and_measures() {
 }
 
 #[test]
-fn a_library_without_its_entry_point_is_an_attempt_and_no_fault() {
+fn library_without_entry_point_is_no_fault() {
     let facts = facts_of(&FakeNvml::without_entry_point(), &[], TIMEOUT);
     assert_eq!(facts.source, GpuSource::None);
     assert!(facts.faults.is_empty());
@@ -84,7 +84,7 @@ fn a_library_without_its_entry_point_is_an_attempt_and_no_fault() {
 }
 
 #[test]
-fn each_state_of_a_sick_driver_has_its_fault() {
+fn each_broken_driver_state_has_its_fault() {
     let asked: &[(&str, &str)] = &[("GPU_COUNT", "8")];
     for (mode, id, usable) in [
         ("lost", "gpu.fault.lost", 7),
@@ -105,7 +105,7 @@ fn each_state_of_a_sick_driver_has_its_fault() {
 }
 
 #[test]
-fn a_missing_driver_is_no_fault_where_nothing_speaks_of_a_gpu() {
+fn missing_driver_without_gpu_evidence_is_no_fault() {
     for mode in ["not-loaded", "access", "unknown"] {
         let facts = facts_of(&FakeNvml::new(&[("MODE", mode)]), &[], TIMEOUT);
         assert!(facts.faults.is_empty(), "{mode}: {:?}", facts.faults);
@@ -129,7 +129,7 @@ fn a_mismatch_names_both_versions() {
 }
 
 #[test]
-fn a_hung_driver_costs_the_deadline_and_is_left_alone() {
+fn devices_of_a_hung_driver_are_not_opened() {
     let fake = FakeNvml::new(&[("MODE", "hang")]);
     let root = empty();
     std::fs::create_dir_all(root.path().join("dev")).expect("a folder");
@@ -149,13 +149,13 @@ fn a_hung_driver_costs_the_deadline_and_is_left_alone() {
 }
 
 #[test]
-fn a_slow_driver_is_waited_for() {
+fn slow_driver_is_awaited() {
     let fake = FakeNvml::new(&[("MODE", "slow"), ("SLOW_MS", "300")]);
     assert_eq!(facts_of(&fake, &[], TIMEOUT).gpus.len(), 8);
 }
 
 #[test]
-fn what_a_driver_prints_never_reaches_the_answer() {
+fn driver_output_never_reaches_the_answer() {
     let fake = FakeNvml::new(&[("MODE", "noise")]);
     for mode in [ProbeMode::File, ProbeMode::Memfd] {
         let facts = gpus_within(&node(empty().path(), &fake, &[]), mode, TIMEOUT);
@@ -182,7 +182,7 @@ fn gpus_in_mig_mode_say_so() {
 }
 
 #[test]
-fn a_fabric_that_is_not_ready_is_told() {
+fn unready_fabric_is_reported() {
     let facts = facts_of(&FakeNvml::new(&[("MODE", "fabric"), ("BAD", "5")]), &[], TIMEOUT);
     for gpu in &facts.gpus {
         let state = if gpu.index == 5 { FabricState::InProgress } else { FabricState::Ready };
@@ -194,7 +194,7 @@ fn a_fabric_that_is_not_ready_is_told() {
 }
 
 #[test]
-fn device_nodes_and_proc_count_where_nvml_is_missing() {
+fn device_nodes_and_proc_replace_missing_nvml() {
     let root = empty();
     let dev = root.path().join("dev");
     std::fs::create_dir_all(&dev).expect("a folder");
@@ -227,7 +227,7 @@ fn device_nodes_and_proc_count_where_nvml_is_missing() {
 }
 
 #[test]
-fn evidence_of_gpus_is_named_and_images_defaults_are_not_evidence() {
+fn gpu_evidence_is_named_and_excludes_image_defaults() {
     let reasons = |variables: &[(&str, &str)]| {
         let environment =
             variables.iter().map(|(name, value)| (name.into(), value.into())).collect();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// The faulty GPU, with all its numbers.
 const THIRD: &str = "GPU 3 (nvidia-smi index; 0000:48:00.0, GPU-fa4e0003-0000-4000-8000-000000000003, /dev/nvidia3)";
 
-/// A node that was given GPUs, with a driver that plays this.
+/// A node that was given GPUs, with a driver that plays these settings.
 fn playing(settings: &[(&str, &str)]) -> Node {
     Node::of(Some(FakeNvml::new(settings))).file("/dev/nvidiactl", "")
 }
@@ -37,7 +37,7 @@ fn of(report: &Value, id: &str) -> Vec<[String; 3]> {
 
 #[rustfmt::skip]
 const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
-    // mode of GPU 3, exit code, id, severity, what the text says
+    // mode of GPU 3, exit code, id, severity, words of the text
     ("ok",              0,  "gpu.count",  "ok",   &["8 GPUs (NVIDIA H100 80GB HBM3)"]),
     ("lost",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus", "code 15"]),
     ("sick",            81, "gpu.fault",  "fail", &["GPU 3 (nvidia-smi index) has fallen off the bus"]),
@@ -76,7 +76,7 @@ const STATES: &[(&str, i32, &str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn each_state_is_told_and_only_faults_stop_a_launch() {
+fn each_state_is_reported_only_faults_refuse() {
     for (mode, code, id, severity, words) in STATES {
         let node = playing(&[("MODE", mode), ("BAD", "3"), ("SLOW_MS", "700")]);
         let (ended, report) = check(&node, &[]);
@@ -89,7 +89,7 @@ fn each_state_is_told_and_only_faults_stop_a_launch() {
         }
         assert!(["ok", "info"].contains(severity) || !worst[2].is_empty(), "{mode}: no hint");
         assert_eq!(ended.code, *code, "{mode}");
-        // Nothing else of the GPUs is wrong: a state is one finding.
+        // No other check of the GPUs fails: a state is one finding.
         for other in ["gpu.count", "gpu.fault", "gpu.fabric", "gpu.health", "gpu.link", "gpu.mode"]
         {
             let wrong = of(&report, other).iter().any(|one| one[0] == "fail" || one[0] == "warn");
@@ -111,19 +111,19 @@ fn each_state_is_told_and_only_faults_stop_a_launch() {
 }
 
 #[test]
-fn a_fault_that_was_allowed_is_a_warning() {
+fn allowed_fault_is_a_warning() {
     let node = playing(&[("MODE", "lost"), ("BAD", "3")]);
     let planned = node.json(&["--severity", "gpu.fault=warn", "--", "x.py"]);
     assert_eq!((planned.code, planned.at("/nproc_per_node")), (0, "7".to_owned()));
     assert!(planned.warning_ids().contains(&"gpu.fault.lost".to_owned()));
-    // And a warning that was made a fault stops.
+    // A warning that was made a fault stops the launch.
     let node = playing(&[("MODE", "ecc"), ("BAD", "3")]);
     assert_eq!(check(&node, &["--severity", "gpu.health=fail"]).0.code, 81);
     assert!(node.json(&["--", "x.py"]).code == 0);
 }
 
 #[test]
-fn a_gpu_that_the_job_does_not_see_may_be_in_any_mode() {
+fn invisible_gpu_may_be_in_any_mode() {
     for (mode, code) in [("prohibited", 0), ("remap-failed", 0), ("lost", 81)] {
         let node = playing(&[("MODE", mode), ("BAD", "3")]).env("CUDA_VISIBLE_DEVICES", "0,1");
         assert_eq!(check(&node, &[]).0.code, code, "{mode}");
@@ -131,7 +131,7 @@ fn a_gpu_that_the_job_does_not_see_may_be_in_any_mode() {
 }
 
 #[test]
-fn all_that_nvml_knows_stands_in_the_report() {
+fn report_holds_all_nvml_facts() {
     let node = playing(&[("GPUS", "2"), ("PIDS", "4711"), ("BAD", "1"), ("USED", "0,2048")]);
     let (_, report) = check(&node, &[]);
     let gpus = &report["facts"]["gpus"];
@@ -175,16 +175,16 @@ fn all_that_nvml_knows_stands_in_the_report() {
 }
 
 #[test]
-fn an_exclusive_gpu_with_a_process_on_it_is_a_warning() {
+fn exclusive_gpu_with_a_process_is_a_warning() {
     let node = playing(&[("MODE", "exclusive"), ("BAD", "3"), ("PIDS", "77")]);
     let mode = of(&check(&node, &[]).1, "gpu.mode");
     assert_eq!(mode[0][0], "warn");
     assert!(mode[0][1].contains("pid 77 as NVML reports it, possibly of another pid"), "{mode:?}");
 }
 
-/// Without free memory a job would fail; with some in use it is slower.
+/// Without free memory a job would fail; with some memory in use it is only slower.
 #[test]
-fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
+fn used_memory_refuses_if_no_process_fits() {
     let full: &[(&str, &str)] = &[("USED", "81100")];
     let room: &[(&str, &str)] = &[("USED", "80000")];
     let taken: &[(&str, &str)] = &[("MODE", "exclusive"), ("PIDS", "77"), ("USED", "2048")];
@@ -210,15 +210,15 @@ fn memory_in_use_ends_a_launch_where_no_further_process_can_run() {
         let severity = if code == 83 { "fail" } else { "warn" };
         assert_eq!((checked.code, of(&report, "gpu.busy")[0][0].as_str()), (code, severity));
     }
-    // Another GPU is free: that one is taken.
+    // Another GPU is free, and is taken.
     let two = [("GPUS", "2"), ("USED", "81100,0")];
     let ended = run(&FakeNvml::new(&two), &[]).expect_code(0);
     assert!(!ended.err.contains("memory is already in use"), "{}", ended.err);
 }
 
-/// A driver runs what is built for its own major version of CUDA, and for older ones.
+/// A driver runs programs built for its own major version of CUDA, and for older versions.
 #[test]
-fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
+fn torch_for_newer_cuda_names_the_needed_driver() {
     for (driver, torch, en, hint, zh) in [
         ("12080", "'12.9'", "", "", ""),
         ("12080", "'11.8'", "", "", ""),
@@ -236,7 +236,7 @@ fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
             "install a driver for CUDA 12 (525 or newer), or a torch that is built for CUDA 11.4 or older (a cu114 wheel)",
             "（cu114 的 wheel）",
         ),
-        // The first driver of it is not known yet.
+        // The first driver for this version is not known yet.
         (
             "13000",
             "'14.1'",
@@ -277,7 +277,7 @@ fn a_torch_that_is_built_for_a_newer_cuda_is_told_with_the_driver_it_needs() {
 }
 
 #[test]
-fn a_driver_that_lacks_the_newer_calls_leaves_facts_unknown() {
+fn old_driver_leaves_facts_unknown() {
     let node = Node::of(Some(FakeNvml::of_old_driver(&[("GPUS", "2")])));
     let (ended, report) = check(&node.file("/dev/nvidiactl", ""), &[]);
     assert_eq!(ended.code, 0);
@@ -286,9 +286,9 @@ fn a_driver_that_lacks_the_newer_calls_leaves_facts_unknown() {
     assert_eq!(report["facts"]["gpus"]["gpus"][1]["health"]["pcie"]["width"], Value::Null);
 }
 
-/// Everything else of the GPU is known.
+/// All other facts of the GPU are known.
 #[test]
-fn energy_that_the_driver_does_not_count_is_unknown_with_the_reason() {
+fn uncounted_energy_is_unknown_with_the_reason() {
     let with = |mode| FakeNvml::new(&[("GPUS", "1"), ("MODE", mode)]);
     for (fake, code) in [
         (with("before-volta"), json!(3)),
@@ -306,7 +306,7 @@ fn energy_that_the_driver_does_not_count_is_unknown_with_the_reason() {
 }
 
 #[test]
-fn calls_about_health_that_hang_cost_half_the_deadline_and_no_gpu() {
+fn hung_health_calls_cost_half_the_deadline() {
     let node = playing(&[("MODE", "health-hang"), ("BAD", "3")]);
     let (ended, report) = check(&node, &["--deadline", "2s"]);
     assert_eq!(ended.code, 0, "{}", ended.err);
@@ -321,8 +321,8 @@ fn calls_about_health_that_hang_cost_half_the_deadline_and_no_gpu() {
 }
 
 #[test]
-fn a_hung_driver_and_a_slow_one_are_told_apart() {
-    // The same pause, and two deadlines.
+fn hung_and_slow_drivers_are_distinguished() {
+    // The pause is the same, with two deadlines.
     for (deadline, code, words) in [("1s", 81, "NVML hangs: no answer within 1s"), ("30s", 0, "")] {
         let node = playing(&[("MODE", "slow"), ("SLOW_MS", "3000")]);
         let (ended, report) = check(&node, &["--deadline", deadline]);
@@ -344,7 +344,7 @@ fn run(fake: &FakeNvml, more: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_fabric_is_waited_for_as_long_as_it_is_being_set_up() {
+fn fabric_is_awaited_while_being_set_up() {
     let comes = FakeNvml::new(&[("MODE", "fabric"), ("GPUS", "1"), ("POLLS", "2")]);
     let ended = run(&comes, &[]).expect_code(0);
     assert!(ended.err.contains("waiting for it, at most 30 s"), "{}", ended.err);
@@ -392,7 +392,7 @@ fn gpus_of_several_models_have_several_numbers() {
 }
 
 #[test]
-fn a_setting_leaves_gpus_visible_as_a_variable_does() {
+fn env_setting_limits_visible_gpus_like_a_variable() {
     let setting = ["--env", "CUDA_VISIBLE_DEVICES=1,3", "--", "x.py"];
     let of_container = playing(&[("GPUS", "4")]).env("CUDA_VISIBLE_DEVICES", "0,1,2");
     for node in [playing(&[("GPUS", "4")]), of_container] {
@@ -412,8 +412,8 @@ fn a_mig_instance_is_found_on_its_parent() {
 }
 
 #[test]
-fn the_numbers_of_device_nodes_are_the_hosts() {
-    // This container has the host's GPUs 6 and 2; nvidia-smi numbers them anew.
+fn device_node_numbers_are_the_hosts() {
+    // This container has the host's GPUs 6 and 2; nvidia-smi renumbers them.
     let node = playing(&[("GPUS", "2"), ("MINORS", "6,2"), ("MODE", "ecc"), ("BAD", "0")]);
     let (_, report) = check(&node, &[]);
     let text = &of(&report, "gpu.health")[0][1];
@@ -429,7 +429,7 @@ fn the_numbers_of_device_nodes_are_the_hosts() {
 }
 
 #[test]
-fn an_element_that_names_no_device_fails() {
+fn element_naming_no_device_fails() {
     let node = playing(&[]).env("CUDA_VISIBLE_DEVICES", "0,1,+,3");
     let counted = of(&check(&node, &[]).1, "gpu.count");
     assert!(counted[0][0] == "fail" && counted[0][1].contains("\"+\" is no number"), "{counted:?}");
@@ -439,7 +439,7 @@ fn an_element_that_names_no_device_fails() {
 }
 
 #[test]
-fn what_preloaded_libraries_print_reaches_nobody() {
+fn output_of_preloaded_libraries_reaches_nobody() {
     let noise = harness::fake_nvml::preload();
     let fake = FakeNvml::new(&[("GPUS", "2")]);
     let check = |command: Command| {
@@ -447,7 +447,7 @@ fn what_preloaded_libraries_print_reaches_nobody() {
             .env("RANKLAUNCH_NVML_LIBRARY", fake.library())
             .run()
     };
-    // LD_PRELOAD is not passed on to the probe; control: the library does print.
+    // LD_PRELOAD is not passed on to the probe. The control: the library does print.
     let mut preloaded = Command::new(harness::executable());
     preloaded.env("LD_PRELOAD", &noise);
     let ended = check(preloaded);
@@ -456,8 +456,8 @@ fn what_preloaded_libraries_print_reaches_nobody() {
     let loud = Command::new("true").env("LD_PRELOAD", &noise).output().expect("true runs");
     assert!(!loud.stdout.is_empty() && !loud.stderr.is_empty());
 
-    // /etc/ld.so.preload is the loader's own and cannot be avoided; it needs a
-    // mount namespace of its own here.
+    // The loader reads /etc/ld.so.preload itself, which cannot be avoided; the test needs a
+    // separate mount namespace for it.
     let script = "mkdir etc && cp -a /etc/. etc 2>/dev/null; echo \"$NOISE\" > etc/ld.so.preload && \
                   mount --bind etc /etc && /bin/true && exec \"$0\" \"$@\"";
     let mut shell = Command::new("unshare");
@@ -476,7 +476,7 @@ fn what_preloaded_libraries_print_reaches_nobody() {
 }
 
 #[test]
-fn hami_is_known_by_its_preload_and_a_tiny_limit_is_a_finding() {
+fn hami_is_recognised_and_tiny_limits_are_findings() {
     let node = || {
         playing(&[("MEMORY", "20000")]).file("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")
     };

@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Runs through a pipe whose reader waits for its end, as `x=$(ranklaunch plan)` does.
+/// Runs through a pipe whose reader waits for its end, like `x=$(ranklaunch plan)`.
 fn piped(args: &[&str], hung: &Path) -> (Ended, i32) {
     piped_with(args, &[], hung)
 }
@@ -47,15 +47,15 @@ fn stuck(token: &str) -> usize {
         .count()
 }
 
-/// After the mount is removed, all processes that waited for it end.
+/// Expects that all processes that waited for the mount end after its removal.
 fn nothing_left(token: &str) {
     wait_until("the stuck threads to be set free", || (stuck(token) == 0).then_some(()));
-    // Their process takes a moment to end.
+    // The process takes a moment to end.
     wait_until("the end of whoever waited", || processes_of(token).is_empty().then_some(()));
 }
 
 #[test]
-fn check_names_what_hangs_and_gives_its_verdict() {
+fn check_names_hung_sources_and_gives_its_verdict() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let (ended, code) = piped(&["check", "--format", "json"], hung);
@@ -80,7 +80,7 @@ fn check_names_what_hangs_and_gives_its_verdict() {
 }
 
 #[test]
-fn plan_and_run_go_on_without_what_hangs() {
+fn plan_and_run_go_on_without_hung_sources() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let engine = ["--engine", "direct", "--nproc-per-node", "2", "--stale", "off"];
@@ -116,9 +116,9 @@ fn stuck_driver(folder: &Path) -> std::path::PathBuf {
     library
 }
 
-/// The probe that it holds is our own child and no process of the job.
+/// The held probe is our own child and no process of the job.
 #[test]
-fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
+fn hung_driver_costs_only_its_deadline() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         let folder = tempfile::tempdir().expect("a folder");
@@ -134,7 +134,8 @@ fn a_driver_that_hangs_costs_its_deadline_and_nothing_else() {
                 .expect_code(code);
             assert!(ended.err.contains("NVML hangs"), "{}", ended.err);
             assert!(!ended.err.contains("outlived"), "{}", ended.err);
-            // It waited neither for the grace nor for the probe, which both outlast a test.
+            // The launcher waited neither for the grace nor for the probe, both of which outlast a
+            // test.
             assert!(stuck(ended.token()) > 0, "nobody hangs, so nothing was shown");
             token = ended.token().to_owned();
         }
@@ -171,7 +172,7 @@ fn launched_from_a_mount_that_dies(deadline: &str, hung: &Path, then: impl FnOnc
 }
 
 #[test]
-fn a_program_that_is_never_executed_is_named_and_given_up() {
+fn program_never_executed_is_named_and_given_up() {
     let mut token = String::new();
     let there = with_hung_mount(|hung| {
         launched_from_a_mount_that_dies("8s", hung, |running| {
@@ -197,17 +198,17 @@ fn stopped(running: Running) {
 }
 
 #[test]
-fn a_stop_is_heard_while_a_program_is_not_executed() {
+fn stop_works_while_a_program_hangs_at_exec() {
     with_hung_mount(|hung| launched_from_a_mount_that_dies("5m", hung, stopped));
 }
 
 #[test]
-fn a_rank_that_is_not_executed_is_named() {
+fn rank_hung_at_exec_is_named() {
     with_hung_mount(|hung| {
         let folder = tempfile::tempdir().expect("a folder");
         let [source, program] = ["empty.c", "program"].map(|name| folder.path().join(name));
         std::fs::write(&source, "int main(void) { return 0; }\n").expect("written");
-        // The program answers, and its loader does not.
+        // The program can be read, and its loader hangs.
         let loader = format!("-Wl,--dynamic-linker={}", hung.join("ld.so").display());
         harness::run_tool(Command::new("cc").args([&loader, "-o"]).args([&program, &source]));
         let args = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
@@ -222,7 +223,7 @@ fn a_rank_that_is_not_executed_is_named() {
 }
 
 #[test]
-fn a_profile_that_does_not_answer_is_refused_by_name() {
+fn hung_profile_is_refused_by_name() {
     with_hung_mount(|hung| {
         let profile = hung.join("p.toml").display().to_string();
         let (ended, code) = piped(&["plan", "--profile", &profile], hung);

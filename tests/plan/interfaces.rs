@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Runs its command line in a fresh network (and mount) namespace.
 const UNSHARE: &[&str] = &["--net", "--mount"];
 
-/// Why namespaces cannot be had here.
+/// The reason why namespaces are not available here, if any.
 fn missing() -> Option<String> {
     let output =
         Command::new("unshare").args(UNSHARE).args(["ip", "link", "set", "lo", "up"]).output();
@@ -20,7 +20,7 @@ fn missing() -> Option<String> {
     }
 }
 
-/// Whether this kernel can make such an interface.
+/// True if this kernel can create such an interface.
 fn has_kind(kind: &str) -> bool {
     let script = format!(
         "ip link add p type veth peer name q; ip link add link p name x type {kind} 2> /dev/null || ip link add x type {kind}"
@@ -50,7 +50,7 @@ fn bridge(name: &str, address: &str) -> String {
     )
 }
 
-/// The plan of this rank of two in a network that `setup` creates; None if this kernel does not
+/// The plan of this rank of two in a network that `setup` creates; `None` if this kernel does not
 /// support the set-up.
 fn plan(setup: &str, rank: u32, master: &str) -> Option<Value> {
     plan_of(setup, 2, rank, master)
@@ -75,7 +75,7 @@ fn plan_of(setup: &str, nodes: u32, rank: u32, master: &str) -> Option<Value> {
 
 struct Case {
     name: &'static str,
-    /// A kind of interface that not every kernel has.
+    /// A kind of interface that some kernels lack.
     kind: Option<&'static str>,
     setup: String,
     rank: u32,
@@ -148,7 +148,8 @@ fn cases() -> Vec<Case> {
         case("IPv6 alone", veth("eth0", &["fd00::2/64"]), 1, "fd00::1", "eth0"),
         case(
             "a service address parked on a dummy interface is nobody's",
-            // Not every kernel has dummy interfaces; what counts is that nothing leaves by it.
+            // Some kernels have no dummy interfaces; the test only requires that no packet leaves
+            // by this one.
             "{ ip link add kube-ipvs0 type dummy 2> /dev/null || ip link add kube-ipvs0 type bridge; }\n\
              ip addr add 10.96.0.1/32 dev kube-ipvs0\n"
                 .to_owned()
@@ -283,7 +284,7 @@ fn named(plan: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_is_set_already_stays_and_a_single_node_needs_nothing() {
+fn existing_setting_stays_and_one_node_needs_none() {
     if let Some(why) = missing() {
         skipped(format_args!("no network namespace can be made here: {why}"));
         return;
@@ -294,7 +295,7 @@ fn what_is_set_already_stays_and_a_single_node_needs_nothing() {
             .map(|name| (name.to_owned(), interface.to_owned()))
             .to_vec()
     };
-    // A whole name for those that know no marks; NCCL's own value is the user's.
+    // Libraries without match marks get a whole name; NCCL's own value is the user's.
     for (set, interface) in [
         ("export NCCL_SOCKET_IFNAME==eth1\n", "eth1"),
         ("export NCCL_SOCKET_IFNAME=^eth0,lo\n", "eth1"),
@@ -318,8 +319,8 @@ fn what_is_set_already_stays_and_a_single_node_needs_nothing() {
     let kept = kept.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(named(&plan), kept);
 
-    // All ranks on this node: at most Gloo needs to be told, where the host's name
-    // has no address of its own.
+    // All ranks run on this node, so at most Gloo needs the setting, if the host's name has no
+    // address of its own.
     let bound = "echo '127.0.0.1 localhost' > hosts; mount --bind hosts /etc/hosts\n";
     let Some(plan) = plan_of(&(network.clone() + bound), 1, 0, "127.0.0.1") else { return };
     assert_eq!(named(&plan), [("GLOO_SOCKET_IFNAME".to_owned(), "lo".to_owned())]);

@@ -8,8 +8,8 @@ use harness::report::{Checked, check_of};
 use harness::{Launcher, executable, skipped};
 use serde_json::Value;
 
-/// `check` after a preparing shell, in a mount namespace of its own whose /dev/shm and /mnt are
-/// empty; None if that is not allowed.
+/// `check` after a preparing shell, in its own mount namespace with empty /dev/shm and /mnt; `None`
+/// if that is not allowed.
 fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
     let script = format!(
         "set -e\nmount -t tmpfs -o size=8m shm /dev/shm\nmount -t tmpfs -o size=1m mnt /mnt\n\
@@ -31,7 +31,7 @@ fn prepared(setup: &str, args: &[&str]) -> Option<Value> {
 }
 
 #[test]
-fn what_is_in_order_is_said_to_be() {
+fn sound_limits_are_reported_ok() {
     let Some(report) = prepared("ulimit -s 8192", &["--log-dir", "/mnt/logs"]) else { return };
     for id in
         ["shm.leftovers", "stack.size", "disk.space", "rdma.gpudirect", "env.proxy", "cuda.compat"]
@@ -45,7 +45,7 @@ fn what_is_in_order_is_said_to_be() {
 }
 
 #[test]
-fn limits_of_the_process_are_found() {
+fn unusual_process_limits_are_found() {
     let setup = "ulimit -s unlimited\nulimit -v 60000000";
     let Some(report) = prepared(setup, &[]) else { return };
     let Checked { severity, text, .. } = check_of(&report, "stack.size");
@@ -57,8 +57,8 @@ fn limits_of_the_process_are_found() {
 }
 
 #[test]
-fn files_of_the_dead_are_told_from_those_of_the_living() {
-    // The one of the living is as old as the others.
+fn leftover_files_of_dead_processes_are_found() {
+    // The file of the living process is as old as the others.
     let setup = "for name in nccl-dead sem.dead torch_1_2 other; do head -c 4096 /dev/zero > /dev/shm/$name; done\n\
         head -c 1000 /dev/zero > /dev/shm/nccl-young\n\
         touch -d '1 hour ago' /dev/shm/nccl-dead /dev/shm/sem.dead /dev/shm/torch_1_2 /dev/shm/other\n\
@@ -76,7 +76,7 @@ fn files_of_the_dead_are_told_from_those_of_the_living() {
 }
 
 #[test]
-fn a_folder_for_logs_is_written_to() {
+fn log_folder_is_tested_by_writing() {
     let Some(report) = prepared("", &["--log-dir", "/mnt/a/b"]) else { return };
     let Checked { severity, text, .. } = check_of(&report, "disk.logs");
     // 1 MiB is little, but a file could be written and is gone again.
@@ -95,7 +95,7 @@ fn a_folder_for_logs_is_written_to() {
 }
 
 #[test]
-fn a_folder_of_another_user_is_not_written_to() {
+fn unwritable_log_folder_is_reported() {
     let reason = "chmod 755 /mnt; set -- setpriv --reuid 65534 --clear-groups \"$@\"";
     let Some(report) = prepared(reason, &["--log-dir", "/mnt/a"]) else { return };
     let Checked { severity, text, .. } = check_of(&report, "disk.logs");
@@ -104,7 +104,7 @@ fn a_folder_of_another_user_is_not_written_to() {
 }
 
 #[test]
-fn link_errors_of_the_job_are_told_when_it_fails() {
+fn link_errors_are_reported_when_a_job_fails() {
     let port = "/sys/class/infiniband/mlx5_0/ports/1";
     let node = Node::with_gpus(8)
         .file(&format!("{port}/state"), "4: ACTIVE\n")
@@ -147,7 +147,7 @@ fn link_errors_of_the_job_are_told_when_it_fails() {
 
 /// Docker's default profile forbids the NUMA calls; the capability lifts it.
 #[test]
-fn a_seccomp_profile_that_forbids_numa_calls_is_seen() {
+fn seccomp_profile_forbidding_numa_calls_is_found() {
     if docker::missing().is_some() {
         return;
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// (setting, a part of the warning, the sound form). Without a sound form the variable should
 /// not be set.
 const TABLE: &[(&str, &str, Option<&str>)] = &[
-    // What the seeds of this program hold.
+    // Settings of the guides for these jobs.
     (
         "NCCL_SOCKET_IFNAME=eth0,eno1,ens,ib",
         "no running interface matches eno1, ens;",
@@ -17,7 +17,7 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("NCCL_TIMEOUT=1800", "is not a variable of NCCL", None),
     ("TORCH_DISTRIBUTED_TIMEOUT=1800", "is not a variable of NCCL", None),
     ("NCCL_IB_DISABLE=1", "turns RoCE off", Some("0")),
-    // Removed, renamed, or never existing.
+    // Settings that were removed, renamed, or never existed.
     ("NCCL_MAX_NRINGS=4", "is an old name", None),
     ("NCCL_IB_GDR_LEVEL=4", "no longer read", None),
     ("NCCL_IB_CUDA_SUPPORT=1", "no longer read", None),
@@ -34,7 +34,7 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("NCCL_SOCKET_FAMILY=ipv4", "only AF_INET and AF_INET6", Some("AF_INET")),
     ("NCCL_TEMP_DIR=/tmp", "is not a variable of NCCL", None),
     ("NCCL_NSOCKS=4", "is not a variable of NCCL", None),
-    // Wrong settings.
+    // Settings with a wrong value.
     ("NCCL_SOCKET_IFNAME=ib0", "only a link-local address", Some("=eth0")),
     ("NCCL_SOCKET_IFNAME=ens5", "matches no running interface", Some("eth0")),
     (
@@ -75,7 +75,7 @@ const TABLE: &[(&str, &str, Option<&str>)] = &[
     ("GLOO_SOCKET_IFNAME=^lo,eth0", "supports neither", Some("eth0")),
     ("TP_SOCKET_IFNAME==eth0", "supports neither", Some("eth0")),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING=0", "hanging", Some("3")),
-    // Left over from debugging.
+    // Settings left over from debugging.
     ("CUDA_LAUNCH_BLOCKING=1", "every kernel wait", Some("0")),
     ("CUDA_INJECTION64_PATH=/opt/tool.so", "debugging tool", None),
     ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1", "writes the memory", Some("0")),
@@ -130,7 +130,7 @@ const TOGETHER: &[&[&str]] = &[
     &["NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAMES"],
 ];
 
-/// The table in as few parts as there can be, none of which sets anything twice.
+/// The table in the smallest number of parts, none of which sets a variable twice.
 fn parts() -> Vec<Vec<&'static (&'static str, &'static str, Option<&'static str>)>> {
     let slot = |setting: &'static str| {
         let name = setting.split_once('=').expect("NAME=value").0;
@@ -169,7 +169,7 @@ fn warnings(node: &Node, settings: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn each_wrong_setting_is_found_and_its_sound_form_is_not() {
+fn each_wrong_setting_is_found_without_false_alarms() {
     let node = node();
     assert_eq!(warnings(&node, &[]), Vec::<String>::new());
     let mut wrong = Vec::new();

@@ -1,8 +1,8 @@
 //! Kubernetes operators: the environment that each gives its containers, by version and role, and
-//! what is read of it, with the variable that decided.
+//! the values read from it, with the variable that decided.
 //!
-//! The names and numbers are those of the operators' own tests where they have one. Kueue is not in
-//! the table: it admits the pods of the others and sets labels, annotations, node selectors and
+//! The names and numbers are those of the operators' own tests, if these exist. Kueue is not in the
+//! table: it admits the pods of other operators and sets labels, annotations, node selectors and
 //! scheduling gates, but no variable of a container.
 
 use harness::node::{Node, Planned};
@@ -32,7 +32,7 @@ const fn with(pod: Pod, args: &'static [&'static str]) -> Pod {
 }
 
 impl Pod {
-    /// On a node of four GPUs.
+    /// The plan on a node of four GPUs.
     fn plan(&self) -> Planned {
         let node = Node::with_gpus(4).file("/etc/hosts", HOSTS).platform(self.environment);
         node.json(&[self.args, &["--", "train.py"]].concat())
@@ -45,8 +45,8 @@ const ENDPOINT: &str = "PET_NNODES - PET_RDZV_ENDPOINT PET_RDZV_ENDPOINT";
 const REFUSED: &str = "";
 
 const PODS: &[Pod] = &[
-    // kubeflow/training-operator v1.3, pkg/controller.v1/pytorch/pod.go: the master is told that it
-    // is localhost.
+    // kubeflow/training-operator v1.3, pkg/controller.v1/pytorch/pod.go: the master gets localhost
+    // as the master's address.
     pod(
         "PyTorchJob 1.3, master",
         "PYTHONUNBUFFERED=0 MASTER_ADDR=localhost MASTER_PORT=23456 WORLD_SIZE=3 RANK=0",
@@ -84,7 +84,7 @@ const PODS: &[Pod] = &[
         "kubeflow-pytorchjob 3 0 localhost:1234 1 elastic [1,3]",
         ENDPOINT,
     ),
-    // elastic.go, generateEnvNNodes: without minReplicas and maxReplicas the workers alone count.
+    // elastic.go, generateEnvNNodes: without minReplicas and maxReplicas only the workers count.
     pod(
         "PyTorchJob 1.6, elastic with a master, no bounds",
         "PYTHONUNBUFFERED=0 MASTER_ADDR=test-job-master-0 MASTER_PORT=8080 WORLD_SIZE=3 RANK=1 \
@@ -92,7 +92,7 @@ const PODS: &[Pod] = &[
         "kubeflow-pytorchjob 3 1 test-job-worker-0:8080 4",
         "WORLD_SIZE RANK PET_RDZV_ENDPOINT PET_RDZV_ENDPOINT",
     ),
-    // elastic.go, standalone: an empty value, of which torchrun itself dies.
+    // elastic.go, standalone: an empty value, on which torchrun itself fails.
     pod(
         "PyTorchJob 1.6, elastic, standalone",
         "PYTHONUNBUFFERED=0 PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=test-job-worker-0:8080 \
@@ -100,7 +100,7 @@ const PODS: &[Pod] = &[
         "kubeflow-pytorchjob 1 0 127.0.0.1:23456 4",
         "PET_STANDALONE PET_STANDALONE - -",
     ),
-    // torchrun takes each of its options from a variable, also alone.
+    // torchrun takes each of its options from a variable, even from a single one.
     pod(
         "torchrun's number of processes alone",
         "PET_NPROC_PER_NODE=2",
@@ -150,7 +150,7 @@ const PODS: &[Pod] = &[
         ),
         &["--nproc-per-node", "2", "--device", "cpu"],
     ),
-    // envvar.go sets the rank only where a master exists.
+    // envvar.go sets the rank only if a master exists.
     pod(
         "PyTorchJob 1.9, workers without a master and without elasticPolicy",
         "PYTHONUNBUFFERED=1 MASTER_PORT=8080 PET_NNODES=2 PET_NPROC_PER_NODE=auto",
@@ -189,7 +189,7 @@ const PODS: &[Pod] = &[
         REFUSED,
     ),
     // kubeflow/mpi-operator v2beta1, pkg/controller/mpi_job_controller.go: the launcher's own
-    // container has no number of any process; what mpirun starts has Open MPI's.
+    // container has no process number; programs that mpirun starts have Open MPI's.
     pod(
         "MPIJob v2beta1, launcher",
         "K_MPI_JOB_ROLE=launcher OMPI_MCA_orte_keep_fqdn_hostnames=true \
@@ -261,7 +261,7 @@ const PODS: &[Pod] = &[
         ),
         &["--nnodes", "4", "--master-addr", "pytorch-workers-0-0.pytorch", "--master-port", "3389"],
     ),
-    // Its index begins at 0 in each Job of a replicated job, so beyond 4 nodes there is none.
+    // The index begins at 0 in each Job of a replicated job, so beyond 4 nodes there is none.
     with(
         pod(
             "JobSet, index beyond the count",
@@ -316,14 +316,14 @@ const PODS: &[Pod] = &[
     ),
 ];
 
-/// So that no name server is asked.
+/// Names in /etc/hosts, so that no name server is asked.
 const HOSTS: &str = "127.0.0.1 localhost\n10.0.0.1 test-job-master-0 elastic-worker-0 \
     test-job-worker-0 test-job-node-0-0.test-job pi-worker-0.pi test-pytorch-master-0.test-pytorch \
     test-worker-0.test pytorch-workers-0-0.pytorch test-1.test.default \
     raycluster-head-svc.default.svc.cluster.local\n";
 
 #[test]
-fn every_operator_is_read_by_the_variables_that_it_sets() {
+fn every_operator_is_recognised_by_its_variables() {
     let wrong: Vec<String> = PODS
         .iter()
         .filter_map(|pod| {
@@ -345,8 +345,8 @@ fn every_operator_is_read_by_the_variables_that_it_sets() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is used and what is not are all variables that an operator sets, each with a reason, also
-/// where the job is refused.
+/// Every variable that an operator sets is reported as used or unused, each with a reason, even if
+/// the job is refused.
 #[test]
 fn every_variable_of_an_operator_is_accounted_for() {
     // Variables that say nothing about the nodes of a job.
@@ -381,7 +381,7 @@ fn evidence_of(planned: &Planned, variable: &str) -> Option<(bool, String)> {
 }
 
 #[test]
-fn an_elastic_policy_reaches_torchrun_as_a_whole() {
+fn elastic_policy_reaches_torchrun_unchanged() {
     let node = Node::with_gpus(4).platform(
         "PET_NNODES=1:2 PET_NPROC_PER_NODE=1 PET_MAX_RESTARTS=3 PET_RDZV_BACKEND=c10d \
          PET_RDZV_ENDPOINT=job-worker-0:23456 PET_RDZV_ID=job PET_ROLE=trainer PET_TEE=3 \
@@ -413,7 +413,7 @@ fn an_elastic_policy_reaches_torchrun_as_a_whole() {
 }
 
 #[test]
-fn every_variable_of_torchrun_has_a_use_or_reason() {
+fn every_torchrun_variable_has_use_or_reason() {
     for (option, is_switch) in settings::torchrun_options::torchrun_options() {
         let variable = format!("PET_{}", option.replace('-', "_").to_uppercase());
         let value = if is_switch { "1" } else { "7" };
@@ -421,7 +421,7 @@ fn every_variable_of_torchrun_has_a_use_or_reason() {
         let node = node.env(&variable, value);
         let planned = node.json(&["--engine", "direct", "--", "train.py"]);
         let (_, because) = evidence_of(&planned, &variable).expect(&variable);
-        // Where the launch is refused for it, nothing else is decided.
+        // If the launch is refused for the variable, nothing else is decided.
         let is_idle = because == "nothing was decided by it" && planned.code == 0;
         assert!(!because.is_empty() && !is_idle, "{variable}: {because}");
         let is_warned = planned.warning_ids().iter().any(|id| id == "env.torchrun");

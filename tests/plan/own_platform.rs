@@ -1,10 +1,10 @@
-//! `[platform]` of a profile: a platform that the program does not know, read as its own rows are.
+//! `[platform]` of a profile: a platform that the program does not know, read like the program's own
+//! rows.
 
 use harness::node::{Node, Planned};
 
-/// A platform with names of its own: a list of hosts and this host's name, processes per node, and a
-/// head with a port. Its containers have WORLD_SIZE and RANK too, of which the first counts
-/// processes.
+/// A platform with its own names: a list of hosts and this host's name, processes per node, and a
+/// head with a port. Its containers also have WORLD_SIZE, which counts processes, and RANK.
 const ACME: &str = "[job]\nscript = 'train.py'\n\
     [platform]\nname = 'acme'\nproofs = ['ACME_JOB', '!ACME_DEBUG']\n\
     nnodes = { variable = 'ACME_HOSTS', reading = 'list-length' }\n\
@@ -37,7 +37,7 @@ fn line(planned: &Planned) -> String {
     format!("{platform} {nnodes} {rank} {}:{}", of("master_addr"), of("master_port"))
 }
 
-/// `VARIABLE used because` of each variable that was looked at.
+/// `VARIABLE used because` of each variable that was examined.
 fn evidence(planned: &Planned) -> Vec<String> {
     let list = planned.json["evidence"].as_array().cloned().unwrap_or_default();
     let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap_or("-").to_owned();
@@ -68,9 +68,9 @@ fn a_private_platform_needs_no_code() {
     assert!(decisions.contains("its proofs hold"), "{decisions}");
 }
 
-/// The control: without the proof the same variables say nothing, and the plan says why.
+/// The control: without the proof, the same variables say nothing, and the plan gives the reason.
 #[test]
-fn a_platform_that_is_not_proven_is_not_read() {
+fn unproven_platform_is_not_read() {
     for (environment, missing) in [
         (POD.replace("ACME_JOB=", "OTHER="), "ACME_JOB"),
         (format!("{POD} ACME_DEBUG=1"), "!ACME_DEBUG"),
@@ -82,15 +82,15 @@ fn a_platform_that_is_not_proven_is_not_read() {
         let list = evidence(&found);
         assert!(list.contains(&expected), "{expected}\n{list:#?}");
     }
-    // Where none of its variables is set, it is still named.
+    // The platform is named even if none of its variables is set.
     let found = planned(ACME, "", &[]);
     let expected = "- false acme is not proven: it needs ACME_JOB";
     assert_eq!(evidence(&found), [expected]);
 }
 
-/// Its rows are refused as the program's own are: by variable and value.
+/// Rows of a profile are refused like the program's own: by variable and value.
 #[test]
-fn values_that_cannot_be_are_refused_by_name() {
+fn impossible_values_are_refused_by_name() {
     for (environment, expected, words) in [
         ("ACME_JOB=1 ACME_HOSTS=h,n03 ACME_SELF=n04", "65 membership.rank", "ACME_SELF=n04"),
         ("ACME_JOB=1 ACME_HOSTS=h,n03", "65 membership.half-given", "ACME_HOSTS=h,n03"),
@@ -108,8 +108,8 @@ fn values_that_cannot_be_are_refused_by_name() {
     }
 }
 
-/// Who decides: settings, then a launcher inside the platform, then the profile's platform, then a
-/// platform that the program knows, then generic names.
+/// Order of precedence: settings, then a launcher inside the platform, then the profile's platform,
+/// then a platform that the program knows, then generic names.
 #[test]
 fn the_stronger_evidence_decides() {
     let kubebrain = "KUBEBRAIN_REPLICA=0 KUBEBRAIN_REPLICA_TOTAL=4 MASTER_ADDR=h";
@@ -137,7 +137,7 @@ fn the_stronger_evidence_decides() {
 /// A number of processes with the number of each node, alternatives, and a platform that starts its
 /// command once per rank.
 #[test]
-fn every_way_of_counting_is_open_to_a_profile() {
+fn profile_supports_every_way_of_counting() {
     let processes = "[job]\nscript = 'train.py'\n[platform]\nname = 'acme'\n\
         proofs = [['ACME_JOB'], ['ACME_KIND=train']]\n\
         nnodes = { variable = 'ACME_WORLD', reading = 'per-node', beside = 'ACME_LOCAL' }\n\
@@ -160,7 +160,7 @@ fn every_way_of_counting_is_open_to_a_profile() {
     assert!(half.at("/refused/text").contains("ACME_SIZE"), "{:#}", half.json);
 }
 
-/// `check` and `plan` judge alike, and `profile check` refuses what cannot be a row.
+/// `check` and `plan` agree, and `profile check` refuses impossible rows.
 #[test]
 fn check_agrees_and_a_wrong_section_is_refused() {
     let (node, path) = node(ACME, POD);

@@ -5,9 +5,9 @@ use harness::node::{Node, PYTHON};
 
 const TORCHRUN: &str = "/opt/env/bin/python3 -m torch.distributed.run";
 
-/// The profiles of the three codebases, each on the platform that it is run on.
+/// The profiles of the three codebases, each on the platform on which it runs.
 #[test]
-fn the_profiles_give_the_command_lines_of_their_platforms() {
+fn profiles_give_the_expected_platform_command_lines() {
     let pytorchjob = "PYTHONUNBUFFERED=1 MASTER_ADDR=wan22-master-0 MASTER_PORT=23456 \
         PET_MASTER_ADDR=wan22-master-0 PET_MASTER_PORT=23456 WORLD_SIZE=2 PET_NNODES=2 \
         PET_NPROC_PER_NODE=auto";
@@ -76,7 +76,7 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
     ];
     for (profile, platform, gpus, expected) in table {
         let node = Node::with_gpus(gpus).platform(&platform);
-        // The environment that the user names, in a root that CONDA_EXE points to.
+        // The environment is the user's choice, in a root to which CONDA_EXE points.
         let node = node
             .interpreter("/opt/tiny/envs/tiny-vae")
             .file("/opt/tiny/conda-meta/history", "")
@@ -96,13 +96,13 @@ fn the_profiles_give_the_command_lines_of_their_platforms() {
 
 /// `platform nnodes rank addr:port nproc world`, or `code id` and words of the refusal.
 #[test]
-fn contracts_are_read_with_their_traps() {
+fn platform_contracts_are_read_with_their_traps() {
     let table = [
         ("", "none 1 0 127.0.0.1:29500 8 8"),
         ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=h MASTER_PORT=29500", "generic 2 1 h:29500 8 16"),
         // A count without other evidence means nodes, even if it could be the GPUs of one node.
         ("WORLD_SIZE=8 RANK=0 MASTER_ADDR=h", "generic 8 0 h:29500 8 64"),
-        // nprocPerNode = 8: WORLD_SIZE counts processes, RANK counts nodes.
+        // With nprocPerNode = 8, WORLD_SIZE counts processes and RANK counts nodes.
         (
             "PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=8 WORLD_SIZE=16 RANK=1 \
              MASTER_ADDR=j-master-0 MASTER_PORT=23456",
@@ -113,7 +113,7 @@ fn contracts_are_read_with_their_traps() {
              PET_MASTER_PORT=29500 JOB_COMPLETION_INDEX=0",
             "kubeflow-trainer-v2 2 0 j-node-0-0.j:29500 4 8",
         ),
-        // The operator of the time tells the master that it is localhost.
+        // The operator of that time tells the master that its address is localhost.
         (
             "PYTHONUNBUFFERED=0 MASTER_ADDR=localhost MASTER_PORT=23456 WORLD_SIZE=3 RANK=0",
             "kubeflow-pytorchjob 3 0 localhost:23456 8 24",
@@ -188,7 +188,7 @@ fn contracts_are_read_with_their_traps() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The control: a name that is not there.
+    // The control: a name that does not exist.
     let node = Node::with_gpus(8).platform("WORLD_SIZE=2 RANK=1 MASTER_ADDR=nobody");
     assert!(asked_in_vain(&node.json(&["--", "train.py"])));
 }
@@ -213,19 +213,19 @@ fn an_elastic_job_is_passed_through_to_c10d() {
     assert!(!argv.contains("--node-rank") && !argv.contains("is_host"), "{argv}");
 }
 
-/// The user's own choice of devices is the world; a subset is one of its tokens.
+/// The user's own choice of devices is the world; a subset consists of its tokens.
 #[test]
-fn cuda_visible_devices_is_read_as_pytorch_reads_it() {
+fn cuda_visible_devices_is_read_as_in_pytorch() {
     let table = [
         ("3,1", "auto", "3:0 1:1", "absent"),
         ("3,1,2", "2", "3:0 1:1 2:-", "3,1"),
         ("GPU-fa4e0002,GPU-fa4e0005", "1", "2:0 5:-", "GPU-fa4e0002"),
-        // PyTorch stops at the first index that is none.
+        // PyTorch stops at the first invalid index.
         ("1,9,2", "auto", "1:0", "absent"),
         ("6,7", "3", "80 gpu.count", ""),
         // Empty means the CPU.
         ("", "auto", "", "absent"),
-        // Nothing is left of it.
+        // No device is left of the list.
         ("9", "auto", "80 gpu.count", ""),
         ("0,0", "auto", "80 gpu.count", ""),
     ];
@@ -250,7 +250,7 @@ fn cuda_visible_devices_is_read_as_pytorch_reads_it() {
 }
 
 #[test]
-fn busy_gpus_are_left_for_idle_ones() {
+fn idle_gpus_are_preferred_to_busy_ones() {
     let nvml = harness::fake_nvml::FakeNvml::new(&[("GPUS", "4"), ("USED", "30000,0,0,20000")]);
     let args = ["--nproc-per-node", "2", "--", "train.py"];
     let planned = Node::of(Some(nvml)).json(&args);
@@ -271,7 +271,7 @@ fn a_plan_changes_nothing() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let before = listing(node.root());
-    // A process that any stale-process rule would match, were it asked.
+    // The process would match any rule for stale processes, if one were applied.
     let script = tempfile::tempdir().expect("a folder");
     let file = script.path().join("generate.py");
     std::fs::write(&file, "exec sleep 600\n").expect("a script");

@@ -14,7 +14,7 @@ use node::probe::{self, Answer, ProbeError};
 use settings::ProbeMode;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Printed by a place once it is built: what fails after it is a failure.
+/// Printed once a place is built: an error after it is a failure.
 const READY: &str = "the place is ready";
 
 fn resolves(mode: ProbeMode) -> Result<(), ProbeError> {
@@ -31,8 +31,8 @@ fn refused(mode: ProbeMode) -> Vec<(String, String)> {
     }
 }
 
-/// Runs `inside` of this program by `command`, whose arguments end where the
-/// program and its arguments follow.
+/// Runs `inside` of this program by `command`, whose arguments end where the program and its
+/// arguments follow.
 fn run_inside(command: &mut Command, program: &Path, inside: impl Fn()) -> Output {
     command
         .arg(program)
@@ -68,7 +68,7 @@ fn this_program() -> std::path::PathBuf {
 }
 
 #[test]
-fn noexec_folders_are_passed_over() {
+fn noexec_folders_are_skipped() {
     // The program moves out of folders that are about to be covered.
     let mount = "mount -t tmpfs -o noexec,mode=1777 none";
     let set_up = format!(
@@ -93,7 +93,7 @@ fn inside_noexec_folders() {
 }
 
 #[test]
-fn a_kernel_that_forbids_memfds_leaves_the_file() {
+fn kernel_forbidding_memfds_leaves_the_file() {
     let set_up = "echo 2 > /proc/sys/vm/memfd_noexec";
     let mut command = namespace(&["--pid", "--fork", "--mount-proc", "--mount"], set_up);
     judge(&run_inside(&mut command, &this_program(), inside_forbidden_memfds));
@@ -107,7 +107,7 @@ fn inside_forbidden_memfds() {
 }
 
 #[test]
-fn a_kernel_that_wants_memfds_marked_gets_them_marked() {
+fn memfds_are_marked_if_the_kernel_requires_it() {
     let set_up = "echo 1 > /proc/sys/vm/memfd_noexec";
     let mut command = namespace(&["--pid", "--fork", "--mount-proc", "--mount"], set_up);
     judge(&run_inside(&mut command, &this_program(), inside_marked_memfds));
@@ -120,7 +120,7 @@ fn inside_marked_memfds() {
 }
 
 #[test]
-fn memory_needs_no_proc() {
+fn memfd_probe_needs_no_proc() {
     let mut command = namespace(&["--mount"], "umount -l /proc");
     judge(&run_inside(&mut command, &this_program(), inside_no_proc));
 }
@@ -157,7 +157,7 @@ fn inside_an_empty_root() {
 }
 
 #[test]
-fn preloads_are_not_handed_on() {
+fn preloads_are_not_passed_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("preload.c");
     let library = folder.path().join("preload.so");

@@ -36,9 +36,9 @@ fn profiles_are_listed_with_their_place() {
     assert!(!ended.out.contains("pyproject"), "another program's file: {}", ended.out);
 }
 
-/// The way that the hints name: take a copy of an embedded profile, and change it.
+/// The workflow in the hints: copy an embedded profile, and change the copy.
 #[test]
-fn an_embedded_profile_is_shown_as_it_is_and_can_be_taken_over() {
+fn embedded_profile_is_shown_verbatim_for_copying() {
     for name in ["wan22", "taehv", "zimdb"] {
         let shown = asked(&["profile", "show", name], &[]).expect_code(0).out;
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("config/{name}.toml"));
@@ -54,7 +54,7 @@ fn an_embedded_profile_is_shown_as_it_is_and_can_be_taken_over() {
 }
 
 #[test]
-fn a_new_profile_is_one_and_a_wrong_one_is_named_with_its_line() {
+fn new_profile_is_valid_and_errors_name_lines() {
     let new = asked(&["profile", "new"], &[]).expect_code(0).out;
     assert!(new.lines().count() < 16, "{new}");
     let ended = asked(&["profile", "check", "mine.toml"], &[("mine.toml", &new)]).expect_code(0);
@@ -69,8 +69,8 @@ fn a_new_profile_is_one_and_a_wrong_one_is_named_with_its_line() {
     assert!(ended.out.contains("mine.toml:3 sets node_rank = 1: every node"), "{}", ended.out);
 }
 
-/// taehv names neither a folder nor a python, and its hints say how to give them.
-/// A size without a row of its own, variables with placeholders, and a name that is none.
+/// taehv names neither a folder nor a Python, and its hints say how to set them. Also a size
+/// without a row, variables with placeholders, and an invalid name.
 #[test]
 fn values_by_size_reach_arguments_and_variables() {
     let profile = "[job]\nscript = 'a.py'\nargs = ['--config', '{config}']\n\
@@ -91,7 +91,7 @@ fn values_by_size_reach_arguments_and_variables() {
 }
 
 #[test]
-fn what_taehv_leaves_to_its_user_is_named() {
+fn settings_taehv_leaves_open_are_named() {
     let plan = ["plan", "--profile", "taehv", "--device", "cpu", "--python", "/bin/sh"];
     let more = ["--nnodes", "1", "--nproc-per-node", "8"];
     let ended = asked(&[&plan[..], &more].concat(), &[]).expect_code(64);
@@ -104,7 +104,7 @@ fn what_taehv_leaves_to_its_user_is_named() {
 
 /// All relative paths start at the named folder, also for the ranks.
 #[test]
-fn a_job_works_in_the_folder_that_is_named() {
+fn job_runs_in_the_named_folder() {
     let work = [
         ("work/train.sh", "#!/bin/sh\npwd; cat \"$1\""),
         ("work/data.txt", "the data\n"),
@@ -130,7 +130,7 @@ fn a_job_works_in_the_folder_that_is_named() {
         run(&["--chdir", "work", "--log-dir", "logs"], None, &program),
         run(&["--log-dir", "logs"], Some("work"), &program),
         run(&["--profile", "profiles/job.toml", "--log-dir", "logs"], None, &[]),
-        // The flag is stronger than the profile, and what is relative to it is too.
+        // The flag overrides the profile, and paths relative to the folder follow it.
         run(
             &["--profile", "profiles/job.toml", "--chdir", "work", "--log-dir", "logs"],
             Some("gone"),
@@ -146,16 +146,16 @@ fn a_job_works_in_the_folder_that_is_named() {
         run(&["--chdir", "gone"], None, &program).expect_code(64).expect_id("settings.chdir");
     assert!(ended.err.contains("/gone"), "{}", ended.err);
 
-    // A command line that is pasted goes there as well.
+    // A pasted command line changes to the folder as well.
     let files = [("work/a.py", "")];
     let plan = ["plan", "--format", "shell", "--device", "cpu", "--chdir", "work", "--", "a.py"];
     let ended = asked(&plan, &files);
     assert!(ended.out.starts_with("cd /") && ended.out.contains("/work\n"), "{}", ended.out);
 }
 
-/// An executable of the working directory is a command, a file of it is python's.
+/// An executable of the working directory is a command; any other file there is for Python.
 #[test]
-fn programs_are_looked_for_in_the_folder_that_is_named() {
+fn programs_are_searched_in_the_named_folder() {
     let launcher = Launcher::new(run_args("direct", 1)).args(["--chdir", "work", "--", "./job"]);
     std::fs::create_dir(launcher.folder().join("work")).expect("made");
     harness::write_program(&launcher.folder().join("work/job"), "#!/bin/sh\necho started\n");
@@ -163,9 +163,9 @@ fn programs_are_looked_for_in_the_folder_that_is_named() {
     assert!(ended.out.contains("started"), "{}", ended.out);
 }
 
-/// Of several options of one name the last one counts, and `plan` says so.
+/// The last of several options with one name counts, and `plan` says so.
 #[test]
-fn a_repeated_option_and_a_mistyped_placeholder_are_noted_in_the_plan() {
+fn repeated_options_and_mistyped_placeholders_are_noted() {
     let args = ["plan", "--device", "cpu", "--engine", "direct", "--wait-timeout", "30m"];
     let more = ["--wait-timeout", "5m", "--", "sh", "{world_sise}", "{\"a\": {world_sise}}"];
     let ended = asked(&[&args[..], &more].concat(), &[]).expect_code(0);

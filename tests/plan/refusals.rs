@@ -1,5 +1,5 @@
-//! A refusal names what was read, where, its value, what is allowed and what to do, in both
-//! languages; and nothing was started before it.
+//! A refusal names the setting that was read, its place and value, the allowed values and a remedy,
+//! in both languages; and nothing was started before it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -301,7 +301,7 @@ const JOB: &[Mistake] = &[
     },
 ];
 
-/// The launcher with these variables and no others, so that the machine says nothing.
+/// The launcher with only these variables, so that the machine has no influence.
 fn launcher(mistake: &Mistake, lang: &str) -> Launcher {
     let mut command = Command::new(executable());
     command.env_clear();
@@ -352,18 +352,18 @@ fn check(mistakes: &[Mistake]) {
 }
 
 #[test]
-fn flags_variables_and_profiles() {
+fn wrong_flags_variables_and_profiles_are_refused() {
     check(USAGE);
 }
 
 #[test]
-fn platforms_layouts_and_nodes() {
+fn wrong_platforms_layouts_and_nodes_are_refused() {
     check(JOB);
 }
 
 /// A secret on a wrong line is not repeated.
 #[test]
-fn a_refusal_keeps_secrets() {
+fn refusal_keeps_secrets() {
     for args in [
         &["run", "--env", "HF_TOKEN hunter2", "--", "a.py"][..],
         &["run", "--env", "HF_TOKEN=hunter2", "--nnodes", "x", "--", "a.py"],
@@ -374,7 +374,7 @@ fn a_refusal_keeps_secrets() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused_as_such() {
+fn bytes_outside_utf_8_are_refused() {
     let bytes = || OsString::from_vec(b"\xff\xfe".to_vec());
     let ended = Launcher::new([OsString::from("run"), "--nnodes".into(), bytes(), "--".into()])
         .run()
@@ -393,7 +393,7 @@ fn bytes_that_are_no_text_are_refused_as_such() {
 
 /// The profile's `[exit]` turns a verdict's code into another, here for a refusal.
 #[test]
-fn a_refusal_ends_with_the_code_that_the_profile_gives_it() {
+fn refusal_ends_with_the_profiles_exit_code() {
     let launcher = Launcher::new(["run"])
         .env("WORLD_SIZE", "2")
         .env("RANK", "5")
@@ -403,9 +403,9 @@ fn a_refusal_ends_with_the_code_that_the_profile_gives_it() {
     launcher.run().expect_code(137).expect_id("membership.rank");
 }
 
-/// `plan` and `check` know what `run` would say: the same words first, and its code.
+/// `plan` and `check` predict the refusal of `run`: the same words first, and its code.
 #[test]
-fn plan_and_check_say_first_what_run_would_refuse() {
+fn plan_and_check_report_runs_refusal_first() {
     let engine = ["--device", "cpu", "--engine", "direct", "--stale", "off"];
     let layout = ["--nproc-per-node", "3", "--layout", "ulysses-world", "--heads", "40"];
     let accelerate =
@@ -446,7 +446,7 @@ fn plan_and_check_say_first_what_run_would_refuse() {
             let (_, said) = told.out.split_once("run would be refused: ").expect(&told.out);
             assert!(told.out.starts_with("run would be refused: "), "{}", told.out);
             for (run, told) in why.lines().zip(said.lines()).take(3) {
-                // The folder in which it was started is another each time.
+                // The folder in which the launcher was started differs each time.
                 let plain = |line: &str| line.split(" (/").next().unwrap_or(line).to_owned();
                 assert_eq!(plain(run), plain(told));
             }
@@ -455,9 +455,9 @@ fn plan_and_check_say_first_what_run_would_refuse() {
     }
 }
 
-/// A file that the ranks run is looked at in every form of the command, as its reader reads it.
+/// A file that the ranks run is checked in every form of the command, as its interpreter reads it.
 #[test]
-fn a_file_that_cannot_start_is_refused_before_the_launch() {
+fn unstartable_file_is_refused_before_the_launch() {
     let crlf = "line 1 of ./crlf.sh";
     for (words, code, said) in [
         (&["./crlf.sh"][..], 64, crlf),
@@ -501,9 +501,9 @@ fn a_file_that_cannot_start_is_refused_before_the_launch() {
     }
 }
 
-/// For programs: the refusal and the plan in one document.
+/// The form for programs has the refusal and the plan in one document.
 #[test]
-fn a_refused_plan_is_one_document_and_nothing_that_a_shell_would_run_by_mistake() {
+fn refused_plan_is_one_document_harmless_to_shells() {
     let args = ["--device", "cpu", "--engine", "direct", "--python", "/bin/sh", "--", "nope.py"];
     let of = |format| {
         let asked = ["plan", "--format", format].into_iter().chain(args);
@@ -529,7 +529,7 @@ fn a_refused_plan_is_one_document_and_nothing_that_a_shell_would_run_by_mistake(
     assert_eq!(report["summary"]["fail"], 1);
 }
 
-/// Waiting in vain is no refusal, and its hint knows the options that `wait` has.
+/// A wait that fails is no refusal, and its hint names only options of `wait`.
 #[test]
 fn wait_gives_up_in_its_own_words() {
     let target = format!("127.0.0.1:{}", harness::free_port());
@@ -552,7 +552,7 @@ fn install_into_a_file_names_its_folder() {
 }
 
 #[test]
-fn a_name_that_a_refusal_quotes_does_not_act_on_the_terminal() {
+fn quoted_name_does_not_control_the_terminal() {
     let ended = Launcher::new(["lint", "a\x1b]0;owned\x07.yaml"]).run().expect_code(64);
     assert!(ended.err.contains(r"a\x1b]0;owned\x07.yaml: No such file"), "{:?}", ended.err);
     assert!(!ended.err.contains(['\x1b', '\x07']), "{:?}", ended.err);

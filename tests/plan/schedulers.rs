@@ -1,5 +1,5 @@
-//! Members of jobs of schedulers that say little, with the real executable: a membership, or a
-//! refusal that tells how to start.
+//! Members of jobs of schedulers with few variables, with the real executable: a membership, or a
+//! refusal with the way to start.
 
 use harness::node::{Node, PYTHON, Planned};
 
@@ -16,10 +16,10 @@ fn answer(planned: &Planned) -> String {
     format!("{} {} {}", of("nnodes"), of("node_rank"), of("master_addr"))
 }
 
-/// Environments of members after the documentation of each scheduler, with the variables of one
-/// start: none of them may be a job of one node.
+/// Environments of members from the documentation of each scheduler, with the variables of one
+/// start: none may be taken for a job of one node.
 #[test]
-fn no_member_of_several_nodes_works_alone() {
+fn no_member_of_a_larger_job_runs_alone() {
     let half = "65 membership.half-given";
     for (platform, expected) in [
         ("BEAKER_REPLICA_COUNT=2 BEAKER_REPLICA_RANK=1 BEAKER_LEADER_REPLICA_HOSTNAME=h", "2 1 h"),
@@ -50,7 +50,7 @@ fn no_member_of_several_nodes_works_alone() {
         ("_CONDOR_PROCNO=1 _CONDOR_NPROCS=2 MASTER_ADDR=h", "2 1 h"),
         ("ACME_NODE_INDEX=1 ACME_NUM_NODES=2", half),
     ] {
-        // The harness splits at blanks.
+        // The harness splits at blanks, so `~` stands for one.
         let mut node = Node::with_gpus(8);
         for (name, value) in platform.split_whitespace().filter_map(|pair| pair.split_once('=')) {
             node = node.env(name, &value.replace('~', " "));
@@ -58,7 +58,8 @@ fn no_member_of_several_nodes_works_alone() {
         let planned = node.json(&["--", "train.py"]);
         assert_eq!(answer(&planned), expected, "{platform}\n{:#}", planned.json);
     }
-    // The control: a job of one node says so, and parallel jobs of a pipeline are apart.
+    // The control: a job of one node is recognised, and parallel jobs of a pipeline are
+    // independent.
     for platform in
         ["BEAKER_REPLICA_COUNT=1 BEAKER_REPLICA_RANK=0", "CI_NODE_INDEX=2 CI_NODE_TOTAL=4"]
     {
@@ -66,9 +67,10 @@ fn no_member_of_several_nodes_works_alone() {
     }
 }
 
-/// Files of hosts are read on the node, and one that lists slots of one host is none of several.
+/// Host files are read on the node, and a file that lists slots of one host does not mean several
+/// hosts.
 #[test]
-fn files_of_hosts_are_read() {
+fn host_files_are_read() {
     for (variable, platform, word) in [
         ("PBS_NODEFILE", "PBS_JOBID=4.pbs PBS_NODENUM=0", "pbsdsh"),
         ("LSB_DJOB_HOSTFILE", "LSB_JOBID=4", "blaunch"),
@@ -88,10 +90,10 @@ fn files_of_hosts_are_read() {
     }
 }
 
-/// A row of the profile for the number that WORLD_SIZE has: it may count processes, and another
-/// number of processes per node would have the job wait for nodes that do not exist.
+/// The profile has no row for the value of WORLD_SIZE. The value may count processes, and another
+/// number of processes per node would make the job wait for nodes that do not exist.
 #[test]
-fn a_select_without_a_row_asks_what_world_size_counts() {
+fn select_without_row_asks_about_world_size() {
     let plan = |args: &[&str]| {
         let node = Node::with_gpus(8).platform("WORLD_SIZE=16 RANK=0 MASTER_ADDR=h");
         node.json(&[&["--profile", "taehv", "--python", PYTHON], args].concat())
@@ -101,7 +103,7 @@ fn a_select_without_a_row_asks_what_world_size_counts() {
     let hint = planned.at("/refused/hint");
     assert!(hint.contains("--world-size-counts processes"), "{hint}");
     assert!(!hint.contains("--nproc-per-node 1"), "{hint}");
-    // What the hint says works, and whoever has said that these are nodes is not asked again.
+    // The hint's option works, and a user who has declared these as nodes is not asked again.
     let planned = plan(&["--world-size-counts", "processes"]);
     assert_eq!(planned.at("/membership/nnodes"), "2", "{:#}", planned.json);
     let planned = plan(&["--world-size-counts", "nodes"]);

@@ -11,10 +11,10 @@ use node::observe::gpu::visible;
 use serde::Deserialize;
 use serde_json::json;
 
-/// How many lists; `VISIBLE_ROUNDS` and `VISIBLE_SEED` change a run.
+/// Number of lists; `VISIBLE_ROUNDS` and `VISIBLE_SEED` change a run.
 const ROUNDS: u64 = 5000;
 
-/// What torch does with the lists that it is given, one answer each.
+/// torch's interpretation of the lists that it is given, one answer each.
 const TORCH: &str = "
 import json, os, sys
 import torch.cuda as c
@@ -51,7 +51,7 @@ struct Torch {
     broken: bool,
 }
 
-/// As the fake library numbers them: two alike up to the last digit of the first group.
+/// UUIDs as in the fake library: two are equal up to the last digit of the first group.
 fn uuid(index: usize) -> String {
     format!("GPU-{:08x}-0000-4000-8000-00000000{index:04x}", 0xfa4e_0000_u32 + index as u32)
 }
@@ -99,7 +99,7 @@ fn element(dice: &mut Chance, gpus: usize) -> String {
 /// A list of some kind, then perhaps a change to some character of it.
 fn list(dice: &mut Chance, gpus: usize) -> String {
     let mut parts: Vec<String> = match dice.below(4) {
-        // Of one kind, as people write them; else of all kinds.
+        // Lists of one kind, as people write them; otherwise of all kinds.
         0 => (0..dice.below(gpus + 2)).map(|_| dice.below(gpus + 1).to_string()).collect(),
         1 => (0..dice.below(gpus + 2)).map(|_| uuid(dice.below(gpus))).collect(),
         _ => (0..dice.below(6)).map(|_| element(dice, gpus)).collect(),
@@ -125,7 +125,7 @@ fn list(dice: &mut Chance, gpus: usize) -> String {
 }
 
 #[test]
-fn thousands_of_lists_leave_what_torch_leaves() {
+fn thousands_of_device_lists_match_torch() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("VISIBLE_SEED").unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

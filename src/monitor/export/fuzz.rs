@@ -13,12 +13,12 @@ const PATHS: &[&str] = &["/", "/healthz", "/readyz", "/metrics", "/status"];
 
 /// A request to the pages. The first byte chooses whether the server listens on a loopback address.
 ///
-/// Every answer is one of HTTP whose length is right; a page is given to a known path and, on a loopback address, to a
-/// name of this machine only. More bytes never change the answer.
+/// Every answer is valid HTTP with the correct length. Only a known path gets a page; on a loopback address, only
+/// under a name of this machine. Further bytes never change the answer.
 pub fn http(data: &[u8]) -> bool {
     let [mode, bytes @ ..] = data else { return false };
     let only_loopback = mode & 1 == 1;
-    // As the server cuts it.
+    // The server cuts the request at the same length.
     let bytes = &bytes[..bytes.len().min(LARGEST)];
     let parsed = parse(bytes);
     let half = parse(&bytes[..bytes.len() / 2]);
@@ -55,7 +55,7 @@ pub fn http(data: &[u8]) -> bool {
     true
 }
 
-/// By another way than the server.
+/// Recognises a name of this machine by other code than the server's.
 fn local(host: &str) -> bool {
     let is_own = |name: &str| {
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -63,7 +63,7 @@ fn local(host: &str) -> bool {
     };
     let socket = host.parse::<SocketAddr>().is_ok_and(|one| one.ip().is_loopback());
     let before = |mark: char| host.split_once(mark).is_some_and(|(name, _)| is_own(name));
-    // The text after an address in brackets is not looked at, nor is a port.
+    // The text after an address in brackets is ignored, and so is a port.
     socket
         || is_own(host)
         || before(':')

@@ -9,12 +9,12 @@ use crate::status::{NodeStatus, Phase, RankState, RankStatus};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     OpenMetrics,
-    /// 0.0.4, which knows neither infos nor sets of states.
+    /// Version 0.0.4, which has neither infos nor state sets.
     Text,
 }
 
 impl Format {
-    /// By the value of `Accept`.
+    /// The format that the value of `Accept` asks for.
     pub(crate) fn wanted(accept: &str) -> Format {
         match accept.contains("application/openmetrics-text") {
             true => Format::OpenMetrics,
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Of the samples.
+    /// The suffix of the sample names.
     fn suffix(self) -> &'static str {
         match self {
             Kind::Counter => "_total",
@@ -178,8 +178,8 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         Some(seconds(status.started_ms)),
     );
     let ledger = status.ledger;
-    // A counter that fell would be taken for one that began anew. So the running time does not fall: its excess is
-    // missing in the stalled time until the job has gone on for as long.
+    // A scraper would take a falling counter for a restarted one. So the running time does not fall: its excess is
+    // subtracted from the stalled time until the job has run for as long again.
     let running = ledger.running_ms.max(ledger.most_running_ms);
     let stalled = ledger.stalled_ms.saturating_sub(running - ledger.running_ms);
     let spent = [

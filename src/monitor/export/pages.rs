@@ -8,14 +8,14 @@ use super::openmetrics::{Format, render};
 use super::request::{Bad, Request, is_loopback};
 use crate::status::{NodeStatus, Phase, StatusBoard};
 
-/// A status is read again after this time, so that a flood costs no more than that.
+/// Minimum age of a status before it is read again, so that a flood costs no more than that.
 const FRESH: Duration = Duration::from_millis(200);
 
 /// Answers requests from the board.
 #[derive(Debug)]
 pub(super) struct Pages {
     board: StatusBoard,
-    /// Only names of this machine are answered.
+    /// Only requests under names of this machine are answered.
     only_loopback: bool,
     taken: Option<(Instant, NodeStatus)>,
 }

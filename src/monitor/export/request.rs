@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-/// Bytes of the head of a request.
+/// Maximum bytes of the head of a request.
 pub(super) const LARGEST: usize = 8 * 1024;
-/// Headers that are read.
+/// Maximum number of headers that are read.
 const HEADERS: usize = 64;
 
 /// The request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Without the query.
+    /// The path without the query.
     pub(super) path: String,
     /// HEAD in place of GET.
     pub(super) only_head: bool,
@@ -22,16 +22,16 @@ pub(super) struct Request {
 /// Why a request is not answered with a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bad {
-    /// No HTTP.
+    /// The bytes are not HTTP.
     Garbage,
     TooLong,
     Method,
 }
 
-/// None: more bytes are needed.
+/// None means that more bytes are needed.
 ///
 /// # Errors
-/// The fault in the bytes up to now.
+/// The fault in the bytes so far.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Request>, Bad> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -62,7 +62,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Request>, Bad> {
 pub(super) fn is_loopback(host: &str) -> bool {
     // Only an address stands in brackets.
     if let Some(rest) = host.strip_prefix('[') {
-        // Behind them there is a port or nothing: `[::1].evil.com` is a name of somebody's.
+        // The brackets are followed by a port or by nothing: `[::1].evil.com` is a name that
+        // anybody may own.
         let inside = rest.split_once(']').filter(|(_, port)| {
             port.strip_prefix(':').map_or(port.is_empty(), |port| port.parse::<u16>().is_ok())
         });

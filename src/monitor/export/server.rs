@@ -20,7 +20,7 @@ const CLIENT: Duration = Duration::from_secs(5);
 const CLOSING: Duration = Duration::from_secs(1);
 /// Connections that are accepted before the others go on.
 const AT_ONCE: usize = 8;
-/// How long the listener rests when descriptors are short.
+/// Pause of the listener when descriptors are short.
 const REST: Duration = Duration::from_millis(500);
 /// The nice value of the thread.
 const LOWEST: i32 = 19;
@@ -46,7 +46,7 @@ impl HttpServer {
             Serving { listener, closed, pages, connections: Vec::new(), rests_until: None };
         let thread = std::thread::Builder::new().name("http".into()).stack_size(256 * 1024);
         thread.spawn(move || {
-            // Of this thread, as the kernel takes the call. Without it a flood is only dearer.
+            // Linux sets the nice value of the calling thread alone. If this fails, a flood only costs more.
             let _ = rustix::process::setpriority_process(None, LOWEST);
             while serving.turn() {}
         })?;
@@ -83,7 +83,7 @@ enum State {
 }
 
 impl Serving {
-    /// False at the end.
+    /// One turn of the loop; false at the end.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
         self.connections.retain(|one| one.until > now);
@@ -118,7 +118,7 @@ impl Serving {
             match self.listener.accept() {
                 Ok((stream, _)) => self.begin(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // A peer that left already.
+                // The peer has already left.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(_) => {
                     // Out of descriptors: the peer stays in the queue, so poll would spin.
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Reads and writes as far as possible without waiting.
     ///
     /// # Errors
     /// When the connection is over.
@@ -195,7 +195,8 @@ impl Connection {
                     let mut rest = [0; 2048];
                     match self.stream.read(&mut rest) {
                         Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                        // A client that sends on has had its answer. The time limit ends the connection.
+                        // A client that keeps sending already has its answer. The time limit ends the
+                        // connection.
                         Ok(_) => return Ok(()),
                         Err(error) => Err(error),
                     }

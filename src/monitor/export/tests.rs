@@ -59,7 +59,7 @@ fn value<'a>(page: &'a str, sample: &str) -> &'a str {
 }
 
 #[test]
-fn a_status_is_a_page_of_openmetrics() {
+fn status_renders_as_an_openmetrics_page() {
     let page = render(&status(), Format::OpenMetrics);
     assert!(page.ends_with("# EOF\n"));
     for (sample, expected) in [
@@ -81,11 +81,12 @@ fn a_status_is_a_page_of_openmetrics() {
     assert!(page.contains("# TYPE ranklaunch_run info\n"));
     assert!(page.contains("# TYPE ranklaunch_restarts counter\n"));
     assert!(page.contains("# UNIT ranklaunch_spent_seconds seconds\n"));
-    // A value that NVML does not tell is not shown as zero.
+    // A value that NVML does not report is not shown as zero.
     assert!(!page.contains("ranklaunch_gpu_power_watts"));
 }
 
-/// A hang is found after some minutes, which are then taken from the running time.
+/// A hang is detected some minutes late, and these minutes are then subtracted from the running
+/// time.
 #[test]
 fn no_counter_falls_when_a_hang_is_found() {
     let mut status = status();
@@ -101,9 +102,9 @@ fn no_counter_falls_when_a_hang_is_found() {
     assert!((0.63..0.64).contains(&share), "{share}");
 }
 
-/// All families stand once, with help and type, their samples together.
+/// Every family appears once, with help and type, and its samples stand together.
 #[test]
-fn each_family_stands_once_in_both_formats() {
+fn each_family_appears_once_in_both_formats() {
     for format in [Format::OpenMetrics, Format::Text] {
         let page = render(&status(), format);
         let mut types: BTreeMap<&str, &str> = BTreeMap::new();
@@ -225,12 +226,13 @@ fn pages_are_served() {
 }
 
 #[test]
-fn who_is_slow_or_sends_garbage_keeps_nobody_from_the_pages() {
+fn slow_or_invalid_clients_do_not_block_others() {
     let server = serve(board());
     assert_eq!(code(&get(&server, "\x16\x03\x01\x02\r\n")), "400");
     assert_eq!(code(&get(&server, &"x".repeat(64 * 1024))), "431");
     assert_eq!(code(&get(&server, &format!("GET /{}", "x".repeat(8 * 1024)))), "431");
-    // More than there are places, which say nothing, a part, or do not take their answer.
+    // Fill more than all places with clients that send nothing, send a part, or do not read their
+    // answer.
     let idle: Vec<TcpStream> = (0..100)
         .map(|number| {
             let mut stream = TcpStream::connect(server.address()).expect("connected");
@@ -246,7 +248,7 @@ fn who_is_slow_or_sends_garbage_keeps_nobody_from_the_pages() {
     for _ in 0..5 {
         assert_eq!(code(&get(&server, "GET /healthz HTTP/1.1\r\n\r\n")), "200");
     }
-    // The oldest ones had to leave.
+    // The oldest connections were closed.
     let mut first = idle.first().expect("one");
     first.set_read_timeout(Some(SOON)).expect("a limit");
     assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
@@ -261,7 +263,7 @@ fn who_is_slow_or_sends_garbage_keeps_nobody_from_the_pages() {
 }
 
 #[test]
-fn nothing_listens_after_the_end() {
+fn server_stops_listening_when_dropped() {
     let server = serve(board());
     let address = server.address();
     drop(server);
@@ -272,7 +274,7 @@ fn nothing_listens_after_the_end() {
 }
 
 #[test]
-fn a_url_is_read_by_its_parts() {
+fn url_is_split_into_its_parts() {
     for url in ["ftp://a/", "http://", "http://a:x/", "http://u@a/", "http://a b/", "a:1"] {
         assert_eq!(HttpUrl::parse(url), None, "{url}");
     }
@@ -281,9 +283,9 @@ fn a_url_is_read_by_its_parts() {
     assert_eq!(HttpUrl::parse("http://[::1]:4318").expect("a URL").host, "::1");
 }
 
-/// It is printed, and stands in the journal.
+/// The address is printed and recorded in the journal.
 #[test]
-fn an_address_is_quoted_without_its_secrets() {
+fn refused_url_is_quoted_without_secrets() {
     for url in ["https://me:S3CR3T@c", "me:S3CR3T@c:4318", "ftp://c/?token=S3CR3T"] {
         let variable = |name: &str| (name == super::trainjob::URL).then(|| url.to_owned());
         let Text { en, zh } = TrainJobTarget::of(variable).expect_err("no address");
@@ -292,7 +294,7 @@ fn an_address_is_quoted_without_its_secrets() {
 }
 
 #[test]
-fn states_have_their_names() {
+fn state_and_phase_names_match_their_json() {
     for state in RankState::ALL {
         assert_eq!(serde_json::to_value(state).expect("JSON"), state.name());
     }

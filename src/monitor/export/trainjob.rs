@@ -1,4 +1,4 @@
-//! How far a job is, for the status of its TrainJob (Kubeflow Trainer 2.2, KEP-2779).
+//! Posts the progress of a job to the status of its TrainJob (Kubeflow Trainer 2.2, KEP-2779).
 //!
 //! The controller puts three variables into every pod of a TrainJob: an address with https, and the paths of
 //! a CA certificate and of a token that is renewed within the hour. A TLS client would add a tenth to the
@@ -20,23 +20,23 @@ pub(super) const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 const CA: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
 const TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
 
-/// The program that Python runs; its docstring says how.
+/// The program that Python runs; see its docstring.
 const POST: &str = include_str!("post.py");
 
 /// The endpoint that takes the status of a TrainJob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainJobTarget {
     url: HttpUrl,
-    /// Paths; empty where there is none.
+    /// Paths of the CA certificate and of the token; empty if there is none.
     ca: String,
     token: String,
 }
 
 impl TrainJobTarget {
-    /// None: this is no pod of a TrainJob that asks for it.
+    /// None if this is not a pod of a TrainJob, or its TrainJob does not ask for a status.
     ///
     /// # Errors
-    /// An address that nothing can be posted to, in words.
+    /// The reason why nothing can be posted to the address, as text.
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<TrainJobTarget>, Text> {
         let given = |name| variable(name).map(|value| value.trim().to_owned());
         let Some(url) = given(URL).filter(|url| !url.is_empty()) else { return Ok(None) };
@@ -73,7 +73,7 @@ impl TrainJobTarget {
 
 /// Whether the first line of an answer says that the document was taken.
 pub fn is_taken(answer: &str) -> bool {
-    // Python says what went wrong in the same place.
+    // Python reports its own failure in the same place.
     answer.starts_with("HTTP/1.") && is_success(answer)
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variables_of_the_controller_say_where() {
+    fn controller_variables_define_the_target() {
         let target = |url: &str| {
             let url = url.to_owned();
             TrainJobTarget::of(move |name| match name {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_the_fields_of_the_api() {
+    fn status_has_the_fields_of_the_api() {
         let progress = JobProgress {
             done: 0.429,
             remaining: Some(Duration::from_millis(795_900)),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_success_is_taken() {
+    fn only_2xx_answers_are_accepted() {
         for (answer, taken) in [
             ("HTTP/1.1 200 OK", true),
             ("HTTP/1.0 204", true),

@@ -17,7 +17,7 @@ pub(super) struct HttpUrl {
 }
 
 impl HttpUrl {
-    /// None where it is none, or names a user.
+    /// None if the text is not an HTTP URL, or names a user.
     pub(super) fn parse(url: &str) -> Option<HttpUrl> {
         let of_tls = url.strip_prefix("https://");
         let rest = of_tls.or_else(|| url.strip_prefix("http://"))?;

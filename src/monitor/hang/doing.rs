@@ -14,14 +14,14 @@ pub(super) enum Doing {
     Uninterruptible {
         call: Option<String>,
         file: Option<String>,
-        /// Another program or machine serves the file.
+        /// The file is served by another program or machine.
         is_remote: bool,
     },
-    /// In a collective, or in the backward pass, which waits for one.
+    /// The rank is in a collective, or in the backward pass, which waits for one.
     Collective,
     /// Waits for the other ranks before the first collective.
     Rendezvous,
-    /// Waits for what another rank is to put into torch's store.
+    /// Waits for a key in torch's store that another rank has to set.
     Store,
     /// Waits for a process that it started.
     Child {
@@ -43,16 +43,16 @@ pub(super) enum Doing {
     Serves,
     Checkpoint,
     Compiles,
-    /// Anything else: its own code, a library.
+    /// Anything else: the user's own code, or a library.
     Elsewhere {
         call: Option<String>,
         file: Option<String>,
     },
-    /// Not visible.
+    /// The activity is not visible.
     Hidden,
 }
 
-/// With the line of the user's own code that does it.
+/// The activity of a rank, with the line of the user's own code that does it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) doing: Doing,
@@ -75,9 +75,9 @@ enum Shows {
     Compiles,
 }
 
-/// Part of a file's path, the functions (all if there are none), and what that shows. The first row
-/// of the innermost frame that has one decides, unless the user's own code is further in: a library that calls
-/// it, such as a DataLoader without workers, waits for nothing else.
+/// Part of a file's path, the functions (all functions if empty), and the activity that they show. The first
+/// row of the innermost frame that has one decides, unless the user's own code is further in: a library that
+/// calls user code, such as a DataLoader without workers, waits for nothing else.
 const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/pdb.py", &[], Shows::Debugger),
     ("/bdb.py", &[], Shows::Debugger),
@@ -138,7 +138,8 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
     frames.iter().map(shown).find(diagnose::Frame::is_own)
 }
 
-/// The activity that the frames of libraries show, as far as these are further in than the user's own.
+/// The activity that the frames of libraries show, as far as these frames are further in than the user's own
+/// code.
 fn library(frames: &[Frame]) -> Option<Shows> {
     let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
     frames.iter().find(is_told).and_then(shows)
@@ -188,16 +189,16 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Thread) => return other_thread(process, found(Doing::Thread)),
         _ => {}
     }
-    // A call of the store has no frame of torch if the user's own code makes it.
+    // If the user's own code calls the store, no frame of torch is on the stack.
     if rank.asks_store {
         return found(Doing::Store);
     }
     let kernel = first.kernel.as_ref();
-    // `with lock:` has no frame of a library.
+    // `with lock:` leaves no library frame on the stack.
     if kernel.and_then(call).is_some_and(|call| call.starts_with("futex")) && !stack.is_empty() {
         return other_thread(process, found(Doing::Lock));
     }
-    // os.waitpid has none either.
+    // os.waitpid leaves no library frame either.
     if kernel.and_then(call).is_some_and(|call| ["wait4", "waitid"].contains(&call.as_str())) {
         return child(rank, found(Doing::Elsewhere { call: None, file: None }));
     }
@@ -207,7 +208,8 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
     found(Doing::Elsewhere { call: kernel.and_then(call), file: kernel.and_then(file) })
 }
 
-/// Whether its first thread runs, or would if it got a processor, or that of the process that it waits for.
+/// Whether the first thread of the rank is runnable, or the first thread of the process that the rank waits
+/// for.
 pub(super) fn runs(rank: &RankEvidence, doing: Option<&Doing>) -> bool {
     let Some(stacks) = &rank.stacks else { return false };
     let awaited = |child: &&ProcessStacks| matches!(doing, Some(Doing::Child { pid, .. }) if *pid == child.pid);
@@ -224,7 +226,7 @@ fn call(kernel: &KernelState) -> Option<String> {
     kernel.syscall.as_ref().map(|call| call.name.clone())
 }
 
-/// The file, with the mount if it is not the container's own.
+/// The file of the system call, with its mount if that is not the container's own.
 fn file(kernel: &KernelState) -> Option<String> {
     let file = kernel.syscall.as_ref()?.file.as_ref()?;
     let peer = file.connection.as_ref().and_then(|ends| ends.peer.as_ref());
@@ -240,8 +242,8 @@ fn uninterruptible(thread: &ThreadStack) -> Option<Doing> {
     Some(Doing::Uninterruptible { call: call(kernel), file: file(kernel), is_remote })
 }
 
-/// Whether the kernel may hold a thread in this call until a disk has written something. Not where it waits for
-/// a process that was started, for a driver, or for another thread or machine.
+/// Whether the kernel may hold a thread in this call until a disk has written something. False for calls that
+/// wait for a started process, a driver, another thread or another machine.
 pub(super) fn may_wait_for_disk(call: &str) -> bool {
     const OTHERS: &[&str] = &[
         "vfork",
@@ -268,14 +270,14 @@ pub(super) fn may_wait_for_disk(call: &str) -> bool {
     !OTHERS.contains(&call)
 }
 
-/// In a call on a file whose server does not answer: the kernel may show such a thread as one that can be
-/// interrupted.
+/// Whether the thread is in a call on a file whose server does not answer: the kernel may report such a thread
+/// as interruptible.
 fn waits_for_server(thread: &ThreadStack) -> bool {
     thread.kernel.as_ref().is_some_and(is_remote)
 }
 
 fn is_remote(kernel: &KernelState) -> bool {
-    /// Of file systems that another program or machine serves, as mount(8) names them.
+    /// Types of file systems that another program or machine serves, as mount(8) names them.
     const SERVED: &[&str] =
         &["fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs"];
     let mount = kernel.syscall.as_ref().and_then(|call| call.file.as_ref()?.mount.as_ref());
@@ -283,7 +285,7 @@ fn is_remote(kernel: &KernelState) -> bool {
     kernel.state != 'R' && mount.is_some_and(|mount| is_served(&mount.kind))
 }
 
-/// Another thread, for which the first one waits, may be the one that is stuck in the kernel.
+/// The thread that is stuck in the kernel may be another one, for which the first thread waits.
 fn other_thread(process: &ProcessStacks, own: Seen) -> Seen {
     let stuck = process.threads.iter().find_map(|thread| Some((thread, uninterruptible(thread)?)));
     match stuck {
@@ -295,14 +297,14 @@ fn other_thread(process: &ProcessStacks, own: Seen) -> Seen {
     }
 }
 
-/// A thread that sleeps gives the GIL away, unless what it calls does not.
+/// A sleeping thread releases the GIL, unless the function that it calls does not.
 fn holds_gil_and_waits(thread: &ThreadStack) -> bool {
     let holds = thread.python.as_ref().and_then(|python| python.holds_gil) == Some(true);
     holds && state(thread) == Some('S')
 }
 
-/// Which of its children a rank waits for: one that has ended, else one that is in the user's own
-/// code, else one that is no Python. A worker that waits for work is none of them.
+/// The child that a rank waits for: one that runs the user's own code, else one that is not Python, else one
+/// that has ended. A worker that waits for work is never chosen.
 fn child(rank: &RankEvidence, own: Seen) -> Seen {
     let Some(stacks) = &rank.stacks else { return own };
     let busy = |process: &&ProcessStacks| {
@@ -326,7 +328,7 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
     }
 }
 
-/// A worker of a DataLoader or of a pool that nobody has given anything to do.
+/// A worker of a DataLoader or of a pool without a task.
 fn waits_for_work(frame: &Frame) -> bool {
     frame.file.contains("multiprocessing/")
 }

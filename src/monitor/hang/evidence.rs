@@ -6,7 +6,7 @@ use crate::watch::{GpuUse, RasVerdict, Reason};
 use diagnose::stacks::{ProcessStacks, RankStacks, Unread};
 use text::rank::GlobalRank;
 
-/// Everything of one node. Travels to node 0 as JSON.
+/// The complete evidence of one node. Travels to node 0 as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeEvidence {
     /// Rank of the node.
@@ -25,46 +25,46 @@ pub struct NodeEvidence {
     /// The use of its ranks' GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub gpus: Vec<GpuUse>,
-    /// One of its ranks moved so many ms ago; None: none runs.
+    /// Milliseconds since a rank of this node last moved; None if no rank runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub moved_ms: Option<u64>,
     pub took_ms: u64,
 }
 
-/// Of one rank that runs or has ended well.
+/// The evidence about one rank that runs or has ended well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankEvidence {
     pub rank: GlobalRank,
-    /// It ended with code 0 so many ms ago.
+    /// Milliseconds since the rank ended with code 0.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ended_ms: Option<u64>,
-    /// It computes, reads or writes.
+    /// The rank computes, reads or writes.
     #[serde(default)]
     pub busy: bool,
-    /// Of these it computes.
+    /// The rank is busy with computing.
     #[serde(default)]
     pub computes: bool,
-    /// It sleeps in the kernel while the machine writes to its disks.
+    /// The rank sleeps in the kernel while the machine writes to its disks.
     #[serde(default)]
     pub drains: bool,
-    /// It has been in the kernel for long, and cannot be interrupted.
+    /// The rank has been in the kernel for long, and cannot be interrupted.
     #[serde(default)]
     pub stuck: bool,
-    /// It waits for an answer of torch's store.
+    /// The rank waits for an answer of torch's store.
     #[serde(default)]
     pub asks_store: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stacks: Option<RankStacks>,
-    /// Processes that it started, that have ended and that it has not waited for.
+    /// Processes that the rank started, that have ended and that it has not waited for.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub dead_children: Vec<DeadChild>,
-    /// As its flight recorder answers, in JSON.
+    /// The answers of the rank's flight recorder, in JSON.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub records: Vec<String>,
-    /// When these were read, in ns since 1970.
+    /// Time at which the records were read, in ns since 1970.
     #[serde(default)]
     pub read_ns: i64,
-    /// The last line that it wrote, with secrets masked, and its age in ms.
+    /// The last line that the rank wrote, with secrets masked, and its age in ms.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -72,13 +72,13 @@ pub struct RankEvidence {
 }
 
 impl RankEvidence {
-    /// Of a rank that ended with code 0 so many ms ago.
+    /// The evidence about a rank that ended with code 0 so many ms ago.
     pub fn ended(rank: GlobalRank, ended_ms: u64) -> RankEvidence {
         RankEvidence { ended_ms: Some(ended_ms), ..RankEvidence::of(rank) }
     }
 
-    /// Its stacks, or those of a process that it started, could not be read within the time: another look may
-    /// show them.
+    /// Whether the rank's stacks, or those of a process that it started, could not be read within the time: another
+    /// look may show them.
     pub(crate) fn is_late(&self) -> bool {
         let of_thread = |process: &ProcessStacks| {
             let first = process.threads.first().and_then(|thread| thread.python.as_ref());
@@ -91,7 +91,7 @@ impl RankEvidence {
         stacks.is_some_and(|stacks| is_late(&stacks.process) || stacks.children.iter().any(is_late))
     }
 
-    /// Of a rank of which nothing is known.
+    /// The evidence about a rank of which nothing is known.
     pub fn of(rank: GlobalRank) -> RankEvidence {
         RankEvidence {
             rank,

@@ -1,8 +1,8 @@
 //! Puts the recorder's judgement and the stacks together.
 //!
-//! The recorder knows which rank has not come to a collective; the stacks know where that rank is. If no
-//! rank has a record, the stacks alone decide: the rank that is not in a collective is the one that the
-//! others wait for. If neither names a rank, NCCL may.
+//! The recorder knows which rank has not come to a collective; the stacks show the position of that rank. If no rank
+//! has a record, the stacks alone decide: the rank outside every collective is the one that the others wait for. If
+//! neither names a rank, NCCL may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +24,13 @@ use verdict::Confidence;
 /// A rank that the others wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Culprit {
-    /// Rank of its node. None: no one rank shows it, or it was not seen.
+    /// Rank of its node. None if no single rank shows it, or the node was not seen.
     pub node: Option<u32>,
     pub rank: Option<u32>,
     pub kind: Kind,
-    /// The line of the user's own code where it is.
+    /// The line of the user's own code at which the rank is.
     pub frame: Option<Frame>,
-    /// The collective that it did not enter, or the one that it entered if it entered something else.
+    /// The collective that the rank did not enter, or the one that it entered in place of another.
     pub collective: Option<Collective>,
     pub text: Text,
 }
@@ -48,7 +48,7 @@ pub struct Hang {
     pub signs: Vec<Sign>,
     /// Nodes that did not answer.
     pub silent: Vec<u32>,
-    /// The place of a culprit was not read within the time. Another look may show it, or another culprit.
+    /// The position of a culprit was not read within the time. Another look may show it, or another culprit.
     pub late: bool,
 }
 
@@ -67,10 +67,10 @@ pub struct FirstCulprit {
 }
 
 impl Hang {
-    /// The one that reports name.
+    /// The culprit that reports name.
     pub fn first(&self) -> Option<FirstCulprit> {
         let first = self.culprits.first()?;
-        // Of sides of which none is odd, one sentence says all, and no rank is the first.
+        // If no side is odd, one sentence describes all sides, and no rank is the first.
         let is_alone = self.culprits.get(1).is_none_or(|other| other.text != first.text);
         let of_one = Some(first).filter(|_| is_alone);
         Some(FirstCulprit {
@@ -91,19 +91,19 @@ impl Hang {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Judgement {
     Hangs(Hang),
-    /// Ranks wait, but for one that is at work. `gives_up_ns`: when torch itself ends the wait, in
-    /// ns since 1970. `seen`: who waits for whom, if that is certain.
+    /// Ranks wait only for a rank that is at work. `gives_up_ns`: time at which torch itself ends the wait, in ns
+    /// since 1970. `seen`: the waiting ranks and the rank that they wait for, if that is certain.
     HeldUp {
         by: Vec<u32>,
         gives_up_ns: Option<i64>,
         seen: Option<Hang>,
     },
-    /// Nobody waits for another: no word about it.
+    /// No rank waits for another, so nothing is reported.
     Idle,
 }
 
-/// `silent`: nodes that did not answer. `patient`: one that is at work may go on; otherwise it is named as
-/// well, since torch is about to end the wait.
+/// `silent`: nodes that did not answer. `patient`: a rank at work may go on; otherwise that rank is named as well,
+/// since torch is about to end the wait.
 pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement {
     let ranks: BTreeMap<u32, (u32, &RankEvidence)> = nodes
         .iter()
@@ -129,7 +129,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         let sees_all = u32::try_from(ranks.len()).is_ok_and(|seen| seen >= world);
         blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, sees_all);
     }
-    // Torch ends a wait whose members have all come by itself, unless bytes still flow.
+    // Torch itself ends a wait whose members have all come, unless bytes still flow.
     let moves = nodes.iter().any(|node| node.traffic);
     if moves {
         blamed.retain(|(kind, _)| *kind != Suspicion::Link);

@@ -16,7 +16,7 @@ pub enum Kind {
     OtherShape,
     NeverEntered,
     Link,
-    /// It is at work, which is no hang.
+    /// The rank is at work. This is no hang.
     Slow,
     Unknown,
 }
@@ -115,7 +115,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_commands_of_the_hints_can_be_typed() {
+    fn commands_in_hints_can_be_parsed() {
         let mut typed = 0;
         for Text { en, zh } in ALL.map(Kind::hint) {
             for command in

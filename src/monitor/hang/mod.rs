@@ -1,9 +1,10 @@
-//! A job that stands still: who the others wait for, where that one is, and why.
+//! A job that stands still: the rank that the others wait for, its position, and the reason.
 //!
-//! Takes what each node found out about its ranks ([`RankEvidence`]): the records of torch's flight
-//! recorder, stacks, the kernel's state. Gives a [`Judgement`]: a [`Hang`], or why this is none. Reads
-//! no file, no clock, asks nobody. A wrong alarm is worse than none: a rank that computes, that a person
-//! has stopped in a debugger or that serves requests holds up the others and is no hang.
+//! Takes the evidence of each node about its ranks ([`RankEvidence`]): the records of torch's flight
+//! recorder, stacks, the kernel's state. Gives a [`Judgement`]: a [`Hang`], or the reason why there is
+//! no hang. Reads no file and no clock, and asks nobody. A false alarm is worse than a missed hang: a
+//! rank that computes, that a person has stopped in a debugger or that serves requests holds up the
+//! others without being hung.
 
 mod doing;
 mod evidence;

@@ -6,7 +6,7 @@ use super::evidence::NodeEvidence;
 use crate::watch::RasVerdict;
 use text::rank::GlobalRank;
 
-/// The verdicts that all nodes heard, as one. Ranks that have ended are not missing.
+/// The verdicts of all nodes, merged into one. Ranks that have ended do not count as missing.
 pub(super) fn merged(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> RasVerdict {
     let mut all = RasVerdict::default();
     for ras in nodes.iter().filter_map(|node| node.ras.as_ref()) {
@@ -18,14 +18,15 @@ pub(super) fn merged(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> Ras
     all.dead.retain(|rank| !ended(rank.0));
     let dead = &all.dead;
     all.unresponsive.retain(|rank| !ended(rank.0) && !dead.contains(rank));
-    // Each node hears of the same communicators.
+    // All nodes report the same communicators.
     all.behind.sort();
     all.behind.dedup();
     all
 }
 
-/// The ranks that it names, and whether it reaches each of them. A rank that is behind is named only if no other
-/// is: each of several may wait in one communicator for another one that is late in a second.
+/// The ranks that NCCL blames, and whether it reaches each of them. A rank that is behind is blamed only if no
+/// other rank is: each of several such ranks may wait in one communicator for another rank that is late in a
+/// second one.
 pub(super) fn culprits(of: &RasVerdict) -> Vec<(u32, bool)> {
     let missing: BTreeSet<u32> =
         of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).collect();
@@ -34,7 +35,7 @@ pub(super) fn culprits(of: &RasVerdict) -> Vec<(u32, bool)> {
     }
     let behind: BTreeSet<GlobalRank> = of.behind.iter().map(|one| one.rank).collect();
     match behind.first() {
-        // Of two ranks the other one may have called something of its own.
+        // In a communicator of two ranks, the other rank may have called something of its own.
         Some(rank) if behind.len() == 1 && of.behind.iter().any(|one| one.of > 2) => {
             vec![(rank.0, true)]
         }

@@ -1,5 +1,5 @@
-//! Signs of something abnormal beside records and stacks, one sentence each: those of NCCL, and those of the
-//! culprits' nodes.
+//! Signs of something abnormal beside records and stacks, one sentence each: signs that NCCL reports, and
+//! signs on the culprits' nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use text::ranges::listed;
 use text::rank::GlobalRank;
 use text::text;
 
-/// A sentence, with what it is about.
+/// A sentence, with the node and the ranks that it is about.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sign {
     pub kind: SignKind,
-    /// None: all nodes hear the same.
+    /// None if all nodes report the same.
     pub node: Option<u32>,
-    /// Empty: all ranks of the node.
+    /// Empty if the sign concerns all ranks of the node.
     pub ranks: Vec<u32>,
     pub text: Text,
 }
@@ -32,7 +32,7 @@ pub enum SignKind {
     RasFailed,
     RasBehind,
     GpuUse,
-    /// Of the node.
+    /// A sign on the node.
     #[serde(untagged)]
     Node(ReasonKind),
 }

@@ -1,4 +1,4 @@
-//! Whom the records, the stacks and NCCL suspect, and who only waits.
+//! The ranks that the records, the stacks and NCCL suspect, and the ranks that only wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use crate::watch::RasVerdict;
 use diagnose::Frame;
 use diagnose::recorder::{self, Collective, HangKind};
 
-/// Why a rank is suspected.
+/// The reason why a rank is suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suspicion {
-    /// Others wait for it in a collective, or nothing but its stack is known.
+    /// Others wait for the rank in a collective, or nothing but its stack is known.
     Missing,
     OtherCollective,
     OtherShape,
-    /// It waits in one group for who waits for it in another.
+    /// The rank waits in one group for a rank that waits for it in another group.
     Circle,
-    /// All have come, and none leaves.
+    /// All ranks have come, and none leaves.
     Link,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Suspicion {
 pub(super) struct Suspect {
     pub(super) rank: Option<u32>,
     pub(super) collective: Option<Collective>,
-    /// For a mismatch: the call that it entered, and the call that was expected in its place.
+    /// For a mismatch: the call that the rank entered, and the call that was expected in its place.
     pub(super) entered: Option<recorder::Entered>,
     pub(super) frame: Option<Frame>,
 }
@@ -39,7 +39,7 @@ pub(super) fn by_record(
     let mut found: Vec<(Suspicion, Suspect)> = Vec::new();
     let mut link = None;
     for culprit in &hang.culprits {
-        // All have come to what it waits in, so that nobody but the link keeps it there.
+        // All members have come to the collective in which the rank waits, so only the link can keep it there.
         if waits_inside(culprit, seen) {
             let collective = culprit.last.as_ref().map(|(collective, _)| collective.clone());
             link.get_or_insert((Suspicion::Link, Suspect { collective, ..Suspect::default() }));
@@ -63,7 +63,7 @@ pub(super) fn by_record(
         ));
     }
     found.extend(link);
-    // Of a circle the records name one rank of each side; which side is odd is seen from all of them.
+    // The records name one rank per side of a circle. The odd side shows only if all ranks are compared.
     if !found.is_empty() && found.iter().all(|(suspicion, _)| *suspicion == Suspicion::Circle) {
         let suspect = |(rank, collective): (&u32, &Collective)| Suspect {
             rank: Some(*rank),
@@ -73,8 +73,8 @@ pub(super) fn by_record(
         let all = hang.entered.iter().map(|entered| (Suspicion::Circle, suspect(entered)));
         found = all.collect();
     }
-    // A rank without a record whose stack is not in a collective is the one that all wait for; the
-    // recorder can only say that it does not know.
+    // A rank without a record whose stack is not in a collective is the one that all wait for; the recorder can only
+    // report it as unknown.
     if found.is_empty() && !hang.waiting.is_empty() {
         for rank in &hang.silent {
             let elsewhere = match (ranks.get(rank), seen.get(rank)) {
@@ -95,8 +95,8 @@ pub(super) fn by_record(
     found
 }
 
-/// A rank that called something else makes others miss the next call: those are its victims. Of ranks that wait
-/// for each other in different collectives, those in the collective with fewer ranks are odd.
+/// A rank that called something else makes others miss the next call, so those are its victims. If ranks wait for
+/// each other in different collectives, the ranks in the collective with fewer ranks are odd.
 pub(super) fn only_the_odd(
     blamed: &mut Vec<(Suspicion, Suspect)>,
     seen: &BTreeMap<u32, Seen>,
@@ -109,8 +109,9 @@ pub(super) fn only_the_odd(
         let victims = blamed.extract_if(.., |(one, _)| !differs(one));
         others.extend(victims.filter_map(|(_, suspect)| suspect.rank));
     } else if blamed.iter().all(|(one, _)| *one == Suspicion::Circle) {
-        // By where they are: with gloo, ranks give one group different names. Of several such sides, who is alone in
-        // its group is odd: another member of a group waits in it as well, if for a later collective.
+        // Ranks are compared by position: with gloo, ranks give one group different names. If several sides are
+        // equally small, a rank alone in its group is odd: another member of a group waits in the group as well,
+        // though perhaps for a later collective.
         let place = |suspect: &Suspect| {
             let lines = suspect.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.lines);
             (suspect.collective.as_ref().is_some_and(is_of_all), lines)
@@ -127,7 +128,7 @@ pub(super) fn only_the_odd(
         };
         let sizes = || blamed.iter().map(|(_, suspect)| size(suspect));
         let (least, most) = (sizes().min(), sizes().max());
-        // A circle has more than one group in it: who is in that of all ranks only waits for it.
+        // A circle has more than one group: a rank in the group of all ranks only waits for it.
         let of_all = |suspect: &Suspect| suspect.collective.as_ref().is_some_and(is_of_all);
         let some_are = blamed.iter().any(|(_, suspect)| !of_all(suspect));
         let is_victim = |suspect: &Suspect| match least < most {
@@ -136,7 +137,7 @@ pub(super) fn only_the_odd(
         };
         let victims: Vec<Suspect> =
             blamed.extract_if(.., |(_, one)| is_victim(one)).map(|(_, victim)| victim).collect();
-        // One against many waits for them, and they for it.
+        // A single rank against many waits for them, and they wait for it.
         if let [(suspicion, suspect)] = blamed.as_mut_slice() {
             let awaited = victims.first().and_then(|victim| victim.collective.clone());
             *suspicion = Suspicion::Missing;
@@ -173,7 +174,7 @@ pub(super) fn waiting(
             waiting.insert(rank);
         }
     }
-    // Before the first collective there is no record that anybody waits.
+    // Before the first collective, no record shows that a rank waits.
     if waiting.is_empty() && blamed.is_empty() {
         let waits = |seen: &Seen| {
             matches!(seen.doing, Doing::Collective | Doing::Rendezvous | Doing::Store)
@@ -183,8 +184,8 @@ pub(super) fn waiting(
     waiting
 }
 
-/// If the records blame nobody: the ranks that are not in a collective while others are. If no rank is in one,
-/// those that are certainly stuck by themselves.
+/// If the records blame nobody: the ranks outside every collective while others are in one. If no rank is in a
+/// collective, the ranks that are certainly stuck by themselves.
 pub(super) fn by_stacks(
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
     seen: &BTreeMap<u32, Seen>,
@@ -210,8 +211,8 @@ pub(super) fn by_stacks(
         .collect()
 }
 
-/// If all wait for others: the link if they stand at one line or in one group, else all of them, of
-/// which [`only_the_odd`] stay.
+/// If all ranks wait for others: the link if they stand at one line or in one group, else all of them, from which
+/// [`only_the_odd`] selects.
 pub(super) fn at_other_lines(
     hang: Option<&recorder::Hang>,
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
@@ -222,7 +223,7 @@ pub(super) fn at_other_lines(
     if waiting.is_empty() || ranks.keys().any(|rank| !waiting.contains(rank)) {
         return Vec::new();
     }
-    // All may wait for what somebody else puts into the store.
+    // All ranks may wait for a key that somebody else puts into the store.
     if seen.values().any(|seen| seen.doing == Doing::Store) {
         return Vec::new();
     }
@@ -232,14 +233,14 @@ pub(super) fn at_other_lines(
     if lines.contains(&[][..]) {
         return Vec::new();
     }
-    // Of one group a rank may be further than another, since a root does not wait for the others.
+    // A rank may be further than another of its group, since a root does not wait for the others.
     let groups: BTreeSet<Option<&str>> =
         waiting.iter().map(|rank| entered(rank).map(|one| one.group.as_str())).collect();
     let in_one_group = groups.len() == 1 && groups.iter().all(Option::is_some);
     if lines.len() == 1 || in_one_group {
         let first = waiting.iter().filter_map(entered).min_by_key(|collective| collective.seq);
         let suspect = Suspect { collective: first.cloned(), ..Suspect::default() };
-        // Of a job of which only a part is seen, the rest is where the cause is.
+        // If only a part of the job is seen, the cause is in the rest.
         return vec![(if sees_all { Suspicion::Link } else { Suspicion::Missing }, suspect)];
     }
     let suspect = |rank: &u32| Suspect {
@@ -250,13 +251,12 @@ pub(super) fn at_other_lines(
     waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect()
 }
 
-/// Whether it is one of the group of all ranks.
+/// Whether the collective belongs to the group of all ranks.
 fn is_of_all(collective: &Collective) -> bool {
     collective.group == recorder::DEFAULT_GROUP
 }
 
-/// Puts the ranks that NCCL names in the place of culprits of which nothing else names one. False if it
-/// names none.
+/// If nothing names a rank among the culprits, replaces them by the ranks that NCCL names. False if NCCL names none.
 pub(super) fn name_by_nccl(
     of_nccl: &RasVerdict,
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
@@ -268,7 +268,7 @@ pub(super) fn name_by_nccl(
     }
     let collective = unnamed.collective.clone();
     let named = nccl::culprits(of_nccl).into_iter().map(|(rank, is_reached)| {
-        // A process that NCCL does not reach although it waits as all do has lost its link.
+        // A process that waits like all others but that NCCL does not reach has lost its link.
         let is_link = !is_reached && ranks.contains_key(&rank);
         let suspicion = if is_link { Suspicion::Link } else { Suspicion::Missing };
         let collective = collective.clone();

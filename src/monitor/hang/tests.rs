@@ -94,7 +94,7 @@ fn first(judgement: &Judgement) -> Option<(Option<u32>, Kind, String)> {
 const DATA: &str = "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1200 _next_data";
 
 #[test]
-fn who_is_not_in_the_collective_is_awaited() {
+fn rank_outside_the_collective_is_the_culprit() {
     let mine = "/job/data.py:7 load";
     let worker =
         process(vec![thread('S', &["/job/dataset.py:9 __getitem__", "/job/train.py:40 main"])]);
@@ -139,7 +139,7 @@ fn who_is_not_in_the_collective_is_awaited() {
 }
 
 #[test]
-fn what_is_at_work_or_with_a_person_is_no_hang() {
+fn busy_or_debugged_rank_is_no_hang() {
     let busy = RankEvidence {
         busy: true,
         ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
@@ -162,7 +162,7 @@ fn what_is_at_work_or_with_a_person_is_no_hang() {
         let judgement = judged(vec![waits(0), rank]);
         assert!(matches!(judgement, Judgement::HeldUp { .. }), "{judgement:?}");
     }
-    // Torch is about to end the wait, so who is at work is named after all.
+    // Torch is about to end the wait, so the rank at work is named after all.
     let busy = RankEvidence {
         busy: true,
         ..rank(1, vec![thread('R', &["/job/eval.py:3 run"])], Vec::new())
@@ -174,7 +174,7 @@ fn what_is_at_work_or_with_a_person_is_no_hang() {
 }
 
 #[test]
-fn where_nobody_waits_for_another_only_what_is_certainly_stuck_is_said() {
+fn job_without_waiting_ranks_reports_only_deadlocks() {
     let sleeps = |number| rank(number, vec![thread('S', &["/job/poll.py:3 run"])], Vec::new());
     assert_eq!(judged(vec![sleeps(0), sleeps(1)]), Judgement::Idle);
     let lock = rank(
@@ -197,7 +197,7 @@ fn behind(number: u32, op: &str) -> Behind {
     }
 }
 
-/// With what NCCL says on each of two nodes that hear the same.
+/// Judges with the verdict of NCCL, which both nodes report.
 fn judged_with(ranks: [RankEvidence; 3], ras: RasVerdict) -> Judgement {
     let [first, second, third] = ranks;
     let own = node(3, vec![first, second]);
@@ -213,7 +213,7 @@ fn kinds(judgement: &Judgement) -> Vec<String> {
 }
 
 #[test]
-fn nccl_names_a_rank_where_nothing_else_does() {
+fn nccl_ras_names_the_culprit_without_other_evidence() {
     let all_wait = || [waits(0), waits(1), waits(2)];
     let none = RasVerdict::default;
     let late = RasVerdict { behind: vec![behind(2, "AllReduce")], ..none() };
@@ -236,7 +236,7 @@ fn nccl_names_a_rank_where_nothing_else_does() {
 }
 
 #[test]
-fn nccl_does_not_overrule_what_is_seen() {
+fn nccl_ras_does_not_overrule_observed_evidence() {
     let elsewhere = rank(1, vec![thread('S', &["/job/data.py:7 load"])], Vec::new());
     let ras = RasVerdict {
         dead: [GlobalRank(2)].into(),
@@ -260,7 +260,7 @@ fn nccl_does_not_overrule_what_is_seen() {
 }
 
 #[test]
-fn only_what_concerns_the_culprit_is_shown_of_the_nodes() {
+fn only_reasons_concerning_the_culprit_are_shown() {
     let reason = |kind, ranks: &[u32]| Reason {
         kind,
         ranks: ranks.iter().copied().map(GlobalRank).collect(),
@@ -311,7 +311,7 @@ fn only_what_concerns_the_culprit_is_shown_of_the_nodes() {
     assert_eq!(read, sent);
 }
 
-/// In a call, in the kernel, for as long as it takes to be called stuck.
+/// A rank in a system call, in the kernel for long enough to be called stuck.
 fn held(name: &str) -> RankEvidence {
     let mut first = thread('D', &["/job/data.py:7 load"]);
     let syscall = Syscall { name: name.to_owned(), arguments: Vec::new(), file: None };
@@ -320,7 +320,7 @@ fn held(name: &str) -> RankEvidence {
 }
 
 #[test]
-fn a_disk_that_writes_excuses_only_who_may_wait_for_it() {
+fn writing_disk_excuses_only_file_system_calls() {
     for (call, kind) in
         [("fsync", None), ("clone3", Some(Kind::BlockedIo)), ("ioctl", Some(Kind::BlockedIo))]
     {
@@ -330,7 +330,7 @@ fn a_disk_that_writes_excuses_only_who_may_wait_for_it() {
 }
 
 #[test]
-fn stacks_that_came_too_late_are_looked_at_again() {
+fn late_stacks_mark_the_hang_as_late() {
     let is_late = |rank: RankEvidence| {
         let judgement = judged(vec![waits(0), rank, waits(2)]);
         let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
@@ -353,7 +353,7 @@ fn stacks_that_came_too_late_are_looked_at_again() {
 }
 
 #[test]
-fn who_has_ended_is_awaited_by_those_that_ask_the_store() {
+fn ended_rank_is_awaited_by_store_clients() {
     let asks = |number| {
         let thread = thread('S', &["/job/train.py:9 main"]);
         RankEvidence { asks_store: true, ..rank(number, vec![thread], Vec::new()) }
@@ -361,14 +361,14 @@ fn who_has_ended_is_awaited_by_those_that_ask_the_store() {
     let ended = RankEvidence::ended(GlobalRank(1), 5);
     let judgement = judged(vec![asks(0), ended, asks(2)]);
     assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(1), Kind::Ended)));
-    // Somebody else may put it there: an operator, another job.
+    // The key may come from elsewhere: an operator, another job.
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
 }
 
-/// As gloo records it: a root has left a broadcast, its others wait in what follows, and who has no more input waits
-/// in what comes after the epoch.
+/// Records of gloo: a root has left a broadcast, its others wait in the next collective, and the rank without
+/// further input waits in the collective after the epoch.
 #[test]
-fn of_two_that_are_alone_at_their_lines_who_is_alone_in_its_group_is_odd() {
+fn outlier_is_the_rank_alone_in_its_group() {
     const BROADCAST: &str = "/v/torch/distributed/distributed_c10d.py:2000 broadcast";
     let entry = |record: u32, group: &str, seq: u32, op: &str, state: &str| {
         serde_json::json!({
@@ -440,7 +440,7 @@ fn of_two_that_are_alone_at_their_lines_who_is_alone_in_its_group_is_odd() {
     assert_eq!(named, [Some(2)], "{hang:?}");
 }
 
-/// A record of entries: group, name, whether it is done.
+/// A record of entries: group, name, whether it has completed.
 fn record(entries: &[(&str, &str, bool)]) -> String {
     let entries = entries.iter().enumerate().map(|(number, (group, name, done))| {
         let before = &entries[..number];
@@ -462,7 +462,7 @@ fn record(entries: &[(&str, &str, bool)]) -> String {
 }
 
 #[test]
-fn where_some_have_left_what_others_wait_in_the_link_is_at_fault() {
+fn link_is_blamed_when_some_left_the_collective() {
     let left = record(&[("a", "gloo:all_reduce", true), ("b", "gloo:broadcast", false)]);
     let inside = record(&[("a", "gloo:all_reduce", false)]);
     let with = |records: &str, rank: RankEvidence| RankEvidence {
@@ -482,7 +482,7 @@ fn where_some_have_left_what_others_wait_in_the_link_is_at_fault() {
     );
     let collective = hang.culprits[0].collective.as_ref().expect("what they wait in");
     assert_eq!((collective.group.as_str(), collective.seq), ("a", 1));
-    // The control: one that is stopped inside is the one that the others wait for.
+    // The control: the others wait for a rank that is stopped inside.
     let stopped = with(&inside, rank(3, vec![thread('T', REDUCE)], Vec::new()));
     assert_eq!(first(&job(stopped)), Some((Some(3), Kind::Stopped, "train.py:50".to_owned())));
 }
@@ -495,7 +495,7 @@ fn said(judgement: &Judgement) -> String {
 }
 
 #[test]
-fn own_code_further_in_than_a_library_decides() {
+fn user_code_called_by_a_library_decides() {
     const SPAWN: &str = "/usr/lib/python3.11/multiprocessing/process.py:314 _bootstrap";
     const DDP: &str =
         "/v/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:1600 forward";
@@ -523,10 +523,10 @@ fn first_of(judgement: &Judgement) -> (Option<u32>, Kind, String) {
 }
 
 #[test]
-fn who_ended_first_is_no_fault_of_the_network() {
+fn ended_rank_is_blamed_before_the_link() {
     const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
     let inside = record(&[("a", "gloo:all_reduce", false)]);
-    // Each rank of four in each of these states, with one at least that has ended and one that waits.
+    // Every combination of these states for four ranks, with at least one rank that has ended and one that waits.
     let state = |number: u32, which: u32| match which {
         0 => RankEvidence::ended(GlobalRank(number), 5),
         1 => waits(number),
@@ -561,7 +561,7 @@ fn who_ended_first_is_no_fault_of_the_network() {
 }
 
 #[test]
-fn a_rank_at_work_that_others_wait_for_is_seen() {
+fn busy_rank_that_others_await_is_reported_slow() {
     let mine = &["/job/train.py:12 save"];
     let works = |computes| RankEvidence {
         busy: true,
@@ -582,7 +582,7 @@ fn a_rank_at_work_that_others_wait_for_is_seen() {
         assert_ne!(one.text.en, one.text.zh);
         assert_eq!(hang.waiting.get(&0), Some(&vec![0, 2]));
     }
-    // The controls: all are at work, and one that a person holds.
+    // The controls: all ranks are at work, and a rank that a person holds.
     assert_eq!(
         judged(vec![works(true), RankEvidence { rank: GlobalRank(0), ..works(true) }]),
         Judgement::Idle

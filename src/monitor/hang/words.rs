@@ -137,7 +137,7 @@ fn collective(of: Option<&Collective>) -> Text {
     text!("{op} {seq} of group {group}", "组 {group} 的第 {seq} 个集合通信 {op}")
 }
 
-/// The line, in front of what it does there.
+/// The line, put before the activity of the rank there.
 fn at(facts: &Facts<'_>) -> Text {
     match facts.frame {
         Some(frame) if !frame.function.is_empty() => {

@@ -22,7 +22,7 @@ pub enum Part {
     Use,
 }
 
-/// One thing that is not the same. None: the run has no such thing.
+/// A value that differs between the runs. None if the run has no such value.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Difference {
     pub part: Part,
@@ -38,7 +38,7 @@ const SAME_PART: u64 = 10;
 
 type Things = BTreeMap<(Part, String), String>;
 
-/// In the order of the parts.
+/// All differences, in the order of the parts.
 pub fn differences(first: &JobHistory, second: &JobHistory, lang: Lang) -> Vec<Difference> {
     let (a, b) = (things(first, lang), things(second, lang));
     let keys: BTreeSet<_> = a.keys().chain(b.keys()).collect();
@@ -71,7 +71,7 @@ fn differ(part: Part, a: Option<&String>, b: Option<&String>) -> bool {
     }
 }
 
-/// Values of one launcher or one attempt alone: every run has its own.
+/// Values that belong to one launcher or one attempt, so they differ between any two runs.
 const OWN: [&str; 4] = ["run_id", "timestamp", "node_rank", "RANK"];
 
 fn things(job: &JobHistory, lang: Lang) -> Things {
@@ -102,7 +102,7 @@ fn things(job: &JobHistory, lang: Lang) -> Things {
     for (name, version) in &lead.versions {
         add(Part::Versions, name, version.clone());
     }
-    // A node that has other versions than the first one.
+    // A node with other versions than the first one.
     for node in job.nodes().iter().skip(1) {
         let other = node.versions.iter().filter(|(name, version)| {
             *name != "kernel" && lead.versions.get(*name).is_some_and(|lead| lead != *version)

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::moment::Millis;
 
-/// A gap between two samples in which the power of a GPU is not guessed.
+/// Maximum gap between two samples across which the power of a GPU is interpolated.
 const GAP: Millis = 120_000;
 
 /// The samples so far.
 #[derive(Debug, Default)]
 pub(super) struct Energy {
-    /// The GPUs that count: a sample has all of the node.
+    /// The GPUs of the job: a sample covers all GPUs of the node.
     of_job: BTreeSet<u32>,
     gpus: BTreeMap<u32, Gpu>,
 }
@@ -19,20 +19,20 @@ pub(super) struct Energy {
 struct Gpu {
     /// Joules since the driver was loaded.
     counter: Option<f64>,
-    /// By how much it grew.
+    /// Growth of the counter in joules.
     counted: f64,
-    /// Watts, and when they were read.
+    /// Time of the last reading, and watts.
     power: Option<(Millis, f64)>,
-    /// The power over time.
+    /// Joules from the power over time.
     estimated: Option<f64>,
 }
 
-/// Joules of all GPUs, each of them in one of both.
+/// Joules of all GPUs. Each GPU is counted in one of the fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Joules {
-    /// Of GPUs whose counter grew.
+    /// Energy of GPUs whose counter grew.
     pub measured: f64,
-    /// Of the others, whose power over time it is.
+    /// Energy of the other GPUs, from their power over time.
     pub estimated: f64,
 }
 
@@ -50,7 +50,7 @@ impl Energy {
         if let Some(counter) = counter
             && let Some(earlier) = gpu.counter.replace(counter)
         {
-            // One that fell is of a driver that was loaded again, and begins anew.
+            // A counter that fell starts anew, because the driver was reloaded.
             gpu.counted += (counter - earlier).max(0.0);
         }
         if let Some(watts) = watts
@@ -64,11 +64,11 @@ impl Energy {
         }
     }
 
-    /// None where the driver told neither.
+    /// None if the driver reported neither.
     pub(super) fn joules(&self) -> Option<Joules> {
         let mut all: Option<Joules> = None;
         for gpu in self.gpus.values() {
-            // One that stands still is that of a driver which has none.
+            // A counter that never grows is not supported by the driver.
             if gpu.counted > 0.0 {
                 all.get_or_insert_default().measured += gpu.counted;
             } else if let Some(estimated) = gpu.estimated {
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_counts_where_there_is_one_and_else_the_power() {
+    fn energy_counter_is_preferred_over_power_estimate() {
         let known = |counter: f64| (Some(counter), Some(100.0));
         let (none, power) = ((None, None), (None, Some(100.0)));
         for (samples, expected) in [
             (vec![[known(5000.0), none], [known(5900.0), none]], Some((900.0, 0.0))),
             (vec![[power, power], [power, power]], Some((0.0, 2000.0))),
             (vec![[known(5000.0), power], [known(5900.0), power]], Some((900.0, 1000.0))),
-            // Loaded again: what it counted before and after.
+            // The driver was reloaded: the energy before and after is counted.
             (
                 vec![
                     [known(5000.0), none],
@@ -115,7 +115,7 @@ mod tests {
             ),
             // A counter that never grows.
             (vec![[known(0.0), none], [known(0.0), none]], Some((0.0, 1000.0))),
-            // It was lost between two samples.
+            // The counter was missing between two samples.
             (vec![[known(5000.0), none], [none, none], [known(5900.0), none]], Some((900.0, 0.0))),
             (vec![[known(5000.0), power]], None),
             (vec![[none, none], [none, none]], None),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_others_do_not_count() {
+    fn energy_excludes_gpus_outside_the_job() {
         let mut energy = Energy::default();
         energy.of_job(BTreeSet::from([1]));
         for (at, counter) in [(0, 10.0), (1000, 70.0)] {

@@ -6,22 +6,23 @@ use super::ledger::{Ledger, ledger};
 use super::moment::Millis;
 use super::types::{Attempt, NodeHistory};
 
-/// A job, by those of its launchers whose files are known.
+/// A job, from the launchers whose files are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobHistory {
-    /// In their order; not empty.
+    /// The launchers in their order; not empty.
     nodes: Vec<NodeHistory>,
     pub ledger: Ledger,
 }
 
 impl JobHistory {
-    /// None without any launcher. Of two histories of one launcher the longer one counts.
+    /// None without any launcher. If there are two histories of one launcher, the longer one
+    /// counts.
     pub fn of(mut nodes: Vec<NodeHistory>) -> Option<JobHistory> {
         // Another node may send anything; no time of a run goes backwards.
         nodes.iter_mut().for_each(|node| node.ended = node.ended.max(node.began));
         nodes.sort_by_key(|node| (node.node, node.task, std::cmp::Reverse(node.ended)));
         nodes.dedup_by_key(|node| (node.node, node.task));
-        // Of a resumed job the runs may be mixed; the newest one is meant.
+        // The files of a resumed job may mix several runs; the newest run counts.
         let ledger = ledger(nodes.first()?, &nodes);
         Some(JobHistory { nodes, ledger })
     }
@@ -30,14 +31,14 @@ impl JobHistory {
         &self.nodes
     }
 
-    /// The first launcher: node 0 where it is known.
+    /// The first launcher: node 0 if it is known.
     pub fn lead(&self) -> &NodeHistory {
-        // Not empty.
+        // The list is not empty.
         &self.nodes[0]
     }
 
-    /// The launcher whose words about the end say most, and its last attempt: that on which the
-    /// cause is.
+    /// The launcher that says most about the end, and its last attempt: the launcher on the node of
+    /// the cause.
     pub fn end(&self) -> Option<(&NodeHistory, &Attempt)> {
         let ended = || {
             self.nodes.iter().filter_map(|node| {
@@ -53,7 +54,7 @@ impl JobHistory {
                 attempt.number == newest,
                 cause.is_some(),
                 at == Some(node.node),
-                // A node that was stopped because of another one says less.
+                // A node that was stopped because of another one knows less.
                 verdict.id != Id::NodeOther.as_str(),
                 std::cmp::Reverse(node.node),
             )
@@ -61,7 +62,7 @@ impl JobHistory {
         Some((node, attempt))
     }
 
-    /// Launchers of which nothing is known.
+    /// Number of launchers without any known file.
     pub fn missing(&self) -> u32 {
         let members = self.nodes.iter().map(|node| node.members).max().unwrap_or(0);
         members.saturating_sub(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX))
@@ -83,7 +84,7 @@ impl JobHistory {
         planned.max(known.len())
     }
 
-    /// With at most `points` values of each quantity over time.
+    /// Reduces each quantity over time to at most `points` values.
     pub fn thin(&mut self, points: usize) {
         self.nodes.iter_mut().for_each(|node| node.samples.thin(points));
     }

@@ -15,11 +15,11 @@ use verdict::Class;
 
 /// The steps before the ranks run, by the names of their spans.
 const STEPS: [&str; 6] = ["settings", "observe", "stale.look", "muster", "wait", "stale.end"];
-/// Findings that are kept, so that a rule that breaks each second fills no page.
+/// Maximum number of findings, so that a rule that breaks each second fills no page.
 const MOST_FINDINGS: usize = 400;
-/// An abnormality at two samples is one finding if no more time than this is between them.
+/// An abnormality in two samples counts as one finding if they are at most this far apart.
 const SAME: Millis = 90_000;
-/// No line of ours is longer.
+/// Maximum bytes of a line that this program writes.
 const LONGEST: usize = 4 << 20;
 
 /// The journal so far.
@@ -27,7 +27,7 @@ const LONGEST: usize = 4 << 20;
 pub struct JournalReader {
     history: NodeHistory,
     tracks: Tracks,
-    /// Of the lines that follow.
+    /// Attempt of the lines that follow.
     attempt: u32,
     unread: u64,
     energy: Energy,
@@ -67,7 +67,7 @@ impl JournalReader {
             Some("slow") => self.slow(at, fields),
             Some("held_up") => {
                 let finding = record::held_up(&fields["held_up"]);
-                // Said again of the same wait.
+                // The same wait was reported again.
                 self.over("slow", finding.as_ref().and_then(|one| one.rank), at);
                 self.find(finding);
             }
@@ -84,7 +84,8 @@ impl JournalReader {
         self.history.began == 0
     }
 
-    /// With what run.json says, and at most `points` values of each quantity over time.
+    /// The history, completed from run.json, with at most `points` values of each quantity over
+    /// time.
     pub fn finish(self, run: Option<&Value>, points: usize) -> NodeHistory {
         let JournalReader { mut history, tracks, unread, energy, .. } = self;
         history.samples = tracks.finish(points);
@@ -110,7 +111,8 @@ impl JournalReader {
             history.began = history.attempts.first().map_or(0, |first| first.began);
         }
         history.ended = history.ended.max(history.began);
-        // With the verdict of the job that they broke, breaches and hangs are over as well.
+        // The stop or end of the attempt, else the end of the run, also ends hangs and slow ranks
+        // that are still open.
         for one in history.findings.iter_mut().filter(|one| one.until.is_none()) {
             if ["hang", "slow"].contains(&one.kind.as_str()) {
                 let at = one.at;
@@ -201,7 +203,7 @@ impl JournalReader {
             }
         };
         let memory = &fields["memory"];
-        // In a container that is what counts.
+        // In a container, the group's use and limit count.
         let (used, limit) = match memory["group_limit"].as_f64() {
             Some(limit) => (&memory["group_used"], Some(limit)),
             None => {
@@ -324,7 +326,7 @@ impl JournalReader {
     }
 }
 
-/// Whether an attempt that ended so did what it should.
+/// Whether an attempt with this end did its work.
 pub(super) fn is_well(verdict: &Verdict) -> bool {
     serde_json::to_value(Class::Done).is_ok_and(|done| done == verdict.class.as_str())
 }

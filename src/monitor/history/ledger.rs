@@ -1,4 +1,4 @@
-//! How the time of a run was spent.
+//! The use of the time of a run.
 
 use serde::Serialize;
 
@@ -6,18 +6,19 @@ use super::journal::is_well;
 use super::moment::Millis;
 use super::types::{Attempt, NodeHistory};
 
-/// Milliseconds of one launcher; their sum is `total`. The rest counts all launchers.
+/// Milliseconds of one launcher; their sum is `total`. The GPU-hours and the energy cover all
+/// launchers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Ledger {
     pub total: u64,
-    /// Before the ranks of the first attempt ran: reading the node, ending what was left behind,
-    /// starting the engine.
+    /// Before the ranks of the first attempt ran: reading the node, ending leftovers, starting the
+    /// engine.
     pub preparing: u64,
-    /// Within that time: for the other nodes.
+    /// The part of that time spent waiting for other nodes.
     pub waiting: u64,
     /// All ranks ran, in the last attempt.
     pub computing: u64,
-    /// In an attempt that was repeated: how much of it a checkpoint saved is not known.
+    /// Time in attempts that were repeated. The part that a checkpoint saved is unknown.
     pub lost: u64,
     /// All ranks ran, and nothing moved.
     pub standing: u64,
@@ -25,16 +26,16 @@ pub struct Ledger {
     pub restarting: u64,
     /// From the first failure, or the stop, or the last end of a rank, to the end.
     pub ending: u64,
-    /// Of all nodes.
+    /// GPUs of all nodes.
     pub gpus: u32,
     pub gpu_hours: f64,
     pub gpu_hours_computing: f64,
     pub energy_wh: Option<f64>,
-    /// The part of it that is power over time, not measured.
+    /// The part of the energy that is power over time, not measured.
     pub energy_estimated_wh: f64,
 }
 
-/// When all ranks of an attempt ran.
+/// Start and end of the time in which all ranks of an attempt ran.
 struct Run {
     from: Millis,
     to: Millis,
@@ -85,7 +86,7 @@ pub(super) fn ledger(lead: &NodeHistory, all: &[NodeHistory]) -> Ledger {
     ledger
 }
 
-/// From the start of the last rank to the first sign of the end; None where no rank ran.
+/// The time from the start of the last rank to the first sign of the end; None if no rank ran.
 fn run(node: &NodeHistory, attempt: &Attempt) -> Option<Run> {
     let ranks = || node.ranks.iter().filter(|rank| rank.attempt == attempt.number);
     let from = ranks().filter_map(|rank| rank.began).max()?;
@@ -96,7 +97,7 @@ fn run(node: &NodeHistory, attempt: &Attempt) -> Option<Run> {
     Some(Run { from, to: to.max(from) })
 }
 
-/// For other nodes, before `until`.
+/// Time spent waiting for other nodes before `until`.
 fn waited(node: &NodeHistory, until: Millis) -> u64 {
     let phases =
         node.phases.iter().filter(|phase| ["muster", "wait"].contains(&phase.name.as_str()));

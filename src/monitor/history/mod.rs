@@ -1,9 +1,9 @@
-//! The history of a run, as its files tell it afterwards.
+//! The history of a run, from its files.
 //!
 //! Takes the lines of agent.jsonl and the document run.json of each launcher; gives a
 //! [`NodeHistory`] of each and a [`JobHistory`] of all: phases, attempts, ranks, findings, samples,
-//! what the time went to, and in what two runs differ. Pure: reads no file and no clock. Any line
-//! may be missing, cut or of another version, and then only what it said is missing.
+//! the use of the time, and the differences between two runs. Pure: reads no file and no clock. Any
+//! line may be missing, cut or of another version, and then only its content is missing.
 
 mod differ;
 mod energy;

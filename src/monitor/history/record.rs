@@ -9,7 +9,7 @@ use super::value::{code, items, number, text, words};
 use text::lang::{Lang, Text};
 use text::text;
 
-/// Adds a record to the attempt that it is of.
+/// Adds a record to its attempt.
 pub(super) fn add(history: &mut NodeHistory, record: &Value) {
     let wanted = number(&record["attempt"]).unwrap_or_default();
     if history.run_id.is_empty() {
@@ -100,7 +100,7 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
     };
     Some(Finding {
         kind: "hang".to_owned(),
-        // From then on nothing moved.
+        // The time since which nothing moved.
         at: at.saturating_sub(after.saturating_mul(1000)),
         until: None,
         rank: first.and_then(|one| number(&one["rank"])),

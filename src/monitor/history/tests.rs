@@ -1,4 +1,4 @@
-//! Journals and records of runs, whole and cut, and what is read from them.
+//! Journals and records of runs, whole and truncated, and the histories read from them.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use verdict::Id;
 /// The history that another node sends is read as it comes. A panic would end the launcher, which has a verdict to
 /// tell.
 #[test]
-fn a_history_of_another_node_may_say_anything() {
+fn remote_history_with_extreme_values_is_accepted() {
     let sent = json!({
         "node": 0, "began": 9_000, "ended": 5, "plan": { "gpus": u32::MAX },
         "phases": [
@@ -97,7 +97,7 @@ fn start(attempt: u32) -> Vec<String> {
     ]
 }
 
-/// Rank 1 fails after 60 s, of which the last 20 stood still; the end takes 8 s.
+/// Rank 1 fails after 60 s, the last 20 of them at a standstill; the end takes 8 s.
 fn end() -> Vec<String> {
     let gpu = |watts: f64| json!([{ "gpu": 0, "utilization": 80, "power": watts }]);
     let hang = json!({
@@ -155,7 +155,7 @@ fn whole() -> NodeHistory {
 }
 
 #[test]
-fn a_journal_tells_the_whole_run() {
+fn journal_yields_the_whole_run() {
     let run = whole();
     assert_eq!((run.run_id.as_str(), run.node, run.members, run.lang), ("run-1", 0, 2, Lang::Zh));
     assert_eq!((run.host.as_str(), run.exit_code, run.cut_off), ("alpha", Some(1), false));
@@ -188,7 +188,7 @@ fn a_journal_tells_the_whole_run() {
 }
 
 #[test]
-fn a_hang_has_the_words_of_both_languages_and_of_older_runs_their_own() {
+fn hang_culprits_are_read_in_both_text_formats() {
     let said = |words: Value| {
         let culprits = json!([{ "text": words.clone() }, { "text": words }]);
         let one = json!({ "at": "2026-11-23T18:01:02Z", "after_s": 9, "culprits": culprits });
@@ -205,7 +205,7 @@ fn a_hang_has_the_words_of_both_languages_and_of_older_runs_their_own() {
 }
 
 #[test]
-fn a_rank_at_work_that_others_wait_for_is_no_hang() {
+fn held_up_job_is_recorded_as_slow() {
     let held = |at: &str, after: u64| {
         let culprits = json!([{ "rank": 2, "kind": "slow", "text": "rank 2 computes" }]);
         let one =
@@ -224,7 +224,7 @@ fn a_rank_at_work_that_others_wait_for_is_no_hang() {
 }
 
 #[test]
-fn the_time_of_a_run_is_accounted_for() {
+fn ledger_accounts_for_all_run_time() {
     let job = JobHistory::of(vec![whole()]).expect("one");
     let ledger = &job.ledger;
     assert_eq!(ledger.total, 80_000);
@@ -238,7 +238,7 @@ fn the_time_of_a_run_is_accounted_for() {
 }
 
 #[test]
-fn of_two_histories_of_a_launcher_the_longer_one_counts() {
+fn longer_history_of_a_launcher_wins() {
     let half = read(&start(0), None);
     let other = NodeHistory { node: 1, ..half.clone() };
     for nodes in [vec![half.clone(), whole(), other.clone()], vec![other, whole(), half]] {
@@ -254,7 +254,7 @@ fn of_two_histories_of_a_launcher_the_longer_one_counts() {
 }
 
 #[test]
-fn the_launcher_on_whose_node_the_cause_is_tells_the_end() {
+fn job_end_comes_from_the_node_at_fault() {
     let of = |node: u32, cause: Option<u32>, number: u32| {
         let mut history = NodeHistory { node, ..whole() };
         let attempt = history.last_attempt_mut().expect("an attempt");
@@ -270,7 +270,7 @@ fn the_launcher_on_whose_node_the_cause_is_tells_the_end() {
         history
     };
     for (nodes, expected) in [
-        // A node that was stopped because of another one says less.
+        // A node that was stopped because of another one knows less.
         ([of(0, None, 0), of(1, Some(1), 0)], 1),
         // Node 0 tells the others the cause.
         ([of(0, Some(1), 0), of(1, Some(1), 0)], 1),
@@ -284,7 +284,7 @@ fn the_launcher_on_whose_node_the_cause_is_tells_the_end() {
 }
 
 #[test]
-fn what_a_repeated_attempt_did_is_lost() {
+fn failed_attempt_computing_time_counts_as_lost() {
     let first = read(&[start(0), end()].concat(), None);
     let again: Vec<String> = [
         (
@@ -324,7 +324,7 @@ fn what_a_repeated_attempt_did_is_lost() {
 }
 
 #[test]
-fn a_run_that_was_cut_off_is_told_as_far_as_it_went() {
+fn truncated_journal_yields_the_run_so_far() {
     let mut lines = [start(0), end()].concat();
     lines.truncate(8);
     let half = lines.pop().expect("a line");
@@ -340,7 +340,7 @@ fn a_run_that_was_cut_off_is_told_as_far_as_it_went() {
 }
 
 #[test]
-fn a_run_of_an_earlier_version_is_told_by_its_record() {
+fn run_without_journal_is_read_from_its_record() {
     let mut record = record();
     record["plan"] = json!({ "engine": "torchrun", "membership": { "nnodes": 2, "node_rank": 1 } });
     record["logs"] = json!({ "owners": { "rank 1": { "lines": 9, "bytes": 99 }, "engine": {} } });
@@ -352,7 +352,7 @@ fn a_run_of_an_earlier_version_is_told_by_its_record() {
 }
 
 #[test]
-fn no_bytes_end_the_reader() {
+fn malformed_journal_lines_never_panic() {
     for bad in [
         "",
         "{",
@@ -389,7 +389,7 @@ fn no_bytes_end_the_reader() {
 }
 
 #[test]
-fn samples_of_weeks_need_no_more_room_than_those_of_minutes() {
+fn sample_tracks_stay_bounded_over_long_runs() {
     let mut lines = start(0);
     for step in 0..20_000_u64 {
         let at = 1_764_000_000 + step * 60;
@@ -415,7 +415,7 @@ fn samples_of_weeks_need_no_more_room_than_those_of_minutes() {
 }
 
 #[test]
-fn only_what_differs_is_told() {
+fn comparison_lists_only_differences() {
     let first = JobHistory::of(vec![whole()]).expect("one");
     assert_eq!(differences(&first, &first, Lang::En), []);
     let mut lines = [start(0), end()].concat();

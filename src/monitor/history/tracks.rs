@@ -1,6 +1,6 @@
 //! Samples over time, in a bounded number of buckets.
 //!
-//! A run may take weeks: when its buckets are full, each two neighbours become one.
+//! A run may take weeks: when its buckets are full, neighbouring buckets are merged in pairs.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Bucket {
 pub(super) struct Tracks {
     began: Option<Millis>,
     every: u64,
-    /// How many times were sampled.
+    /// Number of sampled times.
     times: usize,
     tracks: BTreeMap<(&'static str, u32, &'static str), Vec<Bucket>>,
 }
@@ -78,7 +78,7 @@ impl Tracks {
         value: f64,
     ) {
         let Some(began) = self.began.filter(|_| value.is_finite() && value >= 0.0) else { return };
-        // A clock that was set back.
+        // The clock was set back.
         let since = at.saturating_sub(began);
         while since / self.every >= MOST as u64 {
             self.halve();
@@ -103,7 +103,7 @@ impl Tracks {
         }
     }
 
-    /// With at most `points` buckets, and not many more than there were samples.
+    /// The samples in at most `points` buckets, and in not many more than there were samples.
     pub(super) fn finish(mut self, points: usize) -> Samples {
         let longest = |tracks: &Tracks| tracks.tracks.values().map(Vec::len).max().unwrap_or(0);
         while longest(&self) > points.max(1) || longest(&self) > self.times.max(1) * 3 / 2 {
@@ -112,7 +112,7 @@ impl Tracks {
         let tracks = self.tracks.into_iter().map(|((of, number, what), buckets)| {
             let all = buckets.iter().copied().reduce(Bucket::join).unwrap_or_default();
             let values = buckets.iter().map(|bucket| {
-                // Of memory the most counts: that is what runs out.
+                // For memory the maximum counts, since that is what runs out.
                 let value = if what == "memory" { bucket.most } else { mean(*bucket) };
                 (bucket.count > 0).then(|| whole(value))
             });
@@ -131,7 +131,7 @@ impl Tracks {
 }
 
 impl Samples {
-    /// With at most `points` values each.
+    /// Reduces each track to at most `points` values.
     pub fn thin(&mut self, points: usize) {
         let longest = |tracks: &[Track]| tracks.iter().map(|track| track.values.len()).max();
         while longest(&self.tracks).unwrap_or(0) > points {

@@ -1,4 +1,4 @@
-//! The known facts of a run, per launcher.
+//! The facts of a run, per launcher.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::moment::Millis;
 use super::tracks::Samples;
 use text::lang::{Lang, Text};
 
-/// A sentence in both languages, or in that of the run where its files have no other.
+/// A sentence in both languages, or only in the language of the run if its files have no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Words {
@@ -37,14 +37,14 @@ impl Words {
 pub struct NodeHistory {
     pub run_id: String,
     pub node: u32,
-    /// The local number of a task, where the platform starts a launcher per task.
+    /// The local number of a task, if the platform starts a launcher per task.
     pub task: Option<u32>,
     /// Launchers of the job.
     pub members: u32,
     pub host: String,
     pub lang: Lang,
     pub began: Millis,
-    /// The last thing that was written.
+    /// Time of the last line that was written.
     pub ended: Millis,
     /// No end was written: the run goes on, or ranklaunch itself was killed.
     pub cut_off: bool,
@@ -60,9 +60,9 @@ pub struct NodeHistory {
     pub checks: Vec<CheckRow>,
     pub plan: PlanRecord,
     pub samples: Samples,
-    /// Of its GPUs, as far as the driver told their energy or their power.
+    /// Energy of the launcher's GPUs, if the driver reported energy or power.
     pub energy_joules: Option<f64>,
-    /// The part of it that is power over time, since the driver counts no energy.
+    /// The part of it that is power over time, since the driver has no energy counter.
     pub energy_estimated_joules: f64,
     /// Notes about anything that could not be read.
     pub notes: Vec<Text>,
@@ -78,7 +78,8 @@ pub struct Phase {
     pub to: Millis,
 }
 
-/// One attempt of a run. The last one may be none: the launch was refused between two attempts.
+/// One attempt of a run. The last one may be missing, if the launch was refused between two
+/// attempts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attempt {
@@ -90,12 +91,12 @@ pub struct Attempt {
     pub exit_code: Option<i32>,
     pub verdict: Option<Verdict>,
     pub cause: Option<Cause>,
-    /// Of the rank that failed, as the closing block shows them.
+    /// The last lines of the failed rank, as the closing block shows them.
     pub last_lines: Vec<String>,
     pub excerpt: Option<Excerpt>,
 }
 
-/// How an attempt ended.
+/// The verdict on an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
@@ -107,7 +108,7 @@ pub struct Verdict {
     pub hint: Words,
 }
 
-/// Why it ended so.
+/// The cause of the end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {
@@ -149,7 +150,7 @@ pub struct RankLife {
     pub ended: Option<Millis>,
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// Of its output.
+    /// Lines of the rank's output.
     pub lines: Option<u64>,
     pub bytes: Option<u64>,
     /// Bytes and lines that are in no file.
@@ -165,7 +166,7 @@ pub struct Finding {
     pub at: Millis,
     pub until: Option<Millis>,
     pub rank: Option<u32>,
-    /// Stops the job, or says why it stands still.
+    /// Whether the finding stops the job or explains a standstill.
     pub is_grave: bool,
     pub text: Words,
     pub hint: Words,
@@ -214,7 +215,7 @@ impl NodeHistory {
         ended.or(self.attempts.last())
     }
 
-    /// The same, to add to it.
+    /// The same attempt, for changes.
     pub fn last_attempt_mut(&mut self) -> Option<&mut Attempt> {
         let ended = self.attempts.iter().rposition(|attempt| attempt.verdict.is_some());
         let at = ended.or(self.attempts.len().checked_sub(1))?;

@@ -29,10 +29,10 @@ pub enum Ask {
 /// Ranks of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// Only ranks of this node.
+    /// Selects only the ranks of this node.
     #[serde(default)]
     pub node: Option<u32>,
-    /// Only these ranks, if the list is not empty.
+    /// Selects only these ranks, if the list is not empty.
     #[serde(default)]
     pub ranks: Vec<GlobalRank>,
 }

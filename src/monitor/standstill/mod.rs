@@ -1,7 +1,7 @@
-//! Watches whether the job makes progress, and says who holds it up if it does not.
+//! Watches whether the job makes progress, and reports who holds it up if it does not.
 //!
 //! Takes the starts and ends of ranks; gives the hangs that were found. A thread of its own looks and judges.
-//! Never holds a rank or what supervises.
+//! Never blocks a rank or the supervision.
 
 mod remarks;
 mod shared;
@@ -24,14 +24,14 @@ use watching::Watching;
 /// The handle of the thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct HangWatch {
-    /// Tells the thread that the other nodes are to hear that the job goes on.
+    /// Tells the thread to inform the other nodes that the job goes on.
     tell_others: Option<Sender<()>>,
     shared: Option<Arc<Shared>>,
     asked: Asked,
 }
 
 impl HangWatch {
-    /// None: nothing is watched. If no thread can be started the job is not judged.
+    /// None if nothing is watched. If no thread can be started, the job is not judged.
     pub fn start(watched: Option<Watched>) -> HangWatch {
         let nothing = || HangWatch { tell_others: None, shared: None, asked: Asked::default() };
         let Some(watched) = watched else { return nothing() };
@@ -79,7 +79,7 @@ impl HangWatch {
         std::mem::take(&mut self.asked).made()
     }
 
-    /// All hangs of the attempt, as run.json has them.
+    /// All hangs of the attempt, in the form of run.json.
     pub fn found(&self) -> Vec<Value> {
         self.shared.as_ref().map(|shared| shared.state().found.clone()).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl HangWatch {
 }
 
 impl Drop for HangWatch {
-    /// The thread may still judge, and node 0 may still tell: neither is of the next attempt.
+    /// The thread may still judge, and node 0 may still report; neither belongs to the next attempt.
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             let mut state = shared.state();
@@ -162,7 +162,7 @@ mod tests {
         };
         let kept: Arc<Mutex<Vec<String>>> = Arc::default();
         let watched = Watched {
-            // No look within the test.
+            // The first look comes after the end of the test.
             after: Duration::from_secs(3600),
             on_hang: OnHang::Report,
             node: 0,
@@ -198,7 +198,7 @@ mod tests {
 
     /// A rank that ends with code 0 because it is told to does not show that the job goes on.
     #[test]
-    fn a_stop_after_a_hang_is_not_its_end() {
+    fn stop_does_not_end_a_reported_hang() {
         for (stops, expected) in
             [(true, &["hang"][..]), (false, &["hang", "the job goes on after a hang"])]
         {
@@ -216,7 +216,7 @@ mod tests {
 
     /// The next attempt has another watch, but the same board and console.
     #[test]
-    fn what_is_judged_after_the_end_is_not_told() {
+    fn judgement_after_the_end_is_not_reported() {
         let (watch, kept) = watch();
         let shared = Arc::clone(watch.shared.as_ref().expect("it watches"));
         drop(watch);

@@ -1,4 +1,5 @@
-//! Remarks on a rank that is at work while others wait for it. A remark ends nothing: it is no hang.
+//! Remarks on a rank that is at work while others wait for it. A remark ends nothing, since this is no
+//! hang.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use serde_json::json;
 use super::shared::{Shared, Standstill};
 use text::rank::GlobalRank;
 
-/// A remark is made again after a wait that is so many times as long.
+/// A remark is repeated after a wait that is longer by this factor.
 const AGAIN: u32 = 2;
 
-/// The remarks on the wait of this moment.
+/// The remarks on the current wait.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     /// Ranks that the others wait for, with their nodes, and the length of the wait at the last remark.

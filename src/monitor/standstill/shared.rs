@@ -29,18 +29,19 @@ pub type Ask = Box<dyn Fn(&HangQuestion, Duration) -> Vec<(u32, Option<Vec<u8>>)
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standstill {
     pub at: SystemTime,
-    /// For how long nothing had moved then.
+    /// Time without any movement at that moment.
     pub after: Duration,
     pub hang: Hang,
 }
 
-/// The ways by which findings reach people and files.
+/// Carries findings to people and files.
 pub trait Reporter: Send + Sync {
     /// The element of `hang` in agent.jsonl, for people of both languages.
     fn document(&self, found: &Standstill) -> Value;
     /// Keeps an event in agent.jsonl.
     fn keep(&self, event: Value);
-    /// Tells people that the job stands still. `then`: None where it ends nothing, since torch itself ends the wait.
+    /// Tells people that the job stands still. `then`: None if the report ends nothing, since torch itself ends the
+    /// wait.
     fn stands_still(&self, found: &Standstill, then: Option<OnHang>);
     /// Tells people of ranks that are at work while others wait for them.
     fn remark(&self, found: &Standstill);
@@ -48,7 +49,7 @@ pub trait Reporter: Send + Sync {
     fn goes_on(&self);
 }
 
-/// The job as it is watched, and the receivers of the findings.
+/// The watched job, and the receivers of the findings.
 pub struct Watched {
     pub after: Duration,
     pub on_hang: OnHang,
@@ -61,9 +62,9 @@ pub struct Watched {
     pub logs: Arc<Logs>,
     pub reporter: Box<dyn Reporter>,
     pub board: StatusBoard,
-    /// To the nodes that are judged together, this one included.
+    /// Sends a question to the nodes that are judged together, this one included.
     pub ask: Ask,
-    /// Another node judges; this one answers.
+    /// This node only answers, since another node judges.
     pub only_answers: bool,
 }
 
@@ -83,14 +84,14 @@ pub enum HangQuestion {
     Evidence,
     /// The job stands still.
     Stands(Box<JudgedHang>),
-    /// It goes on.
+    /// The job goes on.
     Moves,
 }
 
 /// A hang that was judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JudgedHang {
-    /// As agent.jsonl has it.
+    /// The hang in the form of agent.jsonl.
     pub document: Value,
     pub first: Option<FirstCulprit>,
 }
@@ -116,7 +117,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// When a rank last wrote, as far as the looks show.
+/// Output of a rank, and the time of the look that first saw it.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     bytes: u64,
@@ -125,16 +126,16 @@ struct Written {
 
 pub(super) struct State {
     pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
-    /// Those that ended with code 0.
+    /// Ranks that ended with code 0.
     pub(super) ended: BTreeMap<GlobalRank, Instant>,
     pub(super) progress: Progress,
-    /// Times in which this process did not run that the progress knows of.
+    /// Number of pauses of this process that the progress has taken into account.
     pauses: u32,
     output: BTreeMap<GlobalRank, Written>,
-    /// All hangs, as agent.jsonl has them.
+    /// All hangs, in the form of agent.jsonl.
     pub(super) found: Vec<Value>,
     pub(super) first: Option<FirstCulprit>,
-    /// The last one is not over.
+    /// The last hang is not over.
     pub(super) stands: bool,
     /// The job ends.
     pub(super) is_over: bool,
@@ -163,7 +164,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, in which a time in which nobody looked is no standstill.
+    /// The state, in which unobserved time does not count as a standstill.
     fn state_now(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         let pauses = self.awake.pauses();
@@ -228,7 +229,7 @@ impl Shared {
 
     pub(super) fn stands(&self) -> Stands {
         let state = self.state_now();
-        // All of its ranks have ended well: it waits for the other nodes.
+        // All ranks of this node have ended well: it waits for the other nodes.
         if state.ranks.is_empty() {
             return if state.ended.is_empty() { Stands::Moves } else { Stands::Still };
         }
@@ -311,7 +312,7 @@ impl Shared {
         true
     }
 
-    /// False if it did not stand still.
+    /// False if the job did not stand still.
     pub(super) fn goes_on(&self) -> bool {
         if !std::mem::take(&mut self.state().stands) {
             return false;

@@ -1,7 +1,7 @@
-//! The thread that looks at the ranks, and judges where nothing moves.
+//! The thread that looks at the ranks, and judges the job if nothing moves.
 //!
-//! Node 0 asks the others how they stand once its own ranks stand still, and all of them for evidence if
-//! none moves. If the nodes cannot ask each other, each judges its own evidence.
+//! Once the ranks of node 0 stand still, node 0 asks the others whether theirs do, and gathers evidence from
+//! all nodes if none moves. If the nodes cannot ask each other, each judges its own evidence.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,46 +19,46 @@ use linux::deadline::millis;
 use settings::OnHang;
 use text::rank::GlobalRank;
 
-/// The parts of the time after which a job stands still at which it is looked at.
+/// Number of looks within the time after which a job counts as standing still.
 const LOOKS: u32 = 10;
 const MOST_OFTEN: Duration = Duration::from_secs(1);
 const LEAST_OFTEN: Duration = Duration::from_secs(15);
-/// Torch may give up a wait sooner than that. Its limits are read after so long.
+/// Torch may give up a wait before that time. Its limits are read after this time.
 const EARLY: Duration = Duration::from_secs(10);
 /// The part of torch's limit that is left when a job is judged.
 const BEFORE_LIMIT: f64 = 0.2;
-/// A job that goes on does so for longer than this, and than this part of the time after which it stands
-/// still. Ranks that give up their wait move as well, since they say so, and end.
+/// A job goes on if it moves for longer than this, and than this part of the time after which it stands still.
+/// Ranks that give up their wait move as well, since they report that and end.
 const GIVING_UP: Duration = Duration::from_secs(10);
 const GIVING_UP_PART: f64 = 0.75;
-/// How long the nodes have to say how they stand, and to gather evidence.
+/// Time limits for the nodes to report their standing, and to gather evidence.
 const STANDING: Duration = Duration::from_secs(3);
 const EVIDENCE: Duration = Duration::from_secs(7);
 
-/// How often a job is looked at again where the machine was too busy to show what a culprit does.
+/// Maximum number of repeated looks while the machine is too busy to show the activity of a culprit.
 const MOST_LATE: u32 = 3;
 
-/// A hang that is to end the job is seen twice, so long apart at least.
+/// A hang that is to end the job must be seen twice, with at least this time between.
 const APART: Duration = Duration::from_secs(5);
 
-/// When torch gives up a wait.
+/// The time at which torch gives up a wait.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
-    /// When the ranks of this node last moved.
+    /// Time of the last movement of this node's ranks.
     of: Instant,
-    /// None: no rank has told, or the last chance is over.
+    /// None if no rank has reported a limit, or the last chance is over.
     at: Option<Instant>,
-    /// When the ranks were last asked; None: they need not be asked again.
+    /// Time at which the ranks were last asked; None if they need not be asked again.
     asked: Option<Instant>,
 }
 
 /// Ranks that wait for a lock, with their lines.
 type Locked = Vec<(Option<u32>, Option<Frame>)>;
 
-/// A hang that is to end the job, when it was first seen.
+/// The first sight of a hang that is to end the job.
 struct Once {
     at: Instant,
-    /// When the ranks of this node last moved.
+    /// Time of the last movement of this node's ranks.
     moved: Option<Instant>,
     culprits: Vec<(Option<u32>, Kind)>,
 }
@@ -67,7 +67,7 @@ struct Once {
 pub(super) struct Watching {
     shared: Arc<Shared>,
     end: EndRequest,
-    /// Was judged in this standing, still or held up, and is not again before this time.
+    /// Whether the job was judged as still or as held up, and the time before which it is not judged again.
     judged: Option<(bool, Instant)>,
     limit: Option<Limit>,
     /// Number of times that the machine was too busy since the job last moved.
@@ -79,7 +79,7 @@ pub(super) struct Watching {
     /// A hang was reported before torch gives up. It ends the job if torch does not.
     is_left_to_torch: bool,
     remarks: Remarks,
-    /// Since when the ranks move.
+    /// Time since which the ranks have been moving.
     moves: Option<Instant>,
 }
 
@@ -154,7 +154,7 @@ impl Watching {
         if self.once.as_ref().is_some_and(|once| now.duration_since(once.at) < APART) {
             return;
         }
-        // How patient another node has become is of no use when torch is about to end the wait.
+        // The patience of another node does not matter when torch is about to end the wait.
         if !is_last_chance && !self.do_others_stand() {
             return;
         }
@@ -170,7 +170,7 @@ impl Watching {
             return;
         }
         match judge(&nodes, &silent, !is_last_chance) {
-            // Of a time in which nobody looked, nothing is known.
+            // Nothing is known about unobserved time.
             _ if shared.awake.pauses() != pauses => {}
             Judgement::Hangs(hang)
                 if (hang.late || !silent.is_empty())
@@ -187,7 +187,7 @@ impl Watching {
                 tracing::info!("nothing moved, but did while it was judged");
             }
             Judgement::Hangs(hang) => {
-                // Torch itself ends a wait at its last chance, so that who is at work may still come.
+                // At its last chance, torch itself ends a wait, so a rank at work may still come.
                 let may_end = shared.watched.on_hang != OnHang::Report;
                 let ends = may_end && !is_last_chance;
                 if !ends || self.is_seen_again(&hang, since) {
@@ -208,14 +208,14 @@ impl Watching {
                 if is_last_chance {
                     self.limit = self.limit.map(|limit| Limit { at: None, asked: None, ..limit });
                 } else if let Judgement::HeldUp { gives_up_ns: Some(ns), .. } = no_hang {
-                    // Of all nodes.
+                    // The limit of all nodes.
                     self.limit = self.limit_at(self.instant(time(ns)), now);
                 }
             }
         }
     }
 
-    /// Whether the same was seen before, and nothing has moved since.
+    /// Whether the same hang was seen before, and nothing has moved since.
     fn is_seen_again(&mut self, hang: &Hang, moved: Option<Instant>) -> bool {
         let culprits: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
         let is_same = |once: &Once| once.moved == moved && once.culprits == culprits;
@@ -226,8 +226,8 @@ impl Watching {
         false
     }
 
-    /// A lock that no other rank waits for is usually released, if only after long work in another thread or by
-    /// a machine that is too busy: it is one of a hang if the same ranks are still there when judged again.
+    /// A lock that no other rank waits for is usually released, though perhaps only after long work in another
+    /// thread or on a busy machine. It is a hang if the same ranks are still there when judged again.
     fn may_be_released(&mut self, hang: &Hang) -> bool {
         let is_lock = |one: &Culprit| one.kind == Kind::Deadlock;
         if hang.is_awaited || !hang.culprits.iter().all(is_lock) {
@@ -238,8 +238,8 @@ impl Watching {
         before != self.locked
     }
 
-    /// Whether a rank of this node came to a collective, or left one, while the evidence was gathered, which takes
-    /// seconds on a busy machine: of a job whose last rank has just come, the records show that all wait alike.
+    /// Whether a rank of this node entered or left a collective while the evidence was gathered, which takes
+    /// seconds on a busy machine. If the last rank of a job has just come, the records show all ranks waiting.
     /// Output of a rank proves nothing: it may be the rank's answer to the gathering.
     fn moved_since(&self, collectives: &BTreeMap<GlobalRank, u64>) -> bool {
         self.shared.look();
@@ -247,7 +247,7 @@ impl Watching {
         now.iter().any(|(rank, count)| collectives.get(rank).is_some_and(|before| before != count))
     }
 
-    /// False if ranks of another node move. One that does not answer says nothing.
+    /// False if ranks of another node move. A node that does not answer is ignored.
     fn do_others_stand(&self) -> bool {
         let read = |bytes: Vec<u8>| serde_json::from_slice::<Stands>(&bytes).ok();
         let answers = (self.shared.watched.ask)(&HangQuestion::Standing, STANDING);
@@ -267,7 +267,7 @@ impl Watching {
         (nodes, silent)
     }
 
-    /// A little before torch itself ends the wait. Asked for once for each wait, but again if no rank could tell.
+    /// A little before torch itself ends the wait. Asked once for each wait, but again if no rank could tell.
     fn limit_of_torch(&mut self, now: Instant) -> Option<Instant> {
         let shared = Arc::clone(&self.shared);
         let (since, waits) = {
@@ -289,7 +289,7 @@ impl Watching {
         Some(now + left.saturating_sub(whole.mul_f64(BEFORE_LIMIT)))
     }
 
-    /// As another one with this time, unless the last chance of the wait is over.
+    /// A limit with this time, unless the last chance of the wait is over.
     fn limit_at(&self, at: Option<Instant>, now: Instant) -> Option<Limit> {
         let since = self.shared.state().progress.moved()?;
         let known = self.limit.filter(|limit| limit.of == since);
@@ -299,7 +299,7 @@ impl Watching {
         }
     }
 
-    /// None of a time that is over, since torch has not given up then.
+    /// None for a time that is over, since torch has not given up then.
     fn instant(&self, at: Option<SystemTime>) -> Option<Instant> {
         let began = self.shared.state().progress.last_moved()?;
         self.shared.awake.instant(at?, began)
@@ -310,7 +310,7 @@ impl Watching {
         let shared = Arc::clone(&self.shared);
         let (on_hang, reporter) = (shared.watched.on_hang, &shared.watched.reporter);
         let news = JudgedHang { document: reporter.document(found), first: found.hang.first() };
-        // Before anybody can answer to it.
+        // The hang is recorded before anybody can answer the report.
         if !shared.note(news.clone()) {
             return;
         }
@@ -334,18 +334,18 @@ impl Watching {
     }
 }
 
-/// A hang, or a remark, of ranks that last moved then.
+/// The standstill for a hang, or a remark, of ranks that last moved at `moved`.
 fn found(moved: Option<Instant>, hang: Hang) -> Standstill {
     let after = moved.map(|moved| moved.elapsed()).unwrap_or_default();
     Standstill { at: SystemTime::now(), after, hang }
 }
 
-/// When torch gives up the first wait of these ranks.
+/// The time at which torch gives up the first wait of these ranks.
 fn gives_up(control: &Path) -> Option<SystemTime> {
     watch::gives_up_ns(control).and_then(time)
 }
 
-/// Of ns since 1970.
+/// Converts ns since 1970.
 fn time(ns: i64) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_nanos(u64::try_from(ns).ok()?))
 }

@@ -1,4 +1,4 @@
-//! Collects what happens on this node, and gives it as a [`NodeStatus`].
+//! Collects the events of this node, and gives them as a [`NodeStatus`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use verdict::outcome::{End, Notice, Owner};
 /// A viewer that looked within this time counts as looking.
 const LOOKS_FOR: Duration = Duration::from_secs(10);
 
-/// Interfaces that are shown.
+/// Maximum number of interfaces that are shown.
 const INTERFACES: usize = 32;
 
 /// The current knowledge about the job. Clones are the same board.
@@ -28,7 +28,7 @@ pub struct StatusBoard(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Reads the logs; not held while the state is, since it takes the locks of the logs.
+    /// Reads the logs. Not held together with the state, since it takes the locks of the logs.
     logs: Mutex<Option<Arc<LogSource>>>,
     /// Wakes the thread that takes samples.
     wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
@@ -44,14 +44,14 @@ struct State {
     version: &'static str,
     host: String,
     pid: u32,
-    /// One moment by both clocks.
+    /// The same moment on both clocks.
     zero: (Instant, SystemTime),
     phases: Phases,
     run: Option<RunStatus>,
     ranks: BTreeMap<GlobalRank, RankStatus>,
     gpus: BTreeMap<u32, GpuStatus>,
     sample: Option<(Sample, Instant)>,
-    /// Of the last sample that looked for it.
+    /// Findings of the last sample that looked for them.
     abnormal: Vec<Reason>,
     log_folder_free: Option<u64>,
     findings: BTreeMap<String, u64>,
@@ -154,7 +154,7 @@ impl StatusBoard {
         let mut state = self.state();
         let phase = match notice {
             Notice::RankStarted { rank, pid } => {
-                // c10d gives the ranks numbers of its own.
+                // c10d numbers the ranks in its own way.
                 if !state.ranks.contains_key(&rank.global) {
                     state.ranks.retain(|_, planned| {
                         planned.state != RankState::Planned || planned.local_rank != rank.local
@@ -232,7 +232,7 @@ impl StatusBoard {
         *count = count.saturating_add(1);
     }
 
-    /// The job stands still for so long already. `text`: whom the others wait for.
+    /// The job has stood still for this long. `text`: the rank that the others wait for.
     pub fn stands_still(&self, already: Duration, text: Option<Text>) {
         let now = Instant::now();
         let since = now.checked_sub(already).unwrap_or(now);
@@ -244,14 +244,14 @@ impl StatusBoard {
         self.finding("hang");
     }
 
-    /// It goes on after a hang.
+    /// The job goes on after a hang.
     pub fn goes_on(&self) {
         let mut state = self.state();
         state.phases.goes_on(Instant::now());
         state.standstill = None;
     }
 
-    /// A rank holds the others back, or does not any more. `node`: that of the rank.
+    /// A rank holds the others back, or no longer does. `node`: the node of the rank.
     pub fn slow(&self, node: u32, news: &SlowNews) {
         match news {
             SlowNews::Slow(slow) => self.loses(node, slow.rank, slow.lost),
@@ -350,7 +350,7 @@ impl StatusBoard {
                 rank.last_line_age_ms =
                     one.last_at.map(|at| millis(now.saturating_duration_since(at)));
             }
-            // The values that were read last stay when the logs are gone.
+            // The last values stay when the logs are closed.
             if !logs.is_empty() {
                 state.logs = sum;
             }

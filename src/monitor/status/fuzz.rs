@@ -3,11 +3,11 @@
 use super::NodeStatus;
 use text::fuzzing::assert_printable;
 
-/// Bytes of a text, and what a character that is replaced may leave of it.
+/// Maximum bytes of a text, with room for the replacement of a character.
 const LONGEST: usize = 1024;
 
-/// The status of another node as a viewer reads it. No text has control characters or is long. A status that was
-/// read is read again as the same.
+/// The status of another node as a viewer reads it. No text has control characters or is too long. Reading a
+/// status again gives the same status.
 pub fn status(data: &[u8]) -> bool {
     let Some(status) = NodeStatus::read(data) else { return false };
     let value = serde_json::to_value(&status).expect("JSON");
@@ -16,7 +16,7 @@ pub fn status(data: &[u8]) -> bool {
         assert_printable(text);
     });
     let again = NodeStatus::read(value.to_string().as_bytes()).expect("the same");
-    // Numbers of any size are there as they were.
+    // Numbers of any size survive unchanged.
     assert_eq!(serde_json::to_value(&again).expect("JSON"), value);
     true
 }

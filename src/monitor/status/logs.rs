@@ -15,19 +15,19 @@ pub struct OwnerLog {
     pub dropped_bytes: u64,
     /// Lines that the console did not take in time.
     pub dropped_lines: u64,
-    /// Fit to be shown.
+    /// The last line, made printable.
     pub last_line: Option<String>,
-    /// When it last wrote something.
+    /// Time of the last output.
     pub last_at: Option<Instant>,
 }
 
 /// Reads the logs of the attempt, from memory.
 pub(crate) type LogSource = Box<dyn Fn() -> Vec<OwnerLog> + Send + Sync>;
 
-/// A rate is that of at least so long.
+/// Minimum time over which a rate is measured.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// The rates of all owners, whoever asks how often.
+/// The rates of all owners, independent of how often they are asked for.
 #[derive(Debug, Default)]
 pub(super) struct Rates(BTreeMap<Owner, Rate>);
 
@@ -39,7 +39,7 @@ struct Rate {
 }
 
 impl Rates {
-    /// Bytes per second of this owner.
+    /// Output rate of this owner in bytes per second.
     pub(super) fn note(&mut self, owner: Owner, bytes: u64, now: Instant) -> f64 {
         let rate = self.0.entry(owner).or_insert(Rate { at: now, bytes, per_second: 0.0 });
         let passed = now.saturating_duration_since(rate.at);

@@ -1,9 +1,8 @@
 //! The current knowledge of a node about its job, for anyone who looks at it while it runs.
 //!
-//! Owns [`NodeStatus`] and the [`StatusBoard`] that collects it. Takes phases, notices, samples
-//! and what the watches tell, as they come; gives a [`NodeStatus`] to whoever asks: the metrics,
-//! `ranklaunch top`, the status line, other nodes. Does no I/O, and holds nobody: each entry is a
-//! short lock.
+//! Owns [`NodeStatus`] and the [`StatusBoard`] that collects it. Takes phases, notices, samples and the reports of
+//! the watches, as they come; gives a [`NodeStatus`] to whoever asks: the metrics, `ranklaunch top`, the status
+//! line, other nodes. Does no I/O, and blocks nobody: each entry is a short lock.
 
 use std::time::Duration;
 
@@ -24,13 +23,13 @@ pub use node::{
 };
 pub use phase::{Ledger, Phase};
 
-/// Nodes of which node 0 hears in a second while somebody looks there. 1000 a second cost 1.5 % of a core above the
-/// heartbeats, 2 % with encryption (`make bench-muster`); at most 1 % may be spent on it.
+/// Maximum number of nodes that node 0 hears per second while somebody looks there. 1000 per second cost 1.5 % of a
+/// core above the heartbeats, 2 % with encryption (`make bench-muster`); at most 1 % may be spent on it.
 const HEARD: usize = 400;
 /// The same if somebody looks on another node, to which node 0 passes each answer on.
 const PASSED_ON: usize = 200;
 
-/// The time between two looks of a viewer at so many nodes.
+/// The time between two looks of a viewer at this many nodes.
 pub fn look_pace(nodes: usize, at_node_0: bool) -> Duration {
     let in_a_second = if at_node_0 { HEARD } else { PASSED_ON };
     Duration::from_secs(nodes.div_ceil(in_a_second).max(1) as u64)

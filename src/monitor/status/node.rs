@@ -17,31 +17,31 @@ use text::lang::Text;
 use text::letters::is_hidden;
 use text::rank::{GlobalRank, LocalRank};
 
-/// Bytes of any other text of another node.
+/// Maximum bytes of any other text of another node.
 const LONGEST_TEXT: usize = 1024;
 
 /// The current knowledge of a node about its job. Times of day are milliseconds since 1970 by the node's clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// Of ranklaunch.
+    /// The version of ranklaunch.
     pub version: String,
-    /// When this was taken.
+    /// Time at which the status was taken.
     pub at_ms: u64,
     pub host: String,
     pub agent_pid: u32,
-    /// When the agent began.
+    /// Start of the agent.
     pub started_ms: u64,
     pub phase: Phase,
     pub phase_since_ms: u64,
     /// None before there is a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,
-    /// Those of this node, in their order, planned ones included.
+    /// The ranks of this node in their order, planned ones included.
     pub ranks: Vec<RankStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuStatus>,
-    /// Those that had traffic.
+    /// Interfaces that had traffic.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<InterfaceStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -51,17 +51,17 @@ pub struct NodeStatus {
     /// Bytes free where the logs are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_folder_free: Option<u64>,
-    /// When the last sample was taken, from which CPU, memory, GPUs and traffic are.
+    /// Time of the last sample, which gives CPU, memory, GPUs and traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_ms: Option<u64>,
-    /// How often each finding was made: warnings of the plan, broken rules, hangs, slow ranks, and
-    /// the cause of the end. By id.
+    /// Number of findings by id: warnings of the plan, broken rules, hangs, slow ranks, and the cause of the
+    /// end.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub findings: BTreeMap<String, u64>,
     /// The abnormal findings about the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abnormal: Vec<Reason>,
-    /// Since when, and for whom, the job stands still.
+    /// The present standstill: its start, and the rank that the others wait for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standstill: Option<Standstill>,
     /// Ranks that hold the others back.
@@ -81,7 +81,7 @@ pub struct RunStatus {
     /// None before the nodes agreed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// From 0; each one after the first is a restart of the job.
+    /// Counted from 0; each attempt after the first is a restart of the job.
     pub attempt: u32,
     pub node: u32,
     pub nodes: u32,
@@ -99,7 +99,7 @@ pub struct RunStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
-    /// Is not started yet.
+    /// The rank is not started yet.
     #[default]
     Planned,
     Running,
@@ -137,12 +137,12 @@ pub struct RankStatus {
     pub started_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
-    /// How it ended. Both None: its shim was lost without a report.
+    /// The end of the rank. Both None if its shim was lost without a report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// How often it was started again in this attempt, by the engine.
+    /// Number of restarts by the engine in this attempt.
     #[serde(skip_serializing_if = "is_zero")]
     pub restarts: u32,
     /// Percent of one CPU.
@@ -158,17 +158,17 @@ pub struct RankStatus {
     pub gpu: Option<u32>,
     pub log_bytes: u64,
     pub log_lines: u64,
-    /// Bytes per second.
+    /// Output in bytes per second.
     pub log_rate: f64,
     /// Bytes that never reached a file, and lines that the console did not take in time.
     #[serde(skip_serializing_if = "is_zero_64")]
     pub log_dropped_bytes: u64,
     #[serde(skip_serializing_if = "is_zero_64")]
     pub log_dropped_lines: u64,
-    /// Without secrets and control characters, cut.
+    /// The last line without secrets and control characters, truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
-    /// How long ago the rank last wrote something.
+    /// Milliseconds since the rank last wrote something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line_age_ms: Option<u64>,
 }
@@ -198,7 +198,7 @@ pub struct SlowStatus {
 pub struct LogStatus {
     pub bytes: u64,
     pub lines: u64,
-    /// Bytes per second.
+    /// Output in bytes per second.
     pub rate: f64,
     #[serde(skip_serializing_if = "is_zero_64")]
     pub dropped_bytes: u64,
@@ -210,9 +210,9 @@ pub struct LogStatus {
 pub struct EndStatus {
     /// The exit code.
     pub code: i32,
-    /// Of the verdict (`rank.exit`).
+    /// The id of the verdict (`rank.exit`).
     pub id: String,
-    /// Of the root cause, where the output shows it (`cuda_oom`).
+    /// The id of the root cause, if the output shows it (`cuda_oom`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,8 +232,8 @@ fn is_zero_64(value: &u64) -> bool {
 }
 
 impl NodeStatus {
-    /// Reads the status of another node: no text of it has control characters or is long. None if
-    /// these bytes are none.
+    /// Reads the status of another node: no text of it has control characters or is too long. None if the bytes
+    /// are not a status.
     pub fn read(bytes: &[u8]) -> Option<NodeStatus> {
         let mut status: NodeStatus = serde_json::from_slice(bytes).ok()?;
         let NodeStatus { version, host, run, ranks, gpus, interfaces, hcas, end, .. } = &mut status;

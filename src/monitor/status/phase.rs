@@ -1,4 +1,4 @@
-//! The phases of a launch as a viewer sees them, and how long each took.
+//! The phases of a launch as a viewer sees them, and the time spent in each.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All, in their order.
+    /// All phases, in their order.
     pub const ALL: &[Phase] = &[
         Phase::Starting,
         Phase::Observing,
@@ -56,7 +56,7 @@ impl Phase {
         Phase::Ended,
     ];
 
-    /// As in JSON and in labels of metrics.
+    /// The name in JSON and in labels of metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Starting => "starting",
@@ -75,7 +75,7 @@ impl Phase {
     }
 }
 
-/// The phase that lasts.
+/// The current phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PhaseSpan {
     pub phase: Phase,
@@ -83,26 +83,26 @@ pub(super) struct PhaseSpan {
     pub began: Instant,
 }
 
-/// How the time of the job was spent on this node, in milliseconds.
+/// The time of the job by its use on this node, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {
     /// All ranks ran, and the job did not stand still.
     pub running_ms: u64,
-    /// All ranks ran, but a hang was found that was not over.
+    /// All ranks ran, but an unresolved hang had been found.
     pub stalled_ms: u64,
-    /// For the other nodes or the master.
+    /// Waiting for the other nodes or the master.
     pub waiting_ms: u64,
     /// The node's own steps before the ranks ran.
     pub starting_ms: u64,
     /// From the first stop or end to the next attempt or the verdict.
     pub stopping_ms: u64,
-    /// Before a further attempt.
+    /// Waiting before a further attempt.
     pub pausing_ms: u64,
     /// Running time of attempts that failed: lost unless a checkpoint kept it.
     pub failed_attempts_ms: u64,
-    /// The most that `running_ms` ever was. A hang is found after a while, which it then takes back;
-    /// a counter may not fall.
+    /// The maximum of `running_ms` so far. A hang is found after a while, and that time is then
+    /// subtracted; a counter may not fall.
     #[serde(skip)]
     pub most_running_ms: u64,
 }
@@ -120,15 +120,15 @@ impl Ledger {
     }
 }
 
-/// The phase that lasts, and where the time up to now went.
+/// The current phase, and the use of the time up to now.
 #[derive(Debug)]
 pub(super) struct Phases {
     current: PhaseSpan,
-    /// Of the past.
+    /// The ledger of past phases.
     ledger: Ledger,
-    /// Running time of the attempt that runs.
+    /// Running time of the current attempt.
     running: Duration,
-    /// Since when the job stands still.
+    /// Start of the present standstill.
     stalled: Option<Instant>,
     /// [`Ledger::most_running_ms`] when the last hang was found.
     most_running_ms: u64,
@@ -150,7 +150,7 @@ impl Phases {
         self.current
     }
 
-    /// False if this is the phase already, or the last one was.
+    /// False if this is already the current phase, or the last phase was final.
     pub(super) fn enter(&mut self, phase: Phase, attempt: u32, now: Instant) -> bool {
         let current = self.current;
         if (current.phase, current.attempt) == (phase, attempt) || current.phase == Phase::Ended {
@@ -170,8 +170,8 @@ impl Phases {
         true
     }
 
-    /// The job is found to stand still since then. Only while it runs: all other time has its own
-    /// place.
+    /// The job has stood still since this time. Counts only while the job runs: all other time has
+    /// its own place.
     pub(super) fn stands_still(&mut self, since: Instant, now: Instant) {
         if self.current.phase == Phase::Running {
             self.most_running_ms = self.ledger(now).most_running_ms;
@@ -186,7 +186,7 @@ impl Phases {
         }
     }
 
-    /// The ledger with the phase that lasts.
+    /// The ledger including the current phase.
     pub(super) fn ledger(&self, now: Instant) -> Ledger {
         let mut ledger = self.ledger;
         let lasts = now.saturating_duration_since(self.current.began);

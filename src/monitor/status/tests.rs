@@ -51,7 +51,7 @@ fn states(board: &StatusBoard) -> Vec<(u32, RankState)> {
 }
 
 #[test]
-fn a_rank_goes_from_planned_to_its_end() {
+fn rank_state_goes_from_planned_to_ended() {
     use RankState::{Done, Failed, Planned, Running};
     let board = board();
     assert_eq!(states(&board), [(2, Planned), (3, Planned)]);
@@ -77,7 +77,7 @@ fn a_rank_goes_from_planned_to_its_end() {
 }
 
 #[test]
-fn a_rank_with_another_number_takes_the_place_that_was_planned() {
+fn renumbered_rank_takes_its_planned_place() {
     let board = board();
     board.notice(&started(0, 0));
     board.notice(&started(1, 1));
@@ -137,7 +137,7 @@ fn samples_and_findings_are_shown() {
 }
 
 #[test]
-fn logs_are_read_when_somebody_asks() {
+fn logs_are_read_only_on_request() {
     let board = board();
     let asked = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&asked);
@@ -165,7 +165,7 @@ fn logs_are_read_when_somebody_asks() {
 }
 
 #[test]
-fn a_rate_is_the_same_however_often_somebody_asks() {
+fn log_rate_is_independent_of_request_frequency() {
     let (mut often, mut seldom) = (Rates::default(), Rates::default());
     let begin = Instant::now();
     let at = |tenths: u32| begin + SECOND * tenths / 10;
@@ -178,7 +178,7 @@ fn a_rate_is_the_same_however_often_somebody_asks() {
 }
 
 #[test]
-fn the_ledger_says_where_the_time_went() {
+fn ledger_accounts_time_by_phase() {
     let begin = Instant::now();
     let at = |seconds: u32| begin + SECOND * seconds;
     let mut phases = Phases::new(begin);
@@ -215,7 +215,7 @@ fn the_ledger_says_where_the_time_went() {
     assert_eq!(ledger, expected);
     assert_eq!(ledger.goodput().map(|share| (share * 1000.0).round()), Some(818.0));
     assert_eq!(Ledger::default().goodput(), None);
-    // A hang that is judged when the job is being stopped already.
+    // A hang that is judged while the job is already being stopped.
     phases.enter(Phase::Stopping, 1, at(220));
     phases.stands_still(at(210), at(221));
     let stopped = phases.ledger(at(225));
@@ -226,7 +226,7 @@ fn the_ledger_says_where_the_time_went() {
 }
 
 #[test]
-fn who_looks_wakes_the_sampler_once() {
+fn first_look_wakes_the_sampler_once() {
     let board = board();
     let woken = Arc::new(Mutex::new(0));
     let count = Arc::clone(&woken);
@@ -239,7 +239,7 @@ fn who_looks_wakes_the_sampler_once() {
 }
 
 #[test]
-fn what_another_node_says_is_clean_and_short() {
+fn remote_status_is_sanitized_and_truncated() {
     let board = board();
     let mut status = board.snapshot();
     assert_eq!(NodeStatus::read(&serde_json::to_vec(&status).expect("JSON")), Some(status.clone()));
@@ -252,7 +252,7 @@ fn what_another_node_says_is_clean_and_short() {
     assert_eq!(read.ranks[0].last_line.as_ref().map(String::len), Some(1024));
     assert_eq!(read.findings.keys().collect::<Vec<_>>(), ["a b"]);
     assert_eq!(read.standstill.and_then(|one| one.text).map(|text| text.zh), Some("a b".into()));
-    // Of another version.
+    // The status of another version.
     let other = br#"{"phase":"running","ranks":[{"rank":3,"new":1}],"newer":true}"#;
     assert_eq!(NodeStatus::read(other).map(|status| status.phase), Some(Phase::Running));
     for bytes in [&b""[..], b"[]", b"null", br#"{"ranks":{}}"#, b"\xff"] {

@@ -1,6 +1,6 @@
-//! Notices that this process did not run for a while: it was stopped by a signal, a control group froze it
-//! (`docker pause`, `scontrol suspend`), the machine was suspended or paused. In such a time nobody looked, so that
-//! it says nothing of the ranks. Also notices how the time of day was set, by which torch's limits are told.
+//! Notices that this process did not run for a while: it was stopped by a signal, frozen by a control group
+//! (`docker pause`, `scontrol suspend`), or the machine was suspended or paused. Nobody looked in such a time, so
+//! it says nothing about the ranks. Also notices changes of the time of day, in which torch reports its limits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use linux::sys::Clocks;
 
-/// Between two beats.
+/// Time between two beats.
 const BEAT: Duration = Duration::from_secs(1);
-/// A busy machine is not so late.
+/// Minimum delay of a beat that counts as a pause; a busy machine is less late.
 const LATE: Duration = Duration::from_secs(3);
-/// Until the time of day alone shows a pause again, at first; each time twice as long. A time of day that is
-/// set again and again would else begin every stillness anew, so that no hang were ever one.
+/// Time after which the time of day alone counts as a pause again, at first; it doubles each time. A time of day
+/// that is set again and again would otherwise restart every standstill, so no hang would ever be found.
 const SET_AGAIN: Duration = Duration::from_secs(60);
-/// Changes of the time of day that are kept, and their least size in ms.
+/// Maximum number of changes of the time of day that are kept, and their minimum size in ms.
 const MOST_CHANGES: usize = 256;
 const LEAST_CHANGE: u64 = 500;
 
@@ -27,15 +27,16 @@ pub struct Awake(Arc<Mutex<Beats>>);
 struct Beats {
     last: Clocks,
     pauses: u32,
-    /// From when on, by the steady clock, the time of day alone shows a pause, and for how long not after that.
+    /// The steady time from which the time of day alone shows a pause, and the time for which it does not after the
+    /// next one.
     doubted: (Instant, Duration),
-    /// From each time on, by how many ms the time of day is ahead of the steady clock, less what it was at first.
+    /// The lead of the time of day over the steady clock in ms, relative to the start, from each time on.
     ahead: VecDeque<(Instant, i64)>,
     first: (Instant, SystemTime),
 }
 
 impl Awake {
-    /// Without a thread only those who ask beat, and a pause may be seen that was none.
+    /// Without a thread, only callers beat, and a false pause may be counted.
     pub fn start() -> Awake {
         let beats = Arc::new(Mutex::new(Beats::new(Clocks::now())));
         let theirs = Arc::downgrade(&beats);
@@ -50,12 +51,12 @@ impl Awake {
         Awake(beats)
     }
 
-    /// How often this process did not run, up to this moment.
+    /// Number of pauses of this process up to this moment.
     pub fn pauses(&self) -> u32 {
         beat(&self.0).pauses
     }
 
-    /// When the steady clock comes to what was told, at `told` by it, as this time of day. None if that is over.
+    /// The steady time of the time of day `at`, which was reported at the steady time `told`. None if it is over.
     pub fn instant(&self, at: SystemTime, told: Instant) -> Option<Instant> {
         beat(&self.0).instant(at, told)
     }
@@ -111,7 +112,7 @@ impl Beats {
         told.saturating_sub(passed)
     }
 
-    /// The time of day may have been set since it was told.
+    /// The time of day may have been set since the report.
     fn instant(&self, at: SystemTime, told: Instant) -> Option<Instant> {
         let before = self.ahead.iter().rev().find(|(from, _)| *from <= told);
         let (now, before) = (self.ahead_of(&self.last), before.map_or(0, |(_, ahead)| *ahead));
@@ -137,7 +138,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Clocks that are moved by seconds: the steady one, that since boot, and the time of day.
+    /// Clocks that are moved by seconds: the steady clock, the clock since boot, and the time of day.
     #[derive(Clone, Copy)]
     struct Moved(Clocks);
 
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_seen_in_any_clock_that_shows_it() {
+    fn pause_is_detected_in_any_one_clock() {
         for (what, moved, pauses) in [
             ("a beat", (1, 1, 1), 0),
             ("a busy machine", (3, 3, 3), 0),
@@ -169,7 +170,7 @@ mod tests {
             let mut beats = Beats::new(clocks.0);
             beats.beat(clocks.by(moved));
             assert_eq!(beats.pauses, pauses, "{what}");
-            // A usual one adds nothing.
+            // A usual beat adds nothing.
             beats.beat(clocks.by((1, 1, 1)));
             assert_eq!(beats.pauses, pauses, "{what}");
         }
@@ -177,7 +178,7 @@ mod tests {
 
     /// 100 hours of a time of day that is set every `each` seconds: a stillness of 10 minutes comes to its end.
     #[test]
-    fn a_time_of_day_that_is_set_for_ever_does_not_blind_for_ever() {
+    fn repeated_wall_clock_steps_cannot_block_standstill_detection() {
         for each in [2, 7, 60, 300, 599] {
             let mut clocks = Moved(Clocks::now());
             let mut beats = Beats::new(clocks.0);
@@ -197,9 +198,9 @@ mod tests {
     }
 
     proptest! {
-        /// However the clocks go, torch's limit is where the steady clock comes to it.
+        /// The clocks move arbitrarily, and torch's limit maps to the right steady time.
         #[test]
-        fn a_limit_is_where_the_steady_clock_comes_to_it(
+        fn torch_deadline_maps_to_the_steady_clock(
             beats in prop::collection::vec((1..4u32, 0..900u32, -900..900i64, any::<bool>()), 1..60),
             told_at in 0..60usize,
             limit in 1..1800u32,
@@ -222,9 +223,9 @@ mod tests {
             prop_assert_eq!(known.instant(at, since), expected);
         }
 
-        /// Without a gap in a clock and with no time of day that jumps, nothing is a pause.
+        /// Without a gap in a clock and without a jump of the time of day, nothing is a pause.
         #[test]
-        fn clocks_that_run_show_no_pause(beats in prop::collection::vec((0..4u32, -900..4i64), 1..100)) {
+        fn running_clocks_show_no_pause(beats in prop::collection::vec((0..4u32, -900..4i64), 1..100)) {
             let mut clocks = Moved(Clocks::now());
             let mut known = Beats::new(clocks.0);
             for (ran, set) in beats {

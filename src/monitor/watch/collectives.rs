@@ -1,4 +1,4 @@
-//! How many collectives each rank has started and completed, as torch's flight recorder counts them.
+//! The number of collectives that each rank has started and completed, as torch's flight recorder counts them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::control::asked;
 
 /// The counters alone, without the recorded collectives.
 const COUNTERS: &str = "includecollectives=false";
-/// For one rank, whose handler answers within milliseconds, and for all of them.
+/// Time limit for one rank, whose handler answers within milliseconds, and for all ranks.
 const ANSWER: Duration = Duration::from_millis(500);
 const ALL: Duration = Duration::from_secs(2);
 
@@ -56,16 +56,16 @@ fn joined(dumps: impl Iterator<Item = Map<String, Value>>) -> Option<Map<String,
     })
 }
 
-/// How far a process has come in all its groups.
+/// The position of a process in all its groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     /// Changes with each collective that it enters or leaves.
     pub(super) sum: u64,
-    /// It has entered one that it has not left.
+    /// The rank has entered a collective that it has not left.
     pub(super) waits: bool,
 }
 
-/// By pid, of the processes that answer and have a process group.
+/// Positions by pid, of the processes that answer and have a process group.
 pub(super) fn counts(folder: &Path) -> HashMap<i32, Count> {
     let mut counts: HashMap<i32, Count> = HashMap::new();
     for (socket, dumps) in asked(folder, COUNTERS, ANSWER, ALL) {
@@ -93,13 +93,13 @@ fn count(groups: &Map<String, Value>) -> Count {
     all
 }
 
-/// None without a group, or for what is no dump.
+/// None without a group, or if the bytes are not a dump.
 fn groups(answer: &[u8]) -> Option<Map<String, Value>> {
     let dump: Dump = serde_json::from_slice(answer).ok()?;
     let mut groups: Map<String, Value> = Map::new();
     for (name, status) in &dump.pg_status {
         let group = dump.pg_config.get(name);
-        // torch calls every group "undefined" that the program has not described.
+        // torch calls a group "undefined" if the program gives it no description.
         let is_said = |desc: &&String| !["", "undefined"].contains(&desc.as_str());
         let shown = group.map(|group| &group.desc).filter(is_said).unwrap_or(name);
         let last = |what: &str| number(status.get(&format!("last_{what}_collective")));
@@ -108,7 +108,7 @@ fn groups(answer: &[u8]) -> Option<Map<String, Value>> {
             "started": last("started"),
             "completed": last("completed"),
         });
-        // A program may describe several groups alike.
+        // A program may give several groups the same description.
         let title = match groups.contains_key(shown) {
             true => format!("{shown} {name}"),
             false => shown.clone(),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counters_of_a_dump_are_read() {
+    fn dump_counters_are_parsed() {
         // torch 2.15 with gloo, the second all-reduce of rank 0 waiting for rank 1.
         let dump = br#"{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{"0":{"name":"0",
             "desc":"default_pg","ranks":"[0, 1]"}},"pg_status":{"0":{"last_enqueued_collective":"2",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_two_backends_has_two_entries() {
+    fn group_with_two_backends_has_two_entries() {
         let of = |last: &str| {
             let status = json!({ "last_enqueued_collective": last });
             let config = json!({ "0": { "desc": "default_pg" } });
@@ -158,9 +158,9 @@ mod tests {
         assert_eq!(joined(std::iter::empty()), None);
     }
 
-    /// Those of a program with several groups: each counts, whatever it is called.
+    /// The counters of a program with several groups: each group counts, whatever it is called.
     #[test]
-    fn groups_of_one_description_are_counted_each() {
+    fn groups_sharing_a_description_are_counted_separately() {
         let dump = |first: &str| {
             let desc = |desc: &str| json!({ "desc": desc });
             let status = |last: &str| json!({ "last_enqueued_collective": last, "last_completed_collective": last });

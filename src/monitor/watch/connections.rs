@@ -1,6 +1,6 @@
 //! Bytes that TCP connections carried, from the kernel's socket diagnosis (sock_diag(7)).
 //!
-//! Bytes that recv(2) and send(2) move count nowhere in /proc, and a thread that waits for some looks the same
+//! /proc does not count bytes that recv(2) and send(2) move, and a thread that waits for bytes looks the same
 //! whether they come or not. Only the connections tell the two apart.
 
 use std::collections::BTreeSet;
@@ -15,9 +15,9 @@ use rustix::net::{
     sockopt,
 };
 
-/// For all answers. The kernel gives them without waiting for anything.
+/// Time limit for all answers. The kernel gives them without waiting for anything.
 const ANSWER: Duration = Duration::from_millis(200);
-/// Bytes of answers that are read: some ten thousand connections.
+/// Maximum bytes of answers: enough for some ten thousand connections.
 const MOST: usize = 8 << 20;
 /// linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h.
 const HEADER: usize = 16;
@@ -31,7 +31,7 @@ const MESSAGE: usize = 72;
 const LOCAL: (usize, usize) = (4, 8);
 const PEER: (usize, usize) = (6, 24);
 const INODE: usize = 68;
-/// Of `struct tcp_info` (linux/tcp.h), since Linux 4.1.
+/// Offsets in `struct tcp_info` (linux/tcp.h), since Linux 4.1.
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 
@@ -55,7 +55,7 @@ pub(super) fn sockets(process: &Path) -> BTreeSet<u32> {
     links.filter_map(inode).collect()
 }
 
-/// The TCP connections of this network namespace. None where the kernel does not say.
+/// The TCP connections of this network namespace. None if the kernel does not report them.
 pub(super) fn connections() -> Option<Vec<Connection>> {
     let mut found = Vec::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
@@ -117,7 +117,7 @@ fn request(family: AddressFamily) -> Vec<u8> {
     bytes
 }
 
-/// False after the last one.
+/// Parses messages of an answer; false after the last one.
 fn messages(mut bytes: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
     while bytes.len() >= HEADER {
         let length = number(bytes, 0).map_or(0, |length| length as usize);
@@ -148,7 +148,7 @@ fn connection(message: &[u8]) -> Option<Connection> {
     }
 }
 
-/// Its ends are the same whichever family each has chosen.
+/// Both ends compare as equal, whichever address family each has chosen.
 fn end(message: &[u8], (port, address): (usize, usize)) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*message.get(port..)?.first_chunk()?);
     let address = message.get(address..)?;
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_connection_carries_is_counted() {
+    fn bytes_carried_by_a_connection_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let at = listener.local_addr().expect("an address");
         let mut stream = TcpStream::connect(at).expect("connected");
@@ -205,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_gives_nothing() {
+    fn malformed_netlink_replies_yield_no_connections() {
         let mut found = Vec::new();
         for length in 0..200_u32 {
-            // Cut off, with lengths that lead out of it, of a message and of an attribute.
+            // Truncated input, with lengths of a message and of an attribute that lead beyond its end.
             for fill in [0, 1, 0xff] {
                 let head = [&length.to_ne_bytes()[..], &SOCK_DIAG_BY_FAMILY.to_ne_bytes()].concat();
                 let mut bytes = head;

@@ -23,7 +23,7 @@ const LARGEST: u64 = 64 << 20;
 const LARGEST_HEAD: usize = 16 << 10;
 const FIELDS: usize = 32;
 
-/// In each entry of gloo's recorder.
+/// Marker in each entry of gloo's recorder.
 const OF_GLOO: &[u8] = br#""profiling_name":"gloo:"#;
 
 /// Threads that ask at the same time.
@@ -35,13 +35,13 @@ pub struct ControlSocket {
     /// RANK of the process; None without one.
     pub rank: Option<GlobalRank>,
     pub pid: i32,
-    /// `inject`'s calls.py answers instead of torch, for a gloo that keeps no record.
+    /// The `calls.py` of `inject` answers instead of torch, for a gloo that keeps no record.
     pub is_calls: bool,
     path: PathBuf,
 }
 
 impl ControlSocket {
-    /// The sockets in a folder, by rank and pid. Those whose processes have ended may be among them.
+    /// The sockets in a folder, by rank and pid. They may include sockets of processes that have ended.
     pub fn all(folder: &Path) -> Vec<ControlSocket> {
         let mut found: Vec<ControlSocket> = std::fs::read_dir(folder)
             .into_iter()
@@ -74,16 +74,16 @@ impl ControlSocket {
         Ok(stream)
     }
 
-    /// The dumps of its flight recorders, for a query such as `includecollectives=false`. Backends have recorders
-    /// of their own, and what is in none of them is empty:
+    /// The dumps of its flight recorders, for a query such as `includecollectives=false`. Each backend has its own
+    /// recorder, and a dump without entries is empty:
     ///
-    /// - `fr_trace_json` (torch 2.8 and newer) answers with that of gloo; since 2.15 with that of the backend that is
-    ///   named, of which `nccl2` is what a job gets as `nccl`. Older versions ignore the name.
-    /// - `dump_nccl_trace_json` answers with that of any other NCCL.
+    /// - `fr_trace_json` (torch 2.8 and newer) answers with the recorder of gloo; since 2.15 with the recorder of the
+    ///   named backend (a job gets `nccl2` as `nccl`). Older versions ignore the name.
+    /// - `dump_nccl_trace_json` answers with the recorder of any other NCCL.
     ///
     /// # Errors
-    /// As [`ControlSocket::ask`], if one of them does not answer, since what a rank waits in may be there; NotFound
-    /// where this version has none of them.
+    /// As [`ControlSocket::ask`], if a recorder does not answer, since the collective in which a rank waits may be
+    /// there; NotFound if this version has no recorder.
     pub fn records(&self, query: &str, timeout: Duration) -> io::Result<Vec<Vec<u8>>> {
         let began = Instant::now();
         let of = |handler: &str, query: &[&str]| {
@@ -178,7 +178,7 @@ pub(super) fn asked(
     answers
 }
 
-/// The range of the body in a complete answer. None as long as the answer is incomplete.
+/// The range of the body in a complete answer. None while the answer is incomplete.
 fn whole(answer: &[u8]) -> io::Result<Option<std::ops::Range<usize>>> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
@@ -242,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_with_its_length() {
+    fn answer_ends_at_its_content_length() {
         let body = asked(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npong and more", 5000);
         assert_eq!(body.as_deref(), Ok(&b"pong"[..]));
     }
 
     #[test]
-    fn what_is_no_answer_is_refused_in_time() {
+    fn invalid_or_incomplete_answer_is_refused_in_time() {
         use io::ErrorKind::{InvalidData, NotFound, TimedOut};
         for (answer, wrong) in [
             (&b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"[..], NotFound),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn each_backend_may_have_a_recorder_of_its_own() {
+    fn flight_records_of_every_backend_are_collected() {
         const GLOO: &str = r#"{"entries":[{"profiling_name":"gloo:all_reduce"}]}"#;
         const NCCL: &str = r#"{"entries":[{"profiling_name":"nccl:all_reduce"}]}"#;
         const NCCL2: &str = r#"{"entries":[{"profiling_name":"nccl2:all_reduce"}]}"#;
@@ -316,13 +316,13 @@ mod tests {
         let both = records_of(&[(named, NCCL2), (plain, GLOO), (old, NONE)]);
         assert_eq!(both, Some(vec![NCCL2.to_owned(), GLOO.to_owned(), NONE.to_owned()]));
         assert_eq!(records_of(&[("ping", "pong")]), None);
-        // An empty one is no proof that nothing was entered where another one does not answer.
+        // An empty record is no proof that nothing was entered if another recorder does not answer.
         assert_eq!(records_of(&[(named, NONE), (plain, NONE), (old, BUSY)]), None);
         assert_eq!(records_of(&[(named, NONE), (plain, BUSY), (old, NONE)]), None);
     }
 
     #[test]
-    fn a_queue_that_is_full_costs_no_time() {
+    fn full_accept_queue_fails_without_waiting() {
         let folder = tempfile::tempdir().expect("a folder");
         let _never_accepts = UnixListener::bind(folder.path().join("0-1")).expect("bound");
         let [socket] = <[_; 1]>::try_from(ControlSocket::all(folder.path())).expect("one");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_no_sockets() {
+    fn files_with_other_names_are_not_sockets() {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["x", "1-", "-", "1-x"] {
             std::fs::write(folder.path().join(name), "").expect("written");

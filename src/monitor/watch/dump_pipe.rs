@@ -21,9 +21,9 @@ use linux::regular_file;
 const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
 /// The newer name first, as torch reads them.
 const FILES: &[&str] = &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
-/// torch's own, without either.
+/// torch's own default, without either variable.
 const FILE: &str = "/tmp/nccl_trace_rank_";
-/// Of a file.
+/// Maximum bytes of a record file.
 const LARGEST: u64 = 64 << 20;
 const PACE: Duration = Duration::from_millis(50);
 
@@ -34,7 +34,7 @@ struct Ways {
     file: PathBuf,
 }
 
-/// The record of a process as JSON. None: it has no such pipe, or does not answer before `until`.
+/// The record of a process as JSON. None if the process has no such pipe, or does not answer before `until`.
 pub(super) fn record(proc: &Path, pid: i32, until: Instant) -> Option<String> {
     let environ = std::fs::read(proc.join(pid.to_string()).join("environ")).ok()?;
     let Ways { pipe, file } = ways(&environ)?;
@@ -46,11 +46,11 @@ pub(super) fn record(proc: &Path, pid: i32, until: Instant) -> Option<String> {
         if stamp(&file) == before {
             continue;
         }
-        // Until torch has written all of it, it is no record.
+        // A file that torch has not finished writing is not a record yet.
         let Ok(bytes) = regular_file::read(&file, LARGEST) else { continue };
         let Some(json) = recorder::to_json(&bytes) else { continue };
         if before.is_none() {
-            // At the end of the attempt it would be taken for the record of that end.
+            // At the end of the attempt this file would be taken for the record of that end.
             let _ = std::fs::remove_file(&file);
         }
         return Some(json);
@@ -71,7 +71,7 @@ fn ways(environ: &[u8]) -> Option<Ways> {
     Some(Ways { pipe: path(of(PIPE)?, ".pipe"), file: path(file, "") })
 }
 
-/// Only into a pipe, and only if torch has it open: any other file of that name is not touched.
+/// Writes only into a pipe, and only if torch has it open: any other file of that name is not touched.
 fn ask(pipe: &Path) -> Option<()> {
     let is_pipe = |found: std::fs::Metadata| found.file_type().is_fifo().then_some(());
     is_pipe(std::fs::symlink_metadata(pipe).ok()?)?;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pipe_and_the_file_have_the_rank_in_their_names() {
+    fn pipe_and_file_names_contain_the_rank() {
         let of = |environ: &[&str]| {
             let bytes: Vec<u8> =
                 environ.iter().flat_map(|one| [one.as_bytes(), b"\0"].concat()).collect();
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(of(&[pipe]), None);
     }
 
-    /// As torch does it: a thread that reads the pipe now and then, and a file that is not written at once.
+    /// Imitates torch: a thread that reads the pipe now and then, and a file that is not written at once.
     #[test]
-    fn torch_is_asked_and_its_answer_is_read_when_it_is_whole() {
+    fn record_is_requested_and_read_when_complete() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let stems = [("PIPE", "p_"), ("TEMP", "r_")].map(|(what, stem)| {

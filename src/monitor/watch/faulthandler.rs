@@ -21,14 +21,14 @@ use linux::sys::{Pid, send_real_time};
 use text::lang::failure;
 use text::text;
 
-/// As in src/supervise/inject/sitecustomize.py.
+/// The same number as in src/supervise/inject/sitecustomize.py.
 const BELOW: i32 = 6;
 const NUMBER: u32 = 58;
 const DESCRIPTOR: u32 = 1000;
 /// faulthandler ends each list of 100 frames and of 100 threads: some hundreds of KiB.
 const LARGEST: u64 = 4 << 20;
 const POLL: Duration = Duration::from_millis(5);
-/// It writes without a pause, so what has not grown for so long is complete.
+/// The handler writes without a pause, so a file that has not grown for this long is complete.
 const COMPLETE: Duration = Duration::from_millis(50);
 
 /// The stacks of all threads of a process, in faulthandler's words. `control`: the folder of its file.
@@ -49,7 +49,7 @@ pub(crate) fn stacks(control: &Path, pid: i32, timeout: Duration) -> io::Result<
     };
     let (mut file, before) = regular_file::open(&path).map_err(|_| none())?;
     let process = Pid::from_raw(pid).ok_or_else(none)?;
-    // It pins the process: what is looked at is what gets the signal.
+    // The handle pins the process: the process that is examined is the one that gets the signal.
     let handle = signal::handle(process)?.ok_or_else(none)?;
     if !has_handler(pid) || !holds(pid, &path) {
         return Err(none());
@@ -76,7 +76,7 @@ pub(crate) fn stacks(control: &Path, pid: i32, timeout: Duration) -> io::Result<
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Without a handler the signal would end it.
+/// A process without a handler would be ended by the signal.
 fn has_handler(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = |name: &str| {
@@ -144,7 +144,7 @@ mod tests {
             stacks(&self.injection.control(), self.pid(), timeout)
         }
 
-        /// The stacks as soon as it is in this function.
+        /// The stacks as soon as the rank is in this function.
         fn stacks_in(&self, function: &str) -> String {
             let until = Instant::now() + LONG;
             loop {
@@ -176,7 +176,7 @@ def last():
     while True: culprit()";
 
     #[test]
-    fn a_rank_that_holds_the_gil_says_where() {
+    fn rank_holding_the_gil_reports_its_stack() {
         let mut rank = Rank::start(HELD);
         for _ in 0..2 {
             let said = rank.stacks_in("culprit");
@@ -186,10 +186,10 @@ def last():
         assert!(rank.lives());
     }
 
-    /// PR_SET_DUMPABLE: as the kernel treats an interpreter with file capabilities, or one that the user
+    /// PR_SET_DUMPABLE has the effect of an interpreter with file capabilities, or of one that the user
     /// may not read.
     #[test]
-    fn a_rank_whose_memory_is_hidden_says_where() {
+    fn non_dumpable_rank_reports_its_stack() {
         let hidden = format!("{HELD}\nctypes.CDLL(None).prctl(4, 0)");
         let rank = Rank::start(&hidden);
         let said = rank.stacks_in("culprit");
@@ -197,7 +197,7 @@ def last():
     }
 
     #[test]
-    fn a_sleep_goes_on() {
+    fn stack_request_does_not_shorten_a_sleep() {
         let mut rank = Rank::start(
             "
 import time
@@ -211,11 +211,11 @@ def last():
     }
 
     #[test]
-    fn who_has_no_handler_of_ours_gets_no_signal() {
+    fn process_without_our_handler_gets_no_signal() {
         const WAITS: &str =
             "import faulthandler, os, signal, threading\nlast = threading.Event().wait\n";
         for program in [
-            // The default action would end it.
+            // The default action would end the rank.
             "faulthandler.unregister(58)",
             "signal.signal(58, signal.SIG_IGN)",
             // The descriptor with this number is closed or not ours any more.
@@ -233,7 +233,7 @@ def last():
     }
 
     #[test]
-    fn a_stopped_rank_costs_no_more_than_the_time_limit() {
+    fn stack_request_to_stopped_rank_times_out() {
         let rank = Rank::start("import threading\nlast = threading.Event().wait");
         let pid = Pid::from_raw(rank.pid()).expect("a pid");
         rustix::process::kill_process(pid, linux::sys::Signal::STOP).expect("stopped");

@@ -23,16 +23,16 @@ use text::rank::GlobalRank;
 
 /// Time limit for the stacks and the records of all ranks.
 const READING: Duration = Duration::from_secs(4);
-/// For one rank's record.
+/// Time limit for one rank's record.
 const RECORD: Duration = Duration::from_secs(3);
-/// For the stacks of those whose memory is hidden. A handler writes them at once.
+/// Time limit for the stacks of ranks whose memory is hidden. A handler writes them at once.
 const HANDLER: Duration = Duration::from_secs(1);
-/// Of [`READING`], for the way of a record from one thread to another.
+/// The part of [`READING`] that is left for passing a record from one thread to another.
 const SPARE: Duration = Duration::from_millis(200);
 /// The whole record, without stacks.
 const WHOLE: &str = "includecollectives=true";
 
-/// Everything of these ranks. `still`: those that neither compute nor read nor write.
+/// All evidence of these ranks. `still`: the ranks that neither compute nor read nor write.
 pub(crate) fn evidence(
     ranks: &[RunningRank],
     still: &BTreeSet<GlobalRank>,
@@ -88,7 +88,7 @@ fn programs(
     ranks.iter().map(of).collect()
 }
 
-/// Side by side.
+/// Asks the handlers of all ranks in parallel.
 fn ask_handlers<'a>(control: &Path, ranks: impl Iterator<Item = &'a mut RankStacks>) {
     let asked = ranks.filter(|stacks| is_hidden(stacks)).map(|stacks| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -106,8 +106,8 @@ fn ask_handlers<'a>(control: &Path, ranks: impl Iterator<Item = &'a mut RankStac
     }
 }
 
-/// Python sleeps where its stacks cannot be read. One that is stopped, or that cannot be interrupted, would
-/// answer later.
+/// Whether Python sleeps and its stacks cannot be read. A process that is stopped, or that cannot be interrupted,
+/// would answer later.
 fn is_hidden(stacks: &RankStacks) -> bool {
     let first = stacks.process.threads.first().and_then(|thread| thread.kernel.as_ref());
     let sleeps = first.is_some_and(|kernel| kernel.state == 'S');
@@ -124,8 +124,8 @@ fn is_hidden(stacks: &RankStacks) -> bool {
     sleeps && hidden
 }
 
-/// The records of these processes with the time at which they were asked for, in ns since 1970: those of the
-/// servers, and of a torch without one what it writes down when it is asked.
+/// The records of these processes with the time of the request, in ns since 1970: the answers of the worker
+/// servers, and for a torch without one the record that it writes on request.
 fn records_by_pid(control: &Path, pids: &[i32]) -> HashMap<i32, (Vec<String>, i64)> {
     let until = Instant::now() + READING;
     let read_ns = now_ns();
@@ -161,7 +161,7 @@ fn records(control: &Path) -> Vec<(ControlSocket, Vec<String>)> {
     answers.map(|(socket, dumps)| (socket, dumps.into_iter().filter_map(text).collect())).collect()
 }
 
-/// When torch gives up the first wait of these ranks, in ns since 1970.
+/// The time at which torch gives up the first wait of these ranks, in ns since 1970.
 pub(crate) fn gives_up_ns(control: &Path) -> Option<i64> {
     let record = |(socket, texts): (ControlSocket, Vec<String>)| {
         let dumps = texts.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
@@ -171,8 +171,8 @@ pub(crate) fn gives_up_ns(control: &Path) -> Option<i64> {
     recorder::judge(&Job { records, world: None, stood_still: true }).gives_up_ns
 }
 
-/// Whether the first thread of a rank waits for the port at which torch's store is: `MASTER_PORT`, also where
-/// the engine serves it.
+/// Whether the first thread of a rank waits for the port of torch's store: `MASTER_PORT`, also if the engine
+/// serves it.
 fn asks_store(proc: &Path, stacks: &RankStacks) -> bool {
     let call = || stacks.process.threads.first()?.kernel.as_ref()?.syscall.as_ref();
     let peer = || call()?.file.as_ref()?.connection.as_ref()?.peer.clone();

@@ -1,8 +1,8 @@
-//! How far a job is, by the lines of its rank 0.
+//! The progress of a job, from the lines of its rank 0.
 //!
-//! Takes the output of one rank; gives the share that is done, the time that remains and the numbers that
-//! stand beside them. Reads no clock. Without a pattern of the user's only what is certainly meant counts: a
-//! progress bar without a title, or `step 3/100`. A wrong number is worse than none.
+//! Takes the output of one rank; gives the share that is done, the remaining time and the numbers beside
+//! them. Reads no clock. Without a pattern of the user's, only unmistakable lines count: a progress bar
+//! without a title, or `step 3/100`. A wrong number is worse than none.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ const STEP: &str = r"(?i-u:\b(?:global[_ ])?(?:step|iter|iteration)s?\b[\s:=\[(#
 /// `loss=0.23`, `lr: 1e-4`.
 const NUMBER: &str = r"(?P<name>[A-Za-z_][\w./-]*)['\x22]?\s*[:=]\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:[\s,;)\]}]|$)";
 
-/// Numbers that are kept.
+/// Maximum number of values that are kept.
 const MOST: usize = 32;
-/// Letters of their names and values.
+/// Maximum characters of a name and of a value.
 const LONGEST: usize = 64;
 
 /// The group of the time that is left.
@@ -32,10 +32,10 @@ const LEFT: &str = "left";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobProgress {
-    /// From 0 to 1.
+    /// The share that is done, from 0 to 1.
     pub done: f64,
     pub remaining: Option<Duration>,
-    /// As they were printed: at most 32, of 64 letters.
+    /// Names and values as they were printed: at most 32, of 64 letters.
     pub metrics: Vec<(String, String)>,
 }
 
@@ -43,7 +43,7 @@ pub struct JobProgress {
 #[derive(Debug)]
 pub struct ProgressLines {
     patterns: Vec<Regex>,
-    /// The numbers of a line, where the pattern is not the user's.
+    /// The pattern of the numbers in a line, if the user gives none.
     number: Option<Regex>,
     out: Partial,
     err: Partial,
@@ -52,20 +52,20 @@ pub struct ProgressLines {
     /// The first line, for the rate.
     first: Option<(Instant, f64)>,
     latest: Option<JobProgress>,
-    /// It counts again and again: each epoch, not the job.
+    /// The counter starts over for each epoch, so it does not count the job.
     starts_over: bool,
 }
 
 /// The progress that one line reports.
 struct Said {
     done: f64,
-    /// None: the line gives a share.
+    /// None if the line gives a share.
     total: Option<f64>,
     left: Option<Duration>,
 }
 
 impl ProgressLines {
-    /// `pattern`: the user's, which takes the place of the known ones.
+    /// `pattern`: the user's, which replaces the built-in ones.
     pub fn new(pattern: Option<Regex>) -> ProgressLines {
         let own = pattern.is_some();
         let known =
@@ -97,7 +97,7 @@ impl ProgressLines {
         *(if stream == Stream::Out { &mut self.out } else { &mut self.err }) = partial;
     }
 
-    /// As of the last line that tells it.
+    /// The progress according to the last line that reports it.
     pub fn latest(&self) -> Option<&JobProgress> {
         self.latest.as_ref().filter(|_| !self.starts_over)
     }
@@ -125,7 +125,7 @@ impl ProgressLines {
         self.latest = Some(JobProgress { done: said.done, remaining, metrics });
     }
 
-    /// Of several counters the one with the most steps is the job's: an evaluation has fewer.
+    /// If there are several counters, the one with the most steps counts the job: an evaluation has fewer.
     fn follows(&mut self, said: &Said) -> bool {
         let Some(total) = said.total else { return true };
         match self.followed {
@@ -182,7 +182,7 @@ fn groups(pattern: &Regex, captures: &Captures<'_>) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    /// After lines that come 10 s apart.
+    /// The progress after lines that come 10 s apart.
     fn after(pattern: Option<&str>, parts: &[&str]) -> Option<JobProgress> {
         let pattern = pattern.map(|text| pattern::compile(text).expect("a pattern"));
         let mut lines = ProgressLines::new(pattern);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_steps_tell_how_far_a_job_is() {
+    fn progress_bars_and_step_lines_yield_job_progress() {
         let bar = "  3%|▎         | 30/1000 [00:10<1:05:20,  3.03it/s, loss=0.23, v_num=4]";
         assert_eq!(shown(after(None, &[bar])), "3 % 3920 s loss=0.23 v_num=4");
         let begins = "  0%|          | 0/1000 [00:00<?, ?it/s]";
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluation_is_not_the_job_and_an_epoch_neither() {
+    fn evaluation_and_epoch_counts_are_not_job_progress() {
         let evaluation = ["step 10/100\n", "  50%|█████| 5/10 [00:01<00:01,  3.1it/s]\n"];
         assert_eq!(shown(after(None, &evaluation)), "10 %");
         assert_eq!(shown(after(None, &["step 5/10\n", "step 10/100\n"])), "10 %");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_of_the_user_takes_their_place() {
+    fn user_pattern_replaces_the_builtin_patterns() {
         let share = r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)";
         assert_eq!(shown(after(Some(share), &["done 12.5 %, loss 0.1\n"])), "12 % loss=0.1");
         assert_eq!(shown(after(Some(share), &["step 10/100\n"])), "");

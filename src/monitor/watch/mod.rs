@@ -1,7 +1,7 @@
 //! Watches a running job and its node.
 //!
-//! Takes the starts and ends of ranks; gives samples of them and of the node, whether they make
-//! progress, what shows why they make none, and who holds the others back. Runs in threads of its
+//! Takes the starts and ends of ranks; gives samples of them and of the node, their progress, the
+//! evidence for a lack of progress, and the ranks that hold the others back. Runs in threads of its
 //! own, so that it never blocks the supervision.
 
 mod awake;

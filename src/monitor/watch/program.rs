@@ -1,11 +1,11 @@
-//! Which process of a rank runs its program: with `bash train.sh` or `timeout` it is not the rank's own.
+//! The process of a rank that runs its program, which is a child with `bash train.sh` or `timeout`.
 
 use std::collections::BTreeMap;
 
 use linux::procfs::{self, Process};
 
-/// The first that answers as a program of torch does, of the process of a rank and those below it; else
-/// the process of the rank.
+/// The first process of the rank, from its own process downwards, that answers as a program of torch
+/// does; else the process of the rank.
 pub(super) fn program(
     all: &BTreeMap<i32, Process>,
     rank: i32,

@@ -12,20 +12,19 @@ use text::rank::GlobalRank;
 
 /// Part of a core below which a rank does not compute: loops that poll use a few percent.
 const BUSY: f64 = 0.10;
-/// Bytes read or written in a second below which it does no I/O: loops that poll read less, slow downloads
-/// more.
+/// Bytes per second below which a rank does no I/O: loops that poll read less, slow downloads more.
 const BUSY_IO: f64 = 4.0 * 1024.0;
-/// Bytes of one connection to another rank or to torch's store in a second below which they are words of ranks
-/// that wait: each polls the store, some a hundred times in a second.
+/// Bytes per second on one connection to another rank or to torch's store below which ranks only exchange
+/// messages while they wait: each polls the store, some a hundred times per second.
 const BUSY_JOB: f64 = 64.0 * 1024.0;
-/// Bytes that are written to disks in a second, for a rank that waits for that.
+/// Bytes per second written to disks, for a rank that waits for that.
 const BUSY_DISK: f64 = 64.0 * 1024.0;
-/// The node's interfaces: below it other programs and heartbeats.
+/// Bytes per second on the node's interfaces; other programs and heartbeats stay below.
 const BUSY_NETWORK: f64 = 1024.0 * 1024.0;
-/// A job that stood still for so long and went on by itself has such pauses: the next one has to be so
-/// much longer.
+/// A job that went on by itself after a standstill has such pauses: the next standstill must be longer by this
+/// factor.
 const LONGER: u32 = 3;
-/// The connections of a job are worth a look after this part of the time.
+/// The connections of a job are examined after this part of the time.
 const QUIET_PART: u32 = 4;
 
 /// The activity of a rank up to one look.
@@ -33,18 +32,18 @@ const QUIET_PART: u32 = 4;
 pub(crate) struct Pulse {
     /// Processor time of the rank and of what it started.
     pub cpu: Duration,
-    /// Bytes that they read and wrote.
+    /// Bytes that these processes read and wrote.
     pub io: u64,
-    /// Bytes of its output.
+    /// Bytes of the rank's output.
     pub output: u64,
-    /// Changes with each collective that it enters or leaves; None: it does not say.
+    /// Changes with each collective that the rank enters or leaves; None if the rank does not report it.
     pub collectives: Option<u64>,
-    /// It has entered a collective that it has not left.
+    /// The rank has entered a collective that it has not left.
     pub waits: bool,
-    /// How often its first thread went to sleep, where it is in a call that reads or writes: one that moves
-    /// many bytes sleeps again and again, and one on a dead file system once.
+    /// Number of times that the first thread went to sleep, if it is in a call that reads or writes: a call that
+    /// moves many bytes sleeps again and again, a call on a dead file system once.
     pub sleeps: Option<u64>,
-    /// A process of it sleeps in the kernel and cannot be interrupted, as in fsync.
+    /// A process of the rank sleeps in the kernel and cannot be interrupted, as in fsync.
     pub in_disk: bool,
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct Pulse {
 pub(crate) struct Carried {
     pub rank: GlobalRank,
     pub inode: u32,
-    /// Bytes that it has carried so far, both ways.
+    /// Bytes that the connection has carried so far, both ways.
     pub bytes: u64,
     /// The other end is torch's store or another rank.
     pub of_job: bool,
@@ -63,7 +62,7 @@ pub(crate) struct Carried {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePulse {
     pub ranks: BTreeMap<GlobalRank, Pulse>,
-    /// The connections of the ranks; None: nobody looked, or the kernel does not say.
+    /// The connections of the ranks; None if nobody looked, or the kernel does not report them.
     pub carried: Option<Vec<Carried>>,
     /// Bytes that its interfaces carried.
     pub network: u64,
@@ -72,12 +71,12 @@ pub(crate) struct NodePulse {
     pub dirty: u64,
 }
 
-/// How the ranks of this node stand.
+/// The standing of this node's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Some rank moves, or did so lately.
     Moves,
-    /// None has moved since then, but some compute, read or write.
+    /// No rank has moved since then, but some compute, read or write.
     HeldUp { since: Instant },
     /// Nothing has happened since then.
     Still { since: Instant },
@@ -86,9 +85,9 @@ pub(crate) enum Standing {
 /// Bytes of the connections of a rank since the last look.
 #[derive(Debug, Clone, Copy, Default)]
 struct Grown {
-    /// Of the connection to another rank or to torch's store that carried the most.
+    /// Bytes of the connection to another rank or to torch's store that carried the most.
     between_ranks: u64,
-    /// Of all others.
+    /// Bytes of all other connections.
     elsewhere: u64,
 }
 
@@ -97,13 +96,13 @@ struct Track {
     pulse: Pulse,
     moved: Instant,
     busy: Instant,
-    /// When it last used a processor.
+    /// Time at which the rank last used a processor.
     computed: Option<Instant>,
-    /// When bytes last flowed between it and another rank.
+    /// Time at which bytes last flowed between it and another rank.
     flowed: Option<Instant>,
-    /// When it was last in the kernel while the machine wrote to its disks.
+    /// Time at which it was last in the kernel while the machine wrote to its disks.
     drains: Option<Instant>,
-    /// Since when it was in the kernel at each look, and could not be interrupted.
+    /// Time since which the rank was in the kernel at each look, and could not be interrupted.
     in_disk: Option<Instant>,
 }
 
@@ -112,19 +111,19 @@ struct Track {
 pub(crate) struct Progress {
     ranks: BTreeMap<GlobalRank, Track>,
     at: Option<Instant>,
-    /// When all began afresh.
+    /// Time at which all began afresh.
     afresh: Option<Instant>,
-    /// When a rank had last moved then.
+    /// Time of the last movement before that.
     moved_before: Option<Instant>,
     /// Bytes of each connection, by its inode.
     connections: Option<BTreeMap<u32, u64>>,
     network: u64,
     dirty: u64,
-    /// When bytes last flowed over the interfaces or between ranks.
+    /// Time at which bytes last flowed over the interfaces or between ranks.
     carried: Option<Instant>,
-    /// As long as it takes to say that the job stands still.
+    /// Time without movement after which the job stands still.
     after: Duration,
-    /// The longest time at least as long after which the ranks went on by themselves.
+    /// The longest pause of at least this time after which the ranks went on by themselves.
     longest_pause: Duration,
 }
 
@@ -144,7 +143,7 @@ impl Progress {
         }
     }
 
-    /// Begins anew, since nobody looked for a while: what was not seen in it has not stood still.
+    /// Begins anew, since nobody looked for a while: unobserved ranks have not stood still.
     pub(crate) fn begin_afresh(&mut self, now: Instant) {
         self.moved_before = self.last_moved();
         for track in self.ranks.values_mut() {
@@ -208,7 +207,7 @@ impl Progress {
             track.pulse = *new;
         }
         (self.at, self.network, self.dirty) = (Some(now), pulse.network, pulse.dirty);
-        // A pause of the job itself ends with a step, not with whatever else the machine does.
+        // A pause of the job itself ends with a step, not with other activity of the machine.
         if let (Some(before), false) = (before, ended)
             && self.moved() == Some(now)
         {
@@ -219,7 +218,7 @@ impl Progress {
         }
     }
 
-    /// By how much the connections of each rank have grown since the last look.
+    /// Growth of each rank's connections since the last look.
     fn grown(&mut self, carried: Option<&[Carried]>) -> BTreeMap<GlobalRank, Grown> {
         let known =
             |carried: &[Carried]| carried.iter().map(|one| (one.inode, one.bytes)).collect();
@@ -228,7 +227,7 @@ impl Progress {
         let Some(before) = before else { return grown };
         for one in carried.unwrap_or_default() {
             let of_rank = grown.entry(one.rank).or_default();
-            // One that is new was made since.
+            // A connection that is not known was made since the last look.
             let known = before.get(&one.inode).copied().unwrap_or_default();
             let bytes = one.bytes.saturating_sub(known);
             if one.of_job {
@@ -240,7 +239,7 @@ impl Progress {
         grown
     }
 
-    /// Since when no rank has moved, or been busy while nobody waited for it.
+    /// The time since which no rank has moved, or been busy while nobody waited for it.
     fn still_since(&self) -> Option<Instant> {
         let last = |track: &Track| {
             if track.pulse.waits {
@@ -268,12 +267,12 @@ impl Progress {
         Standing::Moves
     }
 
-    /// Since when no rank has moved, whatever is busy.
+    /// The time since which no rank has moved, whatever is busy.
     pub(crate) fn moved(&self) -> Option<Instant> {
         self.ranks.values().map(|track| track.moved).max()
     }
 
-    /// When a rank last moved, also if all began afresh since then.
+    /// Time of the last movement of a rank, also if all began afresh since then.
     pub(crate) fn last_moved(&self) -> Option<Instant> {
         if self.has_moved() { self.moved() } else { self.moved_before }
     }
@@ -329,7 +328,7 @@ impl Progress {
     }
 }
 
-/// However long the pauses were, one that is so many times longer than asked for is none.
+/// Maximum factor by which pauses may lengthen the configured time.
 const MOST_PATIENCE: u32 = 12;
 
 #[cfg(test)]

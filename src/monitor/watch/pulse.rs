@@ -1,4 +1,4 @@
-//! Reads what the ranks of this node have done so far: from /proc, and from their worker servers.
+//! Reads the activity of the ranks of this node so far: from /proc, and from their worker servers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,7 +15,7 @@ use text::rank::GlobalRank;
 
 /// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
 const TICK: Duration = Duration::from_millis(10);
-/// For the environment of a process.
+/// Time limit for the environment of a process.
 const ENVIRON: Duration = Duration::from_millis(200);
 
 /// The activity so far of the ranks with these pids. `output`: bytes that a rank has written. `control`: the
@@ -62,7 +62,8 @@ pub(crate) fn pulse(
     NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
 }
 
-/// The connections of these ranks. Those to torch's store and to other ranks carry words while all only wait.
+/// The connections of these ranks. While all ranks only wait, connections to torch's store and to other ranks carry
+/// small messages.
 fn carried(
     all: &[Connection],
     owners: &BTreeMap<u32, GlobalRank>,
@@ -84,13 +85,13 @@ fn carried(
 /// The port at which torch's store is, as a process has it in its environment.
 pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
     let path = proc.join(pid.to_string()).join("environ");
-    // A process that holds its own memory lock keeps who reads that.
+    // A process that holds its own memory lock blocks whoever reads its environment.
     let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
     let environ = procfs::split_nul(&environ);
     String::from_utf8_lossy(procfs::variable(&environ, "MASTER_PORT")?).trim().parse().ok()
 }
 
-/// Of the process and of the children that it has waited for.
+/// CPU time of the process and of the children that it has waited for.
 fn cpu(process: &Path) -> Option<Duration> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
@@ -101,8 +102,7 @@ fn cpu(process: &Path) -> Option<Duration> {
     Some(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
 }
 
-/// Bytes of calls, and of pages that were read or made dirty: those of a long write grow before it
-/// returns.
+/// Bytes of calls, and of pages that were read or made dirty: the pages of a long write grow before it returns.
 fn io(process: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(process.join("io")).ok()?;
     let counted = ["rchar", "wchar", "read_bytes", "write_bytes"];
@@ -112,7 +112,7 @@ fn io(process: &Path) -> Option<u64> {
     Some(counts.flatten().fold(0, |sum: u64, count: u64| sum.saturating_add(count)))
 }
 
-/// How often the first thread of a process went to sleep, if it is in a call that reads or writes.
+/// Number of times that the first thread of a process went to sleep, if it is in a call that reads or writes.
 fn sleeps(process: &Path) -> Option<u64> {
     const TRANSFERS: &[&str] = &[
         "read",
@@ -163,7 +163,7 @@ fn network(proc: &Path) -> u64 {
     carried.flatten().fold(0, u64::saturating_add)
 }
 
-/// Bytes that are to be written to disks.
+/// Bytes that still have to be written to disks.
 fn dirty(proc: &Path) -> u64 {
     let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
     let rows = text.lines().filter_map(|line| line.split_once(':'));
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_does_is_seen() {
+    fn pulse_shows_cpu_and_io_of_a_process() {
         let proc = Path::new("/proc");
         let own = std::process::id().cast_signed();
         let ranks = BTreeMap::from([(GlobalRank(0), own)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_proc_is_read() {
+    fn replayed_proc_yields_network_and_dirty_bytes() {
         let proc = tempfile::tempdir().expect("a folder");
         let folder = proc.path().join("self/net");
         std::fs::create_dir_all(&folder).expect("made");

@@ -69,13 +69,13 @@ pub(super) struct Readings {
     reading: Option<NodeReading>,
     /// The file system of the logs hung, so it is not read again.
     stuck: bool,
-    /// The same of the HCAs' counters.
+    /// The counters of the HCAs hung, so they are not read again.
     ports_stuck: bool,
-    /// With the time of their start.
+    /// Pids with the time of their start.
     ranks: BTreeMap<GlobalRank, (Pid, Instant)>,
     system: System,
     networks: Networks,
-    /// Those of the full samples, and of all.
+    /// Baselines of the full samples, and of all samples.
     since_full: Baseline,
     since_last: Baseline,
 }
@@ -116,7 +116,7 @@ impl Readings {
         self.ranks.remove(&rank);
     }
 
-    /// Everything, with rates since the last full sample.
+    /// A full sample, with rates since the last full sample.
     pub(super) fn full(&mut self, parts: Parts) -> Sample {
         let began = Instant::now();
         let mut baseline = std::mem::take(&mut self.since_full);
@@ -219,7 +219,7 @@ impl Readings {
         for (name, data) in self.networks.iter().filter(|(name, _)| *name != "lo") {
             let (received_total, sent_total) = (data.total_received(), data.total_transmitted());
             let now = (received_total, sent_total);
-            // One that is new counts from its first sight.
+            // A new interface counts from its first sight.
             let before = since.network.insert(name.clone(), now).unwrap_or(now);
             let grown = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
             let sum = grown.0.saturating_add(grown.1);

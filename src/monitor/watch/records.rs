@@ -15,30 +15,30 @@ use text::rank::GlobalRank;
 /// A full recorder has 1 to 2 MB, which torch writes in some 50 ms.
 const ALL: &str = "includecollectives=true";
 
-/// Which entries are kept: the last ones before a moment, so that those of ranks that are asked one
-/// after the other are of the same time.
+/// Selects the entries that are kept: the last ones before a moment, so that the entries of ranks
+/// that are asked one after the other cover the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// In ns since 1970 by the clock of the rank's node.
+    /// End of the kept entries, in ns since 1970 by the clock of the rank's node.
     pub until_ns: i64,
     pub window: Duration,
-    /// Entries of each rank.
+    /// Maximum number of entries of each rank.
     pub most: u32,
 }
 
-/// The contents of a rank's recorder, without the parts that nobody asks for.
+/// The contents of a rank's recorder, without unused parts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     pub rank: GlobalRank,
-    /// When the rank was asked, in ns since 1970 by the clock of its node; what it answered is not
+    /// Time at which the rank was asked, in ns since 1970 by the clock of its node; its answer is not
     /// older.
     pub at_ns: i64,
-    /// JSON of torch, of each of its recorders.
+    /// JSON of torch, from each of its recorders.
     dumps: Vec<String>,
 }
 
 impl Recorded {
-    /// None for what is no record.
+    /// None if the answer is not a record.
     pub(crate) fn record(&self) -> Option<RankRecord> {
         let dumps = self.dumps.iter().filter_map(|dump| recorder::read(dump.as_bytes()).ok());
         let record =
@@ -53,7 +53,7 @@ pub(super) fn recorded(folder: &Path, cut: Cut, timeout: Duration) -> Vec<Record
     let at_ns = now_ns();
     let answers = asked(folder, ALL, timeout, timeout);
     let trim = |(socket, answers): (ControlSocket, Vec<Vec<u8>>)| {
-        // Without the times of what is done.
+        // `calls.py` reports no times of finished collectives.
         if socket.is_calls {
             return None;
         }
@@ -70,7 +70,7 @@ pub fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// The fields that tell who came when. Sizes of tensors are most of a record.
+/// The fields that show the arrival of each rank. Sizes of tensors make up most of a record.
 #[derive(Debug, Serialize, Deserialize)]
 struct Dump<'a> {
     #[serde(borrow)]
@@ -100,7 +100,7 @@ struct Entry<'a> {
     time_created_ns: i64,
 }
 
-/// None for what is no record of torch 2.5 or later.
+/// None if the answer is not a record of torch 2.5 or later.
 fn trimmed(answer: &[u8], cut: Cut) -> Option<String> {
     let mut dump: Dump<'_> = serde_json::from_slice(answer).ok()?;
     let window = i64::try_from(cut.window.as_nanos()).unwrap_or(i64::MAX);
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_entries_before_the_moment_are_kept_without_their_tensors() {
+    fn trimmed_record_keeps_last_entries_without_tensor_sizes() {
         let entry = |at: i64| {
             json!({
                 "record_id": at, "pg_id": 0, "process_group": ["0", "default_pg"],

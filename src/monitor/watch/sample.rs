@@ -7,7 +7,7 @@ use super::node::Reason;
 use node::probe::NvmlGpu;
 use text::rank::{GlobalRank, LocalRank};
 
-/// One look. In agent.jsonl it is an event of this form with the message `sampled`.
+/// The sample of one moment. In agent.jsonl it is an event of this form with the message `sampled`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
@@ -19,26 +19,26 @@ pub struct Sample {
     pub hcas: Vec<HcaSample>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// The abnormal findings about the node since the last sample. None: this sample did not look for them.
+    /// The abnormal findings about the node since the last sample. None if this sample did not look for them.
     #[serde(skip_serializing_if = "nothing_abnormal")]
     pub abnormal: Option<Vec<Reason>>,
-    /// How far each rank is in its process groups, if it has a worker server.
+    /// The position of each rank in its process groups, if it has a worker server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collectives: Option<Vec<Value>>,
-    /// Bytes.
+    /// Free bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_folder_free: Option<u64>,
-    /// How long the look took, in microseconds.
+    /// Duration of the look, in microseconds.
     pub took_us: u64,
 }
 
-/// Bytes.
+/// Memory in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemorySample {
     pub used: u64,
     pub available: u64,
-    /// Of the control group, where it has a limit.
+    /// Use of the control group, if it has a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_used: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,9 +50,9 @@ pub struct MemorySample {
 pub struct RankSample {
     pub rank: GlobalRank,
     pub pid: u32,
-    /// Of one CPU, since the last sample.
+    /// Percent of one CPU, since the last sample.
     pub cpu_percent: f64,
-    /// Since its start.
+    /// CPU time since the start of the process.
     pub cpu_seconds: f64,
     /// Resident bytes.
     pub memory: u64,
@@ -69,7 +69,7 @@ pub struct InterfaceSample {
     pub sent_total: u64,
 }
 
-/// The same of a port of an HCA (`mlx5_0:1`), which the interfaces do not count.
+/// The same for a port of an HCA (`mlx5_0:1`), which the interfaces do not count.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HcaSample {
@@ -80,13 +80,13 @@ pub struct HcaSample {
     pub sent_total: u64,
 }
 
-/// A GPU of the job. None: NVML does not say.
+/// A GPU of the job. None if NVML does not report the value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSample {
     /// NVML's index.
     pub gpu: u32,
-    /// Of the plan, as the next two: a sample has none of them.
+    /// This field and the next two come from the plan: a sample has none of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

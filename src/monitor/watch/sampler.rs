@@ -17,11 +17,10 @@ use text::rank::GlobalRank;
 /// The times of the samples.
 #[derive(Debug, Clone, Copy)]
 pub struct SamplingPace {
-    /// Counted from the start of the first rank, so that a job that dies early has a sample as
-    /// well.
+    /// Time after the start of the first rank, so that a job that dies early has a sample as well.
     pub first: Duration,
     pub every: Duration,
-    /// While somebody looks.
+    /// Interval while somebody looks.
     pub watched: Duration,
 }
 
@@ -35,7 +34,7 @@ impl SamplingPace {
 
 /// The receivers of the samples.
 pub struct SampleSinks {
-    /// Each full sample, for agent.jsonl.
+    /// Receives each full sample, for agent.jsonl.
     pub keep: Box<dyn Fn(&Sample) + Send>,
     /// Every sample.
     pub show: Box<dyn Fn(&Sample) + Send>,
@@ -207,14 +206,14 @@ mod tests {
         }
     }
 
-    /// Sends what agent.jsonl would get.
+    /// Sends the samples that agent.jsonl would get.
     fn sinks(kept: Sender<Value>, is_watched: impl Fn() -> bool + Send + 'static) -> SampleSinks {
         let keep = move |sample: &Sample| drop(kept.send(sample.event()));
         let is_watched = Box::new(is_watched);
         SampleSinks { keep: Box::new(keep), show: Box::new(|_| {}), is_watched }
     }
 
-    /// Of a job without samples.
+    /// The receivers of a job without samples.
     fn unread() -> SampleSinks {
         let never = |_: &Sample| panic!("there is a sample");
         let is_watched = Box::new(|| true);
@@ -225,7 +224,7 @@ mod tests {
         i32::try_from(std::process::id()).expect("a pid")
     }
 
-    /// Bytes of a line of a file of /proc that counts KiB.
+    /// A value in bytes from a file of /proc that counts KiB.
     fn kib(path: &str, name: &str) -> f64 {
         let text = std::fs::read_to_string(path).expect("readable");
         let line = text.lines().find(|line| line.starts_with(name)).expect("the line");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_process_is_sampled_as_proc_shows_it() {
+    async fn sample_matches_proc_for_this_process() {
         let limit = getrlimit(Resource::Nofile).current;
         let (kept, samples) = channel();
         let first = Duration::from_millis(300);
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_somebody_looks_there_are_samples_each_second() {
+    async fn sampler_uses_the_fast_pace_only_while_watched() {
         let (shown, samples) = channel();
         let watched = Arc::new(AtomicBool::new(false));
         let is_watched = Arc::clone(&watched);
@@ -305,26 +304,26 @@ mod tests {
             assert_eq!((&sample.abnormal, &sample.log_folder_free), (&None, &None));
         }
         watched.store(false, Ordering::Relaxed);
-        // One may be on its way.
+        // A sample may still be on its way.
         while samples.recv_timeout(soon * 10).is_ok() {}
         while asked.try_recv().is_ok() {}
         assert!(samples.recv_timeout(soon * 5).is_err(), "nobody looks any more");
         assert!(asked.try_recv().is_err(), "the driver is asked although nobody looks any more");
         assert!(full.try_recv().is_err(), "agent.jsonl has none of these");
-        // It ends although the waker lives.
+        // The sampler ends although the waker lives.
         sampler.end().finish(SOON).await;
         assert_eq!(full.iter().count(), 1);
         wake();
     }
 
     #[tokio::test]
-    async fn without_a_rank_nothing_is_read() {
+    async fn sampler_without_ranks_reads_nothing() {
         let sampler = Sampler::start(node(|| panic!("read")), SamplingPace::STANDARD, unread());
         sampler.end().finish(SOON).await;
     }
 
     #[tokio::test]
-    async fn what_does_not_answer_holds_nothing() {
+    async fn stuck_reading_does_not_delay_the_end() {
         let (reading, began) = channel();
         let stuck = node(move || {
             let _ = reading.send(());

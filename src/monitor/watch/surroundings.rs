@@ -17,22 +17,22 @@ use text::rank::GlobalRank;
 
 /// Time limit for NCCL, and for the node with its driver.
 const READING: Duration = Duration::from_secs(4);
-/// For the counters of the kernel alone.
+/// Time limit for the counters of the kernel alone.
 const COUNTERS: Duration = Duration::from_secs(2);
-/// Between two readings of a job that may move.
+/// Minimum time between two readings of a job that may move.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Ranks with the pids of their processes.
 type Pids = [(GlobalRank, i32)];
 
-/// Reads what is around the ranks of a node.
+/// Reads the surroundings of a node's ranks: NCCL, the kernel and the driver.
 #[derive(Debug)]
 pub struct Surroundings {
     ras: RasSource,
-    /// Ranks of the job, where they are known.
+    /// Number of ranks of the job, if known.
     world: Option<u32>,
     reader: NodeReader,
-    /// As of when a rank last moved.
+    /// The reading from the last movement of a rank.
     before: Mutex<Option<(Instant, NodeReading)>>,
 }
 
@@ -57,7 +57,7 @@ impl Surroundings {
         Surroundings { ras, world, reader: NodeReader::new(sources), before: Mutex::new(None) }
     }
 
-    /// `moved`: when a rank last moved.
+    /// `moved`: time of the last movement of a rank.
     pub fn note(&self, moved: Option<Instant>, ranks: &Pids) {
         let Some(moved) = moved else { return };
         let known = self.before().as_ref().is_some_and(|(at, _)| *at == moved);
@@ -67,7 +67,7 @@ impl Surroundings {
         }
     }
 
-    /// Begins to read, beside what the caller reads.
+    /// Begins a reading in parallel with the caller's own.
     pub fn begin(&self, ranks: &Pids) -> Reading {
         let (tell_ras, ras) = channel();
         let (source, world, own) = (self.ras, self.world, ranks.to_vec());
@@ -97,8 +97,8 @@ impl Surroundings {
     }
 }
 
-/// Everything that the node shows now, and what is abnormal within a moment, as evidence. Blocks for
-/// some seconds at most.
+/// All counters of the node now, and the abnormal findings within a moment, as evidence. Blocks for some
+/// seconds at most.
 pub fn node_document(sources: NodeSources, ranks: &Pids) -> Value {
     let reader = NodeReader::new(sources);
     let before = reader.read(ranks, Parts::Kernel, COUNTERS);
@@ -107,7 +107,7 @@ pub fn node_document(sources: NodeSources, ranks: &Pids) -> Value {
     json!({ "change": now.since(&before), "counters": now })
 }
 
-/// The whole report of NCCL's RAS; the error in words. None: it is not asked.
+/// The whole report of NCCL's RAS; the error as text. None if RAS is not asked.
 pub fn ras_report(source: RasSource, ranks: &Pids) -> Option<Result<RasReport, Text>> {
     Some(ras::report(source, ranks, READING)?.map_err(|error| error.text()))
 }

@@ -1,5 +1,5 @@
-//! Hears from the driver, while the ranks run, of the Xids of the GPUs that they use, and asks it
-//! what these do.
+//! Hears from the driver, while the ranks run, about the Xids of the GPUs that they use, and asks it
+//! about the activity of these GPUs.
 //!
 //! Takes the GPUs; gives [`Statement`]s to the diagnosis, and the load of each GPU to viewers. A
 //! probe waits in the driver; a thread of ours owns it, since a probe dies with the thread that
@@ -25,21 +25,21 @@ const STARTED: Duration = Duration::from_secs(5);
 /// soon.
 const ANSWER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(2);
-/// The same Xid of a GPU after a longer pause is another trouble.
+/// The same Xid of a GPU after a longer pause counts as a new event.
 const EPISODE: Duration = Duration::from_secs(60);
-/// Statements that are kept; a GPU has no more different Xids in a job.
+/// Maximum number of statements that are kept; a GPU has no more different Xids in a job.
 const MOST: usize = 256;
 
 /// The watch of one attempt. Ends when dropped.
 #[derive(Debug)]
 pub(super) struct DriverWatch {
-    /// Closed, it ends the thread.
+    /// Ends the thread when closed.
     _stop: PipeWriter,
     watched: Arc<Watched>,
     pid: Option<i32>,
 }
 
-/// Asks the driver what the GPUs of the job do, for any thread.
+/// Asks the driver about the activity of the job's GPUs, for any thread.
 #[derive(Debug, Clone)]
 pub struct LiveGpus(Arc<Watched>);
 
@@ -70,7 +70,7 @@ struct HeardXid {
 }
 
 impl DriverWatch {
-    /// Starts the probe for GPUs that NVML counted. None: it could not be started.
+    /// Starts the probe for GPUs that NVML counted. None if it could not be started.
     pub(super) async fn start(
         host: &Host,
         mode: ProbeMode,
@@ -90,7 +90,7 @@ impl DriverWatch {
             };
             let heard = Mutex::new(Heard::new(lines, gpus));
             let watched = Arc::new(Watched { heard, read: Condvar::new() });
-            // Without a receiver it is too late: it would be taken for a part of the job.
+            // Without a receiver it is too late: the probe would be taken for a part of the job.
             match started.send((Arc::clone(&watched), probe.pid())) {
                 Ok(()) => watch(probe, &watched, &stopped),
                 Err(_) => probe.end(),
@@ -121,7 +121,7 @@ impl DriverWatch {
         heard.xids.iter().map(|xid| statement(xid, &heard.gpus)).collect()
     }
 
-    /// When the first Xid came, if any has.
+    /// Time of the first Xid, if any has come.
     pub(super) fn first(&self) -> Option<Instant> {
         self.watched.lock().xids.iter().map(|xid| xid.first).min()
     }
@@ -153,7 +153,7 @@ impl Watched {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With all lines up to now.
+    /// The state after all lines so far.
     fn read(&self) -> MutexGuard<'_, Heard> {
         let mut heard = self.lock();
         let now = Instant::now();
@@ -165,7 +165,7 @@ impl Watched {
     }
 }
 
-/// Reads what the probe says until the watch is dropped.
+/// Reads the output of the probe until the watch is dropped.
 fn watch(mut probe: WatchProbe, watched: &Watched, stopped: &PipeReader) {
     while probe.wait(stopped) == Waited::Readable {
         let ended = watched.read().lines.ended;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_is_told_as_the_kernel_tells_it_with_the_rank_of_its_gpu() {
+    fn xid_statement_has_kernel_wording_and_gpu_rank() {
         let now = Instant::now();
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: Some(GlobalRank(10)) };
         let told = statement(&xid(Some("0000:3b:00.0"), 79, now), &[gpu]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_one_trouble_and_the_same_xid_hours_later_is_another() {
+    fn repeated_xids_merge_unless_far_apart() {
         let (mut heard, _) = heard(Vec::new());
         let now = Instant::now();
         let line = || WatchLine::Xid { pci: None, number: 94 };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_hangs_is_asked_and_waited_for_once() {
+    fn hung_driver_is_asked_and_awaited_once() {
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: None };
         let (heard, mut probe) = heard(vec![gpu]);
         let live = LiveGpus(Arc::new(Watched { heard: Mutex::new(heard), read: Condvar::new() }));
@@ -285,7 +285,7 @@ mod tests {
         let again = Instant::now();
         assert_eq!(live.now(), []);
         assert!(again.elapsed() < ANSWER);
-        // It comes back: the late answer is shown, without a GPU that nobody asked for.
+        // The driver comes back: the late answer is shown, without the GPU that nobody asked for.
         let of =
             |pci: &str, index| NvmlGpu { pci: Some(pci.to_owned()), index, ..NvmlGpu::default() };
         let line = WatchLine::Gpus(vec![of("0000:3b:00.0", 0), of("0000:5b:00.0", 0)]);

@@ -1,9 +1,9 @@
-//! Asks the kernel's log, once a job has failed, what it says about the job.
+//! Asks the kernel's log about the job once the job has failed.
 //!
 //! Takes the GPUs and, while they start, the ranks; gives [`Statement`]s for the diagnosis. Reads
-//! nothing while all is well. Two things are only noted in agent.jsonl: the kill of a process that
-//! is no rank, since its rank may have outlived the loss of a helper and otherwise says so; and
-//! trouble with storage, which the job may not use.
+//! nothing while all is well. Two kinds of lines are only noted in agent.jsonl: the kill of a process that
+//! is not a rank, since its rank may have outlived the loss of a helper and otherwise reports it; and
+//! problems with storage, which the job may not use.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const PLACE: &str = "kernel log";
 /// Statements that are kept, and other lines that are noted.
 const MOST: usize = 256;
 const MOST_NOTED: usize = 20;
-/// Older lines are no evidence. They are read so late that nothing tells whether the job went on
+/// Older lines are not evidence. They are read so late that nothing shows whether the job went on
 /// after them; a hang ends by the time-out of the collectives, usually after 10 or 30 minutes.
 const RECENT: Duration = Duration::from_secs(40 * 60);
 
@@ -44,7 +44,7 @@ struct Watched {
 }
 
 impl KernelWatch {
-    /// None where the log is not readable.
+    /// None if the log is not readable.
     pub(super) fn start(host: &Arc<Host>, gpus: Vec<WatchedGpu>) -> Option<KernelWatch> {
         let log = match KernelLog::begin(host) {
             Ok(log) => log,
@@ -85,7 +85,8 @@ impl KernelWatch {
         watched.statements.iter().filter(recent).cloned().collect()
     }
 
-    /// Which processes of the job the kernel killed for memory, and whose memory was exhausted.
+    /// The processes of the job that the kernel killed for memory, and the place whose memory was
+    /// exhausted.
     pub(super) fn oom_kills(&self) -> LoggedKills {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.read();

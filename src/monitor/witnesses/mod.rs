@@ -45,7 +45,7 @@ impl Witnesses {
         self.driver.as_ref()?.pid()
     }
 
-    /// Handle that asks the driver what the GPUs do.
+    /// Handle that asks the driver about the activity of the GPUs.
     pub fn live_gpus(&self) -> Option<LiveGpus> {
         self.driver.as_ref().map(DriverWatch::live_gpus)
     }
@@ -68,7 +68,7 @@ impl Witnesses {
         self.kernel.as_ref().map(KernelWatch::oom_kills).unwrap_or_default()
     }
 
-    /// When the driver first said something while the ranks ran.
+    /// Time of the driver's first statement while the ranks ran.
     pub fn first(&self) -> Option<Instant> {
         self.driver.as_ref().and_then(DriverWatch::first)
     }

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use text::rank::GlobalRank;
 
-/// One line of a witness that is no process of the job.
+/// One line of a witness that is not a process of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     /// Source of the line, as people read it.
     pub place: &'static str,
-    /// The rank that it is about, where that is known.
+    /// The rank that the line is about, if known.
     pub rank: Option<GlobalRank>,
-    /// When it was said.
+    /// Arrival of the line.
     pub arrived: Instant,
     pub line: String,
 }
@@ -23,6 +23,6 @@ pub struct WatchedGpu {
     pub pci: String,
     /// NVML's number.
     pub index: u32,
-    /// None where several ranks share it, or where it is not known which one uses it.
+    /// None if several ranks share the GPU, or its user is unknown.
     pub rank: Option<GlobalRank>,
 }

@@ -22,9 +22,9 @@ pub(super) struct CheckFinding {
 pub(super) enum FindingKind {
     /// Has the severity of the check.
     Bad,
-    /// Fails whatever the severity is: something was required by name.
+    /// Fails whatever the severity is, because something was required by name.
     Refused,
-    /// A warning at most.
+    /// At most a warning.
     Doubtful,
     Info,
     Ok,
@@ -52,8 +52,8 @@ impl CheckFinding {
     }
 }
 
-/// A path as one line: a name may hold control characters, which would forge lines of ours or reach
-/// the terminal.
+/// A path as one line: a name may contain control characters, which would forge lines of ours or
+/// act on the terminal.
 pub(super) fn shown(path: &Path) -> String {
     let mut shown = String::new();
     for letter in path.to_string_lossy().chars() {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_line() {
+    fn path_is_shown_on_one_line() {
         for (path, said) in [
             ("a b/it's.py", "a b/it's.py"),
             ("训练.py", "训练.py"),

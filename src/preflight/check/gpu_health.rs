@@ -23,10 +23,10 @@ const FABRIC: &[(u32, &str, &str)] = &[
     (6, "recovery from an access timeout", "访问超时恢复中"),
 ];
 
-/// MIG instances that a line names; the report lists all.
+/// Maximum number of MIG instances that a line names; the report lists all.
 const SHOWN: usize = 3;
 
-/// Memory, clocks, and recovery actions that the driver requests while the GPU still works.
+/// Checks memory, clocks, and recovery actions that the driver requests while the GPU still works.
 fn health(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let mut found: Vec<CheckFinding> = gpus(input).flat_map(of_memory).collect();
     found.extend(gpus(input).filter_map(throttle));
@@ -121,7 +121,7 @@ fn throttle(gpu: &Gpu) -> Option<CheckFinding> {
     ))
 }
 
-/// NVML's health calls hung although those that count GPUs returned.
+/// NVML's health calls hung although the calls that count GPUs returned.
 fn late(gpu: &Gpu) -> Option<CheckFinding> {
     let last = gpu.health.unknown.last().filter(|_| gpu.health.late)?;
     let Text { en, zh } = label(gpu);
@@ -138,7 +138,7 @@ fn late(gpu: &Gpu) -> Option<CheckFinding> {
     ))
 }
 
-/// PCIe, NVLink and fabric: links that work but are slower than they should be.
+/// Checks PCIe, NVLink and fabric: links that work but are slower than they should be.
 fn links(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let mut found: Vec<CheckFinding> = gpus(input).filter_map(narrow).collect();
     let most = |name: &Option<String>| {
@@ -221,7 +221,7 @@ fn fabric(gpu: &Gpu) -> Option<CheckFinding> {
     ))
 }
 
-/// Modes set by an administrator: who may use a GPU, and how CUDA counts it.
+/// Checks modes set by an administrator: the users of a GPU, and the way in which CUDA counts it.
 fn modes(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let mut found: Vec<CheckFinding> = gpus(input).filter_map(exclusive).collect();
     found.extend(without_instances(input));
@@ -246,7 +246,7 @@ fn modes(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     )
 }
 
-/// Exclusive mode: only one process at a time may use the GPU. That suffices for one rank if no
+/// Exclusive mode: only one process at a time may use the GPU. This suffices for one rank if no
 /// other process uses it.
 fn exclusive(gpu: &Gpu) -> Option<CheckFinding> {
     let mode = ComputeMode::of(gpu.health.compute_mode?)?.exclusive()?;
@@ -295,7 +295,7 @@ fn without_instances(input: &CheckInput<'_>) -> Option<CheckFinding> {
     ))
 }
 
-/// How CUDA counts MIG instances, which no count of GPUs shows.
+/// Reports the MIG instances, since no count of GPUs shows how CUDA counts them.
 fn instances(input: &CheckInput<'_>) -> Option<CheckFinding> {
     let names: Vec<String> = gpus(input)
         .flat_map(|gpu| gpu.health.mig_devices.iter().flat_map(|all| &all.devices))
@@ -323,8 +323,8 @@ fn instances(input: &CheckInput<'_>) -> Option<CheckFinding> {
     ))
 }
 
-/// By default CUDA numbers the fastest GPU 0, while NVML orders by PCI address. With a single
-/// model both are the same.
+/// By default CUDA numbers the fastest GPU 0, while NVML orders by PCI address. With a single model
+/// both orders are the same.
 fn order(input: &CheckInput<'_>) -> Option<CheckFinding> {
     let facts = &input.facts.gpus;
     let mut models: Vec<&str> = gpus(input).filter_map(|gpu| gpu.name.as_deref()).collect();

@@ -17,12 +17,12 @@ pub(super) const JUDGES: &[Judge] = &[
     (Id::HamiLimit, hami),
 ];
 
-/// Below this a GPU holds no CUDA context and no model.
+/// A GPU with less memory holds no CUDA context and no model.
 const USEFUL: u64 = 1 << 30;
 
 fn count(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let mut found = planned(input, &[Id::GpuCount, Id::GpuVendor]);
-    // Only a warning, whatever the severity of this check is.
+    // This is only a warning, whatever the severity of this check is.
     let on_cpu = planned(input, &[Id::GpuNone]).into_iter();
     found.extend(on_cpu.map(|one| CheckFinding { kind: FindingKind::Doubtful, ..one }));
     let gpus = &input.facts.gpus;
@@ -147,10 +147,10 @@ fn busy(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     found
 }
 
-/// Whether a chosen GPU can run no further process: its mode admits only one, or no memory is
-/// left for a CUDA context. Then memory in use refuses a launch.
+/// Whether a chosen GPU can run no further process: its mode admits only one, or no memory is left
+/// for a CUDA context. In that case memory in use refuses a launch.
 pub(super) fn is_full(input: &CheckInput<'_>) -> bool {
-    /// A context and NCCL's buffers take more than this.
+    /// Minimum free memory: a context and NCCL's buffers take more than this.
     const ROOM: u64 = 512 << 20;
     let Some(plan) = input.outline() else { return false };
     if shared_by(input.facts).is_some() {
@@ -196,7 +196,7 @@ fn hami(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         if !name.starts_with("CUDA_DEVICE_MEMORY_LIMIT") {
             continue;
         }
-        // 0 is no limit.
+        // The value 0 means no limit.
         if let Some(size) = size(value).filter(|size| (1..USEFUL).contains(size)) {
             found.push(too_small(name, value, size));
         }

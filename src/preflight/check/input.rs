@@ -17,18 +17,18 @@ use verdict::Refusal;
 /// Results of trials; None for a trial that does not apply.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tried {
-    /// On node 0 of several nodes: whether the master port can be bound.
+    /// Whether node 0 of several nodes can bind the master port.
     pub port: Option<Result<u16, Refusal>>,
-    /// A leftover of an earlier run holds that port, and a launch ends it.
+    /// Whether a leftover of an earlier run holds that port, and a launch ends it.
     pub port_freed: Option<Text>,
-    /// Leftovers hold memory of the chosen GPUs, and a launch ends them.
+    /// Whether leftovers hold memory of the chosen GPUs, and a launch ends them.
     #[serde(default)]
     pub gpus_freed: bool,
-    /// On the other nodes: one connection to the master.
+    /// The one connection to the master that the other nodes make.
     pub reach: Option<Result<SocketAddr, Reach>>,
-    /// `check`: the folder for logs, or why no file could be written in it.
+    /// For `check`: the folder for logs, or the reason why no file could be written in it.
     pub write: Option<Result<PathBuf, WriteProblem>>,
-    /// `--torch`: the result of the ranks, or why they failed.
+    /// For `--torch`: the result of the ranks, or the reason of their failure.
     pub torch: Option<Result<Text, Text>>,
     /// The meeting with the other nodes; None for a capture, which covers one node.
     #[serde(skip)]
@@ -45,14 +45,14 @@ pub enum Nodes {
     Refused(Box<Refusal>),
 }
 
-/// Why a connection to the master failed.
+/// The reason why a connection to the master failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     pub peer: SocketAddr,
     pub cause: Text,
 }
 
-/// Everything that a check may read.
+/// All inputs that a check may read.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckInput<'a> {
     pub settings: &'a Settings,
@@ -71,13 +71,13 @@ impl<'a> CheckInput<'a> {
         self.outline().map_or(1, |plan| plan.membership.nnodes)
     }
 
-    /// Processes on this node; without a plan, one per visible GPU.
+    /// Number of processes on this node; without a plan, one per visible GPU.
     pub(super) fn nproc(&self) -> u32 {
         let visible = u32::try_from(self.facts.gpus.visible.len()).unwrap_or(u32::MAX);
         self.outline().map_or(visible.max(1), |plan| plan.nproc_per_node)
     }
 
-    /// Processes of this node that compute on GPUs.
+    /// Number of processes of this node that compute on GPUs.
     pub(super) fn on_gpus(&self) -> u32 {
         match self.outline() {
             Some(plan) if !plan.gpus.iter().any(|gpu| gpu.selected) => 0,

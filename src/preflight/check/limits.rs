@@ -25,16 +25,16 @@ const GIB: u64 = 1 << 30;
 /// Default of Docker and Kubernetes.
 const SHM_DEFAULT: u64 = 64 * MIB;
 
-/// NCCL's segments and the queues of data loaders, per rank on a GPU.
+/// Shared memory for NCCL's segments and the queues of data loaders, per rank on a GPU.
 const SHM_PER_GPU: u64 = GIB;
 
-/// Below this, registering NCCL's buffers with an HCA is likely to fail.
+/// With less, registering NCCL's buffers with an HCA is likely to fail.
 const MEMLOCK_ENOUGH: u64 = GIB;
 
-/// Sockets, libraries and files of one rank of a large job.
+/// Number of sockets, libraries and files of one rank of a large job.
 const FILES_ENOUGH: u64 = 65536;
 
-/// Threads of NCCL, OpenMP and data loaders.
+/// Number of threads of NCCL, OpenMP and data loaders.
 const PIDS_PER_GPU: u64 = 1000;
 const PIDS_PER_CPU_RANK: u64 = 100;
 
@@ -184,7 +184,7 @@ fn pids(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     vec![CheckFinding::ok(text!("{most}, {now} in use", "{most}，已用 {now}"))]
 }
 
-/// Processes and threads of all ranks.
+/// Number of processes and threads of all ranks.
 fn processes_wanted(input: &CheckInput<'_>) -> u64 {
     match u64::from(input.on_gpus()) {
         0 => u64::from(input.nproc()).saturating_mul(PIDS_PER_CPU_RANK),
@@ -209,7 +209,7 @@ fn user_processes(input: &CheckInput<'_>) -> Option<CheckFinding> {
     })
 }
 
-/// Settings by which the kernel refuses memory that is free.
+/// Settings that make the kernel refuse memory that is free.
 fn refused_memory(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let limits = &input.facts.limits;
     let on_gpus = input.on_gpus() > 0;
@@ -293,7 +293,7 @@ fn memory(input: &CheckInput<'_>) -> Vec<CheckFinding> {
 
 fn cpus(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let (cpus, nproc) = (input.facts.limits.cpus, input.nproc());
-    // A replayed root may not have it.
+    // A replayed root may lack the file.
     if cpus <= 1 && input.facts.limits.allowed.is_empty() {
         return vec![CheckFinding::info(text!("not known", "未知"))];
     }

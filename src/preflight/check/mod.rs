@@ -45,7 +45,7 @@ pub struct Check {
     pub id: Id,
     pub severity: CheckStatus,
     pub text: Text,
-    /// Empty if there is nothing to do.
+    /// Empty if nothing has to be done.
     pub hint: Text,
     /// The exit code of a failure.
     pub verdict: Verdict,

@@ -176,7 +176,7 @@ fn proxy(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     if set.is_empty() {
         return vec![CheckFinding::ok(text!("no proxy is set", "未设置代理"))];
     }
-    // Its value may hold a password.
+    // The value may hold a password.
     let set = set.join(", ");
     let member = input.outline().map(|plan| &plan.membership);
     let Some(master) = member.filter(|member| member.nnodes > 1).map(|member| &member.master_addr)
@@ -229,7 +229,7 @@ fn is_within(address: IpAddr, network: &str, length: &str) -> bool {
     let (Ok(network), Ok(length)) = (network.parse::<IpAddr>(), length.parse::<u32>()) else {
         return false;
     };
-    // The first `length` bits of both.
+    // Compares the first `length` bits of both.
     let head = |bits: u128, width: u32| bits.checked_shr(width.saturating_sub(length)).unwrap_or(0);
     match (address, network) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_proxy_is_a_list_of_names_domains_addresses_and_networks() {
+    fn no_proxy_accepts_names_domains_addresses_and_networks() {
         for (host, list, exempt) in [
             ("10.0.0.1", "", false),
             ("10.0.0.1", "*", true),

@@ -171,7 +171,7 @@ fn differences(
     let required = input.settings.muster.value == MusterMode::Required;
     let finding = |difference: &Difference| {
         let Warning { text, hint, .. } = difference.warning();
-        // As in a launch: fewer GPUs on one node only make the plan smaller.
+        // The same as in a launch: fewer GPUs on one node only make the plan smaller.
         if required && difference.property == Property::Gpus {
             return CheckFinding::doubtful(text, hint);
         }

@@ -81,7 +81,7 @@ fn trouble(folder: &Folder) -> Option<Text> {
         ));
     }
     let free = bytes(folder.free);
-    // A twentieth of a large file system is no shortage.
+    // A twentieth of a large file system does not count as a shortage.
     let least = (folder.total / 20).clamp(64 * MIB, 10 * GIB);
     if folder.free < least {
         return Some(text!("{free} are free in {path}", "{path} 仅剩 {free}"));
@@ -136,7 +136,7 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         ))];
     }
     const SHOWN: usize = 3;
-    // A sparse file has any size.
+    // A sparse file may have any size.
     let all = left.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let (count, all) = (left.len(), bytes(all));
     let mut users: Vec<u32> = left.iter().map(|file| file.uid).collect();
@@ -146,7 +146,7 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let users = users.join(", ");
     let mut largest: Vec<_> = left.iter().collect();
     largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-    // Any user may have named them.
+    // Any user may have named these files.
     let names: Vec<String> =
         largest.iter().take(SHOWN).map(|file| shown(Path::new(&file.name))).collect();
     let more = if count > SHOWN { ", …" } else { "" };

@@ -19,7 +19,7 @@ use settings::{Nproc, Rdma};
 use text::lang::bytes;
 use verdict::{Family, Id};
 
-/// A node, its settings and what was tried, to be changed by a test.
+/// A node, its settings and the results of trials, to be changed by a test.
 struct Node {
     settings: Settings,
     facts: Facts,
@@ -84,14 +84,14 @@ fn folder(free: u64, total: u64) -> Folder {
     Folder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
 }
 
-/// User 1000 could write no file in the log folder.
+/// The error of user 1000, who could write no file in the log folder.
 fn unwritten(errno: i32) -> WriteProblem {
     let error = std::io::Error::from_raw_os_error(errno);
     WriteProblem { user: 1000, ..WriteProblem::of(std::path::Path::new("/logs"), &error) }
 }
 
 #[test]
-fn a_healthy_node_is_in_order() {
+fn healthy_node_passes_all_checks() {
     let checks = Node::new(8).checks();
     for check in &checks {
         assert!(check.severity >= CheckStatus::Info, "{check:?}");
@@ -126,7 +126,7 @@ fn set_compat(node: &mut Node, compat: &str, driver: &str, gpu: &str) {
     }
 }
 
-/// (id, what is wrong, level, a part of the text)
+/// (id, the fault, level, a part of the text)
 const TABLE: &[(Id, Change, CheckStatus, &str)] = &[
     (
         Id::GpuCount,
@@ -457,7 +457,7 @@ fn each_finding_has_its_severity() {
 }
 
 #[test]
-fn findings_of_a_job_of_several_nodes() {
+fn multi_node_findings_have_their_severity() {
     let busy = Refusal::new(Id::PortFree, Text::same("port 29500 is in use"), Text::same("end it"));
     let peer = SocketAddr::from(([10, 0, 0, 1], 29500));
     let reach = Reach { peer, cause: Text::same("refused") };
@@ -482,7 +482,7 @@ fn findings_of_a_job_of_several_nodes() {
 }
 
 #[test]
-fn rdma_that_was_required_and_locked_memory() {
+fn required_rdma_raises_port_and_memlock_severity() {
     let mut node = Node::new(8).two_nodes(1);
     node.facts.hcas = vec![rail("mlx5_0", 400.0, false), rail("mlx5_1", 400.0, false)];
     let (level, text) = node.of(Id::RdmaPorts).expect("a check");
@@ -502,7 +502,7 @@ fn rdma_that_was_required_and_locked_memory() {
 }
 
 #[test]
-fn the_user_decides_what_a_finding_does() {
+fn configured_severity_overrides_a_finding() {
     let mut node = Node::new(8);
     node.facts.limits.shm_total = Some(64 << 20);
     node.facts.limits.nofile_hard = 1024;
@@ -527,7 +527,7 @@ fn one_rank_needs_no_shared_memory() {
 }
 
 #[test]
-fn sizes_are_read_and_shown() {
+fn sizes_are_shown_in_binary_units() {
     for (size, shown) in [(64 << 10, "64 KiB"), (1 << 30, "1 GiB"), (1610612736, "1.5 GiB")] {
         assert_eq!(bytes(size), shown);
     }
@@ -535,7 +535,7 @@ fn sizes_are_read_and_shown() {
 
 /// /dev/shm may be the host's, and any user may name a file there and give it any size.
 #[test]
-fn files_of_other_users_forge_no_line() {
+fn file_names_cannot_forge_a_line() {
     let mut node = Node::new(8);
     let left = |name: &str| Leftover { name: name.into(), bytes: u64::MAX / 2, uid: 1000 };
     node.facts.state.leftovers =
@@ -546,7 +546,7 @@ fn files_of_other_users_forge_no_line() {
 
 /// A user who raises the cgroup's limit must not run into the next limit at the following start.
 #[test]
-fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
+fn memory_limit_does_not_hide_kernel_limits() {
     let mut node = Node::new(8);
     node.facts.limits.memory_limit = Some(64 << 30);
     node.facts.limits.address_space = Some(8 << 30);
@@ -560,7 +560,7 @@ fn too_little_memory_does_not_hide_a_limit_of_the_kernel() {
 }
 
 #[test]
-fn what_a_failed_write_asks_for_depends_on_the_kernels_word() {
+fn failed_write_hint_depends_on_errno() {
     for (code, hint) in [
         (rustix::io::Errno::ROFS.raw_os_error(), "read-only"),
         (rustix::io::Errno::NOSPC.raw_os_error(), "delete old runs"),
@@ -593,7 +593,7 @@ fn gpudirect_matters_between_nodes_with_gpus_and_hcas() {
 }
 
 #[test]
-fn a_proxy_must_leave_the_master_out_and_its_value_is_not_shown() {
+fn proxy_must_exempt_the_master_and_stays_masked() {
     let mut node = Node::new(8).two_nodes(1);
     let proxy = "http://user:hunter2@proxy:3128".to_owned();
     node.facts.environment.insert("HTTPS_PROXY".into(), proxy.clone());

@@ -34,7 +34,7 @@ pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> V
     ProcessScan::new(host, request, &own, &all).run(doomed)
 }
 
-/// A process with its rule and what it holds, before its fate is known.
+/// A process with its rule and the resources that it holds, before its fate is known.
 struct Match<'a> {
     process: &'a Process,
     rule: StaleRule,
@@ -89,10 +89,10 @@ impl<'a> ProcessScan<'a> {
         self.found(fates)
     }
 
-    /// The processes of runs that go on in the tree of a match, each with its living agent: the
-    /// agent, what is below it, and what it was started from. A tmux that a rank started keeps
-    /// the marker of that rank's run for ever, and so do the guard and the agent of each run
-    /// that is started in it later.
+    /// The processes of runs that go on in the tree of a match, each with its living agent: the agent, the
+    /// processes below it, and the processes from which it was started. A tmux that a rank started keeps the
+    /// marker of that rank's run for ever, and so do the guard and the agent of each run that is started in it
+    /// later.
     fn living_runs(&self, matches: &[Match<'_>]) -> BTreeMap<i32, i32> {
         let roots: Vec<i32> = matches
             .iter()
@@ -105,7 +105,7 @@ impl<'a> ProcessScan<'a> {
             .filter_map(|pid| self.marker(pid))
             .filter(|marker| marker.alive)
             .map(|marker| marker.agent)
-            // One above us adopts every orphan below it, so what is below it proves nothing.
+            // An agent above us adopts every orphan below it, so a process below it proves nothing.
             .filter(|agent| *agent != self.own.pid && !self.above.contains(agent))
             .collect();
         let mut living = BTreeMap::new();
@@ -153,7 +153,7 @@ impl<'a> ProcessScan<'a> {
         Some(Match { process, rule: rule?, otherwise, holds })
     }
 
-    /// Which mode may end a process that runs the script or carries a dead run's marker.
+    /// The mode that may end a process that runs the script or carries a dead run's marker.
     fn fate(
         &mut self,
         process: &'a Process,
@@ -200,9 +200,10 @@ impl<'a> ProcessScan<'a> {
         Fate::Forced(alive)
     }
 
-    /// Whether a process that carries the marker of a dead run is what that run left. A job that was started from a
-    /// rank, or with its environment (`sbatch --export=ALL`, at(1), a shell that was opened in it), carries it as
-    /// well: there a living process without the marker has started the topmost one, or a run goes on in its tree.
+    /// Whether a process with the marker of a dead run is a leftover of that run. A job that was started from a
+    /// rank, or with its environment (`sbatch --export=ALL`, at(1), a shell that was opened in it), carries the
+    /// marker as well: in that case a living process without the marker has started the topmost one, or a run goes
+    /// on in its tree.
     fn is_left(&mut self, process: &'a Process) -> bool {
         let (mut top, mut chain) =
             (process, procfs::ancestors_in(self.all, process.pid).into_iter());
@@ -260,7 +261,7 @@ impl<'a> ProcessScan<'a> {
     /// process itself.
     ///
     /// # Errors
-    /// Why nothing of that tree may be ended.
+    /// The reason why nothing of that tree may be ended.
     fn top(&mut self, process: &'a Process) -> Result<&'a Process, Text> {
         let mut top = process;
         for one in procfs::ancestors_in(self.all, process.pid) {

@@ -1,8 +1,8 @@
 //! Recognises launchers, pythons and ranklaunch by the structure of their arguments.
 //!
-//! Text is no proof: `vim train.py`, `grep train.py` and `sh -c 'python train.py'` contain the
-//! same words. Only an interpreter whose script is the job's file, or a launcher whose program
-//! is, counts.
+//! Text is no proof: `vim train.py`, `grep train.py` and `sh -c 'python train.py'` contain the same
+//! words. A process counts only if it is an interpreter whose script is the job's file, or a
+//! launcher whose program is.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,9 +54,9 @@ pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) 
     ProgramKind::Python { wanted }
 }
 
-/// Whether a launcher's program is the job's. For a launcher whose flags are in no table, any
-/// argument that names the program counts. A launcher that starts ranklaunch does not count: it
-/// may be our own, of which only a daemon is above us.
+/// Whether a launcher's program is the job's. If the flags of a launcher are in no table, any
+/// argument that names the program counts. A launcher that starts ranklaunch does not count: it may
+/// be our own, whose only process above us is a daemon.
 fn launches(
     host: &Host,
     pid: i32,
@@ -109,7 +109,7 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
         |path: &Path| std::fs::metadata(host.path(path)).ok().map(|file| (file.dev(), file.ino()));
     match (identity(&path), identity(script)) {
         (Some(one), Some(other)) => one == other,
-        // The path decides only if one of the two files is gone.
+        // The path decides only if one of the two files has been deleted.
         _ => named && normal(&path) == normal(script),
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_programs_own_argument_counts() {
+    fn only_the_program_argument_is_matched() {
         let folder = tempfile::tempdir().expect("folder");
         let root = folder.path();
         for file in ["work/train.py", "work/other.py", "work/train.yaml", "proc/7/x"] {
@@ -160,7 +160,7 @@ mod tests {
             ("timeout -k 30 1h torchrun --nproc-per-node 8 train.py", launcher(true)),
             ("uv run --with x -m torch.distributed.run train.py", launcher(true)),
             ("sudo -u me accelerate launch other.py train.py", launcher(false)),
-            // Only waits for its python, which has its own match.
+            // The process only waits for its python, which has its own match.
             ("timeout 1h python train.py", ProgramKind::Other),
             ("uv run train.py", ProgramKind::Other),
             ("vim train.py", ProgramKind::Other),

@@ -1,7 +1,7 @@
 //! Ends the processes that [`find`](mod@super::find) found stale: TERM, a wait, KILL, a wait.
 //!
-//! A signal goes only to the process that was found, never to another one that got its pid since
-//! (see [`linux::signal`]).
+//! A signal goes only to the process that was found, never to another process that has since got
+//! its pid (see [`linux::signal`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -97,7 +97,7 @@ pub fn clear(
 
 #[derive(Default)]
 struct Targets {
-    /// By pid and start time.
+    /// Processes by pid and start time.
     all: BTreeMap<(i32, u64), Target>,
 }
 
@@ -106,7 +106,7 @@ struct Target {
     handle: Option<OwnedFd>,
     found: StaleProcess,
     refused: Option<Errno>,
-    /// Its end was reported.
+    /// The end of the process was reported.
     told: bool,
 }
 
@@ -130,8 +130,8 @@ impl Targets {
             if now.start_ticks != one.start_ticks || now.is_dead() {
                 continue;
             }
-            // Only a session that one of them leads is certainly theirs. A login shell's session
-            // is shared with its user.
+            // Only a session that one of these processes leads certainly belongs to them. A login
+            // shell's session is shared with its user.
             if now.session == now.pid {
                 sessions.insert(now.session, now.start_ticks);
             }
@@ -189,7 +189,7 @@ impl Targets {
             if living.is_empty() || left.is_zero() {
                 return;
             }
-            // A handle becomes readable when its process ends. Without a handle the process is
+            // A handle becomes readable when its process ends. A process without a handle is
             // polled.
             let mut handles: Vec<PollFd<'_>> = living
                 .iter()

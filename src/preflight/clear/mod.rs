@@ -1,4 +1,4 @@
-//! Stale processes: which processes an earlier run left behind, and ending them.
+//! Stale processes: finds the processes that an earlier run left behind, and ends them.
 //!
 //! Takes a [`Request`]: the job's program, its GPUs, its master port. Gives the processes
 //! [`StaleProcess`], each with the rule that matched and its [`Fate`], and a [`ClearReport`] or a
@@ -12,7 +12,7 @@
 //!   marker, so it does not count for a living agent, nor for what is above or below that agent;
 //! - or it runs this job's script, as our user and in our container, has a variable that only a
 //!   launcher sets for its ranks, and that launcher is dead: PID 1 or a subreaper adopted it.
-//!   [`orphan`] has the proof. Variables that anyone sets (LOCAL_RANK) are none.
+//!   [`orphan`] contains the proof. Variables that anyone sets (LOCAL_RANK) prove nothing.
 //!
 //! Everything else that runs the script, has a GPU of the job open or holds the master port is
 //! only reported. `--stale force` ([`StaleMode::Force`]) ends everything that runs the script,
@@ -120,35 +120,35 @@ pub struct Parent {
 /// Something that this job needs exclusively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldResource {
-    /// It has `/dev/nvidiaN` of this job open.
+    /// The process has `/dev/nvidiaN` of this job open.
     Gpu(u32),
-    /// It listens on the master port.
+    /// The process listens on the master port.
     Port(u16),
 }
 
-/// Why a process matched.
+/// The reason why a process matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StaleRule {
-    /// It runs the job's script or module.
+    /// The process runs the job's script or module.
     Program,
-    /// It is a launcher of the job's script or module.
+    /// The process is a launcher of the job's script or module.
     Launcher,
-    /// It carries the marker of a ranklaunch job.
+    /// The process carries the marker of a ranklaunch job.
     Marker { job: String },
-    /// It is below or in the session of a process that is ended, or it starts one.
+    /// The process is below or in the session of a process that is ended, or it starts one.
     PartOf { root: i32 },
-    /// It holds something that the job needs; nothing else is known about it.
+    /// The process holds something that the job needs; nothing else is known about it.
     Holds,
 }
 
-/// Which mode ends it, and why that one.
+/// The mode that ends a process, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Proven leftover: ended by `kill` and `force`.
     Leftover(Text),
     /// Perhaps a healthy job: ended only by `force`.
     Forced(Text),
-    /// Ended by no mode.
+    /// No mode ends the process.
     Spared(Text),
 }
 
@@ -182,6 +182,6 @@ pub struct ClearReport {
     pub found: Vec<StaleProcess>,
     /// Pids that have ended.
     pub ended: Vec<i32>,
-    /// From the first signal to the last exit.
+    /// Time from the first signal to the last exit.
     pub waited: Duration,
 }

@@ -2,7 +2,7 @@
 //!
 //! Takes a process and the scan that contains it; gives the proof, or what is missing for it.
 //! Being an orphan proves nothing by itself: /proc shows the same of a rank that a person left
-//! running (`&` and the end of the shell, `nohup`, `setsid`, `disown`) as of one whose launcher
+//! running (`&` and the end of the shell, `nohup`, `setsid`, `disown`) as of a rank whose launcher
 //! was killed. The proof has two halves.
 //!
 //! The first is a variable that only a launcher sets, and only for processes that it starts
@@ -53,15 +53,15 @@ const OF_ANYONE: [&str; 8] = [
 /// program; all others are orphans.
 const INITS_OF_ONE: [&[u8]; 4] = [b"tini", b"docker-init", b"dumb-init", b"catatonit"];
 
-/// Daemons that start a job directly, with the environment of whoever submitted it: they may give
-/// any variable, the marker of a run included.
+/// Daemons that start a job directly, with the environment of whoever submitted it: they may pass on
+/// any variable, even the marker of a run.
 const JOB_DAEMONS: [&[u8]; 2] = [b"atd", b"pbs_mom"];
 
 /// Known subreapers beside PID 1 that start no ranks. (/proc does not show which processes are
 /// subreapers.)
 const SUBREAPERS: [&[u8]; 4] = [b"systemd", b"tini", b"docker-init", b"catatonit"];
 
-/// By the name of the program; a login shell's begins with a dash.
+/// Recognises a shell by the name of the program; a login shell's begins with a dash.
 pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
     let name = argv.first().map_or(comm, |first| procfs::basename(first));
     let name = name.strip_prefix(b"-").unwrap_or(name);
@@ -79,8 +79,8 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// The topmost process of the rank (a wrapper that torchrun started in place of the script),
-    /// and why its launcher is known to be dead; else why it is not.
+    /// The topmost process of the rank (a wrapper that torchrun started in place of the script), and
+    /// the proof that its launcher is dead; else the reason why that is not proven.
     pub(super) fn dead_launcher(&self, rank: &Process) -> Result<(i32, Text), Text> {
         let environ = procfs::environ(self.host, rank.pid).unwrap_or_default();
         let Some((name, value)) = self.of_launcher(&environ) else {
@@ -108,8 +108,8 @@ impl Around<'_> {
         ))
     }
 
-    /// The variable that shows that a launcher started this rank. One that we have as well comes
-    /// from our surroundings and proves nothing.
+    /// The variable that shows that a launcher started this rank. A variable that we have as well
+    /// comes from our surroundings and proves nothing.
     fn of_launcher<'e>(&self, environ: &'e [Vec<u8>]) -> Option<(&'static str, &'e [u8])> {
         OF_LAUNCHERS.into_iter().find_map(|name| {
             let value = procfs::variable(environ, name).filter(|value| !value.is_empty())?;
@@ -147,9 +147,9 @@ impl Around<'_> {
         top
     }
 
-    /// Whether nobody who lives has given our marker to this process, whose parent does not carry
-    /// it. An adopter has it from nobody, being older than the agent; a shell in the same session
-    /// may have set it from what it was told.
+    /// Whether no living process has given our marker to this process, whose parent does not carry
+    /// it. An adopter is older than the agent, so it cannot have passed the marker on; a shell in the
+    /// same session may have set it from text that it was given.
     pub(super) fn is_adopted(&self, top: &Process) -> bool {
         let by = self.adopter(top);
         by.is_ok_and(|by| {
@@ -160,8 +160,8 @@ impl Around<'_> {
         })
     }
 
-    /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None: PID 1, hidden
-    /// from us.
+    /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None if PID 1 is
+    /// hidden from us.
     fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {
@@ -203,14 +203,14 @@ impl Around<'_> {
     fn is_python(&self, pid: i32) -> bool {
         let exe = procfs::exe(self.host, pid).is_some_and(|exe| {
             let path = exe.as_os_str().as_encoded_bytes();
-            // The kernel's words for a file that an update replaced.
+            // The suffix that the kernel adds if an update replaced the file.
             settings::launchers::is_python(path.strip_suffix(b" (deleted)").unwrap_or(path))
         });
         exe || procfs::has_mapped(self.host, pid, b"/libpython")
     }
 }
 
-/// Why a process without a launcher's variable may be a healthy job.
+/// The reason why a process without a launcher's variable may be a healthy job.
 fn by_itself(environ: &[Vec<u8>]) -> Text {
     let set = |name: &&str| procfs::variable(environ, name).is_some_and(|value| !value.is_empty());
     match OF_ANYONE.into_iter().find(set) {

@@ -28,16 +28,16 @@ pub(super) struct ProcessScan<'a> {
     siblings: BTreeSet<i32>,
     /// Clock ticks after boot. A process that began later does not belong to an earlier run.
     born: u64,
-    /// [`procfs::pid_place`] of ours.
+    /// Our own [`procfs::pid_place`].
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
-    /// Facts that were read of each process beyond its stat.
+    /// Facts about each process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
     /// Processes of runs that go on, each with its living agent, as far as a match led to them.
     pub(super) living: BTreeMap<i32, i32>,
 }
 
-/// Facts that were read of a process beyond its stat.
+/// Facts about a process beyond its stat.
 pub(super) struct Seen {
     pub(super) argv: Vec<Vec<u8>>,
     pub(super) kind: ProgramKind,
@@ -91,15 +91,15 @@ impl<'a> ProcessScan<'a> {
             && process.start_ticks < self.born
     }
 
-    /// Adopted by init or a subreaper, or the first of a session. Remains of a job under any
-    /// name are found there.
+    /// Adopted by init or a subreaper, or the first of a session. Remains of a job under any name
+    /// are found there.
     pub(super) fn is_orphan(&self, process: &Process) -> bool {
         process.ppid <= 1
             || self.all.get(&process.ppid).is_some_and(|p| p.session != process.session)
     }
 
-    /// The marker of a job in the environment. A marker that we inherited ourselves does not
-    /// count: it says where we were started, not which job left the process behind.
+    /// The marker of a job in the environment. A marker that we inherited ourselves does not count:
+    /// it shows the place of our start, not the job that left the process behind.
     pub(super) fn marker(&self, pid: i32) -> Option<JobMarker> {
         let environ = procfs::environ(self.host, pid)?;
         let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
@@ -126,7 +126,7 @@ impl<'a> ProcessScan<'a> {
     /// cannot be asked.
     fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
         // A pid of a replayed host is another process here. A listing has no threads, but /proc
-        // opens those that it does not hide: such a number is not an agent's any more.
+        // opens every task that it does not hide: such a number no longer belongs to an agent.
         if !self.host.is_live() || pid <= 0 || procfs::stat(self.host, pid).is_some() {
             return None;
         }
@@ -176,15 +176,15 @@ impl<'a> ProcessScan<'a> {
             })
     }
 
-    /// Whether the pids that a process knows are not those of ours.
+    /// Whether the process uses another PID namespace than ours.
     pub(super) fn is_in_other_namespace(&self, pid: i32) -> bool {
         let of = |pid| procfs::pid_namespace(self.host, pid);
         of(pid).zip(of(self.own.pid)).is_some_and(|(theirs, ours)| theirs != ours)
     }
 
-    /// Why we may not end a process.
+    /// The reason why we may not end a process.
     pub(super) fn foreign(&self, pid: i32) -> Option<Text> {
-        // Ours or not: where we were started by `docker exec` it is not above us.
+        // This holds for any PID 1: if we were started by `docker exec`, PID 1 is not above us.
         if pid == 1 {
             return Some(text!(
                 "it is pid 1, and this container would end with it",
@@ -214,14 +214,15 @@ impl<'a> ProcessScan<'a> {
     }
 }
 
-/// Whether an agent is alive, by what /proc lists under its pid; otherwise by the kernel's answer.
+/// Whether an agent is alive, from the listing of its pid in /proc; otherwise from the kernel's
+/// answer.
 fn is_alive(
     listed: Option<&Process>,
     start_ticks: u64,
     asked: impl FnOnce() -> Option<rustix::io::Result<()>>,
 ) -> bool {
     match listed {
-        // A pid alone proves nothing: it may be another process by now.
+        // A pid alone proves nothing: another process may have it by now.
         Some(now) => now.start_ticks == start_ticks && !now.is_dead(),
         // /proc mounted with hidepid does not list the processes of other users. The start time
         // is hidden as well, so whoever has this pid counts as the agent.
@@ -229,8 +230,8 @@ fn is_alive(
     }
 }
 
-/// The launchers that share the variables of this job, with their descendants, and when the
-/// first of them began.
+/// The launchers that share the variables of this job, with their descendants, and the start time
+/// of the first of them.
 fn siblings(
     host: &Host,
     shared: &[Claim],
@@ -260,8 +261,8 @@ fn siblings(
     (below.chain(launchers.iter().copied()).collect(), first)
 }
 
-/// When this launch began: the start of our topmost process. We may be a child that was forked
-/// without exec, recognised by the same executable and arguments, and other processes of the
+/// The beginning of this launch: the start of our topmost process. We may be a child that was
+/// forked without exec, recognised by the same executable and arguments, and other processes of the
 /// container may have started in between.
 fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
     let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_that_proc_hides_is_not_taken_for_dead() {
+    fn agent_hidden_by_proc_is_not_considered_dead() {
         let agent = |start: u64, state: char| {
             let line =
                 format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));

@@ -1,5 +1,5 @@
-//! Finds what ends together with a process: its descendants, and every process in a session that
-//! one of them created.
+//! Finds the processes that end together with another one: its descendants, and every process in a
+//! session that one of them created.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) type Fates = BTreeMap<i32, (StaleRule, Vec<HeldResource>, Fate)>;
 /// The roots of the trees to end.
 #[derive(Debug, Default)]
 pub(super) struct DoomedTrees {
-    /// Each with its reason, which is printed for a root that no rule matched.
+    /// Each root with its reason, which is printed for a root that no rule matched.
     pub(super) roots: BTreeMap<i32, Text>,
     /// Known from an earlier scan.
     pub(super) sessions: Sessions,
@@ -96,7 +96,7 @@ impl ProcessScan<'_> {
         let with_the_tree = || text!("it ends with that tree", "它随该进程树一同结束");
         let part = fate(why.cloned().unwrap_or_else(with_the_tree));
         match (fates.get(&pid).map(|(_, _, known)| known), &part) {
-            // Its own rule has already decided.
+            // The process's own rule has already decided.
             (Some(Fate::Leftover(_)), _) | (Some(Fate::Forced(_)), Fate::Forced(_)) => return,
             _ => {}
         }

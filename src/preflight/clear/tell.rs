@@ -1,4 +1,4 @@
-//! Words for a process that was found: its identity, the rule that matched, the reason for its
+//! Texts about a process that was found: its identity, the rule that matched, the reason for its
 //! fate.
 
 use std::time::Duration;
@@ -67,12 +67,12 @@ impl StaleProcess {
         }
     }
 
-    /// The rule, what it holds, and why it has its fate.
+    /// The rule, the resources that the process holds, and the reason for its fate.
     pub fn reason(&self) -> Text {
         self.reason_with(self.holds.iter().map(|held| held.text()).collect())
     }
 
-    /// The same, without what it holds.
+    /// The same, without the resources.
     pub fn standing(&self) -> Text {
         self.reason_with(Vec::new())
     }

@@ -7,10 +7,10 @@ use node::observe::network::conf_lines;
 use node::observe::{NcclSetting, NetworkFacts};
 use plan::Scope;
 
-/// A file as NCCL reads it, and a plan below it.
+/// Reads a file as NCCL does, and plans below it.
 ///
-/// The settings are those that a second reader, written after NCCL's own, finds; what is found gives the same when it is
-/// written again. Below them a node gets a plan that overrides none of them, or a refusal.
+/// A second reader, written after NCCL's own, finds the same settings, and they stay the same when they are written and
+/// read again. Below them a node gets a plan that overrides none of them, or a refusal.
 pub fn nccl_conf(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let found: Vec<(&str, &str)> = conf_lines(&text).collect();
@@ -51,7 +51,7 @@ pub fn nccl_conf(data: &[u8]) -> bool {
     true
 }
 
-/// As src/misc/param.cc of NCCL goes through a file: letter by letter.
+/// Goes through a file letter by letter, like src/misc/param.cc of NCCL.
 fn by_letters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut letters = text.chars().peekable();
@@ -70,7 +70,7 @@ fn by_letters(text: &str) -> Vec<(String, String)> {
                 (true, letter) => value.push(letter),
             }
         }
-        // Names that are almost NCCL's are kept, so that the mistake is named.
+        // Names that are almost NCCL's are kept, so that the mistake is reported.
         let meant = name.trim_start();
         let meant = meant.strip_prefix("export").map_or(meant, str::trim_start);
         if has_value && !is_comment && meant.starts_with("NCCL_") {

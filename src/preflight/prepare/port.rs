@@ -1,4 +1,4 @@
-//! Finds a free port, and checks whether a port is free or who has it.
+//! Finds a free port, and checks whether a port is free and which process has it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_on_one_address_makes_the_port_busy_and_is_named() {
+    fn port_bound_on_one_address_names_its_owner() {
         for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv4Addr::UNSPECIFIED.into()] {
             let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("bind");
             let port = listener.local_addr().expect("address").port();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_old_connections_is_free() {
+    fn port_with_old_connections_is_free() {
         let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
         assert_eq!(check_port(&Host::live(), port), Ok(()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("bind");

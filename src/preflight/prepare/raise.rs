@@ -19,7 +19,7 @@ pub fn raise_limits() {
             (Some(hard), Some(most)) => Some(hard.min(most)),
             (hard, most) => hard.or(most),
         };
-        // None is unlimited.
+        // None means unlimited.
         let is_more = match (current, wanted) {
             (None, _) => false,
             (Some(_), None) => true,

@@ -17,22 +17,23 @@ use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
 
-/// Files that one rank costs the agent: its connection, two pipes with the stop descriptors of
-/// their readers, two log files.
+/// Number of files that one rank costs the agent: its connection, two pipes with the stop
+/// descriptors of their readers, two log files.
 const FILES_PER_RANK: u32 = 7;
 /// The same for the engine, listener, journal and run.json.
 const FILES: u32 = 16;
-/// Tasks that one rank costs the container: shim, rank and the readers of two pipes; not
-/// counting what the program starts itself.
+/// Number of tasks that one rank costs the container: shim, rank and the readers of two pipes; not
+/// counting tasks that the program starts itself.
 const TASKS_PER_RANK: u32 = 4;
-/// The readers of the engine's pipes, the writers of log files and journal, the sampler, the search
-/// for a cause, and two pieces of work that may hang.
+/// Number of tasks of the job itself: the readers of the engine's pipes, the writers of log files
+/// and journal, the sampler, the search for a cause, and two pieces of work that may hang.
 const TASKS: u32 = 8;
 /// Stack of a thread that only waits; the C library raises it to its minimum.
 const STACK: usize = 16 << 10;
-/// For how long the kernel may list a thread that has ended.
+/// Maximum time for which the kernel may list a thread that has ended.
 const RELEASE: Duration = Duration::from_secs(1);
-/// The kernel takes some microseconds for it, which the start of the job waits for.
+/// Interval of the check. The kernel takes some microseconds to remove a thread, and the start of
+/// the job waits for that.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// Whether two threads can be started. Everything that may hang runs in a thread: without one
@@ -67,7 +68,7 @@ fn two_at_once() -> io::Result<()> {
     let first = Builder::new().spawn(move || until_dropped.recv())?;
     let second = Builder::new().spawn(|| {});
     drop(held);
-    // Both have ended before the next count.
+    // Both threads have ended before the next count.
     let _ = first.join();
     second.map(|second| drop(second.join()))
 }
@@ -112,7 +113,8 @@ pub fn has_room(ranks: u32) -> Result<(), Refusal> {
     ))
 }
 
-/// How many of `needed` descriptors could be opened at once, and why no more.
+/// The number of descriptors, up to `needed`, that could be opened at once, and the reason for the
+/// limit.
 fn files(needed: u32) -> (usize, Option<io::Error>) {
     let mut held = Vec::new();
     for _ in 0..needed {
@@ -124,7 +126,7 @@ fn files(needed: u32) -> (usize, Option<io::Error>) {
     (held.len(), None)
 }
 
-/// The same for threads, which count as processes do.
+/// The same for threads, which count like processes.
 fn tasks(needed: u32) -> (usize, Option<io::Error>) {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_tried_is_given_back() {
+    fn trial_threads_and_files_are_released() {
         let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let before = open();
         for _ in 0..3 {

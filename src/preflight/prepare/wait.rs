@@ -15,18 +15,18 @@ use text::lang::{Text, cause};
 use text::text;
 use verdict::Refusal;
 
-/// How long a connection must stay open to count: a service-mesh sidecar accepts every
+/// Time for which a connection must stay open to count: a service-mesh sidecar accepts every
 /// connection, and closes it if there is no listener.
 const HOLD: Duration = Duration::from_millis(500);
 
-/// The peer to wait for, and for how long.
+/// The peer to wait for, and the time limit.
 #[derive(Clone)]
 pub struct Wait<'a> {
     /// A name or address without port, with or without brackets.
     pub address: String,
     pub port: u16,
     pub timeout: Duration,
-    /// When a progress line is printed.
+    /// The pace of the progress lines.
     pub pace: Pace,
     /// Addresses of this node's own interfaces, to recognise a master that is this node.
     pub own_addresses: Vec<IpAddr>,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Wait<'_> {
 }
 
 impl Wait<'_> {
-    /// With the standard pace, no helper, own addresses unknown.
+    /// A wait with the standard pace, no helper and unknown own addresses.
     pub fn new(address: impl Into<String>, port: u16, timeout: Duration) -> Self {
         Wait {
             address: address.into(),

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Why no file could be written.
+/// The reason why no file could be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteProblem {
     /// The folder that was tried: the folder itself or its nearest existing parent.
     pub folder: PathBuf,
-    /// errno; None where the error is not the kernel's.
+    /// The errno; None if the error does not come from the kernel.
     pub code: Option<i32>,
-    /// The error in words, for one without errno.
+    /// The error as text, if it has no errno.
     #[serde(default)]
     pub text: String,
     /// Our effective user.
@@ -29,7 +29,7 @@ impl WriteProblem {
 
     /// The error of the write.
     pub fn error(&self) -> io::Error {
-        // Captures of 0.1 have 0 where there is no errno.
+        // Captures of 0.1 have 0 if there is no errno.
         match self.code.filter(|code| *code != 0) {
             Some(code) => io::Error::from_raw_os_error(code),
             None if self.text.is_empty() => io::Error::other("the system gave no reason"),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_without_errno_keeps_its_words() {
+    fn error_without_errno_keeps_its_text() {
         let again = |problem: &WriteProblem| {
             let text = serde_json::to_string(problem).expect("JSON");
             serde_json::from_str::<WriteProblem>(&text).expect("the same").error().to_string()

@@ -41,7 +41,7 @@ use verdict::{Id, Refusal};
 /// Time limit for one connection to the master. A lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// Everything that a report needs.
+/// All data that a report needs.
 struct Examined {
     facts: Facts,
     decided: Decided,
@@ -196,7 +196,7 @@ fn named(path: &Path) -> Text {
     Text::same(path.display().to_string())
 }
 
-/// The file of a capture that holds what was tried.
+/// The file of a capture that holds the results of the trials.
 const TRIED: &str = "tried";
 
 /// Whether a file can be written in the log folder. None if that hangs, which the facts already
@@ -206,8 +206,8 @@ async fn written(facts: &Facts, deadlines: Deadlines) -> Option<Result<PathBuf, 
     with_deadline_async(deadlines.files, move || prepare::try_write(&folder)).await
 }
 
-/// Tries what needs no wait: a file in the log folder, the port on node 0, one connection to the
-/// master on other nodes.
+/// Runs the trials that need no wait: a file in the log folder, the port on node 0, one connection
+/// to the master on other nodes.
 async fn attempts(
     host: &Host,
     plan: Option<&Plan>,
@@ -235,8 +235,8 @@ async fn attempts(
     tried
 }
 
-/// Whether one of these addresses answers, else why the first one does not. All are tried at once: one
-/// behind a route that leads nowhere must not use up the time of the others.
+/// An address that answers, else the reason why the first one does not. All are tried at once: an
+/// address behind a route that leads nowhere must not use up the time of the others.
 async fn reach(
     peers: impl Iterator<Item = SocketAddr>,
     limit: Duration,
@@ -245,7 +245,7 @@ async fn reach(
     for (place, peer) in peers.enumerate() {
         dialed.spawn(async move { (place, peer, net::connect(peer, limit).await) });
     }
-    // Not the kernel's.
+    // The time limit is our own, not the kernel's.
     let is_own_limit = |error: &std::io::Error| {
         error.kind() == std::io::ErrorKind::TimedOut && error.raw_os_error().is_none()
     };
@@ -263,7 +263,7 @@ async fn reach(
     first.map(|(_, reach)| Err(reach))
 }
 
-/// Processes that `run` would end are no failure here; those that it would leave alone are named
+/// Processes that `run` would end are no failure here; processes that it would leave alone are named
 /// as `run` names them.
 async fn beside_stale(
     host: &Arc<Host>,
@@ -293,8 +293,8 @@ mod tests {
 
     use super::*;
 
-    /// A listener whose queue is full, so that the kernel drops what asks to connect. Gives what has to
-    /// live so long.
+    /// A listener whose queue is full, so that the kernel drops connection attempts. Also gives the
+    /// objects that must live as long.
     fn silent() -> (SocketAddr, OwnedFd, Vec<TcpStream>) {
         let listener = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("bound");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_without_an_answer_hides_no_other() {
+    async fn silent_address_does_not_hide_another() {
         let (silent, _listener, _queue) = silent();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let live = listener.local_addr().expect("an address");

@@ -18,13 +18,14 @@ pub(crate) fn clean(asked: &cli::Clean) -> i32 {
     };
     choose(settings.color.value);
     let lang = settings.lang;
-    // Leftovers are known by what runs, whatever an interpreter would say.
+    // Leftovers are recognised by the running program, whatever an interpreter would report.
     let (host, settings) = (Arc::new(host.without_interpreters()), Arc::new(settings));
     say_unused_profile(&settings, lang);
     let for_people = asked.format == cli::ReportFormat::Text;
     let cleaned = block_on(async {
         let facts = collect::observe(&host, &settings).await;
-        // A python without torch or a GPU that failed keeps a job from starting, not a leftover alive.
+        // A python without torch or a failed GPU prevents a job from starting, but does not keep a
+        // leftover alive.
         let plan = plan::survey(&settings, &facts, Scope::Alone).into_outline()?;
         let request = request(&settings, &plan, &facts);
         if asked.dry_run {

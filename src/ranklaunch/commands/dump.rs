@@ -66,15 +66,15 @@ fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
     Ok(written.text(&missing, lang))
 }
 
-/// From one agent, which asks the others; of nodes that do not know each other from all that are
-/// here.
+/// Collects the evidence from one agent, which asks the others; if the nodes do not know each
+/// other, from all agents that are here.
 fn collected(asked: &Dump, lang: Lang) -> Result<Evidence, Refusal> {
     let mut found: Option<Evidence> = None;
     let mut failed = None;
     let job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
     job.tell_owner(lang);
     for (agent, job) in job.agents {
-        // Side by side, since each waits for the nodes that say nothing.
+        // Both are asked in parallel, since each waits for the silent nodes.
         let (tell, told) = mpsc::channel();
         let same = agent.clone();
         spawn_detached(move || drop(tell.send(socket::ask(&same, &Ask::Dump))));
@@ -102,19 +102,19 @@ fn collected(asked: &Dump, lang: Lang) -> Result<Evidence, Refusal> {
     found.ok_or_else(nobody)
 }
 
-/// Only for its owner: what a rank wrote may be private.
+/// Creates the folder for its owner only: the output of a rank may be private.
 fn create(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// The files so far: by kind their names and the ranks or nodes that they are of.
+/// The files so far: by kind their names and their ranks or nodes.
 struct Written {
     folder: PathBuf,
     kinds: BTreeMap<Kind, (String, Vec<u32>)>,
     count: usize,
 }
 
-/// In the order in which they are listed.
+/// The kinds in the order in which they are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Stacks,
@@ -129,8 +129,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the name that a node gave, and the rank in it. None for a name that no node gives: it
-    /// could lead out of the folder.
+    /// The kind of a file that a node named, and the rank in the name. None for a name that no node
+    /// gives: it could lead out of the folder.
     fn of(name: &str) -> Option<(Kind, Option<u32>)> {
         let number = |text: &str| text.parse::<u32>().ok();
         let between = |before: &str, after: &str| {
@@ -234,7 +234,7 @@ impl Written {
         Ok(missing)
     }
 
-    /// The folder of a node; of each launcher, where a node has several.
+    /// The folder of a node, or of each launcher if a node has several.
     fn below(&self, node: u32, files: &[DumpFile]) -> PathBuf {
         let name = |number: u32| match number {
             0 => PathBuf::from(format!("node-{node}")),
@@ -248,7 +248,7 @@ impl Written {
 
     fn one(&mut self, node: u32, below: &Path, file: &DumpFile) -> io::Result<()> {
         let Some((kind, rank)) = Kind::of(&file.name) else { return Ok(()) };
-        // Beside each other, as torch's own dumps are.
+        // Records lie beside each other, as torch's own dumps do.
         let (path, shown) = match kind {
             Kind::Records => (PathBuf::from(&file.name), "rank_N.json".to_owned()),
             Kind::Lines => (below.join(&file.name), "node-N/rank-N.log".to_owned()),
@@ -260,7 +260,7 @@ impl Written {
             | Kind::NodeCounters
             | Kind::Ras => (below.join(&file.name), format!("node-N/{}", file.name)),
         };
-        // A name that two nodes give is that of the first.
+        // If two nodes give the same name, the first one keeps it.
         match self.write(&path, &file.text, Some(file.read_ms)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             written => written?,
@@ -279,7 +279,7 @@ impl Written {
         file.write_all(text.as_bytes())?;
         let read = read_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
         if let Some(read) = read.filter(|read| *read < SystemTime::now()) {
-            // A file system without times is no reason to give up.
+            // A file system without times is not a reason to give up.
             let _ = file.set_modified(read);
         }
         self.count += 1;
@@ -317,7 +317,7 @@ mod tests {
 
     /// Names come from other nodes.
     #[test]
-    fn a_name_that_no_node_gives_is_not_written() {
+    fn unknown_file_name_is_not_written() {
         for (name, kind) in [
             ("rank_3.json", Some((Kind::Records, Some(3)))),
             ("rank_3.4711.json", Some((Kind::Records, Some(3)))),

@@ -1,4 +1,4 @@
-//! `ranklaunch explain`: prints what an id or an exit code means, or why a job failed.
+//! `ranklaunch explain`: prints the meaning of an id or an exit code, or the cause of a failure.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -50,7 +50,7 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
         (cli::AnnotatedFormat::Json, false) => {
             print(format!("{:#}\n", explain_view::json(&subjects, lang)));
         }
-        // Explanations belong to no line of a file, so they are no annotations.
+        // Explanations do not belong to a line of a file, so they are not annotations.
         (cli::AnnotatedFormat::Text | cli::AnnotatedFormat::Github, true) => {
             show(&explain_view::list(lang, terminal_width()));
         }
@@ -69,7 +69,8 @@ fn catalogue_of(asked: &cli::Explain) -> Result<&'static Catalogue, Refusal> {
     Ok(extended.unwrap_or_else(|| catalogue()))
 }
 
-/// Meaning of a word that is no log. An id wins over a file of the same name: `./86` is the file.
+/// Meaning of a word that is not a log. An id wins over a file of the same name: `./86` is the
+/// file.
 fn subject<'c>(word: &OsStr, catalogue: &'c Catalogue) -> Option<Subject<'c>> {
     let word = word.to_str()?;
     let id = word.parse().ok().map(Subject::Id);
@@ -79,7 +80,7 @@ fn subject<'c>(word: &OsStr, catalogue: &'c Catalogue) -> Option<Subject<'c>> {
     id.or_else(code).or_else(failure)
 }
 
-/// Whether a log is meant. One that is there and cannot be reached is: its own error says more.
+/// Whether a log is meant. An existing log that cannot be reached counts: its own error says more.
 fn names_log(word: &OsStr) -> bool {
     use ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
     const ABSENT: &[ErrorKind] = &[NotFound, NotADirectory, InvalidFilename, InvalidInput];
@@ -123,7 +124,7 @@ fn unknown(word: &OsStr, catalogue: &Catalogue) -> Refusal {
     Refusal::new(Id::ExplainUnknown, text, meant(&word.to_string_lossy(), catalogue))
 }
 
-/// A suggestion: the id that was mistyped, or the ids of the family that was named.
+/// A suggestion: the id behind a typing error, or the ids of the named family.
 fn meant(word: &str, catalogue: &Catalogue) -> Text {
     let all = || {
         let failures = catalogue.rows().iter().map(|row| row.id.as_str());

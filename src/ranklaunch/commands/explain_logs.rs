@@ -1,4 +1,4 @@
-//! `ranklaunch explain LOG…`: why a job failed, from its logs.
+//! `ranklaunch explain LOG…`: the cause of a job's failure, from its logs.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
@@ -25,9 +25,9 @@ use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::{Confidence, Refusal};
 
-/// Bytes that are read at once.
+/// Number of bytes that are read at once.
 const CHUNK: usize = 256 * 1024;
-/// A smaller file is read before a progress line could be seen.
+/// A smaller file is read before anybody could see a progress line.
 const WORTH_PROGRESS: u64 = 64 * 1024 * 1024;
 
 /// The row of a watchdog that waited for a collective until its time-out, so that the job stood
@@ -66,7 +66,7 @@ pub(super) fn explain(
     let stood_still = diagnosis.findings.iter().any(has_timed_out);
     let shown = (!recorder.is_empty()).then(|| recorder.show(stood_still));
     let hang = shown.as_ref().map(|shown| HangView { hang: &shown.hang, late: &shown.late });
-    // The cause may stand in what was not read.
+    // The cause may be in the unread part.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
     }
@@ -125,7 +125,7 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
     if differs(&diagnosis)
         && let Some(stated) = records.cause.take()
     {
-        // Its log is missing or cut.
+        // The log of this statement is missing or cut.
         logs.push(scan_statement(catalogue, logs.len(), stated));
         diagnosis = diagnose_knowing(catalogue, logs, &records.known);
     }
@@ -221,7 +221,7 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
         }
         logs.push(scan_statement(catalogue, logs.len(), stated));
     }
-    // The end is known, whatever the logs hold.
+    // The end is known, whatever the logs contain.
     let is_told = !records.verdicts.is_empty() || !recorder.is_empty();
     match unread.first() {
         Some(first) if !is_told && logs.iter().all(|log| log.bytes == 0) => Err(first.refusal()),
@@ -253,19 +253,19 @@ fn scan(
     }
 }
 
-/// One line on a terminal while a large log is read, or one that may never come; taken away at
-/// the end.
+/// One line on a terminal while a large log is read, or a log that may never come; removed at the
+/// end.
 struct Progress<'a> {
     file: &'a LogFile,
-    /// Plain bytes.
+    /// Number of plain bytes.
     read: u64,
-    /// Of them when the line was last written.
+    /// Number of plain bytes when the line was last written.
     shown: u64,
     on: bool,
 }
 
 impl<'a> Progress<'a> {
-    /// How often the line changes, in bytes.
+    /// Number of bytes between two changes of the line.
     const STEP: u64 = 32 * 1024 * 1024;
 
     fn new(file: &'a LogFile) -> Progress<'a> {
@@ -327,7 +327,7 @@ mod tests {
     use diagnose::Origin;
 
     #[test]
-    fn progress_is_a_share_where_the_size_is_known_and_never_wraps() {
+    fn progress_line_shows_percentage_and_fits_the_width() {
         let file = |name: &str, size| LogFile {
             path: Some(PathBuf::from(name)),
             origin: Origin { name: name.to_owned(), ..Origin::default() },

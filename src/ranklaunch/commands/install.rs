@@ -15,7 +15,7 @@ use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
 
-/// As for other programs: all users may run it, only its owner may replace it.
+/// The usual mode of programs: all users may run it, only its owner may replace it.
 const MODE: u32 = 0o755;
 
 pub(crate) fn install(folder: &Path) -> i32 {

@@ -24,12 +24,12 @@ use text::rank::GlobalRank;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// Logs of a folder that are read. A run of ten thousand ranks has two files a rank.
+/// Maximum number of logs of a folder that are read. A run of ten thousand ranks has two files per rank.
 const MOST_FILES: usize = 20_000;
-/// Logs that are looked at before runs and attempts are chosen.
+/// Maximum number of logs that are examined before runs and attempts are chosen.
 const MOST_LISTED: usize = 10 * MOST_FILES;
-/// How deep logs lie below a folder that is named: torchrun's are in
-/// `RUN/attempt_0/0/stderr.log`, ours in `RUN/node-0/attempt-1/rank-00000.err`.
+/// Maximum depth of logs below a named folder: torchrun's are in `RUN/attempt_0/0/stderr.log`, ours in
+/// `RUN/node-0/attempt-1/rank-00000.err`.
 const DEEPEST: usize = 5;
 /// Endings of the names of logs, without the ending of a compression.
 const ENDINGS: &[&str] = &["log", "out", "err", "txt"];
@@ -39,16 +39,16 @@ const TORCHRUN_ATTEMPT: &str = "attempt_";
 /// A log to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogFile {
-    /// None: standard input.
+    /// None means standard input.
     pub(super) path: Option<PathBuf>,
     pub(super) origin: Origin,
-    /// In bytes, as it is packed. None: not known before it is read.
+    /// Size in bytes, as the log is packed. None if it is not known before reading.
     pub(super) size: Option<u64>,
-    /// It was named itself, not found in a folder.
+    /// The log was named itself, not found in a folder.
     pub(super) asked: bool,
-    /// It is one of ours, of a rank or of the command of a node.
+    /// The log is one of ours, of a rank or of the command of a node.
     pub(super) own: bool,
-    /// It is a record of torch's `@record`, in place of lines.
+    /// The log is a record of torch's `@record`, in place of lines.
     pub(super) is_record: bool,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct LogFile {
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) logs: Vec<LogFile>,
-    /// Files and folders that could not be looked at.
+    /// Files and folders that could not be read.
     pub(super) unread: Vec<Unread>,
-    /// Notes about what was left out on purpose.
+    /// Notes about logs that were left out on purpose.
     pub(super) notes: Vec<Text>,
     /// The folders of launchers whose logs are read as a whole.
     pub(super) launchers: BTreeSet<OwnFolder>,
@@ -66,7 +66,7 @@ pub(super) struct Named {
     seen: HashSet<(u64, u64)>,
 }
 
-/// A log that a folder holds.
+/// A log found in a folder.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Listed {
     /// A link comes after the file that it points to.
@@ -110,7 +110,7 @@ impl Named {
     }
 
     /// # Errors
-    /// The logs are those of several runs of ours, of which only one answer could come.
+    /// The logs belong to several of our runs, but there can be only one answer.
     pub(super) fn is_of_one_run(&self) -> Result<(), Refusal> {
         let of_logs = self.logs.iter().filter_map(|log| Some(run_of(log.path.as_deref()?)?.0));
         let of_launchers = self.launchers.iter().filter_map(|launcher| launcher.path.parent());
@@ -136,7 +136,7 @@ impl Named {
     fn add_folder(&mut self, folder: &Path) -> Result<(), Refusal> {
         let name = shown(folder);
         let unread_before = self.unread.len();
-        // Folders of launchers may be above the one that is named: `.` has no name of its own.
+        // Folders of launchers may be above the named folder: `.` has no name of its own.
         let whole = folder.canonicalize();
         let folder = match &whole {
             Ok(whole) if is_own(whole) => whole,
@@ -204,7 +204,7 @@ impl Named {
             if !is_log(&path) && !is_record(&path) && !is_dump(&path) {
                 continue;
             }
-            // A collection of logs may be links; in the folder of a run nobody makes one that means well.
+            // A collection of logs may consist of links; in the folder of a run a link is suspicious.
             if kind.is_symlink() && run_of(&path).is_some() {
                 let error =
                     text!("it is a link, which is not followed here", "它是链接，此处不予跟随");
@@ -230,8 +230,8 @@ impl Named {
         self.unread.push(Unread { name: shown(path), error: words(error) });
     }
 
-    /// Without the runs before the newest one, where the folder holds several of ours. `latest`
-    /// names it; without that link it is the one that was written to last.
+    /// Leaves out the runs before the newest one, if the folder holds several of ours. `latest` names the newest
+    /// run; without that link it is the run that was written to last.
     fn newest_run(&mut self, name: &str, mut listed: Vec<Listed>) -> Vec<Listed> {
         let mut runs: BTreeMap<PathBuf, Option<SystemTime>> = BTreeMap::new();
         for log in &listed {
@@ -328,7 +328,7 @@ fn plain(name: &str) -> &str {
     continued(name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name))
 }
 
-/// Whether a folder is one of a launcher, or of an attempt of one.
+/// Whether a folder belongs to a launcher, or to an attempt of one.
 fn is_own(folder: &Path) -> bool {
     run_of(&folder.join("log")).is_some() || run_of(&folder.join("attempt-0/log")).is_some()
 }
@@ -345,7 +345,7 @@ fn own_folder(log: &Path) -> Option<OwnFolder> {
     })
 }
 
-/// The launchers in a run's folder, or the one whose folder it is, where no log is left.
+/// The launchers in a run's folder, or the launcher whose folder it is, if no log is left.
 fn own_folders(folder: &Path) -> Vec<OwnFolder> {
     let own = |path: PathBuf| {
         let node = folder_name(&path).and_then(LauncherFolder::parse)?.node_rank;
@@ -364,7 +364,7 @@ fn folder_name(path: &Path) -> Option<&str> {
     path.file_name().and_then(OsStr::to_str)
 }
 
-/// Without the attempts of a run before its last one, which did not end the job.
+/// Leaves out the attempts of a run before its last one, which did not end the job.
 fn newest_attempts(mut listed: Vec<Listed>) -> Vec<Listed> {
     fn attempt(log: &Path) -> Option<(&Path, u32)> {
         log.ancestors().skip(1).find_map(|folder| {
@@ -387,8 +387,8 @@ fn newest_attempts(mut listed: Vec<Listed>) -> Vec<Listed> {
     listed
 }
 
-/// Origin of a log according to its path. Only names that this launcher and torchrun give count: above
-/// the folder that was named, and in names of other files, `rank-8` means anything.
+/// Origin of a log according to its path. Only names that this launcher and torchrun give count: `rank-8` may mean
+/// anything above the named folder, and in names of other files.
 fn origin(path: &Path, named: &Path) -> Origin {
     let file = folder_name(path).unwrap_or_default();
     let parts = |path: &Path| -> Vec<String> {

@@ -19,23 +19,23 @@ use linux::regular_file::{self, WithoutHoles};
 use text::lang::{Text, cause, failure, is_explained};
 use text::text;
 
-/// Bytes that are read from a file at once.
+/// Number of bytes that are read from a file at once.
 const CHUNK: usize = 256 * 1024;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// Logs have 5 to 30 times the bytes of their packed form; zeros have 1000 times. Below the first
-/// number any ratio passes.
+/// A log has 5 to 30 times the bytes of its packed form; zeros have 1000 times. Below the first number of
+/// bytes any ratio passes.
 const ANY_RATIO: u64 = 256 << 20;
 const MOST_RATIO: u64 = 100;
-/// Time limit for one log, without the time in which a pipe that is no packed log gave nothing.
+/// Time limit for one log, not counting the time in which an unpacked pipe gave nothing.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// A log that is open.
 pub(super) struct Opened {
     /// Unpacked.
     pub(super) bytes: Box<dyn Read>,
-    /// Bytes that were read from the file, as it is packed.
+    /// Number of bytes read from the file, as it is packed.
     pub(super) taken: Rc<Cell<u64>>,
 }
 
@@ -66,10 +66,10 @@ pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
 struct Bounded<R> {
     plain: R,
     given: u64,
-    /// Bytes of the packed file so far; None: it is not packed.
+    /// Number of bytes of the packed file so far; None if it is not packed.
     taken: Option<Rc<Cell<u64>>>,
     until: Instant,
-    /// Its writer may take any time.
+    /// The writer of the pipe may take any time.
     is_awaited: bool,
 }
 
@@ -102,7 +102,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Text for an error in the reading of a log.
+/// Text for an error while reading a log.
 pub(super) fn words(error: &io::Error) -> Text {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<FrameDecoderError>());
     match inner {
@@ -131,7 +131,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Unpacks what is packed, as the first bytes say.
+/// Unpacks a packed log, recognised by its first bytes.
 fn plain(
     mut packed: impl BufRead + 'static,
     taken: &Rc<Cell<u64>>,
@@ -154,7 +154,7 @@ fn plain(
     Ok(Box::new(Bounded { plain, given: 0, taken, until, is_awaited }))
 }
 
-/// The first four bytes, or all where there are fewer. One read of a pipe may give one byte.
+/// The first four bytes, or all if there are fewer. One read of a pipe may give one byte.
 fn magic(packed: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut first = Vec::with_capacity(4);
     packed.take(4).read_to_end(&mut first)?;
@@ -170,15 +170,15 @@ type Frame<R> = StreamingDecoder<io::Chain<Cursor<Vec<u8>>, R>, FrameDecoder>;
 
 /// A zstd file: one frame after the other.
 struct Frames<R: Read> {
-    /// While no frame is read.
+    /// None while no frame is read.
     packed: Option<R>,
     frame: Option<Frame<R>>,
-    /// Given once all that came before it was.
+    /// The error, given once all content before it was given.
     damage: Option<io::Error>,
 }
 
 impl<R: Read> Frames<R> {
-    /// Opens the next frame that holds data. False: there is none.
+    /// Opens the next frame that holds data. False if there is none.
     fn next(&mut self) -> io::Result<bool> {
         while let Some(mut packed) = self.packed.take() {
             let magic = magic(&mut packed)?;
@@ -241,7 +241,7 @@ impl<R: Read> Read for Frames<R> {
 mod tests {
     use super::*;
 
-    /// Gives so much at once, each time after so long.
+    /// Gives this many bytes at once, each time after this delay.
     struct Drip(Duration, usize);
 
     impl Read for Drip {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_an_end_is_read_for_a_while() {
+    fn endless_log_is_read_for_limited_time() {
         let longest = Duration::from_millis(50);
         let (given, why) = read(io::repeat(b'x'), false, longest);
         let why = why.expect("it has no end");

@@ -23,9 +23,9 @@ use text::pattern;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// How often new lines are looked for.
+/// Interval at which new lines are looked for.
 const PACE: Duration = Duration::from_millis(300);
-/// Ranks that one list may name.
+/// Maximum number of ranks that one list may name.
 const MOST_RANKS: usize = 100_000;
 
 pub(crate) fn logs(asked: &LogsOf) -> i32 {
@@ -109,7 +109,7 @@ impl Out {
         Out { lines: String::new(), timestamps, is_closed: false }
     }
 
-    /// Whether more is wanted.
+    /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
         let shown = line(one, LineStyle::of(last_rank, self.timestamps));
         let _ = writeln!(self.lines, "{shown}");
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_and_times_are_read() {
+    fn rank_lists_and_times_are_parsed() {
         assert_eq!(ranks("3"), Some(vec![3]));
         assert_eq!(ranks("0, 4-6"), Some(vec![0, 4, 5, 6]));
         for wrong in ["", "x", "5-3", "-1", "1,,2", "0-4294967295"] {

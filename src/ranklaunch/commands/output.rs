@@ -19,7 +19,7 @@ static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
 /// Whether this process prints colours.
 static COLOR: Mutex<Color> = Mutex::new(Color::Auto);
 
-/// From here on texts for people have colours as this setting says.
+/// From here on, texts for people have colours according to this setting.
 pub(crate) fn choose(color: Color) {
     *COLOR.lock().unwrap_or_else(PoisonError::into_inner) = color;
 }
@@ -72,7 +72,7 @@ pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
     code
 }
 
-/// Output that could not be written.
+/// Reports output that could not be written.
 pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     let Text { en, zh } = place;
     let Text { en: why, zh: why_zh } = cause(error);

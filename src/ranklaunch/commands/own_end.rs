@@ -1,4 +1,4 @@
-//! How the ranks of one launcher ended, in the words of one of its files.
+//! The ends of one launcher's ranks, as one of its files states them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,20 +13,20 @@ use verdict::outcome::End;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stated {
     pub(super) origin: Origin,
-    /// In the file that `origin` names.
+    /// The line in the file that `origin` names.
     pub(super) line: u64,
     pub(super) text: String,
 }
 
-/// How one rank ended.
+/// The end of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) rank: GlobalRank,
-    /// None: its shim was lost.
+    /// None if its shim was lost.
     pub(super) end: Option<End>,
     /// Orders the ends of all launchers.
     pub(super) at: String,
-    /// It ended after ranklaunch had begun to stop the ranks.
+    /// The rank ended after ranklaunch had begun to stop the ranks.
     pub(super) stopped: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Told {
     pub(super) cause: Option<(Recorded, Stated)>,
     pub(super) survived: Vec<Survived>,
     pub(super) verdict: Option<Text>,
-    /// The times at which the job stood still, with whom the others waited for.
+    /// The standstills of the job, with the ranks that the others waited for.
     pub(super) standstills: Vec<Text>,
 }
 

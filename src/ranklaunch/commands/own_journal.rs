@@ -10,10 +10,10 @@ use super::own_end::{Seen, Told, end};
 use linux::regular_file;
 use text::rank::GlobalRank;
 
-/// Bytes at the end of a journal that are read. The ends of ranks are its last lines.
+/// Maximum bytes at the end of a journal that are read. The ends of ranks are its last lines.
 const LAST: u64 = 16 * 1024 * 1024;
 
-/// Statements of the journal about an attempt; None: about any.
+/// Statements of the journal about an attempt; None means any attempt.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -22,7 +22,7 @@ pub(super) fn read(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
     let mut told = Told::of_file(path);
     let (mut stopping, mut latest) = (false, 0);
     for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
-        // Most lines say nothing of an end.
+        // Most lines do not describe an end.
         let of_interest = [b"\"ended\"".as_slice(), b"\"stopping\""]
             .iter()
             .any(|words| memchr::memmem::find(line, words).is_some());
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
         if attempt.zip(of).is_some_and(|(wanted, of)| u64::from(wanted) != of) {
             continue;
         }
-        // Of several attempts the last one counts.
+        // If there are several attempts, the last one counts.
         if let Some(of) = of.filter(|of| *of > latest) {
             (told, stopping, latest) = (Told::of_file(path), false, of);
         }

@@ -1,8 +1,8 @@
 //! Records of ranklaunch itself about an attempt, beside its logs: run.json, or agent.jsonl if the
 //! run has no run.json (yet).
 //!
-//! Takes the folders of launchers; gives what is known of the end. Every file may be missing,
-//! cut, of another attempt, or no file at all.
+//! Takes the folders of launchers; gives the known facts about the end. Every file may be missing,
+//! cut, of another attempt, or not a file at all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use text::text;
 use verdict::Id;
 use verdict::outcome::End;
 
-/// Bytes of a run.json, which has a line for every rank of its node.
+/// Maximum bytes of a run.json, which has a line for every rank of its node.
 const LARGEST: u64 = 32 * 1024 * 1024;
 /// Signals that supervision sends to ranks that have to end.
 const STOPS: [i32; 2] = [15, 9];
@@ -34,16 +34,16 @@ const STOPS: [i32; 2] = [15, 9];
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
     pub(super) node: u32,
-    /// None: the last one.
+    /// None means the last attempt.
     pub(super) attempt: Option<u32>,
 }
 
-/// Which logs say nothing beside what is known of the end.
+/// The logs that add nothing to the known facts about the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Unheard {
     #[default]
     None,
-    /// Of a signal the engine knows no more than its rank's shim.
+    /// The engine knows no more about a signal than its rank's shim.
     Engine,
     /// The kernel killed a rank for memory.
     All,
@@ -52,10 +52,10 @@ pub(super) enum Unheard {
 /// Statements of the records of all launchers.
 #[derive(Debug, Default)]
 pub(super) struct OwnRecords {
-    /// Without the numbers of logs.
+    /// The known facts, without the numbers of logs.
     pub(super) known: Known,
     pub(super) unheard: Unheard,
-    /// How the rank ended that failed first.
+    /// The end of the rank that failed first.
     pub(super) end: Option<Stated>,
     /// The line of the cause that was found while the ranks ran.
     pub(super) cause: Option<Stated>,
@@ -89,7 +89,7 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
             Ok(run) if folder.attempt.is_none_or(|number| run["attempt"] == number) => {
                 return Some(of_run(folder, &path, &bytes, &run));
             }
-            // The record of another attempt says nothing of this one.
+            // The record of another attempt says nothing about this one.
             Ok(_) => {}
             Err(_) => {
                 let error = text!("it is cut off or no JSON", "内容不完整，或不是 JSON");
@@ -187,7 +187,8 @@ fn recorded(
     };
     let evidence = words(&cause["evidence"]);
     let frame = cause["frame"].as_str().and_then(|frame| frame.split_once(':'));
-    // As Python prints an exception, since one without a row is known by that form only.
+    // The text has the form in which Python prints an exception, since an exception without a row is
+    // recognised only by that form.
     let text = frame.map_or(evidence.clone(), |(file, place)| {
         let (number, function) = place.split_once(' ').unwrap_or((place, "<module>"));
         format!(
@@ -200,7 +201,7 @@ fn recorded(
 }
 
 impl OwnRecords {
-    /// `launchers`: those whose records were looked for.
+    /// `launchers`: number of launchers whose records were looked for.
     fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
         self.runs_a_command = told.iter().any(|(_, one)| one.command);
         let classes: Vec<&str> = told.iter().filter_map(|(_, one)| one.class.as_deref()).collect();

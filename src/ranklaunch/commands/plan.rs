@@ -1,4 +1,4 @@
-//! `ranklaunch plan`: prints what `run` would do, with the reason of each value.
+//! `ranklaunch plan`: prints the actions of `run`, with the reason of each value.
 
 use std::sync::Arc;
 

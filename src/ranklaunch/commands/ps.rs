@@ -23,7 +23,7 @@ use text::lang::{Lang, cause};
 use text::text;
 use verdict::Refusal;
 
-/// Bytes of a run.json.
+/// Maximum bytes of a run.json.
 const LARGEST_RECORD: u64 = 64 << 20;
 
 pub(crate) fn ps(asked: &Ps) -> i32 {
@@ -49,7 +49,7 @@ pub(crate) fn ps(asked: &Ps) -> i32 {
     0
 }
 
-/// The jobs that run here, with what all their nodes say.
+/// The jobs that run here, with the status of all their nodes.
 fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
     let running_job::Found { jobs, refused, unheard, unasked } = running_job::all()?;
     for (uid, count) in unasked {
@@ -60,14 +60,14 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
         );
         say(&closing::line(&line, lang));
     }
-    // Side by side, so that none that is silent holds up the others.
+    // All jobs are asked in parallel, so that a silent one does not delay the others.
     let (tell, told) = mpsc::channel();
     for job in jobs {
         let tell = tell.clone();
         spawn_detached(move || drop(tell.send(shown(job))));
     }
     drop(tell);
-    // One that does not answer is told of, but hides nobody.
+    // An agent that does not answer is listed, and hides no other.
     let mut shown: Vec<ShownJob> = told.into_iter().collect();
     for (agent, why) in refused
         .iter()
@@ -81,7 +81,8 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
     Ok(shown)
 }
 
-/// In its own PID namespace, as its name says; that of a stranger as the kernel says.
+/// The pid in the agent's own PID namespace, from its name; for a stranger the pid that the kernel
+/// reports.
 fn pid(agent: &Listener) -> Option<u32> {
     match agent.stranger() {
         None => agent.pid().parse().ok(),
@@ -114,11 +115,11 @@ fn shown(job: RunningJob) -> ShownJob {
     shown
 }
 
-/// The runs of the log folder that do not live, the newest first.
+/// The runs of the log folder that are not alive, the newest first.
 fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
     let folders = log_folders(asked.log_dir.as_deref());
     let runs = folders.iter().flat_map(|folder| logs::runs(folder).unwrap_or_default());
-    // A stranger's job may have the id of any run.
+    // A stranger's job may use the id of any run.
     let own = jobs.iter().filter(|job| job.user.is_none());
     runs.filter(|run| own.clone().all(|job| job.run_id != run.id)).map(ended_run).collect()
 }
@@ -126,7 +127,7 @@ fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
 fn ended_run(run: RunFolder) -> EndedRun {
     let records: Vec<Value> =
         run.launchers.iter().filter_map(|launcher| record(&launcher.join(RUN_JSON))).collect();
-    // The node whose rank failed knows best.
+    // The node of the failed rank knows best.
     let told = records.iter().find(|record| {
         let verdict = record.get("verdict");
         verdict.and_then(|it| it.get("class")).is_some_and(|class| class != "other_node")

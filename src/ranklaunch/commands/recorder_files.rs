@@ -1,7 +1,7 @@
 //! Dumps of torch's flight recorder among the files that `explain` is given, and their findings.
 //!
 //! A dump is recognised by its content, since torch lets everybody choose the name. Only its rank is
-//! not in the content: the rank is that of the name.
+//! not in the content: the rank comes from the name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use report::diagnosis_view::Unread;
 use text::lang::Text;
 use text::text;
 
-/// The bytes at the start of a file that show what it is.
+/// Number of bytes at the start of a file that show its kind.
 const HEAD: u64 = 256;
 /// A dump of 2000 entries has about a MiB.
 const LARGEST: u64 = 128 << 20;
@@ -36,12 +36,12 @@ struct Found {
     read: Read,
 }
 
-/// Kind of a file, by its content.
+/// Kind of a file, from its content.
 pub(super) enum Kind {
     Log(Opened),
-    /// It is kept here.
+    /// The file is a dump and is kept here.
     Dump,
-    /// It would be a dump, but cannot be read.
+    /// The file looks like a dump, but cannot be read.
     Unread(Unread),
 }
 
@@ -95,7 +95,8 @@ impl RecorderFiles {
         Ok(Kind::Dump)
     }
 
-    /// Recorders of several backends are dumped one by one; of the same one the newest counts.
+    /// Recorders of several backends are dumped one by one; if a backend has several dumps, the
+    /// newest counts.
     fn keep(&mut self, rank: u32, new: Found) {
         let of_rank = self.by_rank.entry(rank).or_default();
         let Some(known) = of_rank.iter_mut().find(|known| known.dump.is_of_same(&new.dump)) else {
@@ -113,7 +114,7 @@ impl RecorderFiles {
         ));
     }
 
-    /// `stood_still`: logs prove it.
+    /// `stood_still`: logs prove a standstill.
     pub(super) fn show(self, stood_still: bool) -> Shown {
         let records = self.by_rank.into_iter().map(|(rank, found)| RankRecord {
             rank,
@@ -125,7 +126,7 @@ impl RecorderFiles {
     }
 }
 
-/// When a file was last written. Copying makes it later, so this is only an upper bound.
+/// Time of the last write to a file. Copying makes it later, so this is only an upper bound.
 fn written_ns(path: &Path) -> Option<i64> {
     let written = fs::metadata(path).ok()?.modified().ok()?;
     i64::try_from(written.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_name_says_whose_dump_it_is() {
+    fn file_name_identifies_the_rank_of_a_dump() {
         for (name, rank) in [
             ("comm_lib_trace_rank_3", Some(3)),
             ("nccl_trace_rank_12.json.gz", Some(12)),

@@ -1,4 +1,4 @@
-//! `ranklaunch report` and `ranklaunch compare`: what the files of a run tell afterwards.
+//! `ranklaunch report` and `ranklaunch compare`: evaluate the files of a run afterwards.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -45,7 +45,7 @@ fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
         }
         None => {
             let usual = beside(&folders, of_a_node);
-            // A pipe that lies there is nobody's wish.
+            // Nobody wants the report in a pipe at this path.
             match regular_file::replace(&usual, page.as_bytes()) {
                 Ok(()) => usual,
                 // The logs may be on a read-only mount, or belong to somebody else.
@@ -64,7 +64,8 @@ fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// In the run's folder, and of one node of several in its own; of folders that lie apart here.
+/// The report goes into the run's folder, or for one node of several into the node's own; if the
+/// folders lie apart, into the current one.
 fn beside(folders: &[PathBuf], of_a_node: bool) -> PathBuf {
     let parent = |folder: &PathBuf| folder.parent().map(Path::to_owned);
     let first = folders.first().cloned().unwrap_or_default();
@@ -77,7 +78,7 @@ fn beside(folders: &[PathBuf], of_a_node: bool) -> PathBuf {
     }
 }
 
-/// A reader sees the old file or the new one; what was named may be a pipe.
+/// A reader sees the old file or the new one; the named file may be a pipe.
 fn place(path: &Path, page: &[u8]) -> io::Result<()> {
     let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
     if is_special {

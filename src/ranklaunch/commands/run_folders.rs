@@ -17,7 +17,7 @@ use verdict::{Id, Refusal};
 /// A run and the folders that it was read from.
 pub(super) struct Found {
     pub(super) job: JobHistory,
-    /// Of its launchers.
+    /// The folders of its launchers.
     pub(super) folders: Vec<PathBuf>,
     /// Folders of launchers that could not be read.
     pub(super) unread: Vec<Text>,
@@ -89,7 +89,7 @@ fn named(word: &OsStr) -> Result<Vec<PathBuf>, Refusal> {
     if !found.is_empty() {
         return Ok(found);
     }
-    // A folder of several runs: its newest one.
+    // For a folder of several runs, its newest run counts.
     let latest = path.join(LATEST).canonicalize().map(|run| launchers(&run)).unwrap_or_default();
     if !latest.is_empty() {
         return Ok(latest);
@@ -105,7 +105,7 @@ fn named(word: &OsStr) -> Result<Vec<PathBuf>, Refusal> {
     })
 }
 
-/// The only run of the usual log folders whose id begins so.
+/// The only run of the usual log folders whose id begins with this text.
 fn by_id(word: &OsStr) -> Option<PathBuf> {
     let word = word.to_str().filter(|word| !word.is_empty() && !word.contains('/'))?;
     let variable = |name: &str| Host::live().variable(name);

@@ -1,8 +1,8 @@
 //! The output of all launchers of a run, merged in the order of time.
 //!
-//! Takes the folders of a run that can be read here, and for the other nodes of a job that runs its
-//! agent. Gives lines. Of each launcher one page is held, so that the memory does not depend on the
-//! length of the run; of a thousand launchers a page is small.
+//! Takes the folders of a run that can be read here, and for the other nodes of a running job its
+//! agent. Gives lines. One page of each launcher is held, so that the memory does not depend on the
+//! length of the run; with a thousand launchers a page is small.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -18,29 +18,29 @@ use monitor::socket::{self, Answer, Ask, Listener};
 use text::lang::{Text, cause};
 use text::text;
 
-/// Bytes of all pages that are held.
+/// Maximum bytes of all pages that are held.
 const HELD: usize = 32 << 20;
 const LARGEST_PAGE: usize = 1 << 20;
 const SMALLEST_PAGE: usize = 16 * 1024;
-/// Launchers that one question asks for lines: a question has at most 32 KiB.
+/// Maximum number of launchers that one question asks for lines: a question has at most 32 KiB.
 const AT_ONCE: usize = 256;
 
 /// The next lines of one launcher.
 struct Source {
-    /// Its number in the job; None of a run that has ended.
+    /// The number of the launcher in the job; None for a run that has ended.
     member: Option<u32>,
-    /// Its files, where they can be read here.
+    /// The files of the launcher, if they can be read here.
     folder: Option<PathBuf>,
     cursor: Cursor,
     lines: VecDeque<LogLine>,
     is_end: bool,
-    /// The time of its last line: a line without one comes directly after it.
+    /// The time of the last line: a line without a time comes directly after it.
     at_ms: u64,
-    /// Milliseconds by which its clock is behind ours.
+    /// Milliseconds by which the launcher's clock is behind ours.
     behind_ms: i64,
-    /// Why it gives nothing more.
+    /// The reason why the launcher gives nothing more.
     failed: Option<Text>,
-    /// Files of which it was said that they are no logs.
+    /// Files that were reported as not being logs.
     odd: BTreeSet<String>,
 }
 
@@ -48,7 +48,7 @@ struct Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
     Start,
-    /// At about what a person looks at first.
+    /// A little before the end, where a person usually looks first.
     NearEnd,
 }
 
@@ -61,21 +61,21 @@ pub(super) struct RunLines {
     most: usize,
     /// Nothing will be written any more.
     is_over: bool,
-    /// The largest number of a rank that was seen.
+    /// The largest rank number seen so far.
     pub(super) last_rank: u32,
     /// Nodes that gave nothing, once each.
     pub(super) problems: Vec<Text>,
 }
 
 impl RunLines {
-    /// Of a run whose folders are all there is.
+    /// The lines of a run whose folders are complete.
     pub(super) fn of_folders(folders: Vec<PathBuf>, asked: LinesAsk, wanted: Wanted) -> RunLines {
         let sources: Vec<Source> =
             folders.into_iter().map(|folder| Source::new(None, Some(folder), 0)).collect();
         RunLines::new(sources, None, asked, wanted, true)
     }
 
-    /// Of a job that runs; its agent knows the others.
+    /// The lines of a running job; its agent knows the other launchers.
     ///
     /// # Errors
     /// If the agent does not answer.
@@ -104,12 +104,12 @@ impl RunLines {
             for node in nodes {
                 let NodeLines { member, now_ms: theirs, folder, near_end, problem, .. } = node;
                 problems.extend(problem.map(|why| named(member, &why)));
-                // A difference that the way itself explains is none.
+                // A difference that the duration of the question explains is ignored.
                 let behind =
                     i64::try_from(now_ms()).unwrap_or(0) - i64::try_from(theirs).unwrap_or(0);
                 let behind = if behind.abs() > took.saturating_add(50) { behind } else { 0 };
                 let Some(folder) = folder else { continue };
-                // The folder may be one that all nodes see.
+                // The folder may be shared by all nodes.
                 let of_run = folder.parent().and_then(|run| run.file_name());
                 let is_same = of_run.is_some_and(|name| name == run_id);
                 let here = is_same && attempts(&folder).is_ok_and(|found| !found.is_empty());
@@ -157,8 +157,8 @@ impl RunLines {
         self.sources.iter().any(|source| source.folder.is_none())
     }
 
-    /// The run writes nothing any more, so that an incomplete line counts too. The last output of the
-    /// other nodes cannot be asked for.
+    /// The run writes nothing any more, so an incomplete line counts too. The last output of the
+    /// other nodes cannot be requested.
     pub(super) fn end(&mut self) {
         self.is_over = true;
         self.agent = None;
@@ -172,7 +172,7 @@ impl RunLines {
         }
     }
 
-    /// Gives each line that is there now, in order. `show` says whether it wants more.
+    /// Gives each line that is available now, in order. `show` returns whether it wants more.
     pub(super) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
         loop {
             self.fill();
@@ -180,14 +180,15 @@ impl RunLines {
             for (number, source) in self.sources.iter().enumerate() {
                 heads.extend(source.next_ms().map(|at| Reverse((at, number))));
             }
-            // A page without a line that is wanted: the next one may have an earlier one.
+            // A page may lack a wanted line: the next page may have an earlier one.
             if self.sources.iter().any(|source| !source.is_end && source.lines.is_empty()) {
                 continue;
             }
             if heads.is_empty() {
                 return;
             }
-            // Until the page of a launcher is at its end, behind which there may be an earlier line.
+            // Continues until the page of a launcher is at its end, since the next page may have an
+            // earlier line.
             while let Some(Reverse((at, number))) = heads.pop() {
                 let Some(source) = self.sources.get_mut(number) else { break };
                 let Some(line) = source.lines.pop_front() else { break };
@@ -238,7 +239,7 @@ impl RunLines {
         let mut nodes = match ask_lines(agent, &asked) {
             Ok(lines) => lines.nodes,
             Err(_) => {
-                // The job has ended, or its agent is busy: whoever follows looks again.
+                // The job has ended, or its agent is busy: a follower looks again.
                 for source in self.sources.iter_mut().filter(|source| source.folder.is_none()) {
                     source.is_end = true;
                 }
@@ -257,7 +258,7 @@ impl RunLines {
                     self.last_rank = self.last_rank.max(source.take(page));
                 }
                 Some((None, Some(why))) => self.problems.extend(source.fail(&why)),
-                // It did not answer now.
+                // The launcher did not answer now.
                 _ => source.is_end = true,
             }
         }
@@ -279,7 +280,7 @@ impl Source {
         }
     }
 
-    /// Messages about files that are no logs, once for each file.
+    /// Messages about files that are not logs, once for each file.
     fn odd(&mut self, page: &Page) -> Vec<Text> {
         let new: Vec<&String> =
             page.odd.iter().filter(|name| self.odd.insert((*name).clone())).collect();
@@ -311,7 +312,7 @@ impl Source {
     /// Gives the largest number of a rank.
     fn take(&mut self, page: Page) -> u32 {
         let Page { lines, next, is_end, last_rank, odd: _ } = page;
-        // The same page again and again, from a launcher of another version, would never end.
+        // Without this check the same page from a launcher of another version would repeat endlessly.
         self.is_end = is_end || (lines.is_empty() && next == self.cursor);
         self.lines = lines.into();
         self.cursor = next;
@@ -335,7 +336,7 @@ fn named(member: u32, why: &Text) -> Text {
 /// Asks an agent for lines.
 ///
 /// # Errors
-/// If it gives none.
+/// The agent gives no lines.
 fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
     match view(agent, &ViewAsk::Lines(asked.clone()))? {
         View::Lines(lines) => Ok(lines),
@@ -343,7 +344,7 @@ fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
     }
 }
 
-/// Asks an agent what a viewer asks.
+/// Sends a viewer's question to an agent.
 ///
 /// # Errors
 /// If it is gone, refuses, or answers something else.

@@ -1,4 +1,4 @@
-//! Finds the running job that a command means, and says why there is none.
+//! Finds the running job that a command means, or the reason why there is none.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use text::run_id::RunId;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// A job, and its agents here: with tasks, or with two nodes on one machine, several.
+/// A job, and its agents here: several with tasks, or with two nodes on one machine.
 pub(super) struct RunningJob {
     pub(super) run_id: RunId,
     /// The owner of the job, unless the asking user is the owner.
@@ -31,7 +31,7 @@ impl RunningJob {
         }
     }
 
-    /// Says whose job this is before anything of it is shown: any user may say that it has one.
+    /// Names the owner of this job before anything of it is shown: any user may claim to have one.
     pub(super) fn tell_owner(&self, lang: Lang) {
         let Some(uid) = self.stranger else { return };
         let (run, user) = (self.name(), users::named(uid));
@@ -43,9 +43,9 @@ impl RunningJob {
     }
 }
 
-/// Why no job is the one that is meant.
+/// The reason why no single job is meant.
 pub(super) struct NotOne {
-    /// Several of one's own are.
+    /// Several of the user's own jobs are meant.
     pub(super) are_several: bool,
     pub(super) refusal: Refusal,
 }
@@ -62,13 +62,13 @@ impl From<Refusal> for NotOne {
     }
 }
 
-/// The jobs of this network namespace, and the agents that do not tell theirs.
+/// The jobs of this network namespace, and the agents that do not name theirs.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) jobs: Vec<RunningJob>,
     pub(super) refused: Vec<(Listener, Refused)>,
     pub(super) unheard: Vec<(Listener, Text)>,
-    /// How many sockets of other users were not asked, by user.
+    /// Number of sockets of other users that were not asked, by user.
     pub(super) unasked: BTreeMap<u32, usize>,
 }
 
@@ -126,10 +126,10 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
 /// The one job that is meant.
 ///
 /// # Errors
-/// None is, or several are.
+/// No job is meant, or several are.
 pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     let Found { jobs, mut refused, mut unheard, .. } = all()?;
-    // The answers of the user's own agents are told first.
+    // The answers of the user's own agents are reported first.
     refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
     unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
     let (refused, unheard) = (refused.pop(), unheard.pop());
@@ -143,7 +143,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
         })
     };
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
-    // Another user may give its own job any name, or any number of jobs.
+    // Another user may give its own job any name, or may have any number of jobs.
     if meant.iter().any(|one| one.stranger.is_none()) {
         meant.retain(|one| one.stranger.is_none());
     }
@@ -152,7 +152,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
         (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
-            // Those of strangers were left out if one of them is.
+            // The jobs of strangers were left out if one of the user's own is meant.
             let are_several = meant.iter().all(|one| one.stranger.is_none());
             let (count, ids) = (meant.len(), names(&meant));
             let refusal = Refusal::new(
@@ -174,14 +174,14 @@ fn names(jobs: &[RunningJob]) -> String {
     names.join(", ")
 }
 
-/// Why no job is shown.
+/// The reason why no job is shown.
 pub(super) fn none(
     run: Option<&str>,
     others: &[RunningJob],
     refused: Option<(Listener, Refused)>,
     unheard: Option<(Listener, Text)>,
 ) -> Refusal {
-    // One that says nothing may be the one that is meant.
+    // A silent agent may belong to the meant job.
     if let Some((agent, why)) = unheard {
         return silent(&agent, &why);
     }
@@ -240,7 +240,7 @@ pub(super) fn refusal_of(answer: &Answer) -> Text {
     }
 }
 
-/// An agent that refuses.
+/// The refusal for an agent that refuses.
 pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
@@ -262,7 +262,7 @@ pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     )
 }
 
-/// One that says nothing.
+/// The refusal for a silent agent.
 pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
@@ -281,7 +281,7 @@ pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
         );
     }
     let hint = match agent.pid_here() {
-        // Only a pid of the kernel: the one in the name is anybody's word.
+        // Only a pid from the kernel is used: anybody may choose the pid in the name.
         Some(pid) => text!(
             "look at its agent, while the ranks run on: ps -o pid,state,wchan,args -p {pid}; T means stopped, and kill -CONT {pid} continues it",
             "各 rank 仍在运行，请查看其 agent：ps -o pid,state,wchan,args -p {pid}；T 表示已被暂停，可用 kill -CONT {pid} 恢复"
@@ -304,7 +304,7 @@ mod tests {
     use linux::sys::Peer;
 
     #[test]
-    fn a_job_without_a_run_id_is_named_by_the_pid_of_its_agent() {
+    fn job_without_run_id_is_named_by_pid() {
         let running = |run_id: &str, pid: i32| {
             let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x"), peer: None };
             let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pid_is_advised_that_only_a_stranger_names() {
+    fn hint_never_suggests_a_pid_from_strangers() {
         let of = |uid, pid| {
             let name = "ranklaunch-stacks-4711-ab".to_owned();
             let agent = Listener { name, peer: Some(Peer { uid, pid }) };

@@ -1,4 +1,4 @@
-//! `ranklaunch stacks`: what the ranks of a running job do now.
+//! `ranklaunch stacks`: shows the present activity of a running job's ranks.
 
 use super::output::{print, refuse, show};
 use super::running_job::{none, refusal_of, silent, unanswered};
@@ -65,7 +65,7 @@ fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
     }
 }
 
-/// Refuses a node and a rank of which nothing came.
+/// Refuses a node or a rank without any answer.
 fn is_there(found: Found, wanted: &Wanted) -> Result<Found, Refusal> {
     let Found { job, stacks } = &found;
     let of_node = |one: &&NodeStacks| wanted.node.is_none_or(|node| node == one.job.node);
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_none_is_refused() {
+    fn invalid_rank_number_is_refused() {
         let asked = |rank: &str| Stacks {
             run: None,
             log_dir: None,

@@ -11,14 +11,14 @@ use text::text;
 
 /// Time limit to connect, to ask, and of each part of the answer.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Time limit of the whole answer: a peer that sends a byte now and then holds nobody.
+/// Time limit of the whole answer: a peer that sends a byte now and then blocks nobody.
 const WHOLE: Duration = Duration::from_secs(10);
-/// Bytes of an answer with its head.
+/// Maximum bytes of an answer with its head.
 const LARGEST: usize = 16 << 20;
 const FIELDS: usize = 64;
 
 /// # Errors
-/// If nobody answers, or not with a status.
+/// No answer, or an answer that is not a status.
 pub(super) fn get(at: SocketAddr) -> io::Result<NodeStatus> {
     let mut stream = TcpStream::connect_timeout(&at, ANSWER)?;
     stream.set_write_timeout(Some(ANSWER))?;
@@ -35,7 +35,7 @@ pub(super) fn get(at: SocketAddr) -> io::Result<NodeStatus> {
     })
 }
 
-/// All that is sent within this time.
+/// All bytes that are sent within this time.
 fn read(stream: &mut TcpStream, within: Duration) -> io::Result<Vec<u8>> {
     let until = Instant::now() + within;
     let (mut answer, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
@@ -63,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_never_ends_its_answer_is_given_up() {
+    fn endless_answer_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("it has one");
         let mut ours = TcpStream::connect(at).expect("connected");
         let (mut theirs, _) = listener.accept().expect("it is in the queue");
         let sends = std::thread::spawn(move || {
-            // Until the reader has gone.
+            // The peer sends until the reader has gone.
             while theirs.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_status_is_read() {
+    fn only_a_status_body_is_read() {
         let status = b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"host\":\"here\"}";
         let read = body(status).and_then(NodeStatus::read).expect("a status");
         assert_eq!(read.host, "here");

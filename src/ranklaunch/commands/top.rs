@@ -1,8 +1,8 @@
 //! `ranklaunch top`: a running job in the terminal.
 //!
-//! Two processes. The first one only waits: it forwards signals, and leaves the terminal as it was
-//! found if the second one, which draws, is killed. If the first one is killed, the second one gets a
-//! TERM from the kernel and restores the terminal itself. Nothing of the job is touched by any of it.
+//! There are two processes. The first one only waits: it forwards signals, and restores the terminal
+//! if the second one, which draws, is killed. If the first one is killed, the second one gets a TERM
+//! from the kernel and restores the terminal itself. Neither touches anything of the job.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{self, Receiver};
@@ -21,7 +21,7 @@ use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::{Id, Refusal, Verdict};
 
-/// How often the picture is drawn without news: ages grow, and the terminal may have another size.
+/// Interval of drawing without news: ages grow, and the terminal may have another size.
 const TICK: Duration = Duration::from_millis(500);
 /// Bytes that follow an ESC within this time belong to it, also over a slow connection.
 const SEQUENCE: Duration = Duration::from_millis(60);
@@ -75,7 +75,7 @@ fn ended(status: WaitStatus, saved: &Saved) -> i32 {
     match status.exit_status() {
         Some(code) => code,
         None => {
-            // Killed: it could not restore the terminal.
+            // The process was killed, so it could not restore the terminal.
             saved.restore();
             status.terminating_signal().map_or(Verdict::Internal.code(), |signal| 128 + signal)
         }

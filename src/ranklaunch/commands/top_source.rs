@@ -28,13 +28,13 @@ use text::run_id::RunId;
 use text::text;
 use verdict::{Id, Refusal};
 
-/// How often the state of one node is asked for.
+/// Interval of the questions for the state of one node.
 const PACE: Duration = Duration::from_secs(1);
-/// How often new lines of a log are asked for.
+/// Interval of the questions for new lines of a log.
 const LOG_PACE: Duration = Duration::from_millis(500);
-/// Lines that are told at once.
+/// Maximum number of lines that are sent at once.
 const AT_ONCE: usize = 2000;
-/// Time limit of a name.
+/// Time limit for resolving a name.
 const RESOLVING: Duration = Duration::from_secs(5);
 
 /// Channels through which the view hears and asks, with the source.
@@ -48,7 +48,7 @@ pub(super) struct Told {
     pub(super) owner: Option<String>,
 }
 
-/// Tells the view something; it is gone where that fails.
+/// Sends news to the view; a failure means that the view is gone.
 #[derive(Clone)]
 struct Tell {
     news: Sender<News>,
@@ -155,7 +155,7 @@ fn ended(error: &io::Error) -> Text {
     text!("the job's agent gives no answer: {en}", "任务的 agent 没有应答：{zh}")
 }
 
-/// Asks for what a page shows, one page at a time.
+/// Requests the content of a page, one page at a time.
 struct Details {
     run_id: RunId,
     listeners: Vec<Listener>,
@@ -174,7 +174,7 @@ impl Details {
             };
             let is_new = match asked {
                 Ok(request) => {
-                    // Only what was asked last is looked at.
+                    // Only the latest request counts.
                     wanted = requests.try_iter().last().unwrap_or(request);
                     true
                 }
@@ -233,7 +233,7 @@ impl Details {
         News::Failed(Request::Stacks(rank), why)
     }
 
-    /// The lines since the last look; the newest ones at first.
+    /// The lines since the last look; at first the newest ones.
     fn log(&self, rank: GlobalRank, log: &mut Option<RunLines>) -> Option<News> {
         let failed = |why| Some(News::Failed(Request::Log(rank), why));
         let is_first = log.is_none();
@@ -275,7 +275,7 @@ fn nothing() -> Text {
     text!("nothing to show", "没有可显示的内容")
 }
 
-/// Address of `HOST:PORT`.
+/// The address of `HOST:PORT`.
 fn address(at: &str) -> Result<SocketAddr, Refusal> {
     let host = Host::live();
     let asked = cli::Wait { target: at.into(), timeout: None, lang: None };

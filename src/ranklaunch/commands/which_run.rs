@@ -33,14 +33,14 @@ pub(super) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
     };
     let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
     if log_dir.is_some() {
-        // A user who names a folder means only that one.
+        // A user who names a folder means only that folder.
         folders.truncate(1);
     }
     folders.retain(|folder| folder.is_dir());
     folders
 }
 
-/// The run that is meant.
+/// The run that the user means.
 pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run, Refusal> {
     if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
         return of_folder(folder).ok_or_else(|| no_run_in(folder));
@@ -86,8 +86,7 @@ pub(super) fn chosen(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run
     }
 }
 
-/// The job that runs here and is meant: by its folder, or by the log folder of which it is the newest
-/// run.
+/// The running job that the user means: by its folder, or by the log folder whose newest run it is.
 pub(super) fn running(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<RunningJob, Refusal> {
     let folder = match run {
         Some(run) => Some(Path::new(run)).filter(|run| is_path(run)),

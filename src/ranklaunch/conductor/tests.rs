@@ -13,13 +13,13 @@ struct Script {
     calls: RefCell<Vec<String>>,
     /// The phase that refuses.
     refuses: Option<&'static str>,
-    /// The phase during which a stop is asked for.
+    /// The phase during which a stop is requested.
     stops: Option<&'static str>,
     /// The job has other nodes, so each attempt begins with the first phase.
     several: bool,
-    /// Code, whether a further attempt follows, whether a stop was asked for.
+    /// Code, whether a further attempt follows, whether a stop was requested.
     runs: RefCell<VecDeque<(i32, bool, bool)>>,
-    /// Only after so many runs.
+    /// Refuse only after this many runs.
     refuses_after: usize,
 }
 
@@ -155,12 +155,12 @@ impl Phases for Script {
 }
 
 #[test]
-fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
+fn phases_run_in_order_until_a_refusal() {
     for (refuses, calls, code) in [
         (None, "observe plan agree clear run announce-0-of-2 finish-all close-by-clock", 0),
         // The nodes have not met yet, so they are notified at once.
         (Some("plan"), "observe plan notify refused announce-66-of-? close", 66),
-        // The nodes of the muster learn it there.
+        // The nodes of the muster learn of the refusal there.
         (Some("agree"), "observe plan agree refused announce-66-of-? close", 66),
         // All have agreed: the refusal is the ending of the job.
         (Some("clear"), "observe plan agree clear refused announce-66-of-2 share close", 66),
@@ -171,7 +171,7 @@ fn each_phase_follows_the_one_before_and_a_refusal_ends_the_launch() {
 }
 
 #[test]
-fn a_refusal_after_an_attempt_knows_how_that_ended() {
+fn refusal_after_an_attempt_knows_its_ending() {
     let runs = RefCell::new([(137, true, false)].into());
     let (refuses, several) = (Some("agree"), true);
     let script = Script { refuses, several, runs, refuses_after: 1, ..Script::default() };
@@ -181,7 +181,7 @@ fn a_refusal_after_an_attempt_knows_how_that_ended() {
 }
 
 #[test]
-fn a_stop_ends_every_phase_before_the_start() {
+fn stop_ends_every_phase_before_the_start() {
     for (stops, calls) in [
         ("agree", "observe plan agree stopped announce-143-of-? close"),
         ("clear", "observe plan agree clear stopped announce-143-of-2 share close"),
@@ -194,7 +194,7 @@ fn a_stop_ends_every_phase_before_the_start() {
 }
 
 #[test]
-fn a_further_attempt_of_one_node_runs_again_and_one_of_several_begins_anew() {
+fn only_multi_node_attempts_repeat_all_phases() {
     const FIRST: &str = "observe plan agree clear run";
     for (several, runs, calls, code) in [
         (

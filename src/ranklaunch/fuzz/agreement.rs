@@ -15,7 +15,7 @@ fn by_flag<T>(value: T) -> Sourced<T> {
     Sourced::new(value, Source::Flag("--fuzz".to_owned()))
 }
 
-/// A node of the job: its settings and what it is.
+/// A node of the job: its settings and its facts.
 fn node(choices: &mut Choices<'_>, rank: u32, nnodes: u32) -> (Settings, Facts) {
     const HEADS: &[Option<u32>] =
         &[None, Some(40), Some(24), Some(12), Some(7), Some(1), Some(0), Some(u32::MAX)];
@@ -52,7 +52,7 @@ fn shown(choices: &mut Choices<'_>, honest: NodeSummary) -> Option<NodeSummary> 
             let (heads, exact) = (some(heads), some(exact));
             Some(NodeSummary { most, heads, exact, clock_offset, ..honest })
         }
-        // The rest of the bytes, as they are.
+        // The remaining bytes, unchanged.
         0x7f => fuzz::read_summary(choices.0),
         _ => Some(honest),
     }
@@ -85,7 +85,7 @@ pub fn agreement(data: &[u8]) -> bool {
         let shown =
             if rank == 0 { Some(honest.clone()) } else { shown(&mut choices, honest.clone()) };
         let Some(shown) = shown else { return false };
-        // As node 0 parses it. Node 0 closes a connection whose summary it cannot parse.
+        // Node 0 parses it in the same way, and closes a connection whose summary it cannot parse.
         let Some(shown) = fuzz::read_summary(&fuzz::write_summary(shown)) else {
             return false;
         };

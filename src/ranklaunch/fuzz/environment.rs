@@ -17,13 +17,13 @@ use text::fuzzing::assert_printable;
 use text::lang::{Lang, Text};
 use verdict::{Refusal, Verdict};
 
-/// A line of the input that is no variable: how many GPUs the node has.
+/// A line of the input that is not a variable: the number of GPUs of the node.
 const GPUS: &str = "gpus:";
 
-/// Lines of `NAME=value`, as a container has them.
+/// Lines of `NAME=value`, the variables of a container.
 ///
-/// They give a plan that keeps its own rules, or a refusal in both languages, which names a variable or a value of them
-/// where it is about the membership. The same variables give the same.
+/// They give a plan that keeps its own rules, or a refusal in both languages. A refusal about the membership names one
+/// of the variables or values. The same variables give the same result.
 pub fn environment(data: &[u8]) -> bool {
     let mut environment: BTreeMap<OsString, OsString> = BTreeMap::new();
     let mut gpus = 8;
@@ -99,7 +99,7 @@ fn check(plan: &Plan) {
         let json = plan_json::json(plan, lang, Path::new("/bin/ranklaunch"));
         assert_eq!(json["schema"], 1);
     }
-    // A shell that reads it finds an end to every quote.
+    // A shell that reads the text finds an end to every quote.
     let shell = plan_shell::shell(plan);
     assert!(shlex::split(&shell).is_some_and(|words| !words.is_empty()), "{shell}");
 }

@@ -1,6 +1,7 @@
-//! Fuzz entry points for what several rooms decide together. Not part of the program.
+//! Fuzz entry points for decisions that involve several crates. Not part of the program.
 //!
-//! They are in this room because it alone calls the others. Compiled only for tests and for a fuzzer.
+//! They are in this crate because it alone calls the others. Compiled only for tests and for a
+//! fuzzer.
 
 mod agreement;
 pub mod environment;

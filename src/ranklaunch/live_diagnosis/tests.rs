@@ -68,7 +68,7 @@ fn root(told: Told) -> Why {
 }
 
 #[test]
-fn the_first_to_arrive_is_the_cause_whatever_its_rank() {
+fn first_reported_error_is_the_cause() {
     let (memory, file) = (
         raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
         raised("ModuleNotFoundError: No module named 'flash_attn'"),
@@ -81,7 +81,7 @@ fn the_first_to_arrive_is_the_cause_whatever_its_rank() {
 }
 
 #[test]
-fn a_victim_is_told_from_the_culprit_and_alone_is_no_cause() {
+fn victim_is_never_named_as_the_cause() {
     let closed = raised(CLOSED.trim());
     assert_eq!(told(&[(0, Stream::Err, &closed)], None), Told::Consequence);
     let culprit = raised("ValueError: the batch is empty");
@@ -91,7 +91,7 @@ fn a_victim_is_told_from_the_culprit_and_alone_is_no_cause() {
 }
 
 #[test]
-fn an_exception_that_the_other_stream_outlived_is_none() {
+fn exception_followed_by_progress_is_no_cause() {
     let caught = raised("ValueError: a bad sample, skipped");
     let progress: String = (0..2000).map(|step| format!("step {step} loss 0.5\n")).collect();
     let pieces = [(0, Stream::Err, &*caught), (0, Stream::Out, &*progress)];
@@ -102,11 +102,11 @@ fn an_exception_that_the_other_stream_outlived_is_none() {
 const LOST: &str = "NVRM: Xid (PCI:0000:3b:00): 79, GPU 1";
 
 #[test]
-fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
+fn xid_is_the_cause_of_later_failures() {
     let raised = raised("RuntimeError: the device does not answer");
     let closed = self::raised(CLOSED.trim());
     let pieces = [(1, Stream::Err, &*raised), (0, Stream::Err, &*closed)];
-    // (tenths of a second, certain): what a rank raised before may be the cause as well.
+    // (tenths of a second, certain): an exception that a rank raised before may be the cause as well.
     for (tenths, certain) in
         [(0, Confidence::Certain), (1, Confidence::Likely), (5, Confidence::Likely)]
     {
@@ -116,7 +116,7 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
         let victims: Vec<u32> = why.victims.into_iter().flat_map(|of| of.ranks).collect();
         assert_eq!(victims, [0]);
     }
-    // Of a GPU whose rank is not known, and beside a cascade only.
+    // A GPU whose rank is not known, beside nothing but consequences.
     let two = [(0, None, "NVRM: Xid (PCI:?): 48"), (0, Some(0), "NVRM: Xid (PCI:0000:18:00): 45")];
     let why = root(told_beside(&pieces[1..], &two, None, None));
     assert_eq!((&*why.id, why.rank, why.confidence), ("xid_48", None, Confidence::Certain));
@@ -125,7 +125,7 @@ fn an_xid_is_the_cause_of_what_follows_on_its_rank_and_on_others() {
 }
 
 #[test]
-fn an_xid_that_the_job_outlived_is_no_cause() {
+fn xid_followed_by_progress_is_no_cause() {
     let raised = raised("ValueError: the batch is empty");
     let step = |number: u32| format!("step {number} loss 0.5\n");
     let steps: Vec<String> = (0..700).map(step).collect();
@@ -141,7 +141,7 @@ fn an_xid_that_the_job_outlived_is_no_cause() {
 }
 
 #[test]
-fn the_end_of_a_rank_explains_what_no_line_does() {
+fn rank_signal_is_the_cause_without_log_evidence() {
     let end = |signal, oom| {
         Some(KnownEnd { rank: GlobalRank(1), end: End::Signal(signal), oom, gone: None })
     };
@@ -162,7 +162,7 @@ fn the_end_of_a_rank_explains_what_no_line_does() {
 
 /// Control: the same words before the stop are a cause.
 #[test]
-fn words_of_the_launchers_own_stop_are_no_cause() {
+fn messages_of_our_own_stop_are_no_cause() {
     let failed = KnownEnd { rank: GlobalRank(1), end: End::Code(3), oom: false, gone: None };
     for (said, id) in [
         ("Terminated\n", "term_external"),
@@ -176,7 +176,7 @@ fn words_of_the_launchers_own_stop_are_no_cause() {
         assert_eq!(heard(Some(1)), Told::Nothing, "{said}");
         assert_eq!(root(heard(Some(3))).id, id, "{said}");
     }
-    // How the rank itself ended is known from the kernel, whenever that was read.
+    // The kernel shows the end of the rank itself, whenever that was read.
     let killed = KnownEnd { end: End::Signal(9), ..failed };
     let quiet = [(1, Stream::Out, "step 1\n")];
     assert_eq!(root(told_beside(&quiet, &[], Some(killed), Some(0))).id, "worker_sigkill");

@@ -7,7 +7,7 @@ use text::rank::GlobalRank;
 use text::text;
 use verdict::outcome::{End, Outcome};
 
-/// How it ended on `node`; None: its shim was killed.
+/// The ending if the command on `node` failed; None if its shim was killed.
 pub(super) fn failed(outcome: &Outcome, node: GlobalRank, end: Option<End>) -> Ending {
     let ending = rank_end(outcome, node, end);
     if outcome.not_executed.is_some() {
@@ -48,7 +48,7 @@ mod tests {
     use verdict::outcome::{Planned, RankUnit, StopReason};
 
     #[test]
-    fn the_command_of_a_node_is_no_rank() {
+    fn node_command_is_not_called_a_rank() {
         let of = |end| Outcome {
             ranks: vec![rank(1, end)],
             stop: Some(StopReason::RankFailed(GlobalRank(1))),

@@ -8,7 +8,7 @@ use text::text;
 use verdict::outcome::End;
 use verdict::{Class, Id, Verdict};
 
-/// It ended before any rank started. `end` is None if unknown.
+/// The engine ended before any rank started. `end` is None if unknown.
 pub(super) fn began_none(end: Option<End>) -> Ending {
     let Text { en, zh } = end.map_or_else(|| Text::same("?"), describe);
     Ending::new(
@@ -27,7 +27,7 @@ pub(super) fn began_none(end: Option<End>) -> Ending {
     )
 }
 
-/// It ended while its ranks were running.
+/// The engine ended while its ranks were running.
 pub(super) fn gone(end: End) -> Ending {
     let code = if end.success() { Verdict::Internal.code() } else { end.shell_code() };
     let Text { en, zh } = describe(end);
@@ -47,7 +47,7 @@ pub(super) fn gone(end: End) -> Ending {
     )
 }
 
-/// It failed although all ranks had ended with 0.
+/// The engine failed although all ranks had ended with 0.
 pub(super) fn failed_at_the_end(end: End) -> Ending {
     let Text { en, zh } = describe(end);
     Ending::new(
@@ -66,8 +66,8 @@ pub(super) fn failed_at_the_end(end: End) -> Ending {
     )
 }
 
-/// It could not listen on the master port. `taken` says why the port cannot be bound now; None
-/// if it is free again.
+/// The engine could not listen on the master port. `taken` is the reason why the port cannot be
+/// bound now; None if it is free again.
 pub fn port_lost(port: u16, taken: Option<&Text>) -> Ending {
     let text = match taken {
         Some(Text { en, zh }) => {

@@ -28,7 +28,7 @@ pub(super) fn not_as_planned(outcome: &Outcome) -> Ending {
     Ending::new(Verdict::EngineStart.code(), Class::Engine, Id::EngineRanks, None, text, own_mode())
 }
 
-/// The text about a rank with another world size than `planned`.
+/// The text about a rank whose world size differs from `planned`.
 pub fn other_world(other: OtherWorld, planned: u32) -> Text {
     let rank = other.rank;
     match other.world_size {
@@ -62,7 +62,7 @@ pub(super) fn own_mode() -> Text {
     )
 }
 
-/// How many ranks started on this node.
+/// Number of ranks that started on this node.
 pub(super) fn began(outcome: &Outcome) -> u32 {
     u32::try_from(outcome.ranks.len()).unwrap_or(u32::MAX)
 }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_ranks_or_another_world_is_never_done() {
+    fn job_of_wrong_size_is_never_done() {
         let ok = Some(End::Code(0));
         let began = |count: u32, planned, other_world| Outcome {
             ranks: (0..count).map(|number| rank(number, ok)).collect(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failing_rank_found_is_in_the_hint() {
+    fn hint_mentions_the_missing_world_size() {
         let outcome = Outcome {
             ranks: vec![rank(0, Some(End::Code(1)))],
             stop: Some(StopReason::RankFailed(GlobalRank(0))),

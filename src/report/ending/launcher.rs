@@ -75,7 +75,7 @@ mod tests {
     use text::lang::Text;
 
     #[test]
-    fn only_a_crash_is_laid_to_the_program_itself() {
+    fn only_crash_signals_blame_the_launcher_itself() {
         let hint = |signal: i32| agent_killed(signal, None).hint;
         let sent = hint(Signal::KILL.as_raw());
         for signal in [4, 6, 7, 8, 11] {

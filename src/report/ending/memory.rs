@@ -13,8 +13,9 @@ use verdict::{Class, Id};
 /// SIGKILL, the signal of the out-of-memory killer, which others send as well.
 const KILL: i32 = 9;
 
-/// Completes the ending by what the kernel counted and logged of out-of-memory kills during the job.
-/// A SIGKILL without a count, or of a process that outlived what was counted, came from elsewhere.
+/// Completes the ending with the out-of-memory kills that the kernel counted and logged during the
+/// job. A SIGKILL without a count, or of a process that outlived the counted kills, came from
+/// elsewhere.
 pub fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount) -> Ending {
     let Some(kills) = account.kills(pid(outcome, &ending)) else {
         let killed = account.counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
@@ -38,7 +39,7 @@ pub fn recorded(
     account.kills(outcome.and_then(|outcome| pid(outcome, ending)))
 }
 
-/// Of the rank that the ending names.
+/// The pid of the rank that the ending names.
 fn pid(outcome: &Outcome, ending: &Ending) -> Option<i32> {
     let rank = ending.rank?;
     outcome.ranks.iter().find(|seen| seen.id.global.0 == rank)?.pid
@@ -60,7 +61,7 @@ pub fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
 }
 
 /// The ending of a process that was killed by SIGKILL after the kernel had killed others. `ago`: the
-/// time between the last of them and this end.
+/// time between the last of these kills and this end.
 pub fn of_another(ending: Ending, kills: &OomKills, ago: Option<Duration>) -> Ending {
     let (Text { en: sent, zh: sent_zh }, Text { en, zh }) = (from_outside(), limit(kills));
     let (ago, ago_zh) = match ago.map(spell) {
@@ -111,7 +112,7 @@ fn is_command(outcome: &Outcome) -> bool {
 }
 
 /// A rank or a command ended by itself after the kernel had killed another process. The hint names
-/// that, since the loss of a data loader's worker, or of a rank, may have ended it.
+/// that kill, since the loss of a data loader's worker, or of a rank, may have caused the end.
 fn beside(ending: Ending, outcome: &Outcome, kills: &OomKills) -> Ending {
     let of_command = is_command(outcome) && ending.class == Class::Script;
     let by_itself = matches!(outcome.stop, Some(StopReason::RankFailed(_)) | None);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_counted_is_out_of_memory() {
+    fn only_kernel_counted_kills_are_out_of_memory() {
         const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
         const BOX: OomKills = OomKills { processes: 1, place: LIMIT };
         const NODE: OomKills = OomKills { processes: 1, place: OomPlace::Node };
@@ -260,9 +261,9 @@ mod tests {
         }
     }
 
-    /// Each kind of victim, after it has outlived the kill of a helper.
+    /// Each kind of victim, after it has outlived the kill of a helper process.
     #[test]
-    fn who_outlived_the_kills_was_killed_from_outside() {
+    fn survivor_of_oom_kills_was_killed_from_outside() {
         const LIMIT: OomPlace = OomPlace::Limit { limit: 64 << 20, peak: Some(64 << 20) };
         let kills = OomKills { processes: 2, place: LIMIT };
         let rank = Some(StopReason::RankFailed(GlobalRank(3)));
@@ -287,7 +288,7 @@ mod tests {
                 assert!(en.contains(words) && en.contains("ended 2 processes"), "{en}");
                 assert!(en.ends_with("limit is 64 MiB, and its use peaked at 64 MiB"), "{en}");
                 assert!(zh.contains("OOM killer 杀死过本容器中的另外 2 个进程"), "{zh}");
-                // The control: one more was killed since.
+                // The control: one more process was killed since.
                 let account = OomAccount::of(Some(kills), true);
                 let found = attributed(ending(&outcome), &outcome, &account);
                 assert_eq!(found.id, Id::MemoryOom, "{found:?}");
@@ -295,9 +296,9 @@ mod tests {
         }
     }
 
-    /// A launcher is small, so the kernel mostly kills what it started.
+    /// A launcher is small, so the kernel mostly kills the processes that it started.
     #[test]
-    fn the_command_of_a_node_is_told_of_the_kernel_as_well() {
+    fn node_command_ending_mentions_oom_kills() {
         let place = OomPlace::Limit { limit: 64 << 20, peak: None };
         let kills = OomKills { processes: 2, place };
         let planned = Planned { what: RankUnit::Command, local: 1, ..Planned::default() };

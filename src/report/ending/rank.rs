@@ -35,8 +35,8 @@ pub fn rank_raised(rank: GlobalRank) -> Ending {
     )
 }
 
-/// The hint where nothing more is known. It stands below the lines as well as alone, in run.json, the
-/// termination message and the reports of other nodes, and all of these say the same.
+/// The hint if nothing more is known. It appears below the lines as well as alone, in run.json, the
+/// termination message and the reports of other nodes, and all of these have the same text.
 pub(crate) fn read_log() -> Text {
     text!(
         "read the last lines of its output; if there are none, let the program say why it ends",

@@ -31,7 +31,8 @@ pub fn stopped(signal: i32) -> Ending {
     )
 }
 
-/// Ended because it stood still; [`Ending::of_standstill`] says who was waited for.
+/// Ended because it stood still; [`Ending::of_standstill`] names the rank that the others waited
+/// for.
 pub(super) fn stood_still() -> Ending {
     Ending::new(
         Verdict::NoProgress.code(),
@@ -43,7 +44,7 @@ pub(super) fn stood_still() -> Ending {
     )
 }
 
-/// Ended because a rule of the profile was broken; [`Ending::of_breach`] says which one.
+/// Ended because a rule of the profile was broken; [`Ending::of_breach`] names the rule.
 pub(super) fn rule_broken() -> Ending {
     Ending::new(
         Verdict::NoProgress.code(),

@@ -31,7 +31,8 @@ pub(super) fn unkillable(outcome: &Outcome) -> Ending {
             ),
         );
     }
-    // One that would run if it got a CPU, or that the kernel is ending, sleeps nowhere.
+    // A process that would run if it got a CPU, or that the kernel is ending, does not sleep in the
+    // kernel.
     let are_ending = outcome.survivors.iter().all(|left| matches!(left.state, 'R' | 'Z' | 'X'));
     let hint = if are_ending {
         text!(
@@ -60,7 +61,7 @@ mod tests {
     use verdict::outcome::Survivor;
 
     #[test]
-    fn only_what_sleeps_in_the_kernel_needs_a_new_start_of_the_node() {
+    fn only_uninterruptible_survivors_need_a_reboot() {
         let hint = |states: &[char]| {
             let of = |state: &char| Survivor {
                 pid: 7,

@@ -15,7 +15,7 @@ use text::text;
 use verdict::outcome::{Planned, RankUnit};
 use verdict::{Class, Confidence, Id, Retry, Victims, Why};
 
-/// How the program ends and why, for the console, run.json and the termination message.
+/// The end of the program and its reason, for the console, run.json and the termination message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// Exit code of the program, before the profile's `[exit]` remaps it.
@@ -30,7 +30,7 @@ pub struct Ending {
     pub node: Option<u32>,
     pub text: Text,
     pub hint: Text,
-    /// The root cause, where the output of the processes shows it.
+    /// The root cause, if the output of the processes shows it.
     #[serde(default)]
     pub why: Option<Box<Why>>,
     /// The output shows only that something failed elsewhere.
@@ -38,7 +38,7 @@ pub struct Ending {
     pub consequence: bool,
 }
 
-/// Whose output shows the cause of an ending.
+/// The source of the output that shows the cause of an ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
     /// A rank, or the command that the node runs with engine `command`.
@@ -59,7 +59,7 @@ impl Ending {
         Ending { code, class, id, rank, node: None, text, hint, why: None, consequence: false }
     }
 
-    /// Whose output shows the cause. None if ranklaunch itself or a stop from outside is the
+    /// The source of the output that shows the cause. None if ranklaunch itself or a stop from outside is the
     /// cause.
     pub fn speaker(&self, planned: Planned) -> Option<Speaker> {
         let command = self.class == Class::Script && planned.what == RankUnit::Command;
@@ -67,8 +67,7 @@ impl Ending {
         started.map(Speaker::Started).or(self.blames_engine().then_some(Speaker::Engine))
     }
 
-    /// The global rank that caused it: the one that the output blames, else the one that ended
-    /// first.
+    /// The global rank that caused it: the rank that the output blames, else the rank that ended first.
     pub fn culprit(&self) -> Option<u32> {
         self.why.as_ref().and_then(|why| why.rank).or(self.rank)
     }
@@ -79,8 +78,8 @@ impl Ending {
         !says_so_itself && (self.class == Class::Script || self.blames_engine())
     }
 
-    /// The same ending with the explanation from the output. If the kernel named the cause, its words
-    /// are more precise than those of the catalogue.
+    /// The same ending with the explanation from the output. If the kernel named the cause, its statement is
+    /// more precise than the catalogue.
     #[must_use]
     pub fn explained(self, why: Why) -> Ending {
         let why = match self.id {
@@ -88,7 +87,7 @@ impl Ending {
                 let (text, remedy) = (self.text.clone(), self.hint.clone());
                 Why { text, remedy, confidence: Confidence::Certain, ..why }
             }
-            // Only the end of the rank shows it, and that is known better here.
+            // Only the end of the rank shows the cause, and this ending knows that end better.
             _ if why.log.is_empty() => {
                 let counted = [128 + Signal::KILL.as_raw(), 128 + Signal::BUS.as_raw()];
                 let remedy = if counted.contains(&self.code) { &self.hint } else { &why.remedy };
@@ -96,7 +95,7 @@ impl Ending {
             }
             _ => why,
         };
-        // Of the command of a node, a rank that a line names is one of the command's own.
+        // For the command of a node, a rank in a line is one of the command's own.
         let rank = why.rank.filter(|_| self.rank.is_some() || self.class != Class::Script);
         Ending { why: Some(Box::new(Why { rank, ..why })), ..self }
     }
@@ -119,7 +118,7 @@ impl Ending {
         Ending { hint, consequence: true, ..self }
     }
 
-    /// The ending of a job that stood still, with who was waited for.
+    /// The ending of a job that stood still, with the rank that the others waited for.
     #[must_use]
     pub fn of_standstill(self, culprit: Option<FirstCulprit>) -> Ending {
         let Some(culprit) = culprit.filter(|_| self.id == Id::Hang) else { return self };
@@ -127,8 +126,8 @@ impl Ending {
         Ending { node, rank, text, hint, ..self }
     }
 
-    /// The same ending with who was waited for, where ranks gave up their wait: that one is the cause, not
-    /// they. `culprit`: of the hang that was reported before and was not over.
+    /// The same ending with the rank that the others waited for, if ranks gave up their wait: that rank is the
+    /// cause, not the waiting ones. `culprit`: from the hang that was reported before and was not over.
     #[must_use]
     pub fn of_given_up_wait(self, culprit: Option<FirstCulprit>) -> Ending {
         let gave_up = |why: &Why| GIVEN_UP.contains(&why.id.as_str());
@@ -156,7 +155,7 @@ impl Ending {
         Ending { id: Id::Hang, node, rank, text, hint, why, ..self }
     }
 
-    /// The ending of a job that broke a rule of its profile, with the breach and when it was found.
+    /// The ending of a job that broke a rule of its profile, with the breach and its time.
     #[must_use]
     pub fn of_breach(self, fatal: Option<&(Breach, Instant)>) -> Ending {
         let Some((breach, at)) = fatal.filter(|_| self.id == Id::WatchRule) else { return self };
@@ -176,7 +175,7 @@ impl Ending {
         Ending { rank, text, hint, why: Some(Box::new(why)), ..self }
     }
 
-    /// Whether it names processes that could not be ended.
+    /// Whether the ending names processes that could not be ended.
     pub fn names_survivors(&self) -> bool {
         [Id::Unkillable, Id::Forbidden].contains(&self.id)
     }
@@ -200,7 +199,7 @@ impl Ending {
 mod tests {
     use super::*;
 
-    /// How rank 0 ended, and what its output says of it.
+    /// The end of rank 0, and the cause in its output.
     fn ended(id: Id, code: i32, said: Option<&str>, consequence: bool) -> Ending {
         let text = Text::same("rank 0 ended");
         let ending = Ending::new(code, Class::Script, id, Some(0), text, Text::same("read it"));
@@ -224,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn only_who_gave_up_a_wait_yields_to_who_was_waited_for() {
+    fn only_given_up_waits_yield_to_the_culprit() {
         for (id, code, said, consequence, yields) in [
             (Id::RankExit, 1, Some("watchdog_timeout"), false, true),
             (Id::RankSignal, 134, Some("watchdog_timeout"), false, true),
             (Id::RankExit, 1, Some("store_timeout"), false, true),
             (Id::RankExit, 1, None, true, true),
-            // A failure of its own, a signal from outside, the kernel, and an end without a word.
+            // A failure of its own, a signal from outside, a kill by the kernel, and an end without any output.
             (Id::RankExit, 1, Some("user_exception"), false, false),
             (Id::RankSignal, 137, Some("killed_by_signal"), false, false),
             (Id::MemoryOom, 137, None, true, false),
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_names_the_culprit_and_shows_the_line_of_the_end() {
+    fn hang_cause_names_culprit_and_shows_log_line() {
         let before = ended(Id::RankExit, 1, Some("watchdog_timeout"), false);
         let after = before.of_given_up_wait(Some(culprit()));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Words for how a process ended.
+//! Words for the end of a process.
 
 use linux::sys::signal_name;
 use text::lang::Text;

@@ -17,7 +17,7 @@ const SIGNALS: u8 = 128;
 /// The highest signal of Linux.
 const LAST_SIGNAL: u8 = 64;
 
-/// The text is no exit code.
+/// The text is not an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCode;
 

@@ -14,11 +14,11 @@ use text::lang::{Text, spaced};
 pub struct Explanation {
     /// The meaning, in one line.
     pub what: Text,
-    /// Why it matters: the consequence for the job.
+    /// The consequence for the job.
     pub why: Text,
-    /// How to fix it.
+    /// The fix.
     pub mend: Text,
-    /// How to override it, or why that is impossible.
+    /// The override, or the reason why there is none.
     #[serde(default = "nothing")]
     pub off: Text,
 }
@@ -61,7 +61,7 @@ pub(super) fn entry(keys: &[&str]) -> Explanation {
     keys.iter().find_map(|key| ENTRIES.get(*key)).cloned().unwrap_or_else(empty)
 }
 
-/// For an id without an entry, which a test forbids.
+/// The result for an id without an entry, which a test forbids.
 fn empty() -> Explanation {
     Explanation { what: nothing(), why: nothing(), mend: nothing(), off: nothing() }
 }
@@ -76,7 +76,7 @@ pub fn explanation(id: Id) -> Explanation {
     found
 }
 
-/// For a setting with an invalid value: generated from the table of settings.
+/// The explanation for a setting with an invalid value: generated from the table of settings.
 fn of_form(id: Id) -> Option<Explanation> {
     let form = settings::forms().find(|form| form.id == id)?;
     let Explanation { what, why, mend, off } = ENTRIES.get(ANY_SETTING)?;
@@ -94,7 +94,7 @@ fn of_form(id: Id) -> Option<Explanation> {
     Some(Explanation { what: fill(what), why: fill(why), mend: fill(mend), off: fill(off) })
 }
 
-/// The usual override of this kind of id. A refusal has one of its own.
+/// The usual override of this kind of id. A refusal has its own.
 fn usual_off_of(id: Id) -> Text {
     let kind = id.kinds().first().map_or("", |kind| kind.as_str());
     let check = id.check().unwrap_or(id).as_str();

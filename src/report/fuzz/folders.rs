@@ -12,10 +12,10 @@ use text::rank::GlobalRank;
 
 const IDS: &[&str] = &["cuda_oom", "nccl_timeout", "heads_div", "user_exception", "no_such_row"];
 
-/// Up to five logs, parted by NUL bytes, and what the launcher knows of the ranks' ends.
+/// Up to five logs, separated by NUL bytes, and the launcher's knowledge about the ranks' ends.
 ///
 /// A cause is a row of the catalogue and a line of one of the logs, no culprit is a victim of itself, and every view is
-/// well formed. The same logs give the same, however they are cut.
+/// well formed. The same logs give the same result, however they are cut.
 pub fn folders(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let cut = choices.below(200) + 1;

@@ -6,15 +6,15 @@ use crate::{compare_view, page::page};
 use monitor::history::{JobHistory, JournalReader, NodeHistory, differences};
 use text::lang::Lang;
 
-/// Values of a quantity over time.
+/// Number of values of a quantity over time.
 const POINTS: usize = 8;
-/// Bytes of a page without data, and of a page of up to a thousand ranks.
+/// Maximum bytes of a page without data, and of a page of up to a thousand ranks.
 const LARGEST_PAGE: usize = 2_300_000;
 
-/// The files of up to four launchers of a run, parted by NUL bytes: agent.jsonl, or what another node sends of itself as
-/// one document of JSON; a last line `run.json …` is the record. The first byte chooses whether two runs are compared.
+/// The files of up to four launchers of a run, separated by NUL bytes: agent.jsonl, or another node's history as one
+/// document of JSON; a last line `run.json …` is the record. The first byte chooses whether two runs are compared.
 ///
-/// Times are in order, the ledger adds up, a run differs in nothing from itself, and nothing of it becomes markup of the
+/// Times are in order, the ledger adds up, a run does not differ from itself, and no content becomes markup of the
 /// page.
 pub fn journal(data: &[u8]) -> bool {
     let [mode, bytes @ ..] = data else { return false };
@@ -57,7 +57,7 @@ pub fn journal(data: &[u8]) -> bool {
     let few = job.ranks() <= 1000;
     let page = page(job, true);
     assert!(!few || page.len() <= LARGEST_PAGE, "{} bytes", page.len());
-    // All elements of the page are its own: what a log says adds none.
+    // All elements of the page are its own: the content of a log adds none.
     let count = |word: &str| page.matches(word).count();
     assert_eq!((count("<script"), count("</script>")), own(), "{page}");
     true

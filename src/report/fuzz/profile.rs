@@ -15,8 +15,8 @@ const NAME: &str = "fuzzed-profile";
 
 /// A profile, as a file of TOML.
 ///
-/// It gives settings, or a refusal of usage in both languages; what names a line names one of the file. The same text
-/// gives the same, and no two rows of a section have one id.
+/// It gives settings, or a refusal of usage in both languages; a line number always names a line of the file. The
+/// same text gives the same result, and no two rows of a section have the same id.
 pub fn profile(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let first = of(text);
@@ -62,7 +62,7 @@ fn refused(refusal: &Refusal, lines: usize) {
         assert!(!text.en.trim().is_empty() && !text.zh.trim().is_empty(), "{refusal:?}");
     }
     for lang in [Lang::En, Lang::Zh] {
-        // As `say` prints it.
+        // Printed like the output of `say`.
         assert_printable(&text::escape::printable(&closing::refusal(refusal, 64, lang)));
         let text = refusal.text.get(lang);
         let line = text.split_once(NAME).and_then(|(_, rest)| {

@@ -89,11 +89,11 @@ fn node(number: u32, ranks: u32, samples: u32) -> NodeHistory {
 }
 
 #[test]
-fn a_page_of_a_thousand_ranks_is_small() {
+fn page_with_a_thousand_ranks_stays_small() {
     let nodes = (0..125).map(|number| node(number, 8, 120)).collect();
     let page = page(JobHistory::of(nodes).expect("a job"), true);
     assert!(page.len() <= LARGEST, "{} bytes", page.len());
-    // And of all of them.
+    // The page covers all nodes.
     let document = document(&page);
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(125));
     let tracks = document["nodes"][124]["samples"]["tracks"].as_array().expect("tracks");
@@ -108,7 +108,7 @@ fn document(page: &str) -> Value {
 }
 
 #[test]
-fn what_a_log_says_stays_text() {
+fn hostile_log_content_stays_text() {
     let page = page(JobHistory::of(vec![node(0, 2, 3)]).expect("a job"), false);
     let count = |words: &str| page.matches(words).count();
     assert_eq!((count("<script"), count("</script"), count("<img"), count("<!--")), (2, 2, 0, 0));
@@ -116,7 +116,7 @@ fn what_a_log_says_stays_text() {
     let document = document(&page);
     assert_eq!(document["end"]["cause"]["evidence"], HOSTILE, "and nothing of it is lost");
     assert_eq!(document["end"]["last_lines"][0], HOSTILE);
-    // Nothing is asked for, and only what this page brings is run.
+    // The page requests nothing, and only its own script runs.
     let policy = "default-src 'none'; script-src 'nonce-";
     assert_eq!(count(policy), 1);
     let nonce = page.split_once("script-src 'nonce-").and_then(|(_, rest)| rest.split_once('\''));
@@ -140,7 +140,7 @@ fn what_a_log_says_stays_text() {
 }
 
 #[test]
-fn the_title_is_in_the_language_of_the_run() {
+fn title_uses_the_language_of_the_run() {
     for (lang, title) in [(Lang::En, "· node 3 – "), (Lang::Zh, "· 节点 3 – ")] {
         let node = NodeHistory { lang, ..node(3, 1, 0) };
         let page = page(JobHistory::of(vec![node]).expect("a job"), false);
@@ -150,7 +150,7 @@ fn the_title_is_in_the_language_of_the_run() {
 
 /// Browsers print no backgrounds, so the light letters of a dark screen would be on white paper.
 #[test]
-fn only_a_screen_is_dark() {
+fn dark_theme_applies_only_to_screens() {
     let dark: Vec<&str> = file("style.css").split("--page: #121418").collect();
     assert_eq!(dark.len(), 3, "that of the system, and that of the button");
     for before in dark.iter().rev().skip(1) {
@@ -160,7 +160,7 @@ fn only_a_screen_is_dark() {
 }
 
 #[test]
-fn every_label_of_the_page_has_two_languages() {
+fn every_page_label_has_two_languages() {
     let mut keys = BTreeSet::new();
     for line in file("words.js").lines().filter(|line| line.starts_with("  ")) {
         let (key, words) = line.trim().split_once(": ").expect("a key and its words");
@@ -173,7 +173,7 @@ fn every_label_of_the_page_has_two_languages() {
         }
         assert!(keys.insert(key.to_owned()), "twice: {key}");
     }
-    // Each is used, and each that is used is there.
+    // Each key is used, and each used key exists.
     let code = ["draw.js", "timeline.js", "script.js"].map(file).concat();
     for key in &keys {
         let is_theme = key.starts_with("theme");

@@ -14,7 +14,7 @@ use text::columns::{columns, padded, start_within, wrapped};
 use text::lang::{Lang, Text};
 use text::text;
 
-/// Fewer rows or columns show nothing that could be read.
+/// Minimum size of the terminal; with fewer rows or columns nothing could be read.
 const LEAST: (u16, u16) = (20, 5);
 
 pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
@@ -51,7 +51,7 @@ pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     put(buffer, area, area.height - 1, keys.get(model.lang), Style::new());
 }
 
-/// One line of the area; what does not fit is left out, which is shown.
+/// One line of the area. A text that does not fit is cut, and the cut is shown.
 fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
     if row >= area.height {
         return;
@@ -66,7 +66,7 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
     }
 }
 
-/// The run and how it stands.
+/// The run and its state.
 fn title(model: &Model) -> String {
     let lang = model.lang;
     let owner = model.owner.as_ref();
@@ -141,7 +141,7 @@ fn alert(model: &Model, width: usize) -> (String, Style) {
     (as_many_as_fit(&words, width, lang), yellow)
 }
 
-/// The words in their order, and how many more there are.
+/// The words in their order, and the number of words that did not fit.
 fn as_many_as_fit(words: &[String], width: usize, lang: Lang) -> String {
     let all = words.join("  ");
     if columns(&all) <= width {
@@ -153,7 +153,7 @@ fn as_many_as_fit(words: &[String], width: usize, lang: Lang) -> String {
         let shown = words.get(..shown).unwrap_or_default().join("  ");
         format!("{shown}  {}", rest.get(lang))
     };
-    // One that is too long by itself is cut.
+    // A word that is too long by itself is cut.
     let fits = (1..words.len()).rev().map(with_rest).find(|line| columns(line) <= width);
     fits.unwrap_or(all)
 }
@@ -173,7 +173,7 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
 
 fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
     let (lang, width) = (model.lang, usize::from(area.width));
-    // Nodes take a quarter of the room, those with trouble first.
+    // Nodes take a quarter of the room, nodes with problems first.
     let most = usize::from(area.height / 4).max(1);
     let mut nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
     let count = nodes.len();
@@ -260,7 +260,7 @@ fn line(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], cells: &[(Strin
     }
 }
 
-/// The lines of a text that is wider than the screen. A word that is wider is divided.
+/// The lines of a text that is wider than the screen. A word wider than the screen is divided.
 fn folded(text: &str, width: usize) -> Vec<String> {
     let mut rows = Vec::new();
     for line in wrapped(text, width).lines() {
@@ -282,7 +282,7 @@ fn folded(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// A page of text, below the rows of a table, whose head stays. Text that does not fit is reached by scrolling.
+/// A page of text, below the rows of a table with a fixed head. Text that does not fit is reached by scrolling.
 fn text_page(
     model: &mut Model,
     buffer: &mut Buffer,
@@ -301,7 +301,7 @@ fn text_page(
     }
     let room = usize::from(area.height.saturating_sub(begin));
     let count = above + text.len();
-    // A row of the table has none.
+    // A row of the table has no such line.
     let rows_of = |item: usize| item.checked_sub(above).and_then(|at| text.get(at));
     let rows_of = |item: usize| rows_of(item).map(|line| folded(line, width));
     let mut left = room;
@@ -325,7 +325,7 @@ fn text_page(
             continue;
         };
         let room = usize::from(area.height - y);
-        // Of one that fills more than the screen the end is followed.
+        // If an item fills more than the screen, its end is followed.
         let skipped = if model.above.is_none() { rows.len().saturating_sub(room) } else { 0 };
         shown += usize::from(rows.len() <= room);
         for line in rows.iter().skip(skipped).take(room) {

@@ -15,7 +15,8 @@ use text::rank::GlobalRank;
 /// Messages of nodes and ranks, separated by NUL bytes, then keys of a terminal. The first bytes are the size of the
 /// terminal, the language and how the keys are cut.
 ///
-/// Every cut gives the same keys. The picture has as many cells as the terminal, and nothing that a terminal would obey.
+/// Every cut gives the same keys. The picture has as many cells as the terminal, and no sequence that a terminal would
+/// obey.
 pub fn terminal(data: &[u8]) -> bool {
     let mut choices = Choices(data);
     let (width, height) = (u16::from(choices.byte()), u16::from(choices.byte() % 64));
@@ -46,7 +47,7 @@ pub fn terminal(data: &[u8]) -> bool {
                 model.hear(News::Lines(rank, all.lines().map(line).collect()));
             }
             Some(Request::Stacks(rank)) => {
-                // As stacks_view gives them.
+                // The form in which stacks_view gives them.
                 let text = text::escape::printable(&String::from_utf8_lossy(lines)).into_owned();
                 model.hear(News::Stacks(rank, text));
             }
@@ -64,7 +65,7 @@ pub fn terminal(data: &[u8]) -> bool {
     is_status || !whole.is_empty()
 }
 
-/// As pages make it of the bytes of a rank.
+/// The line that pages make from the bytes of a rank.
 fn said(rank: GlobalRank, text: &str) -> LogLine {
     let text = text::escape::printable(text).into_owned();
     LogLine { at_ms: None, attempt: 0, writer: Writer::Rank, number: rank.0, is_err: false, text }

@@ -17,7 +17,7 @@ pub enum Key {
     Quit,
 }
 
-/// Bytes of a sequence after `ESC [`. No terminal sends a longer one.
+/// Maximum bytes of a sequence after `ESC [`. No terminal sends a longer one.
 const LONGEST: usize = 32;
 
 /// Bytes that are not a whole key yet.
@@ -46,7 +46,7 @@ impl Keys {
         escaped.then_some(Key::Escape)
     }
 
-    /// Bytes that wait for more.
+    /// Number of bytes that wait for more.
     #[cfg(any(test, feature = "fixtures"))]
     pub(super) fn held(&self) -> usize {
         self.rest.len()
@@ -81,7 +81,7 @@ fn letter(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
         Err(error) if error.valid_up_to() > 0 => {
             std::str::from_utf8(head.get(..error.valid_up_to())?).ok()?
         }
-        // Cut in the middle, or no letter.
+        // The bytes are cut in the middle of a letter, or are not UTF-8.
         Err(error) => return error.error_len().map(|length| (None, length)),
     };
     let letter = valid.chars().next()?;
@@ -99,7 +99,8 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     let body = bytes.get(2..)?;
     let head = body.get(..body.len().min(LONGEST))?;
     let Some(end) = head.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
-        // Always as many, so that it is the same however the bytes arrive.
+        // A fixed number of bytes is dropped, so that the result is the same however the bytes
+        // arrive.
         return (head.len() == LONGEST).then_some((None, LONGEST + 2));
     };
     Some((moved(*body.get(end)?, body.get(..end)?), end + 3))
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn escape_is_a_key_after_a_pause_and_any_bytes_are_passed_over() {
+    fn escape_needs_a_pause_and_garbage_is_skipped() {
         let mut keys = Keys::default();
         assert_eq!(keys.feed(b"\x1b"), []);
         assert!(keys.is_waiting());
@@ -158,7 +159,7 @@ mod tests {
         let mut keys = Keys::default();
         keys.feed(&[b"\x1b[".as_slice(), &[b'1'; 100]].concat());
         assert!(!keys.is_waiting());
-        // Also with an end.
+        // The same with an end.
         let sent = [b"\x1b[1;5".as_slice(), &[b'('; 100], b"Hq"].concat();
         let mut keys = Keys::default();
         let in_pieces: Vec<Key> = sent.chunks(3).flat_map(|piece| keys.feed(piece)).collect();

@@ -1,4 +1,4 @@
-//! The state of the view: what is known of the job, what is selected, and what is shown.
+//! The state of the view: the known job, the selection, and the shown page.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -15,15 +15,15 @@ use text::lang::{Lang, Text};
 use text::rank::GlobalRank;
 use text::text;
 
-/// Lines of a log that are kept to scroll in.
+/// Maximum number of log lines that are kept for scrolling.
 const KEPT: usize = 5000;
-/// The view says so after this time without news.
+/// The view reports silence after this time without news.
 const STALE: Duration = Duration::from_secs(5);
 
 /// The source of the news for the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The run's socket: logs, stacks and the plan as well.
+    /// The run's socket, which also gives logs, stacks and the plan.
     Socket,
     /// The `/status` of one node.
     Http(String),
@@ -36,7 +36,7 @@ pub enum News {
         nodes: Vec<NodeStatus>,
         unanswered: Vec<Text>,
     },
-    /// Nobody answers: the job may have ended.
+    /// The job does not answer: it may have ended.
     Silent(Text),
     Lines(GlobalRank, Vec<LogLine>),
     Stacks(GlobalRank, String),
@@ -52,7 +52,7 @@ pub enum Request {
     Log(GlobalRank),
     Stacks(GlobalRank),
     Plan,
-    /// The requested content is not looked at any more.
+    /// The requested content is no longer shown.
     Nothing,
     Quit,
 }
@@ -84,11 +84,11 @@ impl Page {
 pub struct Model {
     pub(super) lang: Lang,
     pub(super) source: Source,
-    /// The owner of the job, if that is not the person.
+    /// The owner of the job, if that is another person.
     pub(super) owner: Option<String>,
     pub(super) nodes: Vec<NodeStatus>,
     pub(super) unanswered: Vec<Text>,
-    /// Why nobody answers.
+    /// The reason why the job does not answer.
     pub(super) silent: Option<Text>,
     heard: Option<Instant>,
     pub(super) page: Page,
@@ -98,14 +98,15 @@ pub struct Model {
     /// The filter is being typed.
     pub(super) is_typing: bool,
     selected: Option<GlobalRank>,
-    /// Of a page of text: lines above the window; None: its end is followed.
+    /// For a page of text: lines above the window; None if its end is followed.
     pub(super) above: Option<usize>,
     pub(super) text: VecDeque<String>,
     /// The message that a page shows while it waits, or in place of its content.
     pub(super) notice: Option<Text>,
-    /// Rows of the table, or whole lines of the text, that the screen shows, as it was drawn last.
+    /// Number of table rows, or of whole lines of text, that the screen showed when it was last
+    /// drawn.
     pub(super) fits: usize,
-    /// Of a page of text: lines above its last window, as it was drawn last.
+    /// For a page of text: lines above its last window, when it was last drawn.
     pub(super) last: usize,
 }
 
@@ -133,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Shows whose job it is: any user may say that it has one.
+    /// Shows the owner of the job: any user may claim to have one.
     #[must_use]
     pub fn of_user(self, owner: Option<String>) -> Model {
         Model { owner, ..self }
@@ -177,7 +178,7 @@ impl Model {
         self.notice = None;
     }
 
-    /// How long ago the job was heard of, where that is long.
+    /// Time since the last news of the job, if that is long.
     pub(super) fn stale(&self) -> Option<Duration> {
         self.heard.map(|at| at.elapsed()).filter(|since| *since > STALE)
     }
@@ -269,7 +270,7 @@ impl Model {
         }
     }
 
-    /// How far a key moves; None of another key.
+    /// Distance that a key moves; None for any other key.
     fn steps(&self, key: Key) -> Option<isize> {
         let page = isize::try_from(self.fits.saturating_sub(1).max(1)).unwrap_or(1);
         Some(match key {
@@ -322,7 +323,7 @@ impl Model {
         self.notice = None;
     }
 
-    /// Over HTTP a node tells its state alone.
+    /// Over HTTP a node reports only its state.
     fn asked(&mut self, request: Request) -> Option<Request> {
         if self.source == Source::Socket {
             self.notice = Some(text!("one moment …", "请稍候……"));

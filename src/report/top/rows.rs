@@ -1,4 +1,4 @@
-//! The rows of the table of ranks: which, and in which order.
+//! Selects and sorts the rows of the table of ranks.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub(super) struct Row<'a> {
     pub(super) node: &'a NodeStatus,
     pub(super) rank: &'a RankStatus,
     pub(super) gpu: Option<&'a GpuStatus>,
-    /// It holds the others back.
+    /// Set if the rank holds the others back.
     pub(super) slow: Option<&'a SlowStatus>,
 }
 
@@ -21,7 +21,7 @@ impl Row<'_> {
         self.node.run.as_ref().map_or(0, |run| run.node)
     }
 
-    /// As the table calls its state.
+    /// The state in the words of the table.
     pub(super) fn state(&self) -> Text {
         match self.rank.state {
             RankState::Planned => text!("planned", "待启动"),

@@ -1,7 +1,7 @@
 //! The terminal: raw mode, the alternate screen, and what ratatui draws.
 //!
-//! Owns how the terminal was found, and restores that at every end of this process that the process
-//! sees. Writes nothing but what is drawn.
+//! Owns the original state of the terminal, and restores it at every end of this process that the
+//! process sees. Writes only the drawn picture.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -21,23 +21,23 @@ const LEAVE: &str = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colours {
     On,
-    /// Only bold, dim and reversed.
+    /// Only bold, dim and reversed text.
     Off,
 }
 
-/// How the terminal was found.
+/// The original state of the terminal.
 #[derive(Debug, Clone)]
 pub struct Saved(Termios);
 
 impl Saved {
     /// # Errors
-    /// If standard input or output is no terminal.
+    /// If standard input or output is not a terminal.
     pub fn of_terminal() -> io::Result<Saved> {
         tcgetwinsize(io::stdout())?;
         Ok(Saved(tcgetattr(io::stdin())?))
     }
 
-    /// Leaves the terminal as it was found. A terminal that cannot be restored is gone.
+    /// Restores the original state of the terminal. A terminal that cannot be restored is gone.
     pub fn restore(&self) {
         let mut out = io::stdout().lock();
         let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
@@ -141,7 +141,7 @@ impl ratatui::backend::Backend for Backend {
                 styled = Some(style);
             }
             self.out.push_str(cell.symbol());
-            // Behind a wide letter the place is told again.
+            // After a wide letter the position is sent again.
             next = cell.symbol().is_ascii().then_some((x + 1, y));
         }
         if styled.is_some() {
@@ -160,7 +160,7 @@ impl ratatui::backend::Backend for Backend {
         Ok(())
     }
 
-    /// Nobody asks for it on the alternate screen.
+    /// Nobody requests the cursor on the alternate screen.
     fn get_cursor_position(&mut self) -> io::Result<Position> {
         Ok(Position::ORIGIN)
     }
@@ -182,7 +182,7 @@ impl ratatui::backend::Backend for Backend {
 
     fn size(&self) -> io::Result<Size> {
         let size = tcgetwinsize(io::stdout())?;
-        // A terminal that does not know its size is one of 80 by 24.
+        // A terminal of unknown size counts as 80 by 24.
         let known = |cells: u16, usual| if cells == 0 { usual } else { cells };
         Ok(Size::new(known(size.ws_col, 80), known(size.ws_row, 24)))
     }

@@ -1,4 +1,4 @@
-//! The columns of the two tables: what each shows, how wide it is, and which fit.
+//! The columns of the two tables: their content, their width, and the selection of those that fit.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -9,21 +9,21 @@ use text::columns::columns;
 use text::lang::{Lang, Text};
 use text::text;
 
-/// A rank that wrote nothing for this time may stand still.
+/// A rank that has written nothing for this time may stand still.
 const QUIET_MS: u64 = 60_000;
 
-/// A text and how it looks.
+/// A text and its style.
 pub(super) type Cell = (String, Style);
 
-/// A column, filled.
+/// A column with its cells.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) title: Text,
-    /// 0: what is left of the line.
+    /// The value 0 means the rest of the line.
     pub(super) width: usize,
     pub(super) is_number: bool,
     pub(super) cells: Vec<Cell>,
-    /// The larger the number, the sooner it is left out of a narrow line.
+    /// Columns with larger numbers are the first to be left out of a narrow line.
     need: u8,
 }
 
@@ -37,7 +37,7 @@ impl Column {
     }
 }
 
-/// The columns that have something to show and fit into `room`; the last one takes what is left.
+/// The columns that have content and fit into `room`; the last one takes the rest.
 pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> {
     let last = columns.len().saturating_sub(1);
     let mut shown: Vec<Column> = columns
@@ -51,7 +51,7 @@ pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Colu
         let widest = column.cells.iter().map(|(text, _)| columns_of(text)).max().unwrap_or(0);
         column.width = widest.max(columns_of(column.title.get(lang)));
     }
-    /// Columns that the last one has at least.
+    /// Minimum width of the last column.
     const LEAST: usize = 12;
     while shown.len() > 2 {
         let used: usize = shown.iter().map(|column| column.width + 1).sum();
@@ -103,7 +103,7 @@ fn coloured(text: impl Into<String>, colour: Color) -> Cell {
     (text.into(), Style::new().fg(colour))
 }
 
-/// In the words of the language.
+/// The state in the language of the view.
 fn state(row: &Row<'_>, lang: Lang) -> Cell {
     let word = row.state();
     let word = word.get(lang);

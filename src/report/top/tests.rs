@@ -1,4 +1,4 @@
-//! The picture at any size, and what keys do.
+//! Tests of the picture at any size, and of the effect of keys.
 
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -80,7 +80,7 @@ fn picture(model: &mut Model, width: u16, height: u16) -> Vec<String> {
 }
 
 #[test]
-fn a_terminal_of_80_by_24_shows_all_that_counts() {
+fn screen_of_80_by_24_shows_essentials() {
     let mut model = model(Source::Socket, Lang::En);
     let lines = picture(&mut model, 80, 24);
     let all = lines.join("\n");
@@ -120,7 +120,7 @@ fn a_terminal_of_80_by_24_shows_all_that_counts() {
 }
 
 #[test]
-fn chinese_is_drawn_in_its_columns() {
+fn chinese_text_is_drawn_in_its_columns() {
     let mut model = model(Source::Socket, Lang::Zh);
     let all = picture(&mut model, 80, 24).join("\n");
     for words in ["2/2 个节点", "节点 状态", "最后一行", "失败 7", "拖慢", "q 退出", "训练中"]
@@ -184,7 +184,7 @@ fn keys_filter_sort_and_select() {
 }
 
 #[test]
-fn why_a_question_failed_is_told_only_where_it_was_asked() {
+fn failed_request_is_shown_only_on_its_page() {
     let mut model = model(Source::Socket, Lang::En);
     let mut shown = |page| {
         model.press(Key::Letter('p'));
@@ -199,7 +199,7 @@ fn why_a_question_failed_is_told_only_where_it_was_asked() {
 }
 
 #[test]
-fn the_filter_finds_the_words_that_are_shown() {
+fn filter_matches_the_displayed_words() {
     for (lang, filter) in [(Lang::En, "/slow"), (Lang::Zh, "/拖慢")] {
         let mut model = model(Source::Socket, lang);
         for letter in filter.chars() {
@@ -211,7 +211,7 @@ fn the_filter_finds_the_words_that_are_shown() {
 }
 
 #[test]
-fn a_log_is_followed_until_somebody_scrolls() {
+fn log_is_followed_until_the_user_scrolls() {
     let mut model = model(Source::Socket, Lang::En);
     model.press(Key::Enter);
     let line = |number: u32| logs::LogLine {
@@ -232,7 +232,7 @@ fn a_log_is_followed_until_somebody_scrolls() {
     model.press(Key::End);
     let all = picture(&mut model, 80, 24).join("\n");
     assert!(all.contains("line 109."), "{all}");
-    // It does not grow without an end.
+    // The log does not grow without limit.
     for start in 0..20_u32 {
         let lines = (start * 1000..(start + 1) * 1000).map(line).collect();
         model.hear(News::Lines(GlobalRank(0), lines));
@@ -242,9 +242,9 @@ fn a_log_is_followed_until_somebody_scrolls() {
     assert!(all.contains("line 15000."), "{all}");
 }
 
-/// Nothing is beyond the edge of the screen: what is long is folded, what is much is scrolled to.
+/// Nothing is beyond the edge of the screen: long lines are folded, long texts are scrolled.
 #[test]
-fn all_of_a_page_can_be_read() {
+fn every_page_can_be_read_completely() {
     let mut model = model(Source::Socket, Lang::En);
     model.press(Key::Enter);
     let line = |text: &str| logs::LogLine {
@@ -272,7 +272,8 @@ fn all_of_a_page_can_be_read() {
     }
     let whole: String = lines.iter().map(|line| line.trim()).collect();
     assert!(whole.contains(&path) && whole.contains("the last"), "{lines:#?}");
-    // Too long for the screen: its end is followed, its beginning is scrolled to.
+    // The text is too long for the screen: its end is followed, and scrolling reaches its
+    // beginning.
     model.hear(News::Lines(GlobalRank(0), vec![line(&format!("begin {words} end"))]));
     let all = shown(&mut model, 30, 10).join("\n");
     assert!(all.contains("word39 end") && !all.contains("begin"), "{all}");
@@ -280,7 +281,7 @@ fn all_of_a_page_can_be_read() {
     model.press(Key::Up);
     let all = shown(&mut model, 30, 10).join("\n");
     assert!(all.contains("not followed"), "{all}");
-    // Forty nodes on a small screen, and what is said below them.
+    // Forty nodes on a small screen, and the findings below them.
     model.press(Key::Escape);
     let mut many: Vec<NodeStatus> = (0..20).flat_map(|_| nodes()).collect();
     for (number, node) in (0..).zip(&mut many) {
@@ -304,7 +305,7 @@ fn all_of_a_page_can_be_read() {
     assert!(all.contains("gpu.health ×80"), "{all}");
     model.press(Key::Home);
     assert!(shown(&mut model, 80, 12).join("\n").contains("   0 running"));
-    // As many ids as fit, those of the job itself first.
+    // As many ids as fit, ids of the job itself first.
     let mut one = nodes();
     let ids = (0..12).map(|number| (format!("check.number{number}"), 3));
     one[0].findings = ids.chain([("hang".to_owned(), 1)]).collect();
@@ -315,7 +316,7 @@ fn all_of_a_page_can_be_read() {
 }
 
 #[test]
-fn counts_of_other_nodes_may_be_anything() {
+fn extreme_counts_of_other_nodes_are_shown() {
     let mut model = model(Source::Socket, Lang::En);
     let mut all = nodes();
     for node in &mut all {
@@ -327,7 +328,7 @@ fn counts_of_other_nodes_may_be_anything() {
 }
 
 #[test]
-fn over_http_only_the_state_is_shown_and_it_is_said() {
+fn http_source_shows_only_the_state() {
     let mut model = model(Source::Http("here:9400".to_owned()), Lang::En);
     assert_eq!(model.press(Key::Letter('l')), None);
     let all = picture(&mut model, 80, 24).join("\n");
@@ -335,7 +336,7 @@ fn over_http_only_the_state_is_shown_and_it_is_said() {
 }
 
 #[test]
-fn the_job_of_another_user_is_said_to_be_one() {
+fn job_of_another_user_names_its_owner() {
     for (lang, owned) in
         [(Lang::En, "job of user bob (1001)"), (Lang::Zh, "用户 bob (1001) 的任务")]
     {
@@ -349,14 +350,14 @@ fn the_job_of_another_user_is_said_to_be_one() {
         };
         for is_known in [true, false] {
             assert!(title(Some("bob (1001)"), is_known).contains(owned), "{is_known}");
-            // The control: one's own.
+            // The control: the user's own job.
             assert!(!title(None, is_known).contains(owned), "{is_known}");
         }
     }
 }
 
 #[test]
-fn a_job_that_ends_or_is_silent_is_said() {
+fn ended_or_silent_job_is_shown() {
     let mut model = model(Source::Socket, Lang::En);
     model.hear(News::Silent(Text::same("gone")));
     assert_eq!(picture(&mut model, 80, 24)[1], "gone");
@@ -376,7 +377,7 @@ fn a_job_that_ends_or_is_silent_is_said() {
 proptest! {
     /// Any size, any keys, any order of news.
     #[test]
-    fn nothing_of_it_panics(
+    fn screen_never_panics_for_any_input(
         sizes in prop::collection::vec((0..200_u16, 0..60_u16), 1..4),
         keys in "[qjklstpnr/?gG a0\u{1b}文]{0,40}",
         known in any::<bool>(),

@@ -1,7 +1,7 @@
-# Tells in which collective each thread of a rank is, for a torch whose gloo keeps no flight record. A thread answers
-# on a Unix socket beside that of the worker server, which such a version may not have, as the recorder would: each
-# group's number of the last collective, and of those that are under way what they were called with. Nothing is done
-# before somebody asks; a rank that does not give the GIL away does not answer.
+# Reports the collective of each thread of a rank, for a torch whose gloo keeps no flight record. A thread answers
+# like the recorder, on a Unix socket beside that of the worker server, which such a version may lack: for each group
+# the number of the last collective, and the arguments of the collectives under way. Nothing is done before a
+# request; a rank that does not release the GIL does not answer.
 import json
 import os
 import socket
@@ -14,7 +14,7 @@ _MOST_WORKS = 64
 # The head of a request is some 200 bytes.
 _LARGEST_HEAD = 8192
 
-# Functions of torch.distributed.distributed_c10d, the name of what they enter, and the arguments that hold the input
+# Functions of torch.distributed.distributed_c10d, the name of the collective, and the arguments that hold the input
 # and the output.
 _COLLECTIVES = {
     "all_reduce": ("all_reduce", "tensor", "tensor"),
@@ -31,9 +31,9 @@ _COLLECTIVES = {
     "all_to_all_single": ("all_to_all", "input", "output"),
     "barrier": ("barrier", None, None),
 }
-# Sends and receives have no number that both sides know, so that a record would be wrong.
+# Sends and receives have no number that both sides know, so their record would be wrong.
 _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "_send_object", "recv_object_list")
-# A call of one of these.
+# A call of one of these functions.
 _UNKNOWN = object()
 
 
@@ -41,7 +41,7 @@ def serve(path):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(_BACKLOG)
-    # Not one of threading's: programs count and join those.
+    # This thread is not made by threading: programs count and join threading's own threads.
     _thread.start_new_thread(_answer_all, (listener, _Calls()))
 
 
@@ -66,7 +66,7 @@ def _answer_all(listener, calls):
 
 class _Calls(object):
     def __init__(self):
-        # By the group's name: its number, and when it was first seen to be that, as far as anybody asked.
+        # By the group's name: its number, and the time when a request first saw that number.
         self.seen = {}
         self.asked = time.time_ns()
 
@@ -85,7 +85,7 @@ class _Calls(object):
         if not calls:
             open_works = [found for frames in stacks for found in _works(frames)]
             used = [group for group in world.pg_map if group._get_sequence_number_for_group() > 0]
-            # Which group a work is of cannot be read from it.
+            # A work object does not show its group.
             if open_works and len(used) > 1:
                 return _record()
             if open_works and used:
@@ -99,7 +99,7 @@ class _Calls(object):
             last = group._get_sequence_number_for_group()
             number, since = self.seen.get(name, (None, asked))
             if number != last:
-                # It was entered after the last time that anybody asked.
+                # The collective was entered after the last request.
                 since = asked
             self.seen[name] = (last, since)
             call = calls.get(name)
@@ -184,7 +184,7 @@ def _lines(frames):
 
 
 def _dtype(tensor):
-    # As the recorder has them: Float, Long, BFloat16.
+    # Names as in the recorder: Float, Long, BFloat16.
     return tensor.type().rsplit(".", 1)[-1].replace("Tensor", "")
 
 

@@ -2,11 +2,12 @@
 # and systemd do: a rank that saves needs the workers of its data loader. sitecustomize.py runs this when
 # multiprocessing is imported, and at the start of a helper that is an interpreter of its own.
 #
-# A helper ignores SIGTERM as long as its parent lives and has not sent it. A Python handler is not told who
-# sent a signal, so a file says it: its parent removes that before it sends SIGTERM (`Process.terminate()`
-# and the exit of multiprocessing end in os.kill). Without the file, and without the folder, which goes with
-# the launcher, SIGTERM does what it did before. A handler, since a program that a helper starts would
-# inherit an ignored or blocked signal. A helper that sets a handler of its own has that.
+# A helper ignores SIGTERM as long as its parent lives and has not sent it. A Python handler does not learn
+# the sender of a signal, so a file shows it: the parent removes the file before it sends SIGTERM
+# (`Process.terminate()` and the exit of multiprocessing end in os.kill). Without the file, and without the
+# folder, which goes with the launcher, SIGTERM has its earlier effect. This is a handler, since a program
+# that a helper starts would inherit an ignored or blocked signal. A helper that sets a handler of its own
+# keeps that handler.
 import os
 import signal
 import sys
@@ -14,8 +15,8 @@ import time
 
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "helpers")
 _TERM = signal.SIGTERM
-# Seconds for a helper to take SIGTERM: one that is in a long call of a library runs no Python handler.
-# As before, it then ends anyway.
+# Seconds for a helper to take SIGTERM: a helper in a long call of a library runs no Python handler. It then
+# ends anyway, as before.
 _HEARS = 2.0
 _LOADERS = "torch.utils.data._utils.signal_handling"
 _kill, _signal = os.kill, signal.signal
@@ -27,7 +28,7 @@ class _Spared(object):
     owner = parent = 0
     file = ""
     before = signal.SIG_DFL
-    # torch's own handler ends a worker without a word if the parent of it sends SIGTERM.
+    # torch's own handler silently ends a worker if its parent sends SIGTERM.
     is_quiet = False
 
 
@@ -37,7 +38,7 @@ def _file_of(pid):
             fields = file.read().rpartition(b")")[2].split()
     except (OSError, OverflowError):
         return "", b""
-    # A pid may be used again: the time of its start tells.
+    # A pid may be used again, so the start time is compared as well.
     return "%s/%d-%s" % (_FOLDER, pid, fields[19].decode()), fields[0]
 
 
@@ -108,7 +109,7 @@ def _users_own(number, handler):
     us = _Spared
     if number == _TERM and signal.getsignal(_TERM) is _on_term:
         if _imports_main():
-            # It is set for the rank, whose program is imported here as well.
+            # The program sets this handler for the rank, and is imported here as well.
             us.before, before = handler, us.before
             return before
         if us.owner == os.getpid():
@@ -149,7 +150,7 @@ def _wait_until_heard(pid, file, sent):
 
 
 def _of_torch(module):
-    # It is set in each worker, in place of what is set there, be it the program's own handler.
+    # The handler is set in each worker and replaces any other one, even the program's own.
     theirs = module._set_worker_signal_handlers
 
     def set_handlers(*arguments):

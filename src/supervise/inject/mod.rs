@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Names the folder of an [`Injection`] to the rank shims.
 pub const FOLDER: &str = "RANKLAUNCH_INJECTED";
-/// Names the folder of the sockets to a rank, which removes it before it starts others.
+/// Names the folder of the sockets to a rank, which removes it before starting other processes.
 const CONTROL: &str = "RANKLAUNCH_CONTROL";
 /// The beginning of the names of torch's records, as torch itself has it; the rank follows.
 pub const RECORD: &str = "comm_lib_trace_rank_";
@@ -24,7 +24,7 @@ const PYTHON_PATH: &str = "PYTHONPATH";
 /// The files of Python beside this one, as build.rs has deflated them.
 static FILES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inject.zz"));
 
-/// A folder with the files, one with the sockets, and one for what torch records.
+/// A folder with the files, one with the sockets, and one for torch's records.
 #[derive(Debug, Clone)]
 pub struct Injection(PathBuf);
 
@@ -43,7 +43,7 @@ impl Injection {
         Ok(injection)
     }
 
-    /// For the environment of the shims.
+    /// The variable for the environment of the shims.
     pub fn variable(&self) -> (OsString, OsString) {
         (FOLDER.into(), self.0.clone().into())
     }
@@ -68,7 +68,8 @@ impl Injection {
     }
 }
 
-/// Changes by a shim to the environment of its rank. `variable` reads the shim's own; None removes a variable.
+/// Changes by a shim to the environment of its rank. `variable` reads the shim's own variables; None removes a
+/// variable.
 pub(crate) fn for_rank(
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<(&'static str, Option<OsString>)> {
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_own_path_follows() {
+    fn user_pythonpath_follows_ours() {
         let folders = |path: &str| {
             vec![
                 (FOLDER, None),

@@ -5,13 +5,13 @@
 # sitecustomize of the user. `--inject off` leaves it out.
 #
 # Reads RANKLAUNCH_CONTROL, the folder of the sockets. Runs with every Python since 2.7, is silent in
-# all of them, and does nothing before 3.6. Every start of a rank compiles it, so what only torch needs
-# is in worker_server.py.
+# all of them, and does nothing before 3.6. Every start of a rank compiles it, so code that only torch
+# needs is in worker_server.py.
 import os
 import sys
 
 _VARIABLE = "RANKLAUNCH_CONTROL"
-# What to run after the first import of a module.
+# The code to run after the first import of a module.
 _SERVER, _HELPERS = "worker_server.py", "helpers.py"
 _WATCHED = {
     "multiprocessing.util": _HELPERS,
@@ -31,7 +31,8 @@ _STACKS_FILE = 1000
 
 
 def _make_room():
-    # As if this file did not exist: the next sitecustomize of the path, with its own exceptions.
+    # Behaves as if this file did not exist: runs the next sitecustomize of the path, with its own
+    # exceptions.
     sys.path[:] = [folder for folder in sys.path if folder != _HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:
@@ -44,7 +45,7 @@ def _make_room():
 
 
 def _write_stacks_when_asked(folder):
-    # Neither module is loaded from a file.
+    # These two modules are not loaded from a file.
     try:
         import _signal
         import faulthandler
@@ -115,7 +116,7 @@ class _AfterImport(object):
 
 
 def _watch():
-    # Some were imported before this process was forked.
+    # Some modules were imported before this process was forked.
     for name in [name for name in _WATCHED if name in sys.modules]:
         _quietly(_WATCHED.pop(name), "after", name)
     if _WATCHED:
@@ -133,7 +134,7 @@ def _spare_helper():
             return _quietly(_HELPERS, function)
 
 
-# Older ones ask a finder for another method, and know no torch with a worker server.
+# Older versions ask a finder for another method, and have no torch with a worker server.
 if os.environ.get(_VARIABLE) and sys.version_info >= (3, 6):
     _write_stacks_when_asked(os.environ[_VARIABLE])
     _WATCHED["torch.distributed.distributed_c10d"] = _SERVER

@@ -5,7 +5,7 @@
 import os
 
 _VARIABLE = "RANKLAUNCH_CONTROL"
-# They import torch.distributed themselves, but the ranks are below them.
+# These import torch.distributed themselves, but the ranks are below them.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run",
               "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.launch")
 # Bytes of a Unix socket's path with its final zero, sun_path in unix(7), and of ".calls".
@@ -32,19 +32,20 @@ def start():
     if server is not None:
         import ctypes
 
-        # Its destructor would wait for its threads. Without its socket nobody asks it any more.
+        # The destructor would wait for the server's threads. Without its socket nobody asks the server any
+        # more.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
         _remove_at_exit(path)
     # The name came with the records of gloo.
     if not hasattr(backends, "_dump_fr_trace"):
-        # Of sitecustomize.py.
+        # Defined in sitecustomize.py.
         run("calls.py")["serve"](path + ".calls")  # noqa: F821
         _remove_at_exit(path + ".calls")
 
 
 def _without_its_greeting(start, path):
-    # It says on descriptor 2 that it listens, which looks like a warning of the job. What others
-    # write there meanwhile goes on to where it belongs.
+    # The server reports on descriptor 2 that it listens, which looks like a warning of the job. Output of
+    # others to this descriptor is passed on.
     errors = os.dup(2)
     read, write = os.pipe()
     os.set_blocking(read, False)
@@ -86,8 +87,8 @@ def _remove_at_exit(path):
 
 
 def _finish_answers(path):
-    # A thread that answers may want the GIL, and whoever wants it after the end of the interpreter ends the
-    # process with SIGABRT. Beside the socket that listens there is one of this name for each question.
+    # A thread that answers may want the GIL, and a thread that wants it after the end of the interpreter ends
+    # the process with SIGABRT. Besides the listening socket there is one of this name for each question.
     import time
 
     name = (" %s\n" % path).encode()
@@ -100,7 +101,7 @@ def _finish_answers(path):
 
 
 def _is_a_launcher():
-    # Of `python -m MODULE` the module's package is imported before anything else knows its name.
+    # With `python -m MODULE`, the module's package is imported before its name is known elsewhere.
     try:
         with open("/proc/self/cmdline", "rb") as file:
             words = iter(file.read().decode("utf-8", "replace").split("\0")[1:])

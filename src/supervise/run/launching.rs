@@ -135,7 +135,7 @@ impl Launching {
         });
     }
 
-    /// When to call [`look`](Self::look) and [`tell`](Self::tell) next.
+    /// The next time to call [`look`](Self::look) and [`tell`](Self::tell).
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let told = if self.told { self.timeout } else { QUIET.min(self.timeout) };
         let own = (!self.is_through()).then(|| self.since + told);

@@ -1,8 +1,8 @@
 //! Ends an attempt: the rules of a stop and of leftovers.
 //!
-//! A stop has the shims signal the main process of each rank, once; their helpers are asked when that has
-//! ended ([`super::super::asked`]), and the engine when its ranks have. Then KILL until a scan finds
-//! nothing.
+//! A stop has the shims signal the main process of each rank, once. Their helpers are asked when that
+//! process has ended ([`super::super::asked`]), and the engine when its ranks have. KILL follows until a
+//! scan finds nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const UNKILLABLE_NOW: Duration = Duration::from_secs(1);
 /// barrier waits for other nodes up to 300 s inside a call into C++, in which no Python signal
 /// handler runs.
 const ENGINE_ALONE: Duration = Duration::from_secs(2);
-/// The same after a stop from outside, when nobody needs what the engine says of its ranks: torchrun
+/// The same after a stop from outside, when nobody needs the engine's report about its ranks: torchrun
 /// takes one to three seconds.
 const ENGINE_STOPPED: Duration = Duration::from_millis(400);
 /// Time in which every engine has seen that a rank ended: torchrun looks each 100 ms, DeepSpeed each
@@ -103,7 +103,7 @@ impl Supervisor<'_> {
             (self.notice)(Notice::Killing { why: stop.why_kill });
         }
         self.release_failed(now);
-        // One that lost a rank ends by itself, and says in its log which.
+        // An engine that lost a rank ends by itself, and names the rank in its log.
         if ask_engine {
             self.signal_engine(Signal::TERM);
         }
@@ -133,13 +133,13 @@ impl Supervisor<'_> {
     /// is not dumpable).
     fn tell_ranks(&self, word: &ToRank) {
         for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
-            // One that does not read is stopped or dying.
+            // A shim that does not read is stopped or dying.
             let _ = shim.connection.send(word, &[]);
         }
     }
 
-    /// Processes that ranks have left. The engine and its own helpers are none: an engine would signal its
-    /// ranks one after the other (DeepSpeed), the shim only (torchrun before 2.1), or kill the ranks after
+    /// Processes that ranks have left, without the engine and its own helpers: an engine would signal its
+    /// ranks one after the other (DeepSpeed), only the shim (torchrun before 2.1), or kill the ranks after
     /// a time of its own.
     fn strays<'a>(&self, all: &'a BTreeMap<i32, tree::Process>) -> Vec<&'a tree::Process> {
         let mut left = tree::job(all, own_pid(), &self.others);
@@ -150,9 +150,9 @@ impl Supervisor<'_> {
         left
     }
 
-    /// Lets the shims of failed ranks end when no rank runs any more: first that of the rank that
-    /// failed first, which the engine is to report as the cause. The others leave when the engine
-    /// ends them for that, or after a time in which every engine has looked.
+    /// Lets the shims of failed ranks end when no rank runs any more: first the shim of the rank that
+    /// failed first, which the engine is to report as the cause. The others leave when the engine ends
+    /// them for that, or after a time in which every engine has looked.
     fn release_failed(&mut self, now: Instant) {
         if self.shims.values().any(|shim| shim.identity().is_some()) {
             return;
@@ -171,14 +171,14 @@ impl Supervisor<'_> {
         }
         stop.released = Some(Released { first: since, all });
         if begins_again && before.is_none() {
-            // It would start the ranks again; of TERM it ends, and ends the shims with it.
+            // The engine would start the ranks again; TERM ends it, and it ends the shims.
             self.signal_engine(Signal::TERM);
         }
         for shim in self.shims.values() {
             let is_first =
                 matches!(shim.phase, ShimPhase::Ended(rank) if Some(rank.global) == first);
             if all || is_first {
-                // One that does not read is stopped or dying.
+                // A shim that does not read is stopped or dying.
                 let _ = shim.connection.send(&ToRank::Leave, &[]);
             }
         }
@@ -230,7 +230,7 @@ impl Supervisor<'_> {
         self.children.is_empty() && !self.has_shims() && self.unreported.is_empty()
     }
 
-    /// After the ranks have ended: leftovers of the engine or the ranks get TERM and the grace
+    /// Called after the ranks have ended: leftovers of the engine or the ranks get TERM and the grace
     /// period after a success, and KILL otherwise.
     pub(super) fn end_leftovers(&mut self) {
         // Every orphan below us becomes our child, so without a child nothing is left. A scan
@@ -309,7 +309,7 @@ fn is_from_outside(reason: StopReason) -> bool {
     }
 }
 
-/// After a start that failed half-way: kills what did start. `ended` is SIGCHLD.
+/// Called after a start that failed half-way: kills the processes that did start. `ended` is SIGCHLD.
 pub(super) async fn kill_all_descendants(others: &HashSet<i32>, ended: &mut Signals) {
     let (now, asked) = (Instant::now(), Newcomers::Asked);
     let mut sweep = Sweep::begin(now, asked, Duration::ZERO, Duration::ZERO, UNKILLABLE);

@@ -30,7 +30,7 @@ use verdict::outcome::{
 pub trait Streams {
     fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd);
 
-    /// Receives what torch's `@record` wrote of the exception that ended a rank.
+    /// Receives the record that torch's `@record` wrote of the exception that ended a rank.
     fn recorded(&mut self, owner: Owner, record: Vec<u8>);
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Supervisor<'a> {
     /// Descendants from before the job; they are left alone.
     pub(super) others: HashSet<i32>,
     pub(super) companion: Option<Companion>,
-    /// Device and inode of what `@record` wrote.
+    /// Device and inode of the files that `@record` wrote.
     pub(super) records: HashSet<(u64, u64)>,
     pub(super) grace: Duration,
     pub(super) interactive: bool,
@@ -123,13 +123,13 @@ pub(super) struct Supervisor<'a> {
     pub(super) notice: &'a mut (dyn FnMut(Notice) + Send),
 }
 
-/// A shim of ours that has ended before anything was heard of its rank.
+/// A shim of ours that has ended before any report about its rank.
 pub(super) struct Unreported {
     pid: i32,
     rank: RankId,
     end: End,
-    /// The newest connection that it may have made. Each gets its own time limit to speak, so this wait ends
-    /// although others connect again and again.
+    /// The newest connection that the shim may have made. Each connection gets its own time limit to speak,
+    /// so this wait ends although others connect again and again.
     newest: Option<u64>,
 }
 
@@ -138,11 +138,11 @@ pub(super) struct Stopping {
     /// The sweep of every process of the tree.
     pub(super) sweep: Sweep,
     pub(super) killing: bool,
-    /// Why SIGKILL is sent, once it is.
+    /// The reason for SIGKILL, once it is sent.
     pub(super) why_kill: KillReason,
-    /// When an engine without ranks is killed.
+    /// Time at which an engine without ranks is killed.
     pub(super) kill_engine: Option<std::time::Instant>,
-    /// Since when the shims of failed ranks may leave.
+    /// The shims of failed ranks that may leave, once there are any.
     pub(super) released: Option<Released>,
 }
 
@@ -154,10 +154,10 @@ pub(super) struct Released {
     pub(super) all: bool,
 }
 
-/// The one of the others that ends with the ranks.
+/// The process among `others` that ends with the ranks.
 pub(super) struct Companion {
     pub(super) process: tree::Process,
-    /// It was killed, and is not waited for after this time.
+    /// The companion was killed, and is not waited for after this time.
     pub(super) given_up: Option<std::time::Instant>,
 }
 
@@ -204,7 +204,7 @@ impl Supervisor<'_> {
                 }
                 let at = SystemTime::now();
                 if self.engine_restarts {
-                    // In place of the one before, whose number may have been another one.
+                    // The new rank replaces the previous one, which may have had another number.
                     self.ranks.retain(|_, before| before.id.local != rank.local);
                 }
                 self.ranks.insert(rank.global, RankEnd { id: rank, pid: None, end: None, at });
@@ -216,7 +216,7 @@ impl Supervisor<'_> {
                 }
             }
             (FromRank::Started { pid }, ShimPhase::Rank(Identity { rank, .. })) => {
-                // Its child, or ours after the shim has ended.
+                // The rank is the shim's child, or ours after the shim has ended.
                 let parents = [shim.connection.peer(), own_pid()];
                 if tree::process(pid).is_some_and(|seen| !parents.contains(&seen.ppid)) {
                     return;
@@ -227,7 +227,7 @@ impl Supervisor<'_> {
                 self.launching.rank_is_through(rank.global);
                 (self.notice)(Notice::RankStarted { rank, pid });
                 if let Some(reason) = self.outcome.stop {
-                    // It did not exist yet when the others were asked.
+                    // The rank did not exist yet when the others were asked.
                     let number = asked::signal_of(reason);
                     let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
                 }
@@ -255,7 +255,7 @@ impl Supervisor<'_> {
                 let grace_ms = millis(self.grace);
                 (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
             }
-            // No shim of ours, and its time limit is over with this packet: nothing may wait for it.
+            // The peer is not a shim of ours, and this packet ends its time limit: nothing may wait for it.
             (_, ShimPhase::New) => {
                 self.shims.remove(&id);
             }
@@ -338,7 +338,7 @@ impl Supervisor<'_> {
                 Ok(None) => return,
                 Err(_no_child) => {
                     self.nothing_left = true;
-                    // None should be left here; any that is has ended, and its status was taken
+                    // No child should be left here; any that is has ended, and its status was taken
                     // elsewhere.
                     for (_, rank) in self.children.drain().collect::<Vec<_>>() {
                         let end = End::Code(Verdict::Internal.code());
@@ -377,7 +377,7 @@ impl Supervisor<'_> {
                 *id <= newest && (shim.connection.peer() == pid || shim.phase == ShimPhase::New)
             };
             if self.shims.iter().any(may_be_its) {
-                // Its last packets are not read yet.
+                // The last packets of the shim are not read yet.
                 self.unreported.push(one);
                 continue;
             }
@@ -403,7 +403,7 @@ impl Supervisor<'_> {
             self.engine_gone(end);
         } else if self.engine_restarts && !end.success() && self.shims.is_empty() {
             self.engine_weighed = true;
-            // The ranks that it ended for the failure of one came after that.
+            // The ranks that the engine ended because of a failure ended after that failure.
             let failed = self.ranks.values().filter(|rank| rank.failed());
             if let Some(rank) = failed.min_by_key(|rank| rank.at).map(|rank| rank.id.global) {
                 self.outcome.first_failure.get_or_insert(rank);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_no_shim_has_made_holds_no_end() {
+    async fn foreign_connection_does_not_hold_back_an_end() {
         let listener = ShimListener::bind().expect("a socket");
         let (sender, mut said) = mpsc::unbounded_channel();
         let (mut streams, mut notice) = (Nowhere, |_: Notice| {});
@@ -501,7 +501,8 @@ mod tests {
         state.unreported.push(Unreported::new(0, rank, End::Code(3)));
         state.report_unreported();
         assert!(state.ranks.is_empty(), "it may be that of the shim, and its packets are not read");
-        // A later one is of somebody else, and what says something else than a shim is none.
+        // Later connections are from somebody else, and a peer that sends anything but the token is not a
+        // shim.
         let (_second, connection) = dialed(2);
         state.shims.insert(2, connection);
         send(&first, &FromRank::Started { pid: 1 }, &[]).expect("it is open");

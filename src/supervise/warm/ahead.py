@@ -1,13 +1,13 @@
-# Reads ahead what an interpreter will read to import some modules, so that it finds all of it in the page cache: from a
-# file server, an import waits for thousands of reads, one after the other. Nothing is executed: the bytecode of a
-# module tells what it imports, and the tables of a shared object which of its pages the loader and its initializers
-# will touch. What is guessed wrong is read by the import itself.
+# Reads ahead the files that an interpreter will read to import some modules, so that it finds all of them in the page
+# cache: from a file server, an import waits for thousands of reads, one after the other. Nothing is executed: the
+# bytecode of a module shows its imports, and the tables of a shared object show the pages that the loader and its
+# initializers will touch. The import itself reads whatever was not predicted.
 #
 # scout.py executes bytecode.py, shared_object.py and this in a process of its own, which the agent ends as soon as
 # ranks may start. ROOTS are the modules in order, PATH is that of the interpreter, BOUND the bytes that may be read. At
-# its end it writes into the file REPORT how many it has read, and why it ends.
+# its end it writes into the file REPORT the number of bytes read, and the reason for its end.
 #
-# A read that does not make its thread wait was in the page cache. Where that is so of the first ones, or where a file
+# A read that does not make its thread wait was in the page cache. If that is so for the first reads, or if a file
 # system keeps nothing, there is nothing to do, and this ends.
 import collections
 import fnmatch
@@ -18,13 +18,13 @@ import resource
 import sys
 import threading
 
-# Reads at once. File servers and FUSE answer some tens in parallel.
+# Number of parallel reads. File servers and FUSE answer some tens in parallel.
 _AT_ONCE = 32
-# Bytes that one read takes: most file systems read that much for a page that is missing.
+# Bytes of one read: most file systems read that much for a missing page.
 _CHUNK = 1 << 17
-# First reads that are looked at, and those of them that must have waited.
+# Number of first reads that are examined, and minimum number of them that must have waited.
 _PROBES, _WAITED = 32, 2
-# Files that are kept open, and bytes of a table or a module.
+# Maximum number of files that are kept open, and maximum bytes of a table or a module.
 _MOST_OPEN, _LARGEST = 400, 64 << 20
 _MOST_MODULES = 20000
 
@@ -40,7 +40,7 @@ class _File(object):
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self.descriptor).st_size
         self.asked = set()
-        # Exactly what is asked for is read, and nothing behind it.
+        # The kernel reads exactly the requested bytes, and nothing behind them.
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
@@ -48,13 +48,14 @@ class _Ahead(object):
     def __init__(self, path, bound):
         self.path, self.left = path, bound
         self.lock = threading.Condition()
-        # What is certain, modules and ranges of shared objects; and code, of which a part will be needed.
+        # Queues for certain reads, of modules and ranges of shared objects, and for code, of which only a part will be
+        # needed.
         self.modules, self.ranges, self.later = collections.deque(), collections.deque(), collections.deque()
         self.folders, self.named = set(), set()
         self.names, self.libraries, self.specs = set(), set(), {}
         self.listed = {}
         self.open, self.busy, self.read = 0, 0, 0
-        # Until it is known that there is something to do: the reads, and those that have waited.
+        # Counts of the reads and of those that have waited, until it is known that there is something to do.
         self.probed, self.waited, self.probing = 0, 0, True
         self.over = None
 
@@ -113,7 +114,7 @@ class _Ahead(object):
             except _Over as why:
                 self.over = str(why)
             except Exception:
-                # It will be read by who needs it.
+                # The import itself will read this file.
                 pass
             with self.lock:
                 self.busy -= 1
@@ -121,7 +122,7 @@ class _Ahead(object):
                     self.lock.notify_all()
 
     def run(self):
-        # One after the other, a module and a range in turns, until it is known that there is something to do.
+        # Reads one after the other, a module and a range in turns, until it is known that there is something to do.
         try:
             while self.probing and (self.modules or self.ranges):
                 self.turn(self.modules, lambda name: self.module(name))
@@ -135,7 +136,7 @@ class _Ahead(object):
             try:
                 thread.start()
             except RuntimeError:
-                # The limit of processes and threads.
+                # The limit of processes and threads is reached.
                 break
             started.append(thread)
         for thread in started:
@@ -172,7 +173,7 @@ class _Ahead(object):
         self.probed += 1
         self.waited += waited
         if waited and self.waited == 1:
-            # What it has read is kept, unless the file system or a lack of memory prevents it.
+            # The pages stay in the cache, unless the file system or a lack of memory prevents it.
             if _waits(descriptor, offset) and _waits(descriptor, offset):
                 raise _Over("not kept")
         if self.waited >= _WAITED:
@@ -306,10 +307,10 @@ def _waits(descriptor, offset):
 
 
 def _main():
-    # Whoever computes goes first, also at a disk.
+    # Computing processes go first, also at a disk.
     os.nice(10)
     ahead = _Ahead(PATH, BOUND)  # noqa: F821
-    # The start of an interpreter has read some of Python's own, which says nothing of other packages.
+    # The start of an interpreter has read some of Python's own files, which shows nothing about other packages.
     for name in sorted(ROOTS, key=ahead.is_of_python):  # noqa: F821
         ahead.want(name)
     ahead.run()

@@ -1,8 +1,8 @@
-//! The process that reads ahead what the interpreter will import, so that it waits for no file: `ahead.py`, forked from
-//! the scout.
+//! The process that reads ahead the files that the interpreter will import, so that it waits for no file: `ahead.py`,
+//! forked from the scout.
 //!
-//! A process and not a thread: on a mount that hangs a thread could not be ended, and would hold the end of the agent.
-//! It runs at a lower priority and is killed before the first rank begins.
+//! This is a process and not a thread: on a mount that hangs, a thread could not be ended, and would block the end of
+//! the agent. It runs at a lower priority and is killed before the first rank begins.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use linux::procfs;
 #[derive(Debug)]
 pub(super) struct Reader {
     process: procfs::Process,
-    /// In which it tells at its end why, and how many bytes it has read. Its exit status may go to whoever supervises
-    /// the ranks.
+    /// The file in which the process reports at its end the reason and the number of bytes read. Its exit status may go
+    /// to whoever supervises the ranks.
     report: PathBuf,
 }
 
 impl Reader {
-    /// `folder`: that of its files, in which it has written its pid and start time before it read anything. None: there
-    /// is none, or it has ended.
+    /// `folder`: the folder of the process's files, in which it has written its pid and start time before reading
+    /// anything. None if no such process exists, or it has ended.
     pub(super) fn of(folder: &Path) -> Option<Reader> {
         let named = std::fs::read_to_string(folder.join("reader")).ok()?;
         let (pid, started) = named.split_once(' ')?;
@@ -29,7 +29,7 @@ impl Reader {
         is_it.then(|| Reader { process, report: folder.join("ahead") })
     }
 
-    /// Ends it, and notes what it has done. Waits a moment for its end.
+    /// Ends the process, and logs its report. Waits a moment for its end.
     pub(super) fn end(self) {
         let so_far = read_bytes(self.process.pid);
         kill(&self.process);
@@ -46,7 +46,7 @@ impl Reader {
     }
 }
 
-/// Bytes that it has read, its own start included.
+/// Bytes that the process has read, including its own start.
 fn read_bytes(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_is_known_by_its_pid_and_its_start_time() {
+    fn reader_is_identified_by_pid_and_start_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let found = || Reader::of(folder.path()).map(|reader| reader.process.pid);
         let name = |text: &str| {
@@ -68,7 +68,7 @@ mod tests {
         let (pid, started) = (me.pid, me.start_ticks);
         name(&format!("{pid} {started}"));
         assert_eq!(found(), Some(pid));
-        // Another process has this pid by now, or the file was not written to its end.
+        // Another process has this pid by now, or the file was not completely written.
         for other in [format!("{pid} {}", started + 1), format!("{pid}"), String::new()] {
             name(&other);
             assert_eq!(found(), None, "{other:?}");

@@ -1,4 +1,5 @@
-# What a module imports, by its bytecode or its text. Nothing of it is executed. scout.py executes this before ahead.py.
+# Finds the imports of a module, by its bytecode or its text. Nothing of it is executed. scout.py executes this before
+# ahead.py.
 import opcode
 import re
 import sys
@@ -8,7 +9,7 @@ _IMPORT = opcode.opmap["IMPORT_NAME"]
 # Since 3.15 two bits of an import tell whether it is lazy.
 _IMPORT_SHIFT = 2 if sys.version_info >= (3, 15) else 0
 _LOADS = [opcode.opmap[name] for name in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_ATTR") if name in opcode.opmap]
-# Whose argument has a bit below the name.
+# Instructions whose argument has a bit below the name.
 _SHIFTED = ("LOAD_GLOBAL", "LOAD_ATTR")[:(sys.version_info >= (3, 11)) + (sys.version_info >= (3, 12))]
 _JUMPS = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
 _JUMP_UNIT = 1 if sys.version_info >= (3, 10) else 2
@@ -33,7 +34,7 @@ def _of_code(code):
         try:
             name = code.co_names[argument >> _IMPORT_SHIFT]
             names = code.co_consts[fromlist]
-            # A constant, or the number itself, as since 3.14.
+            # A constant, or since 3.14 the number itself.
             if opcode.opname[raw[2 * before]] == "LOAD_CONST":
                 level = code.co_consts[level]
             names = names if isinstance(names, tuple) else ()

@@ -3,7 +3,7 @@
 use super::scouted::read;
 use text::lang::Text;
 
-/// The imports are the modules found, each a word of its own. Otherwise there is a reason in both languages.
+/// The imports are the modules found, each a single word. Otherwise there is a reason in both languages.
 pub fn scout(data: &[u8]) -> bool {
     let Some(scouted) = read(data) else { return false };
     let said = |text: &Text| assert!(!text.en.is_empty() && !text.zh.is_empty(), "{text:?}");

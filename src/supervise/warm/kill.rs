@@ -7,10 +7,11 @@ use rustix::process::{WaitOptions, waitpid};
 use linux::procfs;
 use linux::sys::{Pid, Signal};
 
-/// Time limit for a process to end after SIGKILL. One that waits for a dead mount takes longer.
+/// Time limit for a process to end after SIGKILL. A process that waits for a dead mount takes
+/// longer.
 const ENDS: Duration = Duration::from_millis(250);
 
-/// Kills it if it has not ended by itself within this time.
+/// Kills the process if it has not ended by itself within this time.
 pub(super) fn kill_after(process: &procfs::Process, within: Duration) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     let Ok(handle) = linux::signal::handle(pid) else { return };

@@ -1,8 +1,8 @@
 //! Knowledge from earlier runs of a program: modules after whose import the interpreter could not be forked. A later
 //! run leaves them to the ranks, and forks with the others.
 //!
-//! One JSON file in the user's cache folder. One that is missing, broken or of nobody says nothing; one that cannot be
-//! written is done without.
+//! One JSON file in the user's cache folder. A file that is missing, broken or without an owner counts as empty; a
+//! file that cannot be written is done without.
 
 use std::fs;
 use std::io;
@@ -16,22 +16,22 @@ use linux::deadline::{io_with_deadline, with_deadline};
 use linux::regular_file;
 use text::letters::is_hidden;
 
-/// How long a module is left out. The next run tries it again, since it may be another version by then.
+/// Time for which a module is left out. The next run tries the module again, since it may be another version by then.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Programs that are remembered, the latest.
+/// Maximum number of programs that are remembered, the latest ones.
 const MOST: usize = 100;
 /// Time limit for the file: its mount may be dead.
 const ANSWERS: Duration = Duration::from_secs(2);
-/// Bytes that are read.
+/// Maximum bytes that are read.
 const LARGEST: u64 = 1 << 20;
 
 /// A module that is left to the ranks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LeftOut {
     pub(super) module: String,
-    /// The words of `sitecustomize.py`.
+    /// The reason in the words of `sitecustomize.py`.
     pub(super) why: Vec<String>,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     at: u64,
 }
 
@@ -71,7 +71,7 @@ impl Learned {
     /// Leaves out these modules from the next run on.
     ///
     /// # Errors
-    /// Why that cannot be kept.
+    /// The reason why the knowledge cannot be kept.
     pub(super) fn leave_out(&self, modules: &[String], why: &[&str]) -> io::Result<()> {
         let Some(file) = self.file.clone().filter(|_| !modules.is_empty()) else { return Ok(()) };
         let (of, modules) = (self.clone(), modules.to_vec());
@@ -109,7 +109,7 @@ fn read(file: &Path) -> Vec<Known> {
     let text = regular_file::read(file, LARGEST).unwrap_or_default();
     let mut known: Vec<Known> = serde_json::from_slice(&text).unwrap_or_default();
     let is_young = |one: &LeftOut| now().saturating_sub(one.at) < KEPT.as_secs();
-    // A name that the file holds may be anything, and is printed.
+    // A name in the file may be anything, and is printed.
     let is_name = |one: &LeftOut| !one.module.contains(is_hidden);
     for known in &mut known {
         known.left_out.retain(|one| is_young(one) && is_name(one));

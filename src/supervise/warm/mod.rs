@@ -1,14 +1,15 @@
-//! One interpreter per node that imports what the program will import, before its ranks exist. Each rank is then a
-//! fork of it, in place of a start of its own.
+//! One interpreter per node that imports the modules of the program before its ranks exist. Each rank is then a fork
+//! of this interpreter, in place of a start of its own.
 //!
-//! Takes a [`Warming`]: the command line of a rank and its environment. `scout.py` finds out, in an interpreter of its
-//! own, what the program imports before its first statement that could change anything. `sitecustomize.py` imports
-//! that in the warmed interpreter, while `ahead.py` reads the files before it. The interpreter then forks a process
+//! Takes a [`Warming`]: the command line of a rank and its environment. `scout.py` finds, in an interpreter of its
+//! own, the imports of the program before its first statement that could change anything. `sitecustomize.py` imports
+//! them in the warmed interpreter, while `ahead.py` reads the files before it. The interpreter then forks a process
 //! that becomes the rank's shim and, below it, the rank, in which the interpreter goes on as if it had just been
 //! started. A shim that the engine has started asks for both (`supervise::warmed`), and starts the rank by itself if
 //! it is refused.
 //!
-//! A thread reads what the interpreter says. Nothing waits for it but [`Warmed::is_listening`] and whoever requires it.
+//! A thread reads the reports of the interpreter. Nothing waits for it but [`Warmed::is_listening`] and whoever
+//! requires it.
 
 mod ahead;
 #[cfg(any(test, feature = "fixtures"))]
@@ -40,10 +41,10 @@ use text::lang::{Text, cause};
 
 /// Time limit for the interpreter to start.
 const STARTS: Duration = Duration::from_secs(20);
-/// Time limit for one that steps aside: it runs the exit functions of what it has imported.
+/// Time limit for an interpreter that steps aside: it runs the exit functions of its imported modules.
 const LEAVES: Duration = Duration::from_secs(10);
 
-/// A warmed interpreter, or why there is none. Ends with [`Warmed::end`].
+/// A warmed interpreter, or the reason why there is none. Ends with [`Warmed::end`].
 #[derive(Debug)]
 pub struct Warmed {
     shared: Arc<Shared>,
@@ -69,17 +70,17 @@ struct State {
     over: bool,
 }
 
-/// How far the interpreter is.
+/// The progress of the interpreter.
 #[derive(Debug, Clone, Default)]
 enum Phase {
     /// The modules to import are being determined.
     #[default]
     Scouting,
-    /// It imports; shims may ask.
+    /// The interpreter imports; shims may ask.
     Listening,
     /// Ranks are forked at once.
     Ready,
-    /// Ranks are started as without the interpreter, for this reason.
+    /// Ranks are started as usual, for this reason.
     Aside(Text),
 }
 
@@ -87,13 +88,13 @@ enum Phase {
 #[derive(Debug)]
 pub enum Event {
     Scouted(Scouted),
-    /// All was imported, within this time.
+    /// All imports are done, within this time.
     Ready(Duration),
     /// No rank will be forked, for this reason.
     Aside(Text),
-    /// This rank is started as without the interpreter, for this reason.
+    /// This rank is started as usual, for this reason.
     Refused(Text),
-    /// The engine is started as without the interpreter, for this reason.
+    /// The engine is started as usual, for this reason.
     RefusedEngine(Text),
 }
 
@@ -111,10 +112,11 @@ pub fn scout(warming: &Warming) -> Result<Scouted, Text> {
 }
 
 impl Warmed {
-    /// Begins in a thread, and returns at once. `tell` hears each event, from that thread.
+    /// Begins in a thread, and returns at once. `tell` gets each event, from that thread.
     ///
     /// # Errors
-    /// No random bytes for a name, or no thread. It lives as long as the interpreter, so it is never the caller's.
+    /// No random bytes for a name, or no thread. The thread lives as long as the interpreter, so it is never the
+    /// caller's.
     pub fn begin(warming: Warming, tell: impl Fn(Event) + Send + 'static) -> io::Result<Warmed> {
         let name = format!("ranklaunch-warm-{}", random::hex::<12>()?);
         let shared = Arc::<Shared>::default();
@@ -138,7 +140,7 @@ impl Warmed {
                 let state = shared.lock();
                 (state.over, state.process.clone())
             };
-            // The run has ended meanwhile: nothing would have been forked any more.
+            // The run has ended meanwhile, so nothing would have been forked any more.
             if is_over {
                 return;
             }
@@ -156,12 +158,13 @@ impl Warmed {
         &self.name
     }
 
-    /// Whether it runs the program of a rank with this command line; arguments of the program may be others.
+    /// Whether the interpreter runs the program of a rank with this command line; the arguments of the program may
+    /// differ.
     pub fn is_for(&self, argv: &[OsString]) -> bool {
         argv.starts_with(&self.program)
     }
 
-    /// Waits until shims may ask. False: there is no interpreter to ask. None: it has not started in time.
+    /// Waits until shims may ask. False if there is no interpreter to ask; None if it has not started in time.
     pub fn is_listening(&self, within: Duration) -> Option<bool> {
         match self.shared.wait(within, |phase| !matches!(phase, Phase::Scouting)) {
             Phase::Scouting => None,
@@ -170,10 +173,10 @@ impl Warmed {
         }
     }
 
-    /// Waits until all is imported.
+    /// Waits until all imports are done.
     ///
     /// # Errors
-    /// Why no rank will be forked.
+    /// The reason why no rank will be forked.
     pub fn is_ready(&self, within: Duration) -> Result<(), Text> {
         let decided = |phase: &Phase| matches!(phase, Phase::Ready | Phase::Aside(_));
         match self.shared.wait(within, decided) {
@@ -225,7 +228,8 @@ impl Shared {
 fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) -> Result<(), Text> {
     write_own_files(&warming.folder).map_err(|error| reasons::not_written(&error))?;
     let scouted = scouted::scout(warming, STARTS);
-    // Also that of a scout that was ended at its time limit: then there is no warm start, which ends the reader.
+    // A scout that was ended at its time limit has a reader as well: then there is no warm start, which ends the
+    // reader.
     if let Some(reader) = Reader::of(&warming.folder) {
         let mut state = shared.lock();
         let over = state.over;
@@ -249,7 +253,7 @@ fn warm(shared: &Shared, warming: &Warming, name: &str, tell: &dyn Fn(Event)) ->
     tell(Event::Scouted(scouted));
     let said =
         start(shared, warming, added).map_err(|error| reasons::not_started(cause(&error)))?;
-    // Modules after whose import the interpreter cannot be forked, and the one that it imports now.
+    // Modules after whose import the interpreter cannot be forked, and the module that it imports now.
     let (mut blamed, mut importing) = (Vec::new(), None);
     let learn = |modules: &[String], why: &[&str]| {
         if let Err(error) = Learned::of(warming).leave_out(modules, why) {
@@ -298,14 +302,14 @@ fn write_own_files(folder: &Path) -> io::Result<()> {
     write_files(folder, &embed::files(FILES)?)
 }
 
-/// Makes the folder with these files. After an error, as of a full disk, it is not there.
+/// Makes the folder with these files. After an error, such as a full disk, the folder does not exist.
 fn write_files(folder: &Path, files: &[(String, String)]) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(folder)?;
     let written = files.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text));
     written.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
-/// Starts the interpreter with these variables added. Gives what it says.
+/// Starts the interpreter with these variables added. Gives its output.
 fn start(
     shared: &Shared,
     warming: &Warming,
@@ -333,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_cannot_be_filled_does_not_stay() {
+    fn incompletely_written_folder_is_removed() {
         let above = tempfile::tempdir().expect("a folder");
         let folder = above.path().join("warm");
         let missing =

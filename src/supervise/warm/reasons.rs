@@ -1,4 +1,4 @@
-//! Why ranks are started as without a warmed interpreter, and why a program is not looked at any further.
+//! Reasons for starting ranks without a warmed interpreter, and for not examining a program any further.
 
 use std::io;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(super) fn of(words: &[&str]) -> Text {
             "该程序不是可以读取的 Python 文件"
         ),
         "error" if !all.is_empty() => text!("{all}", "{all}"),
-        // Of another version of the file, or of something else that writes there.
+        // The word comes from another version of the file, or from something else that writes there.
         _ => {
             let said = words.join(" ");
             text!("the interpreter says only {said:?}", "解释器只给出了 {said:?}")
@@ -178,21 +178,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_that_is_not_imported_is_named_once() {
+    fn failed_import_names_the_module_once() {
         let Text { en, zh } = of(&["import", "torch", "OSError", "no", "libcudart"]);
         assert_eq!(en, "OSError no libcudart (import of torch)");
         assert_eq!(zh, "导入 torch 失败：OSError no libcudart");
     }
 
     #[test]
-    fn a_reason_that_is_not_known_is_said_in_its_own_words() {
+    fn unknown_reason_is_quoted_verbatim() {
         assert_eq!(of(&["error", "OSError", "no space"]).en, "OSError no space");
         assert_eq!(of(&["other"]).en, "the interpreter says only \"other\"");
         assert_eq!(of(&[]).en, "the interpreter says only \"\"");
     }
 
     #[test]
-    fn what_is_refused_to_an_engine_is_not_said_of_its_ranks() {
+    fn engine_refusal_does_not_mention_ranks() {
         for words in [&["limits"][..], &["descriptors"], &["variable", "OMP_NUM_THREADS"]] {
             let Text { en, zh } = of_engine(words);
             assert!(!en.contains("ranks") && !zh.contains("rank"), "{en} {zh}");

@@ -1,6 +1,6 @@
-# Finds out what a program imports before its first statement that could change anything, in an interpreter of
-# its own: sitecustomize.py runs this with `watch`, which is watch.py, and the process ends with it. Nothing of the
-# program is executed, and no module of it or of the installed packages is imported.
+# Finds the imports of a program before its first statement that could change anything, in an interpreter of its own:
+# sitecustomize.py runs this with `watch`, which is watch.py, and the process ends with it. Nothing of the program is
+# executed, and no module of it or of the installed packages is imported.
 #
 # Reads RANKLAUNCH_WARM_SCOUT, the descriptor of a pipe for the answer; RANKLAUNCH_WARM_SCRIPT or
 # RANKLAUNCH_WARM_MODULE, the program; RANKLAUNCH_WARM_ADDED and RANKLAUNCH_WARM_LEFT_OUT, the modules that the user
@@ -18,11 +18,11 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# Bytes of a file, and number of the program's own files, that are read.
+# Maximum bytes of a file, and maximum number of the program's own files, that are read.
 _LARGEST = 4 << 20
 _MOST_FILES = 300
 _UNSAFE = {name.partition(".")[0] for name in watch.UNSAFE}  # noqa: F821
-# Variables that have the interpreter report or trace what it does from its start on.
+# Variables that make the interpreter report or trace its activity from its start on.
 _REPORTS = ("PYTHONDUMPREFS", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC")
 # Functions of Python and of libraries that change nothing that an import reads, by the place they come from: a
 # function of the program may have the same name.
@@ -39,16 +39,16 @@ _HARMLESS_DECORATORS = {
     "functools.cached_property", "functools.lru_cache", "functools.wraps", "property", "staticmethod",
     "torch.inference_mode", "torch.no_grad", "typing.overload", "typing.runtime_checkable",
 }
-# What says that an import is not there.
+# Functions that report a missing import.
 _SAYS = {"print", "warnings.warn"}
-# Methods that run as another class is made of this one, or as it is subscripted.
+# Methods that run when another class is derived from this one, or when it is subscripted.
 _HOOKS = {"__init_subclass__", "__class_getitem__"}
-# Methods that run as the members of an enumeration are made.
+# Methods that run when the members of an enumeration are made.
 _OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}
 # Variables whose values may be known only to the program: compiled code reads none of these when it is imported, and
 # the interpreter notes whether Python does.
 _LATE = ("CUDA_VISIBLE_DEVICES", "MASTER_", "NCCL_", "TOKENIZERS_PARALLELISM", "WANDB_")
-# Parts of a name whose value stays where it is.
+# Parts of variable names whose values never leave the program.
 _SECRET = {"AUTH", "CREDENTIALS", "KEY", "PASSWORD", "PASSWD", "SECRET", "TOKEN"}
 _LONGEST_VALUE = 4096
 _HARMLESS_NODES = (
@@ -60,9 +60,9 @@ _BUILTIN = set(dir(__builtins__) if not isinstance(__builtins__, dict) else __bu
 
 
 _IS_MAIN = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
-# A class of the program of which nothing runs but when it is called.
+# A class of the program that runs nothing before it is called.
 _PLAIN = object()
-# One that runs its methods earlier.
+# A class that runs its methods earlier.
 _ACTIVE = object()
 
 
@@ -79,7 +79,7 @@ class _Names(dict):
     def __init__(self, module, package, outer=None):
         dict.__init__(self)
         self.module, self.package, self.outer = module, package, outer
-        # The library of which all names are taken.
+        # The library from which all names are imported.
         self.star = None
         self.annotates_late = outer is not None and outer.annotates_late
 
@@ -99,7 +99,7 @@ class _Scout(object):
         self.path = ([folder] if folder else []) + [place for place in sys.path if place != _HERE]
         # `steps`: these modules, and between them the variables that the program has set.
         self.modules, self.steps, self.ends = [], [], None
-        # The program's own modules by name, and which of them the program is, with its parents.
+        # The program's own modules by name, and those that are the program itself, with its parents.
         self.own = {}
         self.left_out = os.environ.get("RANKLAUNCH_WARM_LEFT_OUT", "").split()
 
@@ -153,7 +153,7 @@ class _Scout(object):
             with open(path, "rb") as source:
                 tree = ast.parse(source.read(_LARGEST), path)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            # The last two are of one that is nested too deeply.
+            # The last two exceptions come from code that is nested too deeply.
             raise _End(None, "unread", str(error) or type(error).__name__)
         try:
             self.block(tree.body, names)
@@ -226,7 +226,7 @@ class _Scout(object):
 
     def function(self, node, names):
         if names.outer is None and node.name == "__getattr__":
-            # It runs where a name of this module is missing.
+            # The function runs if a name of this module is missing.
             raise _End(node, "call", node.name)
         kind = None
         for decorator in node.decorator_list:
@@ -253,7 +253,7 @@ class _Scout(object):
             self.expression(keyword.value, names)
         for base in node.bases + [keyword.value for keyword in node.keywords if keyword.arg in (None, "metaclass")]:
             self.expression(base, names)
-            # Of Generic[T] and of namedtuple(…).
+            # The class in Generic[T], and the function in namedtuple(…).
             made = {ast.Subscript: "value", ast.Call: "func"}.get(type(base))
             origins.append(self.stands_for(getattr(base, made) if made else base, names))
             if origins[-1] is not _PLAIN and not isinstance(origins[-1], str):
@@ -341,7 +341,7 @@ class _Scout(object):
         wanted = [alias.name for one in node.body if isinstance(one, ast.Import) for alias in one.names]
         wanted += [one.module or "" for one in node.body if isinstance(one, ast.ImportFrom) and not one.level]
         if all(self.is_found(module) for module in wanted):
-            # It may be broken nevertheless, or lack a name.
+            # The modules may still be broken, or lack a name.
             for handler in node.handlers:
                 self.handler(node, handler, names)
             self.block(node.body, names)
@@ -501,7 +501,7 @@ def _folders():
     folders += getattr(site, "getsitepackages", list)()
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    # A file .pth may name those of another environment.
+    # A .pth file may name the folders of another environment.
     folders += [place for place in sys.path if os.path.basename(place) in ("dist-packages", "site-packages")]
     return [os.path.realpath(folder) + os.sep for folder in folders if folder]
 
@@ -614,7 +614,7 @@ def _ahead(scout):
     roots = [one for name, names in scout.modules for one in [name] + [name + "." + inner for inner in names]]
     scout_pid, (read, write) = os.getpid(), os.pipe()
     if os.fork():
-        # It is named from here on, whatever becomes of this process.
+        # The new process is named in its file from here on, whatever becomes of this one.
         os.close(write)
         os.read(read, 1)
         os.close(read)
@@ -623,7 +623,7 @@ def _ahead(scout):
         os.close(read)
         _name_reader()
         if os.getppid() != scout_pid:
-            # The scout was ended, perhaps before there was a name: nobody would end this process.
+            # The scout was ended, perhaps before the new process was named: nobody would end that process.
             os._exit(1)
         os.close(write)
         os.setsid()

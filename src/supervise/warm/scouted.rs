@@ -20,23 +20,23 @@ use text::text;
 pub struct Scouted {
     /// `module`, or `module:name,name`, in the order of the program.
     pub modules: Vec<String>,
-    /// The same with what the program does between two imports, as `sitecustomize.py` takes it. It holds values of
-    /// variables, so it is never shown.
+    /// The same with the program's actions between two imports, in the form that `sitecustomize.py` takes. It holds
+    /// values of variables, so it is never shown.
     #[serde(default)]
     pub(super) steps: Vec<String>,
-    /// The first statement that is not looked behind; None: the program was read to its end.
+    /// The first statement that was not examined further; None if the program was read to its end.
     pub ends: Option<Ends>,
     aside: Option<Vec<String>>,
     /// Modules that earlier runs leave to the ranks.
     #[serde(skip)]
     learned: Vec<LeftOut>,
-    /// Variables that the start of an interpreter sets, for programs that it starts.
+    /// Variables that the start of an interpreter sets for the programs that it starts.
     #[serde(default)]
     pub(super) coerced: BTreeMap<String, String>,
     /// The first folder of the program's `sys.path`; empty: none.
     #[serde(default)]
     pub(super) folder: String,
-    /// Its file.
+    /// The file of the program.
     #[serde(default)]
     pub(super) file: String,
 }
@@ -67,10 +67,10 @@ impl Scouted {
         })
     }
 
-    /// As `sitecustomize.py` takes them.
+    /// The imports in the form that `sitecustomize.py` takes.
     ///
     /// # Errors
-    /// Why the interpreter cannot be warmed, or that there is nothing to import.
+    /// The reason why the interpreter cannot be warmed, or that there is nothing to import.
     pub(super) fn imports(&self) -> Result<String, Text> {
         if let Some(why) = &self.aside {
             return Err(reasons::of(&why.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -82,11 +82,11 @@ impl Scouted {
     }
 }
 
-/// Asks an interpreter that runs nothing of the program. It also shows that this interpreter reads our files: one that
-/// does not would run the program itself where it is to be warmed.
+/// Asks an interpreter that runs nothing of the program. This also shows that the interpreter reads our files:
+/// otherwise it would run the program itself where it is to be warmed.
 ///
 /// # Errors
-/// Why it did not answer.
+/// The reason why it did not answer.
 pub(super) fn scout(warming: &Warming, within: Duration) -> Result<Scouted, Text> {
     let Some((interpreter, rest)) = warming.argv.split_first() else {
         return Err(reasons::no_answer());
@@ -119,7 +119,8 @@ pub(super) fn scout(warming: &Warming, within: Duration) -> Result<Scouted, Text
     Ok(scouted)
 }
 
-/// The answer of `scout.py`; None of anything else. A module is one word of a variable, in which blanks part the words.
+/// The answer of `scout.py`; None for anything else. A module is one word of a variable, in which blanks separate the
+/// words.
 pub(super) fn read(answer: &[u8]) -> Option<Scouted> {
     let scouted: Scouted = serde_json::from_slice(answer).ok()?;
     let is_word = |module: &String| {
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_of_an_answer_is_one_word() {
+    fn answer_with_malformed_module_names_is_refused() {
         let answer =
             |modules: &str| format!(r#"{{"modules":[{modules}],"ends":null,"aside":null}}"#);
         let read = |modules: &str| read(answer(modules).as_bytes()).map(|one| one.modules);

@@ -1,4 +1,5 @@
-# What the loader will read of a shared object. scout.py executes this before ahead.py.
+# Finds the parts of a shared object that the loader will read. scout.py executes this before
+# ahead.py.
 import os
 import struct
 import sys
@@ -103,7 +104,7 @@ class _Library(object):
         for hashes in (0x6ffffef5, 4):
             start = self.offset(self.tag(hashes)) if hashes in self.tags else None
             if start is not None:
-                # Their size is in no tag: up to the next table.
+                # No tag holds the size of these tables: they end at the next table.
                 want(self.file, start, self.next(start))
         for start in (symbols, versions):
             if start is not None:

@@ -1,18 +1,17 @@
-# Python imports this in the interpreter that is warmed for the ranks of a node: it imports what the program
-# will import, and then forks a rank for each shim that asks, and the engine for the agent. In a rank it returns, so
-# that the interpreter itself runs the program, as it would have without this file.
+# Python imports this in the interpreter that is warmed for the ranks of a node: it imports the modules of the program,
+# and then forks a rank for each shim that asks, and the engine for the agent. In a rank it returns, so that the
+# interpreter itself runs the program, as it would have without this file.
 #
-# The command line of this interpreter is that of a rank, and its environment that of a rank but for the
-# variables of RANK alone. It uses no module that a program could notice: only what every start loads, and a few
-# in C that are taken out of sys.modules again. Needs Python 3.8.
+# The command line of this interpreter is that of a rank. Its environment is that of a rank, except for the variables
+# of single ranks. It uses no module that a program could notice: only those that every start loads, and a few in C
+# that are taken out of sys.modules again. Needs Python 3.8.
 #
-# Reads RANKLAUNCH_WARM_LISTEN, the abstract name under which shims ask, and RANKLAUNCH_WARM_IMPORTS, what to
-# import: `module` or `module:name,name` for each, with spaces, and between them what the program does there:
-# `NAME=value` and `NAME?=value` set a variable, the latter one that is not set, `NAME=?` is one whose value only the
-# program knows, and `@` is the beginning of the module of `python -m`; RANKLAUNCH_WARM_FOLDER and
-# RANKLAUNCH_WARM_FILE, the first folder of the program's sys.path and its file, empty where it has none. Its standard
-# output is a pipe to the agent, which gets lines: a word, and what belongs to it. watch.py knows what speaks against a
-# fork.
+# Reads RANKLAUNCH_WARM_LISTEN, the abstract name under which shims ask, and RANKLAUNCH_WARM_IMPORTS, the
+# imports: `module` or `module:name,name` for each, with spaces, and between them the actions of the program:
+# `NAME=value` and `NAME?=value` set a variable, the latter only if it is not set, `NAME=?` is a variable whose value
+# only the program knows, and `@` is the beginning of the module of `python -m`; RANKLAUNCH_WARM_FOLDER and
+# RANKLAUNCH_WARM_FILE, the first folder of the program's sys.path and its file, empty if it has none. Its standard
+# output is a pipe to the agent, which gets lines: a word, and its arguments. watch.py knows the reasons against a fork.
 import os
 import sys
 
@@ -26,7 +25,7 @@ _RANK_CONTROL = b"RANKLAUNCH_CONTROL"
 
 # Time limit for a shim to send its request, in seconds.
 _REQUEST = 5
-# c10::default_rng_seed_val: generators with it begin alike in all processes.
+# c10::default_rng_seed_val: generators with this seed begin in the same state in all processes.
 _COMMON_SEED = 67280421310721
 
 
@@ -47,7 +46,7 @@ class _Warmed(object):
         import time
 
         self.rules, self.socket, self.gc, self.select, self.time = watch, _socket, gc, select, time
-        # Whoever else wants one imports it.
+        # Any other user of these modules imports them.
         for module in set(sys.modules) - before:
             del sys.modules[module]
         name = os.environ.pop(_NAME)
@@ -63,14 +62,14 @@ class _Warmed(object):
         self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self.listener.bind(b"\0" + os.fsencode(name))
         self.listener.listen(1024)
-        # What imports print, each rank prints itself.
+        # Each rank itself prints the output of imports.
         self.said = [os.memfd_create(name) for name in ("out", "err")]
         for number, file in enumerate(self.said, 1):
             os.dup2(file, number)
         # `python -m` begins with the packages of its module.
         file = "" if "@" in self.modules else self.file
         self.watch = watch.Watch(self.folder, file, set(watch.descriptors()), time.time())
-        # The word for a refusal of who asks now.
+        # The word for a refusal of the present request.
         self.refusal = "refused"
 
     def say(self, *words):
@@ -114,7 +113,7 @@ class _Warmed(object):
             for (_, before, drew), (name, now, drawn) in zip(after, after[1:]):
                 new = (now - before) & left
                 if drawn == drew:
-                    # Another process has made it meanwhile: this module has asked for no name.
+                    # Another process has made the file meanwhile: this module has asked for no name.
                     new = {sign for sign in new if sign[0] != "made"}
                 if new:
                     self.say("blames", name)
@@ -122,7 +121,7 @@ class _Warmed(object):
         self.written = watch.written()
         watch.end()
         self.pids, self.files = watch.pids(), watch.files()
-        # A module may have set its own.
+        # A module may have set its own threshold.
         if self.gc.get_threshold() == raised:
             self.gc.set_threshold(*usual)
         # A rank would collect it again, and write to pages that all ranks share. gc.freeze() would prevent that for
@@ -141,7 +140,7 @@ class _Warmed(object):
         """Returns in a rank only."""
         waits = self.select.poll()
         waits.register(self.listener.fileno(), self.select.POLLIN)
-        # An error when nobody reads it: the agent is lost.
+        # poll() reports an error when nobody reads the pipe: the agent is lost.
         waits.register(self.report, 0)
         while True:
             if any(descriptor == self.report for descriptor, _ in waits.poll()):
@@ -169,7 +168,7 @@ class _Warmed(object):
             raise OSError("the peer belongs to another user")
         what, ancillary, _, _ = asker.recvmsg(16, self.socket.CMSG_SPACE(5 * 4))
         if not what:
-            # It was ended while it waited.
+            # The asking process was ended while it waited.
             return None
         asker.settimeout(None)
         is_engine = what == b'"engine"'
@@ -206,7 +205,7 @@ class _Warmed(object):
         try:
             if os.fork():
                 os._exit(0)
-            # That of the shim that asked, where the engine gave it one.
+            # A session like that of the shim that asked, if the engine gave it one.
             os.setsid()
             ours, theirs = self.socket.socketpair(self.socket.AF_UNIX, self.socket.SOCK_SEQPACKET)
             rank = os.fork()
@@ -227,7 +226,7 @@ class _Warmed(object):
             pid = os.read(read, 16)
             os.close(read)
             os.waitpid(middle, 0)
-            # The agent has adopted it.
+            # The agent has adopted the engine.
             if pid:
                 asker.send(b'{"pid":%s}' % pid)
             return None
@@ -271,10 +270,10 @@ class _Request(object):
         if not self.inherited <= warmed.inherited:
             raise aside("descriptors")
         if self.is_engine() and b"LC_CTYPE" in warmed.environment:
-            # Its own start in the C locale would set it.
+            # The engine's own start in the C locale would set it.
             self.rank.append((b"LC_CTYPE", warmed.environment[b"LC_CTYPE"]))
         ours, theirs = dict(warmed.environment), dict(self.rank)
-        # A folder of ours is the first of either.
+        # A folder of ours comes first in both.
         ours[b"PYTHONPATH"] = _without_first(ours.get(b"PYTHONPATH", b""))
         theirs[b"PYTHONPATH"] = theirs.get(b"PYTHONPATH", b"")
         if self.injected():
@@ -303,7 +302,7 @@ class _Request(object):
         variables = dict(entry.partition(b"=")[::2] for entry in self.shim)
         adopted = "%d %d %d %d" % (rank, ours.fileno(), asker.fileno(), self.engine)
         variables[b"RANKLAUNCH_ADOPTED"] = adopted.encode()
-        # CPython ignores these two, and the shim passes on what it has.
+        # CPython ignores these two signals, and the shim passes on the dispositions that it has.
         signals = sys.modules["_signal"]
         for number in (signals.SIGPIPE, signals.SIGXFSZ):
             signals.signal(number, signals.SIG_DFL)
@@ -329,7 +328,7 @@ class _Rank(object):
             os._exit(1)
         said = [os.pread(file, 1 << 24, 0) for file in warmed.said]
         _become(warmed, request, self.descriptors, [self.descriptors[2]] + streams)
-        # As its own imports would have done.
+        # The imports of the rank itself would have done the same.
         for name, value in warmed.written.items():
             if value is None:
                 os.environb.pop(name, None)
@@ -357,7 +356,7 @@ class _Engine(object):
     def begin(self):
         """Does not return."""
         warmed, request = self.warmed, self.request
-        # An agent that does not wait any more has started another one.
+        # An agent that no longer waits has started another engine.
         if self.agent.recv(16) != b'"begin"':
             os._exit(0)
         self.agent.close()
@@ -400,7 +399,7 @@ def _run(module):
     for stream in (sys.stdout, sys.stderr):
         _quietly(stream.flush)
     if interrupted:
-        # As the interpreter ends: who waits for it sees the signal.
+        # Ends as the interpreter does, so that the waiting process sees the signal.
         signals = sys.modules["_signal"]
         signals.signal(signals.SIGINT, signals.SIG_DFL)
         os.kill(os.getpid(), signals.SIGINT)
@@ -441,7 +440,7 @@ def _renew(warmed):
         process = modules["multiprocessing.process"]
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
     if "threading" in modules:
-        # It has the number of the process that was warmed.
+        # The cached thread id is that of the process that was warmed.
         main = modules["threading"].main_thread()
         if hasattr(main, "_set_native_id"):
             main._set_native_id()

@@ -28,10 +28,10 @@ pub struct Warming {
     /// The whole command line of a rank, interpreter and options first.
     pub argv: Vec<OsString>,
     pub target: Target,
-    /// Modules that are imported as well, and those that are not, each with what is in them.
+    /// Modules that are imported as well, and modules that are left out, each with its contents.
     pub added: Vec<String>,
     pub left_out: Vec<String>,
-    /// A file for what this run shows to later ones, if there is a place for it.
+    /// A file for the knowledge of this run that later runs use, if there is a place for it.
     pub memory: Option<PathBuf>,
     pub ahead: Option<ReadAhead>,
     /// An engine that is Python starts the ranks.
@@ -44,7 +44,8 @@ pub struct Warming {
 }
 
 impl Warming {
-    /// The command line without the arguments of the program, which may name the run, or what the nodes agree on.
+    /// The command line without the arguments of the program, which may name the run, or values that the nodes
+    /// agree on.
     pub(super) fn program(&self) -> &[OsString] {
         let words = match self.target {
             Target::Script(_) => 3,
@@ -57,7 +58,7 @@ impl Warming {
     pub(super) fn environment(&self) -> BTreeMap<OsString, OsString> {
         let mut environment = self.environment.clone();
         let mut path = self.folder.clone().into_os_string();
-        // An empty one names no folder, but an empty entry would be the working directory.
+        // An empty PYTHONPATH names no folder, but an empty entry would be the working directory.
         let users = environment.get(std::ffi::OsStr::new("PYTHONPATH"));
         if let Some(users) = users.filter(|users| !users.is_empty()) {
             path.push(":");
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_working_directory_is_no_folder_of_modules_for_an_empty_pythonpath() {
+    fn empty_pythonpath_adds_no_working_directory() {
         let path = |users: &str| {
             let warming = Warming {
                 argv: Vec::new(),

@@ -1,20 +1,21 @@
-# What speaks against ranks that are forked from an interpreter that has imported modules. sitecustomize.py runs this
-# and keeps a Watch while it imports.
+# Finds reasons against forking ranks from an interpreter that has imported modules. sitecustomize.py runs this and
+# keeps a Watch while it imports.
 #
-# It sees to it that an import finds what it would find below the program: __main__.__file__, sys.argv[0] of
-# `python -m`, and the variables that the program has set before it. It notes what an import reads, takes or sets that
-# is each rank's own: variables, its pid, files, memory, modules of the program's folder.
+# The Watch ensures that an import finds the state that it would find below the program: __main__.__file__,
+# sys.argv[0] of `python -m`, and the variables that the program has set before it. It notes everything that an import
+# reads, takes or sets and that is each rank's own: variables, its pid, files, memory, modules of the program's
+# folder.
 import os
 import sys
 
-# Whose threads or handles do not live through a fork.
+# Modules whose threads or handles do not survive a fork.
 UNSAFE = ("cupy", "grpc", "jax", "mpi4py.MPI", "ray", "tensorflow", "torch_xla")
 # Each rank has its own, and the interpreter has none.
 _OF_A_RANK = {
     b"CROSS_RANK", b"GROUP_RANK", b"GROUP_WORLD_SIZE", b"LOCAL_RANK", b"LOCAL_SIZE", b"LOCAL_WORLD_SIZE", b"NODE_RANK",
     b"RANK", b"ROLE_RANK", b"ROLE_WORLD_SIZE", b"WORLD_SIZE",
 }
-# What a rank may have of its own, unless an import has read it.
+# Variables that a rank may have of its own, unless an import has read them.
 _LATE = _OF_A_RANK | {
     b"CROSS_SIZE", b"CUDA_VISIBLE_DEVICES", b"MASTER_ADDR", b"MASTER_PORT", b"ROLE_NAME", b"ULYSSES_SIZE",
 }
@@ -35,7 +36,7 @@ class _Variables(dict):
     def __init__(self, variables):
         dict.__init__(self, variables)
         self.read, self.copied = set(), iter(())
-        # Those that the program has set by now, to what only it knows.
+        # Variables that the program has set by now, to values that only it knows.
         self.unknown, self.mistaken = set(), set()
 
     def __iter__(self):
@@ -44,7 +45,7 @@ class _Variables(dict):
         return iter(names)
 
     def __getitem__(self, name):
-        # Whoever copies all of them asks for each in turn.
+        # A copy of all variables asks for each in turn.
         if next(self.copied, None) != name:
             self.note(name)
         return dict.__getitem__(self, name)
@@ -89,7 +90,7 @@ class _Finder(object):
 class Watch(object):
     def __init__(self, folder, file, opened, now):
         self.opened, self.pid = opened, os.getpid()
-        # The clock of files is coarse.
+        # File timestamps are coarse.
         self.began = now - 0.1
         self.path = list(sys.path)
         self.finder = _Finder(folder)
@@ -149,14 +150,14 @@ class Watch(object):
             yield ("traced",)
         for name in sorted(self.variables.read & _OF_A_RANK):
             yield "read", os.fsdecode(name)
-        # The program would set it again in the rank. PYTHONPATH has a folder of ours.
+        # The program would set the variable again in the rank. PYTHONPATH has a folder of ours.
         for name in sorted(set(self.written()) & (set(self.by_program) | self.variables.unknown | {b"PYTHONPATH"})):
             yield "written", os.fsdecode(name)
         for name in sorted(self.variables.mistaken):
             yield "mistaken", os.fsdecode(name)
         if sys.path[:len(self.path)] != self.path:
             yield ("path",)
-        # A device says more than the pipes and sockets that its library opens as well.
+        # A device path says more than the pipes and sockets that its library opens, so paths come first.
         for descriptor, target in sorted(descriptors().items(), key=lambda found: not found[1].startswith("/")):
             if descriptor not in self.opened:
                 if not os.path.isfile(target):
@@ -231,7 +232,7 @@ def descriptors():
         try:
             found[int(name)] = os.readlink("/proc/self/fd/" + name)
         except OSError:
-            # That of the listing.
+            # The descriptor of the listing itself.
             pass
     return found
 

@@ -1,8 +1,7 @@
-//! Every id of the program has an explanation in both languages, and there are no others:
-//! compares the table of ids with the sources, the checks, the profile's reference and the
-//! documents.
+//! Every id of the program has an explanation in both languages, and there are no others: compares
+//! the table of ids with the sources, the checks, the profile's reference and the documents.
 //!
-//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/; without it the files are compared.
+//! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes docs/; otherwise the files are compared.
 
 mod pages;
 mod sources;
@@ -30,7 +29,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
             fault("is in the wrong language");
         }
         let blanks = ["{name}", "{allowed}", "{ways}", "{check}", "{code}", "{signal}"];
-        // {{name}} is a literal brace.
+        // {{name}} counts as a literal brace.
         let is_blank = |text: &str| {
             let text = text.replace("{{name}}", "");
             blanks.iter().any(|blank| text.contains(blank))
@@ -52,7 +51,7 @@ fn faults(explanation: &Explanation) -> Vec<String> {
 }
 
 #[test]
-fn every_id_and_every_code_is_explained_in_both_languages() {
+fn every_id_and_code_has_both_languages() {
     let mut wrong = Vec::new();
     for id in Id::ALL {
         wrong.extend(faults(&explanation(*id)).into_iter().map(|fault| format!("{id}: {fault}")));
@@ -90,7 +89,7 @@ fn a_bad_explanation_is_found() {
 /// An entry without an id would never be shown, and one that cannot be parsed would lose its
 /// whole file.
 #[test]
-fn the_files_hold_what_is_asked_for_and_nothing_else() {
+fn explanation_files_hold_exactly_the_known_keys() {
     let codes: BTreeSet<String> =
         ExitCode::all().into_iter().map(|code| code.number().to_string()).collect();
     let mut bytes = 0;
@@ -117,14 +116,14 @@ fn rules_and_settings_are_in_the_table() {
     let names: BTreeSet<&str> = Id::ALL.iter().map(|id| id.as_str()).collect();
     assert_eq!(names.len(), Id::ALL.len(), "no id has two rows");
     let rules: BTreeSet<Id> = lint::RULES.iter().map(|rule| rule.id).collect();
-    // These two come from the parser of manifests, not from a rule.
+    // These two ids come from the parser of manifests, not from a rule.
     let read = BTreeSet::from([Id::KindUnknown, Id::YamlDuplicateKey]);
     let of_lint: BTreeSet<Id> = Id::ALL.iter().copied().filter(|id| id.is_of_lint()).collect();
     assert_eq!(of_lint, rules.union(&read).copied().collect());
     for form in settings::forms() {
         assert_ne!(form.id, Id::Flags, "{} has no id of its own", form.name);
     }
-    // gpu.fault.lost belongs to the check gpu.fault, memory.limit is a check of its own.
+    // gpu.fault.lost belongs to the check gpu.fault; memory.limit is a separate check.
     assert_eq!(Id::GpuFaultLost.check(), Some(Id::GpuFault));
     assert_eq!(Id::MemoryMissing.check(), None);
 }
@@ -172,7 +171,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn several_ids_and_codes_are_explained_in_one_call() {
+fn one_call_explains_several_ids_and_codes() {
     let output = explain(&["gpu.count", "86", "128+9", "gpu.busy"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -206,7 +205,7 @@ fn without_an_argument_everything_is_listed() {
 }
 
 #[test]
-fn json_has_numbers_for_codes_and_words_for_people() {
+fn json_has_numeric_codes_and_readable_words() {
     let output = explain(&["--format", "json", "gpu.busy", "rank.signal", "86"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
     let all = value["explained"].as_array().expect("a list");
@@ -227,7 +226,7 @@ fn json_has_numbers_for_codes_and_words_for_people() {
 }
 
 #[test]
-fn what_is_no_id_is_refused_with_what_was_probably_meant() {
+fn unknown_id_is_refused_with_a_suggestion() {
     for (word, hint) in [
         ("gpu.cuont", "did you mean gpu.count?"),
         ("settings.unknown-variable", "did you mean settings.unknown_variable?"),

@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-/// Text in which nothing is taken for a tag of HTML, except in backticks, where nothing is.
+/// Escapes the text so that nothing in it is an HTML tag; text in backticks is never one.
 fn plain(text: &str) -> String {
     let escaped = |(number, part): (usize, &str)| match number % 2 {
         0 => part.replace('<', "&lt;"),
@@ -146,7 +146,7 @@ fn lint(lang: Lang) -> String {
     page.out
 }
 
-/// What holds for all codes, below their table.
+/// Rules for all codes, below their table.
 const OF_ALL_CODES: (&str, &str) = (
     "- Any other code is that of the first rank that failed, or 128 plus its signal. A script's own code may be \
      one of the table; `class` in the termination message tells them apart.\n\
@@ -201,7 +201,7 @@ fn exit_codes(lang: Lang) -> String {
     page.table(&head.each_ref().map(String::as_str));
     for code in ExitCode::all() {
         let ids: Vec<String> = code.ids().iter().map(|id| format!("`{id}`")).collect();
-        // Every setting: the page of findings names them.
+        // The list would be every setting, which the page of findings names.
         let shown = if ids.len() > 40 { String::new() } else { ids.join(", ") };
         page.row(&[&code.number().to_string(), code.explanation().what.get(lang), &shown]);
     }
@@ -244,7 +244,7 @@ fn difference(file: &str, page: &str) -> Option<String> {
 }
 
 #[test]
-fn the_documents_say_what_the_table_says() {
+fn documents_match_the_table() {
     for (path, page) in pages() {
         if std::env::var_os(WRITE).is_some() {
             std::fs::write(&path, &page).expect("a page");

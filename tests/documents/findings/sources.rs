@@ -49,7 +49,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files that a file declares behind `#[cfg(test)]`, without their suffix.
+/// The files that a file declares after `#[cfg(test)]`, without their extension.
 fn modules_of_tests(path: &Path, text: &str) -> Vec<PathBuf> {
     let stem = path.file_stem().unwrap_or_default();
     let folder = path.parent().expect("a folder");
@@ -68,7 +68,7 @@ fn modules_of_tests(path: &Path, text: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The tests of a file stand at its end.
+/// Cuts off the tests, which are at the end of a file.
 fn without_tests_and_comments(text: &str) -> String {
     let end = text.match_indices("#[cfg(test)]\nmod ").find(|(at, _)| {
         let line = text.get(*at..).and_then(|rest| rest.lines().nth(1));
@@ -80,14 +80,14 @@ fn without_tests_and_comments(text: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Where each literal begins (behind its quotation mark), and the literal.
+/// The start of each literal (after its quotation mark), and the literal.
 fn literals(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let bytes = text.as_bytes();
     let mut at = 0;
     while let Some(letter) = bytes.get(at) {
         match letter {
-            // '"' and '\'' are letters, 'a in a type is none.
+            // '"' and '\'' are characters; 'a in a type is not.
             b'\'' if bytes.get(at + 1) == Some(&b'\\') => at += 4,
             b'\'' if bytes.get(at + 2) == Some(&b'\'') => at += 3,
             b'"' => {
@@ -126,15 +126,14 @@ fn unused(sources: &[Source]) -> Vec<Id> {
             })
         })
     };
-    // The id of a setting is used by the setting's name; the last one is for ids of other
-    // versions.
+    // The id of a setting is used by the setting's name; OtherVersion is for ids of other versions.
     let by_name = |id: &Id| id.family() == Family::Settings || *id == Id::OtherVersion;
     let said = Id::ALL.iter().copied().filter(|id| !by_name(id));
     said.filter(|id| !is_said(id)).collect()
 }
 
 #[test]
-fn every_id_is_said_and_none_is_spelled() {
+fn every_id_is_used_and_none_is_literal() {
     let sources = read();
     assert!(sources.len() > 200, "the sources are found");
     assert_eq!(spelled(&sources), Vec::<String>::new());
@@ -142,7 +141,7 @@ fn every_id_is_said_and_none_is_spelled() {
 }
 
 #[test]
-fn an_id_that_is_spelled_is_found() {
+fn literal_id_is_found() {
     let with = |text: &str| {
         vec![Source { path: "plan/new.rs".to_owned(), text: without_tests_and_comments(text) }]
     };
@@ -157,7 +156,7 @@ fn an_id_that_is_spelled_is_found() {
 }
 
 #[test]
-fn an_id_that_is_never_said_is_found() {
+fn unused_id_is_found() {
     let mut sources = read();
     for source in &mut sources {
         source.text = source.text.replace("Id::GpuMig", "");

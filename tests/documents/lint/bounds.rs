@@ -10,7 +10,7 @@ use text::lang::Lang;
 use super::knowledge;
 use super::samples::*;
 
-/// Far more than any of these inputs needs on a busy machine, far less than a hang.
+/// Far more than any of these inputs needs on a busy machine, and far less than a hang.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn bounded(bytes: Vec<u8>) {

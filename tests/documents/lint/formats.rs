@@ -1,4 +1,4 @@
-//! What the executable prints, and findings of two jobs together.
+//! Output of the executable, and findings on two jobs together.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ fn the_executable_prints_each_format() {
             .spawn()
             .expect("it runs");
         let mut input = child.stdin.take().expect("stdin");
-        // It may end without reading.
+        // The program may end without reading.
         let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
         drop(input);
         let output = child.wait_with_output().expect("it ends");
@@ -80,7 +80,7 @@ fn the_executable_prints_each_format() {
 }
 
 #[test]
-fn two_jobs_on_the_hosts_network_need_two_ports() {
+fn two_jobs_on_host_network_need_two_ports() {
     let pod = |name: &str, port: u16| {
         format!(
             "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  hostNetwork: true\n  containers: [{{name: a, command: [torchrun, --nproc_per_node=2, --master_port={port}, t.py]}}]\n"

@@ -49,7 +49,7 @@ spec:
 
 /// A manifest of several pods in which each pod has `--nnodes=1`.
 #[test]
-fn four_pods_that_are_each_alone_are_named() {
+fn four_isolated_pods_are_named() {
     let text = r#"apiVersion: kubeflow.org/v1
 kind: PyTorchJob
 metadata: {name: zimdb-training}
@@ -111,7 +111,7 @@ spec:
 
 /// Every manifest of the guides of these jobs, unchanged.
 #[test]
-fn the_manifests_of_the_guides_are_read_as_they_are() {
+fn manifests_of_the_guides_are_read_unchanged() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/seeds");
     let Ok(files) = std::fs::read_dir(&folder) else {
         skipped(format_args!("{} is missing", folder.display()));
@@ -136,7 +136,7 @@ fn the_manifests_of_the_guides_are_read_as_they_are() {
         Some(format!("job.index object.rejected {room}").as_str()),
         "{found:?}"
     );
-    // Its image is your-registry/….
+    // The image of this manifest is the placeholder your-registry/….
     let placeholder = room.replace("command.unread", "image.name command.unread");
     assert_eq!(of("taehv-16gpu-training"), Some(placeholder.as_str()), "{found:?}");
     for other in ["zimdb-data-pvc", "zimdb-model-pvc", "tensorboard", "training-config"] {

@@ -9,9 +9,9 @@ use text::lang::Lang;
 use super::samples::*;
 use super::{check, ids, knowledge};
 
-/// A layout of ulysses × ring: sizes that the planner accepts are no mistake.
+/// A layout of ulysses × ring: sizes that the planner accepts give no finding.
 #[test]
-fn a_ring_layout_is_judged_by_its_own_rule() {
+fn ring_layout_is_judged_by_its_own_rule() {
     const RING: &str = "[job]\nscript = \"ring.py\"\nargs = [\"--ulysses\", \"{ulysses_size}\", \"--ring\", \"{ring_size}\"]\n[layout]\nrule = \"ulysses-ring\"\nheads = 40\nulysses_argument = \"--ulysses\"\nring_argument = \"--ring\"\n";
     let knowledge = Knowledge { profiles: &[("ring", RING)], ..knowledge() };
     let found = |rest: &str| {
@@ -48,9 +48,9 @@ fn a_ring_layout_is_judged_by_its_own_rule() {
     }
 }
 
-/// What a value is called, and that there is none, is said in the reader's language.
+/// The name of a value, and its absence, are reported in the reader's language.
 #[test]
-fn a_value_without_a_variable_is_named_in_both_languages() {
+fn value_without_variable_is_named_in_both_languages() {
     let ranks = [("Master", 1), ("Worker", 2)];
     let alike = pytorchjob(
         "",
@@ -74,7 +74,7 @@ fn a_value_without_a_variable_is_named_in_both_languages() {
 
 /// The findings on manifests of other projects, compared with those of a human reviewer.
 #[test]
-fn real_manifests_are_judged_as_a_reader_judges_them() {
+fn real_manifests_are_judged_like_by_a_reviewer() {
     const EXPECTED: &str = include_str!("real.txt");
     let folder = std::env::var_os("RANKLAUNCH_MANIFESTS").filter(|folder| !folder.is_empty());
     let Some(folder) = folder.map(std::path::PathBuf::from).filter(|folder| folder.is_dir()) else {
@@ -152,8 +152,8 @@ data: {config.json: "{}"}
 
 #[test]
 fn kinds_keep_their_pods_where_we_look() {
-    // A kind, and the depth of its pod template; a finding of the shm rule proves that it was
-    // found.
+    // A kind, and the depth of its pod template. A finding of the shm rule proves that the template
+    // was found.
     let pod = "{containers: [{name: pytorch, image: i, command: [torchrun, --nproc_per_node=2, --nnodes=1, t.py], resources: {limits: {nvidia.com/gpu: 2, memory: 8Gi, cpu: 4}}}]}";
     for head in [
         "apiVersion: v1\nkind: Pod\nspec: POD",
@@ -185,7 +185,7 @@ fn kinds_keep_their_pods_where_we_look() {
 }
 
 #[test]
-fn a_trainjob_without_its_runtime_is_judged_by_what_is_there() {
+fn trainjob_without_runtime_is_judged_alone() {
     let alone = TRAINJOB.split_once("---\n").expect("two documents").1;
     let report = check(alone, None);
     assert!(
@@ -195,7 +195,7 @@ fn a_trainjob_without_its_runtime_is_judged_by_what_is_there() {
 }
 
 #[test]
-fn what_is_no_manifest_is_refused_with_its_line() {
+fn other_yaml_is_refused_with_its_line() {
     for (text, line) in [
         ("a: [1\nb: 2\n", "m.yaml:2: "),
         ("kind: Job\nspec: {{ .Values.x }}\n", "m.yaml:"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Two pods of 4 GPUs, torchrun, everything in its place.
+/// Two pods of 4 GPUs with torchrun and a complete manifest.
 pub(super) const PYTORCHJOB: &str = r#"apiVersion: kubeflow.org/v1
 kind: PyTorchJob
 metadata:
@@ -44,7 +44,7 @@ spec:
       template: *pod
 "#;
 
-/// Two pods of 8 GPUs of a Job, and the Service that names them.
+/// A Job with two pods of 8 GPUs, and the Service that names them.
 pub(super) const INDEXED_JOB: &str = r#"apiVersion: v1
 kind: Service
 metadata:
@@ -91,7 +91,7 @@ spec:
             medium: Memory
 "#;
 
-/// Two pods of one task, which know their index and the first of them from Volcano.
+/// Two pods of one task, which know their index and the first pod from Volcano.
 pub(super) const VOLCANO: &str = r#"apiVersion: batch.volcano.sh/v1alpha1
 kind: Job
 metadata: {name: demo}
@@ -126,7 +126,7 @@ pub(super) const RANKLAUNCH: &str =
 pub(super) const TRAINJOB: &str = include_str!("../../../packaging/kubernetes/wan22-trainjob.yaml");
 pub(super) const RAYJOB: &str = include_str!("../../../packaging/kubernetes/wan22-rayjob.yaml");
 
-/// A container with all that a pod of 8 GPUs is asked for, and `rest` beside it.
+/// A container with all required fields for a pod of 8 GPUs, and `rest` beside them.
 pub(super) fn pod(rest: &str, gpus: u32) -> String {
     format!(
         "{{terminationGracePeriodSeconds: 60, containers: [{{name: pytorch, image: x, {rest}, \
@@ -154,7 +154,7 @@ pub(super) fn pytorchjob(above: &str, replicas: &[(&str, u32)], rest: &str) -> S
     text
 }
 
-/// The same pod with what a Job asks for.
+/// The same pod with the fields that a Job requires.
 pub(super) fn pod_of_job(rest: &str) -> String {
     pod(rest, 8).replacen('{', "{restartPolicy: Never, ", 1)
 }

@@ -9,7 +9,7 @@ use super::samples::*;
 
 /// Forms that users write, and the ids of the findings.
 #[test]
-fn what_people_write_is_understood() {
+fn common_manifest_forms_are_understood() {
     let two = [("Master", 1), ("Worker", 1)];
     let workers = |count| [("Worker", count)];
     let policy = "  elasticPolicy: {rdzvBackend: c10d, minReplicas: 2, maxReplicas: 2}\n";
@@ -79,7 +79,7 @@ fn what_people_write_is_understood() {
             ),
             &[],
         ),
-        // A launcher behind words that only run it.
+        // Words that only run the launcher come before it.
         (single("command: [nohup, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
         (single("command: [timeout, 1h, torchrun, --nproc_per_node=16, t.py]", 8), &["gpu.nproc"]),
         (
@@ -121,7 +121,7 @@ fn what_people_write_is_understood() {
         (single("command: [uv, run, t.py]", 8), &["launcher.none"]),
         (single("command: [uv, run, t.py]", 1), &[]),
         (single("command: [env.py, torchrun, --nproc_per_node=16, t.py]", 8), &["launcher.none"]),
-        // As argparse reads them: abbreviations, the last one, underscores as they are.
+        // Options are read like argparse does: abbreviations, the last one, underscores unchanged.
         (generate("--ulysses 16", 8), &["layout.world", "layout.heads"]),
         (generate("--ulysses_s=16", 8), &["layout.world", "layout.heads"]),
         (generate("--ulysses_size 16 --ulysses 8", 8), &[]),
@@ -129,7 +129,7 @@ fn what_people_write_is_understood() {
         (generate("--ulysses_size 8 --tas ti2v-5B", 8), &[]),
         (generate("--ulysses_size 5 --tas ti2v-5B", 5), &["layout.heads"]),
         (generate("--ulysses_size 8 -- --ulysses_size 16", 8), &[]),
-        // One rank alone must not shard.
+        // A single rank must not shard.
         (generate("--dit_fsdp --t5_fsdp", 1), &["layout.alone"]),
         (generate("--dit_f", 1), &["layout.alone"]),
         (generate("--dit_fsdp --t5_fsdp --ulysses_size 8", 8), &[]),
@@ -208,7 +208,7 @@ fn what_people_write_is_understood() {
             &[],
         ),
         (pytorchjob(policy, &workers(2), "command: [torchrun, --nproc_per_node=8, t.py]"), &[]),
-        // One process for 8 GPUs.
+        // One process runs for 8 GPUs.
         (pytorchjob("", &two, "command: [python, t.py]"), &["launcher.none", "launcher.none"]),
         (
             pytorchjob(
@@ -220,7 +220,7 @@ fn what_people_write_is_understood() {
         ),
         (single("command: [python, t.py]", 1), &[]),
         (single("command: [python, -m, vllm.entrypoints.openai.api_server]", 8), &[]),
-        // The pods of an array are jobs of their own.
+        // The pods of an array are separate jobs.
         (
             indexed(
                 "",
@@ -244,7 +244,7 @@ fn what_people_write_is_understood() {
             pytorchjob("", &two, "command: [ranklaunch, --nnodes, '1', --, t.py]"),
             &["nodes.single", "nodes.single"],
         ),
-        // ranklaunch reads what the operator says.
+        // ranklaunch reads the operator's setting.
         (
             pytorchjob("  nprocPerNode: '16'\n", &two, "command: [ranklaunch, --, t.py]"),
             &["gpu.nproc"],
@@ -259,7 +259,7 @@ fn what_people_write_is_understood() {
             deployment("command: [ranklaunch, --nnodes, '1', --, t.py]", 1),
             &["shm.missing", "memory.missing", "cpu.missing"],
         ),
-        // Variables that are never set.
+        // The variables are never set.
         (
             indexed(
                 &headless("app: a"),
@@ -293,7 +293,7 @@ fn what_people_write_is_understood() {
             single("command: [torchrun, --nproc_per_node=8, t.py, '--out=$(DB_SERVICE_HOST)']", 8),
             &[],
         ),
-        // Pods are found through the headless Service that selects them, by its own name only.
+        // Pods are found through the headless Service that selects them, and only by its own name.
         (
             indexed(
                 &headless("app: a"),
@@ -343,10 +343,10 @@ fn what_people_write_is_understood() {
             ),
             &[],
         ),
-        // KubeRay mounts /dev/shm into the Ray container, the first one.
+        // KubeRay mounts /dev/shm into the Ray container, which is the first one.
         (ray.replace("SIDE", ""), &[]),
         (ray.replace("SIDE", side), &["shm.missing"]),
-        // The numbers of the profiles.
+        // The numbers come from the profiles.
         (single("command: [ranklaunch, --profile, zimdb]", 1), &["gpu.nproc"]),
         (single("command: [ranklaunch, --profile, zimdb]", 4), &[]),
         (single("command: [ranklaunch, --profile, zimdb, --nproc-per-node, auto]", 1), &[]),
@@ -382,7 +382,7 @@ fn what_people_write_is_understood() {
             mpijob("command: [mpirun, t.py]", "").replace(", memory: 64Gi, cpu: 32", ""),
             &["memory.missing", "cpu.missing"],
         ),
-        // hyperpodrun is torchrun with a rendezvous of its own.
+        // hyperpodrun is torchrun with its own rendezvous.
         (hyperpod("--nnodes=2, --nproc_per_node=8", ""), &[]),
         (hyperpod("--nproc_per_node=8", ""), &[]),
         (hyperpod("--nnodes=2", "nprocPerNode: '8', "), &[]),
@@ -394,18 +394,18 @@ fn what_people_write_is_understood() {
         (plain_job("command: [python, t.py]"), &["job.index", "launcher.none"]),
         (plain_job("command: [bash, /start.sh]"), &["job.index", "command.unread"]),
         (plain_job("command: [torchrun, --nnodes=2, --nproc_per_node=8, t.py]"), &["job.index"]),
-        // A server with one GPU needs no shared memory, and what starts it is not checked.
+        // A server with one GPU needs no shared memory, and its command is not checked.
         (deployment("command: [tensorflow_model_server]", 1), &[]),
         (deployment("command: [vllm, serve, m]", 1), &[]),
         (deployment("command: [vllm, serve, m]", 2), &["shm.missing"]),
         (deployment("command: [/app/burn]", 2), &["shm.missing"]),
         (deployment("command: [python, t.py]", 1), &["shm.missing", "memory.missing", "cpu.missing"]),
-        // Its workers serve as well, whatever they start.
+        // The workers of a LeaderWorkerSet serve too, whatever they start.
         (
             "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: a}\nspec: {leaderWorkerTemplate: {size: 2, leaderTemplate: {spec: {containers: [{name: l, image: x, command: [vllm, serve, m], resources: {limits: {nvidia.com/gpu: 1}}}]}}, workerTemplate: {spec: {containers: [{name: w, image: x, command: [bash, /w.sh], resources: {limits: {nvidia.com/gpu: 1}}}]}}}}\n".to_owned(),
             &["command.unread"],
         ),
-        // Serving needs no master port and no data loaders.
+        // A server needs no master port and no data loaders.
         (
             single("command: [vllm, serve, m, --port, '8000']", 8)
                 .replace("spec: {", "spec: {hostNetwork: true, "),

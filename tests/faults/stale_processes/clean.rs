@@ -1,4 +1,4 @@
-//! Which processes are older than the one that ends them, and how they end.
+//! Processes that are older than the one that ends them, and the way in which they end.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -8,7 +8,7 @@ use harness::{Launcher, TIMEOUT, python};
 use super::{Scene, in_a_namespace};
 
 #[test]
-fn clean_ends_what_is_older_and_leaves_what_is_younger() {
+fn clean_ends_older_processes_and_spares_younger_ones() {
     in_a_namespace(inside_younger);
 }
 
@@ -19,7 +19,7 @@ fn inside_younger() {
     let mut rank = scene.python(&["train.py", "older"]);
     rank.env("TORCHELASTIC_RUN_ID", "x");
     scene.plant(rank, &["older"]);
-    // The shell becomes ranklaunch once an orphan that is younger than it is there.
+    // The shell becomes ranklaunch once a younger orphan exists.
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(
         "(cd \"$1\"; TORCHELASTIC_RUN_ID=x \"$2\" train.py younger &)\n\
@@ -33,7 +33,7 @@ fn inside_younger() {
     assert_eq!(scene.gone(), ["older"], "{}{}", ended.out, ended.err);
     let line = scene.line(&ended.out, "older");
     assert!(line.contains("ended: pid") && line.contains("runs this job's script"), "{line}");
-    // Asked again by a newer one, the younger is older, and in Chinese the same holds.
+    // For a newer `clean`, the younger orphan is older. The output is in Chinese.
     let ended = scene.launcher(&["clean", "--lang", "zh"], &[]).run().expect_code(0);
     assert_eq!(scene.gone(), ["older", "younger"], "{}{}", ended.out, ended.err);
     assert!(ended.out.contains("已终止"), "{}", ended.out);
@@ -41,9 +41,9 @@ fn inside_younger() {
     assert_eq!(ended.out, "nothing found\n");
 }
 
-/// Whoever repairs a node ends leftovers first.
+/// A user who repairs a node ends leftovers first.
 #[test]
-fn clean_needs_no_node_on_which_the_job_could_start() {
+fn clean_works_on_a_node_unfit_for_jobs() {
     in_a_namespace(inside_broken);
 }
 
@@ -67,7 +67,7 @@ fn inside_broken() {
 }
 
 #[test]
-fn who_ignores_term_is_killed_after_the_wait() {
+fn process_ignoring_term_is_killed_after_the_wait() {
     in_a_namespace(inside_deaf);
 }
 

@@ -1,14 +1,14 @@
-//! A first process of a container that started ranks itself and lives, and one that only adopts.
+//! A container's first process that started ranks itself and lives, and one that only adopts.
 //!
-//! Each program is PID 1 of a namespace: it starts two ranks with LOCAL_RANK, then a shell in
-//! which an orphan of a torchrun is planted and `ranklaunch clean` is run.
+//! Each program is PID 1 of a namespace. It starts two ranks with LOCAL_RANK, then a shell in which
+//! an orphan of a torchrun is planted and `ranklaunch clean` is run.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{TIMEOUT, program, python, skipped};
 
-/// Plants the control, waits for all three, clears, and says who lives.
+/// Plants the control, waits for all three, runs `clean`, and prints the survivors.
 const JUDGE: &str = "\
 (TORCHELASTIC_RUN_ID=x LOCAL_RANK=2 setsid \"$PY\" train.py rank &)
 for i in 0 1 2; do while [ ! -s ready/rank$i ]; do sleep 0.02; done; done
@@ -44,7 +44,7 @@ LOCAL_RANK=0 \"$PY\" train.py rank & LOCAL_RANK=1 setsid \"$PY\" train.py rank &
 sh judge.sh & exec tail -f /dev/null
 ";
 
-/// The ranks are orphans, but who left them may have done so on purpose.
+/// The ranks are orphans, but the process that left them may have done so on purpose.
 const LEFT: &str = "\
 sh -c 'LOCAL_RANK=0 \"$PY\" train.py rank & LOCAL_RANK=1 nohup \"$PY\" train.py rank >/dev/null & exit 0'
 sh judge.sh
@@ -52,7 +52,7 @@ exit 0
 ";
 
 #[test]
-fn ranks_that_a_living_first_process_started_stay() {
+fn ranks_of_a_living_first_process_stay() {
     let mut seen = 0;
     for (name, words) in [
         ("bash", &["bash", "-c", SHELL][..]),
@@ -75,7 +75,7 @@ fn ranks_that_a_living_first_process_started_stay() {
     }
 }
 
-/// What was said in a namespace with this first process; None if it cannot be had.
+/// The output from a namespace with this first process; `None` if the namespace is not available.
 fn judged(words: &[&str]) -> Option<String> {
     let has = |word: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A launch that ends leftovers and leaves other processes alone.
+//! A launch that ends leftovers and spares other processes.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -61,7 +61,7 @@ fn inside_leftovers() {
         assert!(line.contains("left alone: ") && line.contains(why) && of_force, "{line}");
         assert!(line.contains(" old, parent "), "age and parent: {line}");
     }
-    // Of a tree that is left alone the topmost process is named, here the guard.
+    // In a tree that is left alone, the topmost process is named: here the guard.
     let guard = format!("left alone: pid {} (", live.pid());
     let left = |line: &&str| line.contains(&guard);
     let line: Vec<&str> = ended.err.lines().filter(left).collect();
@@ -78,7 +78,7 @@ fn inside_leftovers() {
     };
     assert!(gone.iter().all(leftover), "{gone:?}");
 
-    // The other control: the innocent processes can be ended, and `force` does.
+    // The other control: the innocent processes can be ended, and `force` ends them.
     let before: Vec<String> = gone.into_iter().map(str::to_owned).collect();
     let ended = scene.run("force");
     let by_force: Vec<&str> =
@@ -138,7 +138,8 @@ fn what_each_mode_would_end(scene: &Scene) {
     }
 }
 
-/// Pid 1 is another process than the agent was: it began at another time.
+/// The mark of a dead agent that had pid 1. The present pid 1 is another process, because it began
+/// at another time.
 fn mark_of_a_dead_agent() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("it is there");
     let namespace = std::fs::read_link("/proc/self/ns/pid").expect("it is there");
@@ -148,7 +149,7 @@ fn mark_of_a_dead_agent() -> String {
 
 /// Processes that name the script, or even run it, but must not be ended.
 fn plant_neighbours(scene: &mut Scene) -> Running {
-    // tail(1) by another name: it keeps running with any file.
+    // A copy of tail(1) with another name keeps running with any file.
     let tail = which("tail");
     let vim = scene.path("vim");
     copy_program(&tail, &vim);
@@ -168,15 +169,15 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
     scene.plant(notebook, &["notebook"]);
     let other = scene.python(&["other.py", "other-script", "train.py"]);
     scene.plant(other, &["other-script"]);
-    // A rank of another script whose launcher is dead: not part of this job.
+    // A rank of another script whose launcher is dead is not part of this job.
     scene.plant_orphan("other-orphan", "TORCHELASTIC_RUN_ID=x", "other.py");
-    // A job that was submitted with the environment of a rank has its mark, and a parent that lives.
+    // A job submitted from the environment of a rank has that rank's mark, and a parent that lives.
     let mut shell = scene.command("sh");
     let line =
         format!("RANKLAUNCH_JOB={} \"$0\" other.py inherits; sleep 600; :", mark_of_a_dead_agent());
     shell.args(["-c", &line]).arg(python());
     scene.plant(shell, &["inherits"]);
-    // Pids of another host, or of an older release that did not name its own, prove nothing.
+    // Pids of another host, or of an older release that did not name its own host, prove nothing.
     scene.plant_orphan("elsewhere", "RANKLAUNCH_JOB=gone:0-0:1:1:1", "other.py");
     scene.plant_orphan("of-no-host", "RANKLAUNCH_JOB=gone:1:1", "other.py");
     let mut nobody = scene.python(&["train.py", "a-nobody"]);
@@ -192,8 +193,8 @@ fn plant_neighbours(scene: &mut Scene) -> Running {
 /// Healthy processes of the same script without a torchrun.
 fn plant_innocents(scene: &mut Scene) {
     scene.plant_orphan("nohup", "nohup", "train.py");
-    // Users leave the script running on one GPU, each in another way; its name in the folder has
-    // the local rank.
+    // Users leave the script running on one GPU, each in another way. The name of its folder entry
+    // has the local rank.
     for (name, before, after) in [
         ("nohup-rank", "nohup", ""),
         ("ampersand-rank", "", ""),
@@ -207,7 +208,7 @@ fn plant_innocents(scene: &mut Scene) {
         by_hand.args(["-c", &line]).arg(python());
         scene.plant(by_hand, &[&format!("{name}0")]);
     }
-    // PID 1, which is no python, started this one and lives.
+    // PID 1, which is no Python, started this process and lives.
     let mut own = scene.python(&["train.py", "first-rank"]);
     own.env("LOCAL_RANK", "0");
     scene.plant(own, &["first-rank0"]);
@@ -216,7 +217,7 @@ fn plant_innocents(scene: &mut Scene) {
     scene.plant(sweep, &["sweep"]);
     let shell = scene.children.last().expect("it was started").id().cast_signed();
     scene.planted.insert("the shell of the sweep".to_owned(), shell);
-    // A launcher is known by its name; this one is a shell by another name.
+    // A launcher is recognised by its name; this one is a shell with another name.
     let mpirun = scene.path("mpirun");
     std::fs::write(&mpirun, "OMPI_COMM_WORLD_RANK=0 \"$3\" train.py mpi & wait\n").expect("a file");
     let mut launcher = scene.command("sh");

@@ -1,5 +1,5 @@
-//! Leftovers of an earlier run are ended, and nothing else: real processes in a PID namespace of
-//! their own, out of reach of the machine's processes.
+//! Leftovers of an earlier run are ended, and nothing else: real processes in their own PID
+//! namespace, out of reach of the machine's processes.
 //!
 //! Each test starts this same program in the namespace, which then runs its `inside_…` half as the
 //! namespace's init. If the machine does not allow such a namespace, the test is skipped.
@@ -19,7 +19,7 @@ use harness::inside::{self, READY};
 use harness::{Ended, Launcher, program, python, skipped, wait_until};
 
 fn in_a_namespace(inside: impl Fn()) {
-    // Root, since one of the neighbours belongs to another user.
+    // The test needs root, since one of the neighbours belongs to another user.
     if !nix::unistd::geteuid().is_root() {
         skipped("only root may plant another user's process");
         return;
@@ -33,7 +33,7 @@ fn in_a_namespace(inside: impl Fn()) {
 struct Scene {
     folder: tempfile::TempDir,
     planted: BTreeMap<String, i32>,
-    /// Ours to wait for.
+    /// Children for which this process has to wait.
     children: Vec<Child>,
 }
 
@@ -120,7 +120,7 @@ impl Scene {
         self.plant(shell, &[name]);
     }
 
-    /// A whole job that ends by itself, with this way of treating stale processes.
+    /// Runs a whole job that ends by itself, with this mode for stale processes.
     fn run(&self, stale: &str) -> Ended {
         std::fs::write(self.path("go-a-until"), "").expect("a file");
         let ended = self.launcher(&["run", "--stale", stale], &["a-until"]).run();
@@ -128,7 +128,7 @@ impl Scene {
     }
 }
 
-/// Node `rank` of two on this machine, which meet on `port`.
+/// Node `rank` of two on this machine; the nodes meet on `port`.
 fn node(scene: &Scene, port: u16, rank: &str, more: &[&str], args: &[&str]) -> Launcher {
     let port = port.to_string();
     let job = ["run", "--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1"];

@@ -50,7 +50,7 @@ fn a_port_is_refused_and_its_owner_lives() {
 fn inside_port() {
     let mut scene = Scene::new();
     let nobody: Vec<&str> = Vec::new();
-    // A living launcher of another script, as a healthy job of another user.
+    // The launcher of another script is alive, like a healthy job of another user.
     let port = harness::free_port();
     let line = format!("LISTEN={port} \"$1\" other.py theirs & wait\n");
     std::fs::write(scene.path("torchrun"), line).expect("a file");
@@ -69,7 +69,7 @@ fn inside_port() {
         assert!(ended.err.contains(&format!("kill {}", scene.pid("theirs"))), "{}", ended.err);
         assert_eq!(scene.gone(), nobody, "--stale {stale}");
     }
-    // plan and check announce what run does.
+    // plan and check announce the refusal of run.
     let asked = |command: &str| {
         let port = port.to_string();
         let job = [command, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1"];
@@ -83,14 +83,16 @@ fn inside_port() {
         scene.line(&said, "theirs");
     }
 
-    // This job's script by itself: force would end it, but the nodes meet on its port.
+    // An orphan runs this job's script by itself. `force` would end it, but the nodes meet on its
+    // port.
     let port = harness::free_port();
     scene.plant_orphan("own", &format!("LISTEN={port} nohup"), "train.py");
     let ended = node(&scene, port, "0", &["2s", "--stale", "force"], &["a"]).run().expect_code(87);
     assert!(ended.err.contains("ranklaunch clean --stale force"), "{}", ended.err);
     assert_eq!(scene.gone(), nobody);
 
-    // A leftover goes first, as the nodes could not meet otherwise; other leftovers wait.
+    // The leftover on the port is ended first, since the nodes could not meet otherwise; other
+    // leftovers wait.
     let port = harness::free_port();
     let environ = format!("LISTEN={port} TORCHELASTIC_RUN_ID=x");
     scene.plant_orphan("left-on-port", &environ, "train.py");

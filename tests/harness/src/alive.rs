@@ -27,7 +27,7 @@ pub fn stat(pid: i32) -> Option<(char, i32, u32)> {
     Some((state, parent, fields.nth(15)?.parse().ok()?))
 }
 
-/// Whether `pid` exists and has not ended (a zombie has).
+/// True if `pid` exists and has not ended (a zombie has).
 pub fn is_alive(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _, _)| !matches!(state, 'Z' | 'X'))
 }
@@ -46,7 +46,7 @@ pub fn zombies_of(parent: i32) -> usize {
     pids().into_iter().filter_map(stat).filter(is_one).count()
 }
 
-/// Pid and command name of everything below `root`, `root` left out.
+/// Pid and command name of everything below `root`, without `root`.
 pub fn descendants(root: i32) -> Vec<(i32, String)> {
     let all: Vec<(i32, i32)> =
         pids().into_iter().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
@@ -63,9 +63,9 @@ pub fn descendants(root: i32) -> Vec<(i32, String)> {
     found.into_iter().skip(1).filter_map(name).collect()
 }
 
-/// The living processes with `token` in their environment or command line, or that run a program
-/// of `folder` or in it. A process whose first thread has ended is found by its other threads. One that the
-/// kernel is ending, and that has no memory to run in any more, is none.
+/// The living processes with `token` in their environment or command line, and those that run a program of
+/// `folder` or run in it. A process whose first thread has ended is found by its other threads. A process
+/// that the kernel is ending, without memory to run in, does not count.
 pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
     let me = i32::try_from(std::process::id()).unwrap();
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ pub fn alive(token: &str, folder: Option<&Path>) -> Vec<Process> {
                 || below("exe")
                 || below("cwd")
         });
-        // Neither is there without memory.
+        // A process without memory has neither.
         let runs =
             |task: &PathBuf| !argv(task).is_empty() || std::fs::read_link(task.join("exe")).is_ok();
         if ours && tasks.iter().any(runs) {

@@ -1,9 +1,9 @@
-//! Simulated hosts on one machine: each has its own network namespace behind a bridge, its own
-//! host name, and an /etc/hosts with all of them.
+//! Simulated hosts on one machine: each has its own network namespace behind a bridge, its own host
+//! name, and an /etc/hosts with all of them.
 //!
 //! A cable is cut by removing its port from the bridge: both ends see their link up, but every
 //! packet is dropped, as behind a broken switch. The names of namespaces contain the pid of the
-//! test, and they are removed with the [`Cluster`], even in a panic.
+//! test, and the namespaces are removed with the [`Cluster`], even in a panic.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crate::{Ended, Launcher, Running, executable, kill, program, run_args, skipped, wait_until};
 
-/// The master port of every cluster: each has addresses of its own.
+/// The master port of every cluster; each cluster has its own addresses.
 pub const PORT: u16 = 29_517;
 
-/// Most hosts of a cluster.
+/// Maximum number of hosts in a cluster.
 const HOSTS: u32 = 8;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ fn ip(words: &str) -> bool {
 }
 
 impl Cluster {
-    /// Hosts `node-0` to `node-N`. None if this user may not create namespaces.
+    /// Hosts `node-0` to `node-N`. `None` if this user may not create namespaces.
     pub fn new(hosts: u32) -> Option<Cluster> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +73,9 @@ impl Cluster {
             "link set eth0 up".to_owned(),
             "link set lo up".to_owned(),
         ];
-        // As behind a router. A neighbour that does not answer ARP is reported by our own
-        // kernel, and TCP then tries sooner again (RFC 6069) than it would in a data centre.
+        // Static neighbours make the hosts act as behind a router. Our own kernel reports a
+        // neighbour that does not answer ARP, and TCP then retries sooner (RFC 6069) than it would
+        // in a data centre.
         lines.extend((0..HOSTS).filter(|other| *other != host).map(|other| {
             let (address, mac) = (address_of(other), mac_of(other));
             format!("neigh add {address} lladdr {mac} dev eth0 nud permanent")
@@ -137,14 +138,14 @@ impl Cluster {
         let killed = self.processes(host);
         assert!(!killed.is_empty(), "something ran on node-{host}");
         for pid in killed {
-            // It may have ended with its parent.
+            // The process may have ended with its parent.
             let pid = nix::unistd::Pid::from_raw(pid);
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         wait_until("the host's last process", || self.processes(host).is_empty().then_some(()));
     }
 
-    /// No process in any namespace. Asked right after the launchers' ends.
+    /// Expects no process in any namespace, directly after the launchers' ends.
     #[track_caller]
     pub fn expect_nothing_left(&self) {
         for host in &self.hosts {
@@ -199,7 +200,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for host in &self.hosts {
-            // In a panic something may still run.
+            // In a panic, processes may still run.
             for pid in self.processes(*host) {
                 let pid = nix::unistd::Pid::from_raw(pid);
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -226,8 +227,8 @@ pub fn kill_rank(node: &Running, command: &str) {
     kill(victim.pid);
 }
 
-/// What is the same on all nodes that share a verdict: the closing block without this
-/// node's own part, and `run.json`'s verdict without this node's own code and class.
+/// The part of an end that is the same on all nodes sharing a verdict: the closing block without
+/// this node's own part, and `run.json`'s verdict without this node's own code and class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
     pub block: String,
@@ -243,7 +244,7 @@ pub struct Shared {
 /// The shared part of a node's end.
 #[track_caller]
 pub fn shared(ended: &Ended, node: u32) -> Shared {
-    // Every attempt has one; the last counts.
+    // Every attempt has a closing block; the last one counts.
     let last = ended.err.rfind("── ranklaunch: ").map_or("", |at| &ended.err[at..]);
     let mut lines = last.lines();
     let block = lines.next().unwrap_or_else(|| panic!("no closing block:\n{}", ended.err));
@@ -255,7 +256,7 @@ pub fn shared(ended: &Ended, node: u32) -> Shared {
     let verdict = &run["verdict"];
     assert_eq!(verdict["code"], ended.code, "{verdict}");
     assert_eq!(run["exit_code"], ended.code, "{verdict}");
-    // The cause stands in place of the verdict where the output of the ranks shows one.
+    // The cause replaces the verdict if the output of the ranks shows one.
     let (text, hint_key) = match &run["cause"] {
         Value::Null => (&verdict["text"], &verdict["hint"]),
         cause => (&cause["text"], &cause["remedy"]),

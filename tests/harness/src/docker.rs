@@ -1,8 +1,8 @@
-//! Containers of a real Docker engine, without a registry: images are imported
-//! from folders made here, and the host's own programs are mounted read-only.
+//! Containers of a real Docker engine, without a registry: images are imported from folders made
+//! here, and the host's own programs are mounted read-only.
 //!
-//! Every container, network, volume and image has a name of its own and is removed when its
-//! value is dropped, even if a test fails.
+//! Every container, network, volume and image has a unique name and is removed when its value is
+//! dropped, even if a test fails.
 
 mod setup;
 
@@ -19,7 +19,7 @@ pub use setup::Setup;
 /// The path of ranklaunch in the containers.
 pub const RANKLAUNCH: &str = "/ranklaunch";
 
-/// None if a Docker engine answers; otherwise prints and gives the reason to skip a test.
+/// `None` if a Docker engine answers; otherwise prints and gives the reason to skip a test.
 pub fn missing() -> Option<&'static str> {
     let why = why_missing();
     if let Some(why) = why {
@@ -83,7 +83,7 @@ impl Deref for Owned {
     }
 }
 
-/// A container that is about to be started by this name.
+/// A container that is about to be started with this name.
 pub(crate) fn container_named(name: String) -> Owned {
     Owned { name, remove: &["rm", "-f", "-v"] }
 }
@@ -128,7 +128,7 @@ pub fn first_pid(container: &str) -> i32 {
     })
 }
 
-/// `docker exec` of a line of shell; its standard output. Fails with what it said.
+/// `docker exec` of a line of shell. Gives its standard output, and fails with its error output.
 #[track_caller]
 pub fn shell(container: &str, script: &str) -> String {
     tell(&["exec", container, "sh", "-c", script])
@@ -145,8 +145,8 @@ pub fn file(container: &str, path: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A root with the links and folders that the host's programs expect, and none of
-/// its programs: those are mounted ([`Setup::programs`]).
+/// A root with the links and folders that the host's programs expect, and no programs;
+/// [`Setup::programs`] mounts those.
 pub fn host_like() -> Owned {
     let folder = tempfile::tempdir().unwrap();
     for name in ["usr", "etc", "root"] {
@@ -161,8 +161,8 @@ pub fn host_like() -> Owned {
     imported(folder.path())
 }
 
-/// A root with nothing in it but an empty /tmp, which the launcher may want. Made once and kept,
-/// since many tests start it, and importing it again would leave the older one without a name.
+/// A root with only an empty /tmp, which the launcher may need. It is made once and kept, since
+/// many tests start it, and a new import would leave the older image without a name.
 pub fn bare() -> &'static str {
     static MADE: OnceLock<()> = OnceLock::new();
     const NAME: &str = "ranklaunch-test-empty";
@@ -176,7 +176,7 @@ pub fn bare() -> &'static str {
     NAME
 }
 
-/// A root with nothing in it but one empty folder, which is not /tmp.
+/// A root with only one empty folder, which is not /tmp.
 pub fn empty() -> Owned {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("dev")).unwrap();

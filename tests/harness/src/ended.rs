@@ -1,4 +1,4 @@
-//! How a launcher ended: exit code, console, and living processes of the job.
+//! The end of a launcher: exit code, console, and living processes of the job.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ pub struct Ended {
     pub code: i32,
     pub out: String,
     pub err: String,
-    /// From the call that waited.
+    /// Time from the call that waited.
     pub elapsed: Duration,
-    /// Processes that are alive directly after the launcher's end, without any waiting.
+    /// Processes that are alive directly after the launcher's end, without any wait.
     pub left: Vec<Process>,
     pub(crate) running: Running,
 }
@@ -29,7 +29,7 @@ impl Ended {
         self
     }
 
-    /// Fails with the whole console unless what went to stderr holds all of `words`.
+    /// Fails with the whole console unless standard error holds all of `words`.
     #[track_caller]
     pub fn expect_words(self, words: &[&str]) -> Ended {
         for word in words {
@@ -38,7 +38,7 @@ impl Ended {
         self
     }
 
-    /// The id of the refusal or of the verdict: that of its last `exit code N (id)`, in either
+    /// The id of the refusal or of the verdict, from the last `exit code N (id)`, in either
     /// language. The id of a known cause may follow.
     pub fn id(&self) -> Option<&str> {
         let (en, zh) = (format!("exit code {} (", self.code), format!("退出码 {}（", self.code));
@@ -66,7 +66,7 @@ impl Ended {
     }
 
     /// Expects that no process of the job lived directly after the launcher's end. Below a
-    /// subreaper also no unknown process may have been adopted by it.
+    /// subreaper, the subreaper may not have adopted an unknown process either.
     #[track_caller]
     pub fn expect_nothing_left(self) -> Ended {
         self.expect_nothing_left_in("")
@@ -83,8 +83,8 @@ impl Ended {
         self
     }
 
-    /// As `expect_nothing_left`, for the loss of the guard: its parent sees that at once, while
-    /// the agent needs a moment to sweep.
+    /// Like `expect_nothing_left`, for the loss of the guard: its parent sees the loss at once,
+    /// while the agent needs a moment to sweep.
     #[track_caller]
     pub fn expect_nothing_left_soon(self) -> Ended {
         self.expect_nothing_left_soon_in("")
@@ -122,19 +122,19 @@ impl Ended {
         self.running.folder()
     }
 
-    /// The name of the container that it ran in, which is there until this is dropped.
+    /// The name of the container in which the launcher ran; it exists until this value is dropped.
     #[track_caller]
     pub fn container(&self) -> &str {
         self.running.container()
     }
 
-    /// The id of its newest run, which has a log folder.
+    /// The id of the newest run, which has a log folder.
     #[track_caller]
     pub fn run_id(&self) -> String {
         self.running.run_id()
     }
 
-    /// Its newest run's folder of this node.
+    /// This node's folder of the newest run.
     pub fn node_folder(&self, node: u32) -> PathBuf {
         self.running.node_folder(node)
     }

@@ -17,8 +17,8 @@ impl FakeNvml {
         FakeNvml::from(BUILT.get_or_init(|| compile("whole", &[])), settings)
     }
 
-    /// As drivers before 510: no second memory call, no MIG, no fields, no fabric, no health, no
-    /// events.
+    /// A library like that of drivers before 510: no second memory call, no MIG, no fields, no
+    /// fabric, no health, no events.
     pub fn of_old_driver(settings: &[(&str, &str)]) -> FakeNvml {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         FakeNvml::from(BUILT.get_or_init(|| compile("old", &["-DOLD_DRIVER"])), settings)
@@ -50,7 +50,7 @@ impl FakeNvml {
         fake
     }
 
-    /// Other settings for who opens the library from now on.
+    /// Sets other settings for processes that open the library from now on.
     pub fn play(&self, settings: &[(&str, &str)]) {
         let lines: Vec<String> =
             settings.iter().map(|(name, value)| format!("FAKE_NVML_{name}={value}\n")).collect();
@@ -62,7 +62,7 @@ impl FakeNvml {
         self.folder.path().join("libnvidia-ml.so.1")
     }
 
-    /// Who appends a line `INDEX XID` to this file lets that GPU have that Xid.
+    /// A line `INDEX XID` appended to this file makes that GPU report that Xid.
     pub fn events(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1.events")
     }

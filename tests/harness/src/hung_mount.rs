@@ -1,8 +1,8 @@
 //! A mount without its server: every access hangs, and no signal ends it.
 //!
-//! FUSE without a file system. The kernel's first request (INIT) is answered; all others are
-//! read and never answered. A process that waits for one and is killed stays in state D until
-//! the device is closed (linux/fs/fuse/dev.c, request_wait_answer), as with a dead NFS server.
+//! FUSE without a file system. The kernel's first request (INIT) is answered; all others are read
+//! and never answered. A killed process that waits for an answer stays in state D until the device
+//! is closed (linux/fs/fuse/dev.c, request_wait_answer), as with a dead NFS server.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -17,8 +17,8 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::skipped;
 
-/// Calls `work` with a folder on a dead mount, in a mount namespace of its own that children
-/// inherit. False, with a printed reason, if FUSE is missing or not permitted.
+/// Calls `work` with a folder on a dead mount, in a separate mount namespace that children inherit.
+/// False, with a printed reason, if FUSE is missing or not permitted.
 pub fn with_hung_mount(work: impl FnOnce(&Path) + Send) -> bool {
     let folder = tempfile::tempdir().expect("a folder");
     let stop = AtomicBool::new(false);
@@ -33,7 +33,7 @@ pub fn with_hung_mount(work: impl FnOnce(&Path) + Send) -> bool {
             };
             std::thread::scope(|serving| {
                 serving.spawn(|| swallow(device, &stop));
-                // The server must end too when this fails.
+                // The server must end even if this fails.
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     work(folder.path());
                 }));
@@ -52,7 +52,7 @@ fn mounted(folder: &Path) -> std::io::Result<File> {
         .write(true)
         .custom_flags(nix::libc::O_CLOEXEC | nix::libc::O_NONBLOCK)
         .open("/dev/fuse")?;
-    // Only for this thread and its children.
+    // The mount is only for this thread and its children.
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)?;
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
@@ -65,7 +65,7 @@ fn mounted(folder: &Path) -> std::io::Result<File> {
 /// linux/fuse.h
 const INIT: u32 = 26;
 
-/// Reads requests until it is stopped; closing the device then releases all waiting processes.
+/// Reads requests until it is stopped. Closing the device then releases all waiting processes.
 fn swallow(mut device: File, stop: &AtomicBool) {
     let mut request = vec![0u8; 1 << 18];
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ fn swallow(mut device: File, stop: &AtomicBool) {
         if length < 16 || word(4) != INIT {
             continue;
         }
-        // fuse_out_header, then fuse_init_out: version 7.31, and no wishes.
+        // fuse_out_header, then fuse_init_out: version 7.31, and no flags.
         let mut answer = Vec::new();
         answer.extend(80u32.to_le_bytes());
         answer.extend(0u32.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Tests that need a namespace of their own: they start their own program in one, which then
-//! runs the `inside_…` half.
+//! Tests that need their own namespace: they start their own program in one, which then runs the
+//! `inside_…` half.
 
 use std::process::Command;
 
@@ -33,7 +33,22 @@ pub fn run(mut way_in: Command, inside: impl Fn()) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// The name of a test, as the program that it belongs to lists it.
+/// Whether this is the process of its own in which a test runs. Elsewhere starts that process, in which `variable` is
+/// set, and waits for it.
+pub fn is_own_process<F: Fn()>(test: F, variable: &str) -> bool {
+    if std::env::var_os(variable).is_some() {
+        return true;
+    }
+    let own = std::env::current_exe().expect("our own path");
+    let output = Command::new(own).args(["--exact", name_of(&test)]).env(variable, "1").output();
+    let output = output.expect("it starts");
+    let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+/// The name of a test, as its program lists it.
 pub fn name_of<F: Fn()>(_: &F) -> &'static str {
     let path = std::any::type_name::<F>();
     path.split_once("::").expect("a function of a program").1

@@ -11,7 +11,7 @@ use crate::docker::{self, Owned};
 use crate::{Ended, Place, Running, TOKEN, built, compiled, executable, misbehave, program};
 use crate::{python, run_args};
 
-/// Variables of the container that would change what a launch does.
+/// Variables of the container that would change a launch.
 const PLATFORM: &[&str] = &[
     "WORLD_SIZE",
     "RANK",
@@ -39,13 +39,13 @@ pub struct Launcher {
     folder: tempfile::TempDir,
     token: String,
     place: Place,
-    /// Whether survivors are killed at its end, so that none disturbs a later launcher.
+    /// True if survivors are killed at its end, so that none disturbs a later launcher.
     swept: bool,
     user: Option<u32>,
     full_console: bool,
     /// A file of seconds by which the launcher's time of day is off.
     clock: Option<PathBuf>,
-    /// What removes the container that the command starts.
+    /// Removes the container that the command starts.
     container: Option<Owned>,
 }
 
@@ -88,7 +88,7 @@ impl Launcher {
         }
     }
 
-    /// The command line starts this container, which goes with what is started here.
+    /// The command line starts this container, which is removed with the launcher.
     pub(crate) fn contained(mut self, container: Owned) -> Launcher {
         self.container = Some(container);
         self
@@ -105,7 +105,7 @@ impl Launcher {
         self
     }
 
-    /// With the active environment of a python that has torch, as the machine's own python may
+    /// Activates the environment of a Python that has torch, since the machine's own Python may
     /// have none.
     pub fn with_torch(self) -> Launcher {
         let python = python();
@@ -118,7 +118,7 @@ impl Launcher {
         self
     }
 
-    /// The place of this launcher in a job of several nodes, by the variables of a platform.
+    /// Sets the place of this launcher in a job of several nodes, by the variables of a platform.
     pub fn node(self, rank: u32, nodes: u32, port: u16) -> Launcher {
         self.env("WORLD_SIZE", nodes.to_string())
             .env("RANK", rank.to_string())
@@ -146,7 +146,7 @@ impl Launcher {
         self
     }
 
-    /// With a clock that [`Running::step_clock`] can step.
+    /// Gives the launcher a clock that [`Running::step_clock`] can step.
     pub fn own_clock(mut self) -> Launcher {
         assert_eq!(self.place, Place::Subreaper, "a clock needs its place");
         let file = self.folder().join("clock");
@@ -155,7 +155,7 @@ impl Launcher {
         self
     }
 
-    /// As another user, who may write to the job's folder.
+    /// Runs as another user, who may write to the job's folder.
     pub fn user(mut self, user: u32) -> Launcher {
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(self.folder(), everybody).unwrap();
@@ -171,7 +171,7 @@ impl Launcher {
         let Some(_) = warm_mode().filter(|_| has_python) else {
             return self.direct_of(&misbehave, nproc, options, arguments);
         };
-        // Never without it, which would show nothing.
+        // The warm start is required, since a run without it would show nothing.
         let launcher = self.env("RANKLAUNCH_WARM", "required").with_torch();
         let arguments: Vec<&str> =
             misbehave.to_str().into_iter().chain(arguments.iter().copied()).collect();
@@ -243,7 +243,7 @@ impl Launcher {
         self.start().wait()
     }
 
-    /// The command in front of the command line in its place.
+    /// The command in front of the command line, in its place.
     fn way_in(&self) -> Option<Command> {
         let mut way_in;
         match self.place {
@@ -279,7 +279,7 @@ impl Launcher {
     }
 }
 
-/// Takes from a command what would change a launch: variables of a platform and our own.
+/// Removes variables of a platform and our own from a command, since they would change a launch.
 pub fn without_platform(command: &mut Command) {
     let ours = |name: &OsString| name.to_string_lossy().starts_with("RANKLAUNCH_");
     let inherited = std::env::vars_os().map(|(name, _)| name).filter(ours);
@@ -291,7 +291,7 @@ pub fn without_platform(command: &mut Command) {
     }
 }
 
-/// Any suite also runs with ranks that are forked from a warmed interpreter.
+/// The warm mode, with which any suite also runs with ranks forked from a warmed interpreter.
 fn warm_mode() -> Option<OsString> {
     std::env::var_os("RANKLAUNCH_TEST_WARM")
 }

@@ -33,7 +33,7 @@ impl Node {
         Node::of(Some(FakeNvml::new(&[("GPUS", &gpus.to_string())]))).file("/dev/nvidiactl", "")
     }
 
-    /// No driver, no device, no NVML.
+    /// A node without driver, device and NVML.
     pub fn without_gpus() -> Node {
         Node::of(None)
     }

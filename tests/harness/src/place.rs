@@ -1,12 +1,12 @@
-//! Where a launcher runs: as child of the test, below a subreaper, as PID 1 of a namespace or of a
-//! container.
+//! Places in which a launcher runs: as child of the test, below a subreaper, as PID 1 of a
+//! namespace or of a container.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::{docker, skipped};
 
-/// Where the launcher runs.
+/// The place in which the launcher runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A child of the test.
@@ -22,7 +22,7 @@ pub enum Place {
 pub const PLACES: [Place; 4] = [Place::Plain, Place::Subreaper, Place::Namespace, Place::Docker];
 
 impl Place {
-    /// Whether this machine supports the place; prints a skip if not.
+    /// True if this machine supports the place; prints a skip if not.
     pub fn exists(self) -> bool {
         static NAMESPACE: OnceLock<bool> = OnceLock::new();
         let missing = match self {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// A free port that no other test gets while this process runs. Outside of the kernel's range
+/// A free port that no other test gets while this process runs. It is outside of the kernel's range
 /// for connections (ip_local_port_range, from 32768), so that no connection takes it.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());

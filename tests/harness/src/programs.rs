@@ -16,7 +16,7 @@ fn profile() -> PathBuf {
     ourselves.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// A folder for what tests build, on cargo's file system, so that it can be linked.
+/// A folder for files that tests build, on cargo's file system, so that they can be linked.
 pub fn built() -> PathBuf {
     let folder = profile().join("test-files");
     std::fs::create_dir_all(&folder).unwrap();
@@ -28,7 +28,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
-/// A python that has torch. `make test` names it; without it there is nothing to launch.
+/// A Python that has torch. `make test` names it; without one no job can be launched.
 pub fn python() -> PathBuf {
     let named = std::env::var_os("RANKLAUNCH_TEST_PYTHON").map(PathBuf::from);
     let cached = std::env::var_os("HOME")
@@ -53,20 +53,20 @@ pub fn program(name: &str) -> PathBuf {
     root().join("tests/programs").join(name)
 }
 
-/// Runs a tool of the machine; fails with what it said unless it succeeds.
+/// Runs a tool of the machine; fails with its output unless it succeeds.
 pub fn run_tool(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// An executable file. Written by another process, since a file that the fork of
-/// any thread still holds open for writing cannot be executed.
+/// Writes an executable file. Another process writes it, since a file that a fork of any thread still holds open for
+/// writing cannot be executed.
 pub fn write_program(file: &Path, text: &str) {
     let write = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
     run_tool(Command::new("sh").args(["-c", write, "sh", text]).arg(file));
 }
 
-/// A copy of an executable file, by another process as in [`write_program`].
+/// Copies an executable file, by another process as in [`write_program`].
 pub fn copy_program(from: &Path, to: &Path) {
     run_tool(Command::new("cp").args([from, to]));
 }

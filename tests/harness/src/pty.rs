@@ -27,7 +27,7 @@ pub struct Terminal {
     child: Child,
     /// The output so far.
     seen: String,
-    /// How much of it `shows` has consumed.
+    /// Length of the output that `shows` has consumed.
     passed: usize,
 }
 
@@ -64,8 +64,8 @@ impl Terminal {
         self.master().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Presses `key` once a second until `text` is shown: an interrupt between a prompt and its
-    /// read is noticed only with the next one.
+    /// Presses `key` once a second until `text` is shown, because an interrupt between a prompt and
+    /// its read is noticed only with the next key.
     #[track_caller]
     pub fn presses_until(&mut self, key: &str, text: &str) {
         let deadline = Instant::now() + TIMEOUT;
@@ -78,7 +78,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until `text` is shown; gives what was shown from the last wait to it.
+    /// Waits until `text` is shown. Gives the output from the last wait up to it.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
         self.shows_by(Instant::now() + TIMEOUT, text)
@@ -120,7 +120,7 @@ impl Terminal {
         self.seen.push_str(&String::from_utf8_lossy(&bytes[..length]));
     }
 
-    /// Everything, after the end of the session's leader.
+    /// The whole output, after the end of the session's leader.
     pub fn rest(&mut self) -> String {
         let mut waits = [PollFd::new(self.master().as_fd(), PollFlags::POLLIN)];
         while poll(&mut waits, PollTimeout::ZERO).unwrap() > 0 {
@@ -147,13 +147,13 @@ impl Terminal {
         tcgetattr(self.slave.as_ref().unwrap()).unwrap()
     }
 
-    /// The window gets another size.
+    /// Resizes the window.
     pub fn resizes(&self, columns: u16, rows: u16) {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(self.master(), size).unwrap();
     }
 
-    /// The window is closed.
+    /// Closes the window.
     pub fn hang_up(&mut self) {
         self.slave = None;
         self.master = None;
@@ -184,8 +184,8 @@ impl Terminal {
     }
 }
 
-/// Both sides, closed on exec: a window that other tests' children held open too
-/// could not be closed.
+/// Both sides, closed on exec, because a window that children of other tests also held open could
+/// not be closed.
 fn open() -> (File, OwnedFd) {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let master = nix::pty::posix_openpt(flags).unwrap();

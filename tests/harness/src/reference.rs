@@ -1,8 +1,8 @@
-//! config/reference.toml, and the profile that it is with all of its keys in force.
+//! config/reference.toml, and the profile that results from it with all of its keys in force.
 
 pub const REFERENCE: &str = include_str!("../../../config/reference.toml");
 
-/// Without the base, whose values would stand in for its own.
+/// The profile without the base, whose values would replace its own.
 pub fn in_force() -> String {
     let key = |line: &'static str| {
         let bare = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', '#']));

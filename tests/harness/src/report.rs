@@ -1,4 +1,4 @@
-//! What `check --format json` says.
+//! The output of `check --format json`.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 pub struct Checked {
     pub severity: String,
     pub text: String,
-    /// Empty where it has none.
+    /// The hint, or empty.
     pub hint: String,
 }
 

@@ -1,8 +1,7 @@
 //! A running launcher, and the processes of its job by their roles.
 //!
-//! They are recognised by the token in their environment and by their executable or folder: a
-//! process may clear its environment, overwrite its title and change its folder, but not its
-//! executable.
+//! Processes are recognised by the token in their environment and by their executable or folder: a process may clear
+//! its environment, overwrite its title and change its folder, but not its executable.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -19,7 +18,7 @@ use crate::{Ended, Place, Process, TIMEOUT, alive, send, wait_until};
 /// The link to the folder of the newest run.
 const LATEST: &str = "ranklaunch-logs/latest";
 
-/// A launcher that runs. Dropped before its end, it is killed.
+/// A launcher that runs. If dropped before its end, it is killed.
 #[derive(Debug)]
 pub struct Running {
     pub(crate) child: Child,
@@ -27,10 +26,10 @@ pub struct Running {
     pub(crate) token: String,
     pub(crate) place: Place,
     pub(crate) program: PathBuf,
-    /// Whether what lives on after the end is killed with this.
+    /// True if survivors of the end are killed with this value.
     pub(crate) swept: bool,
     pub(crate) ended: bool,
-    /// The container that the launcher runs in.
+    /// The container in which the launcher runs.
     pub(crate) container: Option<Owned>,
     /// The read end of a console that is never read.
     pub(crate) _unread: Option<std::io::PipeReader>,
@@ -45,7 +44,7 @@ pub enum Role {
     Shim,
     Rank,
     Grandchild,
-    /// What watches the driver beside the job.
+    /// The process that watches the driver beside the job.
     Probe,
 }
 
@@ -58,19 +57,19 @@ impl Running {
         self.folder.path()
     }
 
-    /// The id of its newest run, which has a log folder.
+    /// The id of the newest run, which has a log folder.
     #[track_caller]
     pub fn run_id(&self) -> String {
         let latest = std::fs::read_link(self.folder().join(LATEST)).expect("a run");
         latest.file_name().and_then(|name| name.to_str()).expect("an id").to_owned()
     }
 
-    /// Its newest run's folder of this node.
+    /// This node's folder of the newest run.
     pub fn node_folder(&self, node: u32) -> PathBuf {
         self.folder().join(LATEST).join(format!("node-{node}"))
     }
 
-    /// The name of the container that it runs in.
+    /// The name of the container in which the launcher runs.
     #[track_caller]
     pub fn container(&self) -> &str {
         self.container.as_deref().expect("it was started in a container")
@@ -88,7 +87,7 @@ impl Running {
         read(&self.folder().join("console.err"))
     }
 
-    /// What the other subreaper says.
+    /// The report of the other subreaper.
     pub(crate) fn report(&self) -> String {
         read(&self.folder().join("report"))
     }
@@ -99,7 +98,7 @@ impl Running {
         self.waits(text, |running| running.out().matches(text).count() >= times)
     }
 
-    /// Waits for a condition while it runs.
+    /// Waits for a condition while the launcher runs.
     #[track_caller]
     pub fn waits(&mut self, what: &str, ready: impl Fn(&Running) -> bool) -> &mut Running {
         let deadline = Instant::now() + TIMEOUT;
@@ -122,7 +121,7 @@ impl Running {
         send(self.pid(), signal);
     }
 
-    /// The living processes of the job, without the process in front of it in its place.
+    /// The living processes of the job, without the process in front of the launcher in its place.
     pub fn processes(&self) -> Vec<Process> {
         let before = |seen: &Process| {
             self.place != Place::Plain
@@ -142,8 +141,8 @@ impl Running {
         })
     }
 
-    /// The processes with their roles, without what a warm start adds: the interpreter, and the shims that the engine
-    /// has started, which pass signals on to those of forked ranks.
+    /// The processes with their roles, without those that a warm start adds: the interpreter, and the shims that the
+    /// engine has started, which forward signals to the shims of forked ranks.
     pub fn roles(&self) -> Vec<(Role, Process)> {
         let all = self.processes();
         let ours = self.program.to_string_lossy().into_owned();
@@ -159,7 +158,7 @@ impl Running {
             .filter(|seen| run.contains(&seen.pid) && run.contains(&seen.parent))
             .map(|seen| seen.pid)
             .collect();
-        // What a shim has adopted came later than its rank.
+        // Processes that a shim has adopted are younger than its rank.
         let mut first_below: BTreeMap<i32, i32> = BTreeMap::new();
         for seen in all.iter().filter(|seen| shims.contains(&seen.parent)) {
             let first = first_below.entry(seen.parent).or_insert(seen.pid);
@@ -219,7 +218,7 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// The launcher's time of day jumps; see [`crate::Launcher::own_clock`].
+    /// Makes the launcher's time of day jump; see [`crate::Launcher::own_clock`].
     pub fn step_clock(&self, seconds: i64) {
         std::fs::write(self.folder().join("clock"), seconds.to_ne_bytes()).unwrap();
     }
@@ -270,7 +269,7 @@ impl Drop for Running {
         if self.ended && !self.swept {
             return;
         }
-        // Before its processes are looked for.
+        // The container is removed before its processes are looked for.
         drop(self.container.take());
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.swept && Instant::now() < deadline {

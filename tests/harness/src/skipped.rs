@@ -3,11 +3,11 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// Prints that the running test, or a part of it, is skipped, and why.
+/// Prints that the running test, or a part of it, is skipped, and the reason.
 ///
 /// Bypasses the test harness, which shows the output of a test only on failure, and appends the line to the
-/// file that `RANKLAUNCH_TEST_SKIPS` names, if any: cargo-nextest shows no output of a test that passes. With
-/// `RANKLAUNCH_TEST_NO_SKIP=1` a skip is a failure, for machines on which everything should run.
+/// file that `RANKLAUNCH_TEST_SKIPS` names, if any, because cargo-nextest shows no output of a test that
+/// passes. With `RANKLAUNCH_TEST_NO_SKIP=1` a skip is a failure, for machines on which everything should run.
 #[track_caller]
 pub fn skipped(why: impl Display) {
     let thread = std::thread::current();

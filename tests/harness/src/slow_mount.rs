@@ -1,8 +1,8 @@
-//! A folder as a file server would give it: each read takes its time, any number of them at once.
+//! A folder as on a file server: each read takes its time, any number of them at once.
 //!
-//! A FUSE file system that mirrors a folder, read-only. The kernel keeps what it has read, names and contents, as of any
-//! file system; a new mount begins with nothing. Only READ waits, names are answered at once, and no open is asked for.
-//! The numbers are those of linux/fuse.h.
+//! A FUSE file system that mirrors a folder, read-only. The kernel caches names and contents, as for any file system; a
+//! new mount begins with an empty cache. Only READ waits, names are answered at once, and no open is requested. The
+//! numbers are those of linux/fuse.h.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use crate::skipped;
 
 /// Seconds for which the kernel keeps names: longer than any measurement.
 const KEPT: u64 = 3600;
-/// Reads at once: what the kernel is told, and as many threads answer.
+/// Reads at once: the number given to the kernel, and the number of threads that answer.
 const AT_ONCE: u16 = 64;
 /// Bytes of the largest read.
 const LARGEST: u32 = 128 << 10;
@@ -35,12 +35,12 @@ const LARGEST: u32 = 128 << 10;
 /// A read that was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
-    /// From the mirrored folder.
+    /// The path from the mirrored folder.
     pub path: PathBuf,
     pub offset: u64,
     pub size: u64,
     pub asked: SystemTime,
-    /// Reads that waited when this one was asked, itself included.
+    /// Reads that waited when this one was requested, itself included.
     pub at_once: usize,
 }
 
@@ -92,7 +92,7 @@ impl SlowMount {
         Ok(SlowMount { at: at.to_owned(), shared, server: Some(server) })
     }
 
-    /// What has been read, in the order of the answers.
+    /// The answered reads, in the order of the answers.
     pub fn reads(&self) -> Vec<Read> {
         lock(&self.shared.reads).clone()
     }
@@ -102,7 +102,7 @@ impl SlowMount {
         self.shared.waiting.load(Ordering::Relaxed)
     }
 
-    /// From now on a read takes so long, also one that waits already.
+    /// Sets the time of a read from now on, including reads that already wait.
     pub fn takes(&self, takes: Duration) {
         *lock(&self.shared.takes) = takes;
         self.shared.changed.notify_all();
@@ -120,8 +120,8 @@ impl Drop for SlowMount {
     }
 }
 
-/// Calls `work` in a thread with mounts and a network of its own, which its children inherit: no mount is left behind,
-/// and no other job of this machine is seen. False, with a printed reason, if that or FUSE is not permitted.
+/// Calls `work` in a thread with its own mounts and network, which its children inherit: no mount is left behind, and
+/// no other job of this machine is seen. False, with a printed reason, if that or FUSE is not permitted.
 pub fn alone(work: impl FnOnce() + Send) -> bool {
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
@@ -160,7 +160,7 @@ struct Asked {
 struct Mirror {
     shared: Arc<Shared>,
     device: Arc<File>,
-    /// By number, from 1 on, which is the root.
+    /// Paths by number; number 1 is the root.
     paths: Vec<PathBuf>,
     numbers: HashMap<PathBuf, u64>,
     files: HashMap<u64, Arc<File>>,
@@ -175,7 +175,7 @@ impl Mirror {
         for _ in 0..AT_ONCE {
             let (asks, shared) = (Arc::clone(&asks), Arc::clone(&shared));
             let device = Arc::clone(&device);
-            // They end with the sender.
+            // The threads end with the sender.
             std::thread::spawn(move || {
                 loop {
                     let Ok(asked) = lock(&asks).recv() else { return };
@@ -219,7 +219,7 @@ impl Mirror {
             17 => Ok(vec![0; 80]),
             26 => Ok(init()),
             28 => self.list(node, number(request, 48, 8), number(request, 56, 4)),
-            // OPEN and OPENDIR among them: the kernel then opens by itself, and keeps what it has.
+            // OPEN and OPENDIR are among these: the kernel then opens by itself, and keeps its cache.
             _ => Err(Errno::ENOSYS.into()),
         };
         reply(&self.device, unique, answer.as_deref());
@@ -246,7 +246,7 @@ impl Mirror {
         let found = path.symlink_metadata()?;
         let number = self.number(path);
         let mut answer = Vec::new();
-        // Its generation, and how long the name and what is known of it are kept.
+        // The generation, and the time for which the name and its attributes are kept.
         for word in [number, 0, KEPT, KEPT, 0] {
             answer.extend(word.to_le_bytes());
         }
@@ -282,7 +282,7 @@ impl Mirror {
     fn list(&mut self, node: u64, from: u64, most: u64) -> io::Result<Vec<u8>> {
         let folder = self.path(node)?;
         let mut answer = Vec::new();
-        // The folder does not change, so that a place in it is a number.
+        // The folder does not change, so a position in it is a number.
         for (at, entry) in (1u64..).zip(std::fs::read_dir(folder)?) {
             let entry = entry?;
             if at <= from {
@@ -344,7 +344,7 @@ fn reply(mut device: &File, unique: u64, answer: Result<&[u8], &io::Error>) {
     whole.extend(error.to_le_bytes());
     whole.extend(unique.to_le_bytes());
     whole.extend(bytes);
-    // Who asked may have been killed.
+    // The requesting process may have been killed.
     let _ = device.write(&whole);
 }
 
@@ -355,7 +355,7 @@ fn init() -> Vec<u8> {
     for word in [7, 31, LARGEST, flags, u32::from(AT_ONCE) << 16 | u32::from(AT_ONCE), 4096, 1] {
         answer.extend(word.to_le_bytes());
     }
-    // Pages of a read.
+    // The maximum number of pages in a read.
     answer.extend((LARGEST >> 12).to_le_bytes());
     answer.resize(64, 0);
     answer
@@ -374,7 +374,7 @@ fn known(number: u64, found: &Metadata) -> Vec<u8> {
     answer
 }
 
-/// A number of `size` bytes. 0 where the request is too short.
+/// A number of `size` bytes; 0 if the request is too short.
 fn number(request: &[u8], at: usize, size: usize) -> u64 {
     let bytes = request.get(at..at + size).unwrap_or_default();
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))

@@ -1,6 +1,6 @@
 //! Compares texts for people, and the keys of JSON documents, with the reviewed ones in tests/snapshots.
 //!
-//! `make bless` writes them, to review in the diff.
+//! `make bless` writes the snapshots, to review in the diff.
 
 /// Fails if `text` differs from tests/snapshots/NAME.txt; with RANKLAUNCH_BLESS=1 writes it there.
 #[track_caller]

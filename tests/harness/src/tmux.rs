@@ -1,6 +1,6 @@
-//! A real terminal emulator: what a user sees, after all sequences have done their work.
+//! A real terminal emulator: the screen that a user sees after all sequences.
 //!
-//! A tmux server of its own, without configuration, that ends with the test.
+//! A separate tmux server without configuration, which ends with the test.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct Tmux {
 }
 
 impl Tmux {
-    /// None where there is no tmux.
+    /// `None` if there is no tmux.
     pub fn start(columns: u16, rows: u16, command: &Command) -> Option<Tmux> {
         let folder = tempfile::tempdir().unwrap();
         let options = "set -g remain-on-exit on\nset -g status off\nset -g escape-time 0\n\
@@ -27,11 +27,11 @@ impl Tmux {
         if let Some(place) = command.get_current_dir() {
             words.extend(["-c".into(), place.into()]);
         }
-        // tmux does not always know how a command ended, so a shell around it writes that down.
+        // tmux does not always know how a command ended, so a shell around it writes the code down.
         words
             .extend(["--", "sh", "-c", "trap : INT; \"$@\"; echo $? > \"$0\""].map(OsString::from));
         words.push(tmux.code().into());
-        // Nothing of this test's own environment.
+        // The command gets nothing of this test's own environment.
         words.extend(["env", "-i", "TERM=screen-256color"].map(OsString::from));
         for (name, value) in command.get_envs() {
             let mut pair = name.to_owned();
@@ -67,13 +67,13 @@ impl Tmux {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The rows of the window that are not empty.
+    /// The non-empty rows of the window.
     #[track_caller]
     pub fn screen(&self) -> Vec<String> {
         rows(&self.asks(&["capture-pane", "-p"]))
     }
 
-    /// The same with everything that has scrolled away.
+    /// The same with all rows that have scrolled away.
     #[track_caller]
     pub fn history(&self) -> Vec<String> {
         rows(&self.asks(&["capture-pane", "-p", "-S", "-"]))
@@ -85,8 +85,8 @@ impl Tmux {
         rows(&self.asks(&["capture-pane", "-p", "-e"]))
     }
 
-    /// What a program may have left otherwise than it was: 1 where the cursor is visible and rows
-    /// wrap, 0 where the screen is the usual one and neither keys nor mouse have another meaning.
+    /// Modes that a program may have left changed: 1 if the cursor is visible and rows wrap, 0 if
+    /// the screen is the usual one and neither keys nor mouse have another meaning.
     #[track_caller]
     pub fn modes(&self) -> String {
         let names = [
@@ -103,7 +103,7 @@ impl Tmux {
         self.asks(&["display-message", "-p", &format]).trim().to_owned()
     }
 
-    /// Waits until the window has a row for which this holds, and gives it.
+    /// Waits until the window has a row for which this holds, and gives the row.
     #[track_caller]
     pub fn shows(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let found = || self.screen().into_iter().find(|row| is_it(row));

@@ -1,4 +1,4 @@
-//! `ranklaunch explain FOLDER` after `run`: the folder of a run says of its end what the run said.
+//! `ranklaunch explain FOLDER` after `run`: the folder explains the end as the run did.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn job(nproc: u32, program: &str) -> Ended {
     launcher.args(["--".into(), script]).run()
 }
 
-/// What is said of the folders of one job.
+/// The explanation of the folders of one job.
 #[track_caller]
 pub(super) fn explain_all(folders: &[&Path]) -> Value {
     let mut command = Command::new(executable());
@@ -30,7 +30,7 @@ fn explain(folder: &Path) -> Value {
     explain_all(&[folder])
 }
 
-/// The id of the cause that is found in a folder; empty: none.
+/// The id of the cause found in a folder, empty without one.
 fn id(said: &Value) -> &str {
     said["cause"]["id"].as_str().unwrap_or_default()
 }
@@ -70,7 +70,7 @@ while not os.path.exists('raised'):
 raise RuntimeError('[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:51514')
 ";
 
-/// Rank 0 fails of its own when it is told to end because of rank 1.
+/// Rank 0 fails by itself when it is told to end because of rank 1.
 const BOTH: &str = "
 def told(number, frame):
     raise OSError(28, 'No space left on device')
@@ -85,7 +85,7 @@ while True:
 ";
 
 #[test]
-fn the_folder_of_a_run_says_what_the_run_said() {
+fn explain_repeats_the_verdict_of_the_run() {
     let survived = survivor("sys.exit(3)");
     let rows = [
         ("exception", 1, "raise ValueError('sample 17 has no label')", "user_exception"),
@@ -157,7 +157,7 @@ raise RuntimeError('Gloo connectFullMesh failed with [../gloo/transport/tcp/pair
 ";
 
 #[test]
-fn a_rank_that_ended_before_the_others_is_named() {
+fn rank_that_ended_early_is_named() {
     let ended = job(2, &GONE.replace("CODE", "0")).expect_code(1).expect_nothing_left();
     let run = ended.run_json(0);
     assert_eq!(run["cause"], Value::Null, "{run:#}");
@@ -173,12 +173,12 @@ fn a_rank_that_ended_before_the_others_is_named() {
 }
 
 #[test]
-fn a_run_that_ended_well_or_was_stopped_has_no_cause() {
+fn successful_or_stopped_run_has_no_cause() {
     let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
     let said = explain(&well.node_folder(0));
     assert_eq!((id(&said), &said["failed"]), ("", &Value::Bool(false)), "{said:#}");
     assert!(notes(&said).contains("all ranks ended with code 0"), "{said:#}");
-    // The control: the log itself, without what stands beside it.
+    // The control: the log itself, without the files beside it.
     assert_eq!(id(&explain(&attempt(&well).join("rank-00000.err"))), "user_exception");
 
     let stopped = "
@@ -203,9 +203,9 @@ while True:
     assert!(notes(&said).contains("stopped.signal"), "{said:#}");
 }
 
-/// What stands in run.json matters: without a part of it the answer is another one.
+/// run.json matters: without a part of it, the answer changes.
 #[test]
-fn a_folder_without_a_part_says_what_it_lacks() {
+fn incomplete_folder_names_its_missing_part() {
     let ended = job(1, &survivor("sys.exit(3)")).expect_code(3);
     let (node, attempt) = (ended.node_folder(0), attempt(&ended));
     let file = node.join("run.json");
@@ -215,7 +215,7 @@ fn a_folder_without_a_part_says_what_it_lacks() {
     run["survived"] = Value::Array(Vec::new());
     std::fs::write(&file, run.to_string()).expect("written");
     assert_eq!(id(&explain(&node)), "user_exception");
-    // Cut, no file at all, and not there.
+    // The file is cut, no regular file, and missing.
     let said = |text: &str| {
         let said = explain(&node);
         assert!(said.to_string().contains(text), "{said:#}");
@@ -233,7 +233,7 @@ fn a_folder_without_a_part_says_what_it_lacks() {
     std::fs::remove_file(&file).expect("removed");
     said("run.json is missing");
 
-    // The record stands for a log that is gone.
+    // The record replaces a log that is gone.
     let ended = job(2, "raise ValueError('sample 17') if rank else time.sleep(60)");
     let (node, attempt) = (ended.node_folder(0), {
         drop(attempt);
@@ -247,9 +247,9 @@ fn a_folder_without_a_part_says_what_it_lacks() {
     assert_eq!(id(&explain(&node)), "user_exception");
 }
 
-/// A run that was killed itself has a journal only.
+/// A run that was killed itself has only a journal.
 #[test]
-fn without_run_json_the_journal_tells_how_the_ranks_ended() {
+fn journal_replaces_a_missing_run_json() {
     let killed = job(2, "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)");
     let well = job(1, &survivor("sys.exit(0)")).expect_code(0);
     for (ended, wanted) in [(&killed, "worker_sigkill"), (&well, "")] {
@@ -262,7 +262,7 @@ fn without_run_json_the_journal_tells_how_the_ranks_ended() {
     let journal = killed.node_folder(0).join("agent.jsonl");
     let bytes = std::fs::read(&journal).expect("a journal");
     assert_eq!(explain(&killed.node_folder(0))["cause"]["rank"], 1);
-    // Cut in the middle of any line, it is read up to there.
+    // A journal that is cut in the middle of any line is read up to there.
     for keep in (0..bytes.len()).step_by(1 + bytes.len() / 16) {
         std::fs::write(&journal, &bytes[..keep]).expect("written");
         explain(&killed.node_folder(0));
@@ -273,9 +273,10 @@ fn without_run_json_the_journal_tells_how_the_ranks_ended() {
     assert_eq!(id(&explain(&well.node_folder(0))), "user_exception");
 }
 
-/// A rank that works on has survived what some code caught; what no code caught may hold its end.
+/// A rank that works on has survived exceptions that some code caught. An exception that no code
+/// caught may hold up its end.
 #[test]
-fn a_run_that_still_goes_on_has_only_causes_that_nothing_caught() {
+fn live_run_reports_only_uncaught_causes() {
     const WORKS: &str = "import threading
 def work():
     open('working', 'w').close()

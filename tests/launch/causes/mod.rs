@@ -1,6 +1,6 @@
-//! Jobs that fail on real torch, and what is said about each: run.json, the closing block and the
-//! termination message name one cause, its rank and what to do. The same job whose program
-//! survives the failure and ends later for another reason is the negative control.
+//! Jobs that fail on real torch, and the explanation of each: run.json, the closing block and the
+//! termination message name one cause, its rank and a remedy. The same job whose program survives
+//! the failure and ends later for another reason is the negative control.
 
 mod explained;
 mod one_node;
@@ -13,12 +13,12 @@ use std::process::Command;
 use harness::{Ended, Launcher, executable, root, run_args, skipped};
 use serde_json::{Value, json};
 
-/// What must be said of a failed job.
+/// The expected explanation of a failed job.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     id: &'static str,
     confidence: &'static str,
-    /// One of them: several ranks may fail alike.
+    /// The ranks of which one is named, since several may fail in the same way.
     ranks: &'static [u32],
     /// File and function of the user's own code.
     frame: Option<(&'static str, &'static str)>,
@@ -33,8 +33,8 @@ fn job(engine: &str, nproc: u32, script: &str, arguments: &[&str]) -> Launcher {
     Launcher::new(words(engine, nproc, script, arguments))
 }
 
-/// The same where `/dev/shm` has 16 MiB, `disk` has 4 MiB, and names are those of /etc/hosts. None
-/// where this machine allows no namespace.
+/// The same with 16 MiB in `/dev/shm`, 4 MiB in `disk`, and the names of /etc/hosts. `None` if this
+/// machine allows no namespace.
 fn small_job(nproc: u32, script: &str, arguments: &[&str]) -> Option<Launcher> {
     const SMALL: &str = "set -e
         mount -t tmpfs -o size=16m tmpfs /dev/shm
@@ -81,7 +81,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
 }
 
-/// Of one node: its run.json, its message and its block say what is expected. Gives the cause.
+/// Expects the cause in run.json, in the message and in the block of one node. Gives the cause.
 #[track_caller]
 fn expect_cause(ended: &Ended, node: u32, expected: Expected) -> Value {
     let Expected { id, confidence, ranks, frame, words, .. } = expected;
@@ -99,7 +99,7 @@ fn expect_cause(ended: &Ended, node: u32, expected: Expected) -> Value {
     assert!(happened.contains(words), "{happened}");
 
     let block = block(ended);
-    // What is only likely says so, unless it is no more than how the rank ended.
+    // A cause that is only likely says so, unless its only evidence is how the rank ended.
     let told = cause["log"].as_str().is_some_and(|log| !log.is_empty());
     let doubtful = confidence != "certain" && told;
     let first = format!("── ranklaunch: {} ", happened.trim_end_matches('.'));
@@ -132,7 +132,7 @@ fn survives(launcher: Launcher) {
     assert!(block(&ended)[0].contains("exited with code 7"), "{}", ended.err);
 }
 
-/// Only the verdict says how a job of one node ended.
+/// Expects no cause: only the verdict says how a job of one node ended.
 #[track_caller]
 fn expect_no_cause(ended: &Ended) {
     let run = ended.run_json(0);

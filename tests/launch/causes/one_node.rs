@@ -8,7 +8,7 @@ const RAISED: Expected =
     Expected { id: "", confidence: "certain", ranks: &[0], frame: None, words: "", codes: &[1] };
 
 #[test]
-fn a_full_dev_shm_is_named_with_the_place_that_waited_for_the_data() {
+fn full_dev_shm_is_named_with_waiting_frame() {
     let launcher = || small_job(1, "fill_dev_shm.py", &[]);
     let (Some(fault), Some(control)) = (launcher(), launcher()) else { return };
     let frame = Some(("fill_dev_shm.py", "train"));
@@ -25,9 +25,9 @@ fn a_full_disk_is_named() {
     survives(control);
 }
 
-/// torch warns that it does not know the name, and raises only that the time is over.
+/// torch warns that it does not know the name, and raises only a timeout.
 #[test]
-fn an_unknown_master_is_named_and_not_the_timeout_that_follows() {
+fn unknown_master_is_named_instead_of_the_timeout() {
     let launcher = || small_job(1, "name_no_master.py", &[]);
     let (Some(fault), Some(control)) = (launcher(), launcher()) else { return };
     let expected = Expected { id: "gai_error", confidence: "likely", ..RAISED };
@@ -37,14 +37,14 @@ fn an_unknown_master_is_named_and_not_the_timeout_that_follows() {
 }
 
 #[test]
-fn a_master_port_that_is_taken_inside_the_rank_is_named() {
+fn occupied_master_port_in_the_rank_is_named() {
     let launcher = || job("direct", 1, "lose_master_port.py", &[]);
     fails(launcher(), Expected { id: "port_in_use", words: "already in use", ..RAISED });
     survives(launcher());
 }
 
 #[test]
-fn a_package_that_is_missing_is_named() {
+fn missing_package_is_named() {
     let launcher = || job("direct", 1, "import_missing.py", &[]);
     let frame = Some(("import_missing.py", "load"));
     let words = "package is not installed";
@@ -53,7 +53,7 @@ fn a_package_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_ulysses_size_that_is_not_the_world_size_is_named() {
+fn ulysses_size_unlike_the_world_size_is_named() {
     let frame = Some(("ulysses.py", "generate"));
     let words = "differs from the number of processes";
     let expected = Expected { id: "ulysses_world", ranks: &[0, 1], ..RAISED };
@@ -63,7 +63,7 @@ fn a_ulysses_size_that_is_not_the_world_size_is_named() {
 }
 
 #[test]
-fn a_spoilt_checkpoint_is_named() {
+fn damaged_checkpoint_is_named() {
     let frame = Some(("load_checkpoint.py", "load"));
     for (kind, id, words) in [
         ("cut", "ckpt_corrupt", "checkpoint cannot be read"),
@@ -76,7 +76,7 @@ fn a_spoilt_checkpoint_is_named() {
     survives(job("direct", 1, "load_checkpoint.py", &["cut"]));
 }
 
-/// No line says it: the end of the rank is the evidence.
+/// No line reports the crash: the end of the rank is the evidence.
 #[test]
 fn a_crash_in_native_code_is_named() {
     let launcher = || job("direct", 2, "segfault.py", &[]);
@@ -86,8 +86,8 @@ fn a_crash_in_native_code_is_named() {
 }
 
 #[test]
-fn a_rank_that_the_kernel_killed_for_memory_is_named() {
-    // torch itself needs half of it.
+fn rank_killed_by_the_oom_killer_is_named() {
+    // torch itself needs half of this.
     const LIMIT: u64 = 1 << 30;
     let limits = || Some([MemoryLimit::new("fault", LIMIT)?, MemoryLimit::new("control", LIMIT)?]);
     let Some([fault, control]) = limits() else { return };
@@ -98,9 +98,9 @@ fn a_rank_that_the_kernel_killed_for_memory_is_named() {
     survives(control.launcher(words("direct", 2, "exhaust_memory.py", &[])));
 }
 
-/// gloo ends the process from C++. Each rank may be the one that receives too much.
+/// gloo ends the process from C++. Each rank may be the one that receives too much data.
 #[test]
-fn ranks_that_reduce_different_shapes_are_told_so() {
+fn ranks_reducing_different_shapes_are_named() {
     let expected = Expected { id: "collective_mismatch", ranks: &[0, 1], ..RAISED };
     let expected = Expected { words: "shapes", codes: &[134], ..expected };
     fails(job("direct", 2, "different_shapes.py", &[]), expected);
@@ -117,7 +117,7 @@ const RAISED_BESIDE_OTHERS: Expected = Expected {
 };
 
 #[test]
-fn the_rank_that_raised_is_named_and_not_those_that_waited() {
+fn raising_rank_is_named_without_waiting_ranks() {
     let launcher = job("direct", 8, "one_rank_ends.py", &["raise", "5"]);
     let cause = fails(launcher, Expected { ranks: &[5], ..RAISED_BESIDE_OTHERS });
     let victims = cause["victims"].as_array().expect("a list");
@@ -126,9 +126,10 @@ fn the_rank_that_raised_is_named_and_not_those_that_waited() {
     assert!(ranks.iter().all(|rank| **rank != 5), "{cause:#}");
 }
 
-/// What the rank caught is no cause of its later end, and the end of the others is none either.
+/// An exception that the rank caught is no cause of its later end, and neither is the end of the
+/// others.
 #[test]
-fn an_exception_that_was_caught_long_before_the_end_is_not_named() {
+fn exception_caught_long_before_is_not_named() {
     let launcher = job("direct", 2, "one_rank_ends.py", &["raise", "1"]).env("SURVIVE", "1");
     let ended = launcher.run().expect_nothing_left();
     assert!(ended.err.contains("ValueError: sample 17 has no label"), "{}", ended.err);
@@ -136,15 +137,15 @@ fn an_exception_that_was_caught_long_before_the_end_is_not_named() {
 }
 
 #[test]
-fn the_rank_that_was_killed_is_named_and_not_those_that_waited() {
+fn killed_rank_is_named_without_waiting_ranks() {
     let expected = Expected { id: "worker_sigkill", confidence: "likely", frame: None, ..RAISED };
     let expected = Expected { ranks: &[1], words: "SIGKILL", codes: &[137], ..expected };
     fails(job("direct", 3, "one_rank_ends.py", &["kill", "1"]), expected);
 }
 
-/// A rank that ends without a word explains nothing, and those that waited for it are no cause.
+/// A rank that ends silently explains nothing, and the ranks that waited for it are no cause.
 #[test]
-fn a_rank_that_ends_silently_has_no_cause() {
+fn silently_ending_rank_has_no_cause() {
     let ended = job("direct", 3, "one_rank_ends.py", &["exit", "1"]).run().expect_nothing_left();
     expect_no_cause(&ended);
     let verdict = &ended.run_json(0)["verdict"];
@@ -155,7 +156,7 @@ fn a_rank_that_ends_silently_has_no_cause() {
 
 /// torchrun's own report is a consequence.
 #[test]
-fn the_rank_that_raised_below_torchrun_is_named() {
+fn raising_rank_below_torchrun_is_named() {
     let launcher = job("torchrun", 2, "one_rank_ends.py", &["raise", "1"]);
     fails(launcher, Expected { ranks: &[1], ..RAISED_BESIDE_OTHERS });
 }

@@ -1,4 +1,4 @@
-//! What torch's `@record` writes of an exception is evidence, with every engine.
+//! Records that torch's `@record` writes of an exception are evidence, with every engine.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn recorded(launcher: Launcher, log: &str) -> (Ended, Value) {
 }
 
 #[test]
-fn an_exception_without_standard_error_is_named_by_its_record() {
+fn exception_absent_from_stderr_is_read_from_record() {
     for engine in ["direct", "torchrun"] {
         let file = "rank-00001.error.json";
         let (ended, cause) = recorded(job(engine, 2, "recorded.py", &["1"]), file);
@@ -48,7 +48,7 @@ fn an_exception_without_standard_error_is_named_by_its_record() {
         let stack = &record["message"]["extraInfo"]["py_callstack"];
         assert!(stack.as_str().is_some_and(|stack| stack.contains("in read")), "{record:#}");
         if engine == "torchrun" {
-            // Its own report is as without us.
+            // torchrun's own report is the same as without us.
             let log = std::fs::read_to_string(attempt_file(&ended, "engine.log")).expect("a log");
             assert!(log.contains("traceback : Traceback (most recent call last)"), "{log}");
             assert!(log.contains("ValueError: sample 17 has no label"), "{log}");
@@ -56,7 +56,7 @@ fn an_exception_without_standard_error_is_named_by_its_record() {
     }
 }
 
-/// The controls: nothing else in such a job says why.
+/// The controls: nothing else in such a job gives the reason.
 #[test]
 fn without_record_nothing_names_the_exception() {
     for engine in ["direct", "torchrun"] {
@@ -66,12 +66,12 @@ fn without_record_nothing_names_the_exception() {
 }
 
 #[test]
-fn what_standard_error_shows_as_well_is_one_cause() {
+fn exception_in_stderr_and_record_is_one_cause() {
     recorded(job("direct", 2, "recorded.py", &["1", "loud"]), "rank-00001.err");
 }
 
 #[test]
-fn a_file_that_the_user_has_named_is_the_users() {
+fn users_own_record_file_is_kept() {
     let launcher = |file: &str| {
         let named = format!("TORCHELASTIC_ERROR_FILE={file}");
         let options = ["--termination-log", "message", "--env", &named, "--"];
@@ -82,7 +82,7 @@ fn a_file_that_the_user_has_named_is_the_users() {
     let files = [ended.folder().join("mine.json"), attempt_file(&ended, "rank-00001.error.json")];
     let [own, kept] = files.map(|path| std::fs::read(path).expect("a record"));
     assert_eq!(own, kept);
-    // An empty name is none.
+    // An empty name counts as no name.
     expect_no_cause(&launcher("").run().expect_code(1).expect_nothing_left());
 }
 
@@ -98,7 +98,7 @@ fn puts(what: &str) -> Ended {
 }
 
 #[test]
-fn anything_in_the_place_of_a_record_does_no_harm() {
+fn anything_in_place_of_a_record_is_harmless() {
     let whole = r#"{"message": {"message": "ValueError: sample 17"}}"#;
     for what in [
         "os.mkfifo(file)".to_owned(),
@@ -109,7 +109,7 @@ fn anything_in_the_place_of_a_record_does_no_harm() {
         "open(file, 'wb').truncate(1 << 40)".to_owned(),
         format!("open(file, 'w').write('''{}''')", &whole[..whole.len() - 1]),
         format!("open(file, 'w').write('''{}''')", "[".repeat(10_000)),
-        // Of another job, long ago.
+        // The record belongs to another job, long ago.
         format!("open(file, 'w').write('''{whole}''')\nos.utime(file, (1, 1))"),
     ] {
         let ended = puts(&what);
@@ -117,7 +117,7 @@ fn anything_in_the_place_of_a_record_does_no_harm() {
         let said = explain_all(&[&ended.node_folder(0)]);
         assert_eq!(said["cause"], Value::Null, "{what}: {said:#}");
     }
-    // The control: the same place with a record in it, whatever its time says of the future.
+    // The control: the same place with a record in it, even if its time is in the future.
     for late in ["", "\nos.utime(file, (2**62, 2**62))"] {
         let ended = puts(&format!("open(file, 'w').write('''{whole}'''){late}"));
         assert_eq!(ended.run_json(0)["cause"]["id"], "user_exception", "{}", ended.err);

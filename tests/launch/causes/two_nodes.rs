@@ -6,7 +6,7 @@ use serde_json::json;
 use super::explained::explain_all;
 use super::{Expected, expect_cause, job};
 
-/// Both nodes, after they ended, name the same cause, on one of these nodes.
+/// Expects both nodes to name the same cause after they ended, on one of the nodes in `places`.
 #[track_caller]
 fn both_say(nproc: u32, script: &str, arguments: &[&str], places: &[u32], expected: Expected) {
     let port = free_port();
@@ -21,7 +21,7 @@ fn both_say(nproc: u32, script: &str, arguments: &[&str], places: &[u32], expect
     assert_eq!(zero, one);
     assert!(places.iter().any(|node| zero["node"] == json!(node)), "{zero:#}");
 
-    // So does each folder afterwards, and both together.
+    // Each folder gives the same cause afterwards, and so do both together.
     let folders = [ended[0].node_folder(0), ended[1].node_folder(1)];
     let [of_zero, of_one] = [0, 1].map(|node| folders[node].as_path());
     for folders in [&[of_zero, of_one][..], &[of_one, of_zero], &[of_zero], &[of_one]] {
@@ -34,21 +34,21 @@ fn both_say(nproc: u32, script: &str, arguments: &[&str], places: &[u32], expect
 }
 
 #[test]
-fn a_rank_of_another_node_that_raised_is_named_by_both() {
+fn both_nodes_name_the_rank_that_raised() {
     let expected = Expected {
         id: "user_exception",
         confidence: "likely",
         ranks: &[3],
         frame: Some(("one_rank_ends.py", "read")),
         words: "ValueError: sample 17 has no label",
-        // On the other node: what fails for good has a code of its own.
+        // The other node has its own code for a permanent failure.
         codes: &[1, 92, 134, 143],
     };
     both_say(2, "one_rank_ends.py", &["raise", "3"], &[1], expected);
 }
 
 #[test]
-fn a_rank_of_another_node_that_was_killed_is_named_by_both() {
+fn both_nodes_name_the_killed_rank() {
     let expected = Expected {
         id: "worker_sigkill",
         confidence: "likely",
@@ -61,7 +61,7 @@ fn a_rank_of_another_node_that_was_killed_is_named_by_both() {
 }
 
 #[test]
-fn a_package_that_another_node_lacks_is_named_by_both() {
+fn both_nodes_name_a_missing_package() {
     let expected = Expected {
         id: "module_missing",
         confidence: "certain",
@@ -73,9 +73,9 @@ fn a_package_that_another_node_lacks_is_named_by_both() {
     both_say(1, "one_rank_ends.py", &["import", "1"], &[1], expected);
 }
 
-/// Each of the two may be the one that receives too much.
+/// Each of the two ranks may be the one that receives too much data.
 #[test]
-fn shapes_that_differ_between_nodes_are_told_by_both() {
+fn both_nodes_report_differing_shapes() {
     let expected = Expected {
         id: "collective_mismatch",
         confidence: "certain",

@@ -1,4 +1,4 @@
-//! Orphans are reaped, and what the command left is ended.
+//! Orphans are reaped, and leftovers of the command are ended.
 
 use std::process::Command;
 
@@ -31,8 +31,8 @@ fn a_thousand_orphans_are_reaped() {
     running.wait().expect_code(143);
 }
 
-/// Leaves behind: a session without our environment, a double fork with a child
-/// of its own, and one that is stopped. Each carries `token` in its command line.
+/// Leaves behind a session without our environment, a double fork with a child of its own, and a
+/// stopped process. Each carries `token` in its command line.
 fn leave(token: &str) -> String {
     format!(
         "setsid env -i PATH=\"$PATH\" sh -c ': >a; sleep 300; : {token}' &\n\
@@ -42,9 +42,10 @@ fn leave(token: &str) -> String {
     )
 }
 
-/// The control of `expect_nothing_left`: neither its environment nor its command line tells.
+/// The control of `expect_nothing_left`: neither the environment nor the command line identifies
+/// the process.
 #[test]
-fn what_cleared_its_environment_is_seen_by_where_it_runs() {
+fn process_without_environment_is_found_by_its_folder() {
     let script = "setsid env -i /bin/sleep 304 & until [ $(wc -c </proc/$!/environ) -eq 0 ]; do sleep 0.02; done";
     let ended = Launcher::of(Command::new("sh"), ["-c", script]).run().expect_code(0);
     let left = ended.left_now();
@@ -61,7 +62,7 @@ fn nothing_is_left_behind() {
     let left = processes_of(&token);
     assert!(left.is_empty(), "{left:#?}");
 
-    // The same without an init: the check must see what is left.
+    // The same without an init: the check must see the leftovers.
     let token = format!("left-by-sh-{}", std::process::id());
     Launcher::of(Command::new("sh"), ["-c", &leave(&token)]).run().expect_code(4);
     let left = processes_of(&token);
@@ -91,7 +92,7 @@ fn earlier_children_and_their_orphans_are_left_alone() {
 }
 
 #[test]
-fn leftovers_get_term_and_the_grace_and_then_kill() {
+fn leftovers_get_term_then_kill_after_the_grace() {
     let polite = "(trap 'sleep 0.3; echo bye >bye; exit' TERM; echo READY >ready; \
         while :; do sleep 0.05; done) & \
         while [ ! -e ready ]; do sleep 0.02; done; exit 5";

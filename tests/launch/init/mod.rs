@@ -24,7 +24,7 @@ fn shell(script: &str) -> Launcher {
     ours(&["--grace", "10s"], ["sh", "-c", script])
 }
 
-/// tini as a subreaper; prints a skip and gives None if it is not installed.
+/// tini as a subreaper. Prints a skip and gives `None` if it is not installed.
 fn tini() -> Option<Command> {
     let found = Command::new("tini").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !found {
@@ -53,7 +53,7 @@ fn every_exit_code_passes_through() {
 }
 
 #[test]
-fn a_command_that_cannot_be_executed_gives_the_codes_of_a_shell() {
+fn unexecutable_command_returns_the_codes_of_a_shell() {
     for (command, code) in
         [("/no/such/command", 127), ("no-such-command-at-all", 127), ("/etc/passwd", 126)]
     {

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use super::{ORPHANS, children, state};
 
 #[test]
-fn as_pid_1_it_ends_what_the_command_left_and_no_outsider() {
+fn pid_1_ends_the_commands_leftovers_not_outsiders() {
     if !Place::Namespace.exists() {
         return;
     }
@@ -46,7 +46,7 @@ fn as_pid_1_it_ends_what_the_command_left_and_no_outsider() {
 }
 
 #[test]
-fn as_pid_1_it_passes_signals_on_and_reaps() {
+fn pid_1_forwards_signals_and_reaps() {
     if !Place::Namespace.exists() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Signals reach the command, and its signal state is the one that init was given.
+//! Signals reach the command, which inherits the signal state of init.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::{both, shell, state};
 
 #[test]
 fn every_signal_is_passed_on() {
-    // tini keeps those that a fault of its own would raise.
+    // tini keeps the signals that a fault of its own would raise.
     const KEPT_BY_TINI: [i32; 6] = [4, 5, 6, 7, 8, 11];
     for signal in (1..=15).filter(|&signal| signal != Signal::SIGKILL as i32).chain([24, 39]) {
         for (nth, launcher) in
@@ -28,7 +28,7 @@ fn every_signal_is_passed_on() {
 }
 
 #[test]
-fn a_signal_that_is_caught_ends_nothing() {
+fn caught_signal_ends_nothing() {
     let script = "trap 'echo GOT' USR1; trap 'exit 10' TERM; echo READY\n\
         while :; do sleep 0.05; done";
     for launcher in both(&["sh", "-c", script]) {
@@ -48,7 +48,7 @@ fn the_second_interrupt_kills() {
     let started = std::time::Instant::now();
     let init = running.pid();
     let asking = std::thread::spawn(move || {
-        // Interrupts that follow each other at once are one: it takes a second.
+        // Interrupts within a second are one.
         while started.elapsed().as_millis() < 1300 {
             sys::send(init, Signal::SIGINT as i32);
             std::thread::sleep(std::time::Duration::from_millis(50));
@@ -79,7 +79,7 @@ fn a_stop_and_a_continue_reach_the_command() {
 }
 
 #[test]
-fn the_command_gets_the_signal_state_that_init_was_given() {
+fn command_inherits_the_signal_state_of_init() {
     use sys::Signal;
     let sets: [(&[Signal], &[Signal]); 4] = [
         (&[], &[]),
@@ -106,7 +106,7 @@ fn the_command_gets_the_signal_state_that_init_was_given() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn ignored_signal_stays_ignored() {
     let script = "echo READY; while [ ! -e go ]; do sleep 0.05; done; exit 6";
     let mut nohup = Command::new("nohup");
     nohup.arg(executable());

@@ -7,7 +7,7 @@ use harness::{executable, wait_until};
 
 use super::{children, state, tini};
 
-/// Ours, and tini, as the leader of a terminal's session: `docker run -it`.
+/// Our init, and tini, as the leader of a terminal's session, like `docker run -it`.
 fn terminals(command: &[&str]) -> Vec<Terminal> {
     let mut init = Command::new(executable());
     init.args(["init", "--"]);
@@ -21,8 +21,8 @@ fn terminals(command: &[&str]) -> Vec<Terminal> {
 }
 
 #[test]
-fn at_a_terminal_the_command_is_the_foreground_group() {
-    // Process group and the terminal's foreground group, fields 5 and 8.
+fn command_at_a_terminal_is_its_foreground_group() {
+    // Fields 5 and 8 are the process group and the terminal's foreground group.
     let script = "set -- $(cut -d' ' -f5,8 /proc/self/stat); [ $1 = $2 ] && echo SAME; \
         cat; exit 7";
     for mut terminal in terminals(&["sh", "-c", script]) {
@@ -56,7 +56,7 @@ fn ctrl_c_reaches_the_command_once() {
 }
 
 #[test]
-fn below_a_script_ctrl_c_reaches_script_and_command_once_each() {
+fn ctrl_c_reaches_script_and_command_once_each() {
     let command = "trap 'echo CAUGHT' INT; echo READY; read one; read two; exit 8";
     let mut script = Command::new("sh");
     script.args([
@@ -79,7 +79,7 @@ fn below_a_script_ctrl_c_reaches_script_and_command_once_each() {
 }
 
 #[test]
-fn a_shell_inside_has_job_control_and_its_typed_exit_counts() {
+fn inner_shell_has_job_control_and_sets_code() {
     for mut terminal in terminals(&["sh", "-i"]) {
         terminal.shows("prompt> ");
         let shell = terminal.foreground();
@@ -98,7 +98,7 @@ fn a_shell_inside_has_job_control_and_its_typed_exit_counts() {
 }
 
 #[test]
-fn ctrl_z_without_a_shell_above_does_not_wedge() {
+fn ctrl_z_without_an_outer_shell_is_harmless() {
     let mut init = Command::new(executable());
     init.args(["init", "--", "cat"]);
     let mut terminal = Terminal::start(init);
@@ -112,7 +112,7 @@ fn ctrl_z_without_a_shell_above_does_not_wedge() {
 }
 
 #[test]
-fn below_a_shell_it_is_a_job_like_any_other() {
+fn init_below_a_shell_is_an_ordinary_job() {
     let mut shell = Command::new("sh");
     shell.args(["-i", "-m"]).env("PS1", "prompt> ").env("TERM", "dumb").env_remove("ENV");
     let mut terminal = Terminal::start(shell);
@@ -133,7 +133,7 @@ fn below_a_shell_it_is_a_job_like_any_other() {
         terminal.types(&format!("{round}\n"));
         terminal.shows(&format!("{round}\r\n{round}\r\n"));
     }
-    // Continued in the background it may not read, and stops again.
+    // A command that is continued in the background may not read, and stops again.
     terminal.types(CTRL_Z);
     terminal.shows("prompt> ");
     let job = *children(shell).last().expect("the job");
@@ -148,7 +148,7 @@ fn below_a_shell_it_is_a_job_like_any_other() {
     terminal.types(CTRL_D);
     terminal.shows("prompt> ");
 
-    // In a pipeline, whose group belongs to others too.
+    // In a pipeline, the process group belongs to other programs too.
     terminal.types(&format!("{init} init -- cat | cat\n"));
     wait_until("the pipeline in the foreground", || (terminal.foreground() != shell).then_some(()));
     terminal.types("five\n");

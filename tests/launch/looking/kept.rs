@@ -1,4 +1,4 @@
-//! `--log-keep`: which earlier runs stay.
+//! `--log-keep`: the earlier runs that are kept.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ fn runs(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_as_many_runs_stay_and_one_that_lives_always() {
+fn live_run_outlasts_the_limit_of_kept_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = folder.path().display().to_string();
-    // The oldest one, which lives.
+    // The oldest run, which is alive.
     let mut living = shell(1, &["--log-dir", &logs], "echo READY; sleep 600").start();
     living.says("READY", 1);
     let run = |options: &[&str]| {
@@ -41,7 +41,7 @@ fn only_as_many_runs_stay_and_one_that_lives_always() {
     living.signal(Signal::SIGTERM);
     living.wait().expect_code(143).expect_nothing_left();
     assert!(!folder.path().join(&living_run).join("node-0/running").exists());
-    // Now it has ended, and is the one that ended last.
+    // The run has ended by now, and is the last one that ended.
     let last = run(&["--log-keep", "1"]);
     let said = wait_until("only the newest is left", || {
         (runs(folder.path()).len() == 1).then(|| last.err.clone())
@@ -50,7 +50,7 @@ fn only_as_many_runs_stay_and_one_that_lives_always() {
 }
 
 #[test]
-fn a_value_that_keeps_nothing_sensible_is_refused() {
+fn invalid_limit_of_kept_runs_is_refused() {
     for wrong in ["0", "x", "3,4"] {
         let refused = shell(1, &["--log-keep", wrong], "true").run();
         refused.expect_code(64).expect_id("settings.log_keep");

@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 
 use super::{asked, shell, two_nodes};
 
-/// Each rank writes a line, one rank after the other, twenty times. A line has the time at which it was read, so that
-/// the next one is written when it is in its file.
+/// The ranks write a line in turn, twenty times. A line carries the time at which it was read, so the next line is
+/// written when this one is in its file.
 const IN_TURN: &str = "
 i=0; while [ $i -lt 20 ]; do
   while [ \"$(cat turn 2>/dev/null || echo 0)\" != $((i * 2 + RANK)) ]; do sleep 0.002; done
@@ -32,7 +32,7 @@ fn lines(out: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_newest_run_of_a_folder_is_shown_whatever_runs_here() {
+fn folder_shows_its_newest_run_despite_running_jobs() {
     let ended = shell(1, &[], "echo earlier").run().expect_code(0).expect_nothing_left();
     let logs = ended.folder().join("ranklaunch-logs").display().to_string();
     let jobs = [(); 2].map(|()| shell(1, &[], "echo READY; exec sleep 600").start());
@@ -51,7 +51,7 @@ fn the_newest_run_of_a_folder_is_shown_whatever_runs_here() {
 }
 
 #[test]
-fn lines_of_all_ranks_come_in_the_order_of_time() {
+fn lines_of_all_ranks_are_ordered_by_time() {
     let ended = shell(2, &[], IN_TURN).run().expect_code(0).expect_nothing_left();
     let folder = run_folder(&ended);
     let expected: Vec<String> = (0..40).map(|number| format!("line {number}")).collect();
@@ -67,11 +67,11 @@ fn lines_of_all_ranks_come_in_the_order_of_time() {
     assert!(times.is_sorted() && times[0].ends_with('Z'), "{times:?}");
     let middle = times[10];
     let later = asked(&["logs", &folder, "--rank", "0", "--since", middle]).expect_code(0);
-    // Times have milliseconds, in which another line may have been written.
+    // Times have milliseconds, and another line may have the same time.
     assert!((9..=11).contains(&later.out.lines().count()), "{middle}: {}", later.out);
     assert_eq!(asked(&["logs", &folder, "--since", "0s"]).expect_code(0).out, "");
 
-    // The control: without its index the order is that of the files.
+    // The control: without its index, the order is that of the files.
     std::fs::remove_file(Path::new(&folder).join("node-0/attempt-0/output.index")).expect("there");
     let by_file = asked(&["logs", &folder]).expect_code(0);
     let evens = (0..20).map(|number| format!("line {}", number * 2));
@@ -80,7 +80,7 @@ fn lines_of_all_ranks_come_in_the_order_of_time() {
 }
 
 #[test]
-fn what_logs_does_not_understand_is_refused_with_an_example() {
+fn invalid_option_value_is_refused_with_an_example() {
     for (args, id, words) in [
         (["--rank", "x"], "logs.value", "--rank 0,4-7"),
         (["--since", "noon"], "logs.value", "--since 10m"),
@@ -97,9 +97,9 @@ fn what_logs_does_not_understand_is_refused_with_an_example() {
     assert!(unknown.err.contains("ranklaunch ps --all"), "{}", unknown.err);
 }
 
-/// Progress bars, a last line without an end, and output that no cap keeps.
+/// Progress bars, a last line without an end, and output beyond the cap.
 #[test]
-fn odd_output_is_shown_as_a_person_reads_it() {
+fn unusual_output_is_shown_in_readable_form() {
     let script = "printf 'a\\r50%%\\r100%%\\nx\\033[2Jy\\n\\377\\n'; printf 'no end'";
     let ended = shell(1, &[], script).run().expect_code(0);
     let shown = asked(&["logs", &run_folder(&ended)]).expect_code(0).out;
@@ -117,10 +117,10 @@ fn odd_output_is_shown_as_a_person_reads_it() {
     assert!(before.ends_with('\n') && before.lines().count() > 100 && after.lines().count() > 100);
 }
 
-/// Both nodes write; what the second one wrote is read over the job's own connections, since its
-/// folder is hidden from who asks.
+/// Both nodes write. The folder of the second node is hidden from the reader, so its output is read over the job's
+/// own connections.
 #[test]
-fn the_output_of_all_nodes_is_followed_to_the_end_of_the_job() {
+fn output_of_all_nodes_is_followed_until_end() {
     let script = "echo READY $RANK; n=0
         while [ ! -e stop ]; do n=$((n+1)); echo \"rank $RANK says $n\"; sleep 0.05; done";
     let mut nodes = two_nodes(script);
@@ -177,9 +177,9 @@ fn hiding(folder: &str, args: &[&str]) -> Option<std::process::Child> {
     command.spawn().ok()
 }
 
-/// What is read does not depend on how much is there.
+/// Memory use does not depend on the size of the logs.
 #[test]
-fn the_memory_of_logs_does_not_grow_with_the_logs() {
+fn memory_use_is_independent_of_log_size() {
     let script =
         "yes \"rank $RANK writes a line of some length, again and again\" | head -c 120000000";
     let options = ["--console", "none", "--log-cap-rank", "1GiB"];
@@ -217,7 +217,7 @@ fn following_ends_with_the_job_and_changes_nothing() {
         command.args(["logs", run, "--follow"]).stdout(Stdio::piped());
         command.spawn().expect("it runs")
     };
-    // One that is killed stops nothing.
+    // A follower that is killed stops nothing.
     let mut killed = follower(&run);
     wait_until("it reads", || {
         let mut one = [0];
@@ -242,8 +242,8 @@ fn following_ends_with_the_job_and_changes_nothing() {
 
 /// A line whose middle is at the end of a file and whose end is in the next one.
 #[test]
-fn a_line_of_two_parts_is_one_line_in_its_place() {
-    // The last part has more, and less, than is shown of a line.
+fn line_split_over_files_is_shown_as_one() {
+    // The last part is longer, and shorter, than the shown part of a line.
     for length in [340_000, 319_588] {
         let script = format!("head -c {length} /dev/zero | tr '\\0' x; echo; echo behind");
         let ended = shell(1, &["--log-cap-rank", "1MiB"], &script).run().expect_code(0);

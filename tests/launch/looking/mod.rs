@@ -1,4 +1,5 @@
-//! Who looks at a job: `ranklaunch ps`, `logs` and `top`, and which runs are kept to be looked at.
+//! Commands that observe jobs, `ranklaunch ps`, `logs` and `top`, and the runs that are kept for
+//! them.
 
 mod kept;
 mod logs;

@@ -1,4 +1,4 @@
-//! `ranklaunch ps`: what runs here, with all its nodes, and what ran.
+//! `ranklaunch ps`: the running jobs with all their nodes, and the ended runs.
 
 use harness::{Running, free_port};
 use nix::sys::signal::Signal;
@@ -49,7 +49,7 @@ fn a_job_is_listed_with_all_its_nodes() {
 
 /// Node 0 of two, which waits for the other: it has a plan, no ranks and no log folder.
 #[test]
-fn a_job_that_waits_for_nodes_is_listed_as_such() {
+fn job_waiting_for_nodes_is_listed_as_agreeing() {
     let mut node = shell(1, &[], "sleep 600").node(0, 2, free_port()).start();
     let agent = node.agent();
     let found = |all: &Value| {
@@ -68,7 +68,7 @@ fn a_job_that_waits_for_nodes_is_listed_as_such() {
 }
 
 #[test]
-fn runs_that_have_ended_are_listed_with_their_verdict() {
+fn ended_runs_are_listed_with_their_verdict() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = folder.path().display().to_string();
     let options = ["--log-dir", &logs];

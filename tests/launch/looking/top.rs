@@ -62,7 +62,7 @@ impl Tmux {
         })
     }
 
-    /// The terminal is as it was, and the shell has it.
+    /// Expects the terminal as it was, and the shell in its foreground.
     #[track_caller]
     fn is_restored(&self, code: &str) {
         self.shows(&[code]);
@@ -117,7 +117,7 @@ fn ended(nodes: [Running; 2]) {
 }
 
 #[test]
-fn the_ranks_of_all_nodes_are_shown_filtered_and_followed() {
+fn top_shows_filters_and_follows_all_ranks() {
     let mut nodes = two_nodes(STEPS);
     for node in &mut nodes {
         node.says("at step 2", 1);
@@ -126,12 +126,12 @@ fn the_ranks_of_all_nodes_are_shown_filtered_and_followed() {
     let Some(tmux) = Tmux::top(&run, &[]) else { return ended(nodes) };
     let screen = tmux.shows(&[&run, "2 of 2 nodes", "2 of 2 ranks", "rank 1 at step", "LAST LINE"]);
     assert!(screen.lines().last().is_some_and(|line| line.starts_with("q quit")), "{screen}");
-    // The last lines go on.
+    // The last lines change with the job.
     tmux.shows(&["rank 0 at step 2"]);
     tmux.press(&["/", "r1", "Enter"]);
     let screen = tmux.shows(&["1 rank by RANK↑  /r1"]);
     assert!(!screen.contains("rank 0 at step"), "{screen}");
-    // The output of a rank of the other node.
+    // The view shows the output of a rank of the other node.
     tmux.press(&["l"]);
     tmux.shows(&["log of rank 1, followed", "  rank 1 at step 3"]);
     tmux.press(&["t"]);
@@ -139,11 +139,11 @@ fn the_ranks_of_all_nodes_are_shown_filtered_and_followed() {
     tmux.press(&["q", "p"]);
     tmux.shows(&["the plan and its reasons", "nproc_per_node = 1"]);
     tmux.press(&["Escape", "Escape", "n"]);
-    // Which interfaces are shown is a matter of their traffic.
+    // The interfaces that are shown depend on their traffic.
     tmux.shows(&["all nodes", "MEMORY"]);
     tmux.press(&["?"]);
     tmux.shows(&["changes nothing of it"]);
-    // Another size.
+    // The window gets another size.
     assert!(
         tmux.command(&["resize-window", "-x", "40", "-y", "10"]).status().expect("runs").success()
     );
@@ -170,12 +170,12 @@ fn colours_are_drawn_unless_no_color_is_set() {
     ended(nodes);
 }
 
-/// What ends a view.
+/// An action that ends a view.
 type End<'a> = &'a dyn Fn(&Tmux);
 
-/// By a key, by signals, and by the death of either process.
+/// The view is ended by a key, by signals, and by the death of either process.
 #[test]
-fn no_end_of_it_touches_the_job_or_leaves_the_terminal_raw() {
+fn end_of_top_spares_job_and_restores_terminal() {
     let mut job = shell(1, &[], STEPS).start();
     job.says("at step 2", 1);
     let run = job.run_id();
@@ -184,13 +184,13 @@ fn no_end_of_it_touches_the_job_or_leaves_the_terminal_raw() {
         ("TERM", "CODE=0", &|tmux| send(tmux, 0, Signal::SIGTERM)),
         ("HUP of the second", "CODE=0", &|tmux| send(tmux, 1, Signal::SIGHUP)),
         ("KILL of the second", "CODE=137", &|tmux| send(tmux, 1, Signal::SIGKILL)),
-        // What the shell says is lost with the screen that the second one still has.
+        // The shell's output is lost with the screen, which the second process still has.
         ("KILL of the first", "", &|tmux| send(tmux, 0, Signal::SIGKILL)),
     ];
     for (what, code, end) in ends {
         let Some(tmux) = Tmux::top(&run, &[]) else { break };
         tmux.shows(&["rank 0 at step"]);
-        // The control: it does draw on the alternate screen.
+        // The control: top draws on the alternate screen.
         assert_eq!(tmux.says(&["display-message", "-p", "#{alternate_on}"]).trim(), "1", "{what}");
         end(&tmux);
         wait_until(what, || tmux.processes().is_empty().then_some(()));
@@ -208,12 +208,12 @@ fn send(tmux: &Tmux, which: usize, signal: Signal) {
 }
 
 #[test]
-fn a_job_that_waits_for_nodes_is_shown_as_one_that_waits() {
+fn job_waiting_for_nodes_is_shown_as_agreeing() {
     let mut node = shell(1, &["--wait-timeout", "10m"], "true").node(0, 2, free_port()).start();
     let agent = node.agent().to_string();
     let listed = format!("(agent {agent})");
     node.waits("it is listed", |_| asked(&["ps"]).out.contains(&listed));
-    // It has no run id yet, and is named by the pid of its agent.
+    // The job has no run id yet, and is named by the pid of its agent.
     if let Some(tmux) = Tmux::top(&agent, &[]) {
         tmux.shows(&["1 of 2 nodes", "0 of 2 ranks", "agreeing"]);
         tmux.press(&["q"]);
@@ -223,9 +223,9 @@ fn a_job_that_waits_for_nodes_is_shown_as_one_that_waits() {
     node.wait().expect_code(143).expect_nothing_left();
 }
 
-/// One node from anywhere: its state, but no logs.
+/// One node from any machine: its state, but no logs.
 #[test]
-fn a_node_that_serves_its_status_is_shown_over_http() {
+fn node_serving_its_status_is_shown_over_http() {
     let port = free_port();
     let mut job = shell(1, &["--http", &port.to_string()], STEPS).start();
     job.says("at step 2", 1);
@@ -239,14 +239,14 @@ fn a_node_that_serves_its_status_is_shown_over_http() {
     }
     std::fs::write(job.folder().join("stop"), "").expect("written");
     job.wait().expect_code(0).expect_nothing_left();
-    // The control: nobody is there any more.
+    // The control: the node is gone.
     if let Some(tmux) = Tmux::top(&at, &[]) {
         tmux.shows(&["gives no status", "CODE=64"]);
     }
 }
 
 #[test]
-fn without_a_terminal_it_is_refused_with_what_to_do() {
+fn top_without_terminal_is_refused_with_a_hint() {
     let refused = asked(&["top"]).expect_code(64).expect_id("top.terminal");
     assert!(refused.err.contains("ranklaunch ps"), "{}", refused.err);
 }

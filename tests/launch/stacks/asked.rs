@@ -1,4 +1,4 @@
-//! Who may ask for which job.
+//! Jobs and users that `ranklaunch stacks` answers or refuses.
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::{document, of_script, stacks};
 
-/// A stopped agent is seen by whoever asks for a run that nobody has.
+/// A request for an unknown run would meet a stopped agent, so these tests exclude each other.
 static STOPPED: Mutex<()> = Mutex::new(());
 
 const SLEEPS: &str = "import time\nprint('READY', flush=True)\ntime.sleep(600)\n";
@@ -35,7 +35,7 @@ fn refused(ended: &Ended, id: &str, words: &[&str]) {
 }
 
 #[test]
-fn what_does_not_run_here_is_refused_with_what_does() {
+fn unknown_job_is_refused_with_the_running_ones() {
     let _none = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, two) = (job(), job());
     let ids = [one.run_id(), two.run_id()];
@@ -50,14 +50,14 @@ fn what_does_not_run_here_is_refused_with_what_does() {
     let shown = stacks(&two, &["--rank", "1", "--node", "0"]).expect_code(0).out;
     assert!(shown.contains("── rank 1\n"), "{shown}");
     ended(one);
-    // One that has ended is no job any more.
+    // A job that has ended is no job any more.
     let gone = Launcher::new(["stacks", &ids[0], "--lang", "en"]).run();
     refused(&gone, "stacks.job", &[&ids[1]]);
     ended(two);
 }
 
 #[test]
-fn where_no_job_runs_it_says_where_to_ask() {
+fn refusal_without_jobs_says_where_to_ask() {
     let unshare = ["--user", "--map-root-user", "--net"];
     let tried = Command::new("unshare").args(unshare).arg("true").output();
     if !tried.is_ok_and(|output| output.status.success()) {
@@ -91,14 +91,14 @@ fn another_user_is_refused_and_root_is_answered() {
         Launcher::of(Command::new("setpriv"), words).run()
     };
     let other = nobody(&["stacks", &id, "--lang", "en"]);
-    // Others' jobs may be on the machine, so that only the reason is certain.
+    // Jobs of others may be on the machine, so only the reason is certain.
     refused(&other, "stacks.agent", &["user 65534", "only the job's user and root are answered"]);
     assert_eq!(document(&job)["nodes"], 1);
     ended(job);
 }
 
 #[test]
-fn an_agent_that_is_stopped_is_named_within_a_time_limit() {
+fn stopped_agent_is_named_within_the_time_limit() {
     let _one = STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let job = job();
     let agent = job.agent();
@@ -110,7 +110,7 @@ fn an_agent_that_is_stopped_is_named_within_a_time_limit() {
     let continues = format!("kill -CONT {agent}");
     refused(&silent, "stacks.agent", &["did not answer within 7 s", &continues]);
     assert!(took.as_secs() < 40, "{took:?}");
-    // The control: it answers again.
+    // The control: the agent answers again.
     assert!(stacks(&job, &[]).expect_code(0).out.contains("2 ranks"));
     ended(job);
 }

@@ -1,4 +1,4 @@
-//! Ranks that stand still in different ways: each is shown at its line.
+//! Ranks that are blocked in different ways: each is shown at its line.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::{document, eventually, line, list, stacks, text};
 
-/// What a rank does, its function, and what else is known of it.
+/// The activity of a rank, its function, and further facts about it.
 struct Kind {
     name: &'static str,
     function: &'static str,
     gil: Option<bool>,
-    /// Of the thread in the kernel.
+    /// The state of the thread in the kernel.
     state: &'static str,
-    /// The system call, as far as it is the same with every C library.
+    /// The system call, if it is the same with every C library.
     call: &'static str,
-    /// In a process that the rank started.
+    /// True if the stack is in a process that the rank started.
     child: bool,
 }
 
@@ -58,7 +58,7 @@ fn thread_at<'a>(processes: &[&'a Value], at: &(String, u64)) -> Option<&'a Valu
 }
 
 #[test]
-fn a_rank_that_stands_still_is_shown_at_its_line() {
+fn blocked_rank_is_shown_at_its_line() {
     let program = root().join("tests/python/stacks_kinds.py");
     let source = std::fs::read_to_string(&program).expect("the program");
     let lines: BTreeMap<&str, u64> = (1..)
@@ -109,7 +109,7 @@ fn a_rank_that_stands_still_is_shown_at_its_line() {
 }
 
 #[test]
-fn a_worker_of_a_dataloader_is_a_child_of_its_rank() {
+fn dataloader_worker_is_a_child_of_its_rank() {
     let program = root().join("tests/python/stacks_kinds.py");
     let mut job = Launcher::new(run_args("direct", 1))
         .with_torch()
@@ -141,7 +141,7 @@ fn a_worker_of_a_dataloader_is_a_child_of_its_rank() {
 }
 
 #[test]
-fn the_odd_rank_comes_first() {
+fn outlier_rank_comes_first() {
     let script = "\
 import os, time
 def load_batch():
@@ -168,7 +168,7 @@ load_batch() if os.environ['RANK'] == '5' else all_reduce()
 }
 
 #[test]
-fn a_rank_without_python_is_shown_as_the_kernel_sees_it() {
+fn rank_without_python_shows_its_kernel_state() {
     let args = ["--", "sh", "-c", "echo READY; exec sleep 600"];
     let mut job = Launcher::new(run_args("direct", 1)).args(args).start();
     job.says("READY", 1);
@@ -189,7 +189,7 @@ fn a_rank_without_python_is_shown_as_the_kernel_sees_it() {
 
 /// Real torch: rank 1 never enters the collective in which the others wait.
 #[test]
-fn a_rank_that_never_enters_a_collective_is_the_odd_one() {
+fn rank_absent_from_a_collective_is_the_outlier() {
     let script = "\
 import time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -228,7 +228,7 @@ step()
 }
 
 #[test]
-fn a_rank_on_a_dead_mount_is_shown_with_the_file_and_the_mount() {
+fn rank_on_dead_mount_shows_file_and_mount() {
     let mut left = None;
     let tried = harness::hung_mount::with_hung_mount(|folder| {
         let file = folder.join("checkpoint.pt").display().to_string();
@@ -249,13 +249,13 @@ fn a_rank_on_a_dead_mount_is_shown_with_the_file_and_the_mount() {
         assert!(shown.contains(&on) && shown.contains("<module> ("), "{on}: {shown}");
         left = Some(job);
     });
-    // The mount is gone, so that the rank fails.
+    // The mount is gone, so the rank fails.
     let ended = left.map(harness::Running::wait);
     assert_eq!(ended.is_some(), tried);
 }
 
 #[test]
-fn a_second_interpreter_of_a_process_has_its_own_stacks() {
+fn second_interpreter_in_a_process_has_own_stacks() {
     let script = "\
 import threading, time
 try: import _interpreters as several

@@ -1,4 +1,4 @@
-//! `ranklaunch stacks`: real interpreters, and what their own faulthandler says of the same stacks.
+//! `ranklaunch stacks`: real interpreters, compared with their own faulthandler.
 
 mod asked;
 mod kinds;
@@ -48,7 +48,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A process that stands still needs a moment to get there.
+/// A process needs a moment to reach the place where it waits.
 fn eventually(what: &str, mut right: impl FnMut() -> Result<(), String>) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
@@ -67,7 +67,7 @@ fn of_script(ranks: u32, script: &str) -> Running {
 }
 
 #[test]
-fn a_job_is_meant_by_its_folder() {
+fn folder_selects_its_job() {
     let script = "import threading\nprint('READY', flush=True)\nthreading.Event().wait()\n";
     let (mut one, mut other) = (of_script(1, script), of_script(1, script));
     one.says("READY", 1);

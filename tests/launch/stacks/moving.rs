@@ -1,4 +1,4 @@
-//! Ranks that run on, end, or must not notice that they are read.
+//! Ranks that run on, that end, or that must not notice the reading of their stacks.
 
 use harness::{send, wait_until};
 use nix::sys::signal::Signal;
@@ -50,7 +50,7 @@ fn numbers(thread: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn a_program_that_runs_is_never_shown_wrongly() {
+fn running_program_is_never_shown_wrongly() {
     let mut job = of_script(2, BUSY);
     job.says("READY", 2);
     let (mut whole, mut seen_numbers) = (0, Vec::new());
@@ -61,7 +61,7 @@ fn a_program_that_runs_is_never_shown_wrongly() {
             for thread in list(&rank["process"]["threads"]) {
                 let numbers = numbers(thread);
                 if thread["python"]["moving"] != true {
-                    // Each was called by the one behind it.
+                    // Each function was called by the one behind it.
                     assert!(numbers.is_sorted_by(|inner, outer| inner > outer), "{thread:#}");
                     whole += usize::from(numbers.len() > 2);
                 }
@@ -69,7 +69,7 @@ fn a_program_that_runs_is_never_shown_wrongly() {
             }
         }
     }
-    // The control: something ran, at many places, and most of it was read as a whole.
+    // The control: the program ran, at many places, and most of it was read as a whole.
     seen_numbers.sort_unstable();
     seen_numbers.dedup();
     assert!(whole > 20 && seen_numbers.len() > 10, "{whole} {seen_numbers:?}");
@@ -78,7 +78,7 @@ fn a_program_that_runs_is_never_shown_wrongly() {
 }
 
 #[test]
-fn processes_that_end_while_they_are_read_leave_no_trace() {
+fn processes_ending_during_the_read_leave_no_trace() {
     let script = "\
 import subprocess, sys, time
 print('READY', flush=True)
@@ -95,7 +95,8 @@ while True:
             for child in list(&rank["children"]) {
                 children.insert(child["pid"].as_i64());
                 let why = text(&child["unread"]["why"]);
-                // Before exec(2) it is a copy of its parent; then an interpreter that begins.
+                // Before exec(2) the process is a copy of its parent; then it is an interpreter
+                // that begins.
                 let known = ["", "gone", "not_started", "changed", "not_python"];
                 assert!(known.contains(&why), "{child:#}");
             }
@@ -106,8 +107,8 @@ while True:
     job.wait().expect_code(143).expect_nothing_left();
 }
 
-/// epoll_wait(2) fails with EINTR when the process was stopped and continued, even without a
-/// handler (signal(7)), and ptrace(2) stops.
+/// epoll_wait(2) fails with EINTR after the process was stopped and continued, even without a
+/// handler (signal(7)), and ptrace(2) stops a process.
 const WAITS: &str = "\
 import ctypes, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -123,10 +124,10 @@ time.sleep(600)
 ";
 
 #[test]
-fn a_rank_does_not_notice_that_it_is_read() {
+fn reading_stacks_does_not_disturb_a_rank() {
     let mut job = of_script(2, WAITS);
     job.says("READY", 2);
-    // Before its time is over.
+    // The stacks are read before the rank's wait is over.
     let mut asked = 0;
     let mut pid = 0;
     while !job.out().contains("WAITED 0") {
@@ -153,7 +154,7 @@ fn a_rank_does_not_notice_that_it_is_read() {
     job.says("WAITED 1", 1);
     let out = job.out();
     assert!(out.contains("WAITED 0 0 0 True"), "{out}");
-    // The control: whoever stops a rank is noticed. EINTR is 4.
+    // The control: a rank notices a stop. EINTR is 4.
     assert!(out.contains("WAITED 1 -1 4 "), "{out}");
     let _ = stacks(&job, &[]).expect_code(0);
     job.signal(Signal::SIGTERM);

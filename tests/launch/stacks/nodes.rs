@@ -1,4 +1,4 @@
-//! Jobs of several nodes: each node shows the ranks of all.
+//! Jobs of several nodes: each node shows the ranks of all nodes.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{document, eventually, list, stacks, text};
 
-/// Rank 0 listens as torch's store does, which nodes without a muster wait for.
+/// Rank 0 listens as torch's store does, because nodes without a muster wait for that.
 const SCRIPT: &str = "import os, socket, time
 def train(): time.sleep(600)
 def evaluate(): time.sleep(600)
@@ -18,7 +18,7 @@ print('READY', flush=True)
 evaluate() if os.environ['RANK'] == '2' else train()
 ";
 
-/// Two nodes of two ranks each; rank 2 does something else. The folder has their script.
+/// Two nodes of two ranks each, where rank 2 does something else. The folder holds their script.
 fn two_nodes(options: &[&str]) -> ([Running; 2], tempfile::TempDir) {
     let (port, folder) = (free_port(), tempfile::tempdir().expect("a folder"));
     let file = folder.path().join("script.py");
@@ -45,7 +45,7 @@ fn numbers(value: &Value, key: &str) -> Vec<u64> {
 }
 
 #[test]
-fn any_node_shows_the_ranks_of_all_in_groups() {
+fn any_node_shows_grouped_ranks_of_all_nodes() {
     let (nodes, _folder) = two_nodes(&[]);
     assert_eq!(nodes[0].run_id(), nodes[1].run_id());
     eventually("rank 2 is the odd one", || {
@@ -69,12 +69,12 @@ fn any_node_shows_the_ranks_of_all_in_groups() {
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
-    // One node, and one rank wherever it is.
+    // The options select one node, and one rank on any node.
     let one = stacks(&nodes[0], &["--node", "1"]).expect_code(0).out;
     assert!(one.contains(", node 1: 2 ranks in 2 groups"), "{one}");
     let three = stacks(&nodes[0], &["--rank", "3"]).expect_code(0).out;
     assert!(three.contains("── rank 3\n") && three.contains("train ("), "{three}");
-    // What is nowhere is refused with what is there.
+    // An unknown rank or node is refused with the known ones.
     for (args, words) in [
         (["--rank", "4"], "rank 4 was not found: ranks 0-3 run"),
         (["--node", "2"], "node 2, but the job has nodes 0 to 1"),
@@ -85,12 +85,12 @@ fn any_node_shows_the_ranks_of_all_in_groups() {
     ended(nodes);
 }
 
-/// Its ranks run on, but its agent says nothing: the others are shown within the time limit.
+/// The node's ranks run on, but its agent is silent: the others are shown within the time limit.
 #[test]
-fn a_node_that_does_not_answer_is_named_with_the_reason() {
+fn silent_node_is_named_with_the_reason() {
     let (nodes, _folder) = two_nodes(&[]);
     let agent = nodes[1].agent();
-    // Each time for less than the silence after which the job would end.
+    // Each silence is shorter than the one after which the job would end.
     let meanwhile = |args: &[&str]| {
         send(agent, Signal::SIGSTOP);
         let began = std::time::Instant::now();
@@ -103,7 +103,7 @@ fn a_node_that_does_not_answer_is_named_with_the_reason() {
     let shown = meanwhile(&[]).expect_code(0).out;
     assert!(shown.contains("no answer from node 1: no answer in time\n"), "{shown}");
     assert!(shown.contains(", node 0: 2 ranks in 1 group of"), "{shown}");
-    // In between it answers again, which is the control.
+    // The agent answers again in between, which is the control.
     assert_eq!(numbers(&document(&nodes[0]), "rank"), [0, 1, 2, 3]);
     let all = meanwhile(&["--format", "json"]).expect_code(0).out;
     let all: Value = serde_json::from_str(&all).expect("JSON");
@@ -115,9 +115,9 @@ fn a_node_that_does_not_answer_is_named_with_the_reason() {
     ended(nodes);
 }
 
-/// Nodes that do not know each other: each agent of this machine is asked, and it is said.
+/// The nodes do not know each other: each agent of this machine is asked, and the output says so.
 #[test]
-fn without_a_muster_only_the_agents_here_are_shown() {
+fn job_without_muster_shows_only_local_agents() {
     let (nodes, _folder) = two_nodes(&["--muster", "off"]);
     let ids = [&nodes[0], &nodes[1]].map(|node| node.run_id());
     for (node, rank) in [(0, "ranks 0-1 (2 of 2)"), (1, "rank 2 (1 of 2)")] {

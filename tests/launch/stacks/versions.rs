@@ -1,4 +1,4 @@
-//! Every CPython of this machine, on random programs, against its own faulthandler.
+//! Every CPython of this machine on random programs, compared with its own faulthandler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Line, document, eventually, lines, list, text};
 
-/// An interpreter, whose files are below `root`.
+/// An interpreter whose files are below `root`.
 struct Release {
     version: String,
     root: PathBuf,
@@ -40,7 +40,8 @@ fn releases() -> Vec<Release> {
     found
 }
 
-/// What faulthandler wrote: `File "…", line N in function`, with escapes for other than ASCII.
+/// Parses faulthandler's output: `File "…", line N in function`, with escapes for characters
+/// outside ASCII.
 fn dumped(dump: &str) -> Vec<Vec<Line>> {
     let mut stacks: Vec<Vec<Line>> = Vec::new();
     for line in dump.lines() {
@@ -75,7 +76,7 @@ fn plain(escaped: &str) -> String {
     out + rest
 }
 
-/// A job of which each rank runs the random program of its seed on one of the releases.
+/// A job in which each rank runs the random program of its seed on one of the releases.
 fn start(releases: &[Release], folders: &[tempfile::TempDir]) -> Running {
     let arm = |rank: usize| {
         let (release, folder) = (&releases[rank % releases.len()], folders[rank].path());
@@ -103,7 +104,7 @@ fn rank_of(document: &Value, rank: usize) -> &Value {
 }
 
 #[test]
-fn every_version_is_read_as_its_own_faulthandler_reads_it() {
+fn every_python_version_matches_its_own_faulthandler() {
     let releases = releases();
     let folders: Vec<tempfile::TempDir> = (0..releases.len() * SEEDS)
         .map(|rank| {
@@ -133,7 +134,7 @@ fn every_version_is_read_as_its_own_faulthandler_reads_it() {
             send(pid, Signal::SIGUSR1);
             let dump = harness::wait_until("a dump", || {
                 let dump = std::fs::read_to_string(&file).ok()?;
-                // The first thread comes last, and ends with its module.
+                // The first thread is written last, and ends with its module.
                 (dump.len() > written && dump.ends_with("in <module>\n")).then_some(dump)
             });
             let reference = dumped(&dump[written..]);
@@ -142,7 +143,8 @@ fn every_version_is_read_as_its_own_faulthandler_reads_it() {
         });
         let process = &rank_of(&document(&job), rank)["process"].clone();
         assert!(text(&process["python"]).starts_with(version.as_str()), "{what}: {process:#}");
-        // Every thread of Python has its number in the kernel, and none holds the GIL: all wait.
+        // Every Python thread has its number in the kernel, and none holds the GIL, because all
+        // wait.
         for thread in list(&process["threads"]) {
             assert!(thread["tid"].is_i64(), "{what}: {thread:#}");
             assert_eq!(thread["python"]["holds_gil"], false, "{what}: {thread:#}");

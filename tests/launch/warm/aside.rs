@@ -1,4 +1,5 @@
-//! What is imported, what speaks against a fork, and what a rank has of its own although it was imported before.
+//! Imports of the warmed interpreter, conditions that prevent a fork, and state that a rank owns although it was
+//! imported before.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::Command;
 use crate::binding::{NAMESPACE, TWO_NODES, two_cpus};
 use harness::{Ended, Launcher, executable, python, run_args, wait_until};
 
-/// Runs a program of this text; gives the launcher's end.
+/// Runs a program of this text, and gives the launcher's end.
 fn ran(text: &str, more: &[&str], environment: &[(&str, &str)]) -> Ended {
     let launcher = Launcher::new(run_args("direct", 1)).with_torch();
     let script = launcher.folder().join("asked.py");
@@ -18,17 +19,17 @@ fn ran(text: &str, more: &[&str], environment: &[(&str, &str)]) -> Ended {
     environment.iter().fold(launcher, |launcher, (name, value)| launcher.env(name, value)).run()
 }
 
-/// The program, the environment, and what is said.
+/// The program, the environment, and the expected message.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
 
 const TELLS: &str = "\nprint('forked' if 'RANKLAUNCH_WARM_LISTEN' in open('/proc/self/environ').read() else 'alone')\n";
 
 #[test]
-fn it_steps_aside_and_says_why() {
+fn warm_start_steps_aside_and_says_why() {
     let customized = tempfile::tempdir().expect("a folder");
     std::fs::write(customized.path().join("sitecustomize.py"), "import os\n").expect("written");
     let customized = customized.path().display().to_string();
-    // Of this name a folder without __init__.py changes nothing.
+    // A folder of this name without __init__.py changes nothing.
     let harmless = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(harmless.path().join("usercustomize")).expect("a folder");
     let harmless = harmless.path().display().to_string();
@@ -60,7 +61,7 @@ fn it_steps_aside_and_says_why() {
         assert!(is_alone || text.contains("no_module"), "{text} {}", ended.out);
         assert!(ended.err.contains("no warm start: "), "{text} {}", ended.err);
         assert!(ended.err.contains(said), "{text} {}", ended.err);
-        // The same, where it is required: nothing has begun.
+        // The same with a required warm start: nothing has begun.
         let ended = ran(&format!("{text}{TELLS}"), &["--warm", "required"], environment);
         let ended = ended.expect_id("warm.required");
         assert!(!ended.out.contains("alone"), "{}", ended.out);
@@ -68,7 +69,7 @@ fn it_steps_aside_and_says_why() {
 }
 
 #[test]
-fn the_plan_says_what_is_imported_and_where_it_ends() {
+fn plan_lists_the_imports_and_their_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
     std::fs::write(&script, "import json, logging\nfrom os import path\nmain()\n")
@@ -101,11 +102,11 @@ fn the_plan_says_what_is_imported_and_where_it_ends() {
     }
 }
 
-/// Prints what the interpreter was asked to import.
+/// Prints the modules that the interpreter was asked to import.
 const LISTS: &str = "\nfor entry in open('/proc/self/environ').read().split(chr(0)):\n    if entry.startswith('RANKLAUNCH_WARM_IMPORTS='): print(entry)\n";
 
-/// What the user names is imported whatever the program does before its own import. What is left out is imported by
-/// each rank, also what would end the list.
+/// Modules that the user names are imported, whatever the program does before its own import of them. Modules that
+/// are left out are imported by each rank, even those that would end the list.
 #[test]
 fn the_user_adds_modules_and_leaves_some_out() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -140,7 +141,7 @@ pub(super) fn environment(modules: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-/// Modules, what each does when it is imported, and what is said of it.
+/// Modules, the action of each at its import, and the expected message.
 const FAULTS: [(&str, &str, &str); 13] = [
     (
         "threaded",
@@ -203,10 +204,10 @@ const FAULTS: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// What one run has shown, the next one knows: the same program forks without the module at fault, also where a warm
-/// start is required. Another program, and one that names the module, know nothing of it.
+/// A later run knows the faults that an earlier run has found: the same program forks without the module at fault,
+/// even with a required warm start. Another program, and a run that names the module, do not use that knowledge.
 #[test]
-fn a_later_run_leaves_a_module_at_fault_to_the_ranks() {
+fn later_run_does_not_preload_a_faulty_module() {
     let venv = environment(&FAULTS.map(|(name, text, _)| (name, text)));
     let folder = tempfile::tempdir().expect("a folder");
     let interpreter = venv.path().join("bin/python").display().to_string();
@@ -239,11 +240,11 @@ fn a_later_run_leaves_a_module_at_fault_to_the_ranks() {
             launcher.args([Path::new("--"), &folder.path().join(&script)]).run().expect_code(0).out
         };
         assert!(plan(&["--warm", "auto"]).contains(&said));
-        // Who names it wants it.
+        // A user who names the module wants it.
         let named = run(&script, &["--warm", "auto", "--warm-modules", module]).expect_code(0);
         assert!(named.out.contains("alone"), "{} {}", named.out, named.err);
     }
-    // A file that is none.
+    // The file is damaged.
     let memory = folder.path().join("cache/ranklaunch/warm.json");
     let known = std::fs::read_to_string(&memory).expect("it was written");
     assert_eq!(known.matches("\"program\"").count(), FAULTS.len(), "{known}");
@@ -254,8 +255,8 @@ fn a_later_run_leaves_a_module_at_fault_to_the_ranks() {
     assert!(again.out.contains("forked"), "{} {}", again.out, again.err);
 }
 
-/// Two modules: one takes a name for a temporary file and leaves none, and while the other is imported, once a folder
-/// appears that nobody here has asked a name for, as one of another process would.
+/// Two modules. The first takes a name for a temporary file and leaves no file. While the second is imported, a
+/// folder appears once that nobody here has asked a name for, as one of another process would.
 const BESIDE: [(&str, &str); 2] = [
     ("tidy", "import tempfile\nNAME = tempfile.mktemp()\n"),
     (
@@ -266,10 +267,10 @@ const BESIDE: [(&str, &str); 2] = [
     ),
 ];
 
-/// What another process makes in the folder of temporary files ends the warm start of one run, and no module is at
-/// fault for it in later ones.
+/// Files that another process makes in the folder of temporary files end the warm start of one run, and no module is
+/// at fault for them in later runs.
 #[test]
-fn a_module_is_not_at_fault_for_what_another_process_has_made() {
+fn other_processes_files_make_no_module_faulty() {
     let venv = environment(&BESIDE);
     let folder = tempfile::tempdir().expect("a folder");
     let interpreter = venv.path().join("bin/python").display().to_string();
@@ -290,9 +291,9 @@ fn a_module_is_not_at_fault_for_what_another_process_has_made() {
     assert!(!later.err.contains("in an earlier run"), "{}", later.err);
 }
 
-/// torch is imported as the program has set what it reads at its import, or by each rank.
+/// torch is imported with the settings that the program made for it, or by each rank.
 #[test]
-fn what_a_program_sets_before_an_import_counts() {
+fn settings_before_an_import_take_effect() {
     let text = "import os\nos.environ['TORCH_SHOW_CPP_STACKTRACES'] = '1'\nimport torch, sys\n";
     let ended = ran(&format!("{text}{LISTS}"), &["--warm", "required"], &[]).expect_code(0);
     let set = "os TORCH_SHOW_CPP_STACKTRACES=1 torch sys";
@@ -306,9 +307,9 @@ fn what_a_program_sets_before_an_import_counts() {
     assert!(ended.out.contains("os NCCL_DEBUG=WARN torch sys"), "{}", ended.out);
 }
 
-/// An interpreter that reads no sitecustomize must not run the program where it is to be warmed.
+/// An interpreter that reads no sitecustomize must not run the program while it is warmed.
 #[test]
-fn a_program_runs_once_per_rank_and_never_to_be_warmed() {
+fn program_runs_once_per_rank_never_for_warming() {
     let text = "import os\nimport json\nopen('ran', 'a').write('x')\n";
     for warm in ["auto", "required"] {
         let ended = ran(text, &["--warm", warm], &[]).expect_code(0);
@@ -325,7 +326,7 @@ fn a_program_runs_once_per_rank_and_never_to_be_warmed() {
     assert!(ended.err.contains("reads no sitecustomize"), "{}", ended.err);
 }
 
-/// Runs a program of this text in two ranks that are forked, with installed modules; what they said, by rank.
+/// Runs a program of this text in two forked ranks, with installed modules. Gives their output by rank.
 fn forked(
     text: &str,
     modules: &[(&str, &str)],
@@ -350,7 +351,7 @@ fn forked(
 
 /// The interpreter starts before the run has a name and before the nodes agree.
 #[test]
-fn a_rank_has_the_arguments_that_the_run_gives_it() {
+fn forked_rank_gets_the_arguments_of_the_run() {
     for options in [&[][..], &["-m"]] {
         let text = "import sys\nprint(*sys.argv[1:], *sys.orig_argv[-3:])\n";
         let said = forked(text, &[], options, &["--to", "a {run_id}", "{world_size}"]);
@@ -363,9 +364,9 @@ fn a_rank_has_the_arguments_that_the_run_gives_it() {
     }
 }
 
-/// What a module notes when it is imported is what it would note in the rank.
+/// Values that a module notes at its import are those that it would note in the rank.
 #[test]
-fn a_module_finds_what_it_would_find_in_the_rank() {
+fn preloaded_module_sees_the_state_of_its_rank() {
     let noted = "import os, sys\nPID = os.getpid()\nMAIN = sys.modules['__main__']\n\
                  FILE = getattr(MAIN, '__file__', None)\nARGV0 = sys.argv[0]\n";
     let text = "import noted, os, sys\n\
@@ -378,9 +379,9 @@ fn a_module_finds_what_it_would_find_in_the_rank() {
     }
 }
 
-/// A file that a module has opened has a place of its own in each rank.
+/// A file that a module has opened has its own offset in each rank.
 #[test]
-fn a_file_that_an_import_has_opened_is_read_by_each_rank_from_its_place() {
+fn file_opened_at_import_has_per_rank_offset() {
     let kept = "KEPT = open(__file__, 'rb', buffering=0)\nKEPT.read(2)\n# And so on, and so on.\n";
     let text = "import kept, os, time\nfor _ in range(8):\n    print(kept.KEPT.read(5).decode().strip(), end='|')\n    time.sleep(0.02)\n\
                 print(os.get_inheritable(kept.KEPT.fileno()))\n";
@@ -390,9 +391,9 @@ fn a_file_that_an_import_has_opened_is_read_by_each_rank_from_its_place() {
     }
 }
 
-/// Whoever ends the interpreter while it imports costs time alone.
+/// An interpreter that is ended while it imports costs only time.
 #[test]
-fn an_interpreter_that_is_killed_while_it_imports_costs_nothing_but_time() {
+fn interpreter_killed_during_import_costs_only_time() {
     let venv = environment(&[(
         "slow",
         "import os, time\nif 'LOCAL_RANK' not in os.environ:\n    \
@@ -414,7 +415,7 @@ fn an_interpreter_that_is_killed_while_it_imports_costs_nothing_but_time() {
 }
 
 #[test]
-fn too_little_memory_speaks_against_it() {
+fn low_memory_prevents_a_warm_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
     std::fs::write(&script, format!("import json\n{TELLS}")).expect("written");
@@ -446,7 +447,7 @@ fn too_little_memory_speaks_against_it() {
 
 /// A forked rank runs on the CPUs of its NUMA node, unless a library of threads has chosen CPUs before.
 #[test]
-fn a_forked_rank_is_bound_and_threads_that_chose_cpus_before_speak_against_it() {
+fn forked_rank_is_bound_unless_threads_chose_cpus() {
     let Some(nodes) = two_cpus() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("asked.py");
@@ -471,9 +472,9 @@ fn a_forked_rank_is_bound_and_threads_that_chose_cpus_before_speak_against_it() 
     }
 }
 
-/// Whoever traces each interpreter from its start on, as coverage.py does where COVERAGE_PROCESS_START is set.
+/// A tracer is active from the start of each interpreter, like coverage.py with COVERAGE_PROCESS_START.
 #[test]
-fn a_tracer_that_begins_with_the_interpreter_speaks_against_it() {
+fn tracer_at_interpreter_start_prevents_warm_start() {
     let begin = "import os, sys\nif os.environ.get('TRACES'): sys.settrace(lambda *of: None)\n";
     let venv = environment(&[("begin", begin)]);
     let lib = std::fs::read_dir(venv.path().join("lib")).expect("a folder").next();

@@ -6,9 +6,10 @@ use std::sync::Mutex;
 use super::aside::environment;
 use harness::{Ended, Launcher, program, run_args};
 
-/// Modules that read variables as they are imported, in place of large ones: each notes what it has seen.
+/// Modules that read variables at their import, in place of large ones. Each notes the values that it
+/// saw.
 const STAND_INS: [(&str, &str); 20] = [
-    // Its libraries ask the C library.
+    // The libraries of torch ask the C library for variables.
     (
         "torch/__init__",
         "import ctypes, os\n_get = ctypes.CDLL(None).getenv\n_get.restype = ctypes.c_char_p\n\
@@ -69,7 +70,8 @@ const STAND_INS: [(&str, &str); 20] = [
     ),
 ];
 
-/// What imports have seen and the program has left, and in another line whether the rank was forked.
+/// Prints the values that imports saw and that the program left, and in another line whether the rank was
+/// forked.
 const PRINTS: &str = "
 import os, sys
 print('ends', __name__, sys.argv, getattr(sys.modules['__main__'], '__package__', None))
@@ -108,7 +110,7 @@ fn programs() -> Vec<Program> {
 }
 
 impl Program {
-    /// The main file, whose end prints.
+    /// The main file, which prints at its end.
     fn main(&self) -> String {
         match self.module.last() {
             None => "main.py".to_owned(),
@@ -143,7 +145,7 @@ impl Program {
     }
 }
 
-/// What it printed, and whether its rank was forked.
+/// The output of the program, and whether its rank was forked.
 fn said(ended: &Ended) -> (String, bool) {
     let lines: Vec<&str> = ended.out.lines().filter(|line| !line.contains("HOW ")).collect();
     let folder = ended.folder().display().to_string();
@@ -193,7 +195,7 @@ fn programs_that_configure_themselves_print_the_same() {
 
 /// The comparison can fail: a module that the user names is imported before the program has set anything.
 #[test]
-fn a_module_that_is_named_differs_where_the_program_sets() {
+fn module_named_by_user_misses_the_programs_settings() {
     let venv = environment(&STAND_INS);
     let python = venv.path().join("bin/python");
     let programs = programs();

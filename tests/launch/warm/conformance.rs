@@ -1,5 +1,5 @@
-//! A forked rank is compared with what it would be without: below ranklaunch alone, below a real torchrun, and as
-//! plain Python. Every difference that is allowed stands here, and in docs/warm.md with its reason.
+//! Comparison of a forked rank with an unforked one: below ranklaunch alone, below a real torchrun, and as plain
+//! Python. Every allowed difference is listed here, and in docs/warm.md with its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use std::process::Command;
 use harness::{Ended, Launcher, cached_python, program, python, run_args, skipped};
 use serde_json::Value;
 
-/// By name.
+/// Properties by name.
 type Properties = BTreeMap<String, Value>;
 
-/// What starts the ranks.
+/// The program that starts the ranks.
 #[derive(Debug, Clone, Copy)]
 enum Start<'a> {
     Plain,
@@ -24,16 +24,16 @@ use Start::{Ours, Plain, Torchrun};
 const OFF: Start<'_> = Ours { engine: "direct", warm: "off" };
 const WARM: Start<'_> = Ours { engine: "direct", warm: "required" };
 
-/// What ranklaunch gives each of two ranks on two CPUs; the others get the same to be comparable.
+/// Variables that ranklaunch sets for each of two ranks on two CPUs. The others get the same, for comparison.
 const GIVEN: [(&str, &str); 3] =
     [("OMP_NUM_THREADS", "1"), ("PYTHONFAULTHANDLER", "1"), ("PYTHONUNBUFFERED", "1")];
 
-/// Properties of two ranks, or of one where `start` is plain Python.
+/// A run that reads the properties of two ranks, or of one if `start` is plain Python.
 struct Look<'a> {
     python: PathBuf,
-    /// Of ranklaunch.
+    /// Options of ranklaunch.
     settings: &'a [&'a str],
-    /// Before the name of the program, as `-m`.
+    /// Options before the name of the program, such as `-m`.
     options: &'a [&'a str],
     program: OsString,
     arguments: &'a [&'a str],
@@ -96,14 +96,14 @@ impl Look<'_> {
     }
 }
 
-/// Fails where ranks were to be forked and were not.
+/// Fails if ranks were to be forked and were not.
 #[track_caller]
 fn expect_forked(ended: &Ended) {
     let said = ["no warm start", "without the warmed interpreter"];
     assert!(!said.iter().any(|words| ended.err.contains(words)), "{}", ended.err);
 }
 
-/// The names of what is not alike, but for `fresh`, of which two ranks must share nothing.
+/// Names of the properties that differ, except `fresh`, of which two ranks must share nothing.
 fn different(one: &Properties, other: &Properties) -> BTreeSet<String> {
     let of_either: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
     let differ = |name: &&String| *name != "fresh" && one.get(*name) != other.get(*name);
@@ -127,7 +127,7 @@ fn expect_only(what: &str, allowed: &[&str], one: &Properties, other: &Propertie
     assert!(wrong.is_empty(), "{what}: {wrong:#?}");
 }
 
-/// The names of what two ranks have drawn alike.
+/// Names of the values that two ranks have drawn in common.
 fn drawn_alike(ranks: &[Properties]) -> BTreeSet<String> {
     let drawn = |rank: usize| ranks[rank]["fresh"].as_object().expect("an object").clone();
     let (first, second) = (drawn(0), drawn(1));
@@ -138,17 +138,17 @@ fn drawn_alike(ranks: &[Properties]) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a forked rank may show.
+/// Differences that a forked rank may show.
 const OF_WARM: [&str; 3] = ["process.start_variables", "sys.importer_cache", "sys.modules_order"];
 
 #[test]
-fn a_forked_rank_is_what_it_would_be_without() {
+fn forked_rank_equals_an_unforked_one() {
     expect_alike_below("direct");
 }
 
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_of_torchrun_is_what_it_would_be_without() {
+fn forked_torchrun_rank_equals_an_unforked_one() {
     expect_alike_below("torchrun");
 }
 
@@ -165,8 +165,8 @@ fn expect_alike_below(engine: &str) {
     assert_eq!(drawn_alike(&forked), BTreeSet::new(), "{engine}");
 }
 
-/// What ranklaunch itself makes different, with and without --warm: the ranks write to pipes and not into the files of
-/// others, below a process that knows its job and shares a session with them; the kernel kills them first.
+/// Differences that ranklaunch itself makes, with and without --warm: the ranks write to pipes instead of the files of
+/// others, below a process that knows its job and shares a session with them, and the kernel kills them first.
 const OF_RANKLAUNCH: [&str; 11] = [
     "environment.names",
     "environment.ours",
@@ -180,12 +180,13 @@ const OF_RANKLAUNCH: [&str; 11] = [
     "stdout.file",
     "stdout.seekable",
 ];
-/// What a launcher gives its ranks and plain Python has not: variables, others to talk to, and a process group.
+/// Properties that a launcher gives its ranks and plain Python lacks: variables, peers to talk to, and a process
+/// group.
 const OF_A_JOB: [&str; 3] = ["environment.world", "job.*", "process.leads_group"];
 
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
+fn forked_rank_equals_torchrun_and_plain_python() {
     let look = Look { settings: &["--inject", "off"], ..Look::default() };
     let by_torchrun = look.at(Torchrun);
     let forked = look.at(Ours { engine: "torchrun", warm: "required" });
@@ -195,7 +196,7 @@ fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
             serde_json::from_value(properties["environment.names"].clone()).expect("names")
         };
         let added: Vec<String> = names(forked).difference(&names(theirs)).cloned().collect();
-        // The latter where the interpreter belongs to a virtual environment.
+        // VIRTUAL_ENV is set if the interpreter belongs to a virtual environment.
         let known = ["RANKLAUNCH_ATTEMPT", "RANKLAUNCH_JOB", "VIRTUAL_ENV"];
         let is_known = |name: &String| known.contains(&name.as_str());
         assert!(added.iter().all(is_known), "{added:?}");
@@ -209,7 +210,7 @@ fn a_forked_rank_is_what_torchrun_and_plain_python_make_of_it() {
 /// A module, with variables that change the interpreter, the libraries and the locale.
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_module_is_what_it_would_be_without() {
+fn forked_module_equals_an_unforked_one() {
     let folder = program("properties.py").parent().expect("a folder").display().to_string();
     let environment = [
         ("PYTHONPATH", folder.as_str()),
@@ -239,7 +240,7 @@ fn a_forked_module_is_what_it_would_be_without() {
     assert_eq!(alone[0]["seeded.hash"], forked[1]["seeded.hash"]);
 }
 
-/// Control: a rank that differs is found, and so are two that draw alike.
+/// Control: a rank that differs is found, and so are two ranks that draw the same values.
 #[test]
 fn a_planted_difference_is_found() {
     let planted = Look { arguments: &["--plant"], ..Look::default() };
@@ -254,7 +255,7 @@ fn a_planted_difference_is_found() {
     assert!(drawn_alike(&alone).is_empty());
 }
 
-/// torch.compile builds with a compiler of C++ in workers of its own.
+/// torch.compile builds with a C++ compiler in its own workers.
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
 fn torch_compiles_in_a_forked_rank() {
@@ -266,17 +267,17 @@ fn torch_compiles_in_a_forked_rank() {
     }
 }
 
-/// Those of tests/python/older_torch.sh.
+/// The versions of tests/python/older_torch.sh.
 #[test]
 #[ignore = "minutes of a CPU: make test-warm"]
-fn a_forked_rank_of_an_older_torch_is_what_it_would_be_without() {
+fn forked_rank_of_older_torch_equals_unforked_one() {
     for version in ["2.6.0", "2.3.1"] {
         let Some(python) = cached_python(&format!("torch-{version}")) else {
             skipped(format!("torch {version} is not installed: tests/python/older_torch.sh does"));
             continue;
         };
-        // With 2.6 rank 0 stays in its group of gloo after processes were started, with and without --warm.
-        // Together with PYTHONOPTIMIZE each process would compile torch again.
+        // With 2.6, rank 0 stays in its gloo group after processes were started, with and without --warm. With
+        // PYTHONOPTIMIZE as well, each process would compile torch again.
         let environment = &[("PYTHONDONTWRITEBYTECODE", "1")];
         let look = Look { python, arguments: &["--alone"], environment, ..Look::default() };
         let (alone, forked) = (look.at(OFF), look.at(WARM));
@@ -291,12 +292,12 @@ fn a_forked_rank_of_an_older_torch_is_what_it_would_be_without() {
     }
 }
 
-/// The code, what was said to either stream, and what the launcher calls it.
+/// The exit code, the output of either stream, and the launcher's name for the end.
 type Ending = (i32, String, String);
 
-/// Every way in which a program ends, to the letter.
+/// Every way in which a program ends, with identical output.
 #[test]
-fn a_forked_rank_ends_as_it_would_without() {
+fn forked_rank_ends_like_an_unforked_one() {
     let ways = [
         "end",
         "raise",
@@ -390,9 +391,9 @@ fn without_addresses(text: &str) -> String {
     plain
 }
 
-/// The lines that coverage.py has seen, with its tracer begun by the program, or by the start of the interpreter.
+/// Lines that coverage.py has seen, with its tracer begun by the program or by the start of the interpreter.
 #[test]
-fn coverage_sees_of_a_forked_rank_what_it_sees_without() {
+fn coverage_of_forked_and_unforked_rank_is_equal() {
     let Some(python) = cached_python("coverage") else {
         skipped("coverage is not installed: tests/python/beside_torch.sh does");
         return;

@@ -1,5 +1,5 @@
-//! Ranks that are forked from a warmed interpreter: that they are what they would be without it (`conformance`), that
-//! every end of anything ends the job as without it, and when it steps aside (`aside`).
+//! Ranks that are forked from a warmed interpreter: they equal unforked ranks (`conformance`), every end of any
+//! process ends the job as usual, and the warm start steps aside if necessary (`aside`).
 
 mod aside;
 mod configured;
@@ -20,7 +20,7 @@ fn job(engine: &str, nproc: u32, warm: &str, more: &[&str], script: &str) -> Lau
     Launcher::new(args).with_torch()
 }
 
-/// `warmed.py HOW`, whose ranks have begun.
+/// `warmed.py HOW`, after its ranks have begun.
 fn began(engine: &str, more: &[&str], how: &str) -> Running {
     let launcher = job(engine, 2, "required", more, "warmed.py");
     let folder = launcher.folder().display().to_string();
@@ -30,7 +30,7 @@ fn began(engine: &str, more: &[&str], how: &str) -> Running {
     running
 }
 
-/// What a rank wrote when it began.
+/// The record that a rank wrote at its beginning.
 fn beginning(folder: &Path, rank: u32, attempt: u32) -> Value {
     let text = std::fs::read(folder.join(format!("began-{rank}-{attempt}"))).expect("it began");
     serde_json::from_slice(&text).expect("JSON")
@@ -40,7 +40,7 @@ fn pid(value: &Value) -> i32 {
     i32::try_from(value.as_i64().expect("a number")).expect("a pid")
 }
 
-/// The warmed interpreter: the process with this name in its environment that is no rank.
+/// The warmed interpreter: the process with this name in its environment that is not a rank.
 fn interpreter(running: &Running) -> i32 {
     let ranks: Vec<i32> =
         (0..2).map(|rank| pid(&beginning(running.folder(), rank, 0)["pid"])).collect();
@@ -59,15 +59,15 @@ fn interpreter(running: &Running) -> i32 {
 }
 
 #[test]
-fn a_rank_that_is_killed_ends_the_job_as_without() {
+fn killed_rank_ends_the_job_as_usual() {
     let running = began("direct", &[], "waits");
     harness::send(pid(&beginning(running.folder(), 1, 0)["pid"]), Signal::SIGKILL);
     running.wait().expect_code(137).expect_nothing_left().expect_words(&["rank 1", "SIGKILL"]);
 }
 
-/// The rank's parent, which the agent knows as its shim.
+/// The victim is the rank's parent, which the agent knows as its shim.
 #[test]
-fn a_shim_that_is_killed_ends_the_job() {
+fn killed_shim_ends_the_job() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &[], "waits");
         harness::send(pid(&beginning(running.folder(), 1, 0)["shim"]), Signal::SIGKILL);
@@ -76,9 +76,9 @@ fn a_shim_that_is_killed_ends_the_job() {
     }
 }
 
-/// The engine's own child.
+/// The victim is the engine's own child.
 #[test]
-fn a_relay_that_is_killed_ends_the_job() {
+fn killed_relay_ends_the_job() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &[], "waits");
         let shims: Vec<i32> =
@@ -97,7 +97,7 @@ fn a_relay_that_is_killed_ends_the_job() {
     }
 }
 
-/// Whom nobody needs any more.
+/// No process needs the warmed interpreter any more.
 #[test]
 fn ranks_outlive_the_warmed_interpreter() {
     let running = began("direct", &["--grace", "5s"], "handles");
@@ -111,7 +111,7 @@ fn ranks_outlive_the_warmed_interpreter() {
 }
 
 #[test]
-fn a_stop_reaches_every_rank_once_and_in_time() {
+fn stop_reaches_every_rank_once_in_time() {
     for engine in ["direct", "torchrun"] {
         let running = began(engine, &["--grace", "20s"], "handles");
         running.signal(Signal::SIGTERM);
@@ -125,7 +125,7 @@ fn a_stop_reaches_every_rank_once_and_in_time() {
 }
 
 #[test]
-fn nothing_survives_an_agent_or_a_guard_that_is_killed() {
+fn nothing_survives_a_killed_agent_or_guard() {
     for victim in ["agent", "guard"] {
         let running = began("direct", &[], "ignores");
         let pid = if victim == "agent" { running.agent() } else { running.pid() };
@@ -135,14 +135,14 @@ fn nothing_survives_an_agent_or_a_guard_that_is_killed() {
 }
 
 #[test]
-fn what_a_rank_leaves_behind_is_ended() {
+fn leftovers_of_a_rank_are_ended() {
     let running = began("direct", &["--grace", "2s"], "leaves");
     let ended = running.wait().expect_code(0).expect_nothing_left();
     assert!(ended.err.contains("sleep"), "{}", ended.err);
 }
 
 #[test]
-fn the_next_attempt_is_forked_from_the_same_interpreter() {
+fn next_attempt_forks_from_the_same_interpreter() {
     for engine in ["direct", "torchrun"] {
         let launcher = job(engine, 2, "required", &["--max-restarts", "1"], "warmed.py");
         let folder = launcher.folder().to_path_buf();

@@ -1,5 +1,5 @@
-//! Real torchrun and gloo on three hosts with addresses and names of their own:
-//! success, a killed rank, a host that is cut off, and a host that loses its power.
+//! Real torchrun and gloo on three hosts with their own addresses and names: success, a killed
+//! rank, a host that is cut off, and a host that loses its power.
 
 use std::ffi::OsString;
 use std::sync::mpsc::{Sender, channel};
@@ -16,7 +16,7 @@ fn start(cluster: &Cluster, steps: &str) -> Vec<Running> {
     args.extend(["--".into(), program("reduce.py").into(), steps.into()]);
     let mut nodes: Vec<Running> =
         (0..3).map(|rank| cluster.launcher(rank, rank, 3, &args).start()).collect();
-    // 0 + 1 + 2: all three took part.
+    // The sum 0 + 1 + 2 shows that all three took part.
     nodes.iter_mut().for_each(|node| {
         node.says("READY: the sum of 3 ranks is 3", 1);
     });
@@ -32,11 +32,11 @@ fn three_hosts_share_one_verdict_under_torchrun() {
         thread::spawn(move || case(ready))
     });
     drop(ready);
-    // Those wait for the peer timeout from now on; the others run meanwhile.
+    // The silent cases wait for the peer timeout from now on; the others run meanwhile.
     begun.iter().for_each(drop);
     let quick = [a_job_succeeds, a_killed_rank_is_named_and_not_what_it_causes];
     let quick = thread::spawn(move || quick.iter().for_each(|case: &fn()| case()));
-    // All are heard out, so that every namespace is gone at the end.
+    // All threads are joined, so that every namespace is gone at the end.
     let ends = silent.into_iter().chain([quick]).map(thread::JoinHandle::join);
     assert_eq!(ends.filter(Result::is_err).count(), 0, "cases that failed");
 }
@@ -50,7 +50,7 @@ fn a_job_succeeds() {
     cluster.expect_nothing_left();
 }
 
-/// gloo's peers fail within milliseconds of the kill, each with an error of its own.
+/// gloo's peers fail within milliseconds of the kill, each with its own error.
 fn a_killed_rank_is_named_and_not_what_it_causes() {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = start(&cluster, "100000");

@@ -1,4 +1,4 @@
-//! All nodes run one command.
+//! All nodes must run one command.
 
 use harness::{Ended, Launcher, free_port, run_args};
 
@@ -15,7 +15,7 @@ fn job(mode: &str, words: [&[&str]; 2]) -> [Ended; 2] {
 }
 
 #[test]
-fn nodes_with_other_commands_are_named_or_refused() {
+fn nodes_with_different_commands_are_named_or_refused() {
     const WARNING: &str = "the command (its digest) is not the same on all nodes";
     for (one, other, shown) in [
         (
@@ -27,7 +27,7 @@ fn nodes_with_other_commands_are_named_or_refused() {
         // Each node fills in its own number.
         (&["--node", "{node_rank}"], &["--node", "{node_rank}"], None),
         (&["--node", "0"], &["--node", "1"], Some(["--node 0 (", "--node 1 ("])),
-        // What is masked is not compared.
+        // Masked values are not compared.
         (&["--token", "Zq59one"], &["--token", "Zq59two"], None),
     ] {
         let [zero, _] = job("auto", [one, other]).map(|ended| ended.expect_code(0));

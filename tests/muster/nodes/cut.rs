@@ -1,5 +1,5 @@
-//! Connections that something between the nodes resets, and launchers that are frozen: no node is
-//! accused that did nothing.
+//! Connections that a device between the nodes resets, and launchers that are frozen: no innocent
+//! node is accused.
 
 use std::process::Command;
 use std::thread;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::silence::wait_all;
 
-/// As long as a firewall before node 0 resets what comes from node 1.
+/// While this value lives, a firewall before node 0 resets packets from node 1.
 struct Resets<'a>(&'a Cluster, Vec<String>);
 
 impl Resets<'_> {
@@ -35,7 +35,7 @@ impl Drop for Resets<'_> {
     }
 }
 
-/// Three nodes that run until `go` is there; node 1's packets are reset until `lasts` returns.
+/// Three nodes that run until `go` exists; node 1's packets are reset until `lasts` returns.
 fn with_resets(
     rule: &str,
     lasts: impl FnOnce(&mut [Running]),
@@ -73,7 +73,7 @@ fn is_soon_over(node: &mut Running) {
 const LONGER_THAN_A_HEARTBEAT: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_job_goes_on_after_its_port_was_reset() {
+fn job_survives_a_reset_of_its_port() {
     let lasts = |_: &mut [Running]| thread::sleep(LONGER_THAN_A_HEARTBEAT);
     with_resets(&format!(" --dport {PORT}"), lasts, |nodes, end| {
         end();
@@ -87,10 +87,10 @@ fn a_job_goes_on_after_its_port_was_reset() {
     });
 }
 
-/// The control: where nothing passes any more, the job ends, and the words leave open why.
+/// The control: if no packet passes any more, the job ends, and its message leaves the reason open.
 #[test]
-fn a_cut_that_cannot_be_told_from_a_death_is_no_death() {
-    // Node 1 hears a refusal of each packet, and node 0 nothing until they end.
+fn ambiguous_cut_is_not_reported_as_a_death() {
+    // Node 1 receives a refusal of each packet, and node 0 receives nothing until they end.
     let lasts = |nodes: &mut [Running]| is_soon_over(&mut nodes[1]);
     with_resets("", lasts, |nodes, _| {
         for (rank, ended) in (0u32..).zip(wait_all(nodes)) {
@@ -103,7 +103,7 @@ fn a_cut_that_cannot_be_told_from_a_death_is_no_death() {
     });
 }
 
-/// The launcher of a node is stopped until the others have given it up, and goes on.
+/// The launcher of a node is stopped until the others have given it up, and is then continued.
 fn frozen(victim: usize) -> Vec<Ended> {
     let port = free_port();
     let mut args = run_args("direct", 1);
@@ -125,7 +125,7 @@ fn frozen(victim: usize) -> Vec<Ended> {
 }
 
 #[test]
-fn a_frozen_node_says_so_and_accuses_nobody() {
+fn frozen_node_reports_itself_and_accuses_nobody() {
     let jobs = [0, 1].map(|victim| thread::spawn(move || (victim, frozen(victim))));
     for job in jobs {
         let (victim, ended) = job.join().expect("no panic");
@@ -147,9 +147,9 @@ fn a_frozen_node_says_so_and_accuses_nobody() {
     }
 }
 
-/// What ends a node for good is still told at once, and as what it is.
+/// A permanent loss of a node is still reported at once, with its true cause.
 #[test]
-fn a_killed_agent_is_named_as_soon_as_before() {
+fn killed_agent_is_still_named_at_once() {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = cluster.waiting(&[]);
     let killed = Instant::now();

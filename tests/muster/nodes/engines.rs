@@ -8,12 +8,12 @@ use serde_json::Value;
 use harness::cluster::{Shared, kill_rank, one_cause};
 use harness::{Ended, Launcher, free_port, program, python, run_args};
 
-/// What a user's `train.sh` looks like; the variables are the agreed ones.
+/// A user's `train.sh`, with the agreed variables.
 const OWN_LAUNCHER: &str = "exec \"$PYTHON\" -m torch.distributed.run --nnodes $NNODES \
     --node-rank $NODE_RANK --nproc-per-node $NPROC_PER_NODE --master-addr $MASTER_ADDR \
     --master-port $MASTER_PORT --no-python \"$RANK_PROGRAM\" wait";
 
-/// The rank of node 1 is killed; how both nodes ended.
+/// Kills the rank of node 1. Gives the ends of both nodes.
 fn killed(engine: &str, program: &[OsString]) -> [Ended; 2] {
     let port = free_port();
     let mut nodes = [0, 1].map(|rank| {
@@ -36,20 +36,20 @@ fn accelerate() -> Shared {
     one_cause(&[(0, &zero, 143), (1, &one, 137)])
 }
 
-/// We see that launcher's end, not its ranks: its words are what both nodes show.
+/// The user's launcher shows us only its own end, not its ranks, and both nodes show its message.
 fn own_launcher() -> Shared {
     let [zero, one] = killed("command", &["sh".into(), "-c".into(), OWN_LAUNCHER.into()]);
     for ended in [&zero, &one] {
         assert!(ended.err.contains("Signal 9 (SIGKILL)"), "{}", ended.err);
     }
     let shared = one_cause(&[(0, &zero, 143), (1, &one, 1)]);
-    // Its words are the cause.
+    // The launcher's own message is the cause.
     assert!(shared.block.contains("SIGKILL"), "{}\n\nnode 1\n{}", zero.err, one.err);
     shared
 }
 
 #[test]
-fn both_nodes_name_one_cause_whatever_starts_the_ranks() {
+fn both_nodes_name_one_cause_with_any_engine() {
     let [accelerate, own] =
         [accelerate, own_launcher].map(|case: fn() -> Shared| thread::spawn(case));
     let (accelerate, own) = (accelerate.join(), own.join());
@@ -57,7 +57,7 @@ fn both_nodes_name_one_cause_whatever_starts_the_ranks() {
     assert_eq!((accelerate.id, accelerate.node), ("rank.signal".into(), 1.into()));
     let words = ["rank 1 on node 1 (", ") was killed by SIGKILL"];
     assert!(words.iter().all(|part| accelerate.block.contains(part)), "{}", accelerate.block);
-    // Which rank it was is known to that launcher alone.
+    // Only the user's launcher knows which rank it was.
     assert_eq!((own.id, own.node, own.rank), ("rank.exit".into(), 1.into(), Value::Null));
     let text = own.text.as_str().expect("words");
     assert!(text.contains("the command on node 1 ("), "{text}");

@@ -11,7 +11,7 @@ fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
 }
 
 #[test]
-fn hosts_that_know_each_other_by_name_run_one_job() {
+fn hosts_with_host_names_run_one_job() {
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = (0..3).map(|rank| cluster.direct(rank, 3, &[], "succeed").start());
     let ended = wait_all(nodes.collect());
@@ -27,8 +27,8 @@ fn hosts_that_know_each_other_by_name_run_one_job() {
 }
 
 #[test]
-fn a_killed_rank_agent_or_host_is_named_by_all() {
-    // A rank of node 2.
+fn all_nodes_name_killed_rank_agent_or_host() {
+    // The victim is a rank of node 2.
     let Some(cluster) = Cluster::new(3) else { return };
     let nodes = cluster.waiting(&[]);
     kill_rank(&nodes[2], "sleep 300");
@@ -37,7 +37,7 @@ fn a_killed_rank_agent_or_host_is_named_by_all() {
     assert_eq!((cause.id, cause.node, cause.rank), ("rank.signal".into(), 2.into(), 2.into()));
     cluster.expect_nothing_left();
 
-    // The agent of node 2: its guard speaks for itself.
+    // The victim is the agent of node 2, whose guard reports for itself.
     let nodes = cluster.waiting(&[]);
     kill(nodes[2].agent());
     let ended = wait_all(nodes);
@@ -47,7 +47,7 @@ fn a_killed_rank_agent_or_host_is_named_by_all() {
     assert!(cause.block.ends_with("the agent of node 2 (node-2) died"), "{}", cause.block);
     cluster.expect_nothing_left();
 
-    // Everything on node 2, then on node 0: their kernels close the connections.
+    // The victims are all processes of node 2, then of node 0; their kernels close the connections.
     for (victim, others) in [(2u32, [0u32, 1]), (0, [1, 2])] {
         let mut nodes = cluster.waiting(&[]);
         cluster.kill_all(victim);
@@ -76,9 +76,9 @@ fn of_different_sizes(cluster: &Cluster, heads: &str) -> Vec<Ended> {
 }
 
 #[test]
-fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
+fn hosts_with_different_gpu_counts_share_one_layout() {
     let Some(cluster) = Cluster::new(3) else { return };
-    // 24 heads: nodes 0 and 1 alone would take 8 each; with node 2 it is 4.
+    // With 24 heads, nodes 0 and 1 alone would take 8 each; with node 2 it is 4.
     for (rank, ended) in (0..3).zip(of_different_sizes(&cluster, "24")) {
         let ended = ended.expect_code(0);
         assert_eq!(ended.out.matches("ulysses=12 of 12").count(), 4, "{}", ended.out);
@@ -86,7 +86,7 @@ fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
         assert_eq!((&plan["nproc_per_node"], &plan["world_size"]), (&4.into(), &12.into()));
         assert_eq!(plan["layout"]["ulysses_size"], 12);
     }
-    // 40 heads fit no three nodes of any size: each says it of what it has itself.
+    // 40 heads fit three nodes at no size; each node reports its own GPUs.
     for (ended, gpus) in of_different_sizes(&cluster, "40").into_iter().zip([8, 8, 7]) {
         let ended = ended.expect_code(66).expect_id("layout.unsolvable");
         assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
@@ -98,10 +98,10 @@ fn hosts_with_different_numbers_of_gpus_get_the_layout_that_fits_all() {
     cluster.expect_nothing_left();
 }
 
-/// The rank that ends first only saw that a peer was gone; the peer has said why, and has not
-/// ended yet.
+/// The rank that ends first only saw the loss of a peer. The peer has printed the reason, and has
+/// not ended yet.
 #[test]
-fn the_culprit_is_named_by_all_although_a_victim_on_another_node_ends_first() {
+fn all_nodes_name_culprit_despite_earlier_victim() {
     let raised = "ValueError: the batch is empty";
     for (said, node, id) in [(raised, 1, "user_exception"), ("all is well", 0, "")] {
         let port = free_port();

@@ -1,5 +1,5 @@
-//! A container that is killed as a whole, as by the kernel's out-of-memory killer since
-//! Kubernetes 1.28: the memory use in its heartbeats decides the reported cause.
+//! A container that is killed as a whole, as by the kernel's out-of-memory killer since Kubernetes
+//! 1.28: the memory use in its heartbeats decides the reported cause.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use harness::docker::{self, Setup};
 use harness::{Launcher, free_port, misbehave, program, run_args};
 
 const LIMIT: u64 = 160 << 20;
-/// MiB of a rank that fill it, beside the few of the launcher.
+/// MiB that a rank holds to fill the container, beside the few MiB of the launcher.
 const HELD: u64 = 148;
 
-/// The folder of a process's memory controller, as the host sees it: version 2, else 1.
+/// The folder of a process's memory controller, as seen from the host: version 2, else 1.
 fn memory_group(pid: i32) -> PathBuf {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its groups");
     let path = |key: &str| {
@@ -35,18 +35,18 @@ fn packets_sent(pid: i32) -> u64 {
     sent.parse().expect("a number")
 }
 
-/// Bytes that the kernel counts in it.
+/// Bytes that the kernel counts in the group.
 fn in_use(cgroup: &Path) -> u64 {
     let read = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok()?.trim().parse().ok();
     read("memory.current").or_else(|| read("memory.usage_in_bytes")).expect("its use")
 }
 
-/// Two nodes of which the second is a container whose rank holds so much memory, and
-/// which is killed as a whole: what both survivors of such a job would read.
+/// Two nodes, the second of which is a container whose rank holds this much memory and which is
+/// killed as a whole. Gives the message that the survivors of such a job would read.
 fn killed_while_holding(mebibytes: u64) -> String {
     let port = free_port();
     let network = docker::network();
-    // The address of this machine on it.
+    // The gateway is this machine's address on the network.
     let gateway = "{{(index .IPAM.Config 0).Gateway}}";
     let master = docker::tell(&["network", "inspect", "-f", gateway, &network]);
     let mut args = run_args("direct", 1);
@@ -74,7 +74,8 @@ fn killed_while_holding(mebibytes: u64) -> String {
     let cgroup = memory_group(first);
     let used = in_use(&cgroup);
     assert_eq!(used * 100 / LIMIT >= 90, mebibytes == HELD, "{used} of {LIMIT} bytes");
-    // Two heartbeats must have left since: a packet, and the acknowledgement of its answer.
+    // Two heartbeats must have been sent since: each is a packet, and an acknowledgement of its
+    // answer.
     let before = packets_sent(first);
     zero.waits("two heartbeats", |zero| {
         let verdict = zero.err().matches("── ranklaunch: ").count() > 1;
@@ -84,7 +85,7 @@ fn killed_while_holding(mebibytes: u64) -> String {
     let killed = std::fs::read_to_string(cgroup.join("cgroup.procs")).expect("its processes");
     let killed: Vec<i32> = killed.lines().map(|pid| pid.parse().expect("a pid")).collect();
     assert!(killed.len() >= 4, "guard, agent, shim and rank: {killed:?}");
-    // The other processes end with the first one of the container, wherever it is in the list.
+    // The other processes end with the container's first process, wherever that is in the list.
     for pid in killed {
         let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
@@ -96,7 +97,7 @@ fn killed_while_holding(mebibytes: u64) -> String {
 }
 
 #[test]
-fn a_container_that_died_at_its_memory_limit_was_probably_killed_for_it() {
+fn container_lost_at_memory_limit_is_probably_oom() {
     if docker::missing().is_some() {
         return;
     }

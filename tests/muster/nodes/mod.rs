@@ -1,5 +1,5 @@
-//! Jobs of several hosts under fault: each host has its own network, address, name
-//! and /etc/hosts, and runs the real executable.
+//! Jobs of several hosts under faults: each host has its own network, address, name and /etc/hosts,
+//! and runs the real executable.
 //!
 //! The tests that wait for the peer timeout (`absence`, `collective`) begin first and run beside
 //! each other and the rest.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use harness::{Ended, Launcher, free_port, program, run_args};
 
-/// What is wrong with one of three nodes.
+/// The fault of one of three nodes.
 struct Odd {
     rank: u32,
     more: &'static [&'static str],
@@ -34,7 +34,7 @@ fn three(odd: &Odd, patience: &str) -> Vec<Ended> {
     nodes.into_iter().map(|node| node.wait().expect_nothing_left()).collect()
 }
 
-/// All but `odd` end with one refusal that names it and repeats its words.
+/// All nodes except `odd` end with one refusal that names it and repeats its words.
 #[track_caller]
 fn expect_told(ended: Vec<Ended>, odd: u32, words: &str) {
     let mut refusals = Vec::new();
@@ -54,7 +54,7 @@ fn expect_told(ended: Vec<Ended>, odd: u32, words: &str) {
 }
 
 #[test]
-fn a_node_that_refuses_its_settings_is_named_by_all() {
+fn all_nodes_name_the_node_with_refused_settings() {
     let profile: &[&str] = &["--profile", "no-such-profile"];
     for (odd, words) in [
         (Odd { more: profile, ..ODD }, "no-such-profile"),
@@ -76,10 +76,10 @@ fn a_node_that_refuses_its_settings_is_named_by_all() {
     }
 }
 
-/// The settings for the node's place are themselves wrong, so nothing is guessed from the
-/// others.
+/// The settings for the node's place are themselves wrong, so nothing is guessed from the other
+/// settings.
 #[test]
-fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
+fn node_without_known_rank_says_nobody_is_notified() {
     for odd in [
         Odd { env: &[("RANKLAUNCH_NODE_RANK", "one")], ..ODD },
         Odd { env: &[("RANK", "one")], ..ODD },
@@ -95,9 +95,9 @@ fn a_node_that_does_not_know_its_place_says_that_nobody_is_told() {
     }
 }
 
-/// Node 0 is missing: that is reported, and nothing hangs.
+/// Node 0 is missing: the refusal says so, and nothing hangs.
 #[test]
-fn a_refusal_that_cannot_be_told_says_so() {
+fn undeliverable_refusal_says_so() {
     let mut args = run_args("direct", 1);
     args.extend(["--profile".into(), "no-such-profile".into()]);
     let ended = Launcher::new(args).node(1, 2, free_port()).run().expect_code(64);

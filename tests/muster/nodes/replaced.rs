@@ -1,11 +1,11 @@
-//! What a job knows across its attempts: its first cause, and how often it was started again.
+//! Facts that a job keeps across its attempts: its first cause, and its number of restarts.
 
 use harness::cluster::Cluster;
 use harness::{Launcher, Role, free_port, kill, run_args};
 
-/// Node 1 is gone for good: the others end with its death, and with a code that operators retry.
+/// Node 1 is gone for good: the others end because of its death, with a code that operators retry.
 #[test]
-fn a_node_that_is_not_replaced_stays_the_cause() {
+fn unreplaced_node_stays_the_cause() {
     let Some(cluster) = Cluster::new(3) else { return };
     let mut nodes = cluster.waiting(&["--max-restarts", "3", "--wait-timeout", "5s"]);
     cluster.kill_all(1);
@@ -25,7 +25,7 @@ fn a_node_that_is_not_replaced_stays_the_cause() {
     cluster.expect_nothing_left();
 }
 
-/// The guard of node 0 is killed in each attempt, and a new node 0 comes each time.
+/// The guard of node 0 is killed in each attempt, and a new node 0 joins each time.
 #[test]
 fn restarts_of_a_job_outlive_its_node_0() {
     let port = free_port();

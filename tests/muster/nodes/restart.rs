@@ -1,4 +1,4 @@
-//! Restarts of a whole job: with a replaced node, and their end.
+//! Restarts of a whole job: with a replaced node, and the end of restarts.
 
 use std::ffi::OsString;
 
@@ -29,7 +29,7 @@ fn a_replaced_node_joins_the_next_attempt() {
     cluster.kill_all(2);
     drop(nodes.pop());
     cluster.remove(2);
-    // Another host with another address takes its rank.
+    // Another host with another address takes the rank.
     cluster.add(3);
     nodes.push(start(&cluster, 3, 2));
 
@@ -52,7 +52,7 @@ fn a_replaced_node_joins_the_next_attempt() {
     cluster.expect_nothing_left();
 }
 
-/// Two nodes of which rank 1 ends with `code`, at once and every time.
+/// Two nodes, of which rank 1 ends with `code`, at once and every time.
 fn always(code: i32) -> [Ended; 2] {
     let port = free_port();
     let script = format!("test $RANK = 1 && exit {code}; exec sleep 300");
@@ -62,8 +62,8 @@ fn always(code: i32) -> [Ended; 2] {
 }
 
 #[test]
-fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
-    // What may help is tried after a pause that doubles, and not for ever.
+fn restarts_end_without_progress_or_prospect() {
+    // A failure that a restart may help is retried after a pause that doubles, and not for ever.
     let [zero, one] = always(1);
     let cause = one_cause(&[(0, &zero, 143), (1, &one, 1)]);
     assert_eq!((cause.id, cause.rank, cause.attempt), ("rank.exit".into(), 1.into(), 2.into()));
@@ -77,7 +77,7 @@ fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
     let words = "not started again: the last 3 attempts ended the same way";
     assert!(zero.err.contains(words), "{}", zero.err);
 
-    // 2 is what programs say of their arguments.
+    // Programs return 2 for wrong arguments.
     let [zero, one] = always(2);
     let cause = one_cause(&[(0, &zero, 92), (1, &one, 2)]);
     assert_eq!(cause.attempt, 0);
@@ -85,7 +85,8 @@ fn restarts_end_without_progress_and_are_not_tried_where_they_cannot_help() {
     assert!(!one.err.contains("start again"), "{}", one.err);
 }
 
-/// Rank 1 of two nodes raises, at once and every time; the ends, the cause and the last attempt.
+/// Rank 1 of two nodes raises, at once and every time. Gives the exit codes, the cause and the last
+/// attempt.
 fn raises(error: &str, options: &[&str]) -> ([i32; 2], String, u64) {
     const SCRIPT: &str = "test $RANK = 0 && exec sleep 300
         printf 'Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n' >&2
@@ -104,16 +105,16 @@ fn raises(error: &str, options: &[&str]) -> ([i32; 2], String, u64) {
 }
 
 #[test]
-fn the_cause_decides_for_all_nodes_whether_they_start_again() {
+fn cause_decides_the_restart_for_all_nodes() {
     let missing = "ModuleNotFoundError: No module named 'flash_attn'";
     let memory = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered";
     let raised = "ValueError: the batch is odd";
     for (error, options, codes, id, attempt) in [
         (missing, &[][..], [92, 1], "module_missing", 0),
         (missing, &["--retry-on", "module_missing"], [92, 1], "module_missing", 1),
-        // The platform is told to take another node: no attempt on these.
+        // The platform is told to take another node, so there is no further attempt on these.
         (memory, &[], [143, 90], "cuda_ecc", 0),
-        // What only may be the cause does not prevent an attempt, unless the user says so.
+        // A cause that is only likely does not prevent an attempt, unless the user says so.
         (raised, &[], [143, 1], "user_exception", 1),
         (raised, &["--no-retry-on", "user_exception"], [143, 1], "user_exception", 0),
     ] {

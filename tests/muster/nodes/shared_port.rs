@@ -1,5 +1,5 @@
-//! Other listeners on the port of node 0: another job in each of its states, another program,
-//! this job's own earlier attempt; and nodes with a wrong master address.
+//! Other listeners on the port of node 0: another job in each of its states, another program, this
+//! job's own earlier attempt. Also nodes with a wrong master address.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use harness::cluster::{Cluster, PORT};
 use harness::{Launcher, python, run_args, wait_until};
 
-/// Rank 0 holds torch's store on the master port, as torchrun and rank 0 of a group do;
-/// it takes its time to end. `GO`: a file that ends all ranks well.
+/// Rank 0 holds torch's store on the master port, as torchrun and rank 0 of a group do, and is slow
+/// to end. `GO` is a file that ends all ranks well.
 const STORE: &str = r#"
 import datetime, os, signal, sys, time
 def term(*_):
@@ -39,7 +39,7 @@ fn with_store(more: &[&str]) -> Vec<OsString> {
     args(more, &["sh", "-c", "exec \"$0\" -c \"$1\"", &python, STORE])
 }
 
-/// What srun sets for a step of two nodes; the job's script set MASTER_PORT.
+/// Variables that srun sets for a step of two nodes; the job's script set MASTER_PORT.
 fn slurm(cluster: &Cluster, job: &str, rank: u32, args: &[OsString]) -> Launcher {
     let id = rank.to_string();
     let step = [
@@ -55,8 +55,8 @@ fn slurm(cluster: &Cluster, job: &str, rank: u32, args: &[OsString]) -> Launcher
     step.into_iter().fold(launcher, |launcher, (name, value)| launcher.env(name, value))
 }
 
-/// Both nodes of job 8 end with 87 at once, where they might wait for half an hour, and
-/// nothing of it ran.
+/// Both nodes of job 8 end with 87 at once, instead of waiting for half an hour, and none of its
+/// ranks ran.
 #[track_caller]
 fn second_job_is_refused(cluster: &Cluster) {
     let args = args(&[], &["sh", "-c", "echo it runs"]);
@@ -68,7 +68,7 @@ fn second_job_is_refused(cluster: &Cluster) {
     }
 }
 
-/// Its node 0 is not there to tell it.
+/// Node 0 of job 8 is not there to report it.
 #[track_caller]
 fn lonely_node_is_refused(cluster: &Cluster) {
     let lonely = slurm(cluster, "8", 1, &args(&[], &["sh", "-c", "echo it runs"])).run();
@@ -78,9 +78,9 @@ fn lonely_node_is_refused(cluster: &Cluster) {
 }
 
 #[test]
-fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
+fn second_job_on_same_nodes_ends_with_87() {
     let Some(cluster) = Cluster::new(2) else { return };
-    // The first job gathers.
+    // The first job is gathering.
     let first = with_store(&[]);
     let mut zero = slurm(&cluster, "7", 0, &first).start();
     let waits = format!("waiting on port {PORT} for node 1");
@@ -88,7 +88,7 @@ fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
     lonely_node_is_refused(&cluster);
     second_job_is_refused(&cluster);
     assert!(zero.err().contains("belongs to job 8.0: rejected"), "{}", zero.err());
-    // It runs.
+    // The first job is running.
     let mut one = slurm(&cluster, "7", 1, &first).start();
     zero.says("READY", 1);
     one.says("READY", 1);
@@ -103,7 +103,7 @@ fn a_second_job_on_the_same_nodes_ends_with_87_on_all_of_them() {
 }
 
 #[test]
-fn a_program_at_the_port_of_node_0_ends_all_nodes_with_87() {
+fn program_at_master_port_ends_all_with_87() {
     let Some(cluster) = Cluster::new(2) else { return };
     let mut server = Command::new("ip");
     server.args(["netns", "exec", &cluster.namespace(0), "python3", "-m", "http.server"]);
@@ -123,7 +123,7 @@ fn a_program_at_the_port_of_node_0_ends_all_nodes_with_87() {
 }
 
 #[test]
-fn a_replaced_node_waits_while_the_store_of_its_own_attempt_is_being_ended() {
+fn replaced_node_waits_for_the_old_stores_end() {
     let Some(cluster) = Cluster::new(2) else { return };
     let args = with_store(&["--max-restarts", "2"]);
     let go = cluster.folder().join("go");
@@ -148,9 +148,9 @@ fn a_replaced_node_waits_while_the_store_of_its_own_attempt_is_being_ended() {
     cluster.expect_nothing_left();
 }
 
-/// Swapped ranks, and another port: said at once, respectively after 3 s.
+/// Swapped ranks are reported at once, and a wrong port after 3 s.
 #[test]
-fn nodes_that_look_in_the_wrong_place_say_so() {
+fn misconfigured_master_address_is_reported() {
     let Some(cluster) = Cluster::new(2) else { return };
     let args = args(&["--wait-timeout", "4s"], &["true"]);
     let zero = cluster.launcher(1, 0, 2, &args).start();
@@ -177,7 +177,7 @@ fn nodes_that_look_in_the_wrong_place_say_so() {
     for words in [&line, &verdict] {
         assert!(one.err.contains(words), "{words}\n{}", one.err);
     }
-    // No variable of a platform counts the nodes of these.
+    // No variable of a platform counts these nodes.
     let hint = "look at that node's own log";
     assert!(zero.err.contains(hint) || zero.err.contains("WORLD_SIZE"), "{}", zero.err);
 }

@@ -1,4 +1,4 @@
-//! A node that falls silent while the job runs: what the others say of it after the peer timeout,
+//! A node that falls silent while the job runs: the others report it after the peer timeout,
 //! whatever their ranks do.
 
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use harness::cluster::{Cluster, one_cause};
 use harness::{Ended, Running};
 
-/// The peer timeout: what is shorter must be survived, what is longer must be named.
+/// The peer timeout: a shorter silence must be survived, a longer one must be named.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(super) fn wait_all(nodes: Vec<Running>) -> Vec<Ended> {
@@ -28,7 +28,7 @@ pub(super) fn a_node_that_is_cut_off_is_named(cluster: &Cluster, nodes: Vec<Runn
     cluster.expect_nothing_left();
 }
 
-/// `lost` loses its power; the others are told the same of it.
+/// `lost` loses its power; all other nodes report the same about it.
 pub(super) fn a_node_without_power_is_named(
     cluster: &Cluster,
     mut nodes: Vec<Running>,

@@ -9,10 +9,10 @@ use harness::{Launcher, write_program};
 
 use super::{line, of};
 
-/// A machine without python, and one whose python has no torch, would not start the job; what
-/// runs there may be in its way. That says nothing about a node that is assumed.
+/// A machine without Python, or with a Python without torch, would not start the job, and its
+/// processes may be in the job's way. Neither says anything about an assumed node.
 #[test]
-fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() {
+fn assumed_node_ignores_local_software_and_processes() {
     let folder = tempfile::tempdir().expect("a folder");
     let python = folder.path().join("python3");
     let answer =
@@ -21,7 +21,7 @@ fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() 
     let without_torch = folder.path().to_str().expect("text");
     let script = folder.path().join("train.py");
     std::fs::write(&script, "read line\n").expect("a script");
-    // It looks like a python that runs the script, and ends with its input.
+    // The process looks like a Python that runs the script, and ends with its input.
     let mut beside = Command::new("/bin/sh")
         .arg0("python3")
         .arg(&script)
@@ -55,8 +55,8 @@ fn an_assumed_node_has_neither_the_software_nor_the_processes_of_this_machine() 
     assert!(beside.wait().expect("its end").code().is_some());
 }
 
-/// Copied facts may lack the interpreter of the node that they came from, which is a warning;
-/// a program they cannot lack.
+/// Copied facts may lack the interpreter of their node, which is only a warning. They cannot lack a
+/// program.
 #[test]
 fn a_replayed_node_without_python_is_planned() {
     let node = || Node::with_gpus(8).env("PATH", "/nowhere");
@@ -68,7 +68,7 @@ fn a_replayed_node_without_python_is_planned() {
 
 /// A plan of the README on a machine that has no GPU, no torch and no script.
 #[test]
-fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
+fn plan_for_a_remote_node_is_marked_assumed() {
     let platform = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";
     let laptop = || Node::without_gpus().platform(platform).env("PATH", "/nowhere");
     let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
@@ -91,7 +91,7 @@ fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
     assert_eq!(source("OMP_NUM_THREADS"), None, "this machine's CPUs are not the node's");
     let ids = planned.warning_ids();
     assert_eq!(ids, ["gpu.unused"], "what this machine lacks is not held against that node");
-    // A layout that is impossible there is refused as usual.
+    // A layout that is impossible on the assumed node is refused as usual.
     assert_eq!(laptop().json(&words("gpus=1")).at("/world_size"), "2");
     let three = [
         &of("3")[..],
@@ -106,7 +106,7 @@ fn a_node_that_is_not_at_hand_is_assumed_and_marked() {
         let text = laptop().env("RANKLAUNCH_LANG", lang).plan(&words("gpus=8")).expect_code(0).out;
         assert!(text.contains(mark) && text.contains("gpus=8"), "{text}");
     }
-    // It is marked as assumed, and nothing is started on it.
+    // The plan is marked as assumed, and nothing is started from it.
     assert_eq!(Node::with_gpus(8).json(&["--", "a.py"]).at("/assumed"), "null");
     assert_eq!(laptop().json(&words("gpus=many")).refusal(), "64 settings.assume");
     let run = Node::with_gpus(1).launcher("run", &["--assume", "gpus=8", "--", "a.py"]).run();

@@ -8,7 +8,7 @@ mod sizes;
 
 use harness::node::{PYTHON, Planned};
 
-/// Node 0 of `nodes`, as flags say it.
+/// Flags for node 0 of `nodes`.
 fn of(nodes: &str) -> Vec<&str> {
     vec!["--nnodes", nodes, "--node-rank", "0", "--master-addr", "10.0.0.1"]
 }

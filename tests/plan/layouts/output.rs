@@ -95,7 +95,7 @@ fn json_holds_every_promised_field() {
 }
 
 #[test]
-fn both_languages_name_rule_and_way_out() {
+fn both_languages_name_rule_and_remedy() {
     let refused = |more: &[&str], locale: &str| {
         let args = [&ulysses("3", &["--heads", "40"])[..], more, &["--", "generate.py"]].concat();
         let ended = Node::with_gpus(8).env("LANG", locale).plan(&args).expect_code(66);
@@ -157,7 +157,7 @@ fn the_shell_form_runs_as_it_stands() {
     let body = "#!/bin/sh\nprintf '%s\\0' \"$0\" \"$@\"\n\
         printf '%s|%s|%s' \"$CUDA_VISIBLE_DEVICES\" \"$PYTORCH_CUDA_ALLOC_CONF\" \"${RANK-none}\" >&2\n";
     harness::write_program(&file, body);
-    // On this node itself: the interpreter must be one that sh can start.
+    // The plan is for this node itself, so sh must be able to start the interpreter.
     let nvml = harness::fake_nvml::FakeNvml::new(&[("GPUS", "8")]);
     let plan = |format: &str| {
         let args = [&of("2")[..], &["--profile", "wan22", "--severity", "shm.size=warn"]].concat();

@@ -6,7 +6,7 @@ use super::of;
 
 /// The embedded profiles on nodes that they were not made for.
 #[test]
-fn a_profile_says_what_it_cannot_run_on() {
+fn profile_refuses_an_unsupported_node() {
     let plan = |gpus, platform: &str, profile: &str| {
         let node = Node::with_gpus(gpus).platform(platform);
         node.json(&["--profile", profile, "--python", PYTHON, "--severity", "shm.size=warn"])
@@ -16,7 +16,7 @@ fn a_profile_says_what_it_cannot_run_on() {
     assert_eq!(refused.refusal(), "65 membership.contradiction", "{:#}", refused.json);
     let text = refused.at("/refused/text");
     assert!(text.contains("1 node") && text.contains("4 (WORLD_SIZE=4)"), "{text}");
-    // What the hints name leads to one job of four pods, not to four jobs.
+    // The settings that the hints name lead to one job of four pods, not to four jobs.
     let hint = refused.at("/refused/hint");
     assert!(hint.contains("--nnodes 4") && hint.contains("--nproc-per-node auto"), "{hint}");
     let way = ["--profile", "zimdb", "--nnodes", "4", "--nproc-per-node", "auto"];
@@ -65,7 +65,7 @@ fn the_number_of_gpus_selects_the_configuration() {
     assert!(refused.at("/refused/hint").contains("[[select]]"));
 }
 
-/// Heads come from where they are known: the task, the checkpoint, nowhere.
+/// Heads come from the source that knows them: the task, or the checkpoint, or none.
 #[test]
 fn heads_are_read_or_their_absence_is_said() {
     let wan = |more: &[&str]| {

@@ -4,11 +4,11 @@ use harness::node::{Node, PYTHON};
 
 use super::{line, of, ulysses};
 
-/// Nodes, GPUs of each, flags, program, and the line that is expected.
+/// Nodes, GPUs of each, flags, program, and the expected line.
 type Job<'a> = (&'a str, u32, &'a [&'a str], &'a [&'a str], &'a str);
 
 #[test]
-fn the_sizes_of_real_jobs_are_solved_or_refused() {
+fn sizes_of_real_jobs_are_solved_or_refused() {
     let script = ["--", "generate.py", "--ulysses_size", "{ulysses_size}"];
     let literal = |size| ["--", "generate.py", "--ulysses_size", size];
     let table: &[Job<'_>] = &[
@@ -45,7 +45,7 @@ fn the_sizes_of_real_jobs_are_solved_or_refused() {
 
 /// generate.py asserts at world size 1 that its FSDP flags are absent.
 #[test]
-fn what_the_script_refuses_on_one_gpu_is_not_given_to_it() {
+fn single_gpu_script_gets_no_refused_flags() {
     let wan = |gpus, more: &[&str]| {
         let args = [&["--profile", "wan22", "--severity", "shm.size=warn"][..], more].concat();
         Node::with_gpus(gpus).json(&args)
@@ -70,7 +70,7 @@ fn what_the_script_refuses_on_one_gpu_is_not_given_to_it() {
         assert!(because.contains("world_size is") && because.contains("world_size > 1"));
         assert!(said["source"].as_str().expect("text").starts_with("wan22.toml:"), "{said}");
     }
-    // Its own flags are the user's: they are refused, not taken away.
+    // The user's own flags are refused, not removed.
     let own = ["--", "generate.py", "--dit_fsdp", "--ulysses_size", "{ulysses_size}"];
     assert_eq!(wan(1, &own).refusal(), "66 layout.alone");
     assert_eq!(wan(2, &own).code, 0);
@@ -82,7 +82,7 @@ fn what_the_script_refuses_on_one_gpu_is_not_given_to_it() {
     assert!(refused.at("/refused/text").contains("--t5_f"), "{:#}", refused.json);
 }
 
-/// A size that is written out is read in every spelling, without a profile too.
+/// A literal size is read in every spelling, even without a profile.
 #[test]
 fn sizes_are_read_however_they_are_written() {
     let two = |more: &[&str]| {
@@ -107,7 +107,7 @@ fn sizes_are_read_however_they_are_written() {
         (&["generate.py", "--ulysses_s", "16"][..], "66 layout.literal"),
         (&["generate.py", "--ulysses", "8"], "4 8 8 1 0,1,2,3"),
         (&["generate.py", "--uly=10"], "5 10 10 1 0,1,2,3,4"),
-        // No option any more, or a word of another one.
+        // These words are no option any more, or belong to another option.
         (&["generate.py", "--", "--ulysses_size", "16"], "5 10 10 1 0,1,2,3,4"),
         (&["generate.py", "--prompt", "--ulysses_size", "--ulysses_size", "8"], "4 8 8 1 0,1,2,3"),
         (&["bash", "-c", "a=1 python g.py --ulysses_size {ulysses_size}"], "5 10 10 1 0,1,2,3,4"),
@@ -123,7 +123,7 @@ fn sizes_are_read_however_they_are_written() {
         (planned.at("/layout/heads"), planned.at("/nproc_per_node")),
         ("24".into(), "6".into())
     );
-    // A ring has sizes of its own names, and a sequence size that is no ulysses size.
+    // A ring has sizes with its own names, and a sequence size that is no ulysses size.
     let ring = |more: &[&str]| {
         let args =
             [&of("2")[..], &["--layout", "ulysses-ring", "--heads", "12", "--"], more].concat();
@@ -134,9 +134,9 @@ fn sizes_are_read_however_they_are_written() {
     assert_eq!(ring(&["g.py", "--sequence_parallel_size", "16"]), "8 16 4 4 absent");
 }
 
-/// A size that no rule checks: said where the ranks cannot form its groups.
+/// A size that no rule checks is reported if the ranks cannot form its groups.
 #[test]
-fn an_undeclared_size_that_cannot_fit_is_told() {
+fn undeclared_size_that_cannot_fit_is_reported() {
     let told = |gpus: u32, flags: &[&str], program: &[&str]| {
         let planned = Node::with_gpus(gpus).json(&[flags, &["--", "x.py"], program].concat());
         assert_eq!(planned.code, 0, "{:#}", planned.json);

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::{Node, because, below_switch, rail, with_eight_gpus};
 
-/// For 1 to 8 processes: the GPUs, and the reason in full; none where all are used.
+/// For 1 to 8 processes: the GPUs, and the full reason; none if all GPUs are used.
 type Sets = [(&'static [u32], &'static str); 8];
 
 #[test]
-fn gpus_of_a_subset_are_chosen_for_a_reason() {
+fn gpu_subset_is_chosen_with_a_reason() {
     let two_sockets: (fn(&mut Node), Sets) = (
         |node| {
             for gpu in 0..8 {
@@ -27,7 +27,7 @@ fn gpus_of_a_subset_are_chosen_for_a_reason() {
             (&[0, 1, 2, 3, 4, 5, 6, 7], ""),
         ],
     );
-    // A card beside GPUs 2, 3, 6 and 7: below two of the four switches.
+    // A card beside GPUs 2, 3, 6 and 7, below two of the four switches.
     let four_cards: (fn(&mut Node), Sets) = (
         |node| {
             with_eight_gpus(node);

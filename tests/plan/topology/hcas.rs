@@ -9,7 +9,7 @@ struct Case {
     build: fn(&mut Node),
     options: &'static [&'static str],
     hcas: Vec<String>,
-    /// NCCL_IB_HCA is set to these.
+    /// True if NCCL_IB_HCA is set to these devices.
     set: bool,
     /// Part of the reason.
     because: &'static str,
@@ -20,7 +20,7 @@ fn names(prefix: &str, numbers: impl IntoIterator<Item = u32>) -> Vec<String> {
 }
 
 #[test]
-fn rdma_devices_are_chosen_for_a_reason() {
+fn rdma_devices_are_chosen_with_a_reason() {
     let cases = [
         Case {
             name: "DGX-like: eight rails of 400 and two storage cards",
@@ -282,7 +282,7 @@ fn rdma_devices_are_chosen_for_a_reason() {
         assert_eq!(plan["env"]["NCCL_IB_HCA"], wanted, "{name}");
         let said = because(&plan, "hcas");
         assert!(said.contains(reason), "{name}: {said}");
-        // Whatever moves the bytes, a plugin that is not ours to choose stays chosen.
+        // With any transport, a plugin that is not ours to choose stays chosen.
         for variable in ["NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET_PLUGIN"] {
             assert_eq!(plan["env"][variable], Value::Null, "{name}: {variable}");
         }
@@ -290,7 +290,7 @@ fn rdma_devices_are_chosen_for_a_reason() {
 }
 
 #[test]
-fn roce_addresses_count_at_any_index_of_the_table() {
+fn roce_addresses_count_at_any_gid_index() {
     const V4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
     const V6: &str = "fd00:0000:0000:0000:0000:0000:0000:0001";
     const LOCAL: &str = "fe80:0000:0000:0000:0202:c9ff:fe00:0001";
@@ -329,7 +329,7 @@ fn roce_addresses_count_at_any_index_of_the_table() {
                 node.write(&format!("{port}/gid_attrs/types/{index}"), format!("{kind}\n"));
             }
         }
-        // Another way for the job, so that leaving this one out can be seen.
+        // Another device can serve the job, so that leaving this one out is visible.
         node.hca(&Rdma { ipv6: family.is_some(), ..roce("mlx5_1", front(10), 200) });
         let plan = node.plan(&[]);
         let expected = if taken { names("mlx5_", [0, 1]) } else { names("mlx5_", [1]) };

@@ -21,19 +21,19 @@ struct Node {
 #[derive(Clone)]
 struct Rdma<'a> {
     name: String,
-    /// Below /sys/devices, with the host bridge.
+    /// The path below /sys/devices, with the host bridge.
     path: String,
     numa: i32,
     ethernet: bool,
     rate: u32,
     opens: bool,
     active: bool,
-    /// RoCE v2 GID that is ours.
+    /// True for a RoCE v2 GID of this host.
     gid: bool,
-    /// Of IPv6 instead of IPv4.
+    /// The GID is of IPv6 instead of IPv4.
     ipv6: bool,
     netdev: Option<&'a str>,
-    /// Path of the physical function.
+    /// The path of the physical function.
     physical: Option<String>,
     bond: bool,
 }
@@ -74,7 +74,7 @@ impl Node {
         fs::write(path, text).expect("a file");
     }
 
-    /// A relative link, as sysfs has them.
+    /// Makes a relative link, as in sysfs.
     fn link(&self, from: &str, to: &str) {
         let at = self.at(from);
         fs::create_dir_all(at.parent().expect("a parent")).expect("a folder");
@@ -92,7 +92,7 @@ impl Node {
         address
     }
 
-    /// The next GPU, with MiB in use.
+    /// Adds the next GPU, with this many MiB in use.
     fn gpu(&mut self, path: &str, numa: i32, used: u64) {
         let index = self.gpus.len();
         let address = self.pci(path, numa);
@@ -183,7 +183,7 @@ fn with_eight_gpus(node: &mut Node) {
     }
 }
 
-/// `slot` below switch `switch` of 0..4, each below a host bridge of its own.
+/// `slot` below switch `switch` of 0..4, each below its own host bridge.
 fn below_switch(switch: u32, slot: u32) -> String {
     let bus = 0x10 + switch * 0x20;
     format!(

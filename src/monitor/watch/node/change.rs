@@ -16,10 +16,10 @@ use text::lang::Text;
 use text::rank::GlobalRank;
 use text::text;
 
-/// Too few to say anything about a share of them.
+/// Below these numbers a share says nothing.
 const FEWEST_SEGMENTS: u64 = 1000;
 const FEWEST_DROPS: u64 = 100;
-/// The time between two readings that says something about shares of it.
+/// Minimum time between two readings that makes shares of it meaningful.
 const SHORTEST: Duration = Duration::from_millis(500);
 /// SW_POWER_CAP of nvmlClocksEventReason: normal under full load, unless other GPUs run faster.
 const POWER_CAP: u64 = 0x4;
@@ -27,7 +27,7 @@ const POWER_CAP: u64 = 0x4;
 /// Serialized it is evidence: the reasons with their sentences, and the GPUs as they are now.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct NodeChange {
-    /// Between the two readings.
+    /// Seconds between the two readings.
     pub seconds: f64,
     reasons: Vec<Reason>,
     /// Shares of the time for which some task of the node stood still.
@@ -102,7 +102,7 @@ fn tell(
 }
 
 impl Both<'_> {
-    /// Of microseconds.
+    /// The share of the time for a counter of microseconds.
     fn share(&self, old: u64, new: u64) -> f64 {
         (grown(old, new) / 1e6 / self.seconds).min(1.0)
     }
@@ -128,7 +128,7 @@ impl Both<'_> {
         if group.ranks.len() >= self.new.ranks.len() { &[] } else { &group.ranks }
     }
 
-    /// A rank is limited by all groups around it: of each set of ranks the group that costs most.
+    /// If several groups limit a rank, only the group that costs most is reported for each set of ranks.
     fn groups(&self, found: &mut Vec<Reason>) {
         let mut all = Vec::new();
         for (folder, new) in &self.new.groups {
@@ -196,7 +196,7 @@ impl Both<'_> {
         });
     }
 
-    /// Of the node where no group of all ranks shows the same.
+    /// The pressure on the node, if no group of all ranks shows the same.
     fn pressure(&self, found: &mut Vec<Reason>) {
         let mut node = Vec::new();
         self.pressed(&mut node, [&self.old.pressure, &self.new.pressure], &[], false);
@@ -433,7 +433,7 @@ fn gpu_now(found: &mut Vec<Reason>, one: &GpuReading, all: &[GpuReading]) {
         let value = f64::from(clock) / f64::from(fastest);
         found.push(Reason { kind: ReasonKind::GpuPowerCap, ranks: vec![], gpu: None, value, text });
     }
-    // A GPU that no rank uses may be anybody's.
+    // A GPU that no rank uses may belong to anybody.
     if let (Some(pid), false) = (one.strangers.first(), one.ranks.is_empty()) {
         let count = one.strangers.len() as f64;
         tell(found, ReasonKind::GpuShared, &[], count, || {

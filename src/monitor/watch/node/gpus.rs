@@ -1,4 +1,4 @@
-//! The GPUs as NVML shows them, and whose processes use them.
+//! The GPUs as NVML shows them, and the owners of the processes on them.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +28,13 @@ pub struct GpuUse {
     pub ranks: Vec<GlobalRank>,
     /// Percent of the last moment in which a kernel ran.
     pub utilization: u32,
-    /// Watts, and the limit. None: the driver does not say.
+    /// Watts, and the limit. None if the driver does not report it.
     pub power: Option<(u32, u32)>,
 }
 
-/// Percent from which on a GPU has no pause.
+/// Minimum percent at which a GPU counts as fully used.
 const WITHOUT_PAUSE: u32 = 90;
-/// Percent up to which it does nothing.
+/// Maximum percent at which a GPU counts as idle.
 const IDLE: u32 = 5;
 
 impl GpuUse {
@@ -107,7 +107,7 @@ pub(super) fn readings(
                 match pid.and_then(owner) {
                     Some(Owner::Rank(rank)) => reading.ranks.push(rank),
                     Some(Owner::Stranger) => reading.strangers.push(process.pid),
-                    // It has ended, or NVML's pids are those of another namespace.
+                    // The process has ended, or NVML's pids are from another namespace.
                     None => {}
                 }
             }

@@ -9,7 +9,7 @@ use linux::cgroups::{Groups, NO_LIMIT};
 use linux::host::Host;
 use text::rank::GlobalRank;
 
-/// A group that holds ranks, and what it is limited to.
+/// A group that holds ranks, and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct GroupReading {
     pub ranks: Vec<GlobalRank>,
@@ -25,7 +25,7 @@ pub(crate) struct GroupReading {
 pub(crate) struct CpuTime {
     pub quota_us: u64,
     pub period_us: u64,
-    /// Periods at whose end the quota was used up.
+    /// Periods in which the quota was used up.
     pub throttled: u64,
     /// Summed over the CPUs on which the group waited.
     pub throttled_us: u64,
@@ -33,15 +33,15 @@ pub(crate) struct CpuTime {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct GroupMemory {
-    /// Bytes.
+    /// The limit in bytes.
     pub limit: u64,
-    /// How often memory had to be reclaimed because of the limit.
+    /// Number of times that memory had to be reclaimed because of the limit.
     pub limit_hits: u64,
     pub oom_kills: u64,
     pub major_faults: u64,
 }
 
-/// By their folders: those of the ranks, and all groups that hold these.
+/// Groups by folder: the groups of the ranks, and all groups that contain these.
 pub(super) fn groups(host: &Host, ranks: &[(GlobalRank, i32)]) -> BTreeMap<String, GroupReading> {
     let mut groups: BTreeMap<String, GroupReading> = BTreeMap::new();
     for (rank, pid) in ranks {
@@ -71,7 +71,7 @@ fn read(host: &Host, folder: &str) -> GroupReading {
 
 fn cpu(text: &impl Fn(&str) -> Option<String>) -> Option<CpuTime> {
     let number = |file: &str| text(file)?.trim().parse().ok();
-    // `max 100000` and −1 are no limit.
+    // `max 100000` and −1 mean no limit.
     let (quota_us, period_us) = match text("cpu.max") {
         Some(both) => {
             let (quota, period) = both.trim().split_once(' ')?;

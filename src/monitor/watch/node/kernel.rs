@@ -11,13 +11,13 @@ use text::rank::GlobalRank;
 /// (Documentation/accounting/psi.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Stall {
-    /// At least one task.
+    /// Time in which at least one task stood still.
     pub some_us: Option<u64>,
-    /// All tasks that had something to do.
+    /// Time in which all tasks with work stood still.
     pub full_us: Option<u64>,
 }
 
-/// None where the kernel does not count it: before Linux 4.20, or with psi=0.
+/// None if the kernel does not count it: before Linux 4.20, or with psi=0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Pressure {
     pub cpu: Option<Stall>,
@@ -88,13 +88,13 @@ pub(crate) struct InterfaceReading {
     pub packets: u64,
     pub errors: u64,
     pub dropped: u64,
-    /// How often the link was lost.
+    /// Number of times that the link was lost.
     pub carrier_lost: Option<u64>,
-    /// None for an interface that does not tell, such as a tunnel.
+    /// None for an interface that does not report its state, such as a tunnel.
     pub up: Option<bool>,
 }
 
-/// Interfaces that are read; a node with many pods has hundreds.
+/// Maximum number of interfaces that are read; a node with many pods has hundreds.
 const MOST_INTERFACES: usize = 64;
 
 /// The interfaces of this network namespace, without loopback and the ports of bridges, whose

@@ -46,7 +46,7 @@ pub(crate) enum Parts {
     All,
 }
 
-/// All counters at one moment. Serialized it is evidence.
+/// All counters at one moment. Serialized as evidence.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct NodeReading {
     #[serde(skip)]
@@ -64,7 +64,7 @@ pub(crate) struct NodeReading {
 }
 
 impl NodeReading {
-    /// None where only the kernel was read, or the driver did not answer.
+    /// None if only the kernel was read, or the driver did not answer.
     pub(crate) fn gpus(&self) -> &[GpuReading] {
         &self.gpus
     }
@@ -79,8 +79,8 @@ struct Kernel {
     tcp: Option<TcpReading>,
 }
 
-/// Reads a node again and again. A part that hangs is left out until it has returned, so that a
-/// dead driver costs one thread and not one for each reading. Clones are the same.
+/// Reads a node again and again. A part that hangs is left out until it has returned, so that a dead
+/// driver costs one thread instead of one per reading. Clones share this state.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeReader {
     sources: NodeSources,
@@ -143,7 +143,7 @@ struct Part {
 }
 
 impl Part {
-    /// None as long as the last reading has not returned.
+    /// None while the last reading has not returned.
     fn begin<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Why a rank may be slow or stand still, as its node shows it.
+//! Reasons on a node for which a rank may be slow or stand still.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Reason {
     /// NVML's index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// In the unit of [`ReasonKind::least`].
+    /// The value in the unit of [`ReasonKind::least`].
     pub value: f64,
     /// A sentence without a full stop.
     pub text: Text,
@@ -55,36 +55,38 @@ pub enum ReasonKind {
     GpuSilent,
 }
 
-/// From which value on something is abnormal. The first ones are shares of the time between the
+/// The value from which on something is abnormal. The first rows are shares of the time between the
 /// two readings.
 const LEAST: &[(ReasonKind, f64)] = &[
-    // A rank that is throttled for so long costs the job as much.
+    // A rank that is throttled for this share costs the job as much.
     (ReasonKind::CpuThrottled, 0.05),
-    // Of its main thread. On a node whose CPUs are all taken this is the first thing to be seen.
+    // Time of the rank's main thread. On a node whose CPUs are all busy, this is the first sign.
     (ReasonKind::CpuWait, 0.10),
-    // Some task: with data loading it is seldom below a fifth on a healthy node.
+    // Time in which some task stood still: with data loading it is seldom below a fifth on a
+    // healthy node.
     (ReasonKind::CpuPressure, 0.50),
-    // Some task. A healthy node has next to none.
+    // Time in which some task stood still. A healthy node has almost none.
     (ReasonKind::MemoryPressure, 0.10),
-    // All tasks of the node or of a group: loading data alone stops some of them.
+    // Time in which all tasks of the node or of a group stood still: loading data alone stops some
+    // of them.
     (ReasonKind::IoPressure, 0.25),
-    // Segments of TCP. Above a tenth of this its throughput falls.
+    // Share of TCP segments sent again. The throughput already falls at a tenth of this.
     (ReasonKind::TcpSentAgain, 0.01),
-    // Packets, of those that came and went.
+    // Share of the packets received and sent.
     (ReasonKind::InterfaceDrops, 0.001),
     // A clock below this part of the fastest GPU of the same model.
     (ReasonKind::GpuPowerCap, 0.90),
-    // Per second. Starting a program or mapping a data set causes tens for a moment.
+    // Events per second. Starting a program or mapping a data set causes tens for a moment.
     (ReasonKind::MajorFaults, 50.0),
     (ReasonKind::MemoryLimit, 50.0),
-    // Per minute: a healthy link has a few in a day.
+    // Events per minute: a healthy link has a few per day.
     (ReasonKind::GpuPcie, 10.0),
     (ReasonKind::GpuNvlink, 10.0),
     (ReasonKind::InterfaceErrors, 10.0),
 ];
 
 impl ReasonKind {
-    /// Whether it is of what carries the ranks' messages.
+    /// Whether the reason concerns a link that carries the ranks' messages.
     pub(crate) fn is_of_links(self) -> bool {
         matches!(
             self,
@@ -99,7 +101,7 @@ impl ReasonKind {
         )
     }
 
-    /// The least value that is told; of events that should never happen, one.
+    /// The minimum value that is reported; for events that should never happen, one.
     pub(super) fn least(self) -> f64 {
         LEAST.iter().find(|(kind, _)| *kind == self).map_or(1.0, |(_, least)| *least)
     }

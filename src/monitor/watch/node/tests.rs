@@ -1,4 +1,5 @@
-//! A copied node with faults, and this one: limits of CPU time and memory in groups of our own.
+//! A copied node with faults, and the node of the test: limits of CPU time and memory in groups of
+//! its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -60,7 +61,7 @@ impl Copied {
         Host::replayed(self.0.path(), more.collect())
     }
 
-    /// As it is now, `seconds` after its first reading.
+    /// A reading of the present files, `seconds` after the first one.
     fn reading(&self, host: &Host, seconds: u64) -> NodeReading {
         let ranks = [(GlobalRank(0), 7), (GlobalRank(1), 8)];
         let mut reading = reader(host).read(&ranks, Parts::All, SOON);
@@ -120,7 +121,7 @@ fn told(before: &NodeReading, now: &NodeReading) -> Vec<(ReasonKind, Vec<u32>, S
 }
 
 #[test]
-fn a_node_that_does_nothing_has_no_reasons() {
+fn idle_node_has_no_reasons() {
     let node = Copied::new();
     let host = node.host(&[]);
     let (before, now) = (node.reading(&host, 0), node.reading(&host, 10));
@@ -129,7 +130,7 @@ fn a_node_that_does_nothing_has_no_reasons() {
 }
 
 #[test]
-fn what_grew_is_told_of_the_ranks_that_it_concerns() {
+fn changed_counters_yield_reasons_for_the_affected_ranks() {
     use ReasonKind as Kind;
     let cases: &[(&str, String, Kind, &[u32], &str)] = &[
         (
@@ -140,7 +141,7 @@ fn what_grew_is_told_of_the_ranks_that_it_concerns() {
             "the control group was throttled 37 % of the time by its CPU limit (cpu.max) of 0.50 CPUs",
         ),
         (
-            // Four CPUs waited side by side: no more than the periods were long.
+            // Four CPUs waited in parallel: the wait is limited to the length of the periods.
             "sys/fs/cgroup/job/a/cpu.stat",
             throttled(20, 30_000_000),
             Kind::CpuThrottled,
@@ -239,7 +240,7 @@ fn what_grew_is_told_of_the_ranks_that_it_concerns() {
 }
 
 #[test]
-fn a_limit_that_is_hit_counts_only_with_pages_that_are_read_again() {
+fn memory_limit_counts_only_with_major_page_faults() {
     let node = Copied::new();
     let host = node.host(&[]);
     let before = node.reading(&host, 0);
@@ -253,7 +254,7 @@ fn a_limit_that_is_hit_counts_only_with_pages_that_are_read_again() {
 }
 
 #[test]
-fn a_process_that_took_the_pid_of_a_rank_is_another_one() {
+fn reused_rank_pid_yields_no_reasons() {
     let node = Copied::new();
     let host = node.host(&[]);
     let before = node.reading(&host, 0);
@@ -262,7 +263,7 @@ fn a_process_that_took_the_pid_of_a_rank_is_another_one() {
 }
 
 #[test]
-fn files_of_any_content_give_readings() {
+fn malformed_files_yield_a_reading_without_reasons() {
     for text in
         ["", "\n", "some total=x\nfull\n", "Tcp: a\nTcp:\n", "a:\n:\neth0: 1 2", "1 (x", "max"]
     {
@@ -286,7 +287,7 @@ fn files_of_any_content_give_readings() {
 }
 
 #[test]
-fn a_sick_gpu_is_a_reason() {
+fn unhealthy_gpu_yields_a_reason() {
     let nvml = FakeNvml::new(&[("GPUS", "2"), ("BAD", "1")]);
     let node = Copied::new();
     let library = nvml.library();
@@ -314,7 +315,7 @@ fn a_sick_gpu_is_a_reason() {
 }
 
 #[test]
-fn a_driver_that_lacks_calls_gives_no_reasons() {
+fn driver_lacking_calls_yields_no_reasons() {
     let node = Copied::new();
     for nvml in [
         FakeNvml::new(&[("MODE", "not-supported")]),
@@ -329,7 +330,7 @@ fn a_driver_that_lacks_calls_gives_no_reasons() {
 }
 
 #[test]
-fn another_process_on_the_gpu_of_a_rank_is_named_and_nobody_elses() {
+fn foreign_process_on_a_rank_gpu_is_named() {
     let nvml = FakeNvml::new(&[]);
     let library = nvml.library();
     let node = Copied::new();
@@ -351,7 +352,7 @@ fn another_process_on_the_gpu_of_a_rank_is_named_and_nobody_elses() {
 }
 
 #[test]
-fn a_part_that_hangs_is_late_once_and_left_out_then() {
+fn hung_part_is_reported_late_and_asked_once() {
     let (stop, wait) = std::sync::mpsc::channel::<()>();
     let wait = Arc::new(std::sync::Mutex::new(wait));
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -377,7 +378,7 @@ fn a_part_that_hangs_is_late_once_and_left_out_then() {
 }
 
 #[test]
-fn a_reading_and_a_change_are_evidence() {
+fn reading_and_change_serialize_as_evidence() {
     let node = Copied::new();
     let host = node.host(&[]);
     let before = node.reading(&host, 0);
@@ -393,14 +394,14 @@ fn a_reading_and_a_change_are_evidence() {
     assert!(change["reasons"][0]["text"]["zh"].as_str().is_some_and(|zh| zh.contains("限流")));
 }
 
-/// A group of our own; removed with what is in it.
+/// A control group of the test; removed with its processes.
 struct Group {
     folder: PathBuf,
     child: Option<Child>,
 }
 
 impl Group {
-    /// With a controller; None where we may not make one.
+    /// A group with a controller; None if the test may not create one.
     fn new(controller: &str, limits: [(&str, &str); 2]) -> Option<Group> {
         let name = format!("ranklaunch-{controller}-{}", std::process::id());
         for (top, (file, value)) in
@@ -420,7 +421,7 @@ impl Group {
         None
     }
 
-    /// Runs a shell command in it.
+    /// Runs a shell command in the group.
     fn run(&mut self, command: &str) -> i32 {
         let procs = self.folder.join("cgroup.procs").display().to_string();
         let child = Command::new("sh")
@@ -454,7 +455,7 @@ impl Drop for Group {
     }
 }
 
-/// Reads again until a reason of this kind is there.
+/// Reads again until a reason of this kind appears.
 fn found(pid: i32, kind: ReasonKind) -> Option<(String, f64)> {
     let reader = reader(&Host::live());
     let ranks = [(GlobalRank(3), pid)];
@@ -471,7 +472,7 @@ fn found(pid: i32, kind: ReasonKind) -> Option<(String, f64)> {
 }
 
 #[test]
-fn a_limit_of_cpu_time_is_seen_in_a_real_group() {
+fn cpu_throttling_is_detected_in_a_real_cgroup() {
     let limits = [("cpu.cfs_quota_us", "20000"), ("cpu.max", "20000 100000")];
     let Some(mut group) = Group::new("cpu", limits) else { return };
     let pid = group.run("while :; do :; done");
@@ -481,7 +482,7 @@ fn a_limit_of_cpu_time_is_seen_in_a_real_group() {
 }
 
 #[test]
-fn memory_that_is_too_small_is_seen_in_a_real_group() {
+fn memory_limit_is_detected_in_a_real_cgroup() {
     let limit = (24 << 20).to_string();
     let limits = [("memory.limit_in_bytes", limit.as_str()), ("memory.max", limit.as_str())];
     let Some(mut group) = Group::new("memory", limits) else { return };
@@ -511,7 +512,7 @@ while 1: m[random.randrange(len(m))]\""
 }
 
 #[test]
-fn a_rank_that_only_sleeps_has_no_reasons_of_its_own() {
+fn sleeping_rank_has_no_reasons_of_its_own() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = i32::try_from(child.id()).expect("a pid");
     let reader = reader(&Host::live());

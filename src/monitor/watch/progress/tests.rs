@@ -46,7 +46,7 @@ impl Node {
 fn quiet(_: u32, _: &mut Pulse) {}
 
 #[test]
-fn a_job_that_does_nothing_stands_still_after_the_time() {
+fn idle_job_stands_still_after_the_threshold() {
     let mut node = Node::new();
     assert_eq!(node.pass(9, quiet).stands(), "moves");
     assert_eq!(node.pass(1, quiet).stands(), "still");
@@ -54,7 +54,7 @@ fn a_job_that_does_nothing_stands_still_after_the_time() {
 }
 
 #[test]
-fn one_that_computes_holds_up_and_one_that_waits_does_not() {
+fn computing_rank_holds_up_unless_it_waits() {
     let compute = |rank, pulse: &mut Pulse| {
         if rank == 1 {
             pulse.cpu += Duration::from_millis(900);
@@ -62,14 +62,14 @@ fn one_that_computes_holds_up_and_one_that_waits_does_not() {
     };
     let mut node = Node::new();
     assert_eq!(node.pass(30, compute).stands(), "held up");
-    // NCCL polls: the same processor time is no work once the rank waits for the others.
+    // NCCL polls, so the same processor time is not work once the rank waits for the others.
     let mut node = Node::new();
     node.pass(1, |_, pulse| pulse.waits = true);
     assert_eq!(node.pass(30, compute).stands(), "still");
 }
 
 #[test]
-fn what_keeps_it_busy() {
+fn io_or_new_collectives_prevent_a_standstill() {
     let slow = |_: u32, pulse: &mut Pulse| pulse.cpu += Duration::from_millis(50);
     assert_eq!(Node::new().pass(30, slow).stands(), "still", "a loop that polls");
     let write = |_: u32, pulse: &mut Pulse| pulse.io += 1 << 20;
@@ -97,7 +97,8 @@ fn what_keeps_it_busy() {
     assert_eq!(fsync(true, true), "still", "nothing of it is written");
 }
 
-/// After 30 s in which a connection of rank 1 carries so many bytes in each, and both ranks wait or not.
+/// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
+/// ranks wait or not.
 fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
@@ -110,7 +111,7 @@ fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
 }
 
 #[test]
-fn what_connections_carry_is_progress_unless_it_is_words() {
+fn only_bulk_connection_traffic_counts_as_activity() {
     for (bytes, of_job, waits, expected) in [
         (5 << 10, false, false, "held up"),
         (20 << 20, false, false, "held up"),
@@ -127,19 +128,19 @@ fn what_connections_carry_is_progress_unless_it_is_words() {
 }
 
 #[test]
-fn connections_count_from_the_second_look_on() {
+fn connection_bytes_count_from_the_second_look() {
     let of =
         |inode, bytes| Some(vec![Carried { rank: GlobalRank(1), inode, bytes, of_job: false }]);
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
     assert_eq!(node.pass(1, quiet).stands(), "still", "long before");
-    // One for each piece.
+    // Each piece has a connection of its own.
     node.pulse.carried = of(8, 1 << 20);
     assert_eq!(node.pass(1, quiet).stands(), "held up");
 }
 
 #[test]
-fn what_nobody_saw_is_no_standstill() {
+fn unobserved_time_is_no_standstill() {
     let mut node = Node::new();
     node.pass(9, quiet);
     let moved = node.progress.last_moved();
@@ -150,7 +151,7 @@ fn what_nobody_saw_is_no_standstill() {
     assert!(node.progress.moved() > moved, "what stood still is looked at anew");
     assert_eq!(node.progress.last_moved(), moved, "but nothing has moved");
     assert_eq!(node.pass(9, quiet).stands(), "moves");
-    // And no pause of the job's own, for which it would be given more time.
+    // The unobserved time is no pause of the job's own either, for which it would be given more time.
     assert_eq!(node.pass(1, quiet).stands(), "still");
     node.pass(1, |_, pulse| pulse.output += 1);
     assert!(node.progress.has_moved());
@@ -158,7 +159,7 @@ fn what_nobody_saw_is_no_standstill() {
 }
 
 #[test]
-fn a_job_with_such_pauses_is_given_more_time() {
+fn job_with_long_pauses_gets_a_longer_threshold() {
     let mut node = Node::new();
     node.pass(20, quiet);
     assert_eq!(node.stands(), "still", "nobody could know");
@@ -168,7 +169,7 @@ fn a_job_with_such_pauses_is_given_more_time() {
 }
 
 #[test]
-fn an_end_of_a_rank_is_progress() {
+fn rank_end_counts_as_progress() {
     let mut node = Node::new();
     node.pass(9, quiet);
     node.pulse.ranks.remove(&GlobalRank(1));

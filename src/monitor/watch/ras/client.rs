@@ -11,11 +11,11 @@ use text::lang::{Text, cause};
 use text::rank::GlobalRank;
 use text::text;
 
-/// Names another address, `host:port`; a rank and we must have the same.
+/// The variable for another address, `host:port`; ranks and launcher must have the same value.
 pub(super) const ADDRESS: &str = "NCCL_RAS_ADDR";
-/// NCCL's own.
+/// NCCL's own address.
 const STANDARD: &str = "localhost:28028";
-/// A communicator of ten thousand ranks has 4 MB.
+/// Maximum bytes of a report: a communicator of ten thousand ranks has 4 MB.
 const LARGEST: usize = 32 << 20;
 const LONGEST_LINE: usize = 4096;
 /// Attempts to reach a rank of our own job on a port that another job shares.
@@ -24,9 +24,9 @@ const ATTEMPTS: usize = 4;
 /// A report of NCCL's RAS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RasReport {
-    /// As it came.
+    /// The text as received.
     pub text: String,
-    /// None of an NCCL without JSON (2.24 to 2.28.6).
+    /// None for an NCCL without JSON (2.24 to 2.28.6).
     pub view: Option<RasView>,
 }
 
@@ -34,13 +34,13 @@ pub struct RasReport {
 pub enum RasError {
     /// The value of NCCL_RAS_ADDR.
     Address(String),
-    /// Nobody listens, or nobody answers in time.
+    /// Nothing listens, or nothing answers in time.
     Io { address: String, error: io::Error },
     /// Another program listens. `said`: the beginning of its answer.
     NotRas { address: String, said: String },
-    /// A report that is cut off or no JSON.
+    /// The report is truncated or not JSON.
     Report { address: String, why: String },
-    /// The processes of another job of this host.
+    /// The report lists the processes of another job of this host.
     OtherJob { address: String },
 }
 
@@ -81,8 +81,8 @@ impl fmt::Display for RasError {
 }
 
 /// The report of the job that `ranks` (with the pids of their processes) belong to. `address`: the
-/// value of NCCL_RAS_ADDR; None: NCCL's own. Blocks at most for `timeout`; a rank collects for up
-/// to 10 s where others do not answer, and is told to hurry.
+/// value of NCCL_RAS_ADDR; None means NCCL's own. Blocks at most for `timeout`; a rank collects for up
+/// to 10 s if others do not answer, and is told to hurry.
 ///
 /// # Errors
 /// See [`RasError`].
@@ -102,7 +102,7 @@ pub(crate) fn ask(
                 last = RasError::OtherJob { address: address.to_owned() };
             }
             Ok(report) => return Ok(report),
-            // Of the addresses of `localhost` NCCL listens on one.
+            // NCCL listens on only one of the addresses of `localhost`.
             Err(error @ RasError::Io { .. }) if places.len() > 1 => last = error,
             Err(error) => return Err(error),
         }
@@ -136,7 +136,8 @@ fn ask_at(address: &str, place: SocketAddr, until: Instant) -> Result<RasReport,
     if !hello.starts_with(b"SERVER PROTOCOL ") {
         return Err(not_ras(&hello));
     }
-    // The time it may wait in each half of its work. If it refuses the command, the time stays at 5 s.
+    // The time that RAS may wait in each half of its work. If it refuses the command, the time stays
+    // at 5 s.
     let seconds = (line.left().map_err(io)?.as_secs() / 3).max(1);
     line.ask(&format!("TIMEOUT {seconds}")).map_err(io)?;
     let has_json = line.ask("SET FORMAT json").map_err(io)?.starts_with(b"OK");
@@ -184,20 +185,20 @@ impl Line {
                 line.pop();
                 return Ok(line);
             }
-            // An answer that is no line counts as well: it is of a program that is no RAS.
+            // An answer that is not a line counts as well: it comes from a program other than RAS.
             if self.read.len() > LONGEST_LINE || !self.more()? {
                 return Ok(std::mem::take(&mut self.read));
             }
         }
     }
 
-    /// Everything until the other side closes.
+    /// All bytes until the other side closes.
     fn rest(mut self) -> io::Result<Vec<u8>> {
         while self.more()? {}
         Ok(self.read)
     }
 
-    /// False at the end.
+    /// Reads more bytes; false at the end.
     fn more(&mut self) -> io::Result<bool> {
         let mut part = [0; 16 << 10];
         let read = read_by(&mut self.stream, self.until, &mut part)?;

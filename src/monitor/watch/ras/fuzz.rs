@@ -5,8 +5,8 @@ use text::rank::GlobalRank;
 
 /// Reads bytes as the report of NCCL and judges it.
 ///
-/// Nobody is named whose number is not known, nobody is dead and unresponsive at once, and who is behind has launched
-/// less than another, the furthest first.
+/// A rank is named only if its number is known, no rank is dead and unresponsive at once, and each rank that is
+/// behind has launched less than another, the furthest behind first.
 pub fn ras(data: &[u8]) -> bool {
     let Ok(view) = read(data) else { return false };
     let ranks = [(GlobalRank(0), 17), (GlobalRank(1), 18)];

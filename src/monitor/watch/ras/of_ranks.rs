@@ -1,4 +1,4 @@
-//! Whether and where the RAS of these ranks is asked.
+//! Whether the RAS of these ranks is asked, and at which address.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use linux::host::Host;
 use linux::procfs;
 use text::rank::GlobalRank;
 
-/// 0 switches it off.
+/// The value 0 switches RAS off.
 const ENABLED: &str = "NCCL_RAS_ENABLE";
 /// Least time that remains for the RAS after the environments of the ranks, which are read first.
 const LEAST: Duration = Duration::from_millis(500);
@@ -18,17 +18,17 @@ const LEAST: Duration = Duration::from_millis(500);
 /// Ranks with the pids of processes.
 type Pids = Vec<(GlobalRank, i32)>;
 
-/// Which ranks may have a RAS.
+/// The ranks that may have a RAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RasSource {
-    /// They use GPUs, so it listens unless it is switched off.
+    /// The ranks use GPUs, so RAS listens unless it is switched off.
     Gpus,
-    /// Only if they name its address.
+    /// RAS is asked only if the ranks name its address.
     IfNamed,
 }
 
-/// The report of the job that these ranks belong to. None: it has no RAS to be asked. Blocks for
-/// `timeout` at most.
+/// The report of the job that these ranks belong to. None if the job has no RAS to ask. Blocks for `timeout` at
+/// most.
 pub fn report(
     source: RasSource,
     ranks: &[(GlobalRank, i32)],
@@ -48,7 +48,7 @@ pub fn verdict(
     Some(report.ok()?.view?.verdict(world, &processes))
 }
 
-/// With the processes of the ranks.
+/// The report, asked for with the processes of the ranks.
 fn asked(
     source: RasSource,
     ranks: &[(GlobalRank, i32)],
@@ -81,8 +81,8 @@ fn address(host: &Host, source: RasSource, ranks: &[(GlobalRank, i32)]) -> Optio
     })
 }
 
-/// The ranks with the pids of their processes and of all that these started: any of them may be the one that
-/// uses NCCL.
+/// The ranks with the pids of their processes and of all descendants: any of these may be the one that uses
+/// NCCL.
 fn processes(ranks: &[(GlobalRank, i32)]) -> Pids {
     let all = procfs::scan(Path::new("/proc"));
     let below = |rank: &(GlobalRank, i32)| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_say_where_they_listen_and_whether() {
+    fn rank_environment_names_the_ras_address() {
         let host = Host::live();
         let named = Some(Some("127.0.0.1:4000".to_owned()));
         for (variables, gpus, else_named) in [

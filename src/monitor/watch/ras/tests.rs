@@ -1,4 +1,4 @@
-//! A server that behaves as NCCL's does, and what else may listen on its port.
+//! A server that behaves as NCCL's does, and other servers that may listen on its port.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,26 +17,26 @@ const SAMPLE: &str = include_str!("sample.json");
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Plays {
-    /// As NCCL since 2.28.7.
+    /// NCCL since 2.28.7.
     Json(&'static str),
-    /// As NCCL before: it does not know the command.
+    /// An older NCCL, which does not know the command.
     Text,
-    /// The report stops in its middle.
+    /// The report stops in the middle.
     Cut,
-    /// Accepts and says nothing.
+    /// The server accepts and sends nothing.
     Silent,
-    /// Says a byte a moment.
+    /// The server sends a byte at a time.
     Slow,
     Garbage,
     /// Another program: a web server.
     Http,
-    /// Bytes without an end.
+    /// Endless bytes.
     Endless,
-    /// Greets and closes.
+    /// The server greets and closes.
     Closes,
 }
 
-/// As the RAS thread of NCCL reads lines and answers them.
+/// Reads lines and answers them like NCCL's RAS thread.
 fn serve(stream: TcpStream, plays: Plays) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?);
     let mut out = stream;
@@ -89,7 +89,7 @@ fn wait(lines: &mut impl BufRead) -> std::io::Result<()> {
     lines.read_line(&mut String::new()).map(|_| ())
 }
 
-/// Its address; each connection is served by the next of these.
+/// The address of the server; each connection is served by the next of these.
 fn server(plays: &'static [Plays]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -107,7 +107,7 @@ fn asked(plays: &'static [Plays], timeout: Duration) -> Result<RasReport, RasErr
 }
 
 #[test]
-fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
+fn report_names_dead_unresponsive_and_lagging_ranks() {
     let RasReport { text, view } = asked(&[Plays::Json(SAMPLE)], SOON).expect("a report");
     let view = view.expect("JSON was offered");
     assert_eq!(text, SAMPLE);
@@ -121,7 +121,7 @@ fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
         .map(|one| (one.rank.0, one.op.as_str(), one.count, one.most))
         .collect();
     assert_eq!(behind, [(1, "AllReduce", 40, 42)]);
-    // Of a communicator of some ranks only those of this node can be told.
+    // In a communicator of some ranks only the ranks of this node can be identified.
     let verdict = view.verdict(Some(8), &OWN);
     assert_eq!((verdict.dead, verdict.behind[0].rank), (ranks(&[]), GlobalRank(1)));
     // The counts of senders and receivers may differ for ever.
@@ -133,7 +133,7 @@ fn the_report_of_a_job_names_who_is_dead_and_who_is_behind() {
 }
 
 #[test]
-fn a_report_without_a_comma_is_read() {
+fn report_with_missing_commas_is_repaired() {
     let broken = SAMPLE.replace("\"nvml_dev\": 3,", "\"nvml_dev\": 3");
     assert_ne!(broken, SAMPLE);
     assert!(serde_json::from_str::<serde_json::Value>(&broken).is_err(), "the control");
@@ -150,14 +150,14 @@ fn a_report_without_a_comma_is_read() {
 }
 
 #[test]
-fn an_nccl_without_json_gives_its_text() {
+fn nccl_without_json_yields_plain_text() {
     let report = asked(&[Plays::Text], SOON).expect("a report");
     assert!(report.text.starts_with("NCCL version 2.27.5"));
     assert_eq!(report.view, None);
 }
 
 #[test]
-fn what_is_no_report_is_refused_in_time() {
+fn invalid_report_is_refused_in_time() {
     let short = Duration::from_millis(400);
     for (plays, timeout, expected) in [
         (&[Plays::Cut][..], SOON, "cannot be read: EOF"),
@@ -183,7 +183,7 @@ fn what_is_no_report_is_refused_in_time() {
 }
 
 #[test]
-fn the_answer_of_another_job_on_the_same_port_is_not_ours() {
+fn answer_of_another_job_is_skipped() {
     const OTHER: &str = r#"{"communicators":[{"size":4,"ranks":[{"rank":0,"host":"h","pid":5}]}]}"#;
     let found = asked(&[Plays::Json(OTHER), Plays::Json(SAMPLE)], SOON).expect("the second");
     assert_eq!(found.text, SAMPLE);
@@ -192,7 +192,7 @@ fn the_answer_of_another_job_on_the_same_port_is_not_ours() {
 }
 
 #[test]
-fn no_bytes_end_the_program() {
+fn arbitrary_bytes_never_panic() {
     fuzz::ras(SAMPLE.as_bytes());
     for cut in 0..SAMPLE.len() {
         fuzz::ras(&SAMPLE.as_bytes()[..cut]);
@@ -202,9 +202,9 @@ fn no_bytes_end_the_program() {
     }
 }
 
-/// Each node hears of all ranks, and tells node 0 what it heard.
+/// Each node hears of all ranks, and reports them to node 0.
 #[test]
-fn of_thousands_that_are_behind_some_are_told() {
+fn list_of_lagging_ranks_is_bounded() {
     let rank = |number: u32| {
         let count = if number == 7 { 3 } else { 9 + u64::from(number == 0) };
         serde_json::json!({ "rank": number, "collective_counts": { "AllReduce": count } })

@@ -1,4 +1,4 @@
-//! The report of RAS as JSON, and what it means for who keeps the others waiting.
+//! The report of RAS as JSON, and its meaning for the ranks that keep the others waiting.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub struct RasView {
 pub struct RasCommunicator {
     #[serde(default)]
     pub hash: String,
-    /// Ranks that it has.
+    /// Number of ranks of the communicator.
     #[serde(default)]
     pub size: u32,
     #[serde(default)]
@@ -29,7 +29,7 @@ pub struct RasCommunicator {
 /// A rank that RAS reached.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RasRank {
-    /// In the communicator.
+    /// Rank in the communicator.
     pub rank: u32,
     /// An IP address.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct RasRank {
     pub pid: i32,
     #[serde(default)]
     pub status: RasStatus,
-    /// Collectives that it launched, by their kind.
+    /// Number of collectives that the rank launched, by kind.
     #[serde(default)]
     pub collective_counts: BTreeMap<String, u64>,
 }
@@ -69,9 +69,9 @@ pub struct RasMissing {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RasMissingStatus {
-    /// It did not answer this time.
+    /// The rank did not answer this time.
     pub unresponsive: bool,
-    /// It has not answered for a minute.
+    /// The rank has not answered for a minute.
     pub considered_dead: bool,
 }
 
@@ -84,35 +84,36 @@ pub struct Behind {
     /// `AllReduce`
     pub op: String,
     pub count: u64,
-    /// Of the rank that is furthest.
+    /// Count of the rank that is furthest.
     pub most: u64,
     /// Ranks of the communicator.
     pub of: u32,
 }
 
-/// The meaning of the view, by global ranks as far as they can be told.
+/// The meaning of the view, by global ranks as far as they can be determined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasVerdict {
     /// Considered dead by NCCL.
     pub dead: BTreeSet<GlobalRank>,
-    /// Not reached this time: stopped, or its RAS thread or its link is gone.
+    /// Ranks not reached this time: stopped, or without RAS thread or link.
     pub unresponsive: BTreeSet<GlobalRank>,
-    /// The one furthest behind first, and no more than 512.
+    /// Ranks that are behind, the furthest first, at most 512.
     pub behind: Vec<Behind>,
-    /// With an error of NCCL that the program has not looked at.
+    /// Ranks with an error of NCCL that the program has not checked.
     pub failed: BTreeSet<GlobalRank>,
 }
 
 /// IN_PROGRESS of ncclResult_t.
 const IN_PROGRESS: i32 = 7;
-/// Maximum number of reported ranks that are behind: each node hears of all ranks of a job, and tells node 0. If so
-/// many are behind, the few others are ahead.
+/// Maximum number of reported ranks that are behind: each node hears of all ranks of a job, and reports them to
+/// node 0. If so many are behind, the few others are ahead.
 const MOST_BEHIND: usize = 512;
-/// Of these a healthy rank may have launched fewer than others.
+/// Operations of which a healthy rank may have launched fewer than others.
 const BETWEEN_TWO: &[&str] = &["Send", "Recv", "SendRecv"];
 
 impl RasView {
-    /// Whether one of these processes is in it. Without any nothing can be told, and it is.
+    /// Whether the view contains one of these processes. True if the view or `ranks` has no process, since nothing
+    /// can be decided then.
     pub fn knows(&self, ranks: &[(GlobalRank, i32)]) -> bool {
         let listed = self.communicators.iter().flat_map(|one| {
             let missing = one.missing_ranks.iter().map(|rank| rank.pid);
@@ -122,8 +123,8 @@ impl RasView {
         ranks.is_empty() || listed.is_empty() || ranks.iter().any(|(_, pid)| listed.contains(pid))
     }
 
-    /// `world`: ranks of the job. `ranks`: those of this node with their pids. A communicator of
-    /// all ranks numbers them as the job does; in a smaller one only those of this node are known.
+    /// `world`: number of ranks of the job. `ranks`: the ranks of this node with their pids. A communicator of all
+    /// ranks numbers them as the job does; in a smaller one only the ranks of this node are known.
     pub fn verdict(&self, world: Option<u32>, ranks: &[(GlobalRank, i32)]) -> RasVerdict {
         let own_host = self.own_host(ranks);
         let global = |of: &RasCommunicator, rank: u32, host: &str, pid: i32| {
@@ -184,7 +185,7 @@ impl RasView {
         verdict
     }
 
-    /// The host that most of our processes are listed for; pids of other nodes may be the same.
+    /// The host for which most of our processes are listed; processes of other nodes may have the same pids.
     fn own_host(&self, ranks: &[(GlobalRank, i32)]) -> Option<&str> {
         let mut found: BTreeMap<&str, usize> = BTreeMap::new();
         for reached in self.communicators.iter().flat_map(|one| &one.ranks) {
@@ -199,7 +200,7 @@ impl RasView {
 /// Parses a report. NCCL 2.28.9 forgets a comma among missing ranks.
 ///
 /// # Errors
-/// Bytes that are no report.
+/// The bytes are not a report.
 pub(super) fn read(bytes: &[u8]) -> Result<RasView, serde_json::Error> {
     serde_json::from_slice(bytes).or_else(|error| match with_commas(bytes) {
         Cow::Owned(repaired) => serde_json::from_slice(&repaired),
@@ -207,7 +208,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<RasView, serde_json::Error> {
     })
 }
 
-/// The same with a comma wherever a value or a field begins directly after another one.
+/// The report with a comma added wherever a value or a field begins directly after another one.
 fn with_commas(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut repaired = Vec::new();
     let (mut taken, mut in_string, mut escaped) = (0, false, false);
@@ -223,7 +224,7 @@ fn with_commas(bytes: &[u8]) -> Cow<'_, [u8]> {
         }
         let begins = matches!(byte, b'"' | b'{');
         if begins && !matches!(before, b'{' | b'[' | b',' | b':') {
-            // Directly after the value, as NCCL writes it.
+            // The comma is missing directly after the value, as NCCL writes it.
             let end = bytes[..at].iter().rposition(|byte| !byte.is_ascii_whitespace());
             let end = end.map_or(at, |last| last + 1);
             repaired.extend_from_slice(&bytes[taken..end]);

@@ -12,12 +12,12 @@ use text::mask::mask_file;
 use text::rank::GlobalRank;
 use text::text;
 
-/// Letters of a line that are shown.
+/// Maximum letters of a line that are shown.
 const SHOWN: usize = 200;
-/// Bytes of a line that are kept: a secret is only known by what follows it.
+/// Maximum bytes of a line that are kept: a secret is only recognised by the text after it.
 const KEPT: usize = 2048;
 
-/// A line, and when it came.
+/// A line, and the time at which it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub at: Instant,
@@ -29,7 +29,7 @@ impl Seen {
         Seen { at, line: line.get(..KEPT).unwrap_or(line).to_vec() }
     }
 
-    /// Without secrets and control characters.
+    /// The line without secrets and control characters.
     fn shown(&self) -> String {
         let line = String::from_utf8_lossy(&self.line);
         let masked = mask_file(line.trim()).replace(is_hidden, " ");
@@ -40,11 +40,11 @@ impl Seen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breach {
     pub rule: String,
-    /// None: it is the node's.
+    /// None if the breach concerns the whole node.
     pub rank: Option<GlobalRank>,
-    /// The number came, the last line came, the rank began, or the GPUs became idle.
+    /// Time at which the number came, the last line came, the rank began, or the GPUs became idle.
     pub since: Instant,
-    /// The line of the number; of an absence, the last line of the rank.
+    /// The line of the number; for an absence, the last line of the rank.
     pub seen: Option<Seen>,
     pub on: OnBreach,
     pub text: Text,
@@ -146,7 +146,7 @@ impl Breach {
         )
     }
 
-    /// For the console: what happened, what was seen, what to do, and what follows.
+    /// Text for the console: the event, the last line, the hint, and the consequence.
     pub fn words(&self, now: Instant) -> Text {
         let nothing = || Text::same("");
         let Text { en: hint, zh: hint_zh } = self.hint.as_ref().map_or_else(nothing, |hint| {
@@ -164,12 +164,12 @@ impl Breach {
         Text::new(format!("{en}{hint}{then}"), format!("{zh}{hint_zh}{then_zh}"))
     }
 
-    /// The line that was seen, without secrets; empty where there was none.
+    /// The line that was seen, without secrets; empty if there was none.
     pub fn line(&self) -> String {
         self.seen.as_ref().map(Seen::shown).unwrap_or_default()
     }
 
-    /// The event of agent.jsonl; `after_s`: seconds since it began.
+    /// The event for agent.jsonl; `after_s`: seconds since the breach began.
     pub fn event(&self, now: Instant, lang: Lang) -> Value {
         json!({
             "message": "rule",

@@ -1,19 +1,19 @@
-//! Whole lines out of the parts of a stream.
+//! Assembles whole lines from the parts of a stream.
 
-/// Bytes of a line that are kept.
+/// Maximum bytes of a line that are kept.
 const LONGEST: usize = 16 * 1024;
 
 /// A line that is not complete yet.
 #[derive(Debug, Default)]
 pub(crate) struct Partial {
     bytes: Vec<u8>,
-    /// Its beginning is missing, so it matches nothing.
+    /// The beginning of the line is missing, so it matches nothing.
     headless: bool,
 }
 
 impl Partial {
-    /// Gives each line that `part` completes, without its end. A carriage return ends one as well: a
-    /// progress bar has no other.
+    /// Gives each line that `part` completes, without its end. A carriage return also ends a line: a
+    /// progress bar has no other end.
     pub(crate) fn feed(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) {
         let mut rest = part;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
@@ -35,7 +35,7 @@ impl Partial {
         self.keep(rest);
     }
 
-    /// The bytes of the line that has no end yet. None: no bytes, or the beginning of the line is missing.
+    /// The bytes of the line that has no end yet. None if there are no bytes, or the beginning of the line is missing.
     pub(crate) fn unfinished(&self) -> Option<&[u8]> {
         (!self.headless && !self.bytes.is_empty()).then_some(self.bytes.as_slice())
     }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_come() {
+    fn split_input_yields_whole_lines() {
         assert_eq!(lines(&[b"a\nb\r\nc", b"d\re\n", b"f"]), ["a", "b", "cd", "e"]);
         assert_eq!(lines(&[b"a", b"SKIP", b"b\nc\n"]), ["c"], "b may be the end of another line");
         let long = vec![b'x'; 3 * LONGEST];

@@ -1,4 +1,4 @@
-//! Which rules hold at the moment.
+//! Decides which rules hold at the moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use settings::{Expects, Lines, Rule, Time, VALUE};
 use text::rank::GlobalRank;
 use verdict::outcome::Stream;
 
-/// Per cent. An idle GPU has a few of them now and then for who draws its console or reads it.
+/// Percent. An idle GPU shows a few of them now and then, when a console is drawn or the GPU is
+/// read.
 const IDLE: u32 = 1;
 
 /// The rules of a job on this node.
@@ -17,10 +18,11 @@ const IDLE: u32 = 1;
 pub struct Rules {
     rules: Vec<Watched>,
     streams: BTreeMap<(GlobalRank, Stream), Partial>,
-    /// When each that runs began. Its first lines may be read before that is told.
+    /// Start times of the running ranks. The first lines of a rank may be read before its start is
+    /// reported.
     ranks: BTreeMap<GlobalRank, Instant>,
     last: BTreeMap<GlobalRank, Seen>,
-    /// Since when all GPUs are idle, and until when that is known.
+    /// Time since which all GPUs are idle, and time of the last look that confirmed it.
     idle: Option<(Instant, Instant)>,
     found: Vec<Breach>,
     stopped: bool,
@@ -33,12 +35,12 @@ struct Watched {
     idle_told: bool,
 }
 
-/// Of a rule and a rank.
+/// State of a rule for a rank.
 #[derive(Debug, Default)]
 struct State {
-    /// The last line that fits.
+    /// The last line that matches.
     seen: Option<Seen>,
-    /// A breach is told and has not ended.
+    /// A breach was reported and has not ended.
     told: bool,
 }
 
@@ -60,7 +62,7 @@ impl Rules {
         self.ranks.insert(rank, at);
     }
 
-    /// Nothing could come before this moment, since neither the ranks nor who watches them ran.
+    /// Nothing could be written before this moment, since neither the ranks nor their watcher ran.
     pub fn begin_afresh(&mut self, at: Instant) {
         self.ranks.values_mut().for_each(|began| *began = at);
         let states = self.rules.iter_mut().flat_map(|watched| watched.ranks.values_mut());
@@ -78,7 +80,7 @@ impl Rules {
         self.stopped = true;
     }
 
-    /// A part of what a rank writes. `skipped`: bytes before it are missing.
+    /// A part of a rank's output. `skipped`: bytes before it are missing.
     pub fn feed(
         &mut self,
         (rank, stream): (GlobalRank, Stream),
@@ -100,8 +102,8 @@ impl Rules {
         });
     }
 
-    /// The utilisation of the job's GPUs on this node in per cent. Without an answer nothing is known
-    /// of them.
+    /// The utilisation of the job's GPUs on this node in percent. Without an answer nothing is known
+    /// about them.
     pub fn gpus(&mut self, at: Instant, utilisation: &[u32]) {
         let is_idle = !utilisation.is_empty() && utilisation.iter().all(|percent| *percent <= IDLE);
         self.idle = match self.idle {
@@ -114,7 +116,7 @@ impl Rules {
         }
     }
 
-    /// How often the GPUs have to be looked at; None: no rule is about them.
+    /// Interval at which the GPUs have to be read; None if no rule concerns them.
     pub fn gpu_pace(&self) -> Option<Duration> {
         let times = self.rules.iter().filter_map(|watched| match watched.rule.expects {
             Expects::BusyGpus(time) => Some(time),
@@ -124,7 +126,7 @@ impl Rules {
         Some(shortest.clamp(Duration::from_secs(1), Duration::from_secs(30)))
     }
 
-    /// The rules that were broken since the last call. All that was written before `now` has been fed.
+    /// The rules that were broken since the last call. All output before `now` has been fed.
     pub fn judge(&mut self, now: Instant) -> Vec<Breach> {
         let Rules { rules, ranks, last, idle, found, stopped, .. } = self;
         if *stopped {
@@ -171,7 +173,7 @@ impl Watched {
         }
     }
 
-    /// The line may have been among those that are missing.
+    /// The expected line may have been among the missing lines.
     fn excuse(&mut self, rank: GlobalRank, stream: Stream, at: Instant) {
         if let Expects::Line(lines, _) = &self.rule.expects
             && lines.concern(rank, stream)
@@ -218,7 +220,7 @@ impl Watched {
     }
 }
 
-/// The number of a line that fits. None if the value is no number (`-`, `?`).
+/// The number of a matching line. None if the value is not a number (`-`, `?`).
 fn number(lines: &Lines, line: &[u8]) -> Option<f64> {
     let found = lines.pattern.captures(line)?;
     std::str::from_utf8(found.name(VALUE)?.as_bytes()).ok()?.trim().parse().ok()

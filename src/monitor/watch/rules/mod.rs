@@ -1,4 +1,4 @@
-//! The rules of a profile (`[[watch]]`): what a job that works prints, and how busy its GPUs are.
+//! The rules of a profile (`[[watch]]`): the lines that a working job prints, and the use of its GPUs.
 //!
 //! Takes the output of ranks, the utilisation of GPUs and the starts and ends of ranks, each with its
 //! time; gives a [`Breach`] once, and again only after the rule held in between. Reads no clock. Judges an

@@ -41,7 +41,7 @@ impl Clock {
         self.rules.judge(self.at(second))
     }
 
-    /// The rank of each breach, and the second since when.
+    /// The rank of each breach, and the second since which it holds.
     fn since(&mut self, second: u64) -> Vec<(Option<u32>, u64)> {
         let zero = self.zero;
         let since = |breach: &Breach| (breach.since - zero).as_secs();
@@ -59,7 +59,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_line_that_does_not_come_in_time_is_told_once() {
+fn missing_line_is_reported_once_at_its_deadline() {
     let expects = Expects::Line(lines("^ready", Ranks::All), Time::Within(seconds(60)));
     let mut clock = Clock::of(expects);
     clock.says(5, 0, "loading");
@@ -87,7 +87,7 @@ fn a_line_that_does_not_come_in_time_is_told_once() {
 }
 
 #[test]
-fn a_time_in_which_nothing_ran_breaks_no_rule() {
+fn suspended_time_breaks_no_rule() {
     let line = |time| Expects::Line(lines("step", Ranks::Of(vec![(0, 0)])), time);
     for expects in [
         line(Time::Within(seconds(60))),
@@ -109,7 +109,7 @@ fn a_time_in_which_nothing_ran_breaks_no_rule() {
 }
 
 #[test]
-fn a_line_that_recurs_may_stop_and_come_back() {
+fn recurring_line_breach_rearms_after_a_new_line() {
     let expects = Expects::Line(lines("step", Ranks::Of(vec![(0, 0)])), Time::Every(seconds(60)));
     let mut clock = Clock::of(expects);
     assert_eq!(clock.since(1000), [], "nothing recurs before it came");
@@ -126,7 +126,7 @@ fn a_line_that_recurs_may_stop_and_come_back() {
 }
 
 #[test]
-fn a_number_must_be_finite_and_within_its_bounds() {
+fn number_must_be_finite_and_within_bounds() {
     let expects =
         |min, max| Expects::Number { lines: lines(r"loss (?P<value>\S+)", Ranks::All), min, max };
     let mut clock = Clock::of(expects(Some(0.0), Some(10.0)));
@@ -152,7 +152,7 @@ fn a_number_must_be_finite_and_within_its_bounds() {
 }
 
 #[test]
-fn gpus_are_idle_only_if_all_are_and_it_is_known() {
+fn gpu_idle_breach_needs_all_gpus_known_idle() {
     let mut clock = Clock::of(Expects::BusyGpus(seconds(60)));
     let at = |clock: &mut Clock, second, gpus: &[u32]| {
         let at = clock.at(second);
@@ -173,21 +173,21 @@ fn gpus_are_idle_only_if_all_are_and_it_is_known() {
 }
 
 #[test]
-fn what_is_not_known_is_no_breach() {
+fn lost_lines_and_ended_ranks_break_no_rule() {
     let expects = || Expects::Line(lines("ready", Ranks::All), Time::Within(seconds(60)));
-    // Lines that were not kept may have held it.
+    // The expected line may have been among the lost ones.
     let mut clock = Clock::of(expects());
     let at = clock.at(5);
     clock.rules.feed((GlobalRank(0), OUT), at, true, b"x\n");
     assert_eq!(clock.since(100), [(Some(1), 0)]);
-    // Nothing is expected of who has ended, nor of a job that is stopped.
+    // Nothing is expected of a rank that has ended, nor of a job that is being stopped.
     let mut clock = Clock::of(expects());
     clock.rules.ended(GlobalRank(0));
     assert_eq!(clock.since(100), [(Some(1), 0)]);
     let mut clock = Clock::of(expects());
     clock.rules.stopping();
     assert_eq!(clock.since(100), []);
-    // Another stream than the one that is meant.
+    // The line comes on another stream than the rule names.
     let only_err = Lines { stream: Some(Stream::Err), ..lines("ready", Ranks::All) };
     let mut clock = Clock::of(Expects::Line(only_err, Time::Within(seconds(60))));
     clock.says(1, 0, "ready");
@@ -196,7 +196,7 @@ fn what_is_not_known_is_no_breach() {
 }
 
 #[test]
-fn the_users_words_come_first_and_secrets_do_not_show() {
+fn user_text_comes_first_and_secrets_are_masked() {
     let mut clock =
         Clock::of(Expects::Line(lines("done", Ranks::Of(vec![(0, 0)])), Time::Within(seconds(1))));
     clock.says(0, 0, "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345");
@@ -219,7 +219,7 @@ fn the_users_words_come_first_and_secrets_do_not_show() {
 
 /// The text after a secret marks it as one, so a line is masked before it is cut.
 #[test]
-fn a_secret_at_the_cut_of_a_long_line_is_hidden() {
+fn secret_is_masked_before_a_line_is_cut() {
     let expects = Expects::Line(lines("ready", Ranks::All), Time::Within(seconds(60)));
     let mut clock = Clock::of(expects);
     let padding = "x ".repeat(90);

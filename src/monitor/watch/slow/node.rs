@@ -15,8 +15,8 @@ use text::rank::GlobalRank;
 const RECORDS: Duration = Duration::from_secs(2);
 const COUNTERS: Duration = Duration::from_secs(2);
 const GPUS: Duration = Duration::from_secs(10);
-/// Readings that are kept: those of the two looks that agree on a slow rank. At an earlier one it may
-/// have been in another control group, or not yet slow.
+/// Number of readings that are kept: those of the two looks that agree on a slow rank. At an earlier look the
+/// rank may have been in another control group, or not yet slow.
 const READINGS: usize = 2;
 
 /// The recorded activity of the ranks of a node.

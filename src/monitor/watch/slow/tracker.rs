@@ -1,4 +1,4 @@
-//! From what single looks show to what is told.
+//! Turns single looks into news.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::watch::node::Reason;
 use diagnose::recorder::Late;
 use text::rank::GlobalRank;
 
-/// Looks one after the other that must agree.
+/// Number of consecutive looks that must agree.
 const AGREE: u32 = 2;
 
 /// A rank that holds others back.
@@ -16,38 +16,39 @@ const AGREE: u32 = 2;
 pub struct Slow {
     pub rank: GlobalRank,
     pub group: String,
-    /// Collectives that were compared.
+    /// Number of collectives that were compared.
     pub of: usize,
-    /// The share of them to which it came last.
+    /// The share of these collectives in which the rank came last.
     pub share: f64,
-    /// How late it came to those, in the median.
+    /// Median lateness in these collectives.
     pub median_ms: f64,
     /// The share of the time that the others lost by it.
     pub lost: f64,
-    /// The abnormal findings of its node. Empty: nothing abnormal; None: the node did not say.
+    /// The abnormal findings of its node. Empty if nothing is abnormal; None if the node did not
+    /// answer.
     pub reasons: Option<Vec<Reason>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum SlowNews {
     Slow(Slow),
-    /// It no longer holds the others back.
+    /// The rank no longer holds the others back.
     Over(GlobalRank),
 }
 
-/// How often in a row each rank was late, or was not after it was told.
+/// For each rank, the number of consecutive looks that contradict its reported state.
 #[derive(Debug, Default)]
 pub(super) struct Tracker(BTreeMap<GlobalRank, Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
     told: bool,
-    /// Looks that contradict what was told.
+    /// Number of consecutive looks that contradict the reported state.
     other: u32,
 }
 
 impl Tracker {
-    /// One look. `late`: the ranks that it shows.
+    /// Adds one look. `late`: the ranks that were late in it.
     pub(super) fn look(&mut self, late: &[Late]) -> Vec<SlowNews> {
         let late: BTreeMap<GlobalRank, &Late> =
             late.iter().map(|one| (GlobalRank(one.rank), one)).collect();
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rank_is_told_once_and_that_it_is_over_once() {
+    fn slow_rank_is_reported_once_and_cleared_once() {
         let mut tracker = Tracker::default();
         let slow = [late(3)];
         let looks: [&[Late]; 9] = [&slow, &slow, &slow, &slow, &[], &slow, &[], &[], &[]];
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_take_turns_are_not_told() {
+    fn alternating_slow_ranks_are_not_reported() {
         let mut tracker = Tracker::default();
         for turn in 0..10 {
             assert_eq!(told(&mut tracker, &[late(turn % 2)]), []);

@@ -16,12 +16,12 @@ use text::rank::GlobalRank;
 #[derive(Debug, Clone, Copy)]
 pub struct SlowPace {
     pub every: Duration,
-    /// How far back a look goes: what was before it is past.
+    /// The time before a look that it covers; anything earlier is past.
     pub window: Duration,
 }
 
 impl SlowPace {
-    /// Two looks that agree are within a minute of a rank's becoming slow.
+    /// Two agreeing looks fall within a minute after a rank became slow.
     pub const STANDARD: SlowPace =
         SlowPace { every: Duration::from_secs(15), window: Duration::from_secs(45) };
 }
@@ -36,7 +36,7 @@ pub struct ClockedSample {
 /// Asks the nodes whose ranks are compared, this one included. Both may block for some seconds.
 pub trait AskNodes: Send {
     /// The recorded activity of their ranks within the window. None if a node does not answer: ranks that wait
-    /// for one of its ranks must not be compared without it.
+    /// for a rank of that node must not be compared without it.
     fn samples(&mut self, window: Duration) -> Option<Vec<ClockedSample>>;
 
     /// The findings of the rank's node about it. None if the node does not answer.
@@ -52,8 +52,8 @@ pub struct SlowWatch {
 }
 
 impl SlowWatch {
-    /// Starts the thread. If none can be started, nobody is named. `world`: ranks of the job, where
-    /// they are known. `tell` gets the node of the rank as well.
+    /// Starts the thread. If none can be started, no rank is named. `world`: number of ranks of the job, if
+    /// known. `tell` gets the node of the rank as well.
     pub fn start(
         node: Arc<SampledNode>,
         nodes: impl AskNodes + 'static,
@@ -72,12 +72,12 @@ impl SlowWatch {
         SlowWatch { node: Some(node), begin: thread.ok().map(|_| begin) }
     }
 
-    /// Of a node that another one asks.
+    /// The watch of a node that only answers another node.
     pub fn only_answers(node: Arc<SampledNode>) -> SlowWatch {
         SlowWatch { node: Some(node), begin: None }
     }
 
-    /// For a job without control sockets.
+    /// The watch of a job without control sockets.
     pub fn none() -> SlowWatch {
         SlowWatch { node: None, begin: None }
     }
@@ -158,7 +158,8 @@ impl<A: AskNodes> Looks<A> {
     }
 }
 
-/// The ranks that hold others back. A rank whose lateness the clocks may explain is none of them.
+/// The ranks that hold others back. A rank whose lateness the uncertainty of the clocks may explain is not
+/// included.
 fn late_in(samples: &[ClockedSample], world: Option<u32>) -> Vec<Late> {
     let (mut records, mut offsets) = (Vec::<RankRecord>::new(), BTreeMap::new());
     for ClockedSample { sample, clock } in samples {
@@ -192,9 +193,9 @@ mod tests {
 
     /// Two ranks, each on a node of its own. The clock of the second node is an hour ahead.
     struct Job {
-        /// How much later rank 1 comes than rank 0, in ns.
+        /// Lateness of rank 1 relative to rank 0, in ns.
         late: i64,
-        /// How long an answer about the time needs there and back, in ns.
+        /// Round-trip time of an answer about the time, in ns.
         way: i64,
         answers: bool,
     }
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rank_of_another_node_is_named_in_spite_of_its_clock() {
+    fn slow_rank_is_named_despite_remote_clock_offset() {
         let late = STEP / 2;
         assert_eq!(told(Job { late, way: 1_000_000, answers: true }), [(1, 1)]);
         assert_eq!(told(Job { late: 0, way: 1_000_000, answers: true }), []);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_ranks_of_the_only_node_have_is_no_reason() {
+    fn single_node_job_omits_node_wide_reasons() {
         let reason = |ranks: &[u32]| {
             let text = json!({ "en": "e", "zh": "z" });
             let reason =

@@ -26,7 +26,7 @@ fn first_processes() -> Vec<(Planted, bool)> {
         "s6-svscan /run/service",
         "runit",
         "pause",
-        // Programs that keep a container alive.
+        // Programs that only keep a container alive.
         "sleep infinity",
         "tail -f /dev/null",
         "cat",
@@ -40,7 +40,7 @@ fn first_processes() -> Vec<(Planted, bool)> {
         "perl start.pl",
         "java -jar server.jar",
         "supervisor",
-        // Ours: we run below it.
+        // Our own programs: we run below them.
         "ranklaunch init -- bash",
     ];
     let launches = [
@@ -68,8 +68,8 @@ fn first_processes() -> Vec<(Planted, bool)> {
     adopts.into_iter().chain(launches).collect()
 }
 
-/// The same rank as it looks to whoever reads /proc, by how it was left or started: with `&` and
-/// the end of its shell, setsid, nohup, disown (with and without the terminal), or by PID 1.
+/// The same rank in /proc, left or started in different ways: with `&` and the end of its shell,
+/// setsid, nohup, disown (with and without the terminal), or by PID 1.
 fn ways(environ: &'static str) -> Vec<(&'static str, Planted)> {
     let rank = Planted { start: 110, ..runs(environ) };
     let nohup = Planted { nohup: true, ..rank.clone() };
@@ -84,8 +84,8 @@ fn ways(environ: &'static str) -> Vec<(&'static str, Planted)> {
     ]
 }
 
-/// Every way with all variables below one parent: pids, whether a launcher's variable is there, and
-/// what it is.
+/// Every way with all variables below one parent: processes, whether a launcher's variable is set, and
+/// the description.
 fn crowd(ppid: i32) -> Vec<(Planted, bool, String)> {
     let each = VARIABLES.into_iter().flat_map(|(environ, of_launcher)| {
         let named = move |(how, rank)| (rank, of_launcher, format!("{how} · {environ}"));
@@ -100,9 +100,9 @@ fn crowd(ppid: i32) -> Vec<(Planted, bool, String)> {
 }
 
 /// Any child of PID 1 may be its own or an orphan, and was left by accident or on purpose. Only a
-/// variable that PID 1 cannot have set tells.
+/// variable that PID 1 cannot have set decides.
 #[test]
-fn only_a_launchers_variable_under_another_kind_of_parent_is_proof() {
+fn only_variables_pid_1_cannot_set_are_proof() {
     let (mut kept, mut ended) = (0, 0);
     for (first, launches) in first_processes() {
         let crowd = crowd(1);
@@ -123,9 +123,9 @@ fn only_a_launchers_variable_under_another_kind_of_parent_is_proof() {
     assert!(kept > 1000 && ended > 250, "{kept} {ended}");
 }
 
-/// The starter lives: whatever it is, and whatever it set.
+/// The starter lives, whatever program it is and whatever variable it set.
 #[test]
-fn a_parent_that_is_no_adopter_has_started_it() {
+fn living_non_adopter_parent_counts_as_starter() {
     for starter in
         ["bash run.sh", "node server.js", "perl start.pl", "python agent.py", "sshd", "sleep 9"]
     {
@@ -146,9 +146,9 @@ fn a_parent_that_is_no_adopter_has_started_it() {
     }
 }
 
-/// A variable of the container, or of the one program that an init starts, is nobody's mark.
+/// A variable of the container, or of the only program that an init starts, marks nobody.
 #[test]
-fn what_the_container_sets_is_no_proof() {
+fn container_variables_are_no_proof() {
     for (environ, of_launcher) in VARIABLES {
         let told = Planted { environ, ..init() };
         assert_eq!(fates(&[told, runs(environ)]), [vec![], vec![60], vec![]], "{environ}");
@@ -166,9 +166,9 @@ fn what_the_container_sets_is_no_proof() {
     }
 }
 
-/// The reason names the variable that was found, and what would end the process.
+/// The reason names the variable that was found, and the option that would end the process.
 #[test]
-fn who_is_left_alone_is_told_why() {
+fn process_left_alone_is_listed_with_reason() {
     for (environ, en, zh) in [
         ("LOCAL_RANK=0", "LOCAL_RANK proves no launcher", "LOCAL_RANK 任何人都可以设置"),
         ("SLURM_PROCID=3", "SLURM_PROCID proves no launcher", "SLURM_PROCID 任何人"),

@@ -4,7 +4,7 @@ use super::*;
 
 /// One process beside us, by default an orphan of PID 1.
 #[test]
-fn each_process_has_its_fate() {
+fn each_process_kind_gets_its_fate() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     let rank = || runs("LOCAL_RANK=0 RANK=0 WORLD_SIZE=2");
     let elastic = || runs("TORCHELASTIC_RUN_ID=none LOCAL_RANK=0");
@@ -107,7 +107,7 @@ fn each_process_has_its_fate() {
 
 /// A platform may start a launcher per rank, so several of them serve one job.
 #[test]
-fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
+fn sibling_task_processes_are_never_ended() {
     const JOB: &str = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4";
     let sibling = Planted { environ: JOB, ..planted(60, "/bin/ranklaunch run -- train.py") };
     let agent = Planted { ppid: 60, ..Planted { pid: 61, ..sibling.clone() } };
@@ -138,7 +138,8 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
         ended.map(|one| one.pid).collect::<Vec<i32>>()
     };
     assert_eq!(fates(&sibling, true), [0; 0]);
-    // Not tasks, or another step of the job: `force` ends the launcher with all that it started.
+    // The launchers are not tasks, or belong to another step of the job: `force` ends the launcher
+    // with all processes that it started.
     assert_eq!(fates(&sibling, false), [60, 61, 62, 63, 70]);
     let other = Planted { environ: "SLURM_JOB_ID=7 SLURM_STEP_ID=1", ..sibling };
     let agent = Planted { environ: other.environ, ..agent.clone() };
@@ -152,9 +153,9 @@ fn what_another_task_of_this_job_looks_after_is_ended_by_no_mode() {
     assert!(ends(&other));
 }
 
-/// After `docker exec` PID 1 is not above us. Below it is all that the container runs.
+/// After `docker exec` PID 1 is not above us. Everything that the container runs is below it.
 #[test]
-fn the_first_process_of_a_container_is_ended_by_no_mode() {
+fn container_init_is_never_ended() {
     for argv in ["python train.py", "torchrun train.py"] {
         let first = Planted { argv, ..init() };
         let server = planted(60, "nginx");
@@ -173,13 +174,13 @@ fn the_first_process_of_a_container_is_ended_by_no_mode() {
 }
 
 #[test]
-fn trees_are_judged_as_one() {
+fn process_tree_is_judged_as_one() {
     let torchrun = planted(60, "python /usr/bin/torchrun train.py");
     let rank =
         Planted { ppid: 60, environ: "TORCHELASTIC_RUN_ID=x", ..planted(61, "python -u train.py") };
     let loader = Planted { ppid: 61, session: 61, ..rank.clone() };
     let loader = Planted { pid: 62, ..loader };
-    // Its parent died, so only the session shows its tree. It is newer than all of us.
+    // The parent of this process died, so only the session shows its tree. It is newer than all of us.
     let stray = Planted { ppid: 1, session: 61, start: 900, ..planted(63, "ffmpeg") };
     let none = Vec::new;
 
@@ -240,7 +241,7 @@ fn trees_are_judged_as_one() {
 /// A tmux that a rank started keeps the marker of that rank's run, and gives it to each run that
 /// is started in it.
 #[test]
-fn a_run_below_what_a_dead_run_left_goes_on() {
+fn living_run_below_leftovers_is_not_a_leftover() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     const LIVING: &str = "RANKLAUNCH_JOB=b:HERE:66:100";
     let nothing: [Vec<i32>; 3] = Default::default();
@@ -266,7 +267,7 @@ fn a_run_below_what_a_dead_run_left_goes_on() {
     assert_eq!(fates(&ours(LIVING)), [vec![], vec![65, 66, 67, 68, 69], vec![]], "as any other");
     let other = tree(LIVING, "/bin/ranklaunch run -- other.py", "python -u other.py");
     assert_eq!(fates(&other), nothing, "another script's");
-    // Younger than we are: no rule asks it, but it is below the tmux.
+    // The run is younger than we are: no rule matches it, but it is below the tmux.
     let younger: Vec<Planted> = tree(
         "RANKLAUNCH_JOB=b:HERE:66:600",
         "/bin/ranklaunch run -- train.py",
@@ -276,14 +277,14 @@ fn a_run_below_what_a_dead_run_left_goes_on() {
     .map(|one| Planted { start: if one.pid < 65 { 100 } else { 600 }, ..one })
     .collect();
     assert_eq!(fates(&younger), nothing, "began after us");
-    // The control: without a living agent all of it is left over, but for a person's shell.
+    // The control: without a living agent the whole tree is left over, except for a person's shell.
     let dead = ours("RANKLAUNCH_JOB=b:HERE:66:99");
     assert_eq!(fates(&dead), [vec![60, 65, 66, 67, 68, 69], vec![], vec![61]], "a dead one");
 }
 
-/// A script that was started with the environment of a rank, when its job was over, is a job of its own.
+/// A script that was started with the environment of a rank after that rank's job is a job of its own.
 #[test]
-fn a_job_with_the_marker_of_another_goes_on() {
+fn job_with_an_inherited_marker_is_not_ended() {
     const DEAD: &str = "RANKLAUNCH_JOB=a:HERE:77:90";
     let marked = |one: Planted| Planted { environ: DEAD, ..one };
     let nothing: [Vec<i32>; 3] = Default::default();
@@ -294,7 +295,7 @@ fn a_job_with_the_marker_of_another_goes_on() {
         let all = [daemon(starter), script.clone(), monitor.clone()];
         assert_eq!(fates(&all), nothing, "{starter}");
     }
-    // The control: an adopter has started neither.
+    // The control: an adopter has started neither process.
     let adopted = [daemon("systemd --user"), script.clone(), monitor.clone()];
     assert_eq!(fates(&adopted), [vec![60, 61], vec![], vec![]]);
     // A run goes on below it.
@@ -314,7 +315,7 @@ fn a_job_with_the_marker_of_another_goes_on() {
 
 /// Holding the port proves nothing: the process is named, but only proof ends it.
 #[test]
-fn who_holds_the_port_is_named_and_not_condemned() {
+fn port_holder_is_named_but_not_proven_stale() {
     let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1\n";
     let listening = |argv, environ| {
         let folder = tempfile::tempdir().expect("folder");

@@ -29,11 +29,11 @@ struct Planted {
     namespace: &'static str,
     cgroup: &'static str,
     open: &'static str,
-    /// The kernel's short name, if it differs from that of the program.
+    /// The kernel's short name, if it differs from the name of the program.
     comm: &'static str,
     /// Ignores SIGHUP, as after nohup.
     nohup: bool,
-    /// The executable, if it is not that of the first argument.
+    /// The executable, if it is not the first argument.
     exe: &'static str,
     maps: &'static str,
 }
@@ -59,12 +59,12 @@ fn planted(pid: i32, argv: &'static str) -> Planted {
     }
 }
 
-/// The init of most tests: a container's, which adopts and starts nothing.
+/// The init of most tests: the init of a container, which adopts and starts nothing.
 fn init() -> Planted {
     Planted { ppid: 0, start: 1, session: 1, ..planted(1, "sleep infinity") }
 }
 
-/// The boot of this host. `HERE` in an environment is this and our PID namespace.
+/// The boot id of this host. `HERE` in an environment stands for this and our PID namespace.
 const BOOT: &str = "1b4e28ba-2fa1-11d2-883f-0016d3cca427";
 
 /// A /proc with an init (1), ourselves (50, below shell 40), and `processes`; one of them may
@@ -139,7 +139,7 @@ fn fates(processes: &[Planted]) -> [Vec<i32>; 3] {
     ]
 }
 
-/// A python that runs the script, and with these variables.
+/// A python that runs the script with these variables.
 fn runs(environ: &'static str) -> Planted {
     Planted { environ, ..planted(60, "python -u train.py") }
 }

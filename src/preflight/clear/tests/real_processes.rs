@@ -27,10 +27,10 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Three stages of one executable: outside; inside a new PID namespace, where the
-/// processes are planted; and the one that clears, which is younger than they are.
+/// Three stages of one executable: outside; inside a new PID namespace, where the processes are
+/// planted; and the clearing stage, which is younger than they are.
 #[test]
-fn a_stale_rank_goes_and_its_neighbours_stay() {
+fn stale_rank_is_ended_and_neighbours_stay() {
     match std::env::var(STAGE).as_deref() {
         Err(_) => outside(),
         Ok("plant") => plant(),
@@ -42,11 +42,11 @@ fn again(program: &mut Command, stage: &str, folder: &Path) -> std::process::Out
     program
         .args([
             "--exact",
-            "clear::tests::real_processes::a_stale_rank_goes_and_its_neighbours_stay",
+            "clear::tests::real_processes::stale_rank_is_ended_and_neighbours_stay",
             "--nocapture",
         ])
         .env(STAGE, stage)
-        // With arguments of its own a stage does not count as a fork of its parent.
+        // A stage with arguments of its own does not count as a fork of its parent.
         .args(["--skip", stage])
         .env(FOLDER, folder)
         .env_remove(MARKER)
@@ -228,7 +228,7 @@ fn act(mode: &str) {
         "force" => (StaleMode::Force, "train.py"),
         _ => (StaleMode::Kill, "train.py"),
     };
-    // Younger than us and an orphan at the time of the scan: must not be ended.
+    // This process is younger than us and an orphan at the time of the scan: it must not be ended.
     let younger = format!("setsid ./python3 {script} &");
     assert!(start(&folder, "sh", &["-c", &younger]).status().expect("runs").success());
     let request = Request {
@@ -253,7 +253,7 @@ fn act(mode: &str) {
     assert_eq!(report.found.is_empty(), mode == "off");
     let ends = matches!(stale, StaleMode::Kill | StaleMode::Force);
     assert_eq!(report.ended.is_empty(), !ends, "{:?}", report.found);
-    // Each ended process has its line.
+    // Each ended process has its own line.
     let told = lines.iter().filter(|line| line.en.starts_with("ended: pid ")).count();
     assert_eq!(told, report.ended.len(), "{lines:?}");
     assert!(!newer().is_empty(), "the younger one was ended");

@@ -23,7 +23,7 @@ fn host(folder: &Path) -> Host {
     Host::replayed(folder, BTreeMap::new())
 }
 
-/// A line after each attempt.
+/// Prints a line after each attempt.
 const QUICK: Pace = Pace { first: &[], then: Duration::from_millis(1) };
 
 fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
@@ -31,7 +31,7 @@ fn to(address: &str, port: u16, timeout: u64) -> Wait<'static> {
 }
 
 #[test]
-fn a_ready_master_costs_half_a_second() {
+fn ready_master_costs_half_a_second() {
     let folder = tempfile::tempdir().expect("folder");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
@@ -43,7 +43,7 @@ fn a_ready_master_costs_half_a_second() {
 }
 
 #[test]
-fn a_name_and_a_port_that_come_late_are_awaited() {
+fn late_name_and_port_are_awaited() {
     let folder = tempfile::tempdir().expect("folder");
     let host = host(folder.path());
     let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
@@ -65,7 +65,7 @@ fn a_name_and_a_port_that_come_late_are_awaited() {
 }
 
 #[test]
-fn a_port_that_never_opens_ends_at_the_deadline() {
+fn closed_port_is_refused_at_the_deadline() {
     let folder = tempfile::tempdir().expect("folder");
     let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
     let started = Instant::now();
@@ -78,7 +78,7 @@ fn a_port_that_never_opens_ends_at_the_deadline() {
 }
 
 #[test]
-fn an_address_of_ours_is_told_from_another() {
+fn own_address_gets_a_different_hint() {
     let folder = tempfile::tempdir().expect("folder");
     let host = host(folder.path());
     let mut wait = to("10.0.0.1", 29500, 1);
@@ -99,7 +99,7 @@ fn an_address_of_ours_is_told_from_another() {
 }
 
 #[test]
-fn a_sidecar_that_accepts_and_closes_is_no_master() {
+fn sidecar_closing_connections_is_not_the_master() {
     let folder = tempfile::tempdir().expect("folder");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
@@ -111,7 +111,7 @@ fn a_sidecar_that_accepts_and_closes_is_no_master() {
 }
 
 #[test]
-fn a_name_that_never_resolves_ends_at_the_deadline() {
+fn unresolved_name_is_refused_at_the_deadline() {
     let folder = tempfile::tempdir().expect("folder");
     let started = Instant::now();
     let refusal = run(wait_for_master(&host(folder.path()), &to("master.ns", 29500, 900), |_| {}))

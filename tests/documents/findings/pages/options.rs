@@ -63,7 +63,7 @@ fn of_a_launch(page: &mut Page, line: &Command, forms: &[Form]) {
     }
 }
 
-/// A subcommand, with what only it has.
+/// A subcommand, with the options that only it has.
 fn of_a_command(page: &mut Page, command: &Command, path: &str, shared: &[&str]) {
     if command.get_name() == "help" {
         return;

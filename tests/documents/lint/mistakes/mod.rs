@@ -15,8 +15,8 @@ use text::lang::Lang;
 use super::check;
 use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB, VOLCANO};
 
-/// One mistake: the rule, the sound manifest, what is replaced in it by what, and the line's
-/// beginning of the finding.
+/// One mistake: the rule, the sound manifest, the replaced text and its replacement, and the
+/// beginning of the finding's line.
 struct Case {
     id: &'static str,
     sound: &'static str,
@@ -70,9 +70,9 @@ fn sound_manifests_have_no_findings() {
     }
 }
 
-/// Whatever way the launcher is written, its sizes are read.
+/// The sizes are read in every form of the launcher.
 #[test]
-fn a_launcher_is_known_in_every_form_of_its_command_line() {
+fn launcher_is_recognised_in_every_command_form() {
     for form in [
         "torchrun \\",
         "/opt/conda/bin/torchrun \\",
@@ -140,7 +140,7 @@ fn every_mistake_is_found_in_every_disguise() {
         assert_eq!(shifted(&behind, OTHER.lines().count()), expected, "{id}, second document");
         let marked = format!("\u{feff}# words\n{plain}");
         assert_eq!(shifted(&marked, 1), expected, "{id}, byte order mark");
-        // Every document an item, at its own line.
+        // Every document becomes an item, at its own line.
         let items: String = plain
             .split_inclusive('\n')
             .scan(true, |first, line| {

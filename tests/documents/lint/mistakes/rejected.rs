@@ -1,4 +1,4 @@
-//! Values that the API server rejects, and words of a command that nobody reads.
+//! Values that the API server rejects, and words of a command that nothing reads.
 
 use super::super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH};
 use super::{Case, case};
@@ -8,7 +8,7 @@ const LAUNCHER: &str = "            - accelerate\n            - launch\n";
 const WORKER: &str = "    Worker:\n      replicas: 1\n      template: *pod\n";
 
 pub(super) const CASES: &[Case] = &[
-    // Types.
+    // The values have wrong types.
     case("object.rejected", PYTORCHJOB, "value: \"8\"", "value: 8", "- {name: OMP"),
     case("object.rejected", PYTORCHJOB, "value: \"8\"", "value: true", "- {name: OMP"),
     case("object.rejected", PYTORCHJOB, "value: \"8\"", "value: no", "- {name: OMP"),
@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
         "spec:\n  nprocPerNode: \"4\"\n  pytorch",
         "",
     ),
-    // Ranges.
+    // The values are out of range.
     case(
         "object.rejected",
         INDEXED_JOB,
@@ -100,7 +100,7 @@ pub(super) const CASES: &[Case] = &[
         "nvidia.com/gpu: 0.5",
     ),
     case("quantity.invalid", INDEXED_JOB, "cpu: 32", "cpu: 0.5", ""),
-    // What is named, and folders.
+    // Undefined volumes in mounts, and relative folders.
     case(
         "object.rejected",
         INDEXED_JOB,
@@ -177,7 +177,7 @@ pub(super) const CASES: &[Case] = &[
     case("env.literal", INDEXED_JOB, "- train.py", "- train.py\n            - $$DATA", ""),
     case("env.literal", INDEXED_JOB, "- train.py", "- train.py\n            - dir=${root}/a", ""),
     case("env.literal", INDEXED_JOB, "- train.py", "- train.py\n            - \"for $A B\"", ""),
-    // A template, which is filled in before it is applied.
+    // A template is filled in before it is applied.
     case(
         "env.literal",
         INDEXED_JOB,
@@ -199,7 +199,7 @@ pub(super) const CASES: &[Case] = &[
         "- {name: B, value: b}\n                - {name: A, value: $(B)-x}",
         "",
     ),
-    // Names below a Service.
+    // These are names below a Service.
     case("job.subdomain", INDEXED_JOB, "  clusterIP: None\n", "", "selector:"),
     case("job.subdomain", INDEXED_JOB, "{job-name: taehv}", "{app: taehv}", "selector:"),
     case(
@@ -213,7 +213,7 @@ pub(super) const CASES: &[Case] = &[
     case("job.subdomain", INDEXED_JOB, "taehv-0.taehv", "trainer-0.taehv", "- --main_process_ip"),
     case("job.subdomain", INDEXED_JOB, "taehv-0.taehv", "taehv-0.taehv.a.svc.cluster.local", ""),
     case("job.subdomain", INDEXED_JOB, "taehv-0.taehv", "10.0.0.1", ""),
-    // Two templates of one pod each.
+    // Two templates have one pod each.
     case(
         "nodes.rank",
         PYTORCHJOB,

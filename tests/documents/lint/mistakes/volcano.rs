@@ -17,9 +17,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case("env.undefined", VOLCANO, "$(VC_TRAINER_HOSTS)", "$(VC_WORKER_HOSTS)", "- --master_addr="),
     case("env.undefined", VOLCANO, "svc: [], ", "", "- --master_addr="),
-    // pytorch brings svc along, and RANK.
+    // The pytorch plugin includes svc, and sets RANK.
     case("env.undefined", VOLCANO, "svc: [], ", "pytorch: [], ", ""),
-    // What another plugin sets is not known.
+    // Variables of another plugin are not known.
     case("env.undefined", VOLCANO, "svc: [], env: []", "ours: []", ""),
     case("env.undefined", VOLCANO, "name: trainer", "name: the-trainer", "- --master_addr="),
     case("pod.containers", VOLCANO, "  tasks:", EMPTY_TASK, "- {name: none"),
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
         "OMP_NUM_THREADS, value: \"${OMP_NUM_THREADS}\"",
         "",
     ),
-    // A template tool may fill this in, and Kubernetes expands that.
+    // A template tool may fill this in, and Kubernetes expands the other.
     case("env.literal", PYTORCHJOB, "value: \"8\"", "value: \"$THREADS\"", ""),
     case("env.literal", PYTORCHJOB, "value: \"8\"", "value: \"$(PATH)$$PATH\"", ""),
     case("image.name", PYTORCHJOB, "image: wan2-2", "image: <YOUR_REGISTRY>/wan:1", "image: <YOUR"),
@@ -98,7 +98,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     warns(case("volume.once", CLAIM, "ReadWriteMany", "ReadWriteOnce", "persistentVolumeClaim:")),
     case("volume.once", CLAIM, "ReadWriteMany", "ReadWriteOncePod", "persistentVolumeClaim:"),
-    // Either mode will do.
+    // Either mode is enough.
     case("volume.once", CLAIM, "[ReadWriteMany]", "[ReadWriteOnce, ReadWriteMany]", ""),
     case("volume.once", CLAIM_OF_ONE, "ReadWriteMany", "ReadWriteOnce", ""),
 ];

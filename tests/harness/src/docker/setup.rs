@@ -15,19 +15,19 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// With ranklaunch as its entry point.
+    /// A container with ranklaunch as its entry point.
     pub fn of(image: &str) -> Setup {
         Setup::as_it_is(image)
             .mount(&executable(), RANKLAUNCH)
             .options(&["--entrypoint", RANKLAUNCH])
     }
 
-    /// As the image starts it.
+    /// A container as the image starts it.
     pub fn as_it_is(image: &str) -> Setup {
         Setup { image: image.to_owned(), options: Vec::new() }
     }
 
-    /// What `docker run` is given before the image's name.
+    /// The arguments of `docker run` before the image's name.
     pub fn into_options(self) -> Vec<String> {
         self.options
     }
@@ -47,13 +47,13 @@ impl Setup {
         self.options(&["-v", &mount])
     }
 
-    /// A folder of the test, writable, at the same path.
+    /// Shares a writable folder of the test at the same path.
     pub fn shares(self, folder: &Path) -> Setup {
         let mount = format!("{0}:{0}", folder.display());
         self.options(&["-v", &mount])
     }
 
-    /// The host's own programs and libraries; /usr/local stays the image's.
+    /// Mounts the host's own programs and libraries; /usr/local stays the image's.
     pub fn programs(self) -> Setup {
         let places = ["/", "/usr"]
             .into_iter()
@@ -65,7 +65,7 @@ impl Setup {
         })
     }
 
-    /// The python that has torch, at its own path; `programs` as well.
+    /// Mounts the Python that has torch, at its own path, and `programs` as well.
     pub fn python(self) -> Setup {
         python_folders().iter().fold(self.programs(), |setup, folder| {
             let to = folder.display().to_string();
@@ -73,7 +73,7 @@ impl Setup {
         })
     }
 
-    /// `docker run OPTIONS IMAGE ARGS…`. The container goes with what this gives.
+    /// `docker run OPTIONS IMAGE ARGS…`. The container is removed with the returned value.
     pub fn start(self, args: &[&str]) -> Running {
         let name = unique("box");
         let mut docker = Command::new("docker");
@@ -86,7 +86,7 @@ impl Setup {
     }
 }
 
-/// Where the python with torch and the one that it was made of lie.
+/// The folders of the Python with torch and of the Python from which it was made.
 fn python_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
