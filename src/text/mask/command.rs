@@ -311,7 +311,7 @@ fn hides_argument(name: &str, value: &str) -> bool {
         && readings.into_iter().any(|name| hides(name, value))
 }
 
-fn push_parts(parts: &mut Parts, at: usize, word: &str) {
+pub(super) fn push_parts(parts: &mut Parts, at: usize, word: &str) {
     for part in shell::parts(word, false) {
         let read_as = match part.kind {
             PartKind::Command => ReadAs::Script,
