@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::Program;
 use linux::procfs::basename;
 use linux::shells;
+use text::shell::{self, PartKind, TokenKind};
 
 /// Nested scripts that are followed.
 const DEPTH: u32 = 4;
@@ -124,7 +125,8 @@ fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
     let Some(depth) = depth.checked_sub(1) else { return argv };
     let Some(at) = script(&argv) else { return argv };
     let text = argv.get(at).map(|script| script.to_string_lossy().into_owned());
-    let inside = commands(&text.unwrap_or_default());
+    let text = text.unwrap_or_default();
+    let inside = commands(&text, DEPTH);
     let inside = inside.into_iter().flat_map(|command| unfolded(command, depth));
     let (before, from) = argv.split_at(at);
     before.iter().cloned().chain(inside).chain(from.iter().skip(1).cloned()).collect()
@@ -171,42 +173,26 @@ fn after_options(argv: &[OsString], from: usize) -> (usize, Vec<u8>) {
     (at, letters)
 }
 
-/// The simple commands of a script, in words without their quotes.
-fn commands(script: &str) -> Vec<Vec<OsString>> {
-    let mut all = vec![Vec::new()];
-    let mut word: Option<String> = None;
-    let mut letters = script.chars().peekable();
-    let mut quote = None;
-    while let Some(letter) = letters.next() {
-        match (quote, letter) {
-            (Some(open), letter) if letter == open => quote = None,
-            (Some('\''), letter) => word.get_or_insert_default().push(letter),
-            (None, '\'' | '"') => {
-                quote = Some(letter);
-                word.get_or_insert_default();
+/// The simple commands of a script, in words without their quotes; a command in `$(…)` is before its own.
+fn commands(script: &str, depth: u32) -> Vec<Vec<OsString>> {
+    let Some(depth) = depth.checked_sub(1) else { return Vec::new() };
+    let (mut all, mut command) = (Vec::new(), Vec::new());
+    for token in shell::tokens(script) {
+        match token.kind {
+            TokenKind::Word => {
+                let parts = shell::parts(token.text, false).into_iter();
+                let inner = parts.filter(|part| part.kind == PartKind::Command);
+                all.extend(inner.flat_map(|part| commands(part.text, depth)));
+                let word = shell::bare(token.text);
+                // A quote without its end is no part of an argument.
+                let word = if token.unclosed { word.replace(['\'', '"'], "") } else { word };
+                command.push(OsString::from(word));
             }
-            (_, '\\') => match letters.next() {
-                Some('\n') | None => {}
-                Some(next) => word.get_or_insert_default().push(next),
-            },
-            (Some(_), letter) => word.get_or_insert_default().push(letter),
-            (None, '#') if word.is_none() => {
-                while letters.next_if(|next| *next != '\n').is_some() {}
-            }
-            (None, ' ' | '\t' | '\r' | '\n' | ';' | '&' | '|' | '(' | ')' | '<' | '>') => {
-                if let (Some(done), Some(command)) = (word.take(), all.last_mut()) {
-                    command.push(OsString::from(done));
-                }
-                if !matches!(letter, ' ' | '\t' | '\r') {
-                    all.push(Vec::new());
-                }
-            }
-            (None, letter) => word.get_or_insert_default().push(letter),
+            TokenKind::Control | TokenKind::Redirection => all.push(std::mem::take(&mut command)),
+            TokenKind::Comment | TokenKind::Document => {}
         }
     }
-    if let (Some(done), Some(command)) = (word, all.last_mut()) {
-        command.push(OsString::from(done));
-    }
+    all.push(command);
     all.retain(|command| !command.is_empty());
     all
 }
@@ -255,7 +241,7 @@ mod tests {
 
     #[test]
     fn shell_script_words_count_as_arguments() {
-        let cases: [(&[&str], &str); 9] = [
+        let cases: [(&[&str], &str); 10] = [
             (&["python", "g.py", "--n", "1"], "python|g.py|--n|1"),
             (&["bash", "-c", "python g.py --n 16"], "bash|-c|python|g.py|--n|16"),
             (
@@ -272,6 +258,7 @@ mod tests {
             (&["env", "A=1", "sh", "-cex", "(a \"--n\" 2)"], "env|A=1|sh|-cex|a|--n|2"),
             (&["bash", "-c", "sh -c \"g.py --n 3\" x"], "bash|-c|sh|-c|g.py|--n|3|x"),
             (&["bash", "run.sh", "-c", "x --n 1"], "bash|run.sh|-c|x --n 1"),
+            (&["sh", "-c", "a $(b --n 1) --n 2"], "sh|-c|b|--n|1|a|$(b --n 1)|--n|2"),
             (&["bash", "-c"], "bash|-c"),
             (&["bash", "-c", "a 'open"], "bash|-c|a|open"),
         ];

@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod ranges;
 pub mod rank;
 pub mod run_id;
+pub mod shell;
 pub mod style;
 pub mod version;
 pub mod yaml;

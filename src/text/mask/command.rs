@@ -8,8 +8,8 @@ use super::names::{
     self, Secrecy, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
 };
 use super::parts::{Parts, ReadAs};
-use super::shell::{self, WordPart};
 use super::words::{Language, is_clearly_option, is_command, is_option, language, program};
+use crate::shell::{self, Part, PartKind};
 
 /// Meaning of the next word.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -115,25 +115,26 @@ impl CommandReader {
 
     /// A word of a script, with its quotes.
     pub(super) fn raw(&mut self, parts: &mut Parts, at: usize, word: &str) {
-        if let [WordPart::Quoted(part)] = shell::parts(word).as_slice() {
-            let inside = word.get(part.clone()).unwrap_or_default();
+        if let [Part { kind: PartKind::Single | PartKind::Double, at: from, text: inside }] =
+            *shell::parts(word, false)
+        {
             // The quotes of a secret are hidden too, so that its length does not show.
             if self.takes_secret(inside) {
                 parts.push(at, word.len(), ReadAs::Secret);
             } else {
-                self.word(parts, at + part.start, inside);
+                self.word(parts, at + from, inside);
             }
             return;
         }
-        let bare = shell::unquoted(word);
+        let bare = bare_text(word);
         if self.expected(parts, at, word, &bare) {
             return;
         }
-        let split = word.split_once('=').map(|(name, rest)| (shell::unquoted(name), rest));
+        let split = word.split_once('=').map(|(name, rest)| (bare_text(name), rest));
         if let Some((name, rest)) = split.filter(|(name, _)| is_name(name)) {
             self.note_assignment(&name, rest);
             let start = at + word.len() - rest.len();
-            if hides_argument(&name, rest) && hides_argument(&name, &shell::unquoted(rest)) {
+            if hides_argument(&name, rest) && hides_argument(&name, &bare_text(rest)) {
                 parts.push(start, rest.len(), ReadAs::Secret);
             } else {
                 push_parts(parts, start, rest);
@@ -310,16 +311,21 @@ fn hides_argument(name: &str, value: &str) -> bool {
         && readings.into_iter().any(|name| hides(name, value))
 }
 
-fn push_parts(parts: &mut Parts, at: usize, word: &str) {
-    for part in shell::parts(word) {
-        let (range, read_as) = match part {
-            WordPart::Command(range) => (range, ReadAs::Script),
-            WordPart::Quoted(range) => (range, ReadAs::Value),
-            // A plain part may have an escaped space and is a single word anyway.
-            WordPart::Plain(range) => (range, ReadAs::Word),
+pub(super) fn push_parts(parts: &mut Parts, at: usize, word: &str) {
+    for part in shell::parts(word, false) {
+        let read_as = match part.kind {
+            PartKind::Command => ReadAs::Script,
+            PartKind::Single | PartKind::Double => ReadAs::Value,
+            // A literal may have an escaped space and is a single word anyway.
+            PartKind::Literal | PartKind::Parameter => ReadAs::Word,
         };
-        parts.push(at + range.start, range.len(), read_as);
+        parts.push(at + part.at, part.text.len(), read_as);
     }
+}
+
+/// A word to recognise its name by, whose backslashes may be escaped themselves.
+fn bare_text(word: &str) -> String {
+    shell::bare(word).replace('\\', "")
 }
 
 fn is_plural(option: &str) -> bool {

@@ -4,13 +4,13 @@
 //! Forms can contain each other: a command line may hold a document, and a document a command line.
 //! So the recursion is here, not in the readers.
 
-use super::command::CommandReader;
+use super::command::{CommandReader, push_parts};
 use super::names::{self, hides, is_secret_name};
 use super::parts::{Parts, ReadAs};
-use super::shell::{self, Piece};
 use super::spans::Spans;
 use super::words::is_command_line;
 use super::{code, json, pairs, sentence, url};
+use crate::shell::{self, Token, TokenKind};
 
 /// Nested substitutions that are followed.
 const DEEPEST: usize = 16;
@@ -73,20 +73,35 @@ fn script(spans: &mut Spans, at: usize, text: &str, depth: usize) {
     code::mark(spans, at, text);
     everywhere(spans, at, text);
     let mut reader = CommandReader::default();
-    for piece in shell::pieces(text) {
-        match piece {
-            Piece::Word(part) => {
-                let word = text.get(part.clone()).unwrap_or_default();
+    let tokens = shell::tokens(text);
+    for (number, token) in tokens.iter().enumerate() {
+        match token.kind {
+            TokenKind::Word => {
                 let mut parts = Parts::default();
-                reader.raw(&mut parts, 0, word);
-                read_on(spans, at + part.start, word, parts, depth);
+                let before = number.checked_sub(1).and_then(|before| tokens.get(before));
+                if is_of_redirection(before, token, tokens.get(number + 1)) {
+                    push_parts(&mut parts, 0, token.text);
+                } else {
+                    reader.raw(&mut parts, 0, token.text);
+                }
+                read_on(spans, at + token.at, token.text, parts, depth);
             }
-            Piece::Ends => reader.end(),
-            Piece::Document(part) => {
-                document(spans, at + part.start, text.get(part).unwrap_or_default());
+            TokenKind::Redirection => {}
+            TokenKind::Control => reader.end(),
+            TokenKind::Comment | TokenKind::Document => {
+                document(spans, at + token.at, token.text);
             }
         }
     }
+}
+
+/// Whether a word is the number or the file of a redirection, which the command does not get: `2>&1`, `> FILE`.
+fn is_of_redirection(before: Option<&Token>, word: &Token, after: Option<&Token>) -> bool {
+    let redirects = |token: &&Token| token.kind == TokenKind::Redirection;
+    let is_number = word.text.bytes().all(|byte| byte.is_ascii_digit());
+    let follows = after.filter(redirects).is_some_and(|it| it.at == word.at + word.text.len());
+    // The text of `<<<` may be a secret as well as a word of the command.
+    before.filter(redirects).is_some_and(|it| it.text != "<<<") || (is_number && follows)
 }
 
 /// One value whose name is no secret: a document, a command line, a header, a URL, a sentence.

@@ -2,7 +2,7 @@
 //!
 //! Takes names, values, argument lists and files; gives text to show. Each file reads one form:
 //! [`names`] decides which names hide their values, [`command`] reads the words of a command,
-//! [`shell`] a script, [`json`] a document, [`url`] a URL, [`code`] program text, [`sentence`]
+//! [`crate::shell`] a script, [`json`] a document, [`url`] a URL, [`code`] program text, [`sentence`]
 //! the rest; [`mark`] combines them. They only mark parts of the text ([`spans`]), and nothing
 //! else is changed. In doubt a value is hidden, since a leaked key costs more than a hidden
 //! word. The output of ranks is not masked.
@@ -18,7 +18,6 @@ mod names;
 mod pairs;
 mod parts;
 mod sentence;
-mod shell;
 mod spans;
 mod url;
 mod words;
