@@ -128,12 +128,16 @@ pub(super) fn only_the_odd(
         };
         let sizes = || blamed.iter().map(|(_, suspect)| size(suspect));
         let (least, most) = (sizes().min(), sizes().max());
-        // A circle has more than one group: a rank in the group of all ranks only waits for it.
+        // A circle has more than one group: a rank in the group of all ranks only waits for it, if the others make one.
         let of_all = |suspect: &Suspect| suspect.collective.as_ref().is_some_and(is_of_all);
-        let some_are = blamed.iter().any(|(_, suspect)| !of_all(suspect));
+        let others_groups: BTreeSet<_> = blamed
+            .iter()
+            .filter(|(_, suspect)| !of_all(suspect))
+            .map(|(_, one)| group(one))
+            .collect();
         let is_victim = |suspect: &Suspect| match least < most {
             true => Some(size(suspect)) != least,
-            false => some_are && of_all(suspect),
+            false => others_groups.len() > 1 && of_all(suspect),
         };
         let victims: Vec<Suspect> =
             blamed.extract_if(.., |(_, one)| is_victim(one)).map(|(_, victim)| victim).collect();

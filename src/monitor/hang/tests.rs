@@ -365,6 +365,39 @@ fn ended_rank_is_awaited_by_store_clients() {
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
 }
 
+/// Records of gloo 2.15 of two ranks that use the group of all ranks and another one in opposite order.
+#[test]
+fn opposite_order_of_two_groups_accuses_both_ranks() {
+    const REDUCE: &str = "/v/torch/distributed/distributed_c10d.py:3000 all_reduce";
+    let waits_in = |number: u32, group: &str, line: &str| {
+        let entry = |record: u32, group: &str, seq: u32, done: bool| {
+            let name = if group == "0" { "default_pg" } else { "undefined" };
+            serde_json::json!({
+                "record_id": record, "pg_id": group, "collective_seq_id": seq, "retired": done,
+                "state": if done { "completed" } else { "scheduled" },
+                "process_group": [group, name], "profiling_name": "gloo:all_reduce",
+                "time_created_ns": 1_000_000_000 + i64::from(record),
+            })
+        };
+        let entries = [entry(0, "0", 3, true), entry(1, "1", 3, true), entry(2, group, 4, false)];
+        let groups = serde_json::json!({ "": { "name": "", "desc": "", "ranks": "[0, 1]" } });
+        let record =
+            serde_json::json!({ "version": "2.10", "pg_config": groups, "entries": entries });
+        RankEvidence {
+            records: vec![record.to_string()],
+            read_ns: 90_000_000_000,
+            ..rank(number, vec![thread('S', &[REDUCE, line])], Vec::new())
+        }
+    };
+    let judgement = judged(vec![
+        waits_in(0, "0", "/job/train.py:13 main"),
+        waits_in(1, "1", "/job/train.py:14 main"),
+    ]);
+    let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
+    let culprits: Vec<_> = hang.culprits.iter().map(|one| (one.rank, one.kind)).collect();
+    assert_eq!(culprits, [(Some(0), Kind::Deadlock), (Some(1), Kind::Deadlock)]);
+}
+
 /// Records of gloo: a root has left a broadcast, its others wait in the next collective, and the rank without
 /// further input waits in the collective after the epoch.
 #[test]
