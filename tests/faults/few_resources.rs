@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{Ended, Launcher, executable, skipped};
 
-const RUN: [&str; 7] = ["run", "--engine", "direct", "--device", "cpu", "--stale", "off"];
+const RUN: [&str; 5] = ["run", "--engine", "direct", "--device", "cpu"];
 /// The output is long enough that a stream without a reader would kill its rank.
 const PROGRAM: [&str; 4] =
     ["--", "sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo line $i of $RANK; i=$((i+1)); done"];
@@ -35,7 +35,7 @@ fn whole_or_refused(ended: &Ended, id: &str, nproc: usize, what: &str) -> bool {
 fn too_few_files_are_refused_before_the_start() {
     let mut ran = Vec::new();
     for files in [16, 40, 64, 100, 128, 256] {
-        let ended = limited(&format!("ulimit -n {files}"), 16, &[]);
+        let ended = limited(&format!("ulimit -n {files}"), 16, &["--stale", "off"]);
         // With even less, the runtime cannot start, which has its own message.
         if files == 16 && ended.code != 84 {
             assert!(ended.code != 0 && !ended.out.contains("line"), "{}", ended.err);
@@ -45,7 +45,7 @@ fn too_few_files_are_refused_before_the_start() {
     }
     assert_eq!(ran.first(), Some(&false), "{ran:?}");
     assert_eq!(ran.last(), Some(&true), "{ran:?}");
-    let ended = limited("ulimit -n 64", 16, &["--severity", "nofile=warn"]);
+    let ended = limited("ulimit -n 64", 16, &["--stale", "off", "--severity", "nofile=warn"]);
     assert_ne!(ended.code, 84, "{}", ended.err);
     assert!(ended.err.contains("16 ranks need"), "{}", ended.err);
 }
@@ -81,15 +81,19 @@ impl Drop for Group {
 #[test]
 fn too_few_pids_are_refused_before_the_start() {
     let Some(group) = Group::new() else { return };
-    let mut ran = Vec::new();
-    for most in [8, 14, 17, 20, 23, 26, 29, 40] {
-        std::fs::write(group.0.join("pids.max"), most.to_string()).expect("a limit");
-        let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
-        let ended = limited(&enter, 2, &[]);
-        ran.push(whole_or_refused(&ended, "pids.limit", 2, &format!("{most} pids")));
+    // The survey of stale processes works in a thread.
+    for stale in ["off", "report"] {
+        let mut ran = Vec::new();
+        for most in [6, 8, 11, 14, 17, 20, 23, 26, 29, 40] {
+            std::fs::write(group.0.join("pids.max"), most.to_string()).expect("a limit");
+            let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
+            let ended = limited(&enter, 2, &["--stale", stale]);
+            let what = format!("{most} pids, --stale {stale}");
+            ran.push(whole_or_refused(&ended, "pids.limit", 2, &what));
+        }
+        assert_eq!(ran.first(), Some(&false), "{ran:?}");
+        assert_eq!(ran.last(), Some(&true), "{ran:?}");
     }
-    assert_eq!(ran.first(), Some(&false), "{ran:?}");
-    assert_eq!(ran.last(), Some(&true), "{ran:?}");
 }
 
 /// `ulimit -f` sends SIGXFSZ at a longer write, so a report would be cut silently, or the program
