@@ -14,7 +14,7 @@ pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
     let set = |name: &str| host.variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("HOME").unwrap_or_else(|| PathBuf::from("/root"));
     let configuration = set("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
-    let in_folder = |folder: PathBuf| [folder.join(".condarc"), folder.join("condarc")];
+    let in_folder = |folder: PathBuf| files_in(host, &folder);
     let own = [home.clone(), home.join(".conda"), configuration.join("conda")];
     let files = set("CONDARC")
         .into_iter()
@@ -26,11 +26,41 @@ pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
     files
         .filter_map(|file| files::read_small(host, &file))
         .flat_map(|text| listed(&text))
+        .map(|folder| expanded(&folder, |name| host.variable(name)))
         .map(|folder| match folder.strip_prefix("~/") {
             Some(below) => home.join(below),
             None => files::absolute(host, Path::new(&folder)),
         })
         .collect()
+}
+
+/// The configuration files that conda reads in a folder, the strongest first.
+fn files_in(host: &Host, folder: &Path) -> Vec<PathBuf> {
+    let more = folder.join("condarc.d");
+    let is_yaml = |name: &String| name.ends_with(".yml") || name.ends_with(".yaml");
+    let mut names: Vec<String> = host.list(&more).into_iter().filter(is_yaml).collect();
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    let more = names.into_iter().map(|name| more.join(name));
+    more.chain([".condarc", "condarc"].map(|name| folder.join(name))).collect()
+}
+
+/// A text with the values of `$NAME` and `${NAME}`, as Python's `os.path.expandvars` gives it: a name without a value
+/// stays.
+fn expanded(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let mut parts = text.split('$');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let in_braces = part.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let (name, rest) = in_braces.unwrap_or_else(|| {
+            let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            part.split_at(part.find(|c| !is_of_name(c)).unwrap_or(part.len()))
+        });
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(value) => whole.extend([&value, rest]),
+            None => whole.extend(["$", part]),
+        }
+    }
+    whole
 }
 
 /// The texts of the list `envs_dirs` in the outermost map.
@@ -48,7 +78,36 @@ fn is_key(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::listed;
+    use super::*;
+
+    #[test]
+    fn variables_in_folders_are_expanded_like_python_does() {
+        let value = |name: &str| (name == "SCRATCH").then(|| "/s".to_owned());
+        for (text, expected) in [
+            ("$SCRATCH/envs", "/s/envs"),
+            ("${SCRATCH}envs", "/senvs"),
+            ("a$SCRATCH$SCRATCH", "a/s/s"),
+            ("$OTHER/${OTHER}/$", "$OTHER/${OTHER}/$"),
+            ("${SCRATCH", "${SCRATCH"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(expanded(text, value), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_the_drop_in_folder_count() {
+        let home = [
+            ("home/me/.conda/condarc.d/b.yml", "envs_dirs: [/b]\n"),
+            ("home/me/.conda/condarc.d/a.yaml", "envs_dirs: [$HOME/a]\n"),
+            ("home/me/.conda/condarc.d/notes.txt", "envs_dirs: [/no]\n"),
+            ("home/me/.condarc", "envs_dirs: [/c]\n"),
+        ];
+        let (_root, host) = Host::of_files(&home);
+        let host = host.with_variable("HOME", std::ffi::OsStr::new("/home/me"));
+        let found = envs_dirs(&host, &[]);
+        assert_eq!(found, ["/c", "/b", "/home/me/a"].map(PathBuf::from));
+    }
 
     #[test]
     fn only_the_list_of_folders_counts() {
