@@ -185,7 +185,7 @@ fn part<'a>(text: &'a str, quoted: bool, unclosed: &mut usize) -> Option<(usize,
     let end = end.or_else(|| {
         *unclosed += 1;
         // Perhaps only an expansion in the quotes has no end.
-        closing(inside, close, true).filter(|_| close == b'"')
+        if close == b'"' { closing(inside, close, true) } else { None }
     });
     let length = open.len() + end?;
     let at = if kind == PartKind::Parameter { 0..length } else { open.len()..length - 1 };
