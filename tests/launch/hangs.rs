@@ -301,7 +301,8 @@ fn computing_or_unwatched_rank_is_not_called_hung() {
     let (culprit, waiting) = (&event["held_up"]["culprits"][0], &event["held_up"]["waiting"]);
     assert_eq!((&culprit["rank"], &culprit["kind"]), (&json!(2), &json!("slow")), "{event:#}");
     assert_eq!(*waiting, json!([{ "node": 0, "ranks": [0, 1, 3] }]), "{event:#}");
-    let said = format!("rank 2 (node 0) computes: compute at hang.py:{at}; ranks 0-1, 3 have");
+    let said =
+        format!("rank 2 (node 0) computes: compute at hang.py:{at}; ranks 0-1, 3 wait for it");
     assert_eq!(ended.err.matches(&said).count(), after.len(), "{said}\n{}", ended.err);
     let over = self::events(&ended, "held_up_over");
     assert!(over.iter().any(|over| over["rank"] == 2), "{over:?}");

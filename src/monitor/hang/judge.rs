@@ -163,10 +163,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         // A rank that has entered a collective and goes on does not wait in it.
         let waits = |rank: &u32| {
             let doing = seen.get(rank).map(|seen| &seen.doing);
-            matches!(
-                doing,
-                Some(Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store)
-            ) || !at_work(rank)
+            matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))
+                || !at_work(rank)
         };
         waiting.retain(waits);
     }

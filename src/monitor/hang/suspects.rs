@@ -80,10 +80,7 @@ pub(super) fn by_record(
             let elsewhere = match (ranks.get(rank), seen.get(rank)) {
                 (Some((_, evidence)), Some(seen)) => {
                     evidence.ended_ms.is_some()
-                        || !matches!(
-                            seen.doing,
-                            Doing::Collective | Doing::Message | Doing::Rendezvous
-                        )
+                        || !matches!(seen.doing, Doing::Collective | Doing::Rendezvous)
                 }
                 _ => false,
             };
@@ -177,19 +174,14 @@ pub(super) fn waiting(
     for rank in by_stack {
         let doing = seen.get(&rank).map(|seen| &seen.doing);
         let is_blamed = blamed.iter().any(|(_, suspect)| suspect.rank == Some(rank));
-        if !is_blamed
-            && matches!(doing, Some(Doing::Collective | Doing::Message | Doing::Rendezvous))
-        {
+        if !is_blamed && matches!(doing, Some(Doing::Collective | Doing::Rendezvous)) {
             waiting.insert(rank);
         }
     }
     // Before the first collective, no record shows that a rank waits.
     if waiting.is_empty() && blamed.is_empty() {
         let waits = |seen: &Seen| {
-            matches!(
-                seen.doing,
-                Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store
-            )
+            matches!(seen.doing, Doing::Collective | Doing::Rendezvous | Doing::Store)
         };
         waiting.extend(seen.iter().filter(|(_, seen)| waits(seen)).map(|(rank, _)| *rank));
     }
@@ -238,12 +230,6 @@ pub(super) fn at_other_lines(
     // All ranks may wait for a key that somebody else puts into the store.
     if seen.values().any(|seen| seen.doing == Doing::Store) {
         return Vec::new();
-    }
-    // gloo records no messages, so the last collective of the ranks says nothing.
-    let in_message = |rank: &u32| seen.get(rank).is_some_and(|one| one.doing == Doing::Message);
-    if sees_all && !waiting.is_empty() && waiting.iter().all(in_message) {
-        let suspect = |rank: &u32| Suspect { rank: Some(*rank), ..Suspect::default() };
-        return waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect();
     }
     let entered = |rank: &u32| hang.and_then(|hang| hang.entered.get(rank));
     let lines: BTreeSet<&[(String, u64)]> =

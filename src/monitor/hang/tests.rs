@@ -365,32 +365,6 @@ fn ended_rank_is_awaited_by_store_clients() {
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
 }
 
-#[test]
-fn messages_without_another_end_are_no_broken_link() {
-    let stands_in = |number: u32, call: &str, line: u32| {
-        let frames = [
-            format!("/v/torch/distributed/distributed_c10d.py:2500 {call}"),
-            "/v/torch/distributed/c10d_logger.py:83 wrapper".to_owned(),
-            format!("/job/train.py:{line} main"),
-        ];
-        let frames: Vec<&str> = frames.iter().map(String::as_str).collect();
-        rank(number, vec![thread('S', &frames)], Vec::new())
-    };
-    for (calls, is_message) in
-        [(["recv", "recv"], true), (["send", "recv"], true), (["all_reduce", "all_reduce"], false)]
-    {
-        let judgement = judged(vec![stands_in(0, calls[0], 9), stands_in(1, calls[1], 9)]);
-        let Judgement::Hangs(hang) = &judgement else { panic!("{calls:?}: {judgement:?}") };
-        let kinds: Vec<_> = hang.culprits.iter().map(|one| one.kind).collect();
-        match is_message {
-            true => assert_eq!(kinds, [Kind::Deadlock; 2], "{calls:?}"),
-            false => assert_eq!(kinds, [Kind::Link], "{calls:?}"),
-        }
-        let says = hang.culprits.iter().all(|one| one.text.en.contains("other end of a message"));
-        assert_eq!(says, is_message, "{:?}", hang.culprits);
-    }
-}
-
 /// Records of gloo 2.15 of two ranks that use the group of all ranks and another one in opposite order.
 #[test]
 fn opposite_order_of_two_groups_accuses_both_ranks() {

@@ -93,10 +93,6 @@ fn deed(facts: &Facts<'_>) -> Text {
         (Kind::Deadlock, _) if matches!(facts.doing, Doing::Lock | Doing::Gil) => {
             text!("{en} waits for a lock that nobody releases", "{zh}在等待一个无人释放的锁")
         }
-        (Kind::Deadlock, _) if *facts.doing == Doing::Message => text!(
-            "{en} waits for the other end of a message that no rank sends or receives (rank, tag and group must match)",
-            "{zh}在等待点对点消息的另一端，但没有 rank 发送或接收它（rank、tag 与组须一致）"
-        ),
         (Kind::Deadlock, _) => text!(
             "{en} waits in {of} for a rank that waits for it in another group",
             "{zh}在{in_zh}中等待，而它所等的 rank 又在另一组中等待它"
