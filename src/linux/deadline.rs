@@ -175,11 +175,14 @@ pub fn millis(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    /// Works that run at once.
+    const WORKS: usize = 16;
+
     fn threads() -> Vec<std::thread::ThreadId> {
         let (tell, told) = mpsc::channel();
-        let (gate, closed) = (Arc::new(Mutex::new(())), 16);
+        let gate = Arc::new(Mutex::new(()));
         let held = gate.lock().expect("the gate");
-        for _ in 0..closed {
+        for _ in 0..WORKS {
             let (tell, gate) = (tell.clone(), Arc::clone(&gate));
             spawn_detached(move || {
                 tell.send(std::thread::current().id()).expect("it is told");
@@ -187,7 +190,7 @@ mod tests {
             });
         }
         // All are at work at once.
-        let ids = told.iter().take(closed).collect();
+        let ids = told.iter().take(WORKS).collect();
         drop(held);
         ids
     }
@@ -198,7 +201,7 @@ mod tests {
             let mut ids = threads();
             ids.sort_by_key(|id| format!("{id:?}"));
             ids.dedup();
-            assert_eq!(ids.len(), 16);
+            assert_eq!(ids.len(), WORKS);
         }
     }
 

@@ -111,17 +111,13 @@ impl LineFormatter {
 
     /// Emits the whole lines at the beginning of `text` that need no escape. Gives their length and their number.
     fn emit_plain(&mut self, text: &[u8], out: &mut Vec<u8>) -> (usize, usize) {
-        let Marks { before, after } = &self.marks;
         let (mut start, mut lines) = (0, 0);
         for end in memchr_iter(b'\n', text) {
             let line = text.get(start..end).unwrap_or_default();
             if line.len() > LONGEST_LINE || !is_plain(line) {
                 break;
             }
-            out.extend_from_slice(before.as_bytes());
-            out.extend_from_slice(line);
-            out.extend_from_slice(after.as_bytes());
-            out.push(b'\n');
+            put(&self.marks, out, |out| out.extend_from_slice(line));
             start = end + 1;
             lines += 1;
         }
@@ -312,8 +308,13 @@ fn stays(line: &[u8]) -> bool {
 }
 
 fn emit(marks: &Marks, line: &[u8], out: &mut Vec<u8>) {
+    put(marks, out, |out| push_escaped(line, out));
+}
+
+/// Appends a line between its marks.
+fn put(marks: &Marks, out: &mut Vec<u8>, line: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(marks.before.as_bytes());
-    push_escaped(line, out);
+    line(out);
     out.extend_from_slice(marks.after.as_bytes());
     out.push(b'\n');
 }

@@ -166,27 +166,27 @@ impl StreamReader {
 
     fn pass_on(&mut self, buffer: &mut Vec<u8>, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         let quiet = self.quiet.as_ref().filter(|quiet| quiet.on.load(Ordering::Relaxed));
+        let before = self.console.as_ref().map_or(0, |(lines, _)| lines.emitted);
         let newlines = match &mut self.console {
-            Some((lines, lane)) if quiet.is_none() => {
-                let (now, before) = (Instant::now(), lines.emitted);
+            Some((lines, _)) if quiet.is_none() => {
+                let now = Instant::now();
                 // Feed before looking at the time: the new bytes may end the line that is due.
                 let newlines = lines.feed(buffer, now, shown);
                 lines.tick(now, shown);
-                self.counters.count(buffer.len(), newlines);
-                if !shown.is_empty() {
-                    lane.push(shown, lines.emitted - before);
-                }
                 newlines
             }
-            console => {
-                let newlines = memchr_iter(b'\n', buffer).count();
-                self.counters.count(buffer.len(), newlines);
-                if let (Some(quiet), Some(_)) = (quiet, console) {
-                    quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
-                }
-                newlines
-            }
+            _ => memchr_iter(b'\n', buffer).count(),
         };
+        self.counters.count(buffer.len(), newlines);
+        match (&self.console, quiet) {
+            (Some(_), Some(quiet)) => {
+                quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
+            }
+            (Some((lines, lane)), None) if !shown.is_empty() => {
+                lane.push(shown, lines.emitted - before);
+            }
+            _ => {}
+        }
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
         if let Some(backlog) = &self.backlog {
             backlog.push(self.owner, self.stream, buffer, newlines);

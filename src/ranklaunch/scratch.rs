@@ -165,6 +165,21 @@ fn remove(path: &Path) {
 mod tests {
     use super::*;
 
+    /// The path of these files is how a stack tells them from the user's own code.
+    #[test]
+    fn injected_files_are_no_user_code() {
+        let temporary = tempfile::tempdir().expect("a folder");
+        let scratch = temporary.path().join(ScratchName::new().path.file_name().expect("a name"));
+        std::fs::create_dir(&scratch).expect("made");
+        let injection = Injection::write(&scratch).expect("written");
+        let (_, folder) = injection.variable();
+        let path = PathBuf::from(folder).join("python/helpers.py");
+        assert!(path.exists(), "{path:?}");
+        let path = path.display().to_string();
+        let frame = diagnose::Frame { path, line: 1, function: String::new() };
+        assert!(!frame.is_own(), "{frame}");
+    }
+
     #[test]
     fn only_folders_of_dead_launches_are_removed() {
         let temporary = tempfile::tempdir().expect("a folder");

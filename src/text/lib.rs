@@ -1,4 +1,5 @@
-//! Text for people and its parts: both languages, colours, columns, escapes, masks of secrets, ranks and ranges.
+//! Text and its parts: both languages, colours, columns, escapes, masks of secrets, ranks and ranges, the words of a
+//! shell, YAML.
 //! Knows no file, no process and no other crate of ranklaunch.
 
 #![deny(unsafe_code)]

@@ -181,6 +181,12 @@ struct Open {
     weight: usize,
 }
 
+/// The first document of `text`, if all of it can be parsed.
+pub fn document(text: &str) -> Option<Rc<Node>> {
+    let read = documents(text);
+    read.roots.into_iter().next().filter(|_| read.unreadable.is_empty())
+}
+
 /// All documents of `text`. One that cannot be parsed does not hide the others.
 pub fn documents(text: &str) -> Documents {
     const MOST_UNREADABLE: usize = 16;

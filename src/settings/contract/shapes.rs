@@ -275,10 +275,9 @@ fn word(part: &str) -> Option<Word> {
 }
 
 fn is_apart(name: &str) -> bool {
-    let starts = |apart: &&&str| apart.ends_with('_') && name.starts_with(**apart);
     APART.contains(&name)
         || parts(name).any(|part| APART.contains(&part))
-        || APART.iter().any(|apart| starts(&apart))
+        || APART.iter().any(|apart| apart.ends_with('_') && name.starts_with(apart))
 }
 
 /// The evidence that a name may be; None for nearly all names.

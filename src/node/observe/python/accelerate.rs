@@ -69,9 +69,7 @@ fn default_file(host: &Host) -> Option<PathBuf> {
 
 /// The scalar of a key in the outermost map.
 fn top_level(text: &str, key: &str) -> Option<String> {
-    let documents = yaml::documents(text);
-    let root = documents.roots.first().filter(|_| documents.unreadable.is_empty())?;
-    root.get(key)?.text().map(str::to_owned)
+    yaml::document(text)?.get(key)?.text().map(str::to_owned)
 }
 
 #[cfg(test)]

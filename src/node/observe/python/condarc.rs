@@ -65,9 +65,8 @@ fn expanded(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
 
 /// The texts of the list `envs_dirs` in the outermost map.
 fn listed(text: &str) -> Vec<String> {
-    let documents = yaml::documents(text);
-    let root = documents.roots.first().filter(|_| documents.unreadable.is_empty());
-    let lists = root.into_iter().flat_map(|root| root.entries()).filter(|(key, ..)| is_key(key));
+    let root = yaml::document(text);
+    let lists = root.iter().flat_map(|root| root.entries()).filter(|(key, ..)| is_key(key));
     let folders = lists.flat_map(|(_, _, value)| value.list()).filter_map(|folder| folder.text());
     folders.map(str::to_owned).collect()
 }
