@@ -112,7 +112,7 @@ fn output_cut_by_file_size_limit_is_reported() {
     ] {
         let more: &[&str] = if words[0] == "completions" { &[] } else { &job };
         let to = if to_file { "> file" } else { "| cat" };
-        let line = format!("ulimit -f 1; \"$@\" {to}; echo code ${{PIPESTATUS[0]}}");
+        let line = format!("(ulimit -f 1; exec \"$@\") {to}; echo code ${{PIPESTATUS[0]}}");
         let mut shell = Command::new("bash");
         shell.args(["-c", &line, "bash"]).arg(executable());
         let ended = Launcher::of(shell, &words).args(more).run();
