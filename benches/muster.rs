@@ -1,7 +1,7 @@
 //! How long a muster of many nodes takes, and what each node costs node 0.
 //!
 //! Node 0 is the real one, in a process of its own; the others are simulated here, one task
-//! each, over loopback by two addresses, and all start at the same time. `make bench-muster`
+//! each, over loopback by two addresses, and all start at the same time. `make bench SUITE=muster`
 //! prints one line per number of nodes, plain and encrypted, and fails if the largest misses its
 //! budget; words select numbers (`10000`) and channels (`encrypted`). Wall time depends on the
 //! load of the machine, which simulator and node 0 share; node 0's CPU time hardly does.

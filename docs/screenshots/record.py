@@ -2,7 +2,7 @@
 """Takes the pictures of the documentation: record.py RANKLAUNCH FOLDER
 
 Runs ranklaunch in a real terminal emulator (tmux), on a node with the GPUs of tests/fake-nvml, and writes what
-the emulator shows as SVG text: scenes × languages, each some kilobytes. `make screenshots` calls it.
+the emulator shows as SVG text: scenes × languages, each some kilobytes. `make docs SUITE=pictures` calls it.
 """
 
 import os

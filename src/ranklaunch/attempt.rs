@@ -153,7 +153,12 @@ impl Attempt {
         let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
         let choosing =
             in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
-        let (folder, warnings) = choosing.await;
+        let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
+        let (gpus, asks_driver) =
+            (watched_gpus(&plan, planned), plan.gpu_source == GpuSource::Nvml);
+        let witnesses = Witnesses::start(&context.host, mode, gpus, asks_driver);
+        let ((folder, warnings), witnesses, counters) =
+            tokio::join!(choosing, witnesses, link_counters(context, &plan));
         context.warn(&warnings);
         if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
             kept_runs::begin(context, folder).await;
@@ -170,10 +175,6 @@ impl Attempt {
         let (run_id, shim) = (&identity.run_id, &ready.executable);
         let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
         context.journal.keeper()(event);
-        let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
-        let (gpus, asks_driver) =
-            (watched_gpus(&plan, planned), plan.gpu_source == GpuSource::Nvml);
-        let witnesses = Witnesses::start(&context.host, mode, gpus, asks_driver).await;
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
         let logs = Arc::new(Logs::start(
@@ -189,7 +190,6 @@ impl Attempt {
             },
             context.console.clone(),
         ));
-        let counters = link_counters(context, &plan).await;
         let run = run_status(&plan, Some(&identity), ready.attempt, folder.as_deref());
         status_feed::begin(&context.board, &plan, run, &logs);
         for warning in &plan.warnings {

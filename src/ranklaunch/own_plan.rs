@@ -88,7 +88,10 @@ pub(super) async fn plan(
             "该 rank 直接使用终端，其输出不会写入日志（将标准输入重定向到 /dev/null 可关闭此模式）"
         ));
     }
-    let survey = stale::survey(&context.host, settings, plan, facts).await?;
+    // The one waits for /proc while the other starts threads.
+    let survey = stale::survey(&context.host, settings, plan, facts);
+    let (survey, room) = tokio::join!(survey, async { has_room(context, plan) });
+    let survey = survey?;
     own.port_taken = survey.obstacle(&context.host, settings);
     if acts {
         survey.say(context, own.port_taken.as_ref());
@@ -98,7 +101,7 @@ pub(super) async fn plan(
     {
         return Err(survey.named(refusal));
     }
-    has_room(context, plan)?;
+    room?;
     if plan.membership.members() > 1 {
         survey.free_port(context).await?;
     }

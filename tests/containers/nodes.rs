@@ -150,7 +150,7 @@ fn other_node_names_a_container_killed_whole() {
         }
         None => {
             harness::skipped(
-                "cgroup v1 has no memory.oom.group: docker kill stands in, `make vm` has it",
+                "cgroup v1 has no memory.oom.group: docker kill stands in, `make test SUITE=vm` has it",
             );
             tell(&["kill", "-s", "KILL", one.container()]);
         }

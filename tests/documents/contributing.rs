@@ -35,11 +35,15 @@ fn problem(command: &str) -> Option<String> {
     };
     let is_known = match words[..] {
         ["make"] => true,
-        ["make", "test-one", ..] => {
+        ["make", "test", "SUITE=one", ..] => {
             let suite = command.split("--test ").nth(1).and_then(|rest| rest.split('"').next());
             suite.zip(value("NAME")).is_some_and(|(suite, name)| exists(suite, name))
         }
-        ["make", target, ..] => read("Makefile").contains(&format!("\n{target}:")),
+        ["make", goal, ref more @ ..] => {
+            let suite = more.first().and_then(|word| word.strip_prefix("SUITE="));
+            let rule = suite.map_or(goal.to_owned(), |suite| format!("suite-{suite}"));
+            read("Makefile").contains(&format!("\n{rule}:"))
+        }
         ["cargo", "test", "-p", package] => {
             package.strip_prefix("ranklaunch-").is_some_and(|name| {
                 Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -78,7 +82,7 @@ fn missing_command_is_found() {
         "cargo test -p ranklaunch-nothing",
         "cargo test --test launch nothing::",
         "cargo run -- dance",
-        "make test-one PROGRAM=\"--test launch\" NAME=torchrun::nothing",
+        "make test SUITE=one PROGRAM=\"--test launch\" NAME=torchrun::nothing",
         "rm -rf target",
     ] {
         assert!(problem(wrong).is_some(), "{wrong}");

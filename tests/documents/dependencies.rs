@@ -1,4 +1,4 @@
-//! Checks the dependencies as `make audit` does, without its tools: licences, sources and versions that deny.toml
+//! Checks the dependencies as `make test SUITE=audit` does, without its tools: licences, sources and versions that deny.toml
 //! forbids, unused dependencies, and features that dependencies have only in tests.
 
 use std::collections::{BTreeMap, BTreeSet};

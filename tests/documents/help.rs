@@ -1,6 +1,6 @@
 //! The help and the manual page as they are printed, in both languages.
 //!
-//! `make bless` writes the output into tests/snapshots, to review in the diff.
+//! `make docs SUITE=snapshots` writes the output into tests/snapshots, to review in the diff.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};

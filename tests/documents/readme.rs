@@ -189,7 +189,7 @@ fn both_languages_hold_the_same_commands_and_headings() {
 
 /// Beginning of the first command of each block that is not run here, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("cargo build --release", "`make size` builds it"),
+    ("cargo build --release", "`make test SUITE=size` builds it"),
     ("docker build -f packaging/Dockerfile ", "tests/containers/start.rs"),
     ("docker run --rm --gpus all --shm-size ", "tests/containers/start.rs"),
     ("docker run -d --name wan22 ", "tests/containers/start.rs"),
@@ -279,36 +279,55 @@ fn every_manifest_is_sound() {
     }
 }
 
-#[test]
-fn every_target_of_make_exists() {
+/// The goals of the Makefile and its suites, `test SUITE=name`; suites of `docs` and `bench` alike.
+fn goals() -> BTreeSet<String> {
     let makefile = include_str!("../../Makefile");
-    for readme in [&*ENGLISH, &*CHINESE] {
-        let named: BTreeSet<&str> = (readme.match_indices("make "))
-            .filter(|(at, _)| readme[..*at].ends_with(['`', '\n']))
-            .filter_map(|(at, make)| readme[at + make.len()..].split([' ', '`', '\n']).next())
-            .collect();
-        assert!(named.len() > 5, "{named:?}");
-        for target in named {
-            assert!(makefile.contains(&format!("\n{target}:")), "make {target}");
-        }
-    }
+    let lists = makefile.lines().filter_map(|line| line.strip_prefix(".PHONY: "));
+    let rules = makefile.lines().filter_map(|line| line.split_once(':')?.0.split_once('-'));
+    let suites = rules.filter_map(|(goal, suite)| match (goal, suite) {
+        ("suite", "main") | ("docs", "pages") | ("bench", "all") => None,
+        ("suite", suite) => Some(format!("test SUITE={suite}")),
+        ("docs" | "bench", suite) => Some(format!("{goal} SUITE={suite}")),
+        _ => None,
+    });
+    lists.flat_map(str::split_whitespace).map(str::to_owned).chain(suites).collect()
+}
+
+/// The goals that `text` names: `make goal`, `make goal SUITE=name`.
+fn named_goals(text: &str) -> BTreeSet<String> {
+    (text.match_indices("make "))
+        .filter(|(at, _)| text[..*at].ends_with(['`', '\n']))
+        .filter_map(|(at, make)| {
+            let mut words = text[at + make.len()..].split([' ', '`', '\n', '…']);
+            let goal = words.next()?;
+            let suite = words.next().filter(|word| word.starts_with("SUITE="));
+            let suite = suite.filter(|word| word.len() > "SUITE=".len());
+            Some([Some(goal), suite].into_iter().flatten().collect::<Vec<_>>().join(" "))
+        })
+        .collect()
 }
 
 #[test]
-fn every_target_of_the_makefile_is_described() {
-    let lists =
-        include_str!("../../Makefile").lines().filter_map(|line| line.strip_prefix(".PHONY: "));
-    let targets: BTreeSet<&str> = lists.flat_map(str::split_whitespace).collect();
-    assert!(targets.len() > 20, "{targets:?}");
+fn every_goal_that_a_page_names_exists() {
+    let goals = goals();
+    for text in [&*ENGLISH, &*CHINESE] {
+        let named = named_goals(text);
+        let unknown: Vec<&String> = named.difference(&goals).collect();
+        assert!(named.len() > 5 && unknown.is_empty(), "make {unknown:?}");
+    }
+    assert_eq!(named_goals("`make tes`, `make docs SUITE=boo` and make x").len(), 2);
+}
+
+#[test]
+fn every_goal_of_the_makefile_is_described() {
+    let goals = goals();
+    assert!(goals.len() > 30, "{goals:?}");
     for end in [".md", ".zh-CN.md"] {
-        let contributing = std::fs::read_to_string(root().join(format!("CONTRIBUTING{end}")));
-        let pages = guide("development", end) + &contributing.expect("the page");
-        let words: Vec<&str> = pages.split([' ', '\n', '`']).collect();
-        let described: BTreeSet<&str> =
-            words.windows(2).filter(|two| two[0] == "make").map(|two| two[1]).collect();
-        // These targets are only parts of others.
-        let missing: Vec<&&str> = (targets.difference(&described))
-            .filter(|target| !["linker", "tools"].contains(target))
+        let page = guide("development", end);
+        let words: BTreeSet<&str> =
+            page.split([' ', '\n', '`', ',', '，', '、', '。', '.', '=']).collect();
+        let missing: Vec<&String> = (goals.iter())
+            .filter(|goal| !words.contains(goal.rsplit([' ', '=']).next().unwrap_or_default()))
             .collect();
         assert!(missing.is_empty(), "{missing:?} of the Makefile is in no page {end}");
     }

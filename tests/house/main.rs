@@ -1,5 +1,5 @@
 //! The structure of the source: allowed dependencies between crates, no circle of imports between the files of a crate,
-//! and the size of each crate. `make house` prints the circles and the sizes.
+//! and the size of each crate. `make test SUITE=house` prints the circles and the sizes.
 //!
 //! A file needs another file of its crate if it names an item that the other defines, by any path: through `crate`,
 //! `super`, an import, a re-export or a glob. Four kinds of reference do not count: a `mod` line; a `pub use`, which
@@ -167,7 +167,7 @@ fn circle_of_files_is_found_by_any_path() {
     std::fs::remove_dir_all(&folder).expect("it was made");
 }
 
-/// `make house` shows the lines and files of each crate, the median file and the longest one.
+/// `make test SUITE=house` shows the lines and files of each crate, the median file and the longest one.
 #[test]
 #[ignore = "prints a table"]
 fn size_of_each_crate_is_printed() {

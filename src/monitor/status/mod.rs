@@ -24,7 +24,7 @@ pub use node::{
 pub use phase::{Ledger, Phase};
 
 /// Maximum number of nodes that node 0 hears per second while somebody looks there. 1000 per second cost 1.5 % of a
-/// core above the heartbeats, 2 % with encryption (`make bench-muster`); at most 1 % may be spent on it.
+/// core above the heartbeats, 2 % with encryption (`make bench SUITE=muster`); at most 1 % may be spent on it.
 const HEARD: usize = 400;
 /// The same if somebody looks on another node, to which node 0 passes each answer on.
 const PASSED_ON: usize = 200;

@@ -1,6 +1,6 @@
 //! Compares texts for people, and the keys of JSON documents, with the reviewed ones in tests/snapshots.
 //!
-//! `make bless` writes the snapshots, to review in the diff.
+//! `make docs SUITE=snapshots` writes the snapshots, to review in the diff.
 
 /// Fails if `text` differs from tests/snapshots/NAME.txt; with RANKLAUNCH_BLESS=1 writes it there.
 #[track_caller]
@@ -10,7 +10,7 @@ pub fn compare(name: &str, text: &str) {
         std::fs::write(&file, text).unwrap();
     }
     let expected = std::fs::read_to_string(&file).unwrap_or_default();
-    let how = "`make bless` writes it anew";
+    let how = "`make docs SUITE=snapshots` writes it anew";
     for (at, (is, was)) in text.lines().zip(expected.lines()).enumerate() {
         assert_eq!(is, was, "tests/snapshots/{name}.txt:{}; {how}", at + 1);
     }

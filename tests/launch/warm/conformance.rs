@@ -147,7 +147,7 @@ fn forked_rank_equals_an_unforked_one() {
 }
 
 #[test]
-#[ignore = "minutes of a CPU: make test-warm"]
+#[ignore = "minutes of a CPU: make test SUITE=warm"]
 fn forked_torchrun_rank_equals_an_unforked_one() {
     expect_alike_below("torchrun");
 }
@@ -185,7 +185,7 @@ const OF_RANKLAUNCH: [&str; 11] = [
 const OF_A_JOB: [&str; 3] = ["environment.world", "job.*", "process.leads_group"];
 
 #[test]
-#[ignore = "minutes of a CPU: make test-warm"]
+#[ignore = "minutes of a CPU: make test SUITE=warm"]
 fn forked_rank_equals_torchrun_and_plain_python() {
     let look = Look { settings: &["--inject", "off"], ..Look::default() };
     let by_torchrun = look.at(Torchrun);
@@ -209,7 +209,7 @@ fn forked_rank_equals_torchrun_and_plain_python() {
 
 /// A module, with variables that change the interpreter, the libraries and the locale.
 #[test]
-#[ignore = "minutes of a CPU: make test-warm"]
+#[ignore = "minutes of a CPU: make test SUITE=warm"]
 fn forked_module_equals_an_unforked_one() {
     let folder = program("properties.py").parent().expect("a folder").display().to_string();
     let environment = [
@@ -257,7 +257,7 @@ fn a_planted_difference_is_found() {
 
 /// torch.compile builds with a C++ compiler in its own workers.
 #[test]
-#[ignore = "minutes of a CPU: make test-warm"]
+#[ignore = "minutes of a CPU: make test SUITE=warm"]
 fn torch_compiles_in_a_forked_rank() {
     let look = Look { arguments: &["--compile"], ..Look::default() };
     let (alone, forked) = (look.at(OFF), look.at(WARM));
@@ -269,7 +269,7 @@ fn torch_compiles_in_a_forked_rank() {
 
 /// The versions of tests/python/older_torch.sh.
 #[test]
-#[ignore = "minutes of a CPU: make test-warm"]
+#[ignore = "minutes of a CPU: make test SUITE=warm"]
 fn forked_rank_of_older_torch_equals_unforked_one() {
     for version in ["2.6.0", "2.3.1"] {
         let Some(python) = cached_python(&format!("torch-{version}")) else {
