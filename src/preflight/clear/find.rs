@@ -17,21 +17,39 @@ use linux::procfs::{self, Process};
 use text::lang::Text;
 use text::text;
 
-/// All processes that a rule matched, by pid, with the trees that end with them.
-pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
-    find_among(host, request, &Sessions::new())
+/// Our own process and all processes of the node at one moment.
+#[derive(Debug)]
+pub struct Listed(Option<(Process, BTreeMap<i32, Process>)>);
+
+impl Listed {
+    /// Reads the `stat` of each process. Empty in a /proc of another PID namespace: there the pids
+    /// are not those of kill(2), so nothing in it may be signalled.
+    pub fn read(host: &Host) -> Listed {
+        let own = procfs::own(host);
+        let own = own.filter(|own| !host.is_live() || own.pid == std::process::id().cast_signed());
+        Listed(own.map(|own| (own, procfs::processes(host))))
+    }
+
+    /// All processes that a rule matches, by pid, with the trees that end with them.
+    pub fn stale(&self, host: &Host, request: &Request) -> Vec<StaleProcess> {
+        self.stale_beside(host, request, &Sessions::new())
+    }
+
+    /// The same, with sessions already known to belong to a stale tree.
+    pub(super) fn stale_beside(
+        &self,
+        host: &Host,
+        request: &Request,
+        doomed: &Sessions,
+    ) -> Vec<StaleProcess> {
+        let Some((own, all)) = &self.0 else { return Vec::new() };
+        ProcessScan::new(host, request, own, all).run(doomed)
+    }
 }
 
-/// The same, with sessions already known to belong to a stale tree.
-pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> Vec<StaleProcess> {
-    let Some(own) = procfs::own(host) else { return Vec::new() };
-    // In a /proc of another PID namespace the pids are not those of kill(2), so nothing in it
-    // may be signalled.
-    if host.is_live() && own.pid != std::process::id().cast_signed() {
-        return Vec::new();
-    }
-    let all = procfs::processes(host);
-    ProcessScan::new(host, request, &own, &all).run(doomed)
+/// [`Listed::stale`] of the processes of now.
+pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
+    Listed::read(host).stale(host, request)
 }
 
 /// A process with its rule and the resources that it holds, before its fate is known.

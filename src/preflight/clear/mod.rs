@@ -35,7 +35,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use find::find;
+pub use find::{Listed, find};
 pub use kill::clear;
 pub use tell::shown_age;
 
