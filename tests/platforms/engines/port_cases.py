@@ -29,7 +29,7 @@ def by_the_engine(engine, environment, named, is_short=False):
     def run(bench):
         job, codes = stolen(bench, engine, environment)
         one_cause(job, "port.lost", "held by pid", "thief.py")
-        expect(codes == [87, 92], f"ended with {codes}")
+        expect(codes == [87, 143], f"ended with {codes}")
         return codes[0]
 
     if is_short:
