@@ -109,6 +109,9 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/grpc/", &[], Shows::Serves),
 ];
 
+/// The files of Python's own import, `<frozen importlib._bootstrap_external>`.
+const IMPORT: &str = "<frozen importlib";
+
 fn shows(frame: &Frame) -> Option<Shows> {
     // `Condition.wait` in 3.11 and later, `wait` before.
     let name = frame.function.rsplit('.').next().unwrap_or_default();
@@ -139,10 +142,14 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
 }
 
 /// The activity that the frames of libraries show, as far as these frames are further in than the user's own
-/// code.
+/// code. A library that is being imported shows none: it waits for nobody.
 fn library(frames: &[Frame]) -> Option<Shows> {
-    let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
-    frames.iter().find(is_told).and_then(shows)
+    let is_of_library = |frame: &&Frame| shows(frame).is_some() || !shown(frame).is_own();
+    let mut of_libraries = frames.iter().take_while(is_of_library);
+    if of_libraries.clone().any(|frame| frame.file.starts_with(IMPORT)) {
+        return None;
+    }
+    of_libraries.find_map(shows)
 }
 
 /// The activity of a rank's first thread. If it waits for a child, the line is the child's own.

@@ -50,6 +50,9 @@ pub struct RankEvidence {
     /// The rank has been in the kernel for long, and cannot be interrupted.
     #[serde(default)]
     pub stuck: bool,
+    /// The rank did something within the time and is not known to wait since, so it may just have come to where it is.
+    #[serde(default)]
+    pub may_have_come: bool,
     /// The rank waits for an answer of torch's store.
     #[serde(default)]
     pub asks_store: bool,
@@ -100,6 +103,7 @@ impl RankEvidence {
             computes: false,
             drains: false,
             stuck: false,
+            may_have_come: false,
             asks_store: false,
             stacks: None,
             dead_children: Vec::new(),

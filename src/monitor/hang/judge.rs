@@ -155,9 +155,20 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if numbers().any(|rank| by_person(&rank)) {
         return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None, seen: None };
     }
+    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
+    // If all only wait, those that were at work until now may just have come, and all are about to go on.
+    let only_waits = |(kind, suspect): &(Suspicion, Suspect)| {
+        suspect.rank.is_none() || *kind == Suspicion::Circle
+    };
+    if patient && blamed.iter().all(only_waits) {
+        let came = |rank: &u32| ranks.get(rank).is_some_and(|(_, rank)| rank.may_have_come);
+        let by: BTreeSet<u32> = waiting.iter().copied().chain(numbers()).filter(came).collect();
+        if !by.is_empty() {
+            return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
+        }
+    }
     let held_up: Option<Vec<u32>> =
         Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
-    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
     if let Some(by) = &held_up {
         blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
         // A rank that has entered a collective and goes on does not wait in it.

@@ -174,6 +174,81 @@ fn busy_or_debugged_rank_is_no_hang() {
 }
 
 #[test]
+fn ranks_that_just_came_are_no_hang() {
+    const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    // Every combination of these states for three ranks, all of which wait.
+    let state = |number: u32, which: u32| match which {
+        0 => waits(number),
+        1 => rank(number, vec![thread('S', &[REDUCE[0], "/job/train.py:60 evaluate"])], Vec::new()),
+        2 => rank(number, vec![thread('S', &[MEETS, "/job/train.py:9 main"])], Vec::new()),
+        _ => RankEvidence {
+            records: vec![inside.clone()],
+            read_ns: 1_700_000_100_000_000_000,
+            ..waits(number)
+        },
+    };
+    let mut hangs = 0;
+    for code in 0..4_u32.pow(3) {
+        let all = |came: u32| -> Vec<RankEvidence> {
+            let of = |number: u32| RankEvidence {
+                may_have_come: came >> number & 1 == 1,
+                ..state(number, code / 4_u32.pow(number) % 4)
+            };
+            (0..3).map(of).collect()
+        };
+        // The control: all have waited for long.
+        let Judgement::Hangs(hang) = judged(all(0)) else { continue };
+        // A rank that is not in the record of the others is missing, whatever it does.
+        if hang.culprits.iter().any(|one| ![Kind::Link, Kind::Deadlock].contains(&one.kind)) {
+            continue;
+        }
+        for came in 1..8 {
+            let judgement = judged(all(came));
+            assert!(
+                matches!(&judgement, Judgement::HeldUp { seen: None, .. }),
+                "{code} {came}: {judgement:?}"
+            );
+            // Torch is about to end the wait.
+            let last = judge(&[node(3, all(came))], &[], false);
+            assert!(matches!(last, Judgement::Hangs(_)), "{code} {came}: {last:?}");
+        }
+        hangs += 1;
+    }
+    assert!(hangs >= 4, "{hangs}");
+    // A rank that is elsewhere is awaited by those who just came as well.
+    let came = |number| RankEvidence { may_have_come: true, ..waits(number) };
+    let away = rank(1, vec![thread('S', &["/job/data.py:7 load"])], Vec::new());
+    assert_eq!(
+        first(&judged(vec![came(0), away, came(2)])),
+        Some((Some(1), Kind::NeverEntered, "data.py:7".to_owned()))
+    );
+}
+
+#[test]
+fn library_being_imported_waits_for_nobody() {
+    let at = |more: &[&str]| {
+        let inner =
+            ["/v/lib/python3.11/site-packages/torch/distributed/nn/functional.py:7 all_gather"];
+        let outer = ["/job/train.py:3 <module>"];
+        let frames = [&inner, more, &outer].concat();
+        judged(vec![
+            rank(0, vec![thread('S', &frames)], Vec::new()),
+            rank(1, vec![thread('S', &frames)], Vec::new()),
+        ])
+    };
+    let import = [
+        "/v/lib/python3.11/site-packages/torch/distributed/__init__.py:40 <module>",
+        "<frozen importlib._bootstrap_external>:940 exec_module",
+    ];
+    assert_eq!(at(&import), Judgement::Idle);
+    // The controls: no import, and a program that the user's own code imports.
+    assert_eq!(first(&at(&[])).map(|(_, kind, _)| kind), Some(Kind::Link));
+    let own = ["/job/model.py:9 fit", import[1]];
+    assert_eq!(first(&at(&own)).map(|(_, kind, _)| kind), Some(Kind::Link));
+}
+
+#[test]
 fn job_without_waiting_ranks_reports_only_deadlocks() {
     let sleeps = |number| rank(number, vec![thread('S', &["/job/poll.py:3 run"])], Vec::new());
     assert_eq!(judged(vec![sleeps(0), sleeps(1)]), Judgement::Idle);

@@ -274,6 +274,7 @@ impl Shared {
             rank.computes = state.progress.computes(rank.rank, began, within);
             rank.drains = state.progress.drains(rank.rank, began, within);
             rank.stuck = state.progress.is_stuck(rank.rank, began);
+            rank.may_have_come = state.progress.may_have_come(rank.rank, began, within);
             let owner = self.watched.planned.owner(rank.rank);
             let last = self.watched.logs.tail(owner, 1).pop();
             rank.last_line = last.map(|line| mask::mask_file(&line.text()));

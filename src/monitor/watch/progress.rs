@@ -94,6 +94,8 @@ struct Grown {
 #[derive(Debug)]
 struct Track {
     pulse: Pulse,
+    /// The last number that the rank reported. A rank that does not answer in time has not moved.
+    collectives: Option<u64>,
     moved: Instant,
     busy: Instant,
     /// Time at which the rank last used a processor.
@@ -104,6 +106,16 @@ struct Track {
     drains: Option<Instant>,
     /// Time since which the rank was in the kernel at each look, and could not be interrupted.
     in_disk: Option<Instant>,
+}
+
+impl Track {
+    /// The time since which the rank has not moved, or been busy while it was not known to wait for others.
+    fn still_since(&self) -> Instant {
+        if self.pulse.waits {
+            return self.moved.max(self.flowed.unwrap_or(self.moved));
+        }
+        self.moved.max(self.busy).max(self.drains.unwrap_or(self.busy))
+    }
 }
 
 /// The known progress of the ranks of a node.
@@ -172,6 +184,7 @@ impl Progress {
         for (rank, new) in &pulse.ranks {
             let track = self.ranks.entry(*rank).or_insert(Track {
                 pulse: *new,
+                collectives: new.collectives,
                 moved: now,
                 busy: now,
                 computed: None,
@@ -180,9 +193,11 @@ impl Progress {
                 in_disk: None,
             });
             let old = track.pulse;
-            if ended || new.output != old.output || new.collectives != old.collectives {
+            let collectives = new.collectives.or(track.collectives);
+            if ended || new.output != old.output || collectives != track.collectives {
                 track.moved = now;
             }
+            track.collectives = collectives;
             let computes = rate(millis(new.cpu), millis(old.cpu)) / 1000.0 > BUSY;
             let transfers = matches!((old.sleeps, new.sleeps), (Some(old), Some(new)) if new > old);
             let grown = grown.get(rank).copied().unwrap_or_default();
@@ -241,13 +256,7 @@ impl Progress {
 
     /// The time since which no rank has moved, or been busy while nobody waited for it.
     fn still_since(&self) -> Option<Instant> {
-        let last = |track: &Track| {
-            if track.pulse.waits {
-                return track.moved.max(track.flowed.unwrap_or(track.moved));
-            }
-            track.moved.max(track.busy).max(track.drains.unwrap_or(track.busy))
-        };
-        self.ranks.values().map(last).max()
+        self.ranks.values().map(Track::still_since).max()
     }
 
     pub(crate) fn standing(&self, now: Instant) -> Standing {
@@ -298,6 +307,13 @@ impl Progress {
         self.ranks.get(&rank).is_some_and(|track| now.duration_since(track.busy) < within)
     }
 
+    /// Whether a rank moved or was busy within this time, and is not known to wait since: where it is now, it may
+    /// just have come.
+    pub(crate) fn may_have_come(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        let since = self.ranks.get(&rank).map(Track::still_since);
+        since.is_some_and(|since| now.duration_since(since) < within)
+    }
+
     /// Whether a rank was in the kernel within this time while the machine wrote to its disks.
     pub(crate) fn drains(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let at = self.ranks.get(&rank).and_then(|track| track.drains);
@@ -316,9 +332,9 @@ impl Progress {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
     }
 
-    /// The collective counters that the ranks reported at the last look. Ranks that reported none are left out.
+    /// The last collective counters of the ranks. Ranks that have reported none so far are left out.
     pub(crate) fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
-        let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.pulse.collectives?));
+        let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.collectives?));
         self.ranks.iter().filter_map(count).collect()
     }
 

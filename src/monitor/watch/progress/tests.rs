@@ -97,6 +97,41 @@ fn io_or_new_collectives_prevent_a_standstill() {
     assert_eq!(fsync(true, true), "still", "nothing of it is written");
 }
 
+#[test]
+fn first_collective_is_movement_and_silence_none() {
+    let told = |count: Option<u64>| move |_: u32, pulse: &mut Pulse| pulse.collectives = count;
+    let mut node = Node::new();
+    node.pass(5, quiet);
+    assert_eq!(node.progress.collectives(), BTreeMap::new());
+    assert_eq!(node.pass(10, told(Some(1))).stands(), "moves");
+    let known = node.progress.collectives();
+    assert_eq!(known, BTreeMap::from([(GlobalRank(0), 1), (GlobalRank(1), 1)]));
+    // A rank that does not answer in time has neither moved nor lost its count.
+    assert_eq!(node.pass(1, told(None)).stands(), "still");
+    for count in [Some(1), None] {
+        assert_eq!(node.pass(1, told(count)).stands(), "still", "{count:?}");
+        assert_eq!(node.progress.collectives(), known, "{count:?}");
+    }
+    assert_eq!(node.pass(1, told(Some(2))).stands(), "moves");
+}
+
+#[test]
+fn rank_may_have_come_unless_it_waits_since() {
+    let compute = |_: u32, pulse: &mut Pulse| pulse.cpu += Duration::from_millis(900);
+    let came = |node: &Node| node.progress.may_have_come(GlobalRank(1), node.now, AFTER);
+    let mut node = Node::new();
+    node.pass(30, compute);
+    assert_eq!((node.stands(), came(&node)), ("held up", true));
+    // Polling is no work once the rank is known to wait.
+    node.pass(1, |_, pulse| pulse.collectives = Some(1)).pass(1, |_, pulse| pulse.waits = true);
+    assert!(came(node.pass(8, compute)), "it moved");
+    assert!(!came(node.pass(2, compute)));
+    // Without such knowledge, only rest shows that it has waited.
+    node.pass(1, |_, pulse| pulse.waits = false);
+    assert!(came(node.pass(9, compute)) && came(node.pass(9, quiet)));
+    assert!(!came(node.pass(1, quiet)));
+}
+
 /// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
 /// ranks wait or not.
 fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
