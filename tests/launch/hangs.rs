@@ -469,7 +469,7 @@ fn only_hang(running: Running) -> (Value, Ended) {
 
 #[test]
 fn nccl_ras_names_the_rank_that_is_behind() {
-    let running = with_ras("circle", "2", "1");
+    let running = with_ras("alike", "2", "1");
     let output = running.folder().join("evidence");
     let dump = ["dump", &running.run_id(), "--output"];
     let dumped = Launcher::new(dump).args([&output]).run().expect_code(0);
@@ -488,7 +488,7 @@ fn nccl_ras_names_the_rank_that_is_behind() {
         "{hang:#}"
     );
     let frame = culprit["frame"].as_str().unwrap_or_default();
-    assert!(frame.ends_with(&format!("ras.py:{}", line_of("ras.py", "circle"))), "{hang:#}");
+    assert!(frame.ends_with(&format!("ras.py:{}", line_of("ras.py", "alike"))), "{hang:#}");
     let sign = &hang["signs"][0];
     assert_eq!((&sign["kind"], &sign["ranks"]), (&json!("ras_behind"), &json!([2])), "{hang:#}");
     let text = "seen: NCCL counts 40 AllReduce of rank 2, of others 42";
@@ -499,7 +499,7 @@ fn nccl_ras_names_the_rank_that_is_behind() {
 fn nobody_is_named_without_a_nccl_ras_difference() {
     // The controls: RAS reports equal counts, or RAS must not be asked.
     for (says, enabled) in [("even", "1"), ("2", "0")] {
-        let (hang, ended) = only_hang(with_ras("circle", says, enabled));
+        let (hang, ended) = only_hang(with_ras("alike", says, enabled));
         let culprit = &hang["culprits"][0];
         assert_eq!(
             (&culprit["rank"], &culprit["kind"]),
