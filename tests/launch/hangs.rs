@@ -446,6 +446,41 @@ fn hang_starts_an_attempt_only_on_request() {
     assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
 }
 
+/// Two ranks that wait for a message: the culprits, with their kinds and lines.
+fn of_messages(kind: &str) -> Vec<(Option<u64>, String, Option<u64>)> {
+    let mut args = run_args("direct", 2);
+    args.extend(["--hang-after", "4s", "--on-hang", "end", "--"].map(Into::into));
+    args.extend([program("messages.py").into_os_string(), kind.into()]);
+    let ended = Launcher::new(args).with_torch().run().expect_code(91).expect_nothing_left();
+    let found = hangs(&ended);
+    let [hang] = found.as_slice() else { panic!("{kind}: {found:?}\n{}", ended.err) };
+    let culprit = |one: &Value| {
+        let line = one["frame"].as_str().and_then(|frame| frame.rsplit_once("messages.py:"));
+        let line = line.and_then(|(_, line)| line.parse().ok());
+        (one["rank"].as_u64(), one["kind"].as_str().unwrap_or_default().to_owned(), line)
+    };
+    hang["culprits"].as_array().expect("a list").iter().map(culprit).collect()
+}
+
+#[test]
+fn messages_that_nobody_sends_are_a_deadlock() {
+    let receives = line_of("messages.py", "receives");
+    let sends = line_of("messages.py", "sends");
+    for (kind, lines) in [("receives", [receives, receives]), ("tags", [sends, sends + 2])] {
+        let deadlock = |rank: u64, line| (Some(rank), "deadlock".to_owned(), Some(line));
+        let expected = [deadlock(0, lines[0]), deadlock(1, lines[1])];
+        assert_eq!(of_messages(kind), expected, "{kind}");
+    }
+}
+
+/// The control: the kernel holds what the link does not carry.
+#[test]
+fn messages_on_a_dead_link_accuse_no_rank() {
+    for kind in ["sent", "answers", "reduce"] {
+        assert_eq!(of_messages(kind), [(None, "link".to_owned(), None)], "{kind}");
+    }
+}
+
 /// Three ranks, the first of which answers like NCCL's RAS.
 fn with_ras(hangs: &str, says: &str, enabled: &str) -> Running {
     let mut args = run_args("direct", 3);
@@ -469,7 +504,7 @@ fn only_hang(running: Running) -> (Value, Ended) {
 
 #[test]
 fn nccl_ras_names_the_rank_that_is_behind() {
-    let running = with_ras("circle", "2", "1");
+    let running = with_ras("alike", "2", "1");
     let output = running.folder().join("evidence");
     let dump = ["dump", &running.run_id(), "--output"];
     let dumped = Launcher::new(dump).args([&output]).run().expect_code(0);
@@ -488,7 +523,7 @@ fn nccl_ras_names_the_rank_that_is_behind() {
         "{hang:#}"
     );
     let frame = culprit["frame"].as_str().unwrap_or_default();
-    assert!(frame.ends_with(&format!("ras.py:{}", line_of("ras.py", "circle"))), "{hang:#}");
+    assert!(frame.ends_with(&format!("ras.py:{}", line_of("ras.py", "alike"))), "{hang:#}");
     let sign = &hang["signs"][0];
     assert_eq!((&sign["kind"], &sign["ranks"]), (&json!("ras_behind"), &json!([2])), "{hang:#}");
     let text = "seen: NCCL counts 40 AllReduce of rank 2, of others 42";
@@ -499,7 +534,7 @@ fn nccl_ras_names_the_rank_that_is_behind() {
 fn nobody_is_named_without_a_nccl_ras_difference() {
     // The controls: RAS reports equal counts, or RAS must not be asked.
     for (says, enabled) in [("even", "1"), ("2", "0")] {
-        let (hang, ended) = only_hang(with_ras("circle", says, enabled));
+        let (hang, ended) = only_hang(with_ras("alike", says, enabled));
         let culprit = &hang["culprits"][0];
         assert_eq!(
             (&culprit["rank"], &culprit["kind"]),

@@ -1,7 +1,7 @@
 """Meets the other ranks over gloo, then stands still, while the rank that is first on its node answers as
 the RAS of NCCL does (protocol 2 with JSON) at NCCL_RAS_ADDR.
 
-argv: what hangs, what RAS says. Hangs: circle, in which all ranks wait alike, or elsewhere, where rank 1 does
+argv: what hangs, what RAS says. Hangs: alike, where all ranks wait in one collective, or elsewhere, where rank 1 does
 not come. RAS: even, or the number of a rank that it says is behind. Says what it was asked.
 """
 
@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 
+import dead_link
 import torch
 import torch.distributed as dist
 
@@ -72,5 +73,6 @@ dist.barrier()
 print("READY", flush=True)
 if hangs == "elsewhere" and rank == 1:
     os.read(os.pipe()[0], 1)
-# Of what is sent and received gloo records nothing, so that all ranks look alike.
-dist.recv(torch.ones(1), src=(rank + 1) % size)  # the line: circle
+# All enter alike and none leaves, so that only NCCL can tell more.
+dead_link.cut()
+dist.all_reduce(torch.ones(1))  # the line: alike

@@ -19,6 +19,8 @@ pub(super) enum Doing {
     },
     /// The rank is in a collective, or in the backward pass, which waits for one.
     Collective,
+    /// Sends to one rank, or receives from one.
+    Message,
     /// Waits for the other ranks before the first collective.
     Rendezvous,
     /// Waits for a key in torch's store that another rank has to set.
@@ -66,6 +68,7 @@ pub(super) struct Seen {
 enum Shows {
     Debugger,
     Rendezvous,
+    Message,
     Collective,
     Child,
     Lock,
@@ -86,6 +89,11 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/ipdb/", &[], Shows::Debugger),
     ("torch/distributed/rendezvous.py", &[], Shows::Rendezvous),
     ("torch/distributed/distributed_c10d.py", &["_store_based_barrier"], Shows::Rendezvous),
+    (
+        "torch/distributed/distributed_c10d.py",
+        &["send", "recv", "send_object_list", "recv_object_list"],
+        Shows::Message,
+    ),
     ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
     ("torch/distributed/", &[], Shows::Collective),
     ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
@@ -108,6 +116,9 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/uvicorn/", &[], Shows::Serves),
     ("/grpc/", &[], Shows::Serves),
 ];
+
+/// The files of Python's own import, `<frozen importlib._bootstrap_external>`.
+const IMPORT: &str = "<frozen importlib";
 
 fn shows(frame: &Frame) -> Option<Shows> {
     // `Condition.wait` in 3.11 and later, `wait` before.
@@ -139,10 +150,14 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
 }
 
 /// The activity that the frames of libraries show, as far as these frames are further in than the user's own
-/// code.
+/// code. A library that is being imported shows none: it waits for nobody.
 fn library(frames: &[Frame]) -> Option<Shows> {
-    let is_told = |frame: &&Frame| shows(frame).is_some() || shown(frame).is_own();
-    frames.iter().find(is_told).and_then(shows)
+    let is_of_library = |frame: &&Frame| shows(frame).is_some() || !shown(frame).is_own();
+    let mut of_libraries = frames.iter().take_while(is_of_library);
+    if of_libraries.clone().any(|frame| frame.file.starts_with(IMPORT)) {
+        return None;
+    }
+    of_libraries.find_map(shows)
 }
 
 /// The activity of a rank's first thread. If it waits for a child, the line is the child's own.
@@ -177,12 +192,15 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Serves) => return found(Doing::Serves),
         Some(Shows::Compiles) => return found(Doing::Compiles),
         // A process that holds the GIL answers nobody, so its own line matters more.
-        Some(Shows::Collective | Shows::Checkpoint | Shows::Lock | Shows::Thread) | None => {}
+        Some(Shows::Message | Shows::Collective | Shows::Checkpoint | Shows::Lock)
+        | Some(Shows::Thread)
+        | None => {}
     }
     if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {
         return Seen { frame: own_frame(frames(holder)).or(frame.clone()), ..found(Doing::Gil) };
     }
     match library {
+        Some(Shows::Message) => return found(Doing::Message),
         Some(Shows::Collective) => return found(Doing::Collective),
         Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
         Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),

@@ -16,6 +16,9 @@ pub struct NodeEvidence {
     pub ranks: Vec<RankEvidence>,
     /// Bytes went over the node's interfaces, or to its ranks, while nothing else moved.
     pub traffic: bool,
+    /// A connection of a rank does not carry what is sent.
+    #[serde(default)]
+    pub is_cut: bool,
     /// The verdict of NCCL on its ranks, if NCCL is asked and answers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ras: Option<RasVerdict>,
@@ -50,6 +53,9 @@ pub struct RankEvidence {
     /// The rank has been in the kernel for long, and cannot be interrupted.
     #[serde(default)]
     pub stuck: bool,
+    /// The rank did something within the time and is not known to wait since, so it may just have come to where it is.
+    #[serde(default)]
+    pub may_have_come: bool,
     /// The rank waits for an answer of torch's store.
     #[serde(default)]
     pub asks_store: bool,
@@ -100,6 +106,7 @@ impl RankEvidence {
             computes: false,
             drains: false,
             stuck: false,
+            may_have_come: false,
             asks_store: false,
             stacks: None,
             dead_children: Vec::new(),

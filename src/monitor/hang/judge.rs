@@ -13,7 +13,8 @@ use super::evidence::{NodeEvidence, RankEvidence};
 use super::kinds::Kind;
 use super::signs::{self, Sign};
 use super::suspects::{
-    Suspect, Suspicion, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd, waiting,
+    Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
+    waiting,
 };
 use super::{nccl, words};
 use diagnose::Frame;
@@ -127,7 +128,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if blamed.is_empty() {
         let world = nodes.iter().map(|node| node.world).max().unwrap_or_default();
         let sees_all = u32::try_from(ranks.len()).is_ok_and(|seen| seen >= world);
-        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, sees_all);
+        let view = View { sees_all, is_cut: nodes.iter().any(|node| node.is_cut) };
+        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, view);
     }
     // Torch itself ends a wait whose members have all come, unless bytes still flow.
     let moves = nodes.iter().any(|node| node.traffic);
@@ -155,16 +157,29 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if numbers().any(|rank| by_person(&rank)) {
         return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None, seen: None };
     }
+    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
+    // If all only wait, those that were at work until now may just have come, and all are about to go on.
+    let only_waits = |(kind, suspect): &(Suspicion, Suspect)| {
+        suspect.rank.is_none() || *kind == Suspicion::Circle
+    };
+    if patient && blamed.iter().all(only_waits) {
+        let came = |rank: &u32| ranks.get(rank).is_some_and(|(_, rank)| rank.may_have_come);
+        let by: BTreeSet<u32> = waiting.iter().copied().chain(numbers()).filter(came).collect();
+        if !by.is_empty() {
+            return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
+        }
+    }
     let held_up: Option<Vec<u32>> =
         Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
-    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
     if let Some(by) = &held_up {
         blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
         // A rank that has entered a collective and goes on does not wait in it.
         let waits = |rank: &u32| {
             let doing = seen.get(rank).map(|seen| &seen.doing);
-            matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))
-                || !at_work(rank)
+            matches!(
+                doing,
+                Some(Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store)
+            ) || !at_work(rank)
         };
         waiting.retain(waits);
     }
@@ -241,6 +256,7 @@ fn culprit(
     let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
     let node = of.map(|(_, (node, _))| node);
     let evidence = of.map(|(_, (_, evidence))| evidence);
+    let of_messages = seen.values().all(|seen| seen.doing == Doing::Message);
     let seen = suspect.rank.and_then(|rank| seen.get(&rank));
     let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
     let kind = match suspicion {
@@ -265,6 +281,7 @@ fn culprit(
     let collective = suspect.collective;
     let text = words::sentence(&words::Facts {
         kind,
+        of_messages,
         rank: suspect.rank,
         node,
         doing,

@@ -75,6 +75,7 @@ fn node(world: u32, ranks: Vec<RankEvidence>) -> NodeEvidence {
         world,
         ranks,
         traffic: false,
+        is_cut: false,
         ras: None,
         reasons: Vec::new(),
         gpus: Vec::new(),
@@ -171,6 +172,81 @@ fn busy_or_debugged_rank_is_no_hang() {
         first(&judge(&[node(2, vec![waits(0), busy])], &[], false)).map(|(_, kind, _)| kind),
         Some(Kind::NeverEntered)
     );
+}
+
+#[test]
+fn ranks_that_just_came_are_no_hang() {
+    const MEETS: &str = "/v/lib/python3.11/site-packages/torch/distributed/rendezvous.py:270 _env";
+    let inside = record(&[("a", "gloo:all_reduce", false)]);
+    // Every combination of these states for three ranks, all of which wait.
+    let state = |number: u32, which: u32| match which {
+        0 => waits(number),
+        1 => rank(number, vec![thread('S', &[REDUCE[0], "/job/train.py:60 evaluate"])], Vec::new()),
+        2 => rank(number, vec![thread('S', &[MEETS, "/job/train.py:9 main"])], Vec::new()),
+        _ => RankEvidence {
+            records: vec![inside.clone()],
+            read_ns: 1_700_000_100_000_000_000,
+            ..waits(number)
+        },
+    };
+    let mut hangs = 0;
+    for code in 0..4_u32.pow(3) {
+        let all = |came: u32| -> Vec<RankEvidence> {
+            let of = |number: u32| RankEvidence {
+                may_have_come: came >> number & 1 == 1,
+                ..state(number, code / 4_u32.pow(number) % 4)
+            };
+            (0..3).map(of).collect()
+        };
+        // The control: all have waited for long.
+        let Judgement::Hangs(hang) = judged(all(0)) else { continue };
+        // A rank that is not in the record of the others is missing, whatever it does.
+        if hang.culprits.iter().any(|one| ![Kind::Link, Kind::Deadlock].contains(&one.kind)) {
+            continue;
+        }
+        for came in 1..8 {
+            let judgement = judged(all(came));
+            assert!(
+                matches!(&judgement, Judgement::HeldUp { seen: None, .. }),
+                "{code} {came}: {judgement:?}"
+            );
+            // Torch is about to end the wait.
+            let last = judge(&[node(3, all(came))], &[], false);
+            assert!(matches!(last, Judgement::Hangs(_)), "{code} {came}: {last:?}");
+        }
+        hangs += 1;
+    }
+    assert!(hangs >= 4, "{hangs}");
+    // A rank that is elsewhere is awaited by those who just came as well.
+    let came = |number| RankEvidence { may_have_come: true, ..waits(number) };
+    let away = rank(1, vec![thread('S', &["/job/data.py:7 load"])], Vec::new());
+    assert_eq!(
+        first(&judged(vec![came(0), away, came(2)])),
+        Some((Some(1), Kind::NeverEntered, "data.py:7".to_owned()))
+    );
+}
+
+#[test]
+fn library_being_imported_waits_for_nobody() {
+    let at = |more: &[&str]| {
+        let inner =
+            ["/v/lib/python3.11/site-packages/torch/distributed/nn/functional.py:7 all_gather"];
+        let outer = ["/job/train.py:3 <module>"];
+        let frames = [&inner, more, &outer].concat();
+        judged(vec![
+            rank(0, vec![thread('S', &frames)], Vec::new()),
+            rank(1, vec![thread('S', &frames)], Vec::new()),
+        ])
+    };
+    let import = [
+        "/v/lib/python3.11/site-packages/torch/distributed/__init__.py:40 <module>",
+        "<frozen importlib._bootstrap_external>:940 exec_module",
+    ];
+    assert_eq!(at(&import), Judgement::Idle);
+    // The controls: no import, and a program that the user's own code imports.
+    assert_eq!(first(&at(&[])).map(|(_, kind, _)| kind), Some(Kind::Link));
+    let own = ["/job/model.py:9 fit", import[1]];
+    assert_eq!(first(&at(&own)).map(|(_, kind, _)| kind), Some(Kind::Link));
 }
 
 #[test]
@@ -363,6 +439,43 @@ fn ended_rank_is_awaited_by_store_clients() {
     assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(1), Kind::Ended)));
     // The key may come from elsewhere: an operator, another job.
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
+}
+
+#[test]
+fn messages_without_another_end_are_no_broken_link() {
+    let stands_in = |number: u32, call: &str, line: u32| {
+        let frames = [
+            format!("/v/torch/distributed/distributed_c10d.py:2500 {call}"),
+            "/v/torch/distributed/c10d_logger.py:83 wrapper".to_owned(),
+            format!("/job/train.py:{line} main"),
+        ];
+        let frames: Vec<&str> = frames.iter().map(String::as_str).collect();
+        rank(number, vec![thread('S', &frames)], Vec::new())
+    };
+    let kinds = |calls: &[(&str, u32)], is_cut: bool| {
+        let ranks = (0..).zip(calls).map(|(rank, (call, line))| stands_in(rank, call, *line));
+        let world = u32::try_from(calls.len()).expect("few");
+        let node = NodeEvidence { is_cut, ..node(world, ranks.collect()) };
+        let judgement = judge(&[node], &[], true);
+        let Judgement::Hangs(hang) = judgement else { panic!("{calls:?}: {judgement:?}") };
+        let says = hang.culprits.iter().all(|one| one.text.en.contains("other end of a message"));
+        let kinds: Vec<_> = hang.culprits.iter().map(|one| one.kind).collect();
+        assert_eq!(says, kinds.contains(&Kind::Deadlock), "{:?}", hang.culprits);
+        kinds
+    };
+    let (receives, sends) = (("recv", 9), ("send", 10));
+    for calls in [
+        &[receives, receives][..],
+        &[sends, receives],
+        &[receives, ("recv", 10)],
+        &[receives, receives, sends],
+    ] {
+        assert_eq!(kinds(calls, false), vec![Kind::Deadlock; calls.len()], "{calls:?}");
+        // The controls: a link that does not carry what was sent, and a collective.
+        assert_eq!(kinds(calls, true), [Kind::Link], "{calls:?}");
+        let reduces = vec![("all_reduce", 9); calls.len()];
+        assert_eq!(kinds(&reduces, false), [Kind::Link], "{calls:?}");
+    }
 }
 
 /// Records of gloo 2.15 of two ranks that use the group of all ranks and another one in opposite order.

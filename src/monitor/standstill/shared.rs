@@ -274,6 +274,7 @@ impl Shared {
             rank.computes = state.progress.computes(rank.rank, began, within);
             rank.drains = state.progress.drains(rank.rank, began, within);
             rank.stuck = state.progress.is_stuck(rank.rank, began);
+            rank.may_have_come = state.progress.may_have_come(rank.rank, began, within);
             let owner = self.watched.planned.owner(rank.rank);
             let last = self.watched.logs.tail(owner, 1).pop();
             rank.last_line = last.map(|line| mask::mask_file(&line.text()));
@@ -287,6 +288,7 @@ impl Shared {
             world: self.watched.planned.world.unwrap_or_default(),
             ranks,
             traffic: state.progress.carries(began, within),
+            is_cut: state.progress.is_cut(),
             ras: around.ras,
             reasons: around.reasons,
             gpus: around.gpus,

@@ -238,13 +238,14 @@ impl Watching {
         before != self.locked
     }
 
-    /// Whether a rank of this node entered or left a collective while the evidence was gathered, which takes
-    /// seconds on a busy machine. If the last rank of a job has just come, the records show all ranks waiting.
+    /// Whether a rank of this node entered or left a collective, perhaps its first, while the evidence was gathered,
+    /// which takes seconds on a busy machine. If the last rank of a job has just come, the records show all ranks
+    /// waiting.
     /// Output of a rank proves nothing: it may be the rank's answer to the gathering.
     fn moved_since(&self, collectives: &BTreeMap<GlobalRank, u64>) -> bool {
         self.shared.look();
         let now = self.shared.state().progress.collectives();
-        now.iter().any(|(rank, count)| collectives.get(rank).is_some_and(|before| before != count))
+        now.iter().any(|(rank, count)| collectives.get(rank) != Some(count))
     }
 
     /// False if ranks of another node move. A node that does not answer is ignored.

@@ -54,6 +54,8 @@ pub(crate) struct Carried {
     pub inode: u32,
     /// Bytes that the connection has carried so far, both ways.
     pub bytes: u64,
+    /// Bytes sent that have not arrived, as far as known.
+    pub unheard: u32,
     /// The other end is torch's store or another rank.
     pub of_job: bool,
 }
@@ -94,6 +96,8 @@ struct Grown {
 #[derive(Debug)]
 struct Track {
     pulse: Pulse,
+    /// The last number that the rank reported. A rank that does not answer in time has not moved.
+    collectives: Option<u64>,
     moved: Instant,
     busy: Instant,
     /// Time at which the rank last used a processor.
@@ -106,6 +110,16 @@ struct Track {
     in_disk: Option<Instant>,
 }
 
+impl Track {
+    /// The time since which the rank has not moved, or been busy while it was not known to wait for others.
+    fn still_since(&self) -> Instant {
+        if self.pulse.waits {
+            return self.moved.max(self.flowed.unwrap_or(self.moved));
+        }
+        self.moved.max(self.busy).max(self.drains.unwrap_or(self.busy))
+    }
+}
+
 /// The known progress of the ranks of a node.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -115,8 +129,10 @@ pub(crate) struct Progress {
     afresh: Option<Instant>,
     /// Time of the last movement before that.
     moved_before: Option<Instant>,
-    /// Bytes of each connection, by its inode.
-    connections: Option<BTreeMap<u32, u64>>,
+    /// The connections at the last look, by their inodes.
+    connections: Option<BTreeMap<u32, Carried>>,
+    /// Some connection carried nothing between the last two looks, though bytes waited for it at both.
+    is_cut: bool,
     network: u64,
     dirty: u64,
     /// Time at which bytes last flowed over the interfaces or between ranks.
@@ -135,6 +151,7 @@ impl Progress {
             afresh: None,
             moved_before: None,
             connections: None,
+            is_cut: false,
             network: 0,
             dirty: 0,
             carried: None,
@@ -151,6 +168,7 @@ impl Progress {
             track.in_disk = track.in_disk.map(|_| now);
         }
         (self.at, self.connections, self.afresh) = (None, None, Some(now));
+        self.is_cut = false;
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
@@ -172,6 +190,7 @@ impl Progress {
         for (rank, new) in &pulse.ranks {
             let track = self.ranks.entry(*rank).or_insert(Track {
                 pulse: *new,
+                collectives: new.collectives,
                 moved: now,
                 busy: now,
                 computed: None,
@@ -180,9 +199,11 @@ impl Progress {
                 in_disk: None,
             });
             let old = track.pulse;
-            if ended || new.output != old.output || new.collectives != old.collectives {
+            let collectives = new.collectives.or(track.collectives);
+            if ended || new.output != old.output || collectives != track.collectives {
                 track.moved = now;
             }
+            track.collectives = collectives;
             let computes = rate(millis(new.cpu), millis(old.cpu)) / 1000.0 > BUSY;
             let transfers = matches!((old.sleeps, new.sleeps), (Some(old), Some(new)) if new > old);
             let grown = grown.get(rank).copied().unwrap_or_default();
@@ -220,16 +241,18 @@ impl Progress {
 
     /// Growth of each rank's connections since the last look.
     fn grown(&mut self, carried: Option<&[Carried]>) -> BTreeMap<GlobalRank, Grown> {
-        let known =
-            |carried: &[Carried]| carried.iter().map(|one| (one.inode, one.bytes)).collect();
+        let known = |carried: &[Carried]| carried.iter().map(|one| (one.inode, *one)).collect();
         let before = std::mem::replace(&mut self.connections, carried.map(known));
+        self.is_cut = false;
         let mut grown: BTreeMap<GlobalRank, Grown> = BTreeMap::new();
         let Some(before) = before else { return grown };
         for one in carried.unwrap_or_default() {
             let of_rank = grown.entry(one.rank).or_default();
             // A connection that is not known was made since the last look.
-            let known = before.get(&one.inode).copied().unwrap_or_default();
-            let bytes = one.bytes.saturating_sub(known);
+            let known = before.get(&one.inode);
+            let bytes = one.bytes.saturating_sub(known.map_or(0, |known| known.bytes));
+            let waited = known.is_some_and(|known| known.unheard > 0);
+            self.is_cut |= waited && one.unheard > 0 && bytes == 0;
             if one.of_job {
                 of_rank.between_ranks = of_rank.between_ranks.max(bytes);
             } else {
@@ -241,13 +264,7 @@ impl Progress {
 
     /// The time since which no rank has moved, or been busy while nobody waited for it.
     fn still_since(&self) -> Option<Instant> {
-        let last = |track: &Track| {
-            if track.pulse.waits {
-                return track.moved.max(track.flowed.unwrap_or(track.moved));
-            }
-            track.moved.max(track.busy).max(track.drains.unwrap_or(track.busy))
-        };
-        self.ranks.values().map(last).max()
+        self.ranks.values().map(Track::still_since).max()
     }
 
     pub(crate) fn standing(&self, now: Instant) -> Standing {
@@ -298,6 +315,13 @@ impl Progress {
         self.ranks.get(&rank).is_some_and(|track| now.duration_since(track.busy) < within)
     }
 
+    /// Whether a rank moved or was busy within this time, and is not known to wait since: where it is now, it may
+    /// just have come.
+    pub(crate) fn may_have_come(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
+        let since = self.ranks.get(&rank).map(Track::still_since);
+        since.is_some_and(|since| now.duration_since(since) < within)
+    }
+
     /// Whether a rank was in the kernel within this time while the machine wrote to its disks.
     pub(crate) fn drains(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let at = self.ranks.get(&rank).and_then(|track| track.drains);
@@ -316,9 +340,14 @@ impl Progress {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
     }
 
-    /// The collective counters that the ranks reported at the last look. Ranks that reported none are left out.
+    /// Whether bytes waited in vain for a connection of a rank between the last two looks.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The last collective counters of the ranks. Ranks that have reported none so far are left out.
     pub(crate) fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
-        let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.pulse.collectives?));
+        let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.collectives?));
         self.ranks.iter().filter_map(count).collect()
     }
 

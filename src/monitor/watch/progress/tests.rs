@@ -97,13 +97,48 @@ fn io_or_new_collectives_prevent_a_standstill() {
     assert_eq!(fsync(true, true), "still", "nothing of it is written");
 }
 
+#[test]
+fn first_collective_is_movement_and_silence_none() {
+    let told = |count: Option<u64>| move |_: u32, pulse: &mut Pulse| pulse.collectives = count;
+    let mut node = Node::new();
+    node.pass(5, quiet);
+    assert_eq!(node.progress.collectives(), BTreeMap::new());
+    assert_eq!(node.pass(10, told(Some(1))).stands(), "moves");
+    let known = node.progress.collectives();
+    assert_eq!(known, BTreeMap::from([(GlobalRank(0), 1), (GlobalRank(1), 1)]));
+    // A rank that does not answer in time has neither moved nor lost its count.
+    assert_eq!(node.pass(1, told(None)).stands(), "still");
+    for count in [Some(1), None] {
+        assert_eq!(node.pass(1, told(count)).stands(), "still", "{count:?}");
+        assert_eq!(node.progress.collectives(), known, "{count:?}");
+    }
+    assert_eq!(node.pass(1, told(Some(2))).stands(), "moves");
+}
+
+#[test]
+fn rank_may_have_come_unless_it_waits_since() {
+    let compute = |_: u32, pulse: &mut Pulse| pulse.cpu += Duration::from_millis(900);
+    let came = |node: &Node| node.progress.may_have_come(GlobalRank(1), node.now, AFTER);
+    let mut node = Node::new();
+    node.pass(30, compute);
+    assert_eq!((node.stands(), came(&node)), ("held up", true));
+    // Polling is no work once the rank is known to wait.
+    node.pass(1, |_, pulse| pulse.collectives = Some(1)).pass(1, |_, pulse| pulse.waits = true);
+    assert!(came(node.pass(8, compute)), "it moved");
+    assert!(!came(node.pass(2, compute)));
+    // Without such knowledge, only rest shows that it has waited.
+    node.pass(1, |_, pulse| pulse.waits = false);
+    assert!(came(node.pass(9, compute)) && came(node.pass(9, quiet)));
+    assert!(!came(node.pass(1, quiet)));
+}
+
 /// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
 /// ranks wait or not.
 fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
         let bytes = second * bytes;
-        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, of_job };
+        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard: 0, of_job };
         node.pulse.carried = Some(vec![one]);
         node.pass(1, |_, pulse| pulse.waits = waits);
     }
@@ -129,14 +164,39 @@ fn only_bulk_connection_traffic_counts_as_activity() {
 
 #[test]
 fn connection_bytes_count_from_the_second_look() {
-    let of =
-        |inode, bytes| Some(vec![Carried { rank: GlobalRank(1), inode, bytes, of_job: false }]);
+    let of = |inode, bytes| {
+        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, of_job: false }])
+    };
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
     assert_eq!(node.pass(1, quiet).stands(), "still", "long before");
     // Each piece has a connection of its own.
     node.pulse.carried = of(8, 1 << 20);
     assert_eq!(node.pass(1, quiet).stands(), "held up");
+}
+
+#[test]
+fn bytes_that_wait_between_two_looks_show_a_cut() {
+    for (bytes, unheard, is_cut) in [
+        ([9, 9], [40, 40], true),
+        ([9, 9], [40, 80], true),
+        ([9, 9], [40, 0], false),
+        ([9, 9], [0, 40], false),
+        // A slow link still carries.
+        ([9, 10], [40, 40], false),
+    ] {
+        let mut node = Node::new();
+        for (bytes, unheard) in bytes.into_iter().zip(unheard) {
+            let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, of_job: false };
+            node.pulse.carried = Some(vec![one]);
+            assert!(!node.progress.is_cut());
+            node.pass(1, quiet);
+        }
+        assert_eq!(node.progress.is_cut(), is_cut, "{bytes:?} {unheard:?}");
+        // Of another moment, nothing is known.
+        node.pulse.carried = None;
+        assert!(!node.pass(1, quiet).progress.is_cut());
+    }
 }
 
 #[test]
