@@ -53,6 +53,9 @@ pub(super) async fn survey(
     } else {
         find(host, &request).await?
     };
+    // What is said of them now holds when the others are ended.
+    let unreadable = found.iter().filter(|one| one.rule == StaleRule::Unreadable);
+    request.unreadable = unreadable.map(|one| one.pid).collect();
     Ok(StaleSurvey { request, found, meets_on_port })
 }
 
