@@ -13,9 +13,11 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bstr::ByteSlice;
 
+use crate::deadline::with_deadline;
 use crate::host::Host;
 use text::mask;
 
@@ -322,15 +324,39 @@ pub struct ListeningSocket {
 
 /// The listener on `port`, with its owner's pid and arguments if visible.
 pub fn listener_of(host: &Host, port: u16) -> Option<ListeningSocket> {
-    let inode = ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
-        .into_iter()
-        .find_map(|table| listening_inode(&host.read(table).ok()?, port))?;
-    let socket = PathBuf::from(format!("socket:[{inode}]"));
-    let owner = pids(host)
-        .into_iter()
-        .find(|pid| descriptors(host, *pid).any(|target| target == socket))
-        .map(|pid| (pid, cmdline(host, pid).unwrap_or_default()));
+    let inode = listening_socket(host, port)?;
+    let owner = owner_of(host, inode).map(|pid| (pid, argv_in_time(host, pid)));
     Some(ListeningSocket { inode, owner })
+}
+
+/// The arguments, or the kernel's short name where they cannot be read: a process that waits for a page of a dead mount
+/// does not give them.
+fn argv_in_time(host: &Host, pid: i32) -> Vec<Vec<u8>> {
+    const ANSWER: Duration = Duration::from_millis(500);
+    let of = host.clone();
+    let argv = with_deadline(ANSWER, move || cmdline(&of, pid)).flatten();
+    argv.filter(|argv| !argv.is_empty()).unwrap_or_else(|| {
+        let comm = stat(host, pid).map(|process| process.comm).unwrap_or_default();
+        vec![[b"[", comm.as_slice(), b"]"].concat()]
+    })
+}
+
+/// The process that listens on `port`, if it is visible. Nothing of its memory is read.
+pub fn listening_process(host: &Host, port: u16) -> Option<i32> {
+    owner_of(host, listening_socket(host, port)?)
+}
+
+fn listening_socket(host: &Host, port: u16) -> Option<u64> {
+    let mut tables =
+        ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
+            .into_iter();
+    tables.find_map(|table| listening_inode(&host.read(table).ok()?, port))
+}
+
+fn owner_of(host: &Host, inode: u64) -> Option<i32> {
+    let socket = PathBuf::from(format!("socket:[{inode}]"));
+    let has = |pid: &i32| descriptors(host, *pid).any(|target| target == socket);
+    pids(host).into_iter().find(has)
 }
 
 /// proc_net_tcp: `sl local_address rem_address st … uid timeout inode`; state 0A listens.

@@ -10,10 +10,9 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::sink::{Lane, Sink};
+use super::sink::{ConsoleAccount, Lane, Sink};
 use linux::terminal::{Look, Screen, can_draw};
 use text::escape::printable;
 use text::lang::{Lang, Text};
@@ -128,13 +127,23 @@ impl Console {
         })
     }
 
-    /// A lane for the finished lines of one stream; `lost` counts its dropped lines.
-    pub(super) fn lane(&self, sink: Stream, prefix: &str, lost: Arc<AtomicU64>) -> Lane {
+    /// [`flush`](Self::flush), after which the console's time is over: the lines of ranks that it has not taken by then
+    /// are dropped and counted.
+    pub fn show_out(&self, deadline: Duration) {
+        if !self.flush(deadline) {
+            for sink in [&self.inner.err, &self.inner.out] {
+                sink.drop_lines();
+            }
+        }
+    }
+
+    /// A lane for the finished lines of one stream; `account` counts them.
+    pub(super) fn lane(&self, sink: Stream, prefix: &str, account: Arc<ConsoleAccount>) -> Lane {
         let sink = match sink {
             Stream::Out => Arc::clone(&self.inner.out),
             Stream::Err => Arc::clone(&self.inner.err),
         };
-        Lane::open(sink, prefix, lost)
+        Lane::open(sink, prefix, account)
     }
 }
 

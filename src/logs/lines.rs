@@ -144,7 +144,8 @@ impl LineFormatter {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        let rows = self.rows.due(now);
+        let rests = self.partial.is_empty() && !self.progress.active;
+        let rows = self.rows.due(now, rests);
         self.emit_rows(rows, out);
         if self.line_deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -221,7 +222,7 @@ impl LineFormatter {
         self.progress.state = self.rows.up(row, now).filter(|row| !is_blank(row));
         self.progress.active = true;
         self.shown = false;
-        let rows = self.rows.due(now);
+        let rows = self.rows.due(now, false);
         self.emit_rows(rows, out);
     }
 
@@ -480,6 +481,19 @@ mod tests {
         assert!(at("a message").is_some() && at("a message") < at("plain"), "{lines:?}");
         assert_eq!(lines[lines.len() - 2..], ["a", "b"], "{lines:?}");
         assert!(lines.iter().all(|line| !line.trim().is_empty()), "{lines:?}");
+    }
+
+    /// The lines after the bars do not stand before the last state of a bar.
+    #[test]
+    fn last_state_of_lower_bar_is_shown_when_rows_rest() {
+        let bars = |n: u32| format!("\r outer {n}%\n\r inner {n}%\x1b[A");
+        let (one, two) = (bars(1), bars(2));
+        let script: [(u64, &[u8]); 4] =
+            [(0, one.as_bytes()), (100, two.as_bytes()), (300, b"\n\ndone\n"), (1_000, b"late\n")];
+        let lines = shown(&script);
+        let at = |text: &str| lines.iter().position(|line| line == text);
+        assert!(at(" inner 2%").is_some() && at(" inner 2%") < at("done"), "{lines:?}");
+        assert!(at("done") < at("late"), "{lines:?}");
     }
 
     #[test]

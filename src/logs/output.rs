@@ -17,7 +17,7 @@ use super::index::Writer;
 use super::lines::LineFormatter;
 use super::queue::FileAccount;
 use super::reader::{Counters, Quiet, StreamReader};
-use super::sink::Lane;
+use super::sink::{ConsoleAccount, Lane};
 use super::summary::{LogsSummary, OwnerNow, OwnerSummary};
 use super::tail::{Tail, TailLine};
 use super::thread;
@@ -64,7 +64,7 @@ struct State {
 struct OwnerState {
     tail: Arc<Mutex<Tail>>,
     counters: Arc<Counters>,
-    lost_lines: Arc<AtomicU64>,
+    unshown: Arc<ConsoleAccount>,
     ports: BTreeMap<String, FilePort>,
     /// The stop descriptors of the running readers.
     readers: Vec<Arc<OwnedFd>>,
@@ -157,7 +157,7 @@ impl Logs {
         let state = self.shared.lock();
         let now = |(owner, state): (&Owner, &OwnerState)| OwnerNow {
             owner: *owner,
-            summary: state.summary(FilePort::so_far),
+            summary: state.summary(FilePort::so_far, ConsoleAccount::lost),
             last_line: state.tail_lines(1).pop(),
             last_at: state.counters.last(),
         };
@@ -202,7 +202,7 @@ impl Logs {
     /// The summary as it would be if nothing more were written.
     pub fn summary(&self) -> LogsSummary {
         let state = self.shared.lock();
-        let of = |state: &OwnerState| state.summary(FilePort::account);
+        let of = |state: &OwnerState| state.summary(FilePort::account, ConsoleAccount::unshown);
         let owners = state.owners.iter().map(|(owner, state)| (*owner, of(state))).collect();
         let files = self.files.as_ref().map(FileWriter::problems).unwrap_or_default();
         LogsSummary {
@@ -226,7 +226,7 @@ impl Logs {
                 true => format!("{owner}: "),
                 false => marks.before.clone(),
             };
-            let lane = self.console.lane(sink, &said_as, Arc::clone(&state.lost_lines));
+            let lane = self.console.lane(sink, &said_as, Arc::clone(&state.unshown));
             (LineFormatter::new(&marks), lane)
         })
     }
@@ -256,13 +256,17 @@ impl OwnerState {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).last(n)
     }
 
-    fn summary(&self, account: fn(&FilePort) -> FileAccount) -> OwnerSummary {
+    fn summary(
+        &self,
+        account: fn(&FilePort) -> FileAccount,
+        unshown: fn(&ConsoleAccount) -> u64,
+    ) -> OwnerSummary {
         let accounts = || self.ports.values().map(account);
         OwnerSummary {
             bytes: self.counters.bytes.load(Ordering::Relaxed),
             lines: self.counters.lines.load(Ordering::Relaxed),
             dropped_file_bytes: accounts().map(|account| account.lost).sum(),
-            dropped_console_lines: self.lost_lines.load(Ordering::Relaxed),
+            dropped_console_lines: unshown(&self.unshown),
             truncated_bytes: accounts().map(|account| account.missing).sum(),
             removed_file_bytes: accounts().map(|account| account.gone).sum(),
         }

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use memchr::{memchr_iter, memrchr};
+use memchr::{memchr_iter, memrchr, memrchr2};
 use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use linux::regular_file;
 use text::escape::push_escaped;
 use verdict::outcome::Stream;
 
-/// Bytes of a file that are read at once; also the most bytes of one line.
+/// Bytes of a file that are read at once.
 const WINDOW: u64 = 64 * 1024;
 /// Bytes of files that one page may read when most lines are filtered out.
 const MOST_READ: u64 = 32 << 20;
@@ -30,9 +30,12 @@ const MOST_READ: u64 = 32 << 20;
 const LONGEST_MARK: u64 = 512;
 /// Maximum bytes of an index line, the longest of which names a file.
 const LONGEST_ENTRY: u64 = 4096;
-/// Maximum bytes that are shown of a line. Of a longer line the end is shown, which for a progress bar is its last
-/// state.
-const LONGEST_LINE: usize = 16 * 1024;
+/// Maximum bytes that are shown of a line. Of a longer line the end is shown, with the number of bytes before it.
+const LONGEST_LINE: usize = 256 * 1024;
+/// Maximum bytes of the end of a line in which a pattern is looked for.
+const LONGEST_SEARCHED: usize = 8 << 20;
+/// Bytes that are read at once before a piece: most lines are short.
+const FIRST_STEP: u64 = 4 * 1024;
 
 /// Position of a reader in the output of a launcher.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +71,26 @@ pub struct LogLine {
     pub is_err: bool,
     /// The text without control sequences that a terminal would obey, except colours.
     pub text: String,
+    /// Bytes of the line before `text`, if it is too long to be shown whole; counted up to [`LogLine::COUNTED`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+impl LogLine {
+    /// Where the count of the bytes before a text ends.
+    pub const COUNTED: u64 = 64 << 20;
+
+    /// The line with at most the last `most` bytes of its text.
+    pub fn end(&self, most: usize) -> LogLine {
+        let cut = self.text.ceil_char_boundary(self.text.len().saturating_sub(most));
+        let (before, text) = self.text.split_at_checked(cut).unwrap_or_default();
+        let left_out = self.left_out + before.len() as u64;
+        LogLine { text: text.to_owned(), left_out, ..*self }
+    }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Lines in their order.
@@ -82,6 +105,21 @@ pub struct Page {
     /// Files in the place of logs that are links or no regular files, and were not read.
     #[serde(default)]
     pub odd: Vec<String>,
+}
+
+/// A position in a log of an attempt.
+#[derive(Debug, Clone)]
+struct Place {
+    name: String,
+    at: u64,
+}
+
+/// The beginning of a line, as far as it was read.
+#[derive(Debug, Default)]
+struct Beginning {
+    bytes: Vec<u8>,
+    /// The place before `bytes`, if the line begins still further ahead.
+    more: Option<Place>,
 }
 
 /// A file of an attempt, as its index names it.
@@ -264,7 +302,7 @@ impl Reading<'_> {
         let line = last.strip_suffix(b"\n").unwrap_or(&last);
         let line = line.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         if self.is_wanted(&head, None) && line.starts_with(b"[ranklaunch] ") {
-            self.line(&head, None, line);
+            self.line(&head, None, line, None)?;
         }
         Ok(())
     }
@@ -306,10 +344,10 @@ impl Reading<'_> {
                 Some(end) => {
                     let (lines, _) = window.split_at_checked(end + 1).unwrap_or((&window, &[]));
                     let before = self.before(&named.name, from)?;
-                    self.lines(named, at_ms, &before, lines);
+                    self.lines(named, at_ms, before, lines)?;
                     end as u64 + 1
                 }
-                // Only the end of a longer line is shown.
+                // The end of the line reads it again.
                 None => window.len() as u64,
             };
             let ends_here = from + done >= piece.end || to == piece.end || !is_whole;
@@ -327,54 +365,113 @@ impl Reading<'_> {
         (data > from + WINDOW).then_some(data - from)
     }
 
-    /// The part of the line at `at` that precedes `at`.
-    fn before(&mut self, name: &str, at: u64) -> io::Result<Vec<u8>> {
-        let first = at.saturating_sub(LONGEST_LINE as u64);
-        let Some(mut bytes) = self.window(name, first, at)? else { return Ok(Vec::new()) };
-        match memrchr(b'\n', &bytes) {
-            Some(end) => drop(bytes.drain(..=end)),
-            // The line begins in the preceding part.
-            None if first == 0 => {
-                if let Some(part) = beside(name, -1)
-                    && let Some(metadata) = self.metadata(&part)?
-                {
-                    bytes.splice(..0, self.before(&part, metadata.len())?);
-                }
+    /// The part of the line at `at` that precedes `at`, as far as it is searched or shown.
+    fn before(&mut self, name: &str, at: u64) -> io::Result<Beginning> {
+        let most = if self.wanted.grep.is_some() { LONGEST_SEARCHED } else { LONGEST_LINE };
+        let mut place = Place { name: name.to_owned(), at };
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let (mut length, mut step) = (0, FIRST_STEP);
+        while length < most {
+            let Some(mut bytes) = self.back(&mut place, step)? else {
+                return Ok(Beginning { bytes: joined(parts), more: None });
+            };
+            let end = memrchr(b'\n', &bytes);
+            bytes.drain(..end.map_or(0, |end| end + 1));
+            length += bytes.len();
+            parts.push(bytes);
+            if end.is_some() {
+                return Ok(Beginning { bytes: joined(parts), more: None });
             }
-            None => {}
+            step = WINDOW;
         }
-        Ok(bytes)
+        Ok(Beginning { bytes: joined(parts), more: Some(place) })
+    }
+
+    /// Up to `most` bytes before a place, which moves there; from the preceding part of the log at the beginning of a
+    /// part. None where nothing precedes, or the file was cut meanwhile.
+    fn back(&mut self, place: &mut Place, most: u64) -> io::Result<Option<Vec<u8>>> {
+        while place.at == 0 {
+            let Some(part) = beside(&place.name, -1) else { return Ok(None) };
+            let Some(metadata) = self.metadata(&part)? else { return Ok(None) };
+            *place = Place { name: part, at: metadata.len() };
+        }
+        let first = place.at.saturating_sub(most);
+        let bytes = self.window(&place.name, first, place.at)?;
+        let whole = bytes.filter(|bytes| bytes.len() as u64 == place.at - first);
+        place.at = first;
+        Ok(whole)
+    }
+
+    /// Number of bytes before a place that belong to the same line, or the same state of a progress bar.
+    fn count_before(&mut self, mut place: Place) -> io::Result<u64> {
+        let mut count = 0;
+        while count < LogLine::COUNTED
+            && let Some(bytes) = self.back(&mut place, WINDOW)?
+        {
+            self.read += bytes.len() as u64;
+            let begin = memrchr2(b'\n', b'\r', &bytes);
+            count += (bytes.len() - begin.map_or(0, |end| end + 1)) as u64;
+            if begin.is_some() {
+                break;
+            }
+        }
+        Ok(count)
     }
 
     /// Adds whole lines; `before` is the beginning of the first.
-    fn lines(&mut self, named: &Named, at_ms: Option<u64>, before: &[u8], lines: &[u8]) {
+    fn lines(
+        &mut self,
+        named: &Named,
+        at_ms: Option<u64>,
+        before: Beginning,
+        lines: &[u8],
+    ) -> io::Result<()> {
         let mut first = Some(before);
         let mut begin = 0;
         for end in memchr_iter(b'\n', lines) {
             let line = lines.get(begin..end).unwrap_or_default();
             begin = end + 1;
-            match first.take().filter(|before| !before.is_empty()) {
-                Some(before) => self.line(named, at_ms, &[before, line].concat()),
-                None => self.line(named, at_ms, line),
+            match first.take().filter(|before| !before.bytes.is_empty()) {
+                Some(Beginning { mut bytes, more }) => {
+                    bytes.extend_from_slice(line);
+                    self.line(named, at_ms, &bytes, more)?;
+                }
+                None => self.line(named, at_ms, line, None)?,
             }
         }
+        Ok(())
     }
 
-    fn line(&mut self, named: &Named, at_ms: Option<u64>, line: &[u8]) {
+    /// Adds a line; `more` is the place before it if it begins still further ahead.
+    fn line(
+        &mut self,
+        named: &Named,
+        at_ms: Option<u64>,
+        line: &[u8],
+        more: Option<Place>,
+    ) -> io::Result<()> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         // Only the last state of a progress bar is shown.
-        let line = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
-        let line = line.get(line.len().saturating_sub(LONGEST_LINE)..).unwrap_or(line);
-        if self.wanted.grep.as_ref().is_some_and(|grep| !grep.is_match(line)) {
-            return;
+        let state = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
+        let more = more.filter(|_| state.len() == line.len());
+        // A line does not begin where its beginning is not read.
+        let from = usize::from(more.is_some() && !state.is_empty());
+        if self.wanted.grep.as_ref().is_some_and(|grep| !grep.is_match_at(state, from)) {
+            return Ok(());
         }
-        let mut text = Vec::with_capacity(line.len());
-        push_escaped(line, &mut text);
+        let (cut, shown) = end_of(state);
+        let mut left_out = cut as u64;
+        if let Some(place) = more {
+            left_out += self.count_before(place)?;
+        }
+        let mut text = Vec::with_capacity(shown.len());
+        push_escaped(shown, &mut text);
         let text = String::from_utf8_lossy(&text).into_owned();
         self.bytes += text.len() + 64;
         let Named { writer, number, is_err, .. } = *named;
         let attempt = self.page.next.attempt;
-        self.page.lines.push(LogLine { at_ms, attempt, writer, number, is_err, text });
+        self.page.lines.push(LogLine { at_ms, attempt, writer, number, is_err, text, left_out });
+        Ok(())
     }
 
     /// Adds output that no piece of the index holds: the ends of files, or whole files if there is no index.
@@ -460,8 +557,8 @@ impl Reading<'_> {
         let goes_on = beside(name, 1).map(|part| self.metadata(&part)).transpose()?.flatten();
         if goes_on.is_none() && self.is_wanted(&named, None) {
             let last = self.before(name, length)?;
-            if !last.is_empty() {
-                self.line(&named, None, &last);
+            if !last.bytes.is_empty() {
+                self.line(&named, None, &last.bytes, last.more)?;
             }
         }
         Ok(true)
@@ -509,6 +606,21 @@ impl Reading<'_> {
         bytes.truncate(filled);
         Ok(Some(bytes))
     }
+}
+
+/// Parts of a line that were read from its end to its beginning.
+fn joined(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
+    parts.reverse();
+    parts.concat()
+}
+
+/// The end of a line that is shown, and the number of bytes before it. No character is cut.
+fn end_of(line: &[u8]) -> (usize, &[u8]) {
+    let cut = line.len().saturating_sub(LONGEST_LINE);
+    let rest = line.get(cut..).unwrap_or_default();
+    let is_inside = |byte: &u8| cut > 0 && byte & 0xc0 == 0x80;
+    let inside = rest.iter().take(3).take_while(|byte| is_inside(byte)).count();
+    (cut + inside, rest.get(inside..).unwrap_or_default())
 }
 
 /// The name of the adjacent part of a tail, `step` parts away. The head is excluded, since it ends with a whole line.

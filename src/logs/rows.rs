@@ -67,10 +67,14 @@ impl Rows {
         self.above.pop_back().map(|(row, _)| row)
     }
 
-    /// The rows to show now: held rows to which the cursor did not return, and bars after their interval.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
+    /// The rows to show now: held rows to which the cursor did not return, and bars after their interval. `rests`: the
+    /// cursor stands at the beginning of a new line, so that bars above a held row are at their end.
+    pub(super) fn due(&mut self, now: Instant, rests: bool) -> Vec<Vec<u8>> {
         let mut shown = Vec::new();
         if self.ends_at().is_some_and(|at| at <= now) {
+            if rests {
+                return self.rest();
+            }
             shown.extend(self.above.drain(..).map(|(row, _)| row));
         }
         for bar in &mut self.bars {
@@ -84,7 +88,7 @@ impl Rows {
         shown
     }
 
-    /// All rows that are not shown yet, at the end of the stream.
+    /// All rows that are not shown yet, at the end of the stream or of the bars.
     pub(super) fn rest(&mut self) -> Vec<Vec<u8>> {
         let bars = self.bars.iter_mut().filter_map(|bar| bar.state.take());
         bars.chain(self.above.drain(..).map(|(row, _)| row)).collect()

@@ -1,5 +1,6 @@
 //! Tests of the whole path with real pipes: written bytes are compared with the bytes that arrived.
 
+mod long_lines;
 mod odd_index;
 mod stalls;
 mod throughput;
@@ -146,9 +147,10 @@ fn eight_writers_at_once_tear_no_line() {
         })
         .collect();
     writers.into_iter().for_each(|writer| writer.join().expect("written"));
-    let summary = finish(logs, SOON);
+    logs.read_out(SOON);
     assert!(console.flush(SOON));
-    drop(console);
+    let summary = logs.summary();
+    drop((logs, console));
     let mut dropped = 0;
     let mut shown = 0;
     for text in [out, err] {

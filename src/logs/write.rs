@@ -1,10 +1,12 @@
 //! Writes batches of whole lines to a console descriptor.
 //!
 //! The descriptor may be shared, so its flags are left alone. A write may block, which is why each sink has a thread.
-//! Another process may have made the descriptor non-blocking.
+//! Another process may have made the descriptor non-blocking. A writer that is to stop is interrupted in its write
+//! (see [`linux::sys::interrupt`]), so that it knows what the console has taken.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memchr::{memchr_iter, memrchr};
 
@@ -13,16 +15,33 @@ use linux::sys::{PollFd, PollFlags, poll};
 /// Maximum bytes per write: our own text waits for one write at most.
 const PIECE: usize = 128 * 1024;
 
-/// A write that failed, with the text that was lost.
+/// A write that failed or was stopped, with the text that was not written.
 #[derive(Debug)]
 pub(super) struct WriteFailure {
-    pub(super) error: std::io::Error,
+    /// None: the writer was told to stop.
+    pub(super) error: Option<std::io::Error>,
+    /// Of the batch; its end is among it.
+    pub(super) batch: Unwritten,
+    pub(super) urgent: Unwritten,
+    /// The rest of the urgent text, for a writer that was told to stop.
+    pub(super) urgent_rest: Vec<u8>,
+}
+
+/// Text that was not written.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unwritten {
     pub(super) lines: u64,
     pub(super) bytes: usize,
-    /// The end of the batch is among the lost text.
-    pub(super) of_batch: bool,
-    /// The end of the last urgent text is among the lost text.
-    pub(super) of_urgent: bool,
+}
+
+impl Unwritten {
+    /// `is_torn`: something was written of the line with which `text` begins.
+    fn of(text: &[u8], is_torn: bool) -> Unwritten {
+        let lines = memchr_iter(b'\n', text).count() as u64;
+        // Of this line only its end is missing.
+        let is_shown = is_torn && text.first() == Some(&b'\n');
+        Unwritten { lines: lines - u64::from(is_shown), bytes: text.len() }
+    }
 }
 
 impl WriteFailure {
@@ -30,7 +49,7 @@ impl WriteFailure {
     /// may accept the next write after any error.
     pub(super) fn is_final(&self, file: &File) -> bool {
         use rustix::io::Errno;
-        let code = self.error.raw_os_error();
+        let code = self.error.as_ref().and_then(std::io::Error::raw_os_error);
         let is = |errnos: &[Errno]| errnos.iter().any(|one| code == Some(one.raw_os_error()));
         let is_file = || file.metadata().is_ok_and(|it| it.is_file());
         is(&[Errno::PIPE, Errno::BADF, Errno::CONNRESET, Errno::NOTCONN])
@@ -38,62 +57,106 @@ impl WriteFailure {
     }
 }
 
-/// Writes `batch`; between two lines, about every 128 KiB, `urgent` may insert its text.
-pub(super) fn write_lines(
-    file: &File,
-    batch: &[u8],
-    mut urgent: impl FnMut() -> Vec<u8>,
-) -> Result<(), WriteFailure> {
-    let mut rest = batch;
-    while !rest.is_empty() {
-        let reach = rest.get(..PIECE).unwrap_or(rest);
-        let end = memrchr(b'\n', reach).map_or(reach.len(), |at| at + 1);
-        let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
-        write_all(file, piece).map_err(|(error, unwritten)| {
-            // Ends the partial line before the next text; this write may fail as well.
-            if unwritten < piece.len() {
-                let _ = write_all(file, b"\n");
-            }
-            let lost = batch.get(batch.len() - after.len() - unwritten..).unwrap_or_default();
-            WriteFailure {
-                error,
-                lines: memchr_iter(b'\n', lost).count() as u64,
-                bytes: lost.len(),
-                of_batch: true,
-                of_urgent: false,
-            }
-        })?;
-        rest = after;
-        let between = urgent();
-        if !between.is_empty() {
-            write_all(file, &between).map_err(|(error, unwritten)| {
-                let lost = between.get(between.len() - unwritten..).unwrap_or_default();
-                let lines = memchr_iter(b'\n', lost).chain(memchr_iter(b'\n', after)).count();
+/// The writer of a descriptor.
+#[derive(Debug)]
+pub(super) struct LineWriter<'a> {
+    pub(super) file: &'a File,
+    /// Set when lines of ranks are no longer to be written.
+    pub(super) stop: &'a AtomicBool,
+    /// The last line was stopped in its middle, so a line end comes before the next text.
+    pub(super) is_torn: bool,
+}
+
+impl LineWriter<'_> {
+    /// Writes lines of ranks; between two lines, about every 128 KiB, `urgent` may insert its text.
+    pub(super) fn lines(
+        &mut self,
+        batch: &[u8],
+        mut urgent: impl FnMut() -> Vec<u8>,
+    ) -> Result<(), WriteFailure> {
+        let may_go_on = || !self.stop.load(Ordering::Relaxed);
+        let (mut rest, file) = (batch, self.file);
+        while !rest.is_empty() {
+            let reach = rest.get(..PIECE).unwrap_or(rest);
+            let end = memrchr(b'\n', reach).map_or(reach.len(), |at| at + 1);
+            let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
+            let ended = end_torn_line(file, &mut self.is_torn, may_go_on);
+            let whole = |error| (error, piece.len());
+            let written = ended.map_err(whole).and_then(|()| write_all(file, piece, may_go_on));
+            written.map_err(|(error, unwritten)| {
+                let lost = batch.get(batch.len() - after.len() - unwritten..).unwrap_or_default();
+                let is_torn = unwritten < piece.len();
+                if is_torn {
+                    self.is_torn = true;
+                    // Ends the partial line before the next text; this write may fail as well.
+                    if error.is_some() {
+                        let _ = end_torn_line(file, &mut self.is_torn, || true);
+                    }
+                }
                 WriteFailure {
                     error,
-                    lines: lines as u64,
-                    bytes: lost.len() + after.len(),
-                    of_batch: !after.is_empty(),
-                    of_urgent: true,
+                    batch: Unwritten::of(lost, is_torn),
+                    urgent: Unwritten::default(),
+                    urgent_rest: Vec::new(),
                 }
             })?;
+            rest = after;
+            let between = urgent();
+            if !between.is_empty() {
+                write_all(file, &between, may_go_on).map_err(|(error, unwritten)| {
+                    let lost = between.get(between.len() - unwritten..).unwrap_or_default();
+                    WriteFailure {
+                        error,
+                        batch: Unwritten::of(after, false),
+                        urgent: Unwritten::of(lost, false),
+                        urgent_rest: lost.to_vec(),
+                    }
+                })?;
+            }
         }
+        Ok(())
+    }
+
+    /// Writes our own text, which nothing stops.
+    pub(super) fn own(&mut self, text: &[u8]) -> Result<(), WriteFailure> {
+        let mut writer = LineWriter { stop: &AtomicBool::new(false), ..*self };
+        let result = writer.lines(text, Vec::new);
+        self.is_torn = writer.is_torn;
+        result
+    }
+}
+
+fn end_torn_line(
+    file: &File,
+    is_torn: &mut bool,
+    may_go_on: impl Fn() -> bool,
+) -> Result<(), Option<std::io::Error>> {
+    if *is_torn {
+        write_all(file, b"\n", may_go_on).map_err(|(error, _)| error)?;
+        *is_torn = false;
     }
     Ok(())
 }
 
-/// Writes all bytes. An error carries how many were not written.
-fn write_all(mut file: &File, bytes: &[u8]) -> Result<(), (std::io::Error, usize)> {
+/// Writes all bytes. An error carries how many were not written; without an error, `may_go_on` said no.
+fn write_all(
+    mut file: &File,
+    bytes: &[u8],
+    may_go_on: impl Fn() -> bool,
+) -> Result<(), (Option<std::io::Error>, usize)> {
     let mut rest = bytes;
     while !rest.is_empty() {
+        if !may_go_on() {
+            return Err((None, rest.len()));
+        }
         match file.write(rest) {
-            Ok(0) => return Err((ErrorKind::WriteZero.into(), rest.len())),
+            Ok(0) => return Err((Some(ErrorKind::WriteZero.into()), rest.len())),
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let _ = poll(&mut [PollFd::new(file, PollFlags::OUT)], None);
             }
-            Err(error) => return Err((error, rest.len())),
+            Err(error) => return Err((Some(error), rest.len())),
         }
     }
     Ok(())

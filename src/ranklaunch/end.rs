@@ -21,6 +21,8 @@ use text::text;
 
 /// If the log files are written within this time, run.json is written only once.
 const QUICK: Duration = Duration::from_millis(100);
+/// Time limit for the lines of ranks on a console that does not drain.
+const SHOWN: Duration = Duration::from_secs(2);
 
 /// Data that remains to be written after the verdict of an attempt is printed.
 pub(super) struct Rest {
@@ -35,13 +37,13 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Writes all files.
-    pub(super) async fn finish(self, context: &Context) {
+    /// Writes all files. `is_last`: no attempt follows, so the console's time ends as well.
+    pub(super) async fn finish(self, context: &Context, is_last: bool) {
         let Rest { clock, logs, folder, record, evidence, sampling } = self;
         if let Some(folder) = folder.clone().filter(|_| !evidence.is_empty()) {
             keep(folder, evidence, clock.left_for_answer(EndStep::Logs)).await;
         }
-        write_out(context, clock, logs, folder, record).await;
+        write_out(context, clock, logs, folder, record, is_last).await;
         sampling.finish(clock.left_for_answer(EndStep::Record)).await;
     }
 }
@@ -52,17 +54,29 @@ async fn write_out(
     logs: Arc<Logs>,
     folder: Option<Arc<LogFolder>>,
     mut record: RunRecord,
+    is_last: bool,
 ) {
     let left = clock.left(EndStep::Logs);
     let writing = Arc::clone(&logs);
     let write_out = in_thread(move || writing.write_out(left));
     let Some(folder) = folder else { return write_out.await };
+    // The record counts the lines that the console does not show.
+    let console = context.console.clone();
+    let shown = if is_last { SHOWN.min(left) } else { Duration::ZERO };
+    let show_out = in_thread(move || {
+        if is_last {
+            console.show_out(shown)
+        }
+    });
+    let write_out = async {
+        tokio::join!(write_out, show_out);
+    };
     tokio::pin!(write_out);
     let mut early = None;
     let quick = tokio::time::timeout(QUICK.min(left / 4), &mut write_out).await;
     if quick.is_err() {
         // If we are killed meanwhile, the record still counts the bytes that are not written
-        // yet.
+        // and the lines that are not shown yet.
         let summary = logs.summary();
         record.logs = account(&summary, context.lang());
         let time_left = clock.left_for_answer(EndStep::Record);

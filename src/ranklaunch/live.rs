@@ -116,7 +116,7 @@ impl Phases for Live<'_> {
         let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
         let session = ready.session.take();
         if is_last && let Some(rest) = rest {
-            rest.finish(self.context).await;
+            rest.finish(self.context, true).await;
             run_report::write(self.context, session, clock).await;
             return;
         }
@@ -127,7 +127,7 @@ impl Phases for Live<'_> {
         };
         let write = async {
             if let Some(rest) = rest {
-                rest.finish(self.context).await;
+                rest.finish(self.context, is_last).await;
             }
         };
         tokio::join!(close, write);

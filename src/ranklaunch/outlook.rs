@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::own_plan::interactive;
-use super::stale::{Listing, survey};
+use super::stale::survey;
 use linux::host::Host;
 use node::observe::Facts;
 use plan::{Plan, WeighedEvidence};
@@ -56,7 +56,7 @@ pub(super) async fn beside_stale(
         return outlook;
     }
     let Outlook { plan: Some(mut plan), mut refusal, evidence } = outlook else { return outlook };
-    match survey(host, settings, &plan, facts, Listing::begin(host, settings)).await {
+    match survey(host, settings, &plan, facts).await {
         Ok(survey) => {
             if refusal.is_none() && host.is_live() {
                 refusal = survey.obstacle(host, settings);

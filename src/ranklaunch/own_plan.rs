@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::context::Context;
 use super::muster_config::is_wanted;
 use super::observed::Observed;
-use super::stale::{self, Duty, Listing};
+use super::stale::{self, Duty};
 use linux::own_executable;
 use node::observe::Facts;
 use plan::{Plan, Scope};
@@ -46,7 +46,6 @@ pub(super) async fn plan(
     first: bool,
 ) -> Result<OwnPlan, Refusal> {
     let (facts, settings) = (&observed.facts, &context.settings);
-    let listing = first.then(|| Listing::begin(&context.host, settings));
     let executable = executable()?;
     let decided = decide(settings, facts, Scope::Alone);
     // Recorded also before a refusal. No decision needs the kernel's release, so it is not a fact.
@@ -59,11 +58,11 @@ pub(super) async fn plan(
     let unsaid = Vec::new();
     let mut own = OwnPlan { plan, interactive, executable, duty: None, port_taken: None, unsaid };
     let (plan, acts) = (&own.plan, own.plan.membership.acts_for_node());
-    let Some(listing) = listing else {
+    if !first {
         decided.plan(Stage::BeforeStart)?;
         has_room(context, plan)?;
         return Ok(own);
-    };
+    }
     let shown = without_log_folder(plan, context, facts);
     context.console.say(&match acts {
         true => start::block(&shown, settings, context.console.look().width),
@@ -90,7 +89,7 @@ pub(super) async fn plan(
         ));
     }
     // The one waits for /proc while the other starts threads.
-    let survey = stale::survey(&context.host, settings, plan, facts, listing);
+    let survey = stale::survey(&context.host, settings, plan, facts);
     let (survey, room) = tokio::join!(survey, async { has_room(context, plan) });
     let survey = survey?;
     own.port_taken = survey.obstacle(&context.host, settings);

@@ -14,14 +14,12 @@ use linux::deadline::begun;
 use linux::host::Host;
 use node::observe::Facts;
 use plan::Plan;
-use preflight::clear::{self, Fate, Listed, Request, StaleProcess, StaleRule};
+use preflight::clear::{self, Fate, Request, StaleProcess, StaleRule};
 use preflight::prepare;
 use report::closing;
 use settings::{Settings, StaleMode};
 use text::lang::Text;
 use text::text;
-use tokio::sync::oneshot::Receiver;
-use tokio::sync::oneshot::error::RecvError;
 use verdict::{Id, Refusal, Severity, Warning};
 
 /// The stale processes found before one launch.
@@ -33,28 +31,6 @@ pub(super) struct StaleSurvey {
     meets_on_port: bool,
 }
 
-/// The list of the node's processes, while a thread reads it.
-pub(super) struct Listing(Option<Receiver<Listed>>);
-
-impl Listing {
-    /// Nothing is read if `--stale off` leaves nothing to find.
-    pub(super) fn begin(host: &Arc<Host>, settings: &Settings) -> Listing {
-        let asked = host.is_live() && settings.stale.value != StaleMode::Off;
-        let host = Arc::clone(host);
-        Listing(asked.then(|| begun(move || Listed::read(&host))))
-    }
-
-    async fn find(self, host: &Arc<Host>, request: &Request) -> Result<Vec<StaleProcess>, Refusal> {
-        let Some(listed) = self.0 else { return Ok(Vec::new()) };
-        let found = async {
-            let listed = listed.await?;
-            let (host, request) = (Arc::clone(host), request.clone());
-            begun(move || listed.stale(&host, &request)).await
-        };
-        found.await.map_err(|error: RecvError| Refusal::internal(&error.to_string()))
-    }
-}
-
 /// Finds stale processes; sends no signal.
 #[tracing::instrument(name = "stale.look", skip_all)]
 pub(super) async fn survey(
@@ -62,7 +38,6 @@ pub(super) async fn survey(
     settings: &Settings,
     plan: &Plan,
     facts: &Facts,
-    listing: Listing,
 ) -> Result<StaleSurvey, Refusal> {
     let mut request = request(settings, plan, facts);
     let member = &plan.membership;
@@ -73,7 +48,14 @@ pub(super) async fn survey(
     }
     let port = settings.muster_port.as_ref().map(|port| port.value);
     let meets_on_port = meets && port.is_none_or(|port| port == member.master_port);
-    let found = listing.find(host, &request).await?;
+    let found = if request.mode == StaleMode::Off || !host.is_live() {
+        Vec::new()
+    } else {
+        find(host, &request).await?
+    };
+    // What is said of them now holds when the others are ended.
+    let unreadable = found.iter().filter(|one| one.rule == StaleRule::Unreadable);
+    request.unreadable = unreadable.map(|one| one.pid).collect();
     Ok(StaleSurvey { request, found, meets_on_port })
 }
 

@@ -114,6 +114,15 @@ fn unread_console_blocks_no_rank() {
     assert!(folder.path().join("done").exists());
     let run = folder.path().join("ranklaunch-logs/latest/node-0/attempt-0/rank-00000.out");
     assert_eq!(std::fs::metadata(run).expect("the log").len(), 6_000_000);
+    let record = folder.path().join("ranklaunch-logs/latest/node-0/run.json");
+    let record = std::fs::read_to_string(record).expect("run.json");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    let dropped = &record["logs"]["owners"]["rank 0"]["dropped_console_lines"];
+    let mut pipe = String::new();
+    { &out }.read_to_string(&mut pipe).expect("read");
+    let line = "0".repeat(999);
+    let shown = pipe.lines().filter(|shown| shown.ends_with(&line)).count() as u64;
+    assert_eq!(dropped.as_u64().map(|dropped| dropped + shown), Some(6000), "{shown} are shown");
     drop((out, err));
 
     // The control: the same script blocks in its write to the same kind of pipe.

@@ -46,8 +46,8 @@ pub use session::{
 };
 pub use signal_queue::{SignalQueue, SignalSet, Taken};
 pub use signals::{
-    Dispositions, die_by, ignore, ignore_all, restore_in_child, send, send_real_time, signal_name,
-    stop_by, unblock_in_this_thread,
+    Dispositions, die_by, ignore, ignore_all, interrupt, restore_in_child, send, send_real_time,
+    signal_name, stop_by, unblock_in_this_thread,
 };
 pub use socket::{Peer, cap_retransmission, peer};
 pub use start::{Begun, start};

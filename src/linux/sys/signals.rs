@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
@@ -205,6 +206,23 @@ pub fn die_by(signal: i32) {
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::kill(libc::getpid(), signal);
     }
+}
+
+/// Ends the blocking system call of a thread of this process, early or with EINTR. Does nothing where the thread is not
+/// in one, or has ended. The signal is SIGURG, as Go's runtime uses it: nobody else means anything by it here.
+pub fn interrupt(thread: i32) {
+    extern "C" fn nothing(_: libc::c_int) {}
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        // Without SA_RESTART, so that the call is not begun again.
+        let action =
+            SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing, so it may run at any point.
+        let _ = unsafe { sigaction(Named::SIGURG, &action) };
+    });
+    // SAFETY: plain system calls on numbers. tgkill(2) signals a thread of this process alone: a number that has been
+    // given to another of its threads interrupts a call there, which every caller of such a call expects.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGURG) };
 }
 
 /// `SIGTERM`; `signal 40` for a real-time signal, which has no name.

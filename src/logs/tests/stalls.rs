@@ -42,24 +42,112 @@ fn stopped_console_blocks_no_rank_and_reports_drops() {
     assert_eq!(said, "still here\n");
     assert!(!console.flush(Duration::from_millis(50)), "standard output is stuck");
 
-    let summary = finish(logs, SOON);
+    logs.read_out(SOON);
+    logs.write_out(SOON);
+    let rank = Owner::Rank(GlobalRank(1));
+    let unshown = logs.summary().owners[&rank].dropped_console_lines;
     let text = collected(out);
     assert!(console.flush(SOON));
-    drop(console);
+    let summary = logs.summary();
+    drop((logs, console));
     let text = text.join().expect("read");
     let notice = text.lines().find(|line| line.ends_with("dropped")).expect("the drop is said");
     assert!(notice.starts_with("[r01] ") && notice.contains(" MiB) dropped"), "{notice}");
     let (seen, dropped) = by_rank(&text);
     assert_eq!(seen["[r01"].len() + dropped, lines);
     assert!(dropped > lines / 2);
-    let account = summary.owners[&Owner::Rank(GlobalRank(1))];
+    let account = summary.owners[&rank];
     assert_eq!(account.dropped_console_lines, dropped as u64);
+    assert!(unshown > account.dropped_console_lines, "lines waited: {unshown}");
     let file = std::fs::metadata(folder.path().join("rank-00001.out")).expect("there").len();
     let notices = u64::from(account.dropped_file_bytes > 0) * 200;
     assert!(file + account.dropped_file_bytes <= account.bytes + notices);
 }
 
-/// The negative control of the test above: without us the same console blocks the rank.
+/// The console reads some bytes and stops. When its time is over, each line is either shown or counted, and none is
+/// both.
+#[test]
+fn console_that_stops_at_any_moment_loses_no_line_uncounted() {
+    const RANKS: u32 = 2;
+    let mut seed = 7_u64;
+    for round in 0..24 {
+        // Knuth's MMIX generator.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (some, lines) =
+            ((seed >> 40) as usize % 400_000, 2_000 + (seed >> 20) as usize % 40_000);
+        let (console, mut out, _err) = console();
+        let logs = Logs::start(config(None), console.clone());
+        let ranks = (0..RANKS).map(|rank| {
+            let mut to = attached(&logs, Owner::Rank(GlobalRank(rank)), Stream::Out);
+            thread::spawn(move || {
+                let all: String = (0..lines).map(|n| format!("line {n} end\n")).collect();
+                to.write_all(all.as_bytes()).expect("written");
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let mut text = vec![0; some.min(lines * 15)];
+        out.read_exact(&mut text).expect("read");
+        ranks.into_iter().for_each(|rank| rank.join().expect("written"));
+        logs.read_out(SOON);
+        console.say("the end");
+        console.show_out(Duration::from_millis(20));
+        let summary = logs.summary();
+        let counted: u64 = summary.owners.values().map(|one| one.dropped_console_lines).sum();
+        drop((logs, console));
+        out.read_to_end(&mut text).expect("read");
+        let text = String::from_utf8(text).expect("text");
+        let shown = text.lines().filter(|line| line.contains("] line ") && line.ends_with(" end"));
+        let told = text.lines().filter_map(|line| {
+            let (count, _) = line.split_once("] ")?.1.split_once(" lines (")?;
+            count.parse::<u64>().ok()
+        });
+        let (shown, told) = (shown.count() as u64, told.sum::<u64>());
+        assert_eq!(shown + counted, lines as u64 * u64::from(RANKS), "round {round}");
+        assert_eq!(told, counted, "round {round}: the console hears of it when it reads again");
+    }
+}
+
+/// A console that takes nothing for a while and then goes on is shown everything.
+#[test]
+fn console_that_goes_on_in_time_loses_nothing() {
+    let (console, out, _err) = console();
+    let logs = Logs::start(config(None), console.clone());
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
+    let all: String = (0..20_000).map(|n| format!("line {n} end\n")).collect();
+    to.write_all(all.as_bytes()).expect("written");
+    drop(to);
+    logs.read_out(SOON);
+    let waits = logs.summary().owners[&Owner::Rank(GlobalRank(0))].dropped_console_lines;
+    assert!(waits > 0, "nothing reads");
+    let text = collected(out);
+    console.show_out(SOON);
+    let summary = logs.summary();
+    drop((logs, console));
+    let (seen, dropped) = by_rank(&text.join().expect("read"));
+    assert_eq!((seen["[r00"].len(), dropped), (20_000, 0));
+    assert_eq!(summary.owners[&Owner::Rank(GlobalRank(0))].dropped_console_lines, 0);
+}
+
+/// The lines of a console that is gone are not shown either.
+#[test]
+fn lines_of_a_closed_console_are_counted() {
+    let (console, mut out, _err) = console();
+    let logs = Logs::start(config(None), console.clone());
+    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
+    let all: String = (0..20_000).map(|n| format!("line {n} end\n")).collect();
+    to.write_all(all.as_bytes()).expect("written");
+    drop(to);
+    logs.read_out(SOON);
+    let mut text = vec![0; 1000];
+    out.read_exact(&mut text).expect("read");
+    drop(out);
+    assert!(console.flush(SOON), "nobody is waited for");
+    // The pipe held at most 64 KiB that nobody has read.
+    let counted = logs.summary().owners[&Owner::Rank(GlobalRank(0))].dropped_console_lines;
+    assert!((15_000..20_000).contains(&counted), "{counted}");
+}
+
+/// The negative control of the first test: without us the same console blocks the rank.
 #[test]
 fn plain_copy_to_a_stopped_console_blocks() {
     let (mut from, to) = pipe().expect("a pipe");
@@ -281,13 +369,12 @@ fn removed_folder_is_recreated_and_losses_counted() {
 
 #[test]
 fn failed_write_to_console_file_is_retried() {
-    use crate::write::WriteFailure;
+    use crate::write::{Unwritten, WriteFailure};
     let failure = |errno: i32| WriteFailure {
-        error: std::io::Error::from_raw_os_error(errno),
-        lines: 0,
-        bytes: 0,
-        of_batch: true,
-        of_urgent: false,
+        error: Some(std::io::Error::from_raw_os_error(errno)),
+        batch: Unwritten::default(),
+        urgent: Unwritten::default(),
+        urgent_rest: Vec::new(),
     };
     let file = tempfile::tempfile().expect("a file");
     let (from, to) = pipe().expect("a pipe");
@@ -306,13 +393,15 @@ fn failed_urgent_text_between_pieces_is_counted() {
     let (from, to) = pipe().expect("a pipe");
     let mut from = Some(from);
     let to = File::from(OwnedFd::from(to));
-    let failure = write::write_lines(&to, b"one\n", || {
+    let stop = AtomicBool::new(false);
+    let mut writer = write::LineWriter { file: &to, stop: &stop, is_torn: false };
+    let failure = writer.lines(b"one\n", || {
         drop(from.take());
         b"own text\nof two lines\n".to_vec()
     });
     let failure = failure.expect_err("nobody reads");
-    assert_eq!((failure.lines, failure.bytes), (2, 22));
-    assert_eq!((failure.of_batch, failure.of_urgent), (false, true), "the batch was written");
+    assert_eq!((failure.urgent.lines, failure.urgent.bytes), (2, 22));
+    assert_eq!((failure.batch.lines, failure.batch.bytes), (0, 0), "the batch was written");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access, statvfs};
+use rustix::fs::{Access, access, stat, statvfs};
 use rustix::io::Errno;
 
 use super::{ClockState, Folder, Hami};
@@ -37,6 +37,7 @@ fn look(host: &Host, path: PathBuf) -> Option<Folder> {
         }
         Err(error) => found.problem = Some(refused(existing, error)),
     }
+    found.device = stat(existing).ok().map(|stat| stat.st_dev);
     if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
         found.problem = Some(refused(existing, error));
     } else if !existing.is_dir() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::finding::{CheckFinding, Judge, shown};
 use super::input::CheckInput;
 use crate::prepare::WriteProblem;
-use node::observe::Folder;
+use node::observe::{Folder, UsedFolder};
 use text::lang::{Text, bytes, cause};
 use text::text;
 use verdict::Id;
@@ -29,7 +29,7 @@ fn logs(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(folder) = &input.facts.state.logs else {
         return vec![CheckFinding::info(text!("not known", "未知"))];
     };
-    if let Some(text) = trouble(folder) {
+    if let Some(text) = trouble(folder, &Text::same(folder.path.display().to_string())) {
         return vec![CheckFinding::bad(text, hint())];
     }
     let (path, free) = (folder.path.display(), bytes(folder.free));
@@ -71,46 +71,79 @@ fn unwritable(problem: &WriteProblem) -> CheckFinding {
     )
 }
 
-/// The problem of a folder's file system, if any.
-fn trouble(folder: &Folder) -> Option<Text> {
-    let path = folder.path.display();
+/// The problem of a folder's file system, if any. `paths`: the folder, and others on this file system.
+fn trouble(folder: &Folder, paths: &Text) -> Option<Text> {
+    let Text { en: path, zh: path_zh } = paths;
     if let Some(Text { en, zh }) = &folder.problem {
         return Some(text!(
             "no file can be written in {path} ({en})",
-            "无法在 {path} 写入文件（{zh}）"
+            "无法在 {path_zh} 写入文件（{zh}）"
         ));
     }
     let free = bytes(folder.free);
     // A twentieth of a large file system does not count as a shortage.
     let least = (folder.total / 20).clamp(64 * MIB, 10 * GIB);
     if folder.free < least {
-        return Some(text!("{free} are free in {path}", "{path} 仅剩 {free}"));
+        return Some(text!("{free} are free in {path}", "{path_zh} 仅剩 {free}"));
     }
     if folder.inodes > 0 && folder.inodes_free < (folder.inodes / 100).min(1000) {
         let (left, all) = (folder.inodes_free, folder.inodes);
         return Some(text!(
             "only {left} of {all} inodes are free in {path} (free space is not the problem)",
-            "{path} 的 {all} 个 inode 仅剩 {left} 个（磁盘空间充足）"
+            "{path_zh} 的 {all} 个 inode 仅剩 {left} 个（磁盘空间充足）"
         ));
     }
     None
 }
 
+/// The folders, those of one file system together. Project quotas show each folder a size of its own.
+fn by_file_system(folders: &[UsedFolder]) -> Vec<Vec<&UsedFolder>> {
+    let mut groups: Vec<Vec<&UsedFolder>> = Vec::new();
+    let key = |Folder { device, total, inodes, .. }: &Folder| (*device, *total, *inodes);
+    for used in folders {
+        let folder = &used.folder;
+        let is_shared = folder.device.is_some() && folder.problem.is_none();
+        let belongs = |group: &&mut Vec<&UsedFolder>| {
+            group
+                .iter()
+                .all(|other| other.folder.problem.is_none() && key(&other.folder) == key(folder))
+        };
+        match groups.iter_mut().find(|group| is_shared && belongs(group)) {
+            Some(group) => group.push(used),
+            None => groups.push(vec![used]),
+        }
+    }
+    groups
+}
+
+/// The finding about folders of one file system, if something is wrong with it.
+fn shortage(used: &[&UsedFolder]) -> Option<CheckFinding> {
+    let all = |name: fn(&UsedFolder) -> String| {
+        let names: Vec<String> = used.iter().map(|one| name(one)).collect();
+        Text::new(names.join(", "), names.join("、"))
+    };
+    let paths = all(|one| one.folder.path.display().to_string());
+    let variables = all(|one| one.by.clone());
+    let least = used.iter().min_by_key(|one| one.folder.free)?;
+    let Text { en: text, zh: text_zh } = trouble(&least.folder, &paths)?;
+    let Text { en: by, zh: by_zh } = variables;
+    let hint = match used {
+        [_] => text!(
+            "set another folder with {by}, or free space in this one",
+            "请用 {by_zh} 指定其他目录，或清理此目录"
+        ),
+        _ => text!(
+            "they are on one file system: free space in it, or set folders of another one with {by}",
+            "它们在同一文件系统上：请清理该文件系统，或用 {by_zh} 指定其他文件系统上的目录"
+        ),
+    };
+    Some(CheckFinding::bad(text!("{by}: {text}", "{by_zh}：{text_zh}"), hint))
+}
+
 fn space(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let folders = &input.facts.state.folders;
-    let found: Vec<CheckFinding> = folders
-        .iter()
-        .filter_map(|used| {
-            let by = &used.by;
-            Some(CheckFinding::bad(
-                trouble(&used.folder)?.about(by),
-                text!(
-                    "set another folder with {by}, or free space in this one",
-                    "请用 {by} 指定其他目录，或清理此目录"
-                ),
-            ))
-        })
-        .collect();
+    let found: Vec<CheckFinding> =
+        by_file_system(folders).iter().filter_map(|used| shortage(used)).collect();
     if !found.is_empty() {
         return found;
     }

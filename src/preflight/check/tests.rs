@@ -81,7 +81,8 @@ fn warning(id: Id) -> Warning {
 }
 
 fn folder(free: u64, total: u64) -> Folder {
-    Folder { path: "/logs".into(), total, free, inodes: 1000, inodes_free: 900, problem: None }
+    let (path, inodes, inodes_free) = ("/logs".into(), 1000, 900);
+    Folder { path, device: Some(1), total, free, inodes, inodes_free, problem: None }
 }
 
 /// The error of user 1000, who could write no file in the log folder.
@@ -606,4 +607,36 @@ fn proxy_must_exempt_the_master_and_stays_masked() {
     let mut alone = Node::new(8);
     alone.facts.environment.insert("http_proxy".into(), proxy);
     assert_eq!(alone.of(Id::EnvProxy).map(|found| found.0), Some(CheckStatus::Ok));
+}
+
+/// TMPDIR and the caches are usually on one disk.
+#[test]
+fn full_file_system_is_one_finding() {
+    let used = |by: &str, path: &str, device: Option<u64>, free: u64| {
+        let folder = Folder { path: path.into(), device, ..folder(free, 1 << 40) };
+        UsedFolder { by: by.to_owned(), folder }
+    };
+    let said = |folders: Vec<UsedFolder>| {
+        let mut node = Node::new(1);
+        node.facts.state.folders = folders;
+        let checks = node.checks().into_iter().filter(|check| check.id == Id::DiskSpace);
+        checks.map(|check| (check.text, check.hint)).collect::<Vec<_>>()
+    };
+    let found = said(vec![
+        used("TMPDIR", "/tmp", Some(1), 2 << 30),
+        used("XDG_CACHE_HOME", "/root/.cache", Some(1), 1 << 30),
+        used("HF_HOME", "/data", Some(2), 1 << 39),
+        used("TRITON_CACHE_DIR", "/root/.triton", Some(1), 2 << 30),
+    ]);
+    let [(text, hint)] = found.as_slice() else { panic!("one finding: {found:?}") };
+    assert_eq!(
+        text.en,
+        "TMPDIR, XDG_CACHE_HOME, TRITON_CACHE_DIR: 1 GiB are free in /tmp, /root/.cache, /root/.triton"
+    );
+    assert!(text.zh.starts_with("TMPDIR、XDG_CACHE_HOME、TRITON_CACHE_DIR：/tmp、"), "{}", text.zh);
+    assert!(hint.en.contains("with TMPDIR, XDG_CACHE_HOME, TRITON_CACHE_DIR"), "{}", hint.en);
+    for (one, other) in [(Some(1), Some(2)), (None, None)] {
+        let apart = vec![used("TMPDIR", "/tmp", one, 7), used("HF_HOME", "/data", other, 7)];
+        assert_eq!(said(apart).len(), 2, "{one:?} {other:?}");
+    }
 }

@@ -5,10 +5,12 @@
 //! orphans.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::identity::{ProgramKind, kind};
 use super::orphan::{self, Around};
+use super::reading::{Reading, Reads};
 use super::scan::{ProcessScan, Seen};
 use super::spread::{DoomedTrees, Fates, Sessions, running};
 use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
@@ -17,39 +19,34 @@ use linux::procfs::{self, Process};
 use text::lang::Text;
 use text::text;
 
-/// Our own process and all processes of the node at one moment.
-#[derive(Debug)]
-pub struct Listed(Option<(Process, BTreeMap<i32, Process>)>);
-
-impl Listed {
-    /// Reads the `stat` of each process. Empty in a /proc of another PID namespace: there the pids
-    /// are not those of kill(2), so nothing in it may be signalled.
-    pub fn read(host: &Host) -> Listed {
-        let own = procfs::own(host);
-        let own = own.filter(|own| !host.is_live() || own.pid == std::process::id().cast_signed());
-        Listed(own.map(|own| (own, procfs::processes(host))))
-    }
-
-    /// All processes that a rule matches, by pid, with the trees that end with them.
-    pub fn stale(&self, host: &Host, request: &Request) -> Vec<StaleProcess> {
-        self.stale_beside(host, request, &Sessions::new())
-    }
-
-    /// The same, with sessions already known to belong to a stale tree.
-    pub(super) fn stale_beside(
-        &self,
-        host: &Host,
-        request: &Request,
-        doomed: &Sessions,
-    ) -> Vec<StaleProcess> {
-        let Some((own, all)) = &self.0 else { return Vec::new() };
-        ProcessScan::new(host, request, own, all).run(doomed)
-    }
+/// All processes that a rule matched, by pid, with the trees that end with them.
+pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
+    find_among(host, request, &Sessions::new(), &Reading::without(&request.unreadable))
 }
 
-/// [`Listed::stale`] of the processes of now.
-pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
-    Listed::read(host).stale(host, request)
+/// The same, with sessions already known to belong to a stale tree.
+pub(super) fn find_among(
+    host: &Host,
+    request: &Request,
+    doomed: &Sessions,
+    reading: &Arc<Reading>,
+) -> Vec<StaleProcess> {
+    let scan = {
+        let (host, request, doomed) = (host.clone(), request.clone(), doomed.clone());
+        move |reads| scan(&host, &request, &doomed, reads)
+    };
+    reading.of(host, scan)
+}
+
+fn scan(host: &Host, request: &Request, doomed: &Sessions, reads: Reads) -> Vec<StaleProcess> {
+    let Some(own) = procfs::own(host) else { return Vec::new() };
+    // In a /proc of another PID namespace the pids are not those of kill(2), so nothing in it
+    // may be signalled.
+    if host.is_live() && own.pid != std::process::id().cast_signed() {
+        return Vec::new();
+    }
+    let all = procfs::processes(host);
+    ProcessScan::new(host, request, &own, &all, reads).run(doomed)
 }
 
 /// A process with its rule and the resources that it holds, before its fate is known.
@@ -63,16 +60,21 @@ struct Match<'a> {
 
 impl<'a> ProcessScan<'a> {
     fn run(mut self, doomed: &Sessions) -> Vec<StaleProcess> {
-        let port_holder = self.request.master_port.and_then(|port| {
-            let (pid, _) = procfs::listener_of(self.host, port)?.owner?;
-            Some((pid, port))
-        });
+        let port_holder = self
+            .request
+            .master_port
+            .and_then(|port| Some((procfs::listening_process(self.host, port)?, port)));
         let all = self.all;
         let mut matches: Vec<Match<'a>> = Vec::new();
         for process in all.values() {
             if self.is_older(process) {
                 let port = port_holder.filter(|(pid, _)| *pid == process.pid);
-                matches.extend(self.matched(process, port.map(|(_, port)| port)));
+                let port = port.map(|(_, port)| port);
+                let matched = match self.reads.is_silent(process.pid) {
+                    true => self.unreadable(process, port),
+                    false => self.matched(process, port),
+                };
+                matches.extend(matched);
             }
         }
 
@@ -90,6 +92,7 @@ impl<'a> ProcessScan<'a> {
                     "it does not run this job's script",
                     "它运行的不是本任务的脚本"
                 )),
+                StaleRule::Unreadable => Fate::Spared(silence()),
                 _ => self.fate(process, &rule, &mut proven, &mut forced),
             };
             fates.insert(process.pid, (rule, holds, fate));
@@ -138,9 +141,24 @@ impl<'a> ProcessScan<'a> {
         living
     }
 
+    /// A process of which nothing can be read, unless it is none of ours and holds nothing.
+    fn unreadable(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
+        let pid = process.pid;
+        let gpu = self.open_gpu(pid).map(HeldResource::Gpu);
+        let holds: Vec<HeldResource> =
+            gpu.into_iter().chain(port.map(HeldResource::Port)).collect();
+        if holds.is_empty() && self.foreign(pid).is_some() {
+            return None;
+        }
+        // The kernel's short name, as ps(1) shows it.
+        let argv = vec![[b"[", process.comm.as_slice(), b"]"].concat()];
+        self.seen.insert(pid, Seen { argv, kind: ProgramKind::Other, marker: None });
+        Some(Match { process, rule: StaleRule::Unreadable, otherwise: None, holds })
+    }
+
     /// The rule that matches a process, if one does.
     fn matched(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
-        let argv = process.argv(self.host)?;
+        let argv = self.reads.cmdline(self.host, process.pid)?;
         let pid = process.pid;
         let kind = kind(self.host, pid, &argv, self.wanted());
         let asks_marker = kind != ProgramKind::Other || port.is_some() || self.is_orphan(process);
@@ -252,7 +270,13 @@ impl<'a> ProcessScan<'a> {
             chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
         let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
         let kind = |pid: i32| kinds.get(&pid).copied().unwrap_or(ProgramKind::Other);
-        prove(&Around { host: self.host, all: self.all, ours: &ours, kind: &kind })
+        prove(&Around {
+            host: self.host,
+            reads: &self.reads,
+            all: self.all,
+            ours: &ours,
+            kind: &kind,
+        })
     }
 
     /// The living ranklaunch that supervises a process.
@@ -349,6 +373,14 @@ impl<'a> ProcessScan<'a> {
             })
             .collect()
     }
+}
+
+/// The reason why a process that cannot be read is spared.
+pub(super) fn silence() -> Text {
+    text!(
+        "the kernel gives neither its arguments nor its environment in time, as if its memory were on a dead mount",
+        "内核未能及时给出其参数与环境，可能是其内存所在的挂载点已失效"
+    )
 }
 
 /// proc_uptime(5): seconds since boot, in the same time namespace as the start times.

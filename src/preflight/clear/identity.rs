@@ -4,52 +4,20 @@
 //! words. A process counts only if it is an interpreter whose script is the job's file, or a
 //! launcher whose program is.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use linux::deadline::with_deadline;
+use super::reading::Reads;
 use linux::host::{Host, normal};
 use linux::own_executable;
 use linux::procfs::{as_path, basename};
 use settings::launchers::{self, Launcher, ProgramPosition, PythonProgram};
-
-/// Time that mounts without an answer may take in all. The script of any process may lie on one.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The program of the job, as [`crate::clear::Request`] names it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) script: Option<&'a Path>,
     pub(super) module: Option<&'a str>,
-    pub(super) files: &'a Files,
-}
-
-/// Device and inode of each file that was asked for; None if it is gone, or its mount gave no answer in [`PATIENCE`].
-#[derive(Debug, Default)]
-pub(super) struct Files {
-    known: RefCell<BTreeMap<PathBuf, Option<(u64, u64)>>>,
-    waited: Cell<Duration>,
-}
-
-impl Files {
-    fn identity(&self, path: PathBuf) -> Option<(u64, u64)> {
-        if let Some(known) = self.known.borrow().get(&path) {
-            return *known;
-        }
-        let began = Instant::now();
-        let left = PATIENCE.saturating_sub(self.waited.get());
-        let read = {
-            let path = path.clone();
-            move || std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
-        };
-        let found = if left.is_zero() { None } else { with_deadline(left, read).flatten() };
-        self.waited.set(self.waited.get() + began.elapsed());
-        self.known.borrow_mut().insert(path, found);
-        found
-    }
+    pub(super) reads: &'a Reads,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +106,7 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
             None => return false,
         }
     };
-    let identity = |path: &Path| wanted.files.identity(host.path(path));
+    let identity = |path: &Path| wanted.reads.identity(host.path(path));
     match (identity(&path), identity(script)) {
         (Some(one), Some(other)) => one == other,
         // The path decides only if one of the two files has been deleted, or cannot be read.
@@ -148,6 +116,8 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn argv(line: &str) -> Vec<Vec<u8>> {
@@ -168,7 +138,7 @@ mod tests {
         let wanted = Wanted {
             script: Some(Path::new("/work/train.py")),
             module: Some("wan.train"),
-            files: &Files::default(),
+            reads: &Reads::default(),
         };
         let python = |wanted| ProgramKind::Python { wanted };
         let launcher = |wanted| ProgramKind::Launcher { wanted };

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::find::Listed;
+use super::find::find_among;
+use super::reading::Reading;
 use super::spread::Sessions;
 use super::{ClearReport, Request, StaleProcess};
 use linux::host::Host;
@@ -42,7 +43,8 @@ pub fn clear(
         return Ok(ClearReport::default());
     }
     let mut sessions = Sessions::new();
-    let mut found = Listed::read(host).stale_beside(host, request, &sessions);
+    let reading = Reading::without(&request.unreadable);
+    let mut found = find_among(host, request, &sessions, &reading);
     if !host.is_live() || !found.iter().any(|one| one.is_ended_by(request.mode)) {
         return Ok(ClearReport { found, ..ClearReport::default() });
     }
@@ -67,7 +69,7 @@ pub fn clear(
     let kill_start = Instant::now();
     let deadline = kill_start + request.kill_wait;
     loop {
-        let again = Listed::read(host).stale_beside(host, request, &sessions);
+        let again = find_among(host, request, &sessions, &reading);
         targets.add(host, &again, request.mode, &mut sessions);
         if targets.living(host).is_empty() {
             break;

@@ -18,6 +18,8 @@
 //! only reported. `--stale force` ([`StaleMode::Force`]) ends everything that runs the script,
 //! even under a living launcher, with that launcher and its tree, as `pkill -f SCRIPT` would.
 //!
+//! A process that gives no answer in time ([`reading`]) is left alone and named, since it may be any.
+//!
 //! Never ended: ourselves and our ancestors, processes of another user or container, those that
 //! began after us, PID 1, an interactive shell, and processes that only name the script
 //! (editors, `grep`, `sh -c`). Arguments are read by their structure, never as text.
@@ -26,16 +28,18 @@ mod find;
 mod identity;
 mod kill;
 mod orphan;
+mod reading;
 mod scan;
 mod spread;
 mod tell;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use find::{Listed, find};
+pub use find::find;
 pub use kill::clear;
 pub use tell::shown_age;
 
@@ -62,6 +66,8 @@ pub struct Request {
     /// On a platform that starts a launcher per rank: the variables that all these launchers
     /// share. A process below one of them belongs to this job.
     pub siblings: Vec<Claim>,
+    /// Processes of which an earlier scan could read nothing.
+    pub unreadable: BTreeSet<i32>,
     pub mode: StaleMode,
     /// If set, only this process with its ancestors and descendants; all others are left alone.
     pub only: Option<i32>,
@@ -81,6 +87,7 @@ impl Request {
             gpu_users: Vec::new(),
             master_port: None,
             siblings: Vec::new(),
+            unreadable: BTreeSet::new(),
             mode,
             only: None,
             term_wait: Duration::from_secs(10),
@@ -139,6 +146,9 @@ pub enum StaleRule {
     PartOf { root: i32 },
     /// The process holds something that the job needs; nothing else is known about it.
     Holds,
+    /// The kernel gives neither the arguments nor the environment of the process: a thread of it waits for a page of a
+    /// dead mount.
+    Unreadable,
 }
 
 /// The mode that ends a process, and the reason.

@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 
 use super::identity::ProgramKind;
+use super::reading::Reads;
 use linux::host::Host;
 use linux::own_executable;
 use linux::procfs::{self, Process};
@@ -71,6 +72,7 @@ pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
 /// Facts about the other processes that the proof needs.
 pub(super) struct Around<'a> {
     pub(super) host: &'a Host,
+    pub(super) reads: &'a Reads,
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// Whether a pid is ourselves or an ancestor.
     pub(super) ours: &'a dyn Fn(i32) -> bool,
@@ -82,7 +84,7 @@ impl Around<'_> {
     /// The topmost process of the rank (a wrapper that torchrun started in place of the script), and
     /// the proof that its launcher is dead; else the reason why that is not proven.
     pub(super) fn dead_launcher(&self, rank: &Process) -> Result<(i32, Text), Text> {
-        let environ = procfs::environ(self.host, rank.pid).unwrap_or_default();
+        let environ = self.reads.environ(self.host, rank.pid).unwrap_or_default();
         let Some((name, value)) = self.of_launcher(&environ) else {
             return Err(by_itself(&environ));
         };
@@ -119,7 +121,7 @@ impl Around<'_> {
     }
 
     fn variable(&self, pid: i32, name: &str) -> Option<Vec<u8>> {
-        let environ = procfs::environ(self.host, pid)?;
+        let environ = self.reads.environ(self.host, pid)?;
         procfs::variable(&environ, name).map(<[u8]>::to_vec)
     }
 
@@ -154,7 +156,7 @@ impl Around<'_> {
         let by = self.adopter(top);
         by.is_ok_and(|by| {
             by.is_none_or(|by| {
-                let argv = procfs::cmdline(self.host, by.pid).unwrap_or_default();
+                let argv = self.reads.cmdline(self.host, by.pid).unwrap_or_default();
                 !(is_shell(&argv, &by.comm) && by.session == top.session)
             })
         })
@@ -170,6 +172,10 @@ impl Around<'_> {
         };
         let name = shown(parent);
         let comm = parent.comm.as_slice();
+        // It may be the launcher.
+        if self.reads.is_silent(pid) {
+            return Err(still_running(pid, &name));
+        }
         let adopts = match (self.kind)(pid) {
             ProgramKind::Launcher { .. } | ProgramKind::Python { .. } => false,
             // Our own guard, or a `ranklaunch init` around the whole container.
@@ -201,12 +207,12 @@ impl Around<'_> {
     /// setproctitle changes the arguments of an interpreter, not its executable; a frozen program
     /// (PyInstaller) and an embedded interpreter have mapped its library.
     fn is_python(&self, pid: i32) -> bool {
-        let exe = procfs::exe(self.host, pid).is_some_and(|exe| {
+        let exe = self.reads.exe(self.host, pid).is_some_and(|exe| {
             let path = exe.as_os_str().as_encoded_bytes();
             // The suffix that the kernel adds if an update replaced the file.
             settings::launchers::is_python(path.strip_suffix(b" (deleted)").unwrap_or(path))
         });
-        exe || procfs::has_mapped(self.host, pid, b"/libpython")
+        exe || self.reads.has_mapped(self.host, pid, b"/libpython")
     }
 }
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
 
-use super::identity::{Files, ProgramKind, Wanted, kind};
+use super::identity::{ProgramKind, Wanted, kind};
+use super::reading::Reads;
 use super::{MARKER, Request};
 use linux::host::Host;
 use linux::own_executable;
@@ -31,8 +32,7 @@ pub(super) struct ProcessScan<'a> {
     /// Our own [`procfs::pid_place`].
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
-    /// Identities of the scripts of processes.
-    files: Files,
+    pub(super) reads: Reads,
     /// Facts about each process beyond its stat.
     pub(super) seen: BTreeMap<i32, Seen>,
     /// Processes of runs that go on, each with its living agent, as far as a match led to them.
@@ -68,23 +68,23 @@ impl<'a> ProcessScan<'a> {
         request: &'a Request,
         own: &'a Process,
         all: &'a BTreeMap<i32, Process>,
+        reads: Reads,
     ) -> ProcessScan<'a> {
         let above: BTreeSet<i32> =
             procfs::ancestors_in(all, own.pid).iter().map(|one| one.pid).collect();
-        let (siblings, first) = siblings(host, &request.siblings, own, &above, all);
+        let (siblings, first) = siblings(host, &reads, &request.siblings, own, &above, all);
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
-        let born = first.into_iter().fold(born(host, own, all), u64::min);
+        let born = first.into_iter().fold(born(host, &reads, own, all), u64::min);
         let (seen, living) = (BTreeMap::new(), BTreeMap::new());
         let place = procfs::pid_place(host, own.pid);
-        let files = Files::default();
-        ProcessScan { host, request, own, above, siblings, born, place, all, files, seen, living }
+        ProcessScan { host, request, own, above, siblings, born, place, all, reads, seen, living }
     }
 
     /// The program of this job.
     pub(super) fn wanted(&self) -> Wanted<'_> {
         let Request { script, module, .. } = self.request;
-        Wanted { script: script.as_deref(), module: module.as_deref(), files: &self.files }
+        Wanted { script: script.as_deref(), module: module.as_deref(), reads: &self.reads }
     }
 
     pub(super) fn is_older(&self, process: &Process) -> bool {
@@ -105,7 +105,7 @@ impl<'a> ProcessScan<'a> {
     /// The marker of a job in the environment. A marker that we inherited ourselves does not count:
     /// it shows the place of our start, not the job that left the process behind.
     pub(super) fn marker(&self, pid: i32) -> Option<JobMarker> {
-        let environ = procfs::environ(self.host, pid)?;
+        let environ = self.reads.environ(self.host, pid)?;
         let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
         if self.host.variable(MARKER).as_ref() == Some(&text) {
             return None;
@@ -144,7 +144,7 @@ impl<'a> ProcessScan<'a> {
         let anywhere = launchers::of_argv(argv)
             .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
         let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
-        procfs::environ(self.host, pid).is_some_and(|environ| {
+        self.reads.environ(self.host, pid).is_some_and(|environ| {
             procfs::variable(&environ, JOB).is_some_and(|theirs| theirs == ours.as_bytes())
         })
     }
@@ -162,7 +162,7 @@ impl<'a> ProcessScan<'a> {
         if let Some(seen) = self.seen.get(&pid) {
             return seen.kind;
         }
-        let argv = procfs::cmdline(self.host, pid).unwrap_or_default();
+        let argv = self.reads.cmdline(self.host, pid).unwrap_or_default();
         let kind = kind(self.host, pid, &argv, self.wanted());
         let marker = if kind == ProgramKind::Ranklaunch { self.marker(pid) } else { None };
         self.seen.insert(pid, Seen { argv, kind, marker });
@@ -174,7 +174,7 @@ impl<'a> ProcessScan<'a> {
     pub(super) fn is_inside(&self, process: &Process) -> bool {
         process.terminal == 0
             && process.pid != 1
-            && procfs::environ(self.host, process.pid).is_some_and(|environ| {
+            && self.reads.environ(self.host, process.pid).is_some_and(|environ| {
                 procfs::variable(&environ, MARKER).is_some()
                     || procfs::variable(&environ, "TORCHELASTIC_RUN_ID").is_some()
             })
@@ -238,6 +238,7 @@ fn is_alive(
 /// of the first of them.
 fn siblings(
     host: &Host,
+    reads: &Reads,
     shared: &[Claim],
     own: &Process,
     above: &BTreeSet<i32>,
@@ -247,13 +248,13 @@ fn siblings(
         return (BTreeSet::new(), None);
     }
     let shares = |pid: i32| {
-        let Some(environ) = procfs::environ(host, pid) else { return false };
+        let Some(environ) = reads.environ(host, pid) else { return false };
         shared.iter().all(|claim| {
             procfs::variable(&environ, &claim.variable) == Some(claim.value.as_bytes())
         })
     };
     let launches = |process: &&Process| {
-        let argv = process.argv(host).unwrap_or_default();
+        let argv = reads.cmdline(host, process.pid).unwrap_or_default();
         let is_ours = argv.first().is_some_and(|first| own_executable::is_named(first));
         let is_own = process.pid == own.pid || above.contains(&process.pid);
         is_ours && !is_own && shares(process.pid)
@@ -268,8 +269,8 @@ fn siblings(
 /// The beginning of this launch: the start of our topmost process. We may be a child that was
 /// forked without exec, recognised by the same executable and arguments, and other processes of the
 /// container may have started in between.
-fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
-    let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
+fn born(host: &Host, reads: &Reads, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
+    let program = |pid| Some((reads.exe(host, pid)?, reads.cmdline(host, pid)?));
     let us = program(own.pid);
     procfs::ancestors_in(all, own.pid)
         .into_iter()

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::find::silence;
 use super::orphan::is_shell;
 use super::scan::ProcessScan;
 use super::{Fate, HeldResource, StaleRule};
@@ -105,6 +106,8 @@ impl ProcessScan<'_> {
         let agent = marked.or_else(|| self.living.get(&pid).copied());
         let fate = match (&part, self.foreign(pid), agent) {
             (_, Some(why), _) => Fate::Spared(why),
+            // It may belong to a run that goes on.
+            _ if self.reads.is_silent(pid) => Fate::Spared(silence()),
             // `force` ends the job of that ranklaunch, so its agent protects it only under
             // `kill`.
             (Fate::Leftover(_), None, Some(agent)) => Fate::Spared(running(agent)),
@@ -121,7 +124,7 @@ impl ProcessScan<'_> {
     /// A shell that leads a session at a terminal.
     fn is_a_persons(&self, process: &Process) -> bool {
         process.terminal != 0 && process.session == process.pid && {
-            let argv = procfs::cmdline(self.host, process.pid).unwrap_or_default();
+            let argv = self.reads.cmdline(self.host, process.pid).unwrap_or_default();
             is_shell(&argv, &process.comm)
         }
     }

@@ -21,6 +21,7 @@ impl StaleRule {
                 text!("belongs to the process tree of {root}", "属于进程 {root} 的进程树")
             }
             StaleRule::Holds => text!("holds what this job needs", "占用所需资源"),
+            StaleRule::Unreadable => text!("cannot be read", "无法读取"),
         }
     }
 
@@ -32,6 +33,7 @@ impl StaleRule {
             StaleRule::Marker { .. } => "marker",
             StaleRule::PartOf { .. } => "tree",
             StaleRule::Holds => "holds",
+            StaleRule::Unreadable => "unreadable",
         }
     }
 }

@@ -273,8 +273,7 @@ async fn beside_stale(
     tried: &mut Tried,
 ) {
     let Some(plan) = plan.filter(|_| host.is_live()) else { return };
-    let listing = stale::Listing::begin(host, settings);
-    let Ok(stale) = stale::survey(host, settings, plan, facts, listing).await else { return };
+    let Ok(stale) = stale::survey(host, settings, plan, facts).await else { return };
     tried.gpus_freed = stale.frees_gpus();
     if let Some(Err(_)) = tried.port {
         match stale.port(host) {

@@ -55,7 +55,7 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
             (lines, Some(job).filter(|_| asked.follow))
         }
     };
-    let mut out = Out::new(asked.timestamps);
+    let mut out = Out::new(asked.timestamps, lang);
     loop {
         lines.each(|one, last_rank| out.line(one, last_rank));
         for problem in std::mem::take(&mut lines.problems) {
@@ -99,19 +99,20 @@ fn last_ones() -> Text {
 struct Out {
     lines: String,
     timestamps: bool,
+    lang: Lang,
     is_closed: bool,
 }
 
 impl Out {
     const FULL: usize = 256 * 1024;
 
-    fn new(timestamps: bool) -> Out {
-        Out { lines: String::new(), timestamps, is_closed: false }
+    fn new(timestamps: bool, lang: Lang) -> Out {
+        Out { lines: String::new(), timestamps, lang, is_closed: false }
     }
 
     /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
-        let shown = line(one, LineStyle::of(last_rank, self.timestamps));
+        let shown = line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
         let _ = writeln!(self.lines, "{shown}");
         if self.lines.len() > Out::FULL {
             self.flush();

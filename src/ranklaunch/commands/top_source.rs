@@ -34,6 +34,8 @@ const PACE: Duration = Duration::from_secs(1);
 const LOG_PACE: Duration = Duration::from_millis(500);
 /// Maximum number of lines that are sent at once.
 const AT_ONCE: usize = 2000;
+/// Bytes of a line that are folded into rows of the screen.
+const LONGEST_LINE: usize = 16 * 1024;
 /// Time limit for resolving a name.
 const RESOLVING: Duration = Duration::from_secs(5);
 
@@ -260,7 +262,7 @@ impl Details {
             if found.len() >= AT_ONCE {
                 found.drain(..AT_ONCE / 2);
             }
-            found.push(line.clone());
+            found.push(line.end(LONGEST_LINE));
             true
         });
         let problem = std::mem::take(&mut lines.problems).pop();

@@ -68,7 +68,8 @@ pub fn terminal(data: &[u8]) -> bool {
 /// The line that pages make from the bytes of a rank.
 fn said(rank: GlobalRank, text: &str) -> LogLine {
     let text = text::escape::printable(text).into_owned();
-    LogLine { at_ms: None, attempt: 0, writer: Writer::Rank, number: rank.0, is_err: false, text }
+    let (number, writer) = (rank.0, Writer::Rank);
+    LogLine { at_ms: None, attempt: 0, writer, number, is_err: false, text, left_out: 0 }
 }
 
 fn keys<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Key> {

@@ -150,7 +150,7 @@ impl Model {
             }
             News::Silent(why) => self.silent = Some(why),
             News::Lines(rank, lines) if self.page == Page::Log(rank) => {
-                let style = LineStyle { width: 0, timestamps: false };
+                let style = LineStyle { width: 0, timestamps: false, lang: self.lang };
                 for one in lines {
                     let mark = if one.is_err { "! " } else { "  " };
                     self.text.push_back(format!("{mark}{}", line(&one, style)));

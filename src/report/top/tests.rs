@@ -221,6 +221,7 @@ fn log_is_followed_until_the_user_scrolls() {
         number: 0,
         is_err: number == 99,
         text: format!("line {number}."),
+        left_out: 0,
     };
     model.hear(News::Lines(GlobalRank(0), (0..100).map(line).collect()));
     let all = picture(&mut model, 80, 24).join("\n");
@@ -254,6 +255,7 @@ fn every_page_can_be_read_completely() {
         number: 0,
         is_err: false,
         text: text.to_owned(),
+        left_out: 0,
     };
     let words = (0..40).map(|number| format!("word{number}")).collect::<Vec<_>>().join(" ");
     let path = format!("/data/{}/end", "训练x".repeat(40));

@@ -97,6 +97,9 @@ pub struct NonForwardingInit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Folder {
     pub path: PathBuf,
+    /// The file system (st_dev); None if it is not known.
+    #[serde(default)]
+    pub device: Option<u64>,
     /// Bytes (statvfs f_blocks and f_bavail × f_frsize).
     pub total: u64,
     pub free: u64,

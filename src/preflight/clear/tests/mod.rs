@@ -3,6 +3,7 @@
 mod adopters;
 mod fates;
 mod real_processes;
+mod silent;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
