@@ -17,7 +17,7 @@ use settings::contract::{Evidence, Field};
 use settings::{Device, Settings};
 use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal, Warning};
+use verdict::{Id, Refusal, Severity, Warning};
 
 /// Upper limit, larger than the GPUs or cores of any node.
 const MOST: u32 = 4096;
@@ -213,13 +213,12 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
             }
         }
     };
+    let check = refusal.id.check().unwrap_or(refusal.id);
+    // Only a severity that lets the job start decides for the CPU.
+    let chosen = settings.severities.get(&check).filter(|chosen| chosen.value != Severity::Fail);
+    let source = chosen.map_or_else(|| "detected".to_owned(), |chosen| chosen.source.to_string());
     notes.raise(settings, refusal);
-    notes.decide(
-        "device",
-        "cpu",
-        text!("no GPU can be used", "没有可用的 GPU"),
-        "--severity gpu.count",
-    );
+    notes.decide("device", "cpu", text!("no GPU can be used", "没有可用的 GPU"), source);
 }
 
 /// Records the choice of the CPU by a CUDA_VISIBLE_DEVICES that is empty or -1.

@@ -16,8 +16,10 @@ use text::text;
 pub struct ShownJob {
     /// Empty before the nodes agree on one.
     pub run_id: String,
-    /// The agent here, in its own PID namespace.
+    /// The agent here, in this PID namespace.
     pub pid: Option<u32>,
+    /// The agent in its own PID namespace, if it has no pid in this one.
+    pub pid_inside: Option<u32>,
     /// The owner, if that is another user.
     pub user: Option<String>,
     pub nodes: Vec<NodeStatus>,
@@ -67,18 +69,24 @@ pub fn text(jobs: &[ShownJob], ended: Option<&[EndedRun]>, lang: Lang) -> String
 }
 
 fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
-    let pid = job.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let Text { en, zh } = match (job.pid, job.pid_inside) {
+        (Some(pid), _) => Text::same(pid.to_string()),
+        (None, Some(pid)) => {
+            text!("{pid} of its own PID namespace", "其自身 PID 命名空间中的 {pid}")
+        }
+        (None, None) => Text::same("?"),
+    };
     let first = job.nodes.first();
     let attempt = first.and_then(|node| node.run.as_ref()).map_or(0, |run| run.attempt);
     let named = match job.run_id.as_str() {
         // The agent of the job did not answer.
         "" if job.problem.is_some() && job.nodes.is_empty() => {
-            text!("a job of unknown run id (agent {pid})", "运行 ID 未知的任务（agent {pid}）")
+            text!("a job of unknown run id (agent {en})", "运行 ID 未知的任务（agent {zh}）")
         }
         "" => {
-            text!("a job without a run id yet (agent {pid})", "尚无运行 ID 的任务（agent {pid}）")
+            text!("a job without a run id yet (agent {en})", "尚无运行 ID 的任务（agent {zh}）")
         }
-        id => text!("run {id} (agent {pid})", "运行 {id}（agent {pid}）"),
+        id => text!("run {id} (agent {en})", "运行 {id}（agent {zh}）"),
     };
     let more = match attempt {
         0 => Text::same(String::new()),
@@ -242,6 +250,11 @@ mod tests {
                 job(Some(Text::same("it is silent"))),
                 "a job of unknown run id (agent 7)\n  it is silent\n",
                 "运行 ID 未知的任务（agent 7）\n  it is silent\n",
+            ),
+            (
+                ShownJob { pid: None, pid_inside: Some(7), ..job(None) },
+                "a job without a run id yet (agent 7 of its own PID namespace)\n",
+                "尚无运行 ID 的任务（agent 其自身 PID 命名空间中的 7）\n",
             ),
         ] {
             let jobs = [job];

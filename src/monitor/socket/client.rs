@@ -55,7 +55,7 @@ impl Listener {
         self.peer.map(|peer| peer.uid).filter(|uid| *uid != us())
     }
 
-    /// The pid of the agent in this PID namespace; None if the agent is in another one.
+    /// The pid of the agent in this PID namespace; None if it has none here, or if the kernel was not asked.
     pub fn pid_here(&self) -> Option<i32> {
         self.peer.map(|peer| peer.pid).filter(|pid| *pid > 0)
     }

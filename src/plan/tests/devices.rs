@@ -1,11 +1,14 @@
 //! The GPUs that a plan uses, and the number of processes.
 
-use crate::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
+use crate::devices::capacity;
+use crate::fixtures::{
+    count, facts, flag, member, planned, profile, settings, strings, wan, warned,
+};
 use crate::solve::plan_for;
 use crate::{AskedNproc, Notes, Scope};
-use node::observe::gpu;
+use node::observe::{OtherAccelerator, gpu};
 use settings::contract::{Claim, Evidence, Field, Reading, Strength};
-use settings::{Device, Source};
+use settings::{Device, Source, Sourced};
 use text::text;
 use verdict::{Id, Severity, Verdict, Warning};
 
@@ -219,6 +222,37 @@ fn faults_refuse_unless_their_severity_says_otherwise() {
         assert!(warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
         settings.severities.insert(id, flag(Severity::Off, "--severity"));
         assert!(!warned(&planned(&settings, &node, 1, &AskedNproc::Auto).expect("a plan"), id));
+    }
+}
+
+/// A severity chooses the CPU only where it lets the job start.
+#[test]
+fn source_of_the_cpu_is_what_chose_it() {
+    let severities = [Severity::Fail, Severity::Warn, Severity::Off];
+    let by = |source: &Source| severities.map(|severity| Some((severity, source.clone())));
+    let chosen = [by(&Source::Flag("--severity".into())), by(&profile(7))].concat();
+    for severity in chosen.into_iter().chain([None]) {
+        for (device, asked) in [(Device::Gpu, AskedNproc::Auto), (Device::Auto, AskedNproc::Gpus)] {
+            for is_of_another_vendor in [false, true] {
+                let mut settings = settings(&[]);
+                settings.device = flag(device, "--device");
+                let severity = severity.clone().map(|(value, source)| Sourced::new(value, source));
+                settings.severities.extend(severity.clone().map(|chosen| (Id::GpuCount, chosen)));
+                let mut node = facts(0);
+                if is_of_another_vendor {
+                    let (vendor, evidence) = (text!("NPUs", "NPU"), strings(&["/dev/davinci0"]));
+                    let evidence = evidence.iter().map(|one| one.display().to_string()).collect();
+                    node.gpus.others.push(OtherAccelerator { vendor, evidence });
+                }
+                let mut notes = Notes::default();
+                capacity(&settings, &node, None, &asked, &mut notes).expect("a capacity");
+                let lets = severity.filter(|chosen| chosen.value != Severity::Fail);
+                assert_eq!(notes.failures.is_empty(), lets.is_some());
+                let source = lets.map_or("detected".to_owned(), |chosen| chosen.source.to_string());
+                let said = notes.decisions.iter().map(|one| (&*one.value, &*one.source));
+                assert_eq!(said.collect::<Vec<_>>(), [("cpu", &*source)]);
+            }
+        }
     }
 }
 

@@ -51,7 +51,7 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
             let agents: Vec<_> = job.agents.iter().map(|(agent, _)| agent.clone()).collect();
             let of_job =
                 RunLines::of_job(&agents, job.run_id.as_str(), Begin::Start, lines, wanted);
-            let lines = of_job.map_err(|error| no_output(job.name(), &error))?;
+            let lines = of_job.map_err(|error| no_output(&job.name(), &error))?;
             (lines, Some(job).filter(|_| asked.follow))
         }
     };

@@ -74,27 +74,27 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
         .map(|(agent, why)| (agent, running_job::why(why)))
         .chain(unheard.iter().map(|(agent, why)| (agent, why.clone())))
     {
-        let (pid, user) = (pid(agent), agent.stranger().map(users::named));
-        shown.push(ShownJob { pid, user, problem: Some(why), ..ShownJob::default() });
+        let user = agent.stranger().map(users::named);
+        shown.push(ShownJob { problem: Some(why), user, ..of_agent(agent) });
     }
     shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
     Ok(shown)
 }
 
-/// The pid in the agent's own PID namespace, from its name; for a stranger the pid that the kernel
-/// reports.
-fn pid(agent: &Listener) -> Option<u32> {
-    match agent.stranger() {
-        None => agent.pid().parse().ok(),
-        Some(_) => agent.pid_here().and_then(|pid| u32::try_from(pid).ok()),
-    }
+/// A job of this agent, without what the agent says: its pid by the kernel, or else by its name. The name of a
+/// stranger's socket proves nothing.
+fn of_agent(agent: &Listener) -> ShownJob {
+    let pid = agent.pid_here().and_then(|pid| u32::try_from(pid).ok());
+    let is_by_name = pid.is_none() && agent.stranger().is_none();
+    let pid_inside = if is_by_name { agent.pid().parse().ok() } else { None };
+    ShownJob { pid, pid_inside, ..ShownJob::default() }
 }
 
 fn shown(job: RunningJob) -> ShownJob {
     let user = job.stranger.map(users::named);
-    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..ShownJob::default() };
+    let first = job.agents.first().map(|(agent, _)| of_agent(agent)).unwrap_or_default();
+    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..first };
     for (agent, own) in job.agents {
-        shown.pid = shown.pid.or_else(|| pid(&agent));
         shown.all_nodes = shown.all_nodes.max(own.nodes);
         match view(&agent, &ViewAsk::Status) {
             Ok(View::Status(status)) => {
@@ -151,4 +151,25 @@ fn ended_run(run: RunFolder) -> EndedRun {
 
 fn record(path: &Path) -> Option<Value> {
     serde_json::from_slice(&regular_file::read(path, LARGEST_RECORD).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::sys::Peer;
+
+    #[test]
+    fn pid_is_that_of_the_readers_namespace() {
+        let own = rustix::process::geteuid().as_raw();
+        let shown = |peer: Option<(u32, i32)>| {
+            let peer = peer.map(|(uid, pid)| Peer { uid, pid });
+            let job = of_agent(&Listener { name: "ranklaunch-stacks-7-ab".to_owned(), peer });
+            (job.pid, job.pid_inside)
+        };
+        assert_eq!(shown(Some((own, 4711))), (Some(4711), None));
+        assert_eq!(shown(Some((own, 0))), (None, Some(7)), "it has no pid here");
+        assert_eq!(shown(None), (None, Some(7)), "the kernel was not asked");
+        assert_eq!(shown(Some((own + 1, 4711))), (Some(4711), None));
+        assert_eq!(shown(Some((own + 1, 0))), (None, None), "anybody may choose a name");
+    }
 }

@@ -1,5 +1,6 @@
 //! Finds the running job that a command means, or the reason why there is none.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,10 +25,10 @@ pub(super) struct RunningJob {
 impl RunningJob {
     /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
     /// run id yet.
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn name(&self) -> Cow<'_, str> {
         match self.agents.first() {
-            Some((agent, _)) if self.run_id.is_empty() => agent.pid(),
-            _ => self.run_id.as_str(),
+            Some((agent, _)) if self.run_id.is_empty() => number(agent),
+            _ => self.run_id.as_str().into(),
         }
     }
 
@@ -40,6 +41,14 @@ impl RunningJob {
             "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
         );
         say(&closing::line(&line, lang));
+    }
+}
+
+/// The pid by which the user names an agent: that of the user's own PID namespace, if it has one there.
+fn number(agent: &Listener) -> Cow<'_, str> {
+    match agent.pid_here() {
+        Some(pid) => pid.to_string().into(),
+        None => agent.pid().into(),
     }
 }
 
@@ -137,7 +146,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     // A job that waits for other nodes has no run id yet, but its agent has a pid.
     let is_meant = |one: &RunningJob| {
         run.as_ref().is_none_or(|run| {
-            let is_agent = |agent: &Listener| agent.pid() == run;
+            let is_agent = |agent: &Listener| number(agent) == *run;
             one.run_id.as_str().starts_with(run.as_str())
                 || one.agents.iter().any(|(it, _)| is_agent(it))
         })
@@ -169,7 +178,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
 }
 
 fn names(jobs: &[RunningJob]) -> String {
-    let mut names: Vec<&str> = jobs.iter().map(RunningJob::name).collect();
+    let mut names: Vec<Cow<'_, str>> = jobs.iter().map(RunningJob::name).collect();
     names.sort_unstable();
     names.join(", ")
 }
@@ -305,16 +314,20 @@ mod tests {
 
     #[test]
     fn job_without_run_id_is_named_by_pid() {
-        let running = |run_id: &str, pid: i32| {
-            let agent = Listener { name: format!("ranklaunch-stacks-{pid}-x"), peer: None };
+        let uid = rustix::process::geteuid().as_raw();
+        let running = |run_id: &str, inside: i32, here: Option<i32>| {
+            let peer = here.map(|pid| Peer { uid, pid });
+            let agent = Listener { name: format!("ranklaunch-stacks-{inside}-x"), peer };
             let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
             let ranks = Vec::new();
             let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks };
             RunningJob { run_id, stranger: None, agents: vec![(agent, job)] }
         };
-        let jobs = [running("", 41), running("job-1", 42), running("", 43)];
+        let jobs = [running("", 41, None), running("job-1", 42, Some(42)), running("", 43, None)];
         assert_eq!(names(&jobs), "41, 43, job-1");
-        assert_eq!((jobs[0].name(), jobs[1].name()), ("41", "job-1"));
+        // An agent of another PID namespace, with and without a pid in this one.
+        let jobs = [running("", 7, Some(4711)), running("", 8, Some(0)), running("a", 9, Some(12))];
+        assert_eq!(names(&jobs), "4711, 8, a");
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! Names that are only partly about members (`ACME_INDEX` beside `ACME_COUNT`, `ACME_HOSTS`) are
 //! evidence if another variable shows that ACME runs jobs; a list also if it has this host. So lists
 //! of services, whose clusters have masters and leaders too, are not evidence. Letter case does not
-//! matter. [`APART`] has names that look the same and mean separate jobs.
+//! matter. [`APART`] has names that look the same and mean separate jobs, [`STARTERS`] the programs that
+//! start separate jobs with names of their users' choice.
 //!
 //! Decides nothing: `plan` uses the evidence only if no other variable counts nodes.
 
@@ -96,23 +97,19 @@ const WORDS: &[(Word, &[&str])] = &[
 /// matches the beginning of a name.
 #[rustfmt::skip]
 const APART: &[&str] = &[
-    // Parts of a pipeline, which share a test suite or a matrix: jobs of their own (GitLab, Cirrus
-    // and Heroku: CI_NODE_INDEX; CircleCI, Semaphore, Harness, GoCD, Buildkite, Bitbucket).
-    "CI", "CIRCLE", "SEMAPHORE", "HARNESS", "GO_JOB_", "BUILDKITE", "BITBUCKET", "DRONE", "TRAVIS", "TEAMCITY",
-    "PIPELINE", "STRATEGY", "MATRIX", "PARALLEL",
     // Members of an array of jobs (Slurm, PBS, AWS Batch, NGC), tasks of Cloud Run, which have no
     // address, and of Google Batch, which have one only with a file of hosts.
     "ARRAY", "CLOUD_RUN_", "BATCH_TASK_",
     // Parts of the work; each process does its own.
     "SHARD", "SHARDS", "SPLIT", "FOLD", "CHUNK", "PARTITION", "TRIAL", "SWEEP", "RETRY", "ATTEMPT", "RESTART",
-    "TEST", "TESTS", "PYTEST", "BUILD", "LAYER", "DATA", "DATALOADER", "LOADER",
+    "PIPELINE", "STRATEGY", "MATRIX", "PARALLEL", "TEST", "TESTS", "BUILD", "LAYER", "DATA", "DATALOADER", "LOADER",
     // Ranks of matrices.
     "LORA", "QLORA", "DORA", "ADALORA", "RSLORA", "LOHA", "LOKR", "ADAPTER", "PEFT", "GALORE", "SVD", "TENSOR", "MODEL",
     // Parts of one host.
     "LOCAL", "NUMA", "GPU", "GPUS", "CPU", "CPUS", "CORE", "CORES", "SOCKET", "THREAD", "THREADS", "DEVICE", "MIG",
     // Workers of a server or a framework that gives them work one by one.
-    "SPARK", "CELERY", "GUNICORN", "UVICORN", "DASK", "JEST", "VITEST", "AIRFLOW", "PM2", "PREFECT", "DAGSTER",
-    "TEMPORAL", "SIDEKIQ", "VLLM", "SGLANG",
+    "SPARK", "CELERY", "GUNICORN", "UVICORN", "DASK", "AIRFLOW", "PREFECT", "DAGSTER", "TEMPORAL", "SIDEKIQ",
+    "RESQUE", "DRAMATIQ", "FLINK", "PUMA", "UWSGI", "PASSENGER", "SUPERVISOR", "CIRCUS", "HONCHO", "VLLM", "SGLANG",
     // Hosts that may be built on or logged in to, and clients that may be served.
     "DISTCC", "ICECC", "SCCACHE", "ANSIBLE", "PDSH", "PSSH", "DSH", "SSH", "KNOWN", "ALLOWED", "TRUSTED", "DENIED",
     "PROXY", "CORS", "VIRTUAL", "EXTRA", "ETC",
@@ -127,6 +124,92 @@ const APART: &[&str] = &[
     "PROMETHEUS", "LOKI", "SELENIUM",
     // Requests to a launcher that did not start this process (srun -m arbitrary, MPICH and Intel MPI).
     "SLURM_HOSTFILE", "I_MPI_", "HYDRA",
+];
+
+/// A program that starts its command several times, each a job of its own: parts of a pipeline, which
+/// share a test suite or a matrix, workers of a runner of tests, processes of a process manager.
+struct Starter {
+    /// Names of its own variables, as in [`APART`].
+    own: &'static str,
+    /// A variable that only it sets, in every process that it starts. Indices and counts beside it may have
+    /// any name: its users choose them (`instance_var` of PM2, `$CIRCLE_NODE_INDEX` passed on as NODE_INDEX).
+    witnesses: &'static [&'static str],
+}
+
+const fn starter(own: &'static str, witnesses: &'static [&'static str]) -> Starter {
+    Starter { own, witnesses }
+}
+
+/// The variables are those of the manuals; many are listed by `ci-info` (its vendors.json). A variable that
+/// users also set by themselves (GITHUB_TOKEN), or that the init of a container sets for everything below it
+/// (SUPERVISOR_ENABLED), is no witness.
+#[rustfmt::skip]
+const STARTERS: &[Starter] = &[
+    // Pipelines. GitLab, Cirrus and Heroku share CI_NODE_INDEX.
+    starter("CI", &["CI", "CONTINUOUS_INTEGRATION"]),
+    starter("APPVEYOR", &["APPVEYOR"]),
+    starter("BAMBOO", &["bamboo_planKey"]),
+    starter("BITBUCKET", &["BITBUCKET_BUILD_NUMBER", "BITBUCKET_COMMIT"]),
+    starter("BITRISE", &["BITRISE_IO"]),
+    starter("BUDDY", &["BUDDY_WORKSPACE_ID"]),
+    starter("BUILDBOT", &[]),
+    starter("BUILDKITE", &["BUILDKITE"]),
+    starter("CIRCLE", &["CIRCLECI"]),
+    starter("CIRRUS", &["CIRRUS_CI"]),
+    starter("CODEBUILD", &["CODEBUILD_BUILD_ARN", "CODEBUILD_BUILD_ID"]),
+    starter("CODEFRESH", &["CF_BUILD_ID"]),
+    starter("CODESHIP", &[]),
+    starter("CONCOURSE", &[]),
+    starter("DRONE", &["DRONE"]),
+    starter("DSARI", &["DSARI"]),
+    starter("FORGEJO", &["FORGEJO_ACTIONS"]),
+    starter("GITEA", &["GITEA_ACTIONS"]),
+    starter("GITHUB", &["GITHUB_ACTIONS"]),
+    starter("GITLAB", &["GITLAB_CI"]),
+    starter("GO_JOB_", &["GO_PIPELINE_LABEL"]),
+    starter("HARNESS", &["HARNESS_BUILD_ID"]),
+    starter("HEROKU", &["HEROKU_TEST_RUN_ID"]),
+    starter("HUDSON", &["HUDSON_URL"]),
+    starter("JENKINS", &["JENKINS_URL"]),
+    starter("KOCHIKU", &["KOCHIKU_WORKER_CHUNK"]),
+    starter("MAGNUM", &["MAGNUM"]),
+    starter("NETLIFY", &["NETLIFY"]),
+    starter("NEVERCODE", &["NEVERCODE"]),
+    starter("PROW", &["PROW_JOB_ID"]),
+    starter("SAIL", &["SAILCI"]),
+    starter("SCREWDRIVER", &["SCREWDRIVER"]),
+    starter("SEMAPHORE", &["SEMAPHORE"]),
+    starter("SHIPPABLE", &["SHIPPABLE"]),
+    starter("STRIDER", &["STRIDER"]),
+    starter("SYSTEM_", &["TF_BUILD", "SYSTEM_TEAMFOUNDATIONCOLLECTIONURI"]),
+    starter("TASKCLUSTER", &["TASKCLUSTER_ROOT_URL"]),
+    starter("TDDIUM", &["TDDIUM"]),
+    starter("TEAMCITY", &["TEAMCITY_VERSION"]),
+    starter("TRAVIS", &["TRAVIS"]),
+    starter("VELA", &["VELA"]),
+    starter("VERCEL", &["NOW_BUILDER"]),
+    starter("WERCKER", &["WERCKER", "WERCKER_ROOT"]),
+    starter("WOODPECKER", &[]),
+    starter("ZUUL", &[]),
+    // Runners of tests, and of load.
+    starter("BAZEL", &["BAZEL_TEST"]),
+    starter("CUCUMBER", &["CUCUMBER_PARALLEL"]),
+    starter("CYPRESS", &["CYPRESS"]),
+    starter("GINKGO", &[]),
+    starter("JEST", &["JEST_WORKER_ID"]),
+    starter("KNAPSACK", &[]),
+    starter("LOCUST", &[]),
+    starter("MOCHA", &["MOCHA_WORKER_ID"]),
+    starter("NEXTEST", &["NEXTEST"]),
+    starter("PABOT", &[]),
+    starter("PERCY", &[]),
+    starter("PLAYWRIGHT", &["TEST_PARALLEL_INDEX"]),
+    starter("PYTEST", &["PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"]),
+    starter("VITEST", &["VITEST"]),
+    starter("WDIO", &["WDIO_WORKER_ID"]),
+    // Process managers, and instances of a web application.
+    starter("CF_INSTANCE_", &["VCAP_APPLICATION"]),
+    starter("PM2", &["PM2_HOME", "pm_id", "NODE_APP_INSTANCE"]),
 ];
 
 /// The kind of evidence that the name of a variable can be.
@@ -230,10 +313,20 @@ fn is_within(
         return false;
     }
     if of_index.scheduler.is_empty() {
-        return (of_index.is_of_nodes && of_count.is_of_nodes)
+        return (of_index.is_of_nodes && of_count.is_of_nodes && !is_started_apart(host))
             || (of_index.is_of_members && has_meeting_point(host));
     }
     of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
+}
+
+/// Whether a program of [`STARTERS`] started this process, which has no master either.
+fn is_started_apart(host: &Host) -> bool {
+    let is_set = |name: &str| {
+        let value = host.variable(name).unwrap_or_default().trim().to_ascii_lowercase();
+        !value.is_empty() && value != "false"
+    };
+    let mut witnesses = STARTERS.iter().flat_map(|starter| starter.witnesses);
+    !is_set("MASTER_ADDR") && witnesses.any(|name| is_set(name))
 }
 
 /// Whether a variable names the meeting point of processes that number themselves: COORDINATOR_ADDRESS.
@@ -275,9 +368,11 @@ fn word(part: &str) -> Option<Word> {
 }
 
 fn is_apart(name: &str) -> bool {
-    APART.contains(&name)
-        || parts(name).any(|part| APART.contains(&part))
-        || APART.iter().any(|apart| apart.ends_with('_') && name.starts_with(apart))
+    let mut all = APART.iter().copied().chain(STARTERS.iter().map(|starter| starter.own));
+    all.any(|apart| match apart.ends_with('_') {
+        true => name.starts_with(apart),
+        false => name == apart || parts(name).any(|part| part == apart),
+    })
 }
 
 /// The evidence that a name may be; None for nearly all names.

@@ -1,6 +1,6 @@
 //! `ranklaunch ps`: the running jobs with all their nodes, and the ended runs.
 
-use harness::{Running, free_port};
+use harness::{Launcher, Place, Role, Running, free_port};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -65,6 +65,25 @@ fn job_waiting_for_nodes_is_listed_as_agreeing() {
     assert!(shown.contains(&format!("(agent {agent})")), "{shown}");
     assert!(shown.contains("  agreeing  "), "{shown}");
     stopped([node]);
+}
+
+/// As with the host's network: the agent has another number in its own namespace, and answers nobody else there.
+#[test]
+fn agent_of_another_pid_namespace_is_named_here() {
+    if !Place::Namespace.exists() {
+        return;
+    }
+    let mut job = Launcher::at(Place::Namespace).direct(1, &[], &["wait"]);
+    job.says("READY", 1);
+    let agent = job.find(Role::Agent);
+    let shown = asked(&["ps"]).expect_code(0).out;
+    let named = format!("(agent {agent})\n  it is in another container");
+    assert!(shown.contains(&named), "{named}: {shown}");
+    let all = jobs(&[]);
+    let has_number = |job: &Value| job["agent_pid"] == agent;
+    assert!(all["jobs"].as_array().is_some_and(|jobs| jobs.iter().any(has_number)), "{all:#}");
+    job.send(Role::Guard, Signal::SIGTERM);
+    job.wait().expect_code(143).expect_nothing_left();
 }
 
 #[test]

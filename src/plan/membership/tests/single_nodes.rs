@@ -43,7 +43,9 @@ const KINDS: &[(&str, &[&str])] = &[
     ("Spark", &["SPARK_EXECUTOR_ID=1 SPARK_EXECUTOR_INSTANCES=4 SPARK_EXECUTOR_CORES=4", "SPARK_WORKER_INSTANCES=2 SPARK_WORKER_ID=1"]),
     ("Airflow", &["AIRFLOW_CTX_TASK_ID=train AIRFLOW_CTX_TRY_NUMBER=1 AIRFLOW__CORE__PARALLELISM=32", "AIRFLOW_CTX_TASK_ID=1 AIRFLOW_CTX_TASK_COUNT=4"]),
     ("Celery", &["CELERY_WORKER_ID=1 CELERY_WORKER_COUNT=4 CELERYD_CONCURRENCY=8"]),
-    ("pm2", &["NODE_APP_INSTANCE=1 PM2_INSTANCES=4 PM2_INSTANCE_ID=1"]),
+    ("pm2", &["NODE_APP_INSTANCE=1 PM2_INSTANCES=4 PM2_INSTANCE_ID=1",
+        "PM2_HOME=/root/.pm2 PM2_USAGE=CLI pm_id=1 name=train namespace=default instances=4 exec_mode=cluster_mode instance_var=INSTANCE_ID INSTANCE_ID=1 pm_uptime=1 restart_time=0 unique_id=u"]),
+    ("Cloud Foundry instances", &["VCAP_APPLICATION={} CF_INSTANCE_INDEX=1 INSTANCE_INDEX=1 INSTANCES=4"]),
     ("gunicorn", &["WEB_CONCURRENCY=4 WORKER_ID=1 WORKER_COUNT=4"]),
     // Arrays of jobs; each member is a job of its own.
     ("Slurm array", &["SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=8 SLURM_ARRAY_TASK_MAX=8 SLURM_JOB_ID=9 SLURM_JOB_NUM_NODES=1 SLURM_NNODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_NTASKS=1",
@@ -134,4 +136,138 @@ fn single_nodes_are_never_refused() {
     }
     assert!(count >= 200, "{count} environments");
     assert!(wrong.is_empty(), "{} of {count}\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Programs that start separate jobs: the beginning of the names of their variables, and what they set in every
+/// process that they start. From their manuals.
+#[rustfmt::skip]
+const STARTERS: &[(&str, &str)] = &[
+    ("CI", "CI=true"), ("CI", "CI=1 CI_NAME=codeship"), ("CI", "CI=woodpecker"), ("CI", "CONTINUOUS_INTEGRATION=true"),
+    ("APPVEYOR", "APPVEYOR=True"), ("BAMBOO", "bamboo_planKey=P"), ("BITBUCKET_PARALLEL", "BITBUCKET_BUILD_NUMBER=5"),
+    ("BITRISE", "BITRISE_IO=true"), ("BUDDY", "BUDDY_WORKSPACE_ID=1"), ("BUILDKITE_PARALLEL", "BUILDKITE=true"),
+    ("CIRCLE", "CIRCLECI=true"), ("CIRRUS", "CIRRUS_CI=true"), ("CODEBUILD", "CODEBUILD_BUILD_ID=p:1"),
+    ("CODEFRESH", "CF_BUILD_ID=1"), ("DRONE", "DRONE=true"), ("DRONE_STAGE", "DRONE=true"), ("GITEA", "GITEA_ACTIONS=true"),
+    ("GITHUB", "GITHUB_ACTIONS=true"), ("GITLAB", "GITLAB_CI=true"), ("GO_JOB_RUN", "GO_PIPELINE_LABEL=1"),
+    ("HARNESS", "HARNESS_BUILD_ID=9"), ("HARNESS_STAGE", "HARNESS_BUILD_ID=9"), ("JENKINS", "JENKINS_URL=http://j/"),
+    ("KOCHIKU", "KOCHIKU_WORKER_CHUNK=1"), ("NEVERCODE", "NEVERCODE=true"), ("SEMAPHORE", "SEMAPHORE=true"),
+    ("SHIPPABLE", "SHIPPABLE=true"), ("SYSTEM", "TF_BUILD=True"), ("TEAMCITY_BUILD", "TEAMCITY_VERSION=2024.1"),
+    ("TRAVIS", "TRAVIS=true"), ("VELA", "VELA=true"), ("WERCKER", "WERCKER=true"),
+    ("CUCUMBER", "CUCUMBER_PARALLEL=true"), ("JEST", "JEST_WORKER_ID=1"), ("MOCHA", "MOCHA_WORKER_ID=1"),
+    ("PLAYWRIGHT", "TEST_WORKER_INDEX=1 TEST_PARALLEL_INDEX=1"), ("PYTEST_XDIST", "PYTEST_XDIST_WORKER=gw1"),
+    ("VITEST", "VITEST=true VITEST_POOL_ID=1"), ("WDIO", "WDIO_WORKER_ID=0-0"), ("BAZEL", "BAZEL_TEST=1"),
+    ("PM2", "PM2_HOME=/root/.pm2"), ("PM2", "pm_id=1"), ("PM2", "NODE_APP_INSTANCE=1"), ("CF_INSTANCE", "VCAP_APPLICATION={}"),
+];
+
+/// Further names whose programs set nothing else in the processes that they start.
+const NAMES: &[&str] = &[
+    "KNAPSACK_PRO",
+    "KNAPSACK_PRO_CI",
+    "PERCY_PARALLEL",
+    "GINKGO_PARALLEL",
+    "LOCUST",
+    "PABOT",
+    "CYPRESS",
+    "ZUUL",
+    "WOODPECKER",
+    "CONCOURSE",
+    "CODESHIP",
+    "SUPERVISOR",
+    "CIRCUS",
+    "HONCHO",
+    "PUMA",
+    "UWSGI",
+    "PASSENGER",
+];
+
+/// Indices and counts of members, as their users name them.
+const INDICES: &[&str] = &[
+    "NODE_INDEX",
+    "NODE_ID",
+    "INSTANCE_ID",
+    "MACHINE_INDEX",
+    "POD_INDEX",
+    "node_index",
+    "WORKER_ID",
+    "TASK_INDEX",
+];
+const COUNTS: &[&str] = &[
+    "NODE_TOTAL",
+    "NODES",
+    "INSTANCES",
+    "instances",
+    "HOST_COUNT",
+    "PODS",
+    "TOTAL_WORKERS",
+    "TASK_COUNT",
+];
+
+const ALONE: &str = "none 1 0 127.0.0.1:29500 free";
+const REFUSED: &str = "refused membership.half-given";
+
+/// Names that both are about nodes, and so are evidence without the name of a scheduler.
+fn is_of_nodes(name: &str) -> bool {
+    !["WORKER", "TASK"].iter().any(|word| name.contains(word))
+}
+
+#[test]
+fn parts_of_pipelines_are_single_nodes() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    let mut expect = |pairs: String, expected: &str| {
+        count += 1;
+        let line = of(&pairs).line();
+        if line != expected {
+            wrong.push(format!("{pairs}: {line}"));
+        }
+    };
+    let starters = STARTERS.iter().copied().chain(NAMES.iter().map(|name| (*name, "")));
+    for (name, witness) in starters {
+        for index in INDICES {
+            for count in COUNTS {
+                for (place, size) in [(0, 4), (4, 4)] {
+                    let pair = format!("{index}={place} {count}={size}");
+                    let own = format!("{name}_{index}={place} {name}_{count}={size}");
+                    expect(format!("{witness} {own}"), ALONE);
+                    if !witness.is_empty() {
+                        expect(format!("{witness} {pair}"), ALONE);
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 10_000, "{count} environments");
+    let first = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} of {count}\n{first}", wrong.len());
+}
+
+/// The control: without the program the same names are refused, and so is what only a scheduler gives.
+#[test]
+fn members_in_a_pipeline_are_refused() {
+    let mut wrong = Vec::new();
+    let mut expect = |pairs: String, expected: &str| {
+        let line = of(&pairs).line();
+        if line != expected {
+            wrong.push(format!("{pairs}: {line}"));
+        }
+    };
+    for index in INDICES {
+        for count in COUNTS {
+            let pair = format!("{index}=1 {count}=4");
+            let are_nodes = is_of_nodes(index) && is_of_nodes(count);
+            expect(pair.clone(), if are_nodes { REFUSED } else { ALONE });
+            for off in ["CI=false", "CI=", "GITHUB_TOKEN=t JENKINS_USER=u", "SUPERVISOR_ENABLED=1"]
+            {
+                expect(format!("{off} {pair}"), if are_nodes { REFUSED } else { ALONE });
+            }
+            for (_, witness) in STARTERS {
+                expect(format!("{witness} ACME_{index}=1 ACME_{count}=4"), REFUSED);
+                expect(format!("{witness} {pair} COORDINATOR_ADDRESS=h"), REFUSED);
+                if are_nodes {
+                    let line = of(&format!("{witness} {pair} MASTER_ADDR=h")).line();
+                    assert!(line.starts_with("refused"), "{witness} {pair}: {line}");
+                }
+            }
+        }
+    }
+    let first = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{}\n{first}", wrong.len());
 }
