@@ -13,6 +13,7 @@ use super::orphan::{self, Around};
 use super::reading::{Reading, Reads};
 use super::scan::{ProcessScan, Seen};
 use super::spread::{DoomedTrees, Fates, Sessions, running};
+use super::tell::silence;
 use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
 use linux::host::Host;
 use linux::procfs::{self, Process};
@@ -373,14 +374,6 @@ impl<'a> ProcessScan<'a> {
             })
             .collect()
     }
-}
-
-/// The reason why a process that cannot be read is spared.
-pub(super) fn silence() -> Text {
-    text!(
-        "the kernel gives neither its arguments nor its environment in time, as if its memory were on a dead mount",
-        "内核未能及时给出其参数与环境，可能是其内存所在的挂载点已失效"
-    )
 }
 
 /// proc_uptime(5): seconds since boot, in the same time namespace as the start times.

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::find::silence;
 use super::orphan::is_shell;
 use super::scan::ProcessScan;
+use super::tell::silence;
 use super::{Fate, HeldResource, StaleRule};
 use linux::procfs::{self, Process};
 use text::lang::Text;

@@ -142,3 +142,11 @@ pub fn shown_age(age: Duration) -> Text {
         }
     }
 }
+
+/// The reason why a process that cannot be read is spared.
+pub(super) fn silence() -> Text {
+    text!(
+        "the kernel gives neither its arguments nor its environment in time, as if its memory were on a dead mount",
+        "内核未能及时给出其参数与环境，可能是其内存所在的挂载点已失效"
+    )
+}

@@ -141,12 +141,12 @@ const fn starter(own: &'static str, witnesses: &'static [&'static str]) -> Start
 }
 
 /// The variables are those of the manuals; many are listed by `ci-info` (its vendors.json). A variable that
-/// users also set by themselves (GITHUB_TOKEN), or that the init of a container sets for everything below it
-/// (SUPERVISOR_ENABLED), is no witness.
+/// users also set by themselves (GITHUB_TOKEN), that images have for their build (CI, PM2_HOME), or that the init of a
+/// container sets for everything below it (SUPERVISOR_ENABLED), is no witness.
 #[rustfmt::skip]
 const STARTERS: &[Starter] = &[
     // Pipelines. GitLab, Cirrus and Heroku share CI_NODE_INDEX.
-    starter("CI", &["CI", "CONTINUOUS_INTEGRATION"]),
+    starter("CI", &[]),
     starter("APPVEYOR", &["APPVEYOR"]),
     starter("BAMBOO", &["bamboo_planKey"]),
     starter("BITBUCKET", &["BITBUCKET_BUILD_NUMBER", "BITBUCKET_COMMIT"]),
@@ -209,7 +209,7 @@ const STARTERS: &[Starter] = &[
     starter("WDIO", &["WDIO_WORKER_ID"]),
     // Process managers, and instances of a web application.
     starter("CF_INSTANCE_", &["VCAP_APPLICATION"]),
-    starter("PM2", &["PM2_HOME", "pm_id", "NODE_APP_INSTANCE"]),
+    starter("PM2", &["pm_id", "NODE_APP_INSTANCE"]),
 ];
 
 /// The kind of evidence that the name of a variable can be.
