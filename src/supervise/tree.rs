@@ -25,7 +25,7 @@ const PROC: &str = "/proc";
 
 /// The current state of the process; None if no process has this pid.
 pub(super) fn process(pid: i32) -> Option<Process> {
-    procfs::process(Path::new(PROC), pid)
+    Process::at(Path::new(PROC), pid)
 }
 
 /// Whether the process lives; a zombie does not.

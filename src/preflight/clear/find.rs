@@ -24,7 +24,7 @@ pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
 
 /// The same, with sessions already known to belong to a stale tree.
 pub(super) fn find_among(host: &Host, request: &Request, doomed: &Sessions) -> Vec<StaleProcess> {
-    let Some(own) = procfs::own(host) else { return Vec::new() };
+    let Some(own) = Process::own(host) else { return Vec::new() };
     // In a /proc of another PID namespace the pids are not those of kill(2), so nothing in it
     // may be signalled.
     if host.is_live() && own.pid != std::process::id().cast_signed() {

@@ -82,7 +82,7 @@ impl Around<'_> {
     /// The topmost process of the rank (a wrapper that torchrun started in place of the script), and
     /// the proof that its launcher is dead; else the reason why that is not proven.
     pub(super) fn dead_launcher(&self, rank: &Process) -> Result<(i32, Text), Text> {
-        let environ = procfs::environ(self.host, rank.pid).unwrap_or_default();
+        let environ = self.host.process(rank.pid).environ().unwrap_or_default();
         let Some((name, value)) = self.of_launcher(&environ) else {
             return Err(by_itself(&environ));
         };
@@ -119,7 +119,7 @@ impl Around<'_> {
     }
 
     fn variable(&self, pid: i32, name: &str) -> Option<Vec<u8>> {
-        let environ = procfs::environ(self.host, pid)?;
+        let environ = self.host.process(pid).environ()?;
         procfs::variable(&environ, name).map(<[u8]>::to_vec)
     }
 
@@ -154,7 +154,7 @@ impl Around<'_> {
         let by = self.adopter(top);
         by.is_ok_and(|by| {
             by.is_none_or(|by| {
-                let argv = procfs::cmdline(self.host, by.pid).unwrap_or_default();
+                let argv = self.host.process(by.pid).cmdline().unwrap_or_default();
                 !(is_shell(&argv, &by.comm) && by.session == top.session)
             })
         })
@@ -201,12 +201,12 @@ impl Around<'_> {
     /// setproctitle changes the arguments of an interpreter, not its executable; a frozen program
     /// (PyInstaller) and an embedded interpreter have mapped its library.
     fn is_python(&self, pid: i32) -> bool {
-        let exe = procfs::exe(self.host, pid).is_some_and(|exe| {
+        let exe = self.host.process(pid).exe().is_some_and(|exe| {
             let path = exe.as_os_str().as_encoded_bytes();
             // The suffix that the kernel adds if an update replaced the file.
             settings::launchers::is_python(path.strip_suffix(b" (deleted)").unwrap_or(path))
         });
-        exe || procfs::has_mapped(self.host, pid, b"/libpython")
+        exe || self.host.process(pid).has_mapped(b"/libpython")
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct ProcessScan<'a> {
     siblings: BTreeSet<i32>,
     /// Clock ticks after boot. A process that began later does not belong to an earlier run.
     born: u64,
-    /// Our own [`procfs::pid_place`].
+    /// Our own [`linux::procfs::ProcessFiles::pid_place`].
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
     /// Identities of the scripts of processes.
@@ -76,7 +76,7 @@ impl<'a> ProcessScan<'a> {
         // wait for.
         let born = first.into_iter().fold(born(host, own, all), u64::min);
         let (seen, living) = (BTreeMap::new(), BTreeMap::new());
-        let place = procfs::pid_place(host, own.pid);
+        let place = host.process(own.pid).pid_place();
         let files = Files::default();
         ProcessScan { host, request, own, above, siblings, born, place, all, files, seen, living }
     }
@@ -105,7 +105,7 @@ impl<'a> ProcessScan<'a> {
     /// The marker of a job in the environment. A marker that we inherited ourselves does not count:
     /// it shows the place of our start, not the job that left the process behind.
     pub(super) fn marker(&self, pid: i32) -> Option<JobMarker> {
-        let environ = procfs::environ(self.host, pid)?;
+        let environ = self.host.process(pid).environ()?;
         let text = String::from_utf8_lossy(procfs::variable(&environ, MARKER)?).into_owned();
         if self.host.variable(MARKER).as_ref() == Some(&text) {
             return None;
@@ -131,7 +131,7 @@ impl<'a> ProcessScan<'a> {
     fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
         // A pid of a replayed host is another process here. A listing has no threads, but /proc
         // opens every task that it does not hide: such a number no longer belongs to an agent.
-        if !self.host.is_live() || pid <= 0 || procfs::stat(self.host, pid).is_some() {
+        if !self.host.is_live() || pid <= 0 || self.host.process(pid).stat().is_some() {
             return None;
         }
         Pid::from_raw(pid).map(test_kill_process)
@@ -144,7 +144,7 @@ impl<'a> ProcessScan<'a> {
         let anywhere = launchers::of_argv(argv)
             .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
         let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
-        procfs::environ(self.host, pid).is_some_and(|environ| {
+        self.host.process(pid).environ().is_some_and(|environ| {
             procfs::variable(&environ, JOB).is_some_and(|theirs| theirs == ours.as_bytes())
         })
     }
@@ -153,7 +153,7 @@ impl<'a> ProcessScan<'a> {
         if self.request.gpu_minors.is_empty() {
             return None;
         }
-        let open = procfs::gpu_minors(self.host, pid);
+        let open = self.host.process(pid).gpu_minors();
         self.request.gpu_minors.iter().copied().find(|minor| open.contains(minor))
     }
 
@@ -162,7 +162,7 @@ impl<'a> ProcessScan<'a> {
         if let Some(seen) = self.seen.get(&pid) {
             return seen.kind;
         }
-        let argv = procfs::cmdline(self.host, pid).unwrap_or_default();
+        let argv = self.host.process(pid).cmdline().unwrap_or_default();
         let kind = kind(self.host, pid, &argv, self.wanted());
         let marker = if kind == ProgramKind::Ranklaunch { self.marker(pid) } else { None };
         self.seen.insert(pid, Seen { argv, kind, marker });
@@ -174,7 +174,7 @@ impl<'a> ProcessScan<'a> {
     pub(super) fn is_inside(&self, process: &Process) -> bool {
         process.terminal == 0
             && process.pid != 1
-            && procfs::environ(self.host, process.pid).is_some_and(|environ| {
+            && self.host.process(process.pid).environ().is_some_and(|environ| {
                 procfs::variable(&environ, MARKER).is_some()
                     || procfs::variable(&environ, "TORCHELASTIC_RUN_ID").is_some()
             })
@@ -182,7 +182,7 @@ impl<'a> ProcessScan<'a> {
 
     /// Whether the process uses another PID namespace than ours.
     pub(super) fn is_in_other_namespace(&self, pid: i32) -> bool {
-        let of = |pid| procfs::pid_namespace(self.host, pid);
+        let of = |pid| self.host.process(pid).pid_namespace();
         of(pid).zip(of(self.own.pid)).is_some_and(|(theirs, ours)| theirs != ours)
     }
 
@@ -201,14 +201,14 @@ impl<'a> ProcessScan<'a> {
                 "它属于本任务的另一个 task"
             ));
         }
-        let uid = procfs::uid(self.host, pid);
-        let ours = procfs::uid(self.host, self.own.pid);
+        let uid = self.host.process(pid).uid();
+        let ours = self.host.process(self.own.pid).uid();
         if uid.is_none() || uid != ours {
             let uid = uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
             return Some(text!("it belongs to user {uid}", "它属于用户 {uid}"));
         }
-        let container = procfs::container(self.host, pid);
-        if container.is_none() || container != procfs::container(self.host, self.own.pid) {
+        let container = self.host.process(pid).container();
+        if container.is_none() || container != self.host.process(self.own.pid).container() {
             return Some(text!(
                 "it runs in another container, namespace or cgroup",
                 "它运行在另一个容器、命名空间或 cgroup 中"
@@ -247,7 +247,7 @@ fn siblings(
         return (BTreeSet::new(), None);
     }
     let shares = |pid: i32| {
-        let Some(environ) = procfs::environ(host, pid) else { return false };
+        let Some(environ) = host.process(pid).environ() else { return false };
         shared.iter().all(|claim| {
             procfs::variable(&environ, &claim.variable) == Some(claim.value.as_bytes())
         })
@@ -269,7 +269,7 @@ fn siblings(
 /// forked without exec, recognised by the same executable and arguments, and other processes of the
 /// container may have started in between.
 fn born(host: &Host, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
-    let program = |pid| Some((procfs::exe(host, pid)?, procfs::cmdline(host, pid)?));
+    let program = |pid| Some((host.process(pid).exe()?, host.process(pid).cmdline()?));
     let us = program(own.pid);
     procfs::ancestors_in(all, own.pid)
         .into_iter()
@@ -287,7 +287,7 @@ mod tests {
         let agent = |start: u64, state: char| {
             let line =
                 format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));
-            procfs::parse_stat(line.as_bytes()).expect("a stat line")
+            Process::parse(line.as_bytes()).expect("a stat line")
         };
         let unasked = || -> Option<rustix::io::Result<()>> { panic!("/proc lists it") };
         assert!(is_alive(Some(&agent(90, 'S')), 90, unasked));

@@ -121,7 +121,7 @@ impl ProcessScan<'_> {
     /// A shell that leads a session at a terminal.
     fn is_a_persons(&self, process: &Process) -> bool {
         process.terminal != 0 && process.session == process.pid && {
-            let argv = procfs::cmdline(self.host, process.pid).unwrap_or_default();
+            let argv = self.host.process(process.pid).cmdline().unwrap_or_default();
             is_shell(&argv, &process.comm)
         }
     }
