@@ -379,17 +379,20 @@ pub struct ListeningSocket {
     pub owner: Option<(i32, Vec<Vec<u8>>)>,
 }
 
-/// The listener on `port`, with its owner's pid and arguments if visible.
-pub fn listener_of(host: &Host, port: u16) -> Option<ListeningSocket> {
-    let inode = ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
-        .into_iter()
-        .find_map(|table| listening_inode(&host.read(table).ok()?, port))?;
-    let socket = PathBuf::from(format!("socket:[{inode}]"));
-    let owner = pids(host)
-        .into_iter()
-        .find(|pid| host.process(*pid).descriptors().any(|target| target == socket))
-        .map(|pid| (pid, host.process(pid).cmdline().unwrap_or_default()));
-    Some(ListeningSocket { inode, owner })
+impl ListeningSocket {
+    /// The listener on `port`, with its owner's pid and arguments if visible.
+    pub fn on(host: &Host, port: u16) -> Option<ListeningSocket> {
+        let inode =
+            ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
+                .into_iter()
+                .find_map(|table| listening_inode(&host.read(table).ok()?, port))?;
+        let socket = PathBuf::from(format!("socket:[{inode}]"));
+        let owner = pids(host)
+            .into_iter()
+            .find(|pid| host.process(*pid).descriptors().any(|target| target == socket))
+            .map(|pid| (pid, host.process(pid).cmdline().unwrap_or_default()));
+        Some(ListeningSocket { inode, owner })
+    }
 }
 
 /// proc_net_tcp: `sl local_address rem_address st … uid timeout inode`; state 0A listens.
@@ -506,10 +509,10 @@ mod tests {
     fn the_owner_of_a_port_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
         let port = listener.local_addr().expect("address").port();
-        let seen = listener_of(&Host::live(), port).expect("listens");
+        let seen = ListeningSocket::on(&Host::live(), port).expect("listens");
         assert_eq!(seen.owner.map(|(pid, _)| pid), Some(std::process::id().cast_signed()));
         drop(listener);
-        assert_eq!(listener_of(&Host::live(), port), None);
+        assert_eq!(ListeningSocket::on(&Host::live(), port), None);
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub(super) async fn start(
         let begin = || {
             sys::start(argv, &environment(more), streams(is_first)?, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
-                sys::restore_in_child(&dispositions)
+                dispositions.restore_in_child()
             })
         };
         let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;

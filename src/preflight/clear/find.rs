@@ -13,7 +13,7 @@ use super::scan::{ProcessScan, Seen};
 use super::spread::{DoomedTrees, Fates, Sessions, running};
 use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
 use linux::host::Host;
-use linux::procfs::{self, Process};
+use linux::procfs::{self, ListeningSocket, Process};
 use text::lang::Text;
 use text::text;
 
@@ -46,7 +46,7 @@ struct Match<'a> {
 impl<'a> ProcessScan<'a> {
     fn run(mut self, doomed: &Sessions) -> Vec<StaleProcess> {
         let port_holder = self.request.master_port.and_then(|port| {
-            let (pid, _) = procfs::listener_of(self.host, port)?.owner?;
+            let (pid, _) = ListeningSocket::on(self.host, port)?.owner?;
             Some((pid, port))
         });
         let all = self.all;

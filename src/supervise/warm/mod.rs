@@ -326,7 +326,7 @@ fn start(
     }
     let begun = sys::start(&warming.argv, &environment, streams, || {
         sys::new_session()?;
-        sys::restore_in_child(&warming.dispositions)
+        warming.dispositions.restore_in_child()
     })?;
     state.process = Process::at("/proc".as_ref(), begun.pid);
     Ok(said.into())
