@@ -47,6 +47,51 @@ pub struct Process {
 }
 
 impl Process {
+    /// Parses a `stat` line. The comm ends at the *last* parenthesis, since it is the only arbitrary
+    /// text.
+    pub fn parse(line: &[u8]) -> Option<Process> {
+        let open = line.find_byte(b'(')?;
+        let close = line.rfind_byte(b')')?;
+        let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
+        let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
+        let comm = line.get(open + 1..close)?.to_vec();
+        // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; flags is
+        // field 9, num_threads field 20, starttime field 22.
+        let mut fields = words(line.get(close + 1..)?);
+        let state = *fields.next()?.first()?;
+        let ppid = number(fields.next())?;
+        let pgid = number(fields.next())?;
+        let session = number(fields.next())?;
+        let terminal = number(fields.next())?;
+        let flags = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+        let threads = fields.nth(10)?.to_str().ok()?.parse().ok()?;
+        let start_ticks = fields.nth(1)?.to_str().ok()?.parse().ok()?;
+        Some(Process {
+            pid,
+            ppid,
+            pgid,
+            session,
+            terminal,
+            flags,
+            start_ticks,
+            state,
+            threads,
+            comm,
+        })
+    }
+
+    /// [`ProcessFiles::stat`] without a [`Host`]; `proc` is the mount point of procfs.
+    pub fn at(proc: &Path, pid: i32) -> Option<Process> {
+        let mut line = Vec::with_capacity(512);
+        read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
+        Process::parse(&line)
+    }
+
+    /// Our own process by the pids of this /proc, which may be of another PID namespace.
+    pub fn own(host: &Host) -> Option<Process> {
+        Process::parse(&std::fs::read(host.path("/proc/self/stat")).ok()?)
+    }
+
     /// Whether it is a zombie, which has only its pid. A process whose first thread ended by
     /// pthread_exit looks the same while its other threads run.
     pub fn is_dead(&self) -> bool {
@@ -60,33 +105,170 @@ impl Process {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// The arguments, as by [`cmdline`], of the process that has this pid now. A caller that acts on the
+    /// The arguments, as by [`ProcessFiles::cmdline`], of the process that has this pid now. A caller that acts on the
     /// arguments compares the start time again.
     pub fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
-        cmdline(host, self.pid)
+        host.process(self.pid).cmdline()
     }
 }
 
-/// Parses a `stat` line. The comm ends at the *last* parenthesis, since it is the only arbitrary
-/// text.
-pub fn parse_stat(line: &[u8]) -> Option<Process> {
-    let open = line.find_byte(b'(')?;
-    let close = line.rfind_byte(b')')?;
-    let number = |field: Option<&[u8]>| -> Option<i32> { field?.to_str().ok()?.parse().ok() };
-    let pid = number(line.get(..open).map(<[u8]>::trim_ascii))?;
-    let comm = line.get(open + 1..close)?.to_vec();
-    // proc_pid_stat(5): state is field 3, then ppid pgrp session tty_nr; flags is
-    // field 9, num_threads field 20, starttime field 22.
-    let mut fields = words(line.get(close + 1..)?);
-    let state = *fields.next()?.first()?;
-    let ppid = number(fields.next())?;
-    let pgid = number(fields.next())?;
-    let session = number(fields.next())?;
-    let terminal = number(fields.next())?;
-    let flags = fields.nth(1)?.to_str().ok()?.parse().ok()?;
-    let threads = fields.nth(10)?.to_str().ok()?.parse().ok()?;
-    let start_ticks = fields.nth(1)?.to_str().ok()?.parse().ok()?;
-    Some(Process { pid, ppid, pgid, session, terminal, flags, start_ticks, state, threads, comm })
+/// The files of one process below `/proc`.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessFiles<'a> {
+    host: &'a Host,
+    pid: i32,
+}
+
+impl Host {
+    /// The process with this pid, whether there is one or not.
+    pub fn process(&self, pid: i32) -> ProcessFiles<'_> {
+        ProcessFiles { host: self, pid }
+    }
+}
+
+impl ProcessFiles<'_> {
+    /// The process with this pid, if there is one.
+    pub fn stat(self) -> Option<Process> {
+        Process::at(&self.host.path("/proc"), self.pid)
+    }
+
+    /// Whether the process with this pid is alive and started at `start_ticks`.
+    pub fn is_alive(self, start_ticks: u64) -> bool {
+        self.stat().is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
+    }
+
+    /// Whether a process runs and no SIGKILL has reached it: none is pending, and the process is not
+    /// exiting. An exit takes long if it gives back much memory.
+    pub fn lives_on(self) -> bool {
+        /// PF_EXITING and PF_SIGNALED (linux/sched.h).
+        const ENDS: u32 = 0x0000_0404;
+        const KILL: u64 = 1 << 8;
+        // The signal goes from pending to the flag, so the flag is read last.
+        let status = self.host.read(self.file("status")).unwrap_or_default();
+        let pending = |name: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        };
+        let (Some(own), Some(shared)) = (pending("SigPnd:"), pending("ShdPnd:")) else {
+            return false;
+        };
+        let lives = |now: Process| !now.is_dead() && now.flags & ENDS == 0;
+        (own | shared) & KILL == 0 && self.stat().is_some_and(lives)
+    }
+
+    /// The arguments; empty for kernel threads and zombies. A title set by setproctitle is returned with
+    /// the NUL bytes that it left.
+    pub fn cmdline(self) -> Option<Vec<Vec<u8>>> {
+        Some(split_nul(&self.bytes("cmdline")?))
+    }
+
+    /// The environment at exec, as `NAME=value`; None without the right to read it.
+    pub fn environ(self) -> Option<Vec<Vec<u8>>> {
+        Some(split_nul(&self.bytes("environ")?))
+    }
+
+    /// Effective user id.
+    pub fn uid(self) -> Option<u32> {
+        let status = self.bytes("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(b"Uid:"))?;
+        // real, effective, saved, file system
+        words(line).nth(1)?.to_str().ok()?.parse().ok()
+    }
+
+    pub fn cwd(self) -> Option<PathBuf> {
+        self.link("cwd")
+    }
+
+    /// The executable; ` (deleted)` is appended by the kernel when it was replaced.
+    pub fn exe(self) -> Option<PathBuf> {
+        self.link("exe")
+    }
+
+    /// Whether a file whose path contains `part` is mapped; false also if the maps may not be read.
+    pub fn has_mapped(self, part: &[u8]) -> bool {
+        self.bytes("maps").is_some_and(|maps| maps.find(part).is_some())
+    }
+
+    /// The kernel function in which the process sleeps, if readable.
+    pub fn wchan(self) -> Option<String> {
+        let text = self.bytes("wchan")?;
+        let text = text.trim_ascii().to_str_lossy().into_owned();
+        (!text.is_empty() && text != "0").then_some(text)
+    }
+
+    /// None if the process has ended or its namespaces cannot be read.
+    pub fn container(self) -> Option<ContainerId> {
+        let mut cgroup: Vec<String> = self
+            .bytes("cgroup")?
+            .lines()
+            .filter_map(|line| {
+                let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
+                let controllers = parts.next()?;
+                let path = parts.next()?;
+                let counts = controllers.is_empty()
+                    || controllers
+                        .split(|byte| *byte == b',')
+                        .any(|one| matches!(one, b"memory" | b"pids"));
+                counts.then(|| path.to_str_lossy().into_owned())
+            })
+            .collect();
+        cgroup.sort();
+        let hidden = cgroup.iter().all(|path| path == "/");
+        let mount_namespace = if hidden { Some(self.link("ns/mnt")?) } else { None };
+        Some(ContainerId { pid_namespace: self.pid_namespace()?, cgroup, mount_namespace })
+    }
+
+    /// Such as `pid:[4026531836]`.
+    pub fn pid_namespace(self) -> Option<PathBuf> {
+        self.link("ns/pid")
+    }
+
+    /// The boot of a host and the PID namespace in it of a process: pids and start times are valid only there.
+    /// `1b4e28ba-2fa1-11d2-883f-0016d3cca427:4026531836`, or None where the kernel does not tell.
+    pub fn pid_place(self) -> Option<String> {
+        let boot = self.host.read("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = self.pid_namespace()?;
+        let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
+        Some(format!("{}:{number}", boot.trim()))
+    }
+
+    /// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
+    pub fn gpu_minors(self) -> BTreeSet<u32> {
+        self.descriptors()
+            .filter_map(|target| {
+                target
+                    .as_os_str()
+                    .as_bytes()
+                    .strip_prefix(b"/dev/nvidia")?
+                    .to_str()
+                    .ok()?
+                    .parse()
+                    .ok()
+            })
+            .collect()
+    }
+
+    fn descriptors(self) -> impl Iterator<Item = PathBuf> + use<> {
+        std::fs::read_dir(self.host.path(self.file("fd")))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+    }
+
+    fn link(self, name: &str) -> Option<PathBuf> {
+        self.host.read_link(Path::new(&self.file(name))).ok()
+    }
+
+    fn bytes(self, name: &str) -> Option<Vec<u8>> {
+        let mut content = Vec::with_capacity(1024);
+        read_into(&self.host.path(self.file(name)), &mut content)?;
+        Some(content)
+    }
+
+    fn file(self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.pid)
+    }
 }
 
 /// Every pid of /proc, in the kernel's (ascending) order.
@@ -97,45 +279,6 @@ pub fn pids(host: &Host) -> Vec<i32> {
 fn pids_in(proc: &Path) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// The process with this pid, if there is one.
-pub fn stat(host: &Host, pid: i32) -> Option<Process> {
-    process(&host.path("/proc"), pid)
-}
-
-/// [`stat`] without a [`Host`]; `proc` is the mount point of procfs.
-pub fn process(proc: &Path, pid: i32) -> Option<Process> {
-    let mut line = Vec::with_capacity(512);
-    read_into(&proc.join(format!("{pid}/stat")), &mut line)?;
-    parse_stat(&line)
-}
-
-/// Our own process by the pids of this /proc, which may be of another PID namespace.
-pub fn own(host: &Host) -> Option<Process> {
-    parse_stat(&std::fs::read(host.path("/proc/self/stat")).ok()?)
-}
-
-/// Whether the process with this pid is alive and started at `start_ticks`.
-pub fn is_alive(host: &Host, pid: i32, start_ticks: u64) -> bool {
-    stat(host, pid).is_some_and(|now| now.start_ticks == start_ticks && !now.is_dead())
-}
-
-/// Whether a process runs and no SIGKILL has reached it: none is pending, and the process is not
-/// exiting. An exit takes long if it gives back much memory.
-pub fn lives_on(host: &Host, pid: i32) -> bool {
-    /// PF_EXITING and PF_SIGNALED (linux/sched.h).
-    const ENDS: u32 = 0x0000_0404;
-    const KILL: u64 = 1 << 8;
-    // The signal goes from pending to the flag, so the flag is read last.
-    let status = host.read(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = |name: &str| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    };
-    let (Some(own), Some(shared)) = (pending("SigPnd:"), pending("ShdPnd:")) else { return false };
-    let lives = |now: Process| !now.is_dead() && now.flags & ENDS == 0;
-    (own | shared) & KILL == 0 && stat(host, pid).is_some_and(lives)
 }
 
 /// Every process, by pid.
@@ -156,7 +299,7 @@ pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
         path.extend_from_slice(b"/stat");
         line.clear();
         if read_into(Path::new(std::ffi::OsStr::from_bytes(&path)), &mut line).is_some()
-            && let Some(process) = parse_stat(&line)
+            && let Some(process) = Process::parse(&line)
         {
             all.insert(process.pid, process);
         }
@@ -164,49 +307,9 @@ pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
     all
 }
 
-/// The arguments; empty for kernel threads and zombies. A title set by setproctitle is returned with
-/// the NUL bytes that it left.
-pub fn cmdline(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
-    Some(split_nul(&bytes(host, pid, "cmdline")?))
-}
-
-/// The environment at exec, as `NAME=value`; None without the right to read it.
-pub fn environ(host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
-    Some(split_nul(&bytes(host, pid, "environ")?))
-}
-
 /// The value of `name` among `NAME=value` entries.
 pub fn variable<'a>(environ: &'a [Vec<u8>], name: &str) -> Option<&'a [u8]> {
     environ.iter().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-}
-
-/// Effective user id.
-pub fn uid(host: &Host, pid: i32) -> Option<u32> {
-    let status = bytes(host, pid, "status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(b"Uid:"))?;
-    // real, effective, saved, file system
-    words(line).nth(1)?.to_str().ok()?.parse().ok()
-}
-
-pub fn cwd(host: &Host, pid: i32) -> Option<PathBuf> {
-    link(host, pid, "cwd")
-}
-
-/// The executable; ` (deleted)` is appended by the kernel when it was replaced.
-pub fn exe(host: &Host, pid: i32) -> Option<PathBuf> {
-    link(host, pid, "exe")
-}
-
-/// Whether a file whose path contains `part` is mapped; false also if the maps may not be read.
-pub fn has_mapped(host: &Host, pid: i32, part: &[u8]) -> bool {
-    bytes(host, pid, "maps").is_some_and(|maps| maps.find(part).is_some())
-}
-
-/// The kernel function in which the process sleeps, if readable.
-pub fn wchan(host: &Host, pid: i32) -> Option<String> {
-    let text = bytes(host, pid, "wchan")?;
-    let text = text.trim_ascii().to_str_lossy().into_owned();
-    (!text.is_empty() && text != "0").then_some(text)
 }
 
 /// Identifies the container of a process.
@@ -220,53 +323,9 @@ pub struct ContainerId {
     mount_namespace: Option<PathBuf>,
 }
 
-/// None if the process has ended or its namespaces cannot be read.
-pub fn container(host: &Host, pid: i32) -> Option<ContainerId> {
-    let mut cgroup: Vec<String> = bytes(host, pid, "cgroup")?
-        .lines()
-        .filter_map(|line| {
-            let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
-            let controllers = parts.next()?;
-            let path = parts.next()?;
-            let counts = controllers.is_empty()
-                || controllers
-                    .split(|byte| *byte == b',')
-                    .any(|one| matches!(one, b"memory" | b"pids"));
-            counts.then(|| path.to_str_lossy().into_owned())
-        })
-        .collect();
-    cgroup.sort();
-    let hidden = cgroup.iter().all(|path| path == "/");
-    let mount_namespace = if hidden { Some(link(host, pid, "ns/mnt")?) } else { None };
-    Some(ContainerId { pid_namespace: pid_namespace(host, pid)?, cgroup, mount_namespace })
-}
-
-/// Such as `pid:[4026531836]`.
-pub fn pid_namespace(host: &Host, pid: i32) -> Option<PathBuf> {
-    link(host, pid, "ns/pid")
-}
-
-/// The boot of a host and the PID namespace in it of a process: pids and start times are valid only there.
-/// `1b4e28ba-2fa1-11d2-883f-0016d3cca427:4026531836`, or None where the kernel does not tell.
-pub fn pid_place(host: &Host, pid: i32) -> Option<String> {
-    let boot = host.read("/proc/sys/kernel/random/boot_id").ok()?;
-    let namespace = pid_namespace(host, pid)?;
-    let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
-    Some(format!("{}:{number}", boot.trim()))
-}
-
-/// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
-pub fn gpu_minors(host: &Host, pid: i32) -> BTreeSet<u32> {
-    descriptors(host, pid)
-        .filter_map(|target| {
-            target.as_os_str().as_bytes().strip_prefix(b"/dev/nvidia")?.to_str().ok()?.parse().ok()
-        })
-        .collect()
-}
-
 /// Our ancestors, up to the first process of the namespace. Recorded for a replay.
 pub fn above(host: &Host) -> Vec<Process> {
-    let read = |pid: &str| parse_stat(host.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
+    let read = |pid: &str| Process::parse(host.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
     let own = read("self").map(|own| own.ppid);
     chain(own, |pid| read(&pid.to_string()))
 }
@@ -322,11 +381,13 @@ pub struct ListeningSocket {
     pub owner: Option<(i32, Vec<Vec<u8>>)>,
 }
 
-/// The listener on `port`, with its owner's pid and arguments if visible.
-pub fn listener_of(host: &Host, port: u16) -> Option<ListeningSocket> {
-    let inode = listening_socket(host, port)?;
-    let owner = owner_of(host, inode).map(|pid| (pid, argv_in_time(host, pid)));
-    Some(ListeningSocket { inode, owner })
+impl ListeningSocket {
+    /// The listener on `port`, with its owner's pid and arguments if visible.
+    pub fn on(host: &Host, port: u16) -> Option<ListeningSocket> {
+        let inode = listening_socket(host, port)?;
+        let owner = owner_of(host, inode).map(|pid| (pid, argv_in_time(host, pid)));
+        Some(ListeningSocket { inode, owner })
+    }
 }
 
 /// The arguments, or the kernel's short name where they cannot be read: a process that waits for a page of a dead mount
@@ -334,9 +395,9 @@ pub fn listener_of(host: &Host, port: u16) -> Option<ListeningSocket> {
 fn argv_in_time(host: &Host, pid: i32) -> Vec<Vec<u8>> {
     const ANSWER: Duration = Duration::from_millis(500);
     let of = host.clone();
-    let argv = with_deadline(ANSWER, move || cmdline(&of, pid)).flatten();
+    let argv = with_deadline(ANSWER, move || of.process(pid).cmdline()).flatten();
     argv.filter(|argv| !argv.is_empty()).unwrap_or_else(|| {
-        let comm = stat(host, pid).map(|process| process.comm).unwrap_or_default();
+        let comm = host.process(pid).stat().map(|process| process.comm).unwrap_or_default();
         vec![[b"[", comm.as_slice(), b"]"].concat()]
     })
 }
@@ -355,7 +416,7 @@ fn listening_socket(host: &Host, port: u16) -> Option<u64> {
 
 fn owner_of(host: &Host, inode: u64) -> Option<i32> {
     let socket = PathBuf::from(format!("socket:[{inode}]"));
-    let has = |pid: &i32| descriptors(host, *pid).any(|target| target == socket);
+    let has = |pid: &i32| host.process(*pid).descriptors().any(|target| target == socket);
     pids(host).into_iter().find(has)
 }
 
@@ -372,24 +433,6 @@ fn listening_inode(table: &str, port: u16) -> Option<u64> {
 
 fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
-}
-
-fn descriptors(host: &Host, pid: i32) -> impl Iterator<Item = PathBuf> + use<> {
-    std::fs::read_dir(host.path(format!("/proc/{pid}/fd")))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-}
-
-fn link(host: &Host, pid: i32, name: &str) -> Option<PathBuf> {
-    host.read_link(Path::new(&format!("/proc/{pid}/{name}"))).ok()
-}
-
-fn bytes(host: &Host, pid: i32, name: &str) -> Option<Vec<u8>> {
-    let mut content = Vec::with_capacity(1024);
-    read_into(&host.path(format!("/proc/{pid}/{name}")), &mut content)?;
-    Some(content)
 }
 
 /// `take` keeps std from querying size and position, which are useless in /proc: saves two
@@ -439,20 +482,20 @@ mod tests {
     fn comm_may_hold_spaces_and_parentheses() {
         let line =
             b"42 (a) S 1 (b) R 7 42 41 34816 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9 9";
-        let process = parse_stat(line).expect("parses");
+        let process = Process::parse(line).expect("parses");
         assert_eq!(process.comm, b"a) S 1 (b");
         assert_eq!((process.pid, process.ppid, process.pgid), (42, 7, 42));
         assert_eq!((process.session, process.terminal), (41, 34816));
         assert_eq!((process.flags, process.threads), (4194560, 1));
         assert_eq!((process.start_ticks, process.state), (123456, b'R'));
         for broken in [&b""[..], b"42", b"42 (x", b"42 (x) S", b") (", b"x (y) S 1 1 1 1"] {
-            assert_eq!(parse_stat(broken), None);
+            assert_eq!(Process::parse(broken), None);
         }
     }
 
     #[test]
     fn kernel_threads_are_recognised_by_their_flag() {
-        let stat = |line: &[u8]| parse_stat(line).expect("parses");
+        let stat = |line: &[u8]| Process::parse(line).expect("parses");
         let rest = b"0 0 0 0 20 0 1 0 5 0 0";
         let of = |head: &[u8]| stat(&[head, rest].concat());
         let thread = b"9 (kworker/0:0) I 2 0 0 0 -1 69238880 0 0 0 0 ";
@@ -475,26 +518,26 @@ mod tests {
         let parents = |chain: Vec<&Process>| chain.iter().map(|one| one.pid).collect::<Vec<_>>();
         let above = above(&host);
         assert_eq!(parents(above.iter().collect()), parents(ancestors_in(&all, own_pid)));
-        assert_eq!(uid(&host, pid), Some(rustix::process::geteuid().as_raw()));
-        assert_eq!(container(&host, pid), container(&host, own_pid));
-        assert_eq!(own(&host).map(|process| process.pid), Some(own_pid));
-        let start = stat(&host, pid).expect("lives").start_ticks;
-        assert!(is_alive(&host, pid, start));
-        assert!(!is_alive(&host, pid, start + 1));
+        assert_eq!(host.process(pid).uid(), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(host.process(pid).container(), host.process(own_pid).container());
+        assert_eq!(Process::own(&host).map(|process| process.pid), Some(own_pid));
+        let start = host.process(pid).stat().expect("lives").start_ticks;
+        assert!(host.process(pid).is_alive(start));
+        assert!(!host.process(pid).is_alive(start + 1));
         child.kill().expect("kill");
         child.wait().expect("wait");
-        assert!(!is_alive(&host, pid, start));
-        assert_eq!(cmdline(&host, pid), None);
+        assert!(!host.process(pid).is_alive(start));
+        assert_eq!(host.process(pid).cmdline(), None);
     }
 
     #[test]
     fn the_owner_of_a_port_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
         let port = listener.local_addr().expect("address").port();
-        let seen = listener_of(&Host::live(), port).expect("listens");
+        let seen = ListeningSocket::on(&Host::live(), port).expect("listens");
         assert_eq!(seen.owner.map(|(pid, _)| pid), Some(std::process::id().cast_signed()));
         drop(listener);
-        assert_eq!(listener_of(&Host::live(), port), None);
+        assert_eq!(ListeningSocket::on(&Host::live(), port), None);
     }
 
     #[test]

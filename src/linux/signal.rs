@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
-use crate::procfs;
+use crate::procfs::Process;
 use crate::sys::{Pid, PollFd, PollFlags, Signal, poll};
 
 /// A handle of the process; None if handles are not available: ENOSYS before Linux 5.3, EPERM
@@ -51,7 +51,7 @@ pub fn send(
     signal: Signal,
 ) -> Result<(), Errno> {
     let same = || {
-        let now = procfs::process(proc, pid.as_raw_pid());
+        let now = Process::at(proc, pid.as_raw_pid());
         now.filter(|now| now.start_ticks == start_ticks).ok_or(Errno::SRCH)
     };
     same()?;

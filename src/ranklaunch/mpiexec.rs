@@ -32,7 +32,7 @@ pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
         return None;
     }
     let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
-    let proxy = sys::peer(&socket).ok()?.pid;
+    let proxy = sys::Peer::of(&socket).ok()?.pid;
     contract::mpiexec_above(host)?;
     procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
 }

@@ -16,7 +16,6 @@ use super::warmed::{EngineRequest, WARM};
 use super::{attempts, stdin, tree};
 use linux::cpus::CpuList;
 use linux::host::Host;
-use linux::procfs;
 use linux::sys::{self, Begun, Dispositions, Signal, SignalSet};
 use text::rank::RankId;
 use verdict::outcome::{Planned, RankUnit};
@@ -85,7 +84,7 @@ pub(super) struct StartedEngine {
 pub fn mark_of(job: &str) -> (&'static str, String) {
     let me = sys::own_pid();
     let started_at = tree::process(me).map_or(0, |process| process.start_ticks);
-    let place = procfs::pid_place(&Host::live(), me).unwrap_or_else(|| "-:-".to_owned());
+    let place = Host::live().process(me).pid_place().unwrap_or_else(|| "-:-".to_owned());
     (JOB_MARK, format!("{job}:{place}:{me}:{started_at}"))
 }
 
@@ -144,7 +143,7 @@ pub(super) async fn start(
         let begin = || {
             sys::start(argv, &environment(more), streams(is_first)?, || {
                 if own_session { sys::new_session() } else { sys::new_group() }?;
-                sys::restore_in_child(&dispositions)
+                dispositions.restore_in_child()
             })
         };
         let Begun { pid, report } = begin().map_err(|error| (program.clone(), error))?;

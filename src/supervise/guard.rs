@@ -109,7 +109,7 @@ pub fn guarded(
     let terminal = Terminal::of(io::stdin().as_fd(), sys::own_group());
     let (ours, theirs) = link::pair()?;
 
-    let child = match sys::fork_single_threaded()? {
+    let child = match Fork::single_threaded()? {
         Fork::Child => {
             drop(ours);
             let inherited = watch.inherited;

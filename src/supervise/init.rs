@@ -66,7 +66,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
         TerminalGroup::Together => {}
     }
     let inherited = watch.inherited;
-    sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+    sys::in_child(&mut command, move || inherited.restore_in_child());
     let child = match command.spawn() {
         Ok(child) => i32::try_from(child.id()).map_err(io::Error::other)?,
         Err(error) => {

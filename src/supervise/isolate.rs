@@ -26,7 +26,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
     let Ok((mut verdict, mut said)) = io::pipe() else { return work() };
     let parent = rustix::process::getpid();
-    match sys::fork_single_threaded() {
+    match Fork::single_threaded() {
         Err(_) => work(),
         Ok(Fork::Child) => {
             drop(verdict);

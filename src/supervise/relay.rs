@@ -27,7 +27,7 @@ pub(super) fn isolate_from_foreign_children(orphaned: Signal) -> io::Result<Opti
         return Ok(None);
     }
     let parent = rustix::process::getpid();
-    match sys::fork_single_threaded()? {
+    match Fork::single_threaded()? {
         Fork::Child => {
             let _ = rustix::process::set_parent_process_death_signal(Some(orphaned));
             if rustix::process::getppid() != Some(parent) {

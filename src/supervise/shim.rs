@@ -98,7 +98,7 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
             return Verdict::Internal.code();
         }
         let inherited = dispositions();
-        sys::in_child(&mut command, move || sys::restore_in_child(&inherited));
+        sys::in_child(&mut command, move || inherited.restore_in_child());
         let error = command.exec();
         complain(&not_executed(program, &error));
         return exec_code(&error);
@@ -354,7 +354,7 @@ impl Shim {
             if engine.is_some() {
                 sys::new_group()?;
             }
-            sys::restore_in_child(&inherited)
+            inherited.restore_in_child()
         });
         let spawned = match running {
             Some(pid) => Ok(pid),

@@ -36,7 +36,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
 
 /// The pid of a peer with our user id.
 fn same_user(fd: &impl AsFd) -> io::Result<i32> {
-    let peer = sys::peer(fd)?;
+    let peer = sys::Peer::of(fd)?;
     if peer.uid == rustix::process::geteuid().as_raw() {
         Ok(peer.pid)
     } else {

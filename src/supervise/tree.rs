@@ -25,7 +25,7 @@ const PROC: &str = "/proc";
 
 /// The current state of the process; None if no process has this pid.
 pub(super) fn process(pid: i32) -> Option<Process> {
-    procfs::process(Path::new(PROC), pid)
+    Process::at(Path::new(PROC), pid)
 }
 
 /// Whether the process lives; a zombie does not.
@@ -198,7 +198,7 @@ pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Pid::from_raw(*pid).is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
     };
-    let last = match sys::fork_single_threaded() {
+    let last = match sys::Fork::single_threaded() {
         Ok(sys::Fork::Child) => sys::exit_now(0),
         Ok(sys::Fork::Parent { child }) => {
             let _ = waitpid(Pid::from_raw(child), WaitOptions::empty());

@@ -19,19 +19,21 @@ pub(crate) fn is_single_threaded() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) <= 1
 }
 
-/// fork(2) of a process with a single thread.
-///
-/// The guard and the rank shim fork before any thread exists, so the child may run ordinary code
-/// (allocation, locks). Fails with `EBUSY` if /proc shows more threads.
-pub fn fork_single_threaded() -> io::Result<Fork> {
-    if !is_single_threaded() {
-        return Err(io::Error::from(io::ErrorKind::ResourceBusy));
-    }
-    // SAFETY: with a single thread no lock can be held by a thread that does
-    // not exist in the child, so the child is an ordinary copy of the parent.
-    match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(Fork::Parent { child: child.as_raw() }),
-        ForkResult::Child => Ok(Fork::Child),
+impl Fork {
+    /// fork(2) of a process with a single thread.
+    ///
+    /// The guard and the rank shim fork before any thread exists, so the child may run ordinary code
+    /// (allocation, locks). Fails with `EBUSY` if /proc shows more threads.
+    pub fn single_threaded() -> io::Result<Fork> {
+        if !is_single_threaded() {
+            return Err(io::Error::from(io::ErrorKind::ResourceBusy));
+        }
+        // SAFETY: with a single thread no lock can be held by a thread that does
+        // not exist in the child, so the child is an ordinary copy of the parent.
+        match unsafe { nix::unistd::fork() }? {
+            ForkResult::Parent { child } => Ok(Fork::Parent { child: child.as_raw() }),
+            ForkResult::Child => Ok(Fork::Child),
+        }
     }
 }
 

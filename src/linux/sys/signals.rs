@@ -43,6 +43,29 @@ impl Dispositions {
                 .fold(0, |set, signal| set | (1 << signal)),
         }
     }
+
+    /// Gives a child between fork and exec this mask and these dispositions. Only system calls,
+    /// so usable in [`super::in_child`].
+    pub fn restore_in_child(&self) -> io::Result<()> {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        for signal in Named::iterator() {
+            if matches!(signal, Named::SIGKILL | Named::SIGSTOP) {
+                continue;
+            }
+            let action = if self.ignored.0.contains(signal) { &ignore } else { &default };
+            // SAFETY: SIG_DFL and SIG_IGN install no handler.
+            let _ = unsafe { sigaction(signal, action) };
+        }
+        for signal in real_time() {
+            let ignored = self.ignored_real_time & (1 << signal) != 0;
+            let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+            // SAFETY: neither installs a handler.
+            unsafe { libc::signal(signal, action) };
+        }
+        nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask.0), None)?;
+        Ok(())
+    }
 }
 
 /// Whether SIGPIPE was ignored before Rust's own start-up, which always ignores it.
@@ -161,29 +184,6 @@ pub fn ignore_all() {
         // SAFETY: as above; nix has no names for these.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-}
-
-/// Gives a child between fork and exec the mask and dispositions `as_before`. Only system calls,
-/// so usable in [`super::in_child`].
-pub fn restore_in_child(as_before: &Dispositions) -> io::Result<()> {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in Named::iterator() {
-        if matches!(signal, Named::SIGKILL | Named::SIGSTOP) {
-            continue;
-        }
-        let action = if as_before.ignored.0.contains(signal) { &ignore } else { &default };
-        // SAFETY: SIG_DFL and SIG_IGN install no handler.
-        let _ = unsafe { sigaction(signal, action) };
-    }
-    for signal in real_time() {
-        let ignored = as_before.ignored_real_time & (1 << signal) != 0;
-        let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
-        // SAFETY: neither installs a handler.
-        unsafe { libc::signal(signal, action) };
-    }
-    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&as_before.mask.0), None)?;
-    Ok(())
 }
 
 /// Lets this thread receive `signal` again.

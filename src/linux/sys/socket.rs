@@ -15,10 +15,12 @@ pub struct Peer {
     pub pid: i32,
 }
 
-/// `SO_PEERCRED`. In rustix the pid cannot be 0.
-pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    let peer = getsockopt(&socket, PeerCredentials)?;
-    Ok(Peer { uid: peer.uid(), pid: peer.pid() })
+impl Peer {
+    /// `SO_PEERCRED`. In rustix the pid cannot be 0.
+    pub fn of(socket: impl AsFd) -> io::Result<Peer> {
+        let peer = getsockopt(&socket, PeerCredentials)?;
+        Ok(Peer { uid: peer.uid(), pid: peer.pid() })
+    }
 }
 
 /// `TCP_RTO_MAX_MS` of include/uapi/linux/tcp.h, since Linux 6.15.

@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::answer::{Answer, Ask};
 use super::server::{OTHERS, PREFIX, READING};
 use linux::deadline::{read_by, spawn_detached};
-use linux::sys::{self, Peer};
+use linux::sys::Peer;
 use text::lang::failure;
 use text::text;
 
@@ -183,7 +183,7 @@ fn connect(listener: &mut Listener, wait: Option<Duration>) -> io::Result<UnixSt
     })?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
-    listener.peer = Some(sys::peer(&stream)?);
+    listener.peer = Some(Peer::of(&stream)?);
     Ok(stream)
 }
 

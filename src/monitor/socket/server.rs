@@ -158,7 +158,7 @@ fn say(mut peer: &UnixStream, answer: &Answer) -> io::Result<()> {
 }
 
 fn refused(peer: &UnixStream) -> io::Result<Option<Refused>> {
-    let (seen, owner) = (sys::peer(peer)?, rustix::process::geteuid().as_raw());
+    let (seen, owner) = (sys::Peer::of(peer)?, rustix::process::geteuid().as_raw());
     if seen.uid != owner && seen.uid != 0 {
         return Ok(Some(Refused::User { uid: seen.uid, owner }));
     }

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use groups::{Counters, Group, groups};
 pub use groups::{OomKills, OomPlace};
 use linux::host::Host;
-use linux::procfs;
 pub use log::LoggedKills;
 use log::{GroupPlace, OomConstraint};
 
@@ -140,7 +139,7 @@ impl OomWatch {
         if self.first.get().is_none() {
             let behind = looked.living.iter_mut().filter(|(_, count)| **count < outlived);
             for (pid, count) in behind {
-                if procfs::lives_on(host, *pid) {
+                if host.process(*pid).lives_on() {
                     *count = outlived;
                 }
             }

@@ -40,7 +40,7 @@ pub(super) fn find_among(
 }
 
 fn scan(host: &Host, request: &Request, doomed: &Sessions, reads: Reads) -> Vec<StaleProcess> {
-    let Some(own) = procfs::own(host) else { return Vec::new() };
+    let Some(own) = Process::own(host) else { return Vec::new() };
     // In a /proc of another PID namespace the pids are not those of kill(2), so nothing in it
     // may be signalled.
     if host.is_live() && own.pid != std::process::id().cast_signed() {

@@ -101,7 +101,7 @@ fn is_script(host: &Host, pid: i32, argument: &[u8], wanted: Wanted<'_>) -> bool
     let path: PathBuf = if path.is_absolute() {
         path
     } else {
-        match linux::procfs::cwd(host, pid) {
+        match host.process(pid).cwd() {
             Some(cwd) => cwd.join(path),
             None => return false,
         }

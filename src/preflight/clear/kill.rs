@@ -14,7 +14,6 @@ use super::reading::Reading;
 use super::spread::Sessions;
 use super::{ClearReport, Request, StaleProcess};
 use linux::host::Host;
-use linux::procfs;
 use linux::signal;
 use linux::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use settings::StaleMode;
@@ -128,7 +127,7 @@ impl Targets {
             let Some(pid) = Pid::from_raw(one.pid) else { continue };
             let Ok(handle) = signal::handle(pid) else { continue };
             // Read after the handle is open: a reused pid shows another start time.
-            let Some(now) = procfs::stat(host, one.pid) else { continue };
+            let Some(now) = host.process(one.pid).stat() else { continue };
             if now.start_ticks != one.start_ticks || now.is_dead() {
                 continue;
             }
@@ -144,7 +143,7 @@ impl Targets {
 
     fn signal(&mut self, host: &Host, signal: Signal) {
         for ((pid, start_ticks), target) in &mut self.all {
-            if !procfs::is_alive(host, *pid, *start_ticks) {
+            if !host.process(*pid).is_alive(*start_ticks) {
                 continue;
             }
             let send = |signal| {
@@ -163,7 +162,7 @@ impl Targets {
     /// Reports each ended process once.
     fn tell(&mut self, host: &Host, progress: &mut dyn FnMut(Text)) {
         for ((pid, start_ticks), target) in &mut self.all {
-            if !target.told && !procfs::is_alive(host, *pid, *start_ticks) {
+            if !target.told && !host.process(*pid).is_alive(*start_ticks) {
                 target.told = true;
                 progress(target.found.ended());
             }
@@ -173,7 +172,7 @@ impl Targets {
     fn living(&self, host: &Host) -> Vec<i32> {
         self.all
             .keys()
-            .filter(|(pid, start_ticks)| procfs::is_alive(host, *pid, *start_ticks))
+            .filter(|(pid, start_ticks)| host.process(*pid).is_alive(*start_ticks))
             .map(|(pid, _)| *pid)
             .collect()
     }
@@ -184,7 +183,7 @@ impl Targets {
             let living: Vec<&Target> = self
                 .all
                 .iter()
-                .filter(|((pid, start_ticks), _)| procfs::is_alive(host, *pid, *start_ticks))
+                .filter(|((pid, start_ticks), _)| host.process(*pid).is_alive(*start_ticks))
                 .map(|(_, target)| target)
                 .collect();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -213,10 +212,10 @@ fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) ->
         .iter()
         .filter(|((pid, _), _)| left.contains(pid))
         .map(|((pid, _), target)| {
-            let state = procfs::stat(host, *pid).map_or('?', |now| char::from(now.state));
+            let state = host.process(*pid).stat().map_or('?', |now| char::from(now.state));
             blocked |= state == 'D';
             let place =
-                procfs::wchan(host, *pid).map_or_else(String::new, |at| format!(" in {at}"));
+                host.process(*pid).wchan().map_or_else(String::new, |at| format!(" in {at}"));
             let refused =
                 target.refused.map_or_else(String::new, |errno| format!(", signal: {errno}"));
             format!("pid {pid} ({}, state {state}{place}{refused})", target.found.command)

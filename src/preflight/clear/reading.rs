@@ -139,7 +139,7 @@ impl Reading {
                 let (state, ended) = &*trial;
                 let next = || lock(state).next.pop_front();
                 while let Some(pid) = next() {
-                    let _ = (procfs::cmdline(&host, pid), procfs::environ(&host, pid));
+                    let _ = (host.process(pid).cmdline(), host.process(pid).environ());
                     let mut state = lock(state);
                     state.open.remove(&pid);
                     if state.open.is_empty() {
@@ -162,24 +162,24 @@ impl Reading {
 }
 
 impl Reads {
-    /// The arguments of a process; see [`procfs::cmdline`].
+    /// The arguments of a process; see [`linux::procfs::ProcessFiles::cmdline`].
     pub(super) fn cmdline(&self, host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
-        self.read(pid, || procfs::cmdline(host, pid))
+        self.read(pid, || host.process(pid).cmdline())
     }
 
-    /// The environment of a process; see [`procfs::environ`].
+    /// The environment of a process; see [`linux::procfs::ProcessFiles::environ`].
     pub(super) fn environ(&self, host: &Host, pid: i32) -> Option<Vec<Vec<u8>>> {
-        self.read(pid, || procfs::environ(host, pid))
+        self.read(pid, || host.process(pid).environ())
     }
 
-    /// See [`procfs::exe`]. Kernels before 4.1 take the lock for it as well.
+    /// See [`linux::procfs::ProcessFiles::exe`]. Kernels before 4.1 take the lock for it as well.
     pub(super) fn exe(&self, host: &Host, pid: i32) -> Option<PathBuf> {
-        self.read(pid, || procfs::exe(host, pid))
+        self.read(pid, || host.process(pid).exe())
     }
 
-    /// See [`procfs::has_mapped`].
+    /// See [`linux::procfs::ProcessFiles::has_mapped`].
     pub(super) fn has_mapped(&self, host: &Host, pid: i32, part: &[u8]) -> bool {
-        self.read(pid, || Some(procfs::has_mapped(host, pid, part))).unwrap_or_default()
+        self.read(pid, || Some(host.process(pid).has_mapped(part))).unwrap_or_default()
     }
 
     /// Whether the kernel gives nothing of a process.

@@ -29,7 +29,7 @@ pub(super) struct ProcessScan<'a> {
     siblings: BTreeSet<i32>,
     /// Clock ticks after boot. A process that began later does not belong to an earlier run.
     born: u64,
-    /// Our own [`procfs::pid_place`].
+    /// Our own [`linux::procfs::ProcessFiles::pid_place`].
     place: Option<String>,
     pub(super) all: &'a BTreeMap<i32, Process>,
     pub(super) reads: Reads,
@@ -77,7 +77,7 @@ impl<'a> ProcessScan<'a> {
         // wait for.
         let born = first.into_iter().fold(born(host, &reads, own, all), u64::min);
         let (seen, living) = (BTreeMap::new(), BTreeMap::new());
-        let place = procfs::pid_place(host, own.pid);
+        let place = host.process(own.pid).pid_place();
         ProcessScan { host, request, own, above, siblings, born, place, all, reads, seen, living }
     }
 
@@ -131,7 +131,7 @@ impl<'a> ProcessScan<'a> {
     fn asked(&self, pid: i32) -> Option<rustix::io::Result<()>> {
         // A pid of a replayed host is another process here. A listing has no threads, but /proc
         // opens every task that it does not hide: such a number no longer belongs to an agent.
-        if !self.host.is_live() || pid <= 0 || procfs::stat(self.host, pid).is_some() {
+        if !self.host.is_live() || pid <= 0 || self.host.process(pid).stat().is_some() {
             return None;
         }
         Pid::from_raw(pid).map(test_kill_process)
@@ -153,7 +153,7 @@ impl<'a> ProcessScan<'a> {
         if self.request.gpu_minors.is_empty() {
             return None;
         }
-        let open = procfs::gpu_minors(self.host, pid);
+        let open = self.host.process(pid).gpu_minors();
         self.request.gpu_minors.iter().copied().find(|minor| open.contains(minor))
     }
 
@@ -182,7 +182,7 @@ impl<'a> ProcessScan<'a> {
 
     /// Whether the process uses another PID namespace than ours.
     pub(super) fn is_in_other_namespace(&self, pid: i32) -> bool {
-        let of = |pid| procfs::pid_namespace(self.host, pid);
+        let of = |pid| self.host.process(pid).pid_namespace();
         of(pid).zip(of(self.own.pid)).is_some_and(|(theirs, ours)| theirs != ours)
     }
 
@@ -201,14 +201,14 @@ impl<'a> ProcessScan<'a> {
                 "它属于本任务的另一个 task"
             ));
         }
-        let uid = procfs::uid(self.host, pid);
-        let ours = procfs::uid(self.host, self.own.pid);
+        let uid = self.host.process(pid).uid();
+        let ours = self.host.process(self.own.pid).uid();
         if uid.is_none() || uid != ours {
             let uid = uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
             return Some(text!("it belongs to user {uid}", "它属于用户 {uid}"));
         }
-        let container = procfs::container(self.host, pid);
-        if container.is_none() || container != procfs::container(self.host, self.own.pid) {
+        let container = self.host.process(pid).container();
+        if container.is_none() || container != self.host.process(self.own.pid).container() {
             return Some(text!(
                 "it runs in another container, namespace or cgroup",
                 "它运行在另一个容器、命名空间或 cgroup 中"
@@ -288,7 +288,7 @@ mod tests {
         let agent = |start: u64, state: char| {
             let line =
                 format!("77 (ranklaunch) {state} 1 77 77 0 {}1 0 {start} 0", "0 ".repeat(12));
-            procfs::parse_stat(line.as_bytes()).expect("a stat line")
+            Process::parse(line.as_bytes()).expect("a stat line")
         };
         let unasked = || -> Option<rustix::io::Result<()>> { panic!("/proc lists it") };
         assert!(is_alive(Some(&agent(90, 'S')), 90, unasked));

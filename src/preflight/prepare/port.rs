@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use linux::host::Host;
-use linux::procfs;
+use linux::procfs::{self, ListeningSocket};
 use muster::net::on_all_addresses;
 use text::lang::{self, Text};
 use text::text;
@@ -39,8 +39,8 @@ pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
             ),
         ));
     }
-    let (en, zh) = match procfs::listener_of(host, port) {
-        Some(procfs::ListeningSocket { owner: Some((pid, argv)), .. }) => {
+    let (en, zh) = match ListeningSocket::on(host, port) {
+        Some(ListeningSocket { owner: Some((pid, argv)), .. }) => {
             let command = procfs::shown(&argv);
             (format!("held by pid {pid} ({command})"), format!("占用者为 pid {pid}（{command}）"))
         }

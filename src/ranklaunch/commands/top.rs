@@ -41,7 +41,7 @@ pub(crate) fn top(asked: &Top) -> i32 {
         Err(refusal) => return refuse(&refusal, lang),
     };
     let parent = rustix::process::getpid();
-    match sys::fork_single_threaded() {
+    match Fork::single_threaded() {
         Ok(Fork::Parent { child }) => attend(child, &saved, &signals),
         Ok(Fork::Child) => {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));

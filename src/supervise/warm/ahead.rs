@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use super::kill::kill;
-use linux::procfs;
+use linux::procfs::Process;
 
 /// The process, until it is ended.
 #[derive(Debug)]
 pub(super) struct Reader {
-    process: procfs::Process,
+    process: Process,
     /// The file in which the process reports at its end the reason and the number of bytes read. Its exit status may go
     /// to whoever supervises the ranks.
     report: PathBuf,
@@ -24,7 +24,7 @@ impl Reader {
     pub(super) fn of(folder: &Path) -> Option<Reader> {
         let named = std::fs::read_to_string(folder.join("reader")).ok()?;
         let (pid, started) = named.split_once(' ')?;
-        let process = procfs::process("/proc".as_ref(), pid.parse().ok()?)?;
+        let process = Process::at("/proc".as_ref(), pid.parse().ok()?)?;
         let is_it = started.parse::<u64>() == Ok(process.start_ticks);
         is_it.then(|| Reader { process, report: folder.join("ahead") })
     }
@@ -64,7 +64,7 @@ mod tests {
             std::fs::write(folder.path().join("reader"), text).expect("written");
         };
         assert_eq!(found(), None);
-        let me = procfs::process("/proc".as_ref(), linux::sys::own_pid()).expect("it lives");
+        let me = Process::at("/proc".as_ref(), linux::sys::own_pid()).expect("it lives");
         let (pid, started) = (me.pid, me.start_ticks);
         name(&format!("{pid} {started}"));
         assert_eq!(found(), Some(pid));

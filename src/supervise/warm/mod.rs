@@ -34,7 +34,7 @@ use learned::Learned;
 pub use scouted::Scouted;
 pub use warming::{ReadAhead, Target, Warming};
 
-use linux::procfs;
+use linux::procfs::Process;
 use linux::random;
 use linux::sys;
 use text::lang::{Text, cause};
@@ -62,7 +62,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// The interpreter, which may have ended.
-    process: Option<procfs::Process>,
+    process: Option<Process>,
     /// The process that reads files ahead for the interpreter, until a rank may begin.
     reader: Option<Reader>,
     phase: Phase,
@@ -326,9 +326,9 @@ fn start(
     }
     let begun = sys::start(&warming.argv, &environment, streams, || {
         sys::new_session()?;
-        sys::restore_in_child(&warming.dispositions)
+        warming.dispositions.restore_in_child()
     })?;
-    state.process = procfs::process("/proc".as_ref(), begun.pid);
+    state.process = Process::at("/proc".as_ref(), begun.pid);
     Ok(said.into())
 }
 

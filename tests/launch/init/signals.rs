@@ -94,7 +94,7 @@ fn command_inherits_the_signal_state_of_init() {
             ignored: SignalSet::of(ignored),
         };
         let below = |mut command: Command, words: &[&str]| {
-            sys::in_child(&mut command, move || sys::restore_in_child(&start));
+            sys::in_child(&mut command, move || start.restore_in_child());
             Launcher::of(command, words).run().expect_code(0).out
         };
         let look = ["-E", "^Sig(Blk|Ign)", "/proc/self/status"];

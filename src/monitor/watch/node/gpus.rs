@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use linux::host::Host;
-use linux::procfs;
 use node::probe::{NvmlGpu, ProcessKind};
 use text::lang::Text;
 use text::rank::GlobalRank;
@@ -82,7 +81,7 @@ pub(super) fn readings(
     ranks: &[(GlobalRank, i32)],
 ) -> Vec<GpuReading> {
     let owner = |pid: i32| -> Option<Owner> {
-        let mut at = procfs::stat(host, pid)?;
+        let mut at = host.process(pid).stat()?;
         if at.comm.starts_with(MPS) {
             return None;
         }
@@ -91,7 +90,7 @@ pub(super) fn readings(
             if let Some((rank, _)) = ranks.iter().find(|(_, of)| *of == at.pid) {
                 return Some(Owner::Rank(*rank));
             }
-            match procfs::stat(host, at.ppid).filter(|_| at.ppid > 0) {
+            match host.process(at.ppid).stat().filter(|_| at.ppid > 0) {
                 Some(parent) => at = parent,
                 None => break,
             }

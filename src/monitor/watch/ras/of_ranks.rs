@@ -70,7 +70,7 @@ fn asked(
 fn address(host: &Host, source: RasSource, ranks: &[(GlobalRank, i32)]) -> Option<Option<String>> {
     ranks.iter().find_map(|(_, pid)| {
         // A rank whose environment is hidden is taken to have NCCL's defaults.
-        let environ = procfs::environ(host, *pid).unwrap_or_default();
+        let environ = host.process(*pid).environ().unwrap_or_default();
         let value = |name| {
             let value = String::from_utf8_lossy(procfs::variable(&environ, name)?).into_owned();
             Some(value).filter(|value| !value.is_empty())

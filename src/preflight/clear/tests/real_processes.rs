@@ -7,6 +7,7 @@ use std::time::Duration;
 use harness::skipped;
 
 use super::*;
+use linux::procfs::Process;
 
 const STAGE: &str = "RANKLAUNCH_TEST_STAGE";
 const FOLDER: &str = "RANKLAUNCH_TEST_FOLDER";
@@ -78,7 +79,7 @@ fn outside() {
 
 /// The marker of a job whose agent is, or was, a process of this namespace.
 fn mark(pid: i32, ticks: u64) -> String {
-    let place = procfs::pid_place(&Host::live(), pid).expect("a kernel that tells");
+    let place = Host::live().process(pid).pid_place().expect("a kernel that tells");
     format!("job:{place}:{pid}:{ticks}")
 }
 
@@ -94,7 +95,7 @@ fn plant() {
 
     let rank = || start(&folder, "python3", &["train.py"]);
     let spawn = |mut command: Command| command.spawn().expect("starts");
-    let own = procfs::own(&host).expect("own");
+    let own = Process::own(&host).expect("own");
     let (pid, ticks) = (own.pid, own.start_ticks);
     let mut decoys: Vec<(&str, Child)> = vec![
         ("editor", spawn(start(&folder, "vim", &["train.py"]))),
@@ -163,7 +164,7 @@ fn plant() {
     for (what, child) in &mut stale {
         assert!(!alive(child), "the {what} process lives");
     }
-    assert!(!procfs::is_alive(&host, loader.pid, loader.start_ticks), "its child lives");
+    assert!(!host.process(loader.pid).is_alive(loader.start_ticks), "its child lives");
     for (what, child) in &mut decoys {
         assert!(alive(child), "the {what} process was ended");
     }
@@ -200,7 +201,7 @@ fn run_stage(folder: &Path, mode: &str, others: &mut [(&str, Child)]) {
     let newest = procfs::processes(&host).values().map(|one| one.start_ticks).max().expect("some");
     until("the clock ticks", || {
         let mut probe = Command::new("sleep").arg("60").spawn().expect("sleep");
-        let start = procfs::stat(&host, probe.id().cast_signed()).expect("lives").start_ticks;
+        let start = host.process(probe.id().cast_signed()).stat().expect("lives").start_ticks;
         probe.kill().expect("kill");
         probe.wait().expect("wait");
         start > newest
@@ -236,8 +237,8 @@ fn act(mode: &str) {
         term_wait: Duration::from_millis(if mode == "deaf" { 200 } else { 10_000 }),
         ..Request::new(stale)
     };
-    let own = procfs::own(&host).expect("own");
-    let newer = || -> Vec<procfs::Process> {
+    let own = Process::own(&host).expect("own");
+    let newer = || -> Vec<Process> {
         procfs::processes(&host)
             .into_values()
             .filter(|one| one.start_ticks >= own.start_ticks && one.pid != own.pid)
