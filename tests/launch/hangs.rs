@@ -446,6 +446,41 @@ fn hang_starts_an_attempt_only_on_request() {
     assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
 }
 
+/// Two ranks that wait for a message: the culprits, with their kinds and lines.
+fn of_messages(kind: &str) -> Vec<(Option<u64>, String, Option<u64>)> {
+    let mut args = run_args("direct", 2);
+    args.extend(["--hang-after", "4s", "--on-hang", "end", "--"].map(Into::into));
+    args.extend([program("messages.py").into_os_string(), kind.into()]);
+    let ended = Launcher::new(args).with_torch().run().expect_code(91).expect_nothing_left();
+    let found = hangs(&ended);
+    let [hang] = found.as_slice() else { panic!("{kind}: {found:?}\n{}", ended.err) };
+    let culprit = |one: &Value| {
+        let line = one["frame"].as_str().and_then(|frame| frame.rsplit_once("messages.py:"));
+        let line = line.and_then(|(_, line)| line.parse().ok());
+        (one["rank"].as_u64(), one["kind"].as_str().unwrap_or_default().to_owned(), line)
+    };
+    hang["culprits"].as_array().expect("a list").iter().map(culprit).collect()
+}
+
+#[test]
+fn messages_that_nobody_sends_are_a_deadlock() {
+    let receives = line_of("messages.py", "receives");
+    let sends = line_of("messages.py", "sends");
+    for (kind, lines) in [("receives", [receives, receives]), ("tags", [sends, sends + 2])] {
+        let deadlock = |rank: u64, line| (Some(rank), "deadlock".to_owned(), Some(line));
+        let expected = [deadlock(0, lines[0]), deadlock(1, lines[1])];
+        assert_eq!(of_messages(kind), expected, "{kind}");
+    }
+}
+
+/// The control: the kernel holds what the link does not carry.
+#[test]
+fn messages_on_a_dead_link_accuse_no_rank() {
+    for kind in ["sent", "answers", "reduce"] {
+        assert_eq!(of_messages(kind), [(None, "link".to_owned(), None)], "{kind}");
+    }
+}
+
 /// Three ranks, the first of which answers like NCCL's RAS.
 fn with_ras(hangs: &str, says: &str, enabled: &str) -> Running {
     let mut args = run_args("direct", 3);

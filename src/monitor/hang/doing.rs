@@ -19,6 +19,8 @@ pub(super) enum Doing {
     },
     /// The rank is in a collective, or in the backward pass, which waits for one.
     Collective,
+    /// Sends to one rank, or receives from one.
+    Message,
     /// Waits for the other ranks before the first collective.
     Rendezvous,
     /// Waits for a key in torch's store that another rank has to set.
@@ -66,6 +68,7 @@ pub(super) struct Seen {
 enum Shows {
     Debugger,
     Rendezvous,
+    Message,
     Collective,
     Child,
     Lock,
@@ -86,6 +89,11 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("/ipdb/", &[], Shows::Debugger),
     ("torch/distributed/rendezvous.py", &[], Shows::Rendezvous),
     ("torch/distributed/distributed_c10d.py", &["_store_based_barrier"], Shows::Rendezvous),
+    (
+        "torch/distributed/distributed_c10d.py",
+        &["send", "recv", "send_object_list", "recv_object_list"],
+        Shows::Message,
+    ),
     ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
     ("torch/distributed/", &[], Shows::Collective),
     ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
@@ -184,12 +192,15 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Serves) => return found(Doing::Serves),
         Some(Shows::Compiles) => return found(Doing::Compiles),
         // A process that holds the GIL answers nobody, so its own line matters more.
-        Some(Shows::Collective | Shows::Checkpoint | Shows::Lock | Shows::Thread) | None => {}
+        Some(Shows::Message | Shows::Collective | Shows::Checkpoint | Shows::Lock)
+        | Some(Shows::Thread)
+        | None => {}
     }
     if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {
         return Seen { frame: own_frame(frames(holder)).or(frame.clone()), ..found(Doing::Gil) };
     }
     match library {
+        Some(Shows::Message) => return found(Doing::Message),
         Some(Shows::Collective) => return found(Doing::Collective),
         Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
         Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),

@@ -16,6 +16,9 @@ pub struct NodeEvidence {
     pub ranks: Vec<RankEvidence>,
     /// Bytes went over the node's interfaces, or to its ranks, while nothing else moved.
     pub traffic: bool,
+    /// A connection of a rank does not carry what is sent.
+    #[serde(default)]
+    pub is_cut: bool,
     /// The verdict of NCCL on its ranks, if NCCL is asked and answers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ras: Option<RasVerdict>,

@@ -13,7 +13,8 @@ use super::evidence::{NodeEvidence, RankEvidence};
 use super::kinds::Kind;
 use super::signs::{self, Sign};
 use super::suspects::{
-    Suspect, Suspicion, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd, waiting,
+    Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
+    waiting,
 };
 use super::{nccl, words};
 use diagnose::Frame;
@@ -127,7 +128,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if blamed.is_empty() {
         let world = nodes.iter().map(|node| node.world).max().unwrap_or_default();
         let sees_all = u32::try_from(ranks.len()).is_ok_and(|seen| seen >= world);
-        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, sees_all);
+        let view = View { sees_all, is_cut: nodes.iter().any(|node| node.is_cut) };
+        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, view);
     }
     // Torch itself ends a wait whose members have all come, unless bytes still flow.
     let moves = nodes.iter().any(|node| node.traffic);
@@ -174,8 +176,10 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         // A rank that has entered a collective and goes on does not wait in it.
         let waits = |rank: &u32| {
             let doing = seen.get(rank).map(|seen| &seen.doing);
-            matches!(doing, Some(Doing::Collective | Doing::Rendezvous | Doing::Store))
-                || !at_work(rank)
+            matches!(
+                doing,
+                Some(Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store)
+            ) || !at_work(rank)
         };
         waiting.retain(waits);
     }
@@ -252,6 +256,7 @@ fn culprit(
     let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
     let node = of.map(|(_, (node, _))| node);
     let evidence = of.map(|(_, (_, evidence))| evidence);
+    let of_messages = seen.values().all(|seen| seen.doing == Doing::Message);
     let seen = suspect.rank.and_then(|rank| seen.get(&rank));
     let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
     let kind = match suspicion {
@@ -276,6 +281,7 @@ fn culprit(
     let collective = suspect.collective;
     let text = words::sentence(&words::Facts {
         kind,
+        of_messages,
         rank: suspect.rank,
         node,
         doing,

@@ -57,8 +57,8 @@ impl Kind {
                 "请查明该 worker 为何结束：内存限制、/dev/shm 过小，或自行退出；num_workers=0 可看到其异常"
             ),
             Kind::Deadlock => text!(
-                "take locks, and call the collectives of different groups, in the same order everywhere; release a lock before a wait",
-                "各处应以相同顺序获取锁、调用不同通信组的集合通信；等待之前先释放锁"
+                "take locks, and call the collectives of different groups, in the same order everywhere; release a lock before a wait; give each receive its send",
+                "各处应以相同顺序获取锁、调用不同通信组的集合通信；等待之前先释放锁；每次接收都应有对应的发送"
             ),
             Kind::OtherCollective => text!(
                 "all ranks must call the same collectives in the same order: look for a branch on the rank, on the data or on an exception",

@@ -80,7 +80,10 @@ pub(super) fn by_record(
             let elsewhere = match (ranks.get(rank), seen.get(rank)) {
                 (Some((_, evidence)), Some(seen)) => {
                     evidence.ended_ms.is_some()
-                        || !matches!(seen.doing, Doing::Collective | Doing::Rendezvous)
+                        || !matches!(
+                            seen.doing,
+                            Doing::Collective | Doing::Message | Doing::Rendezvous
+                        )
                 }
                 _ => false,
             };
@@ -108,7 +111,10 @@ pub(super) fn only_the_odd(
     if blamed.iter().any(|(one, _)| differs(one)) {
         let victims = blamed.extract_if(.., |(one, _)| !differs(one));
         others.extend(victims.filter_map(|(_, suspect)| suspect.rank));
-    } else if blamed.iter().all(|(one, _)| *one == Suspicion::Circle) {
+    } else if blamed.iter().all(|(one, suspect)| {
+        // The line of a message does not show its other end, so no side of it is odd.
+        *one == Suspicion::Circle && !suspect.rank.is_some_and(|rank| is_in_message(rank, seen))
+    }) {
         // Ranks are compared by position: with gloo, ranks give one group different names. If several sides are
         // equally small, a rank alone in its group is odd: another member of a group waits in the group as well,
         // though perhaps for a later collective.
@@ -174,14 +180,19 @@ pub(super) fn waiting(
     for rank in by_stack {
         let doing = seen.get(&rank).map(|seen| &seen.doing);
         let is_blamed = blamed.iter().any(|(_, suspect)| suspect.rank == Some(rank));
-        if !is_blamed && matches!(doing, Some(Doing::Collective | Doing::Rendezvous)) {
+        if !is_blamed
+            && matches!(doing, Some(Doing::Collective | Doing::Message | Doing::Rendezvous))
+        {
             waiting.insert(rank);
         }
     }
     // Before the first collective, no record shows that a rank waits.
     if waiting.is_empty() && blamed.is_empty() {
         let waits = |seen: &Seen| {
-            matches!(seen.doing, Doing::Collective | Doing::Rendezvous | Doing::Store)
+            matches!(
+                seen.doing,
+                Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store
+            )
         };
         waiting.extend(seen.iter().filter(|(_, seen)| waits(seen)).map(|(rank, _)| *rank));
     }
@@ -215,14 +226,23 @@ pub(super) fn by_stacks(
         .collect()
 }
 
+/// What is seen of the job as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    /// All ranks of the job.
+    pub(super) sees_all: bool,
+    /// A connection of a rank does not carry what is sent.
+    pub(super) is_cut: bool,
+}
+
 /// If all ranks wait for others: the link if they stand at one line or in one group, else all of them, from which
-/// [`only_the_odd`] selects.
+/// [`only_the_odd`] selects. If all wait for messages: all of them, unless the link carries none.
 pub(super) fn at_other_lines(
     hang: Option<&recorder::Hang>,
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
     seen: &BTreeMap<u32, Seen>,
     waiting: &BTreeSet<u32>,
-    sees_all: bool,
+    View { sees_all, is_cut }: View,
 ) -> Vec<(Suspicion, Suspect)> {
     if waiting.is_empty() || ranks.keys().any(|rank| !waiting.contains(rank)) {
         return Vec::new();
@@ -230,6 +250,15 @@ pub(super) fn at_other_lines(
     // All ranks may wait for a key that somebody else puts into the store.
     if seen.values().any(|seen| seen.doing == Doing::Store) {
         return Vec::new();
+    }
+    // gloo records no messages, so the last collective of the ranks says nothing. Two ends that do not match look like
+    // two ends that do, but the link has carried all that was sent.
+    if sees_all && waiting.iter().all(|rank| is_in_message(*rank, seen)) {
+        if is_cut {
+            return vec![(Suspicion::Link, Suspect::default())];
+        }
+        let suspect = |rank: &u32| Suspect { rank: Some(*rank), ..Suspect::default() };
+        return waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect();
     }
     let entered = |rank: &u32| hang.and_then(|hang| hang.entered.get(rank));
     let lines: BTreeSet<&[(String, u64)]> =
@@ -253,6 +282,10 @@ pub(super) fn at_other_lines(
         ..Suspect::default()
     };
     waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect()
+}
+
+fn is_in_message(rank: u32, seen: &BTreeMap<u32, Seen>) -> bool {
+    seen.get(&rank).is_some_and(|one| one.doing == Doing::Message)
 }
 
 /// Whether the collective belongs to the group of all ranks.

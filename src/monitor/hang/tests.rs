@@ -75,6 +75,7 @@ fn node(world: u32, ranks: Vec<RankEvidence>) -> NodeEvidence {
         world,
         ranks,
         traffic: false,
+        is_cut: false,
         ras: None,
         reasons: Vec::new(),
         gpus: Vec::new(),
@@ -438,6 +439,43 @@ fn ended_rank_is_awaited_by_store_clients() {
     assert_eq!(first(&judgement).map(|(rank, kind, _)| (rank, kind)), Some((Some(1), Kind::Ended)));
     // The key may come from elsewhere: an operator, another job.
     assert_eq!(judged(vec![asks(0), asks(1)]), Judgement::Idle);
+}
+
+#[test]
+fn messages_without_another_end_are_no_broken_link() {
+    let stands_in = |number: u32, call: &str, line: u32| {
+        let frames = [
+            format!("/v/torch/distributed/distributed_c10d.py:2500 {call}"),
+            "/v/torch/distributed/c10d_logger.py:83 wrapper".to_owned(),
+            format!("/job/train.py:{line} main"),
+        ];
+        let frames: Vec<&str> = frames.iter().map(String::as_str).collect();
+        rank(number, vec![thread('S', &frames)], Vec::new())
+    };
+    let kinds = |calls: &[(&str, u32)], is_cut: bool| {
+        let ranks = (0..).zip(calls).map(|(rank, (call, line))| stands_in(rank, call, *line));
+        let world = u32::try_from(calls.len()).expect("few");
+        let node = NodeEvidence { is_cut, ..node(world, ranks.collect()) };
+        let judgement = judge(&[node], &[], true);
+        let Judgement::Hangs(hang) = judgement else { panic!("{calls:?}: {judgement:?}") };
+        let says = hang.culprits.iter().all(|one| one.text.en.contains("other end of a message"));
+        let kinds: Vec<_> = hang.culprits.iter().map(|one| one.kind).collect();
+        assert_eq!(says, kinds.contains(&Kind::Deadlock), "{:?}", hang.culprits);
+        kinds
+    };
+    let (receives, sends) = (("recv", 9), ("send", 10));
+    for calls in [
+        &[receives, receives][..],
+        &[sends, receives],
+        &[receives, ("recv", 10)],
+        &[receives, receives, sends],
+    ] {
+        assert_eq!(kinds(calls, false), vec![Kind::Deadlock; calls.len()], "{calls:?}");
+        // The controls: a link that does not carry what was sent, and a collective.
+        assert_eq!(kinds(calls, true), [Kind::Link], "{calls:?}");
+        let reduces = vec![("all_reduce", 9); calls.len()];
+        assert_eq!(kinds(&reduces, false), [Kind::Link], "{calls:?}");
+    }
 }
 
 /// Records of gloo 2.15 of two ranks that use the group of all ranks and another one in opposite order.

@@ -11,6 +11,8 @@ use text::text;
 /// The facts that the sentence is made of.
 pub(super) struct Facts<'a> {
     pub(super) kind: Kind,
+    /// All ranks wait for messages.
+    pub(super) of_messages: bool,
     pub(super) rank: Option<u32>,
     pub(super) node: Option<u32>,
     pub(super) doing: &'a Doing,
@@ -86,6 +88,10 @@ fn deed(facts: &Facts<'_>) -> Text {
                 "所有 rank 都已一致地进入{of_zh}，但 NCCL 无法联系到 {zh}"
             )
         }
+        (Kind::Link, _) if facts.of_messages => text!(
+            "all ranks wait for messages, and a connection does not carry what was sent",
+            "所有 rank 都在等待点对点消息，而有连接未能送达已发送的数据"
+        ),
         (Kind::Link, _) => text!(
             "all ranks have entered {of} alike, and none leaves it",
             "所有 rank 都已一致地进入{of_zh}，但没有一个完成"
@@ -93,6 +99,10 @@ fn deed(facts: &Facts<'_>) -> Text {
         (Kind::Deadlock, _) if matches!(facts.doing, Doing::Lock | Doing::Gil) => {
             text!("{en} waits for a lock that nobody releases", "{zh}在等待一个无人释放的锁")
         }
+        (Kind::Deadlock, _) if *facts.doing == Doing::Message => text!(
+            "{en} waits for the other end of a message that no rank sends or receives (rank, tag and group must match)",
+            "{zh}在等待点对点消息的另一端，但没有 rank 发送或接收它（rank、tag 与组须一致）"
+        ),
         (Kind::Deadlock, _) => text!(
             "{en} waits in {of} for a rank that waits for it in another group",
             "{zh}在{in_zh}中等待，而它所等的 rank 又在另一组中等待它"

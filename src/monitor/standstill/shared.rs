@@ -288,6 +288,7 @@ impl Shared {
             world: self.watched.planned.world.unwrap_or_default(),
             ranks,
             traffic: state.progress.carries(began, within),
+            is_cut: state.progress.is_cut(),
             ras: around.ras,
             reasons: around.reasons,
             gpus: around.gpus,

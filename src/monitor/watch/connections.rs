@@ -26,10 +26,11 @@ const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST_DUMP: u16 = 0x1 | 0x300;
 const INET_DIAG_INFO: u16 = 2;
-/// `struct inet_diag_msg`: its size, port and address of each end, and the inode.
+/// `struct inet_diag_msg`: its size, port and address of each end, the bytes of the send queue, and the inode.
 const MESSAGE: usize = 72;
 const LOCAL: (usize, usize) = (4, 8);
 const PEER: (usize, usize) = (6, 24);
+const SEND_QUEUE: usize = 60;
 const INODE: usize = 68;
 /// Offsets in `struct tcp_info` (linux/tcp.h), since Linux 4.1.
 const BYTES_ACKED: usize = 120;
@@ -43,6 +44,8 @@ pub(super) struct Connection {
     pub(super) peer: SocketAddr,
     /// Bytes received, and bytes sent that have arrived.
     pub(super) bytes: u64,
+    /// Bytes sent that have not arrived, as far as known.
+    pub(super) unheard: u32,
 }
 
 /// The inodes of the sockets that a process has open.
@@ -142,7 +145,8 @@ fn connection(message: &[u8]) -> Option<Connection> {
         let info = attributes.get(4..length)?;
         if kind == INET_DIAG_INFO {
             let bytes = long(info, BYTES_ACKED)?.wrapping_add(long(info, BYTES_RECEIVED)?);
-            return Some(Connection { inode, local, peer, bytes });
+            let unheard = number(message, SEND_QUEUE)?;
+            return Some(Connection { inode, local, peer, bytes, unheard });
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;
     }
@@ -202,6 +206,11 @@ mod tests {
         other.read_exact(&mut [0; 40_000]).expect("received");
         assert!(of(&stream).bytes >= before[0].bytes + 40_000, "{before:?}");
         assert!(of(&other).bytes >= before[1].bytes + 40_000, "{before:?}");
+        assert_eq!(of(&stream).unheard, 0, "all has arrived");
+        // More than the kernel takes for a program that does not read.
+        stream.set_nonblocking(true).expect("set");
+        while stream.write(&[7; 40_000]).is_ok() {}
+        assert!(of(&stream).unheard > 0);
     }
 
     #[test]

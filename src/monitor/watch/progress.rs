@@ -54,6 +54,8 @@ pub(crate) struct Carried {
     pub inode: u32,
     /// Bytes that the connection has carried so far, both ways.
     pub bytes: u64,
+    /// Bytes sent that have not arrived, as far as known.
+    pub unheard: u32,
     /// The other end is torch's store or another rank.
     pub of_job: bool,
 }
@@ -127,8 +129,10 @@ pub(crate) struct Progress {
     afresh: Option<Instant>,
     /// Time of the last movement before that.
     moved_before: Option<Instant>,
-    /// Bytes of each connection, by its inode.
-    connections: Option<BTreeMap<u32, u64>>,
+    /// The connections at the last look, by their inodes.
+    connections: Option<BTreeMap<u32, Carried>>,
+    /// Some connection carried nothing between the last two looks, though bytes waited for it at both.
+    is_cut: bool,
     network: u64,
     dirty: u64,
     /// Time at which bytes last flowed over the interfaces or between ranks.
@@ -147,6 +151,7 @@ impl Progress {
             afresh: None,
             moved_before: None,
             connections: None,
+            is_cut: false,
             network: 0,
             dirty: 0,
             carried: None,
@@ -163,6 +168,7 @@ impl Progress {
             track.in_disk = track.in_disk.map(|_| now);
         }
         (self.at, self.connections, self.afresh) = (None, None, Some(now));
+        self.is_cut = false;
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
@@ -235,16 +241,18 @@ impl Progress {
 
     /// Growth of each rank's connections since the last look.
     fn grown(&mut self, carried: Option<&[Carried]>) -> BTreeMap<GlobalRank, Grown> {
-        let known =
-            |carried: &[Carried]| carried.iter().map(|one| (one.inode, one.bytes)).collect();
+        let known = |carried: &[Carried]| carried.iter().map(|one| (one.inode, *one)).collect();
         let before = std::mem::replace(&mut self.connections, carried.map(known));
+        self.is_cut = false;
         let mut grown: BTreeMap<GlobalRank, Grown> = BTreeMap::new();
         let Some(before) = before else { return grown };
         for one in carried.unwrap_or_default() {
             let of_rank = grown.entry(one.rank).or_default();
             // A connection that is not known was made since the last look.
-            let known = before.get(&one.inode).copied().unwrap_or_default();
-            let bytes = one.bytes.saturating_sub(known);
+            let known = before.get(&one.inode);
+            let bytes = one.bytes.saturating_sub(known.map_or(0, |known| known.bytes));
+            let waited = known.is_some_and(|known| known.unheard > 0);
+            self.is_cut |= waited && one.unheard > 0 && bytes == 0;
             if one.of_job {
                 of_rank.between_ranks = of_rank.between_ranks.max(bytes);
             } else {
@@ -330,6 +338,11 @@ impl Progress {
     /// Whether bytes flowed over the interfaces or between ranks within this time.
     pub(crate) fn carries(&self, now: Instant, within: Duration) -> bool {
         self.carried.is_some_and(|at| now.duration_since(at) < within)
+    }
+
+    /// Whether bytes waited in vain for a connection of a rank between the last two looks.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The last collective counters of the ranks. Ranks that have reported none so far are left out.

@@ -77,7 +77,7 @@ fn carried(
         let peer = by_ends.get(&(one.peer, one.local));
         let of_store = [one.local.port(), one.peer.port()].map(Some).contains(&store);
         let of_job = of_store || peer.is_some_and(|peer| *peer != rank);
-        Some(Carried { rank, inode: one.inode, bytes: one.bytes, of_job })
+        Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, of_job })
     };
     all.iter().filter_map(of_rank).collect()
 }

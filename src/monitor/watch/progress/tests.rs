@@ -138,7 +138,7 @@ fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
         let bytes = second * bytes;
-        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, of_job };
+        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard: 0, of_job };
         node.pulse.carried = Some(vec![one]);
         node.pass(1, |_, pulse| pulse.waits = waits);
     }
@@ -164,14 +164,39 @@ fn only_bulk_connection_traffic_counts_as_activity() {
 
 #[test]
 fn connection_bytes_count_from_the_second_look() {
-    let of =
-        |inode, bytes| Some(vec![Carried { rank: GlobalRank(1), inode, bytes, of_job: false }]);
+    let of = |inode, bytes| {
+        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, of_job: false }])
+    };
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
     assert_eq!(node.pass(1, quiet).stands(), "still", "long before");
     // Each piece has a connection of its own.
     node.pulse.carried = of(8, 1 << 20);
     assert_eq!(node.pass(1, quiet).stands(), "held up");
+}
+
+#[test]
+fn bytes_that_wait_between_two_looks_show_a_cut() {
+    for (bytes, unheard, is_cut) in [
+        ([9, 9], [40, 40], true),
+        ([9, 9], [40, 80], true),
+        ([9, 9], [40, 0], false),
+        ([9, 9], [0, 40], false),
+        // A slow link still carries.
+        ([9, 10], [40, 40], false),
+    ] {
+        let mut node = Node::new();
+        for (bytes, unheard) in bytes.into_iter().zip(unheard) {
+            let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, of_job: false };
+            node.pulse.carried = Some(vec![one]);
+            assert!(!node.progress.is_cut());
+            node.pass(1, quiet);
+        }
+        assert_eq!(node.progress.is_cut(), is_cut, "{bytes:?} {unheard:?}");
+        // Of another moment, nothing is known.
+        node.pulse.carried = None;
+        assert!(!node.pass(1, quiet).progress.is_cut());
+    }
 }
 
 #[test]
