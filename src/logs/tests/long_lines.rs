@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use regex::bytes::Regex;
+use text::pattern;
 
 use crate::file_names::segment;
 use crate::{Cursor, LogLine, Page, Wanted, page};
 
 fn lines(launcher: &Path, grep: Option<&str>) -> Vec<LogLine> {
-    let grep = grep.map(|grep| Regex::new(grep).expect("a pattern"));
+    let grep = grep.map(|grep| pattern::compile(grep).expect("a pattern"));
     let wanted = Wanted { grep, ..Wanted::default() };
     let mut cursor = Cursor::default();
     let mut lines = Vec::new();
