@@ -129,7 +129,7 @@ const APART: &[&str] = &[
 /// A program that starts its command several times, each a job of its own: parts of a pipeline, which
 /// share a test suite or a matrix, workers of a runner of tests, processes of a process manager.
 struct Starter {
-    /// Names of its own variables, as in [`APART`].
+    /// The beginning of the names of its own variables. They count only beside a witness, if it has one.
     own: &'static str,
     /// A variable that only it sets, in every process that it starts. Indices and counts beside it may have
     /// any name: its users choose them (`instance_var` of PM2, `$CIRCLE_NODE_INDEX` passed on as NODE_INDEX).
@@ -194,7 +194,7 @@ const STARTERS: &[Starter] = &[
     // Runners of tests, and of load.
     starter("BAZEL", &["BAZEL_TEST"]),
     starter("CUCUMBER", &["CUCUMBER_PARALLEL"]),
-    starter("CYPRESS", &["CYPRESS"]),
+    starter("CYPRESS", &[]),
     starter("GINKGO", &[]),
     starter("JEST", &["JEST_WORKER_ID"]),
     starter("KNAPSACK", &[]),
@@ -238,7 +238,7 @@ pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
     let all: Vec<(Shape, Claim)> = names
         .filter_map(|name| {
             let claim = Claim { variable: name.to_owned(), value: host.variable(name)? };
-            Some((shape(name)?, claim))
+            Some((shape(host, name)?, claim))
         })
         .collect();
     let indices = all.iter().filter(|(shape, _)| shape.role == Role::Index);
@@ -313,21 +313,47 @@ fn is_within(
         return false;
     }
     if of_index.scheduler.is_empty() {
-        return (of_index.is_of_nodes && of_count.is_of_nodes && !is_started_apart(host))
+        // No program that starts separate jobs gives them ranks.
+        let is_apart =
+            || !index.variable.to_ascii_uppercase().ends_with("RANK") && is_started_apart(host);
+        return (of_index.is_of_nodes && of_count.is_of_nodes && !is_apart())
             || (of_index.is_of_members && has_meeting_point(host));
     }
     of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
 }
 
-/// Whether a program of [`STARTERS`] started this process, which has no master either.
-fn is_started_apart(host: &Host) -> bool {
-    let is_set = |name: &str| {
-        let value = host.variable(name).unwrap_or_default().trim().to_ascii_lowercase();
-        !value.is_empty() && value != "false"
-    };
-    let mut witnesses = STARTERS.iter().flat_map(|starter| starter.witnesses);
-    !is_set("MASTER_ADDR") && witnesses.any(|name| is_set(name))
+impl Starter {
+    /// Whether it started this process.
+    fn has_started(&self, host: &Host) -> bool {
+        self.witnesses.iter().any(|name| {
+            let value = host.variable(name).unwrap_or_default().trim().to_ascii_lowercase();
+            !value.is_empty() && value != "false"
+        })
+    }
 }
+
+/// Whether a program of [`STARTERS`] started this process, and nothing shows that it meets others: a master, or a list
+/// of hosts.
+fn is_started_apart(host: &Host) -> bool {
+    let names = || host.environment().keys().filter_map(|name| name.to_str());
+    let is_master = |name: &str| {
+        let name = name.to_ascii_uppercase();
+        let mut parts = parts(&name);
+        let leads = matches!(parts.next(), Some("MASTER" | "HEAD" | "LEADER" | "MAIN"));
+        leads && parts.any(|part| PLACES.contains(&part) || part == "PORT")
+    };
+    let is_list = |name: &str| {
+        let is_nameless = |shape: Shape| shape.role == Role::List && shape.scheduler.is_empty();
+        let value = host.variable(name).unwrap_or_default();
+        shape(host, name).is_some_and(is_nameless) && value.trim().contains([',', ';', ' ', '\n'])
+    };
+    STARTERS.iter().any(|starter| starter.has_started(host))
+        && !has_meeting_point(host)
+        && !names().any(|name| is_master(name) || is_list(name))
+}
+
+/// Words of the place at which others are met.
+const PLACES: &[&str] = &["ADDR", "ADDRESS", "ENDPOINT", "HOST", "HOSTNAME", "IP"];
 
 /// Whether a variable names the meeting point of processes that number themselves: COORDINATOR_ADDRESS.
 fn has_meeting_point(host: &Host) -> bool {
@@ -335,8 +361,8 @@ fn has_meeting_point(host: &Host) -> bool {
     names.map(str::to_ascii_uppercase).any(|name| {
         let has = |wanted: &[&str]| parts(&name).any(|part| wanted.contains(&part));
         has(&["COORDINATOR", "RENDEZVOUS", "RDZV", "CHIEF"])
-            && has(&["ADDR", "ADDRESS", "ENDPOINT", "HOST", "IP"])
-            && !is_apart(&name)
+            && has(PLACES)
+            && !is_apart(host, &name)
     })
 }
 
@@ -345,7 +371,7 @@ fn runs_jobs(host: &Host, scheduler: &[String]) -> bool {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let is_link = |name: &str| host.variable(name).is_some_and(|value| value.contains("://"));
     let names = names.filter(|name| !is_link(name)).map(str::to_ascii_uppercase);
-    names.filter(|name| !is_apart(name)).any(|name| {
+    names.filter(|name| !is_apart(host, name)).any(|name| {
         let mut parts = parts(&name);
         scheduler.iter().all(|part| parts.next() == Some(part.as_str()))
             // A single HOST may also be the host of a service.
@@ -367,21 +393,25 @@ fn word(part: &str) -> Option<Word> {
     WORDS.iter().find(|(_, parts)| parts.contains(&part)).map(|(word, _)| *word)
 }
 
-fn is_apart(name: &str) -> bool {
-    let mut all = APART.iter().copied().chain(STARTERS.iter().map(|starter| starter.own));
-    all.any(|apart| match apart.ends_with('_') {
-        true => name.starts_with(apart),
-        false => name == apart || parts(name).any(|part| part == apart),
-    })
+fn is_apart(host: &Host, name: &str) -> bool {
+    let begins = |with: &str| match name.strip_prefix(with) {
+        Some(rest) => with.ends_with('_') || rest.is_empty() || rest.starts_with('_'),
+        None => false,
+    };
+    let mut apart = APART.iter().copied();
+    apart.any(|apart| begins(apart) || parts(name).any(|part| part == apart))
+        || STARTERS.iter().any(|starter| {
+            begins(starter.own) && (starter.witnesses.is_empty() || starter.has_started(host))
+        })
 }
 
 /// The evidence that a name may be; None for nearly all names.
-fn shape(name: &str) -> Option<Shape> {
+fn shape(host: &Host, name: &str) -> Option<Shape> {
     let name = name.to_ascii_uppercase();
     let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
     // Names whose last part has no meaning are most, and need no search for the others.
     word(parts(&name).last()?)?;
-    if !name.bytes().all(is_letter) || is_apart(&name) {
+    if !name.bytes().all(is_letter) || is_apart(host, &name) {
         return None;
     }
     let words: Vec<(&str, Option<Word>)> = parts(&name).map(|part| (part, word(part))).collect();
@@ -420,7 +450,8 @@ fn shape(name: &str) -> Option<Shape> {
 /// By path: the hosts, `n1,n2`, of each file that a variable of hosts names.
 pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
-    let lists = names.filter(|name| shape(name).is_some_and(|shape| shape.role == Role::List));
+    let lists =
+        names.filter(|name| shape(host, name).is_some_and(|shape| shape.role == Role::List));
     let paths = lists.filter_map(|name| host.variable(name));
     let hosts = |path: String| {
         let text = text(host, &path)?;

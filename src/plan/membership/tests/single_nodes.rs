@@ -19,13 +19,13 @@ const KINDS: &[(&str, &[&str])] = &[
     ("TeamCity", &["TEAMCITY_VERSION=2024 BUILD_NUMBER=3"]),
     ("Bitbucket", &["BITBUCKET_PARALLEL_STEP=1 BITBUCKET_PARALLEL_STEP_COUNT=3 BITBUCKET_BUILD_NUMBER=5"]),
     ("Semaphore", &["SEMAPHORE=true SEMAPHORE_JOB_INDEX=1 SEMAPHORE_JOB_COUNT=4 SEMAPHORE_JOB_ID=x"]),
-    ("Harness", &["HARNESS_NODE_INDEX=1 HARNESS_NODE_TOTAL=3 HARNESS_STAGE_INDEX=0 HARNESS_STAGE_TOTAL=2"]),
+    ("Harness", &["HARNESS_BUILD_ID=9 HARNESS_NODE_INDEX=1 HARNESS_NODE_TOTAL=3 HARNESS_STAGE_INDEX=0 HARNESS_STAGE_TOTAL=2"]),
     ("Knapsack", &["KNAPSACK_PRO_CI_NODE_INDEX=1 KNAPSACK_PRO_CI_NODE_TOTAL=4"]),
     ("GoCD", &["GO_JOB_RUN_INDEX=1 GO_JOB_RUN_COUNT=3 GO_JOB_NAME=train"]),
     ("CodeBuild", &["CODEBUILD_BUILD_NUMBER=3 CODEBUILD_SHARD_INDEX=1 CODEBUILD_SHARD_COUNT=4"]),
     ("Drone", &["DRONE=true DRONE_STAGE_NUMBER=1 DRONE_STEP_NUMBER=2 DRONE_BUILD_NUMBER=8"]),
     // Tests and builds.
-    ("pytest-xdist", &["PYTEST_XDIST_WORKER=gw1 PYTEST_XDIST_WORKER_COUNT=4", "PYTEST_XDIST_WORKER_ID=1 PYTEST_XDIST_WORKER_COUNT=4"]),
+    ("pytest-xdist", &["PYTEST_XDIST_WORKER=gw1 PYTEST_XDIST_WORKER_COUNT=4", "PYTEST_XDIST_WORKER=gw1 PYTEST_XDIST_WORKER_ID=1 PYTEST_XDIST_WORKER_COUNT=4"]),
     ("Bazel", &["TEST_SHARD_INDEX=1 TEST_TOTAL_SHARDS=4 TEST_TMPDIR=/t", "GTEST_SHARD_INDEX=1 GTEST_TOTAL_SHARDS=4"]),
     ("jest", &["JEST_WORKER_ID=1", "VITEST_POOL_ID=1 VITEST_WORKER_ID=1"]),
     ("make", &["MAKEFLAGS=-j8 MAKELEVEL=1"]),
@@ -264,7 +264,25 @@ fn members_in_a_pipeline_are_refused() {
             ] {
                 expect(format!("{off} {pair}"), if are_nodes { REFUSED } else { ALONE });
             }
-            for (_, witness) in STARTERS {
+            for (name, witness) in STARTERS {
+                // The witness itself has the name of an index.
+                if name.contains('_') || witness.starts_with(&format!("{name}_{index}=")) {
+                    continue;
+                }
+                // Its own names without what it sets, and within the names of others.
+                expect(format!("{name}_{index}=1 {name}_{count}=4"), REFUSED);
+                expect(format!("{witness} HPC_{name}_{index}=1 HPC_{name}_{count}=4"), REFUSED);
+                let meets = [
+                    "MASTER_IP=10.0.0.1",
+                    "HEAD_ADDR=10.0.0.1",
+                    "LEADER_HOST=h",
+                    "MASTER_PORT=29500",
+                    "NODE_LIST=a,b,c,d",
+                ];
+                for meets in meets.iter().filter(|_| are_nodes) {
+                    expect(format!("{witness} {pair} {meets}"), REFUSED);
+                }
+                expect(format!("{witness} HOST_RANK=1 HOST_COUNT=4"), REFUSED);
                 expect(format!("{witness} ACME_{index}=1 ACME_{count}=4"), REFUSED);
                 expect(format!("{witness} {pair} COORDINATOR_ADDRESS=h"), REFUSED);
                 if are_nodes {
