@@ -105,10 +105,9 @@ impl Process {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// The arguments, as by [`ProcessFiles::cmdline`], of the process that has this pid now. A caller that acts on the
-    /// arguments compares the start time again.
-    pub fn argv(&self, host: &Host) -> Option<Vec<Vec<u8>>> {
-        host.process(self.pid).cmdline()
+    /// The kernel's short name in the place of the arguments, as ps(1) shows a process that has none.
+    pub fn bracketed(&self) -> Vec<Vec<u8>> {
+        vec![[b"[", self.comm.as_slice(), b"]"].concat()]
     }
 }
 
@@ -397,8 +396,7 @@ fn argv_in_time(host: &Host, pid: i32) -> Vec<Vec<u8>> {
     let of = host.clone();
     let argv = with_deadline(ANSWER, move || of.process(pid).cmdline()).flatten();
     argv.filter(|argv| !argv.is_empty()).unwrap_or_else(|| {
-        let comm = host.process(pid).stat().map(|process| process.comm).unwrap_or_default();
-        vec![[b"[", comm.as_slice(), b"]"].concat()]
+        host.process(pid).stat().map(|process| process.bracketed()).unwrap_or_default()
     })
 }
 

@@ -72,15 +72,29 @@ impl LineWriter<'_> {
     pub(super) fn lines(
         &mut self,
         batch: &[u8],
+        urgent: impl FnMut() -> Vec<u8>,
+    ) -> Result<(), WriteFailure> {
+        let stop = self.stop;
+        self.write(batch, || !stop.load(Ordering::Relaxed), urgent)
+    }
+
+    /// Writes our own text, which nothing stops.
+    pub(super) fn own(&mut self, text: &[u8]) -> Result<(), WriteFailure> {
+        self.write(text, || true, Vec::new)
+    }
+
+    fn write(
+        &mut self,
+        batch: &[u8],
+        may_go_on: impl Fn() -> bool + Copy,
         mut urgent: impl FnMut() -> Vec<u8>,
     ) -> Result<(), WriteFailure> {
-        let may_go_on = || !self.stop.load(Ordering::Relaxed);
         let (mut rest, file) = (batch, self.file);
         while !rest.is_empty() {
             let reach = rest.get(..PIECE).unwrap_or(rest);
             let end = memrchr(b'\n', reach).map_or(reach.len(), |at| at + 1);
             let (piece, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
-            let ended = end_torn_line(file, &mut self.is_torn, may_go_on);
+            let ended = self.end_torn_line(may_go_on);
             let whole = |error| (error, piece.len());
             let written = ended.map_err(whole).and_then(|()| write_all(file, piece, may_go_on));
             written.map_err(|(error, unwritten)| {
@@ -90,7 +104,7 @@ impl LineWriter<'_> {
                     self.is_torn = true;
                     // Ends the partial line before the next text; this write may fail as well.
                     if error.is_some() {
-                        let _ = end_torn_line(file, &mut self.is_torn, || true);
+                        let _ = self.end_torn_line(|| true);
                     }
                 }
                 WriteFailure {
@@ -117,25 +131,16 @@ impl LineWriter<'_> {
         Ok(())
     }
 
-    /// Writes our own text, which nothing stops.
-    pub(super) fn own(&mut self, text: &[u8]) -> Result<(), WriteFailure> {
-        let mut writer = LineWriter { stop: &AtomicBool::new(false), ..*self };
-        let result = writer.lines(text, Vec::new);
-        self.is_torn = writer.is_torn;
-        result
+    fn end_torn_line(
+        &mut self,
+        may_go_on: impl Fn() -> bool,
+    ) -> Result<(), Option<std::io::Error>> {
+        if self.is_torn {
+            write_all(self.file, b"\n", may_go_on).map_err(|(error, _)| error)?;
+            self.is_torn = false;
+        }
+        Ok(())
     }
-}
-
-fn end_torn_line(
-    file: &File,
-    is_torn: &mut bool,
-    may_go_on: impl Fn() -> bool,
-) -> Result<(), Option<std::io::Error>> {
-    if *is_torn {
-        write_all(file, b"\n", may_go_on).map_err(|(error, _)| error)?;
-        *is_torn = false;
-    }
-    Ok(())
 }
 
 /// Writes all bytes. An error carries how many were not written; without an error, `may_go_on` said no.

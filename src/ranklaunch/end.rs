@@ -61,13 +61,12 @@ async fn write_out(
     let write_out = in_thread(move || writing.write_out(left));
     let Some(folder) = folder else { return write_out.await };
     // The record counts the lines that the console does not show.
-    let console = context.console.clone();
-    let shown = if is_last { SHOWN.min(left) } else { Duration::ZERO };
-    let show_out = in_thread(move || {
+    let show_out = async {
         if is_last {
-            console.show_out(shown)
+            let console = context.console.clone();
+            in_thread(move || console.show_out(SHOWN.min(left))).await;
         }
-    });
+    };
     let write_out = async {
         tokio::join!(write_out, show_out);
     };

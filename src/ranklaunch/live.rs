@@ -127,7 +127,7 @@ impl Phases for Live<'_> {
         };
         let write = async {
             if let Some(rest) = rest {
-                rest.finish(self.context, is_last).await;
+                rest.finish(self.context, false).await;
             }
         };
         tokio::join!(close, write);

@@ -107,16 +107,22 @@ fn console_that_stops_at_any_moment_loses_no_line_uncounted() {
     }
 }
 
-/// A console that takes nothing for a while and then goes on is shown everything.
-#[test]
-fn console_that_goes_on_in_time_loses_nothing() {
-    let (console, out, _err) = console();
+/// Logs that have read 20,000 lines of rank 0.
+fn with_20_000_lines(console: &Console) -> Logs {
     let logs = Logs::start(config(None), console.clone());
     let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
     let all: String = (0..20_000).map(|n| format!("line {n} end\n")).collect();
     to.write_all(all.as_bytes()).expect("written");
     drop(to);
     logs.read_out(SOON);
+    logs
+}
+
+/// A console that takes nothing for a while and then goes on is shown everything.
+#[test]
+fn console_that_goes_on_in_time_loses_nothing() {
+    let (console, out, _err) = console();
+    let logs = with_20_000_lines(&console);
     let waits = logs.summary().owners[&Owner::Rank(GlobalRank(0))].dropped_console_lines;
     assert!(waits > 0, "nothing reads");
     let text = collected(out);
@@ -132,12 +138,7 @@ fn console_that_goes_on_in_time_loses_nothing() {
 #[test]
 fn lines_of_a_closed_console_are_counted() {
     let (console, mut out, _err) = console();
-    let logs = Logs::start(config(None), console.clone());
-    let mut to = attached(&logs, Owner::Rank(GlobalRank(0)), Stream::Out);
-    let all: String = (0..20_000).map(|n| format!("line {n} end\n")).collect();
-    to.write_all(all.as_bytes()).expect("written");
-    drop(to);
-    logs.read_out(SOON);
+    let logs = with_20_000_lines(&console);
     let mut text = vec![0; 1000];
     out.read_exact(&mut text).expect("read");
     drop(out);

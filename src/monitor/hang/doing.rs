@@ -54,6 +54,18 @@ pub(super) enum Doing {
     Hidden,
 }
 
+impl Doing {
+    /// Waits for other ranks in torch's own calls.
+    pub(super) fn meets_ranks(&self) -> bool {
+        matches!(self, Doing::Collective | Doing::Message | Doing::Rendezvous)
+    }
+
+    /// The same, or waits for what another rank sets in torch's store.
+    pub(super) fn awaits_ranks(&self) -> bool {
+        self.meets_ranks() || *self == Doing::Store
+    }
+}
+
 /// The activity of a rank, with the line of the user's own code that does it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -192,8 +204,9 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Serves) => return found(Doing::Serves),
         Some(Shows::Compiles) => return found(Doing::Compiles),
         // A process that holds the GIL answers nobody, so its own line matters more.
-        Some(Shows::Message | Shows::Collective | Shows::Checkpoint | Shows::Lock)
-        | Some(Shows::Thread)
+        Some(
+            Shows::Message | Shows::Collective | Shows::Checkpoint | Shows::Lock | Shows::Thread,
+        )
         | None => {}
     }
     if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {

@@ -175,11 +175,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
         // A rank that has entered a collective and goes on does not wait in it.
         let waits = |rank: &u32| {
-            let doing = seen.get(rank).map(|seen| &seen.doing);
-            matches!(
-                doing,
-                Some(Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store)
-            ) || !at_work(rank)
+            seen.get(rank).is_some_and(|seen| seen.doing.awaits_ranks()) || !at_work(rank)
         };
         waiting.retain(waits);
     }

@@ -79,11 +79,7 @@ pub(super) fn by_record(
         for rank in &hang.silent {
             let elsewhere = match (ranks.get(rank), seen.get(rank)) {
                 (Some((_, evidence)), Some(seen)) => {
-                    evidence.ended_ms.is_some()
-                        || !matches!(
-                            seen.doing,
-                            Doing::Collective | Doing::Message | Doing::Rendezvous
-                        )
+                    evidence.ended_ms.is_some() || !seen.doing.meets_ranks()
                 }
                 _ => false,
             };
@@ -178,23 +174,16 @@ pub(super) fn waiting(
     let by_stack =
         ranks.iter().filter(|(_, (_, rank))| rank.records.is_empty()).map(|(rank, _)| *rank);
     for rank in by_stack {
-        let doing = seen.get(&rank).map(|seen| &seen.doing);
+        let meets = seen.get(&rank).is_some_and(|seen| seen.doing.meets_ranks());
         let is_blamed = blamed.iter().any(|(_, suspect)| suspect.rank == Some(rank));
-        if !is_blamed
-            && matches!(doing, Some(Doing::Collective | Doing::Message | Doing::Rendezvous))
-        {
+        if !is_blamed && meets {
             waiting.insert(rank);
         }
     }
     // Before the first collective, no record shows that a rank waits.
     if waiting.is_empty() && blamed.is_empty() {
-        let waits = |seen: &Seen| {
-            matches!(
-                seen.doing,
-                Doing::Collective | Doing::Message | Doing::Rendezvous | Doing::Store
-            )
-        };
-        waiting.extend(seen.iter().filter(|(_, seen)| waits(seen)).map(|(rank, _)| *rank));
+        let waits = seen.iter().filter(|(_, seen)| seen.doing.awaits_ranks());
+        waiting.extend(waits.map(|(rank, _)| *rank));
     }
     waiting
 }

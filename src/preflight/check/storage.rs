@@ -98,22 +98,19 @@ fn trouble(folder: &Folder, paths: &Text) -> Option<Text> {
 
 /// The folders, those of one file system together. Project quotas show each folder a size of its own.
 fn by_file_system(folders: &[UsedFolder]) -> Vec<Vec<&UsedFolder>> {
-    let mut groups: Vec<Vec<&UsedFolder>> = Vec::new();
-    let key = |Folder { device, total, inodes, .. }: &Folder| (*device, *total, *inodes);
+    let file_system = |used: &UsedFolder| {
+        let Folder { device, total, inodes, problem, .. } = &used.folder;
+        problem.is_none().then_some(((*device)?, *total, *inodes))
+    };
+    let mut groups: Vec<(_, Vec<&UsedFolder>)> = Vec::new();
     for used in folders {
-        let folder = &used.folder;
-        let is_shared = folder.device.is_some() && folder.problem.is_none();
-        let belongs = |group: &&mut Vec<&UsedFolder>| {
-            group
-                .iter()
-                .all(|other| other.folder.problem.is_none() && key(&other.folder) == key(folder))
-        };
-        match groups.iter_mut().find(|group| is_shared && belongs(group)) {
-            Some(group) => group.push(used),
-            None => groups.push(vec![used]),
+        let its = file_system(used);
+        match groups.iter_mut().find(|(of, _)| its.is_some() && *of == its) {
+            Some((_, group)) => group.push(used),
+            None => groups.push((its, vec![used])),
         }
     }
-    groups
+    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 /// The finding about folders of one file system, if something is wrong with it.

@@ -151,8 +151,7 @@ impl<'a> ProcessScan<'a> {
         if holds.is_empty() && self.foreign(pid).is_some() {
             return None;
         }
-        // The kernel's short name, as ps(1) shows it.
-        let argv = vec![[b"[", process.comm.as_slice(), b"]"].concat()];
+        let argv = process.bracketed();
         self.seen.insert(pid, Seen { argv, kind: ProgramKind::Other, marker: None });
         Some(Match { process, rule: StaleRule::Unreadable, otherwise: None, holds })
     }

@@ -212,6 +212,9 @@ const STARTERS: &[Starter] = &[
     starter("PM2", &["pm_id", "NODE_APP_INSTANCE"]),
 ];
 
+/// Words of the place at which others are met.
+const PLACES: &[&str] = &["ADDR", "ADDRESS", "ENDPOINT", "HOST", "HOSTNAME", "IP"];
+
 /// The kind of evidence that the name of a variable can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -314,9 +317,9 @@ fn is_within(
     }
     if of_index.scheduler.is_empty() {
         // No program that starts separate jobs gives them ranks.
-        let is_apart =
-            || !index.variable.to_ascii_uppercase().ends_with("RANK") && is_started_apart(host);
-        return (of_index.is_of_nodes && of_count.is_of_nodes && !is_apart())
+        let is_rank = index.variable.to_ascii_uppercase().ends_with("RANK");
+        let are_nodes = of_index.is_of_nodes && of_count.is_of_nodes;
+        return (are_nodes && (is_rank || !is_started_apart(host)))
             || (of_index.is_of_members && has_meeting_point(host));
     }
     of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
@@ -351,9 +354,6 @@ fn is_started_apart(host: &Host) -> bool {
         && !has_meeting_point(host)
         && !names().any(|name| is_master(name) || is_list(name))
 }
-
-/// Words of the place at which others are met.
-const PLACES: &[&str] = &["ADDR", "ADDRESS", "ENDPOINT", "HOST", "HOSTNAME", "IP"];
 
 /// Whether a variable names the meeting point of processes that number themselves: COORDINATOR_ADDRESS.
 fn has_meeting_point(host: &Host) -> bool {
@@ -394,12 +394,13 @@ fn word(part: &str) -> Option<Word> {
 }
 
 fn is_apart(host: &Host, name: &str) -> bool {
-    let begins = |with: &str| match name.strip_prefix(with) {
-        Some(rest) => with.ends_with('_') || rest.is_empty() || rest.starts_with('_'),
-        None => false,
+    let begins = |with: &str| {
+        let rest = name.strip_prefix(with);
+        rest.is_some_and(|rest| with.ends_with('_') || rest.is_empty() || rest.starts_with('_'))
     };
-    let mut apart = APART.iter().copied();
-    apart.any(|apart| begins(apart) || parts(name).any(|part| part == apart))
+    APART.contains(&name)
+        || parts(name).any(|part| APART.contains(&part))
+        || APART.iter().any(|apart| apart.ends_with('_') && name.starts_with(apart))
         || STARTERS.iter().any(|starter| {
             begins(starter.own) && (starter.witnesses.is_empty() || starter.has_started(host))
         })

@@ -243,7 +243,8 @@ fn act(mode: &str) {
             .into_values()
             .filter(|one| one.start_ticks >= own.start_ticks && one.pid != own.pid)
             .filter(|one| {
-                one.argv(&host)
+                host.process(one.pid)
+                    .cmdline()
                     .is_some_and(|argv| argv.get(1).is_some_and(|arg| arg == script.as_bytes()))
             })
             .collect()
