@@ -446,38 +446,70 @@ fn hang_starts_an_attempt_only_on_request() {
     assert!(ended.err.contains("--on-hang end"), "{}", ended.err);
 }
 
-/// Two ranks that wait for a message: the culprits, with their kinds and lines.
-fn of_messages(kind: &str) -> Vec<(Option<u64>, String, Option<u64>)> {
-    let mut args = run_args("direct", 2);
+/// A job of so many ranks of `messages.py`, with the words after its name.
+fn messages(ranks: u32, words: &[&str]) -> Launcher {
+    let mut args = run_args("direct", ranks);
     args.extend(["--hang-after", "4s", "--on-hang", "end", "--"].map(Into::into));
-    args.extend([program("messages.py").into_os_string(), kind.into()]);
-    let ended = Launcher::new(args).with_torch().run().expect_code(91).expect_nothing_left();
+    args.push(program("messages.py").into_os_string());
+    args.extend(words.iter().map(Into::into));
+    Launcher::new(args).with_torch()
+}
+
+/// The only hang of such a job.
+fn hang_of_messages(ranks: u32, words: &[&str]) -> Value {
+    let ended = messages(ranks, words).run().expect_code(91).expect_nothing_left();
     let found = hangs(&ended);
-    let [hang] = found.as_slice() else { panic!("{kind}: {found:?}\n{}", ended.err) };
+    let [hang] = found.as_slice() else { panic!("{words:?}: {found:?}\n{}", ended.err) };
+    hang.clone()
+}
+
+/// The culprits of such a job, with their kinds and lines.
+fn of_messages(ranks: u32, words: &[&str]) -> Vec<(Option<u64>, String, Option<u64>)> {
     let culprit = |one: &Value| {
         let line = one["frame"].as_str().and_then(|frame| frame.rsplit_once("messages.py:"));
         let line = line.and_then(|(_, line)| line.parse().ok());
         (one["rank"].as_u64(), one["kind"].as_str().unwrap_or_default().to_owned(), line)
     };
+    let hang = hang_of_messages(ranks, words);
     hang["culprits"].as_array().expect("a list").iter().map(culprit).collect()
 }
 
 #[test]
 fn messages_that_nobody_sends_are_a_deadlock() {
-    let receives = line_of("messages.py", "receives");
-    let sends = line_of("messages.py", "sends");
-    for (kind, lines) in [("receives", [receives, receives]), ("tags", [sends, sends + 2])] {
+    let line = |kind| line_of("messages.py", kind);
+    let both = |kind| (kind, [line(kind), line(kind)]);
+    let sends = line("sends");
+    let rows = ["receives", "operations", "batch", "threads"].map(both);
+    for (kind, lines) in rows.into_iter().chain([("tags", [sends, sends + 2])]) {
         let deadlock = |rank: u64, line| (Some(rank), "deadlock".to_owned(), Some(line));
         let expected = [deadlock(0, lines[0]), deadlock(1, lines[1])];
-        assert_eq!(of_messages(kind), expected, "{kind}");
+        assert_eq!(of_messages(2, &[kind]), expected, "{kind}");
     }
+}
+
+#[test]
+fn rank_that_sends_no_message_is_the_culprit() {
+    let culprit =
+        |rank: u64| (Some(rank), "never_entered".to_owned(), Some(line_of("messages.py", "nap")));
+    for (ranks, words, expected) in
+        [(2, &["asleep"][..], 1), (4, &["mixed"], 3), (3, &["pipeline", "100", "3"], 1)]
+    {
+        assert_eq!(of_messages(ranks, words), [culprit(expected)], "{words:?}");
+    }
+}
+
+#[test]
+fn sleeping_stages_of_a_pipeline_are_no_hang() {
+    // 24 s, in which no rank computes, prints or is in a collective.
+    let ended = messages(3, &["pipeline", "10", "-1"]).run().expect_code(0);
+    assert_eq!(hangs(&ended), [Value::Null; 0], "{}", ended.err);
 }
 
 /// The control: the kernel holds what the link does not carry.
 #[test]
 fn messages_on_a_dead_link_accuse_no_rank() {
     for kind in ["sent", "answers", "reduce"] {
-        assert_eq!(of_messages(kind), [(None, "link".to_owned(), None)], "{kind}");
+        assert_eq!(of_messages(2, &[kind]), [(None, "link".to_owned(), None)], "{kind}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::maps::Code;
 use super::memory::{Memory, ProcessMemory};
 use super::sockets::{self, Connection};
 use super::syscalls::{self, Argument};
@@ -35,6 +36,16 @@ pub struct Syscall {
     pub arguments: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<UsedFile>,
+    /// Name of the library, or of the executable, that made the call through the C library.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub caller: Option<String>,
+}
+
+/// The memory of a process, and the files that its code is from.
+#[derive(Clone, Copy)]
+pub(super) struct Mapped<'a> {
+    pub(super) memory: &'a ProcessMemory,
+    pub(super) code: &'a Code,
 }
 
 /// The file that an argument names.
@@ -60,11 +71,7 @@ pub struct Mount {
 }
 
 /// The state of one thread of the process whose folder in /proc is `process`; None if it ended.
-pub(super) fn state(
-    process: &Path,
-    tid: i32,
-    memory: Option<&ProcessMemory>,
-) -> Option<KernelState> {
+pub(super) fn state(process: &Path, tid: i32, mapped: Option<Mapped<'_>>) -> Option<KernelState> {
     /// USER_HZ is 100 on every architecture of today.
     const TICK_MS: u64 = 10;
     let folder = process.join("task").join(tid.to_string());
@@ -85,22 +92,26 @@ pub(super) fn state(
         state,
         wchan: wchan.filter(|name| !name.is_empty() && name != "0"),
         cpu_ms: ticks * TICK_MS,
-        syscall: read("syscall").and_then(|line| syscall(process, &line, memory)),
+        syscall: read("syscall").and_then(|line| syscall(process, &line, mapped)),
     })
 }
 
 /// `number arguments… stack-pointer program-counter`; `running` and -1 are outside of a system
 /// call.
-fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option<Syscall> {
-    let mut words = line.split_ascii_whitespace();
-    let number: i64 = words.next()?.parse().ok()?;
+fn syscall(process: &Path, line: &str, mapped: Option<Mapped<'_>>) -> Option<Syscall> {
+    const ARGUMENTS: usize = 6;
+    let (number, words) = line.split_once(' ')?;
+    let number: i64 = number.parse().ok()?;
     if number < 0 {
         return None;
     }
-    let arguments: Vec<u64> = words
-        .take(6)
+    let mut arguments: Vec<u64> = words
+        .split_ascii_whitespace()
         .filter_map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok())
         .collect();
+    let stack = arguments.get(ARGUMENTS).copied();
+    arguments.truncate(ARGUMENTS);
+    let memory = mapped.map(|mapped| mapped.memory);
     let known = syscalls::call(number);
     let named = known.map_or(Argument::Nothing, |(_, argument)| argument);
     let file = match named {
@@ -120,7 +131,26 @@ fn syscall(process: &Path, line: &str, memory: Option<&ProcessMemory>) -> Option
         name: known.map_or_else(|| number.to_string(), |(name, _)| name.to_owned()),
         arguments: arguments.iter().map(|argument| format!("{argument:x}")).collect(),
         file,
+        caller: stack.and_then(|stack| caller(mapped?, stack)),
     })
+}
+
+/// The file of the innermost return address on a thread's stack that is not the C library's: return addresses are
+/// the words that lie in code. `stack`: the stack pointer.
+fn caller(Mapped { memory, code }: Mapped<'_>, stack: u64) -> Option<String> {
+    /// The frames of the C library below a wait take some hundred bytes. The end of the stack may be nearer than this.
+    const MOST: u64 = 4096;
+    /// The C library, its loader and parts, and those of C and C++ that their compiler brings.
+    const OF_C: &[&str] =
+        &["libc.", "libc-", "libpthread", "ld-", "librt", "libstdc++", "libgcc_s", "[vdso]"];
+    let in_page = MOST - stack % MOST;
+    let block = |at, length| memory.block(at, usize::try_from(length).ok()?).ok();
+    let mut bytes = block(stack, in_page)?;
+    bytes.extend(block(stack.checked_add(in_page)?, MOST - in_page).unwrap_or_default());
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut files = words.iter().filter_map(|word| code.file(u64::from_le_bytes(*word)));
+    let is_of_c = |name: &&str| OF_C.iter().any(|prefix| name.starts_with(prefix));
+    files.find(|name| !is_of_c(name)).map(str::to_owned)
 }
 
 /// Does not touch the file: the kernel prints the path with which it was opened.
@@ -255,7 +285,8 @@ mod tests {
         let number = if cfg!(target_arch = "x86_64") { 7 } else { 73 };
         let polled = |count: u32| {
             let line = format!("{number} {:p} {count:#x} 0x0 0x0 0x0 0x0", list.as_ptr());
-            syscall(process, &line, Some(&memory)).expect("a call").file.map(|file| file.path)
+            let mapped = Mapped { memory: &memory, code: &Code::new("") };
+            syscall(process, &line, Some(mapped)).expect("a call").file.map(|file| file.path)
         };
         assert!(polled(1).is_some_and(|path| path.starts_with("pipe:[")));
         assert_eq!(polled(2), None);

@@ -1,11 +1,39 @@
 //! The mapped files of a process, from `/proc/PID/maps`.
 
+use std::ops::Range;
+
 /// The first mapping of a file that may hold a Python interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// Address of the file's first byte.
     pub start: u64,
     pub file: String,
+}
+
+/// The mappings of a process that hold code, by address.
+#[derive(Debug)]
+pub(super) struct Code(Vec<(Range<u64>, String)>);
+
+impl Code {
+    pub(super) fn new(maps: &str) -> Code {
+        let mapped = |line: &str| {
+            let mut fields = line.splitn(6, ' ');
+            let (range, rights) = (fields.next()?, fields.next()?);
+            let (start, end) = range.split_once('-')?;
+            let at = |digits| u64::from_str_radix(digits, 16).ok();
+            let path = fields.nth(3).unwrap_or_default();
+            let name = path.rsplit('/').next().unwrap_or_default().trim();
+            rights.contains('x').then_some((at(start)?..at(end)?, name.to_owned()))
+        };
+        Code(maps.lines().filter_map(mapped).collect())
+    }
+
+    /// Name of the file whose code is at this address; empty for code that belongs to no file.
+    pub(super) fn file(&self, at: u64) -> Option<&str> {
+        let after = self.0.partition_point(|(range, _)| range.start <= at);
+        let (range, name) = self.0.get(after.checked_sub(1)?)?;
+        range.contains(&at).then_some(name.as_str())
+    }
 }
 
 /// Files that may hold an interpreter. A library comes first, since an executable of the same name
@@ -43,6 +71,15 @@ pub(super) fn candidates(maps: &str, executable: Option<&str>) -> Vec<Candidate>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_is_found_by_its_addresses() {
+        let code = Code::new(
+            "1000-2000 r--p 0 0 0 /v/a.so\n2000-3000 r-xp 0 0 0 /my v/a.so\nx\n5000-6000 r-xp 0 0 0 \n",
+        );
+        let files = [0x1fff, 0x2000, 0x2fff, 0x3000, 0x5001, 0].map(|at| code.file(at));
+        assert_eq!(files, [None, Some("a.so"), Some("a.so"), None, Some(""), None]);
+    }
 
     #[test]
     fn library_candidate_precedes_program_candidate() {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::elf::Symbols;
-use super::kernel::{self, KernelState};
+use super::kernel::{self, KernelState, Mapped};
 use super::layout::{self, Layout, Version};
-use super::maps;
+use super::maps::{self, Code};
 use super::memory::ProcessMemory;
 use super::python::{Frame, Interpreter, PythonThread, ThreadPlace};
 use super::unread::Unread;
@@ -102,9 +102,13 @@ pub(super) fn read(proc: &Path, pid: i32, until: Instant) -> Option<ProcessStack
     let folder = proc.join(pid.to_string());
     let tids = tids(&folder)?;
     let memory = ProcessMemory::open(&folder, until);
-    let found = match &memory {
-        Ok(memory) => find(&folder, memory),
-        Err(unread) => Err(unread.clone()),
+    let maps = std::fs::read(folder.join("maps"))
+        .map(|maps| String::from_utf8_lossy(&maps).into_owned())
+        .map_err(|error| Unread::Unlisted { errno: error.raw_os_error().unwrap_or(0) });
+    let code = maps.as_deref().map_or_else(|_| Code::new(""), Code::new);
+    let found = match (&memory, &maps) {
+        (Ok(memory), Ok(maps)) => find(&folder, maps, memory),
+        (Err(unread), _) | (_, Err(unread)) => Err(unread.clone()),
     };
     let interpreter = match (&found, &memory) {
         (Ok((found, _)), Ok(memory)) => Some(found.interpreter(memory)),
@@ -119,7 +123,8 @@ pub(super) fn read(proc: &Path, pid: i32, until: Instant) -> Option<ProcessStack
     };
     let python = found.as_ref().ok().map(|(_, version)| version.shown());
     let holds_gil = |place| interpreter.as_ref()?.holds_gil(place);
-    let state = |tid| kernel::state(&folder, tid, memory.as_ref().ok());
+    let mapped = memory.as_ref().ok().map(|memory| Mapped { memory, code: &code });
+    let state = |tid| kernel::state(&folder, tid, mapped);
     let (threads, threads_left_out) = join(&tids, stacks, holds_gil, state, pid);
     let name = threads.first().and_then(|first| Some(first.kernel.as_ref()?.name.clone()));
     let state = threads.first().and_then(|first| Some(first.kernel.as_ref()?.state));
@@ -223,12 +228,10 @@ impl Found {
     }
 }
 
-fn find(folder: &Path, memory: &ProcessMemory) -> Result<(Found, Version), Unread> {
-    let maps = std::fs::read(folder.join("maps"))
-        .map_err(|error| Unread::Unlisted { errno: error.raw_os_error().unwrap_or(0) })?;
+fn find(folder: &Path, maps: &str, memory: &ProcessMemory) -> Result<(Found, Version), Unread> {
     let executable = std::fs::read_link(folder.join("exe")).ok();
     let executable = executable.as_ref().map(|path| path.to_string_lossy());
-    let candidates = maps::candidates(&String::from_utf8_lossy(&maps), executable.as_deref());
+    let candidates = maps::candidates(maps, executable.as_deref());
     let mut unread = Unread::NotPython;
     for candidate in candidates {
         let symbols = Symbols::find(memory, candidate.start)?;

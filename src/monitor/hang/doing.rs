@@ -21,6 +21,8 @@ pub(super) enum Doing {
     Collective,
     /// Sends to one rank, or receives from one.
     Message,
+    /// Waits for an operation of torch that it began: a message, or a collective that no record shows.
+    Operation,
     /// Waits for the other ranks before the first collective.
     Rendezvous,
     /// Waits for a key in torch's store that another rank has to set.
@@ -57,7 +59,12 @@ pub(super) enum Doing {
 impl Doing {
     /// Waits for other ranks in torch's own calls.
     pub(super) fn meets_ranks(&self) -> bool {
-        matches!(self, Doing::Collective | Doing::Message | Doing::Rendezvous)
+        matches!(self, Doing::Collective | Doing::Rendezvous) || self.is_message()
+    }
+
+    /// Waits for what one rank has to send or to receive, as far as is known.
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self, Doing::Message | Doing::Operation)
     }
 
     /// The same, or waits for what another rank sets in torch's store.
@@ -73,6 +80,15 @@ pub(super) struct Seen {
     pub(super) frame: Option<diagnose::Frame>,
     /// All lines of its first thread, the innermost first.
     pub(super) lines: Vec<(String, u64)>,
+    /// The thread that does it: the first one, or the one that it waits for.
+    tid: Option<i32>,
+}
+
+impl Seen {
+    /// Waits for messages, and has not slept through the time: messages come.
+    pub(super) fn is_met(&self, rank: &RankEvidence) -> bool {
+        self.doing.is_message() && self.tid.is_some_and(|tid| rank.ran.contains(&tid))
+    }
 }
 
 /// The activity that a frame of a library shows.
@@ -103,9 +119,19 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ("torch/distributed/distributed_c10d.py", &["_store_based_barrier"], Shows::Rendezvous),
     (
         "torch/distributed/distributed_c10d.py",
-        &["send", "recv", "send_object_list", "recv_object_list"],
+        &[
+            "send",
+            "recv",
+            "isend",
+            "irecv",
+            "batch_isend_irecv",
+            "send_object_list",
+            "recv_object_list",
+            "_send_object",
+        ],
         Shows::Message,
     ),
+    ("torch/distributed/pipelining/", &[], Shows::Message),
     ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
     ("torch/distributed/", &[], Shows::Collective),
     ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
@@ -181,13 +207,13 @@ pub(super) fn seen(rank: &RankEvidence) -> Seen {
 }
 
 fn of_first_thread(rank: &RankEvidence) -> Seen {
-    let hidden = Seen { doing: Doing::Hidden, frame: None, lines: Vec::new() };
+    let hidden = Seen { doing: Doing::Hidden, frame: None, lines: Vec::new(), tid: None };
     let Some(stacks) = &rank.stacks else { return hidden };
     let process = &stacks.process;
     let Some(first) = process.threads.first() else { return hidden };
     let stack = frames(first);
     let frame = own_frame(stack).or_else(|| stack.first().map(shown));
-    let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new() };
+    let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new(), tid: first.tid };
     match first.kernel.as_ref().map(|kernel| kernel.state) {
         Some('T') => return found(Doing::Stopped),
         Some('t') => return found(Doing::Debugged),
@@ -217,7 +243,10 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Collective) => return found(Doing::Collective),
         Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
         Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),
-        Some(Shows::Thread) => return other_thread(process, found(Doing::Thread)),
+        Some(Shows::Thread) => {
+            let other = joined(process).unwrap_or_else(|| found(Doing::Thread));
+            return other_thread(process, other);
+        }
         _ => {}
     }
     // If the user's own code calls the store, no frame of torch is on the stack.
@@ -225,8 +254,11 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         return found(Doing::Store);
     }
     let kernel = first.kernel.as_ref();
-    // `with lock:` leaves no library frame on the stack.
-    if kernel.and_then(call).is_some_and(|call| call.starts_with("futex")) && !stack.is_empty() {
+    // Neither `work.wait()` nor `with lock:` leaves a library frame on the stack.
+    if is_operation(first) {
+        return found(Doing::Operation);
+    }
+    if kernel.is_some_and(is_futex) && !stack.is_empty() {
         return other_thread(process, found(Doing::Lock));
     }
     // os.waitpid leaves no library frame either.
@@ -251,6 +283,44 @@ pub(super) fn runs(rank: &RankEvidence, doing: Option<&Doing>) -> bool {
 
 fn state(thread: &ThreadStack) -> Option<char> {
     thread.kernel.as_ref().map(|kernel| kernel.state)
+}
+
+fn is_futex(kernel: &KernelState) -> bool {
+    call(kernel).is_some_and(|call| call.starts_with("futex"))
+}
+
+/// Whether torch itself has put the thread to sleep.
+fn is_operation(thread: &ThreadStack) -> bool {
+    const LIBRARIES: &[&str] = &["libtorch", "libc10", "libgloo", "libnccl"];
+    let kernel = thread.kernel.as_ref().filter(|kernel| is_futex(kernel));
+    let caller = kernel.and_then(|kernel| kernel.syscall.as_ref()?.caller.as_ref());
+    caller.is_some_and(|caller| LIBRARIES.iter().any(|library| caller.starts_with(library)))
+}
+
+/// The thread for which the first one waits until it ends, if that thread waits for other ranks and all others wait
+/// as well: each other thread might send what it waits for.
+fn joined(process: &ProcessStacks) -> Option<Seen> {
+    let (first, others) = process.threads.split_first()?;
+    let is_join = |frame: &Frame| {
+        let name = frame.function.rsplit('.').next().unwrap_or_default();
+        frame.file.ends_with("/threading.py") && name == "join"
+    };
+    if !frames(first).iter().take_while(|frame| shows(frame).is_some()).any(is_join) {
+        return None;
+    }
+    let mut found = None;
+    for thread in others.iter().filter(|thread| !frames(thread).is_empty()) {
+        let doing = match library(frames(thread)) {
+            Some(Shows::Message) => Doing::Message,
+            Some(Shows::Collective) => Doing::Collective,
+            Some(Shows::Lock | Shows::Thread) => continue,
+            None if is_operation(thread) => Doing::Operation,
+            _ => return None,
+        };
+        let frame = own_frame(frames(thread));
+        found.get_or_insert(Seen { doing, frame, lines: Vec::new(), tid: thread.tid });
+    }
+    found
 }
 
 fn call(kernel: &KernelState) -> Option<String> {
@@ -321,8 +391,8 @@ fn other_thread(process: &ProcessStacks, own: Seen) -> Seen {
     let stuck = process.threads.iter().find_map(|thread| Some((thread, uninterruptible(thread)?)));
     match stuck {
         Some((thread, doing)) => {
-            let frame = own_frame(frames(thread)).or(own.frame);
-            Seen { doing, frame, lines: own.lines }
+            let frame = own_frame(frames(thread)).or(own.frame.clone());
+            Seen { doing, frame, ..own }
         }
         None => own,
     }
@@ -349,7 +419,7 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
         let stuck = process.threads.first().and_then(uninterruptible);
         let child = Doing::Child { pid: process.pid, name: process.name.clone() };
         let doing = stuck.unwrap_or(child);
-        return Seen { doing, frame: of_child.or(own.frame), lines: own.lines };
+        return Seen { doing, frame: of_child.or(own.frame.clone()), ..own };
     }
     match rank.dead_children.first() {
         Some(dead) => {

@@ -14,9 +14,9 @@ use super::kinds::Kind;
 use super::signs::{self, Sign};
 use super::suspects::{
     Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
-    waiting,
+    only_who_waits_for_nobody, waiting,
 };
-use super::{nccl, words};
+use super::{nccl, suspects, words};
 use diagnose::Frame;
 use diagnose::recorder::{self, Collective, Job, RankRecord, Read};
 use text::lang::Text;
@@ -137,6 +137,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         blamed.retain(|(kind, _)| *kind != Suspicion::Link);
     }
     only_the_odd(&mut blamed, &seen, &mut waiting);
+    only_who_waits_for_nobody(&mut blamed, &seen, &mut waiting);
     let numbers = || blamed.iter().filter_map(|(_, suspect)| suspect.rank);
     let at_work = |rank: &u32| {
         let Some((_, evidence)) = ranks.get(rank) else { return false };
@@ -169,6 +170,14 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
             return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
         }
     }
+    // A stage of a pipeline that sleeps is awaited by all others, and each of them has moved since.
+    let is_met = |rank: &u32| {
+        seen.get(rank).zip(ranks.get(rank)).is_some_and(|(seen, (_, rank))| seen.is_met(rank))
+    };
+    let met: Vec<u32> = ranks.keys().copied().filter(is_met).collect();
+    if patient && !met.is_empty() {
+        return Judgement::HeldUp { by: met, gives_up_ns, seen: None };
+    }
     let held_up: Option<Vec<u32>> =
         Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
     if let Some(by) = &held_up {
@@ -190,9 +199,18 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         .into_iter()
         .filter_map(|(suspicion, suspect)| {
             let is_slow = held_up.is_some();
-            culprit(suspicion, suspect, &ranks, &seen, !waiting.is_empty(), is_slow)
+            culprit(suspicion, suspect, &ranks, &seen, &waiting, is_slow)
         })
         .collect();
+    // The line of a message does not show its other end, so no rank is the first.
+    let is_in_message =
+        |one: &Culprit| one.rank.is_some_and(|rank| suspects::is_in_message(rank, &seen));
+    if culprits.len() > 1
+        && culprits.iter().all(|one| one.kind == Kind::Deadlock && is_in_message(one))
+    {
+        let text = words::messages(&culprits);
+        culprits.iter_mut().for_each(|one| one.text = text.clone());
+    }
     if culprits.is_empty() {
         return Judgement::Idle;
     }
@@ -246,13 +264,13 @@ fn culprit(
     suspect: Suspect,
     ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
     seen: &BTreeMap<u32, Seen>,
-    is_awaited: bool,
+    waiting: &BTreeSet<u32>,
     is_slow: bool,
 ) -> Option<Culprit> {
     let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
     let node = of.map(|(_, (node, _))| node);
     let evidence = of.map(|(_, (_, evidence))| evidence);
-    let of_messages = seen.values().all(|seen| seen.doing == Doing::Message);
+    let of_messages = waiting.iter().all(|rank| suspects::is_in_message(*rank, seen));
     let seen = suspect.rank.and_then(|rank| seen.get(&rank));
     let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
     let kind = match suspicion {
@@ -285,7 +303,7 @@ fn culprit(
         collective: collective.as_ref(),
         entered: suspect.entered.as_ref(),
         evidence,
-        is_awaited,
+        is_awaited: !waiting.is_empty(),
     });
     Some(Culprit { node, rank: suspect.rank, kind, frame, collective, text })
 }

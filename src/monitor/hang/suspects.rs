@@ -155,10 +155,30 @@ pub(super) fn only_the_odd(
     waiting.extend(others.into_iter().filter(|rank| !named.contains(rank)));
 }
 
+/// A rank that has not come because it waits for a message is a victim, if another one waits for nobody.
+pub(super) fn only_who_waits_for_nobody(
+    blamed: &mut Vec<(Suspicion, Suspect)>,
+    seen: &BTreeMap<u32, Seen>,
+    waiting: &mut BTreeSet<u32>,
+) {
+    let waits = |(suspicion, suspect): &(Suspicion, Suspect)| {
+        *suspicion == Suspicion::Missing
+            && suspect.rank.is_some_and(|rank| is_in_message(rank, seen))
+    };
+    let is_alone = |(suspicion, suspect): &(Suspicion, Suspect)| {
+        let meets = suspect.rank.and_then(|rank| seen.get(&rank));
+        *suspicion == Suspicion::Missing && !meets.is_some_and(|seen| seen.doing.awaits_ranks())
+    };
+    if blamed.iter().any(is_alone) {
+        let victims = blamed.extract_if(.., |one| waits(one));
+        waiting.extend(victims.filter_map(|(_, suspect)| suspect.rank));
+    }
+}
+
 /// Whether its stack is in a collective that others have left.
 fn waits_inside(culprit: &recorder::Culprit, seen: &BTreeMap<u32, Seen>) -> bool {
     let doing = culprit.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.doing);
-    culprit.is_inside && doing == Some(&Doing::Collective)
+    culprit.is_inside && matches!(doing, Some(Doing::Collective | Doing::Operation))
 }
 
 /// Ranks that wait for others.
@@ -273,8 +293,8 @@ pub(super) fn at_other_lines(
     waiting.iter().map(|rank| (Suspicion::Circle, suspect(rank))).collect()
 }
 
-fn is_in_message(rank: u32, seen: &BTreeMap<u32, Seen>) -> bool {
-    seen.get(&rank).is_some_and(|one| one.doing == Doing::Message)
+pub(super) fn is_in_message(rank: u32, seen: &BTreeMap<u32, Seen>) -> bool {
+    seen.get(&rank).is_some_and(|one| one.doing.is_message())
 }
 
 /// Whether the collective belongs to the group of all ranks.

@@ -390,7 +390,8 @@ fn only_reasons_concerning_the_culprit_are_shown() {
 /// A rank in a system call, in the kernel for long enough to be called stuck.
 fn held(name: &str) -> RankEvidence {
     let mut first = thread('D', &["/job/data.py:7 load"]);
-    let syscall = Syscall { name: name.to_owned(), arguments: Vec::new(), file: None };
+    let syscall =
+        Syscall { name: name.to_owned(), arguments: Vec::new(), file: None, caller: None };
     first.kernel = first.kernel.map(|kernel| KernelState { syscall: Some(syscall), ..kernel });
     RankEvidence { stuck: true, drains: true, ..rank(1, vec![first], Vec::new()) }
 }
@@ -475,6 +476,80 @@ fn messages_without_another_end_are_no_broken_link() {
         assert_eq!(kinds(calls, true), [Kind::Link], "{calls:?}");
         let reduces = vec![("all_reduce", 9); calls.len()];
         assert_eq!(kinds(&reduces, false), [Kind::Link], "{calls:?}");
+    }
+}
+
+/// A thread that sleeps in a futex which this library called.
+fn in_futex(tid: i32, caller: &str, frames: &[&str]) -> ThreadStack {
+    let mut thread = thread('S', frames);
+    let syscall = Syscall {
+        name: "futex".into(),
+        arguments: Vec::new(),
+        file: None,
+        caller: Some(caller.to_owned()),
+    };
+    thread.tid = Some(tid);
+    thread.kernel.as_mut().expect("sleeps").syscall = Some(syscall);
+    thread
+}
+
+#[test]
+fn wait_of_torch_is_no_lock() {
+    let kinds = |caller: &str| {
+        let at =
+            |number| rank(number, vec![in_futex(1, caller, &["/job/train.py:9 main"])], Vec::new());
+        let Judgement::Hangs(hang) = judged(vec![at(0), at(1)]) else { panic!("{caller}") };
+        let first = hang.first().expect("a culprit");
+        (first.rank, first.text.en.split(" (").next().unwrap_or_default().to_owned())
+    };
+    let of_messages =
+        "ranks 0-1 wait for the other end of a message that no rank sends or receives";
+    for caller in ["libtorch_cpu.so", "libtorch_python.so", "libc10.so"] {
+        assert_eq!(kinds(caller), (None, of_messages.to_owned()), "{caller}");
+    }
+    for caller in ["python3.11", "libpython3.12.so.1.0"] {
+        assert_eq!(kinds(caller), (Some(0), "rank 0".to_owned()), "{caller}");
+    }
+}
+
+#[test]
+fn joined_thread_in_a_message_waits_for_ranks() {
+    const JOIN: &str = "/usr/lib/python3.11/threading.py:1119 Thread.join";
+    const GET: &str = "/usr/lib/python3.11/queue.py:171 get";
+    const RECEIVE: &str = "/v/torch/distributed/distributed_c10d.py:2500 recv";
+    let is_hang = |waits: &str, other: &[&str]| {
+        let at = |number| {
+            let main = in_futex(1, "python3.11", &[waits, "/job/train.py:9 main"]);
+            let receiver = in_futex(2, "libtorch_cpu.so", &[RECEIVE, "/job/train.py:3 receive"]);
+            rank(number, vec![main, receiver, in_futex(3, "python3.11", other)], Vec::new())
+        };
+        matches!(judged(vec![at(0), at(1)]), Judgement::Hangs(_))
+    };
+    let idle = [GET, "/job/train.py:5 write"];
+    assert!(is_hang(JOIN, &idle));
+    assert!(!is_hang(GET, &idle), "a server without requests");
+    assert!(!is_hang(JOIN, &["/job/train.py:6 serve"]), "the other thread may send");
+}
+
+#[test]
+fn message_that_comes_is_no_hang() {
+    const RECEIVE: &str = "/v/torch/distributed/distributed_c10d.py:2500 recv";
+    let stage = |number, ran: &[i32]| {
+        let receives = thread('S', &[RECEIVE, "/job/train.py:9 main"]);
+        RankEvidence { ran: ran.to_vec(), ..rank(number, vec![receives], Vec::new()) }
+    };
+    let sleeps = || rank(1, vec![thread('S', &["/job/train.py:7 nap"])], Vec::new());
+    let met = judged(vec![stage(0, &[]), sleeps(), stage(2, &[1])]);
+    assert_eq!(met, Judgement::HeldUp { by: vec![2], gives_up_ns: None, seen: None });
+    // The controls: no thread ran, or another one.
+    for ran in [&[][..], &[7]] {
+        let judgement = judged(vec![stage(0, &[]), sleeps(), stage(2, ran)]);
+        let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
+        assert_eq!(first(&judgement), Some((Some(1), Kind::NeverEntered, "train.py:7".to_owned())));
+        assert!(
+            hang.culprits.iter().all(|one| one.text.en.contains("sent or received")),
+            "{hang:?}"
+        );
     }
 }
 
@@ -650,7 +725,12 @@ fn user_code_called_by_a_library_decides() {
     for library in [DATA, SPAWN, DDP, DYNAMO] {
         let mut first =
             thread('S', &["/job/data.py:6 __getitem__", library, "/job/train.py:40 main"]);
-        let syscall = Syscall { name: "clock_nanosleep".into(), arguments: Vec::new(), file: None };
+        let syscall = Syscall {
+            name: "clock_nanosleep".into(),
+            arguments: Vec::new(),
+            file: None,
+            caller: None,
+        };
         first.kernel = first.kernel.map(|kernel| KernelState { syscall: Some(syscall), ..kernel });
         let judgement = judged(vec![waits(0), rank(1, vec![first], Vec::new()), waits(2)]);
         assert_eq!(first_of(&judgement), (Some(1), Kind::NeverEntered, "data.py:6".to_owned()));

@@ -2,16 +2,18 @@
 
 use super::doing::Doing;
 use super::evidence::RankEvidence;
+use super::judge::Culprit;
 use super::kinds::Kind;
 use diagnose::Frame;
 use diagnose::recorder::{Collective, Entered};
 use text::lang::{Text, between, leading};
+use text::ranges::listed;
 use text::text;
 
 /// The facts that the sentence is made of.
 pub(super) struct Facts<'a> {
     pub(super) kind: Kind,
-    /// All ranks wait for messages.
+    /// All ranks that wait, wait for messages.
     pub(super) of_messages: bool,
     pub(super) rank: Option<u32>,
     pub(super) node: Option<u32>,
@@ -38,11 +40,11 @@ fn deed(facts: &Facts<'_>) -> Text {
     let (en, zh) = (&who.en, leading(&who.zh));
     let Text { en: of, zh: of_zh } = collective(facts.collective);
     let in_zh = between(&of_zh);
+    let Text { en: missed, zh: missed_zh } = missed(facts);
     match (facts.kind, facts.entered) {
-        (Kind::Ended, _) => text!(
-            "{en} has ended with code 0 and never entered {of}",
-            "{zh}已以退出码 0 结束，从未进入{of_zh}"
-        ),
+        (Kind::Ended, _) => {
+            text!("{en} has ended with code 0 and {missed}", "{zh}已以退出码 0 结束，{missed_zh}")
+        }
         (Kind::Slow, _) => {
             let Text { en: works, zh: works_zh } = work(facts);
             text!("{en} {works}", "{zh}{works_zh}")
@@ -99,7 +101,7 @@ fn deed(facts: &Facts<'_>) -> Text {
         (Kind::Deadlock, _) if matches!(facts.doing, Doing::Lock | Doing::Gil) => {
             text!("{en} waits for a lock that nobody releases", "{zh}在等待一个无人释放的锁")
         }
-        (Kind::Deadlock, _) if *facts.doing == Doing::Message => text!(
+        (Kind::Deadlock, _) if facts.doing.is_message() => text!(
             "{en} waits for the other end of a message that no rank sends or receives (rank, tag and group must match)",
             "{zh}在等待点对点消息的另一端，但没有 rank 发送或接收它（rank、tag 与组须一致）"
         ),
@@ -110,12 +112,58 @@ fn deed(facts: &Facts<'_>) -> Text {
         (Kind::NeverEntered | Kind::Unknown, _) if !facts.is_awaited => {
             text!("{en} stands still", "{zh}没有进展")
         }
-        (Kind::NeverEntered, _) => text!("{en} never entered {of}", "{zh}从未进入{of_zh}"),
+        (Kind::NeverEntered, _) => text!("{en} {missed}", "{zh}{missed_zh}"),
         (Kind::Unknown, _) => text!(
-            "{en} never entered {of}, and where it is cannot be seen",
-            "{zh}从未进入{of_zh}，且无法得知它停在何处"
+            "{en} {missed}, and where it is cannot be seen",
+            "{zh}{missed_zh}，且无法得知它停在何处"
         ),
     }
+}
+
+/// The part of a rank in what the others wait for.
+fn missed(facts: &Facts<'_>) -> Text {
+    if facts.of_messages && facts.collective.is_none() {
+        return text!(
+            "never sent or received what the others wait for",
+            "从未发送或接收其他 rank 所等待的消息"
+        );
+    }
+    let Text { en: of, zh: of_zh } = collective(facts.collective);
+    text!("never entered {of}", "从未进入{of_zh}")
+}
+
+/// `ranks 0-1 wait for the other end of a message that no rank sends or receives (…): exchange at train.py:9 (rank
+/// 0), exchange at train.py:12 (rank 1)`
+pub(super) fn messages(culprits: &[Culprit]) -> Text {
+    /// Maximum number of lines.
+    const MOST: usize = 4;
+    let mut places: Vec<(&Frame, Vec<u32>)> = Vec::new();
+    for (frame, rank) in culprits.iter().filter_map(|one| Some((one.frame.as_ref()?, one.rank?))) {
+        match places.iter_mut().find(|(known, _)| *known == frame) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => places.push((frame, vec![rank])),
+        }
+    }
+    let (mut en, mut zh) = (Vec::new(), Vec::new());
+    for (frame, ranks) in places.iter().take(MOST) {
+        let Text { en: at, zh: at_zh } = place(frame);
+        let list = listed(ranks.iter().copied(), '-');
+        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+        en.push(format!("{at} ({noun} {list})"));
+        zh.push(format!("{at_zh}（rank {list}）"));
+    }
+    let more = places.len().saturating_sub(MOST);
+    if more > 0 {
+        en.push(format!("{more} more lines"));
+        zh.push(format!("另有 {more} 行"));
+    }
+    let all = listed(culprits.iter().filter_map(|one| one.rank), '-');
+    let (en, zh) = (en.join(", "), zh.join("，"));
+    let (colon, colon_zh) = if en.is_empty() { ("", "") } else { (": ", "：") };
+    text!(
+        "ranks {all} wait for the other end of a message that no rank sends or receives (rank, tag and group must match){colon}{en}",
+        "rank {all} 在等待点对点消息的另一端，但没有 rank 发送或接收它（rank、tag 与组须一致）{colon_zh}{zh}"
+    )
 }
 
 /// The activity that keeps a rank at work.
@@ -149,14 +197,17 @@ fn collective(of: Option<&Collective>) -> Text {
 
 /// The line, put before the activity of the rank there.
 fn at(facts: &Facts<'_>) -> Text {
-    match facts.frame {
-        Some(frame) if !frame.function.is_empty() => {
-            let function = &frame.function;
-            text!(": {function} at {frame}", "：{frame} 的 {function}")
-        }
-        Some(frame) => text!(": at {frame}", "：位于 {frame}"),
-        None => Text::same(""),
+    let Some(frame) = facts.frame else { return Text::same("") };
+    let Text { en, zh } = place(frame);
+    text!(": {en}", "：{zh}")
+}
+
+fn place(frame: &Frame) -> Text {
+    let function = &frame.function;
+    if function.is_empty() {
+        return text!("at {frame}", "位于 {frame}");
     }
+    text!("{function} at {frame}", "{frame} 的 {function}")
 }
 
 fn does(facts: &Facts<'_>) -> Text {

@@ -24,6 +24,8 @@ const BUSY_NETWORK: f64 = 1024.0 * 1024.0;
 /// A job that went on by itself after a standstill has such pauses: the next standstill must be longer by this
 /// factor.
 const LONGER: u32 = 3;
+/// The part of the time within which a thread that only waits has not run.
+const RAN_PART: f64 = 0.75;
 /// The connections of a job are examined after this part of the time.
 const QUIET_PART: u32 = 4;
 
@@ -60,12 +62,17 @@ pub(crate) struct Carried {
     pub of_job: bool,
 }
 
+/// Numbers by rank and thread.
+pub(crate) type Sleeps = BTreeMap<(GlobalRank, i32), u64>;
+
 /// The activity of a node up to one look.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePulse {
     pub ranks: BTreeMap<GlobalRank, Pulse>,
     /// The connections of the ranks; None if nobody looked, or the kernel does not report them.
     pub carried: Option<Vec<Carried>>,
+    /// Number of times that each thread of a rank's program went to sleep; None if nobody looked.
+    pub sleeps: Option<Sleeps>,
     /// Bytes that its interfaces carried.
     pub network: u64,
     /// Bytes that wait to be written to disks. A decrease means that they are being written, perhaps for another
@@ -131,6 +138,8 @@ pub(crate) struct Progress {
     moved_before: Option<Instant>,
     /// The connections at the last look, by their inodes.
     connections: Option<BTreeMap<u32, Carried>>,
+    /// The sleeps of threads up to the last look, with the time of the look that saw them change.
+    sleeps: BTreeMap<(GlobalRank, i32), (u64, Option<Instant>)>,
     /// Some connection carried nothing between the last two looks, though bytes waited for it at both.
     is_cut: bool,
     network: u64,
@@ -151,6 +160,7 @@ impl Progress {
             afresh: None,
             moved_before: None,
             connections: None,
+            sleeps: BTreeMap::new(),
             is_cut: false,
             network: 0,
             dirty: 0,
@@ -168,7 +178,7 @@ impl Progress {
             track.in_disk = track.in_disk.map(|_| now);
         }
         (self.at, self.connections, self.afresh) = (None, None, Some(now));
-        self.is_cut = false;
+        (self.is_cut, self.sleeps) = (false, BTreeMap::new());
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
@@ -187,6 +197,12 @@ impl Progress {
         self.ranks.retain(|rank, _| pulse.ranks.contains_key(rank));
         let ended = self.ranks.len() < all;
         let grown = self.grown(pulse.carried.as_deref());
+        let sleeps = pulse.sleeps.iter().flatten().map(|(thread, new)| {
+            let changed =
+                self.sleeps.get(thread).map(|(old, at)| if old == new { *at } else { Some(now) });
+            (*thread, (*new, changed.flatten()))
+        });
+        self.sleeps = sleeps.collect();
         for (rank, new) in &pulse.ranks {
             let track = self.ranks.entry(*rank).or_insert(Track {
                 pulse: *new,
@@ -320,6 +336,15 @@ impl Progress {
     pub(crate) fn may_have_come(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let since = self.ranks.get(&rank).map(Track::still_since);
         since.is_some_and(|since| now.duration_since(since) < within)
+    }
+
+    /// The threads of a rank that ran within most of the time after which the job stands still. The last look at which
+    /// a thread had only just come to where it waits is left out.
+    pub(crate) fn ran(&self, rank: GlobalRank, now: Instant) -> Vec<i32> {
+        let within = self.after.mul_f64(RAN_PART);
+        let is_lately = |at: &Option<Instant>| at.is_some_and(|at| now.duration_since(at) < within);
+        let of_rank = self.sleeps.range((rank, i32::MIN)..=(rank, i32::MAX));
+        of_rank.filter(|(_, (_, at))| is_lately(at)).map(|((_, tid), _)| *tid).collect()
     }
 
     /// Whether a rank was in the kernel within this time while the machine wrote to its disks.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::collectives::{self, Count};
 use super::connections::{self, Connection};
 use super::program::program;
-use super::progress::{Carried, NodePulse, Pulse};
+use super::progress::{Carried, NodePulse, Pulse, Sleeps};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
 use linux::procfs;
@@ -32,6 +32,7 @@ pub(crate) fn pulse(
     let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
+    let mut slept = connected.then(Sleeps::new);
     let read = |(rank, pid): (&GlobalRank, &i32)| {
         let below = procfs::descendants_in(&all, &[*pid]);
         let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
@@ -48,6 +49,10 @@ pub(crate) fn pulse(
             pulse.cpu += cpu(&folder).unwrap_or_default();
             pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
         }
+        if let Some(slept) = &mut slept {
+            let of_threads = threads(&proc.join(program.to_string()));
+            slept.extend(of_threads.into_iter().map(|(tid, count)| ((*rank, tid), count)));
+        }
         if connected && store.is_none() {
             store = store_port(proc, program);
         }
@@ -59,7 +64,7 @@ pub(crate) fn pulse(
     let ranks = ranks.iter().map(read).collect();
     let found = connected.then(connections::connections).flatten();
     let carried = found.map(|found| carried(&found, &owners, store));
-    NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
+    NodePulse { ranks, carried, sleeps: slept, network: network(proc), dirty: dirty(proc) }
 }
 
 /// The connections of these ranks. While all ranks only wait, connections to torch's store and to other ranks carry
@@ -137,7 +142,22 @@ fn sleeps(process: &Path) -> Option<u64> {
     if !TRANSFERS.contains(&first_call(process)?) {
         return None;
     }
-    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    slept(process)
+}
+
+/// Number of times that each thread of a process went to sleep.
+fn threads(process: &Path) -> Vec<(i32, u64)> {
+    let entries = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let count = |entry: std::fs::DirEntry| {
+        Some((entry.file_name().to_str()?.parse().ok()?, slept(&entry.path())?))
+    };
+    entries.filter_map(count).collect()
+}
+
+/// Number of times that a thread went to sleep. `folder`: its folder in /proc, or that of its process for the first
+/// thread.
+fn slept(folder: &Path) -> Option<u64> {
+    let status = std::fs::read_to_string(folder.join("status")).ok()?;
     let rows = status.lines().filter_map(|line| line.split_once(':'));
     let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
     switches.next()?.1.trim().parse().ok()

@@ -98,6 +98,24 @@ fn io_or_new_collectives_prevent_a_standstill() {
 }
 
 #[test]
+fn thread_that_slept_anew_has_run_lately() {
+    const THREAD: (GlobalRank, i32) = (GlobalRank(1), 7);
+    let mut node = Node::new();
+    let mut ran = |seconds: u32, sleeps: Option<u64>| {
+        node.pulse.sleeps = sleeps.map(|count| BTreeMap::from([(THREAD, count)]));
+        node.pass(seconds, quiet);
+        node.progress.ran(THREAD.0, node.now)
+    };
+    assert_eq!(ran(1, Some(5)), [0; 0], "the first look");
+    assert_eq!(ran(9, Some(5)), [0; 0]);
+    assert_eq!(ran(1, Some(6)), [THREAD.1]);
+    assert_eq!(ran(7, Some(6)), [THREAD.1], "three quarters of the time");
+    assert_eq!(ran(1, Some(6)), [0; 0]);
+    assert_eq!(ran(1, None), [0; 0]);
+    assert_eq!(ran(1, Some(9)), [0; 0], "nobody looked before");
+}
+
+#[test]
 fn first_collective_is_movement_and_silence_none() {
     let told = |count: Option<u64>| move |_: u32, pulse: &mut Pulse| pulse.collectives = count;
     let mut node = Node::new();
