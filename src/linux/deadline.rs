@@ -34,14 +34,29 @@ fn pool() -> MutexGuard<'static, Pool> {
 /// Runs `work` in a thread that does nothing else meanwhile. If no thread can be created (pids limit, or a container
 /// that refuses clone3(2)), runs it here, although it may then block the caller.
 pub fn spawn_detached(work: impl FnOnce() + Send + 'static) {
+    if let Err((work, _)) = in_own_thread(Box::new(work)) {
+        work();
+    }
+}
+
+/// [`spawn_detached`] for work that others do as well.
+///
+/// # Errors
+/// No thread can be created, and `work` does not run.
+pub fn try_spawn_detached(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    in_own_thread(Box::new(work)).map_err(|(_, error)| error)
+}
+
+/// Runs `work` in an idle thread or a new one; gives it back if there is none.
+fn in_own_thread(work: Work) -> Result<(), (Work, io::Error)> {
     let mut pool = pool();
     if pool.idle > pool.works.len() {
-        pool.works.push_back(Box::new(work));
+        pool.works.push_back(work);
         WORK.notify_one();
-        return;
+        return Ok(());
     }
     drop(pool);
-    let work: Arc<Mutex<Option<Work>>> = Arc::new(Mutex::new(Some(Box::new(work))));
+    let work: Arc<Mutex<Option<Work>>> = Arc::new(Mutex::new(Some(work)));
     let take =
         |work: &Mutex<Option<Work>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let first = Arc::clone(&work);
@@ -52,10 +67,9 @@ pub fn spawn_detached(work: impl FnOnce() + Send + 'static) {
             next = another();
         }
     });
-    if spawned.is_err()
-        && let Some(work) = take(&work)
-    {
-        work();
+    match spawned {
+        Ok(_) => Ok(()),
+        Err(error) => take(&work).map_or(Ok(()), |work| Err((work, error))),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `rank-00003.out` holds the first quarter of the cap. Later output goes to `rank-00003.out.00001`, `.00002`, … of
 //! three eighths each; the newest two of these segments are kept. All are plain files that are only appended to, so
-//! this works on every file system (punching holes or collapsing ranges does not). The last line of the head says how
-//! many bytes are missing and where the tail is.
+//! this works on every file system (punching holes or collapsing ranges does not). A line may go on in the next file.
+//! The last line of the head says how many bytes are missing and where the tail is.
 //!
 //! After an error the file is opened again by name, in append mode: after the restart of an NFS
 //! server the handle may be stale, and a user may have truncated the file. A file that was
@@ -20,6 +20,7 @@ use memchr::{memchr, memrchr};
 
 use super::file_names::segment;
 use super::folder::{FolderLevel, LogFolder};
+use super::head_mark::HeadMark;
 use text::lang::Lang;
 use text::text;
 
@@ -195,8 +196,8 @@ impl CappedFile {
         Ok(written)
     }
 
-    /// The part of `bytes` that fits into the current file, empty when the file is full. A file ends with a whole line,
-    /// for which it may exceed its cap by the slack.
+    /// The part of `bytes` that fits into the current file, empty when the file is full. A file ends with a whole line
+    /// if one ends within its cap and the slack.
     fn fitting<'a>(&self, bytes: &'a [u8], cap: u64) -> &'a [u8] {
         let first = |cap: u64| {
             let room = usize::try_from(cap.saturating_sub(self.written)).unwrap_or(usize::MAX);
@@ -246,15 +247,12 @@ impl CappedFile {
         let Some(head) = &self.head else { return Ok(()) };
         let (bytes, missing) = (head.bytes, self.missing);
         let tail = segment(&self.name, head.segments.front().map_or(1, |(number, _)| *number));
-        let line = text!(
-            "[ranklaunch] the first {bytes} bytes end here, {missing} bytes are missing, the log goes on in {tail}\n",
-            "[ranklaunch] 前 {bytes} 字节到此为止，中间缺失 {missing} 字节，后续日志见 {tail}\n"
-        );
+        let line = HeadMark { bytes, missing, tail }.line();
         let newline = if head.ends_in_newline { "" } else { "\n" };
         // The append handle cannot be used: on Linux a positioned write to an O_APPEND file appends.
         self.folder
             .rewrite(&self.name)?
-            .write_all_at(format!("{newline}{}", line.get(self.lang)).as_bytes(), bytes)
+            .write_all_at(format!("{newline}{}\n", line.get(self.lang)).as_bytes(), bytes)
     }
 
     fn current_name(&self) -> String {

@@ -8,6 +8,7 @@
 //! Starts threads, so it must be created after the last fork without exec.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,32 +46,45 @@ impl Drop for Inner {
 }
 
 impl Console {
-    /// A console over any two descriptors, which may be the same open file.
+    /// A console over any two descriptors, which may be the same open file. If no thread can be started it is silent.
     pub fn new(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> Console {
+        Console::over(out, err, lang, color).0
+    }
+
+    /// A console, and whether it has its threads.
+    fn over(out: OwnedFd, err: OwnedFd, lang: Lang, color: Color) -> (Console, io::Result<()>) {
         let (out_screen, err_screen) = (Screen::of(&out, color), Screen::of(&err, color));
         // With `2>&1` into a pipe, two writers would split each other's lines when the pipe is full. So one thread
         // serves both.
         let same = same_file(&out, &err);
         let has_status =
             err_screen.is_terminal() && (same || !out_screen.is_terminal()) && can_draw();
-        let out = Sink::start(out, lang);
-        let err = if same { Arc::clone(&out) } else { Sink::start(err, lang) };
-        Console { inner: Arc::new(Inner { out, err, lang, out_screen, err_screen, has_status }) }
+        let (out, started) = Sink::start(out, lang);
+        let (err, err_started) =
+            if same { (Arc::clone(&out), Ok(())) } else { Sink::start(err, lang) };
+        let inner = Inner { out, err, lang, out_screen, err_screen, has_status };
+        (Console { inner: Arc::new(inner) }, started.and(err_started))
     }
 
     /// The console over copies of descriptors 1 and 2. Output to a closed descriptor is discarded.
-    pub fn standard(lang: Lang, color: Color) -> Console {
+    ///
+    /// # Errors
+    /// No thread can be started, so the console would say nothing.
+    pub fn standard(lang: Lang, color: Color) -> io::Result<Console> {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().or_else(|_| File::create("/dev/null").map(OwnedFd::from))
         };
-        match (copy(std::io::stdout().as_fd()), copy(std::io::stderr().as_fd())) {
-            (Ok(out), Ok(err)) => Console::new(out, err, lang, color),
+        match (copy(io::stdout().as_fd()), copy(io::stderr().as_fd())) {
+            (Ok(out), Ok(err)) => {
+                let (console, started) = Console::over(out, err, lang, color);
+                started.map(|()| console)
+            }
             _ => {
                 let dead = || Arc::new(Sink::new(true));
                 let (out_screen, err_screen) = (Screen::none(), Screen::none());
                 let (out, err) = (dead(), dead());
                 let inner = Inner { out, err, lang, out_screen, err_screen, has_status: false };
-                Console { inner: Arc::new(inner) }
+                Ok(Console { inner: Arc::new(inner) })
             }
         }
     }

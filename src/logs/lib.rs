@@ -21,6 +21,7 @@ mod files;
 mod folder;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
+mod head_mark;
 mod index;
 mod lines;
 mod output;

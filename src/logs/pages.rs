@@ -17,6 +17,7 @@ use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::file_names::{AttemptFolder, RankLog, continued, segment};
+use super::head_mark::{self, HeadMark};
 use super::index::{Entry, INDEX, Writer};
 use linux::regular_file;
 use text::escape::push_escaped;
@@ -26,8 +27,6 @@ use verdict::outcome::Stream;
 const WINDOW: u64 = 64 * 1024;
 /// Bytes of files that one page may read when most lines are filtered out.
 const MOST_READ: u64 = 32 << 20;
-/// Maximum bytes of the last line of a head.
-const LONGEST_MARK: u64 = 512;
 /// Maximum bytes of an index line, the longest of which names a file.
 const LONGEST_ENTRY: u64 = 4096;
 /// Maximum bytes that are shown of a line. Of a longer line the end is shown, with the number of bytes before it.
@@ -112,6 +111,15 @@ pub struct Page {
 struct Place {
     name: String,
     at: u64,
+}
+
+/// The output that a file of an attempt holds.
+#[derive(Debug)]
+struct Output {
+    /// Bytes of output, which the mark follows.
+    length: u64,
+    /// The mark of a head that is full.
+    mark: Option<HeadMark>,
 }
 
 /// The beginning of a line, as far as it was read.
@@ -289,22 +297,32 @@ impl Reading<'_> {
         }
     }
 
-    /// Shows the last line of a head, which says how much is missing after it, at the place where the tail begins.
+    /// Shows the end of a head at the place where its tail begins.
     fn gap(&mut self, tail: &Named) -> io::Result<()> {
         let name = continued(&tail.name);
-        if tail.name != segment(name, 1) {
-            return Ok(());
-        }
-        let head = Named::new(name, tail.writer);
-        let Some(metadata) = self.metadata(name)? else { return Ok(()) };
-        let end = metadata.len();
-        let last = self.window(name, end.saturating_sub(LONGEST_MARK), end)?.unwrap_or_default();
-        let line = last.strip_suffix(b"\n").unwrap_or(&last);
-        let line = line.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-        if self.is_wanted(&head, None) && line.starts_with(b"[ranklaunch] ") {
-            self.line(&head, None, line, None)?;
+        if tail.name == segment(name, 1) {
+            self.end_of_head(&Named::new(name, tail.writer))?;
         }
         Ok(())
+    }
+
+    /// Shows the mark of a head if output is missing after it, and before it the beginning of a line that has no end.
+    fn end_of_head(&mut self, head: &Named) -> io::Result<()> {
+        let Some(Output { length, mark: Some(mark) }) = self.output(&head.name)? else {
+            return Ok(());
+        };
+        if mark.missing == 0 || !self.is_wanted(head, None) {
+            return Ok(());
+        }
+        self.unfinished(head, length)?;
+        let line = self.window(&head.name, length, length.saturating_add(head_mark::LONGEST))?;
+        self.line(head, None, line.unwrap_or_default().trim_ascii(), None)
+    }
+
+    /// Shows a line that begins before `at` and has no end there.
+    fn unfinished(&mut self, named: &Named, at: u64) -> io::Result<()> {
+        let Beginning { bytes, more } = self.before(&named.name, at)?;
+        if bytes.is_empty() { Ok(()) } else { self.line(named, None, &bytes, more) }
     }
 
     fn is_wanted(&self, named: &Named, at_ms: Option<u64>) -> bool {
@@ -392,8 +410,8 @@ impl Reading<'_> {
     fn back(&mut self, place: &mut Place, most: u64) -> io::Result<Option<Vec<u8>>> {
         while place.at == 0 {
             let Some(part) = beside(&place.name, -1) else { return Ok(None) };
-            let Some(metadata) = self.metadata(&part)? else { return Ok(None) };
-            *place = Place { name: part, at: metadata.len() };
+            let Some(Output { length, .. }) = self.output(&part)? else { return Ok(None) };
+            *place = Place { name: part, at: length };
         }
         let first = place.at.saturating_sub(most);
         let bytes = self.window(&place.name, first, place.at)?;
@@ -488,10 +506,7 @@ impl Reading<'_> {
                 return Ok(());
             }
             let known = covered.get(name).copied();
-            let has_tail = || names.iter().any(|tail| tail != name && continued(tail) == name);
-            // Output after a head was already reported at the beginning of its tail.
-            let is_told = known.is_some() && has_tail();
-            if !is_told && !self.rest_of(name, known.unwrap_or(0))? {
+            if !self.rest_of(name, known.unwrap_or(0))? {
                 return Ok(());
             }
             self.page.next = Cursor { rest: Some(number + 1), done: 0, ..self.page.next };
@@ -541,7 +556,7 @@ impl Reading<'_> {
         let named = Named::new(name, writer);
         self.page.last_rank = self.page.last_rank.max(named.number);
         let Some(metadata) = self.metadata(name)? else { return Ok(true) };
-        let length = metadata.len();
+        let Some(Output { length, mark }) = self.output(name)? else { return Ok(true) };
         // Without an index the times of single lines are unknown; only the time of the last write is known.
         let is_since = |since| {
             let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -553,13 +568,18 @@ impl Reading<'_> {
         if !self.piece(&named, None, &(covered.min(length)..length))? {
             return Ok(false);
         }
+        let next = segment(name, 1);
+        if mark.is_some_and(|mark| mark.missing > 0) {
+            // The beginning of the tail in the index has already shown it.
+            if self.files.values().all(|tail| tail.name != next) {
+                self.end_of_head(&named)?;
+            }
+            return Ok(true);
+        }
         // An unfinished last line is added unless the next part continues it.
         let goes_on = beside(name, 1).map(|part| self.metadata(&part)).transpose()?.flatten();
         if goes_on.is_none() && self.is_wanted(&named, None) {
-            let last = self.before(name, length)?;
-            if !last.bytes.is_empty() {
-                self.line(&named, None, &last.bytes, last.more)?;
-            }
+            self.unfinished(&named, length)?;
         }
         Ok(true)
     }
@@ -584,6 +604,18 @@ impl Reading<'_> {
 
     fn metadata(&mut self, name: &str) -> io::Result<Option<std::fs::Metadata>> {
         self.file(name)?.map(File::metadata).transpose()
+    }
+
+    /// The output in a file. None if the file is gone or cannot be a log.
+    fn output(&mut self, name: &str) -> io::Result<Option<Output>> {
+        let Some(metadata) = self.metadata(name)? else { return Ok(None) };
+        let length = metadata.len();
+        if continued(name) != name {
+            return Ok(Some(Output { length, mark: None }));
+        }
+        let end = self.window(name, length.saturating_sub(head_mark::LONGEST), length)?;
+        let mark = HeadMark::at_end(&end.unwrap_or_default(), length);
+        Ok(Some(Output { length: mark.as_ref().map_or(length, |mark| mark.bytes), mark }))
     }
 
     /// Bytes `from..to` of a file; fewer if the file is shorter. None if the file is gone.
@@ -623,11 +655,17 @@ fn end_of(line: &[u8]) -> (usize, &[u8]) {
     (cut + inside, rest.get(inside..).unwrap_or_default())
 }
 
-/// The name of the adjacent part of a tail, `step` parts away. The head is excluded, since it ends with a whole line.
+/// The name of the adjacent part of a log, `step` parts away: the head is part 0. A line goes on in the next part where
+/// it is longer than the rest of a part.
 fn beside(name: &str, step: i32) -> Option<String> {
     let log = continued(name);
-    let number: u32 = name.strip_prefix(log)?.strip_prefix('.')?.parse().ok()?;
-    number.checked_add_signed(step).filter(|number| *number > 0).map(|number| segment(log, number))
+    let part = |number| if number == 0 { log.to_owned() } else { segment(log, number) };
+    let number: u32 = match name.strip_prefix(log)?.strip_prefix('.') {
+        None => 0,
+        Some(number) => number.parse().ok()?,
+    };
+    // logrotate numbers in another way: its `.1` is the newest.
+    (part(number) == name).then(|| number.checked_add_signed(step).map(part)).flatten()
 }
 
 /// Opens a file of an attempt. The file may be anything, since whoever can write the folder of the run can replace it.

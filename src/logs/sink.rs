@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -402,7 +403,8 @@ impl Sink {
         }
     }
 
-    pub(super) fn start(fd: OwnedFd, lang: Lang) -> Arc<Sink> {
+    /// A sink with its writer. If no thread can be started it is dead, and tells the reason.
+    pub(super) fn start(fd: OwnedFd, lang: Lang) -> (Arc<Sink>, io::Result<()>) {
         let sink = Arc::new(Sink::new(false));
         let writer = Arc::clone(&sink);
         let started =
@@ -410,7 +412,7 @@ impl Sink {
         if started.is_err() {
             sink.lock().dead = true;
         }
-        sink
+        (sink, started)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -632,7 +634,7 @@ mod tests {
         let mut place = disk.try_clone().expect("a copy");
         // A file accepts no bytes at the largest position.
         place.seek(SeekFrom::Start(i64::MAX.unsigned_abs())).expect("it stands there");
-        let sink = Sink::start(disk.into(), Lang::En);
+        let sink = Sink::start(disk.into(), Lang::En).0;
         sink.say("one");
         sink.close();
         // The writer signals before each write that it has taken something.

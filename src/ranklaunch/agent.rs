@@ -69,6 +69,9 @@ pub(super) fn run(options: &Options) -> i32 {
     // Left behind when the agent was killed.
     scratch.sweep();
     ended.unwrap_or_else(|error| {
+        if let Some(refusal) = preflight::prepare::no_process(&error) {
+            return refuse(&refusal, lang);
+        }
         let Text { en, zh } = lang::cause(&error);
         let text = text!("cannot start the guard process: {en}", "无法启动 guard 进程：{zh}");
         say(&closing::line(&text, lang));
@@ -182,7 +185,11 @@ async fn conduct(
         termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
     };
     link.send_report_settings(&serde_json::to_vec(&report_settings).unwrap_or_default());
-    let console = Console::standard(settings.lang, settings.color.value);
+    let console = match Console::standard(settings.lang, settings.color.value) {
+        Ok(console) => console,
+        // Other work may have taken the threads that the trial found.
+        Err(error) => return refuse(&preflight::prepare::no_thread(&error), settings.lang),
+    };
     if console.has_status() {
         link.announce_status_line();
     }
@@ -236,7 +243,8 @@ async fn refuse_settings(
     refusal: &Refusal,
     lang: Lang,
 ) -> i32 {
-    let console = Console::standard(lang, settings::color(options, &Host::live()));
+    let color = settings::color(options, &Host::live());
+    let Ok(console) = Console::standard(lang, color) else { return refuse(refusal, lang) };
     let code = refusal.verdict.code();
     console.say(&closing::refusal(refusal, code, lang));
     // A stop, or the guard's end, cuts this short.

@@ -96,6 +96,23 @@ fn too_few_pids_are_refused_before_the_start() {
     }
 }
 
+/// Root has no such limit. With one there is no agent, with three it has too few threads, with five perhaps no console.
+#[test]
+fn user_without_processes_is_refused_with_hint() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("the processes of a user at work count against the limit");
+        return;
+    }
+    for most in 0..=8 {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("ulimit -u {most}; exec \"$@\""), "bash"]).arg(executable());
+        let launcher = Launcher::of(shell, RUN).args(PROGRAM).user(65_531);
+        let ended = launcher.run();
+        assert!(!whole_or_refused(&ended, "pids.limit", 1, &format!("{most} processes")));
+        assert!(ended.err.contains("ulimit -u"), "{most}: {}", ended.err);
+    }
+}
+
 /// `ulimit -f` sends SIGXFSZ at a longer write, so a report would be cut silently, or the program
 /// would die without a message.
 #[test]

@@ -3,9 +3,9 @@
 //! The kernel gives the arguments, the environment and the maps of a process only under the lock of its memory. A
 //! process that waits for a page of a dead mount holds this lock, and whoever reads then waits as well, where no signal
 //! reaches. So a scan runs in a thread of its own, which says what it reads. Where a read stands still, all processes are
-//! tried at once, each by one thread; those that do not answer are silent from then on, the thread is abandoned, and the
-//! scan begins again without them. While all answer this costs one thread for a scan. All waits together take
-//! [`PATIENCE`].
+//! tried at once, by one thread for each that does not answer; those are silent from then on, the threads are
+//! abandoned, and the scan begins again without them. While all answer this costs one thread for a scan. All waits
+//! together take [`PATIENCE`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linux::deadline::{spawn_detached, with_deadline};
+use linux::deadline::{spawn_detached, try_spawn_detached, with_deadline};
 use linux::host::Host;
 use linux::procfs;
 
@@ -25,8 +25,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const STILL: Duration = Duration::from_millis(250);
 /// Time in which every process is to answer once one did not.
 const TRIED: Duration = Duration::from_millis(500);
-/// Threads that try. If all of them stand still, the processes that were not tried yet count as silent.
+/// Threads that begin to try. While processes are left that no thread has come to, there are twice as many after each
+/// [`STEP`]…
 const THREADS: usize = 64;
+/// …up to this number: every process that does not answer keeps one, and the threads count against the pids limit of
+/// the job. Processes that were not tried then count as silent.
+const MOST_THREADS: usize = 1024;
+/// A process that answers takes some microseconds.
+const STEP: Duration = Duration::from_millis(20);
 
 /// The state of all scans for one request.
 #[derive(Debug, Default)]
@@ -131,11 +137,13 @@ impl Reading {
         let began = Instant::now();
         let mut pids: Vec<i32> = procfs::pids(host);
         pids.retain(|pid| !self.is_silent(*pid));
+        // A process that waits for a page of a dead mount is in state D, so it is tried after the others.
+        pids.sort_by_cached_key(|pid| host.process(*pid).stat().is_some_and(|it| it.state == b'D'));
         let (next, open) = (pids.iter().copied().collect(), pids.iter().copied().collect());
         let trial = Arc::new((Mutex::new(Trial { next, open }), Condvar::new()));
-        for _ in 0..THREADS.min(pids.len()) {
+        let work = || {
             let (trial, host) = (Arc::clone(&trial), host.clone());
-            spawn_detached(move || {
+            move || {
                 let (state, ended) = &*trial;
                 let next = || lock(state).next.pop_front();
                 while let Some(pid) = next() {
@@ -146,13 +154,23 @@ impl Reading {
                         ended.notify_all();
                     }
                 }
-            });
-        }
+            }
+        };
         let (state, ended) = &*trial;
         let most = TRIED.min(self.left());
-        let open = |trial: &mut Trial| !trial.open.is_empty();
-        let waited = ended.wait_timeout_while(lock(state), most, open);
-        let mut trial = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut threads = 0;
+        let mut trial = loop {
+            let wanted = (threads * 2).clamp(THREADS, MOST_THREADS) - threads;
+            let more = wanted.min(lock(state).next.len());
+            threads += (0..more).take_while(|_| try_spawn_detached(work()).is_ok()).count();
+            let step = STEP.min(most.saturating_sub(began.elapsed()));
+            let is_open = |trial: &mut Trial| !trial.open.is_empty();
+            let waited = ended.wait_timeout_while(lock(state), step, is_open);
+            let trial = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if trial.open.is_empty() || began.elapsed() >= most {
+                break trial;
+            }
+        };
         trial.next.clear();
         self.spend(began);
         lock(&self.silent).extend(&trial.open);

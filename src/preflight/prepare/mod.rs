@@ -17,6 +17,6 @@ pub use allreduce::all_reduce;
 pub use port::{check_port, free_port};
 pub use raise::raise_limits;
 pub use randomness::has_randomness;
-pub use threads::{can_start_threads, has_room};
+pub use threads::{can_start_threads, has_room, no_process, no_thread};
 pub use wait::{Wait, wait_for_master};
 pub use write::{WriteProblem, try_write};

@@ -43,11 +43,24 @@ const LOOK: Duration = Duration::from_micros(20);
 /// # Errors
 /// If the pids limit is reached (EAGAIN of clone(2)), or the container refuses clone3(2).
 pub fn can_start_threads() -> Result<(), Refusal> {
-    two_at_once().map_err(|error| {
-        let Text { en, zh } = cause(&error);
-        let text = text!("no thread can be started: {en}", "无法创建线程：{zh}");
-        Refusal::new(Id::PidsLimit, text, hint(&error))
-    })
+    two_at_once().map_err(|error| no_thread(&error))
+}
+
+/// The refusal for a thread that cannot be started.
+pub fn no_thread(error: &io::Error) -> Refusal {
+    let Text { en, zh } = cause(error);
+    let text = text!("no thread can be started: {en}", "无法创建线程：{zh}");
+    Refusal::new(Id::PidsLimit, text, hint(error))
+}
+
+/// The refusal for a process that the pids limit forbids; None if `error` of fork(2) has another reason.
+pub fn no_process(error: &io::Error) -> Option<Refusal> {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        return None;
+    }
+    let Text { en, zh } = cause(error);
+    let text = text!("no process can be started: {en}", "无法创建进程：{zh}");
+    Some(Refusal::new(Id::PidsLimit, text, hint(error)))
 }
 
 fn hint(error: &io::Error) -> Text {

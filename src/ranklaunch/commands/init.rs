@@ -2,6 +2,7 @@
 
 use super::output::{refuse, say};
 use linux::host::Host;
+use preflight::prepare::no_process;
 use report::{Ending, closing};
 use settings::cli;
 use text::lang::{Text, cause};
@@ -23,6 +24,7 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
         Err(error) => {
             let program = asked.command.first().map(|name| name.display().to_string());
             let (program, Text { en, zh }) = (program.unwrap_or_default(), cause(&error));
+            let hint = no_process(&error).map(|refusal| refusal.hint);
             let ending = Ending {
                 code: outcome::exec_code(&error),
                 class: Class::Script,
@@ -30,10 +32,12 @@ pub(crate) fn init(asked: &cli::Init) -> i32 {
                 rank: None,
                 node: None,
                 text: text!("cannot execute {program}: {en}", "无法执行 {program}：{zh}"),
-                hint: text!(
-                    "check the name, PATH and the execute permission",
-                    "请检查名称、PATH 和执行权限"
-                ),
+                hint: hint.unwrap_or_else(|| {
+                    text!(
+                        "check the name, PATH and the execute permission",
+                        "请检查名称、PATH 和执行权限"
+                    )
+                }),
                 why: None,
                 consequence: false,
             };

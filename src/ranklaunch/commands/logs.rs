@@ -9,11 +9,11 @@ use time::format_description::well_known::Rfc3339;
 
 use super::output::{print_more, refuse, say};
 use super::run_lines::{Begin, RunLines};
-use super::running_job::RunningJob;
+use super::running_job::{self, RunningJob};
 use super::which_run::{Run, chosen};
 use crate::view::LinesAsk;
 use linux::host::Host;
-use logs::{LogLine, Wanted};
+use logs::{LogLine, RunFolder, Wanted};
 use monitor::socket;
 use report::closing;
 use report::line_view::{LineStyle, line};
@@ -42,18 +42,18 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
     let wanted: Wanted = lines.wanted().map_err(|error| no_pattern(&lines.grep, &error))?;
     let run = chosen(asked.run.as_deref(), asked.log_dir.as_deref())?;
     let (mut lines, job) = match run {
-        Run::Folder(run) if run.lives() && asked.follow => {
-            return Err(elsewhere(&run.id));
+        Run::Folder(run) if asked.follow && run.lives() => {
+            let job = of_live(&run)?;
+            (of_job(&job, lines, wanted, lang)?, Some(job))
         }
-        Run::Folder(run) => (RunLines::of_folders(run.launchers, lines, wanted), None),
-        Run::Lives(job) => {
-            job.tell_owner(lang);
-            let agents: Vec<_> = job.agents.iter().map(|(agent, _)| agent.clone()).collect();
-            let of_job =
-                RunLines::of_job(&agents, job.run_id.as_str(), Begin::Start, lines, wanted);
-            let lines = of_job.map_err(|error| no_output(&job.name(), &error))?;
-            (lines, Some(job).filter(|_| asked.follow))
+        Run::Launcher(run) if asked.follow && run.lives() => {
+            let job = of_live(&run)?;
+            (RunLines::of_folders(run.launchers, lines, wanted, false), Some(job))
         }
+        Run::Folder(run) | Run::Launcher(run) => {
+            (RunLines::of_folders(run.launchers, lines, wanted, true), None)
+        }
+        Run::Lives(job) => (of_job(&job, lines, wanted, lang)?, Some(job).filter(|_| asked.follow)),
     };
     let mut out = Out::new(asked.timestamps, lang);
     loop {
@@ -80,6 +80,24 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
             _ => return Ok(()),
         }
     }
+}
+
+/// The job whose folder was named, if it runs on this node.
+fn of_live(run: &RunFolder) -> Result<RunningJob, Refusal> {
+    running_job::of_run(&run.id).map_err(|_| elsewhere(&run.id))
+}
+
+/// The lines of a running job, on all its nodes.
+fn of_job(
+    job: &RunningJob,
+    lines: LinesAsk,
+    wanted: Wanted,
+    lang: Lang,
+) -> Result<RunLines, Refusal> {
+    job.tell_owner(lang);
+    let agents: Vec<_> = job.agents.iter().map(|(agent, _)| agent.clone()).collect();
+    RunLines::of_job(&agents, job.run_id.as_str(), Begin::Start, lines, wanted)
+        .map_err(|error| no_output(&job.name(), &error))
 }
 
 /// Whether an agent of the job still listens.

@@ -68,11 +68,16 @@ pub(super) struct RunLines {
 }
 
 impl RunLines {
-    /// The lines of a run whose folders are complete.
-    pub(super) fn of_folders(folders: Vec<PathBuf>, asked: LinesAsk, wanted: Wanted) -> RunLines {
+    /// The lines in the folders of launchers. `is_over`: the folders are complete.
+    pub(super) fn of_folders(
+        folders: Vec<PathBuf>,
+        asked: LinesAsk,
+        wanted: Wanted,
+        is_over: bool,
+    ) -> RunLines {
         let sources: Vec<Source> =
             folders.into_iter().map(|folder| Source::new(None, Some(folder), 0)).collect();
-        RunLines::new(sources, None, asked, wanted, true)
+        RunLines::new(sources, None, asked, wanted, is_over)
     }
 
     /// The lines of a running job; its agent knows the other launchers.

@@ -132,16 +132,11 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
     [BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
-/// The one job that is meant.
+/// The one job that is meant: by the beginning of its run id, or by the pid of an agent.
 ///
 /// # Errors
 /// No job is meant, or several are.
 pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
-    let Found { jobs, mut refused, mut unheard, .. } = all()?;
-    // The answers of the user's own agents are reported first.
-    refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
-    unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
-    let (refused, unheard) = (refused.pop(), unheard.pop());
     let run = run.map(|run| run.to_string_lossy().into_owned());
     // A job that waits for other nodes has no run id yet, but its agent has a pid.
     let is_meant = |one: &RunningJob| {
@@ -151,6 +146,26 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
                 || one.agents.iter().any(|(it, _)| is_agent(it))
         })
     };
+    the_one(run.as_deref(), is_meant)
+}
+
+/// The job with exactly this run id.
+///
+/// # Errors
+/// No such job runs here, or several of other users do.
+pub(super) fn of_run(run_id: &str) -> Result<RunningJob, NotOne> {
+    the_one(Some(run_id), |one| one.run_id.as_str() == run_id)
+}
+
+fn the_one(
+    run: Option<&str>,
+    is_meant: impl FnMut(&RunningJob) -> bool,
+) -> Result<RunningJob, NotOne> {
+    let Found { jobs, mut refused, mut unheard, .. } = all()?;
+    // The answers of the user's own agents are reported first.
+    refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    let (refused, unheard) = (refused.pop(), unheard.pop());
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
     // Another user may give its own job any name, or may have any number of jobs.
     if meant.iter().any(|one| one.stranger.is_none()) {
@@ -158,7 +173,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     }
     match (meant.len(), meant.pop()) {
         (1, Some(job)) => Ok(job),
-        (0, _) | (_, None) => Err(none(run.as_deref(), &others, refused, unheard).into()),
+        (0, _) | (_, None) => Err(none(run, &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
             // The jobs of strangers were left out if one of the user's own is meant.

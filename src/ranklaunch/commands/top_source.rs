@@ -18,6 +18,7 @@ use logs::LogLine;
 use monitor::socket::{self, Answer, Ask, Job, Listener, Selection};
 use monitor::status::look_pace;
 use muster::names;
+use preflight::prepare;
 use report::stacks_view;
 use report::top::{News, Request, Source};
 use settings::cli::{self, Top};
@@ -67,8 +68,10 @@ impl Tell {
 /// Finds the job and begins to ask it.
 ///
 /// # Errors
-/// If there is no such job, or the address does not answer.
+/// If there is no such job, the address does not answer, or no thread can be started.
 pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
+    // Work that never ends would otherwise run in this thread.
+    prepare::can_start_threads()?;
     let (news_in, news) = mpsc::channel();
     let (requests, asked_for) = mpsc::channel();
     let (woken, wake) = io::pipe().map_err(|error| Refusal::internal(&error.to_string()))?;

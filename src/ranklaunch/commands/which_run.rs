@@ -17,6 +17,8 @@ use verdict::{Id, Refusal};
 pub(super) enum Run {
     Lives(RunningJob),
     Folder(RunFolder),
+    /// One launcher of a run: the only one in the list.
+    Launcher(RunFolder),
 }
 
 /// Folders that may hold runs, in the order in which a launch chooses.
@@ -94,7 +96,7 @@ pub(super) fn running(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Ru
     };
     let Some(folder) = folder else { return Ok(running_job::chosen(run)?) };
     match of_folder(folder) {
-        Some(Run::Folder(found)) => Ok(running_job::chosen(Some(OsStr::new(&found.id)))?),
+        Some(Run::Folder(found) | Run::Launcher(found)) => Ok(running_job::of_run(&found.id)?),
         Some(Run::Lives(job)) => Ok(job),
         None => Err(no_run_in(folder)),
     }
@@ -114,7 +116,7 @@ fn of_folder(folder: &Path) -> Option<Run> {
     if !logs::attempts(&folder).ok()?.is_empty() {
         let run = RunFolder::read(folder.parent()?)?;
         let launchers = vec![folder];
-        return Some(Run::Folder(RunFolder { launchers, ..run }));
+        return Some(Run::Launcher(RunFolder { launchers, ..run }));
     }
     newest(&folder).map(Run::Folder)
 }

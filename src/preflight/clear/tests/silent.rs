@@ -53,20 +53,26 @@ fn silent_process_is_spared_and_said_in_time() {
     }
 }
 
-/// All ranks of a node and their data loaders, on one dead mount.
+/// All ranks of a node and their data loaders, on one dead mount. The state tells them apart where they are more than
+/// the threads that may wait for them.
 #[test]
-fn hundred_silent_processes_delay_no_longer_than_one() {
-    let folder = tempfile::tempdir().expect("folder");
-    let runs = |pid| Planted { pid, ..runs("LOCAL_RANK=0") };
-    let processes: Vec<Planted> = (100..220).map(runs).collect();
-    let host = host(folder.path(), &processes);
-    hang(folder.path(), 100..200, "cmdline");
-    let began = Instant::now();
-    let found = find(&host, &request());
-    assert!(began.elapsed() < DELAY, "{:?}", began.elapsed());
-    let silent = found.iter().filter(|one| one.rule == StaleRule::Unreadable).map(|one| one.pid);
-    let silent: Vec<i32> = silent.collect();
-    assert!((100..200).all(|pid| silent.contains(&pid)), "{silent:?}");
+fn healthy_process_is_read_beside_silent_ones() {
+    for (count, state) in [(100, 'S'), (700, 'S'), (1_100, 'D')] {
+        let folder = tempfile::tempdir().expect("folder");
+        let runs = |pid| Planted { pid, state, ..runs("LOCAL_RANK=0") };
+        let healthy = 100 + count..120 + count;
+        let mut processes: Vec<Planted> = (100..100 + count).map(runs).collect();
+        processes.extend(healthy.clone().map(|pid| Planted { state: 'S', ..runs(pid) }));
+        let host = host(folder.path(), &processes);
+        hang(folder.path(), 100..100 + count, "cmdline");
+        let began = Instant::now();
+        let found = find(&host, &request());
+        assert!(began.elapsed() < DELAY, "{count}: {:?}", began.elapsed());
+        let silent = |one: &&StaleProcess| one.rule == StaleRule::Unreadable;
+        let silent: Vec<i32> = found.iter().filter(silent).map(|one| one.pid).collect();
+        assert!(silent.iter().copied().eq(100..100 + count), "{count}: {silent:?}");
+        assert!(healthy.into_iter().all(|pid| found.iter().any(|one| one.pid == pid)), "{count}");
+    }
 }
 
 /// Nothing is said of silent processes that another user or another container has.
