@@ -21,6 +21,10 @@ fn shell(engine: &str, nproc: u32, options: &[&str], script: &str) -> Launcher {
 
 const NUMBERS: &str = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
                        $TORCHELASTIC_MAX_RESTARTS\"; exit 75";
+/// Waits until all $RANKS ranks of the attempt have come here: the first that fails ends the others.
+const TOGETHER: &str = ": >\"$FOLDER/$RANKLAUNCH_ATTEMPT-$$\"; until [ \
+                        $(ls \"$FOLDER\" | grep -c \"^$RANKLAUNCH_ATTEMPT-\") -ge $RANKS ]; \
+                        do sleep 0.05; done; exit";
 
 fn count(ended: &Ended, words: &str) -> usize {
     ended.out.lines().filter(|line| line.ends_with(words)).count()
@@ -30,14 +34,16 @@ fn count(ended: &Ended, words: &str) -> usize {
 fn each_rank_sees_its_attempt_with_every_engine() {
     for (engine, ranks) in [("direct", 2), ("torchrun", 2), ("accelerate", 2), ("command", 1)] {
         let options = ["--max-restarts", "1", "--retry-on", "rank.exit"];
-        let ended = shell(engine, ranks, &options, NUMBERS).run().expect_code(75);
+        let folder = tempfile::tempdir().expect("a folder");
+        let job = shell(engine, ranks, &options, &NUMBERS.replace("exit", TOGETHER));
+        let job = job.env("RANKS", ranks.to_string()).env("FOLDER", folder.path());
+        let ended = job.run().expect_code(75);
         // With engine `command`, the launcher in the command counts the attempts of its own ranks.
         let seen =
             if engine == "command" { ["saw 0  ", "saw 1  "] } else { ["saw 0 0 1", "saw 1 1 1"] };
         for words in seen {
-            assert!(count(&ended, words) >= 1, "{engine} {words}: {}", ended.out);
+            assert_eq!(count(&ended, words) as u32, ranks, "{engine} {words}: {}", ended.out);
         }
-        assert_eq!(count(&ended, seen[0]) as u32, ranks, "{engine}: {}", ended.out);
     }
 }
 

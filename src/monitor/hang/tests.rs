@@ -547,7 +547,7 @@ fn message_that_comes_is_no_hang() {
         let Judgement::Hangs(hang) = &judgement else { panic!("{judgement:?}") };
         assert_eq!(first(&judgement), Some((Some(1), Kind::NeverEntered, "train.py:7".to_owned())));
         assert!(
-            hang.culprits.iter().all(|one| one.text.en.contains("sent or received")),
+            hang.culprits.iter().all(|one| one.text.en.contains("took part in what")),
             "{hang:?}"
         );
     }

@@ -124,8 +124,8 @@ fn deed(facts: &Facts<'_>) -> Text {
 fn missed(facts: &Facts<'_>) -> Text {
     if facts.of_messages && facts.collective.is_none() {
         return text!(
-            "never sent or received what the others wait for",
-            "从未发送或接收其他 rank 所等待的消息"
+            "never took part in what the others wait for",
+            "从未参与其他 rank 所等待的通信"
         );
     }
     let Text { en: of, zh: of_zh } = collective(facts.collective);
