@@ -465,8 +465,8 @@ impl Reader {
             rest.iter().find(|word| word.text().contains(text)).map_or(first.line, |word| word.line)
         };
         let words = std::iter::once(first).chain(rest).map(|word| word.text().into());
-        let options = match cli::parse(words) {
-            Ok(cli::Cli { command: cli::Command::Run(options) }) => options,
+        let options = match cli::Command::parse(words) {
+            Ok(cli::Command::Run(options)) => options,
             Ok(_) => return,
             // Help and version start nothing.
             Err(cli::Stop::Shown(_)) => return,
@@ -527,7 +527,7 @@ impl Reader {
         let variables =
             self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let host = Host::replayed("/nonexistent", variables);
-        settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
+        Settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     let (reader, asked) = (Arc::clone(&host), options.clone());
     let read = with_deadline(FILES, move || {
         let above = contract::torchrun_above(&reader);
-        let settings = settings::read_meeting(&asked, &reader);
+        let settings = Settings::read_meeting(&asked, &reader);
         let own = settings.as_ref().and_then(Settings::own_platform);
         let mut contract = contract::read(&reader, above, own);
         contract::add_host_files(&mut contract, &contract::host_files(&reader));

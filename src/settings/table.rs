@@ -13,10 +13,11 @@ use super::value::{
     whole, words,
 };
 use super::{
-    Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
-    ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, Warm, WorldSizeCounts,
+    Bind, Color, ConsoleMode, ConsolePrefix, Device, EMBEDDED, Inject, LayoutRule, MusterMode,
+    Nproc, OnHang, ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, Warm,
+    WorldSizeCounts,
 };
-use crate::cli::Options;
+use crate::cli::{self, Command, EXPLAINED, Options};
 use crate::engine::NAMES as ENGINES;
 use text::lang::{Lang, Text};
 use verdict::Id;
@@ -384,16 +385,24 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
 
-/// The options with a few allowed values: (name, values).
-pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
-    TABLE
-        .iter()
-        .filter(|row| row.toml != Toml::Boolean)
-        .filter_map(|row| match row.allowed {
-            Allowed::OneOf(names) => Some((row.name, names())),
-            Allowed::Words(..) => None,
-        })
-        .collect()
+impl Command {
+    /// The completion script of a shell. `explained` are the words that `explain` knows.
+    pub fn completions(shell: clap_complete::Shell, explained: Vec<String>) -> Vec<u8> {
+        let of_row = |row: &SettingRow| match row.allowed {
+            Allowed::OneOf(names) if row.toml != Toml::Boolean => {
+                Some((row.name, names().into_iter().map(str::to_owned).collect()))
+            }
+            _ => None,
+        };
+        let ids =
+            Id::checks().flat_map(|id| ["fail", "warn", "off"].map(|what| format!("{id}={what}")));
+        let mut values: Vec<(&str, Vec<String>)> = TABLE.iter().filter_map(of_row).collect();
+        values.push(("severity", ids.collect()));
+        values.push(("nproc-per-node", vec!["auto".to_owned()]));
+        values.push((EXPLAINED, explained));
+        let profiles: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
+        cli::completions(shell, &values, &profiles)
+    }
 }
 
 impl SettingRow {

@@ -11,7 +11,7 @@ use plan::{Plan, Scope, layout};
 use preflight::decide::{Stage, decide};
 use report::{closing, plan_json, plan_shell, plan_view};
 use settings::cli::Options;
-use settings::contract;
+use settings::{Settings, contract};
 use text::escape::printable;
 use text::fuzzing::assert_printable;
 use text::lang::{Lang, Text};
@@ -58,7 +58,7 @@ pub fn environment(data: &[u8]) -> bool {
 fn planned(host: &Host, gpus: u32) -> Result<Plan, Refusal> {
     let program = vec!["generate.py".into(), "--ulysses_size".into(), "{ulysses_size}".into()];
     let options = Options { program, ..Options::default() };
-    let settings = settings::read(&options, host)?;
+    let settings = Settings::read(&options, host)?;
     let mut facts = plan::fixtures::facts(gpus);
     facts.contract = contract::read(host, None, settings.own_platform());
     facts.environment = observe::environment(host);
