@@ -117,7 +117,7 @@ pub async fn observe_within(
     let mode = probe_mode(settings);
     // The interfaces are read once it has answered.
     let above = read(host, text!("the processes above this one", "上层进程"), files, |host| {
-        (contract::torchrun_above(host), contract::mpiexec_above(host))
+        (Contract::torchrun_above(host), Contract::mpiexec_above(host))
     });
     let of_ranks = as_ranks_see(host, settings);
     let gpus = read_gpus(&of_ranks, settings, driver);
@@ -125,7 +125,7 @@ pub async fn observe_within(
     let python = read(host, text!("python and torch", "Python 与 torch"), files, move |host| {
         observe::python(host, &its)
     });
-    let lists = read(host, text!("files of hosts", "主机列表文件"), files, contract::host_files);
+    let lists = read(host, text!("files of hosts", "主机列表文件"), files, Contract::host_files);
     let its = ours();
     let heads = read(
         host,
@@ -189,9 +189,9 @@ pub async fn observe_within(
 
     let mut late = Vec::new();
     let (torchrun, mpiexec) = above.answer(&mut late).await.unwrap_or_default();
-    let mut contract = contract::read(host, torchrun, settings.own_platform());
-    contract::add_mpiexec(&mut contract, host, mpiexec);
-    contract::add_host_files(&mut contract, &lists.answer(&mut late).await.unwrap_or_default());
+    let mut contract = Contract::read(host, torchrun, settings.own_platform());
+    contract.add_mpiexec(host, mpiexec);
+    contract.add_host_files(&lists.answer(&mut late).await.unwrap_or_default());
     let master = master_name(settings, &contract);
     let addresses = match &master {
         Some(name) => Some(resolved(host, name, for_name, mode).await),

@@ -16,7 +16,7 @@ use rustix::net::{SendFlags, send};
 use linux::host::Host;
 use linux::procfs;
 use linux::sys;
-use settings::contract;
+use settings::contract::Contract;
 use verdict::Id;
 
 /// The variable with the descriptor of the connection.
@@ -33,7 +33,7 @@ pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
     }
     let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
     let proxy = sys::Peer::of(&socket).ok()?.pid;
-    contract::mpiexec_above(host)?;
+    Contract::mpiexec_above(host)?;
     procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
 }
 

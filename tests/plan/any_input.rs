@@ -149,7 +149,7 @@ fn value_of(legal: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
 
 /// A variable of a platform, of NCCL and CUDA, or an unknown one.
 fn variable() -> impl Strategy<Value = (OsString, OsString)> {
-    let known = settings::contract::known_variables();
+    let known = settings::contract::Contract::known_variables();
     let names: Vec<&str> = known.iter().chain(MORE_VARIABLES).copied().collect();
     let name =
         prop_oneof![9 => prop::sample::select(names).prop_map(str::to_owned), 1 => "[A-Z_]{1,6}"];

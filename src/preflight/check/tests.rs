@@ -14,7 +14,7 @@ use node::observe::{
 use plan::fixtures::{facts, flag, rail, settings};
 use plan::{Scope, survey};
 use settings::Settings;
-use settings::contract::{self, Contract};
+use settings::contract::Contract;
 use settings::{Nproc, Rdma};
 use text::lang::bytes;
 use verdict::{Family, Id};
@@ -73,7 +73,7 @@ fn one_of_mpirun() -> Contract {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
     ];
     let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
-    contract::read(&Host::replayed("/nonexistent", environment), None, None)
+    Contract::read(&Host::replayed("/nonexistent", environment), None, None)
 }
 
 fn warning(id: Id) -> Warning {

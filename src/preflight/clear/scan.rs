@@ -14,7 +14,7 @@ use linux::own_executable;
 use linux::procfs::{self, Process};
 use linux::sys::Pid;
 use settings::contract::Claim;
-use settings::launchers::{self, LauncherKind};
+use settings::launchers::{Launcher, LauncherKind};
 use text::lang::Text;
 use text::text;
 
@@ -141,7 +141,7 @@ impl<'a> ProcessScan<'a> {
     /// first node while we run below slurmstepd, and ending it would end the whole step.
     pub(super) fn is_our_step(&self, pid: i32, argv: &[Vec<u8>]) -> bool {
         const JOB: &str = "SLURM_JOB_ID";
-        let anywhere = launchers::of_argv(argv)
+        let anywhere = Launcher::of_argv(argv)
             .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
         let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
         self.reads.environ(self.host, pid).is_some_and(|environ| {
