@@ -34,11 +34,11 @@ use node::observe::OomWatch;
 use report::closing;
 use report::ending::memory;
 use report::journal::Journal;
-use settings::Color;
 use settings::cli::Options;
 use supervise::AgentLink;
 use supervise::guard::{self, HowLost, LostAgent};
 use text::lang::{self, Lang, Text};
+use text::style::Color;
 use text::text;
 use verdict::{Refusal, Verdict};
 

@@ -51,6 +51,7 @@ use std::time::Duration;
 use diagnose::Row;
 use linux::host::Host;
 use text::lang::Lang;
+use text::style::Color;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -60,7 +61,7 @@ pub use forms::{Form, forms};
 pub use places::{EMBEDDED, KnownProfile};
 use profile::Profile;
 use refuse::quoted;
-pub use rule::{Expects, Lines, OnBreach, PERCENT, Ranks, Rule, STEPS, TOTAL, Time, VALUE};
+pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
 pub use size_tables::Placeholder;
 use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
@@ -459,7 +460,7 @@ fn defaults(host: &Host) -> Settings {
         log_cap_node: Sourced::default_value(4 << 30),
         log_keep: Sourced::default_value(LogKeep::default()),
         stale: Sourced::default_value(StaleMode::Kill),
-        muster: Sourced::default_value(MusterMode::Auto),
+        muster: Sourced::default_value(Need::Auto),
         muster_port: None,
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
         grace: Sourced::default_value(grace::of_period(grace::OF_A_POD)),
@@ -467,7 +468,7 @@ fn defaults(host: &Host) -> Settings {
         retry_on: Vec::new(),
         no_retry_on: Vec::new(),
         probe: Sourced::default_value(ProbeMode::Auto),
-        rdma: Sourced::default_value(Rdma::Auto),
+        rdma: Sourced::default_value(Need::Auto),
         severities: BTreeMap::new(),
         exit_codes: BTreeMap::new(),
         diagnose: Vec::new(),
@@ -481,11 +482,11 @@ fn defaults(host: &Host) -> Settings {
         deadline: None,
         assumed: None,
         bind: Sourced::default_value(Bind::None),
-        inject: Sourced::default_value(Inject::Auto),
-        warm: Sourced::default_value(Warm::Off),
+        inject: Sourced::default_value(Need::Auto),
+        warm: Sourced::default_value(Need::Off),
         warm_modules: Vec::new(),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
-        on_hang: Sourced::default_value(OnHang::Report),
+        on_hang: Sourced::default_value(Reaction::Report),
         warnings: Vec::new(),
     }
 }

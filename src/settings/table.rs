@@ -13,13 +13,13 @@ use super::value::{
     whole, words,
 };
 use super::{
-    Bind, Color, ConsoleMode, ConsolePrefix, Device, EMBEDDED, Inject, LayoutRule, MusterMode,
-    Nproc, OnHang, ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, Warm,
-    WorldSizeCounts,
+    Bind, ConsoleMode, ConsolePrefix, Device, LayoutRule, Need, Nproc, ProbeMode, Reaction,
+    Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
-use crate::cli::{self, Command, EXPLAINED, Options};
+use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
 use text::lang::{Lang, Text};
+use text::style::Color;
 use verdict::Id;
 
 /// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
@@ -279,21 +279,20 @@ const STALE: &[(&str, StaleMode)] = &[
     ("off", StaleMode::Off),
 ];
 
-const MUSTER: &[(&str, MusterMode)] =
-    &[("auto", MusterMode::Auto), ("off", MusterMode::Off), ("required", MusterMode::Required)];
+const MUSTER: &[(&str, Need)] =
+    &[("auto", Need::Auto), ("off", Need::Off), ("required", Need::Required)];
 
-const RDMA: &[(&str, Rdma)] =
-    &[("auto", Rdma::Auto), ("required", Rdma::Required), ("off", Rdma::Off)];
+const RDMA: &[(&str, Need)] =
+    &[("auto", Need::Auto), ("required", Need::Required), ("off", Need::Off)];
 
 const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
 
-const INJECT: &[(&str, Inject)] = &[("auto", Inject::Auto), ("off", Inject::Off)];
+const INJECT: &[(&str, Need)] = &[("auto", Need::Auto), ("off", Need::Off)];
 
-const WARM: &[(&str, Warm)] =
-    &[("off", Warm::Off), ("auto", Warm::Auto), ("required", Warm::Required)];
+const WARM: &[(&str, Need)] =
+    &[("off", Need::Off), ("auto", Need::Auto), ("required", Need::Required)];
 
-const ON_HANG: &[(&str, OnHang)] =
-    &[("report", OnHang::Report), ("end", OnHang::End), ("restart", OnHang::Restart)];
+const ON_HANG: &[(&str, Reaction)] = Reaction::NAMES;
 
 const PROBE: &[(&str, ProbeMode)] = &[
     ("auto", ProbeMode::Auto),
@@ -384,26 +383,6 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
-
-impl Command {
-    /// The completion script of a shell. `explained` are the words that `explain` knows.
-    pub fn completions(shell: clap_complete::Shell, explained: Vec<String>) -> Vec<u8> {
-        let of_row = |row: &SettingRow| match row.allowed {
-            Allowed::OneOf(names) if row.toml != Toml::Boolean => {
-                Some((row.name, names().into_iter().map(str::to_owned).collect()))
-            }
-            _ => None,
-        };
-        let ids =
-            Id::checks().flat_map(|id| ["fail", "warn", "off"].map(|what| format!("{id}={what}")));
-        let mut values: Vec<(&str, Vec<String>)> = TABLE.iter().filter_map(of_row).collect();
-        values.push(("severity", ids.collect()));
-        values.push(("nproc-per-node", vec!["auto".to_owned()]));
-        values.push((EXPLAINED, explained));
-        let profiles: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
-        cli::completions(shell, &values, &profiles)
-    }
-}
 
 impl SettingRow {
     /// `RANKLAUNCH_NPROC_PER_NODE`; None for a setting that only a profile has.
