@@ -87,7 +87,7 @@ use std::path::Path;
 use commands::output::{block_on, choose, complete, print, refuse, say};
 
 use linux::host::Host;
-use linux::sys::Signal;
+use linux::sys::{Dispositions, Signal};
 use report::closing;
 use settings::cli::{self, Command, Options};
 use supervise::isolate::isolate;
@@ -185,6 +185,6 @@ fn color_of(command: &Command) -> Options {
 /// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
 /// write fail, which is reported, instead of killing it.
 fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
-    linux::sys::ignore(&[Signal::XFSZ]);
+    Dispositions::ignore(&[Signal::XFSZ]);
     complete(command(), lang)
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::NonForwardingInit;
 use linux::host::Host;
-use linux::procfs;
 use linux::shells;
 
 /// Bit of SIGTERM in the masks of proc_pid_status(5).
@@ -19,7 +18,7 @@ const TERM: u64 = 1 << 14;
 pub fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
     // The ancestors of a process that entered from outside (`docker exec`) end at 0, because proc_pid_stat(5) shows a
     // parent in another namespace as 0.
-    if procfs::above(host).last()?.pid != 1 {
+    if host.ancestors().last()?.pid != 1 {
         return None;
     }
     let cmdline = host.read("/proc/1/cmdline").ok()?;

@@ -84,7 +84,7 @@ pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
 /// The state of the clock. None if the kernel does not answer (a strict seccomp profile) or the node is replayed.
 pub fn clock(host: &Host) -> Option<ClockState> {
     host.answer("clock", || {
-        let (unsynchronised, error_micros) = sys::clock_state().ok()?;
+        let (unsynchronised, error_micros) = sys::Clocks::state().ok()?;
         Some(ClockState { unsynchronised, error_micros })
     })?
 }

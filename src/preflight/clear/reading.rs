@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use linux::deadline::{spawn_detached, with_deadline};
 use linux::host::Host;
-use linux::procfs;
 
 /// Time that processes and mounts without an answer may take in all. The script of any process may lie on a dead mount.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -129,7 +128,7 @@ impl Reading {
             open: BTreeSet<i32>,
         }
         let began = Instant::now();
-        let mut pids: Vec<i32> = procfs::pids(host);
+        let mut pids: Vec<i32> = host.pids();
         pids.retain(|pid| !self.is_silent(*pid));
         let (next, open) = (pids.iter().copied().collect(), pids.iter().copied().collect());
         let trial = Arc::new((Mutex::new(Trial { next, open }), Condvar::new()));

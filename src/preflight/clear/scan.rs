@@ -71,7 +71,7 @@ impl<'a> ProcessScan<'a> {
         reads: Reads,
     ) -> ProcessScan<'a> {
         let above: BTreeSet<i32> =
-            procfs::ancestors_in(all, own.pid).iter().map(|one| one.pid).collect();
+            Process::ancestors(all, own.pid).iter().map(|one| one.pid).collect();
         let (siblings, first) = siblings(host, &reads, &request.siblings, own, &above, all);
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
@@ -262,7 +262,7 @@ fn siblings(
     let launchers: Vec<&Process> = all.values().filter(launches).collect();
     let first = launchers.iter().map(|process| process.start_ticks).min();
     let launchers: Vec<i32> = launchers.into_iter().map(|process| process.pid).collect();
-    let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
+    let below = Process::descendants(all, &launchers).into_iter().map(|one| one.pid);
     (below.chain(launchers.iter().copied()).collect(), first)
 }
 
@@ -272,7 +272,7 @@ fn siblings(
 fn born(host: &Host, reads: &Reads, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
     let program = |pid| Some((reads.exe(host, pid)?, reads.cmdline(host, pid)?));
     let us = program(own.pid);
-    procfs::ancestors_in(all, own.pid)
+    Process::ancestors(all, own.pid)
         .into_iter()
         .take_while(|above| us.is_some() && program(above.pid) == us)
         .map(|above| above.start_ticks)

@@ -19,7 +19,7 @@ impl Contract {
     pub fn mpiexec_above(host: &Host) -> Option<String> {
         // No process is read on other platforms.
         host.variable("PMI_RANK")?;
-        procfs::above(host).into_iter().find_map(|process| {
+        host.ancestors().into_iter().find_map(|process| {
             let argv = host.read(format!("/proc/{}/cmdline", process.pid)).ok()?;
             let mut argv = argv.trim_end_matches('\0').split('\0');
             (procfs::basename(argv.next()?.as_bytes()) == PROXY).then_some(())?;

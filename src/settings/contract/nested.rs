@@ -9,7 +9,7 @@ use crate::contract::{Claim, Contract};
 use crate::launchers::{Launcher, LauncherKind};
 use linux::host::Host;
 use linux::own_executable;
-use linux::procfs::{self, Process};
+use linux::procfs::Process;
 use text::mask::mask_args;
 
 impl Contract {
@@ -35,7 +35,7 @@ impl Contract {
     pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
         // Without these variables the shim is that of the engine `command`, whose program starts ranks itself.
         let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
-        procfs::above(host).into_iter().find_map(|Process { pid, .. }| {
+        host.ancestors().into_iter().find_map(|Process { pid, .. }| {
             // Skip a process that cannot be read (hidepid, or it has ended).
             let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
             let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
