@@ -188,6 +188,16 @@ impl Settings {
     pub fn own_platform(&self) -> Option<&'static Platform> {
         self.platform.as_ref().map(|platform| platform.value)
     }
+
+    /// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.
+    /// Device nodes are still listed.
+    pub fn probe_mode(&self) -> ProbeMode {
+        match self.device.value {
+            _ if self.assumed.is_some() => ProbeMode::Off,
+            Device::Cpu => ProbeMode::Off,
+            Device::Auto | Device::Gpu => self.probe.value,
+        }
+    }
 }
 
 /// An option that was given more than once; the last value counts.

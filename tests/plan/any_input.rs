@@ -12,11 +12,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use linux::host::Host;
+use node::observe::Deadlines;
 use plan::{Plan, Scope};
 use preflight::check::CheckStatus;
 use preflight::decide::{Stage, decide};
 use proptest::prelude::*;
-use ranklaunch::collect::{Deadlines, observe_within};
+use ranklaunch::collect::observe_within;
 use report::{closing, plan_json, plan_shell, plan_view};
 use settings::cli::{self, Command};
 use settings::{LayoutRule, ProbeMode, Settings};

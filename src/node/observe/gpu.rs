@@ -30,7 +30,7 @@ use settings::ProbeMode;
 use text::lang::Text;
 use text::text;
 
-pub use assumed::assumed;
+pub(super) use assumed::assumed;
 
 /// Variable that names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
@@ -40,7 +40,7 @@ const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
 
 /// Time limit for the driver. Without persistence mode the first call initialises every GPU,
 /// which takes several seconds for eight; after this limit the driver counts as hung.
-pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limit for the calls about health and use. The GPUs are known even without their answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
 }
 
 /// The facts if even the fallbacks did not return: there is a driver, and the driver hangs.
-pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
+pub(super) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),

@@ -23,7 +23,7 @@ const SETTLED: Duration = Duration::from_secs(60);
 /// The files in /dev/shm that no process uses. If several containers share /dev/shm (`--ipc host`), processes of the
 /// others are not visible, only their files. So a file is left out if its owner has a process that we may not inspect,
 /// unless that process has no shared memory at all.
-pub fn leftovers(host: &Host) -> Vec<Leftover> {
+pub(super) fn leftovers(host: &Host) -> Vec<Leftover> {
     host.answer("leftovers", || look(host)).unwrap_or_default()
 }
 

@@ -26,7 +26,7 @@ struct Asked {
     allowed_cpus: u32,
 }
 
-pub fn limits(host: &Host) -> Limits {
+pub(super) fn limits(host: &Host) -> Limits {
     let asked = host.answer("limits", ask).unwrap_or_else(|| of_files(host));
     let groups = Groups::of_this_process(host);
     let allowed = asked.allowed_cpus.max(1);

@@ -39,7 +39,7 @@ pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, Text>)>) -> 
 }
 
 /// The facts if [`links`] does not return in time.
-pub fn unanswered(host: &Host) -> NetworkFacts {
+pub(super) fn unanswered(host: &Host) -> NetworkFacts {
     NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
 }
 
@@ -286,7 +286,7 @@ pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
 }
 
 /// The variables in `settings` that name a missing file, or for NCCL_DEBUG_FILE a missing folder.
-pub fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
+pub(super) fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
     let named = |name: &str| {
         // The first entry of a name wins.
         let found = settings.iter().find(|setting| setting.name == name)?;

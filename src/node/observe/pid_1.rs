@@ -15,7 +15,7 @@ const TERM: u64 = 1 << 14;
 
 /// The shell that runs as PID 1. None if PID 1 is anything else, handles SIGTERM itself (`trap`), is not our ancestor
 /// (`docker exec`), or is an interactive shell.
-pub fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
+pub(super) fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
     // The ancestors of a process that entered from outside (`docker exec`) end at 0, because proc_pid_stat(5) shows a
     // parent in another namespace as 0.
     if host.ancestors().last()?.pid != 1 {

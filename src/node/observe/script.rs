@@ -19,7 +19,7 @@ use settings::{Settings, config_files};
 const LARGEST: u64 = 16 << 20;
 
 /// The script. None if the program names no file, or for a replayed node without a recorded script.
-pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
+pub(super) fn script(host: &Host, settings: &Settings) -> Option<Script> {
     let (path, reader) = settings.program.as_ref()?.value.script()?;
     let from = host.working_directory().unwrap_or_default();
     // A shell also looks for a name in PATH.
@@ -36,7 +36,7 @@ pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
 
 /// The configuration files in the engine's arguments; a name with a placeholder of a `[[select]]` appears once for each
 /// row. Empty for a replayed node without recorded files.
-pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
+pub(super) fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     let no_rows = [BTreeMap::new()];
     let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
         [] => no_rows.iter().collect(),

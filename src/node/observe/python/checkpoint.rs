@@ -17,7 +17,10 @@ const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
 
 /// The heads, and the file that has the number; None if no argument names a checkpoint or none of its files has a
 /// positive number.
-pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
+pub(in crate::observe) fn checkpoint_heads(
+    host: &Host,
+    settings: &Settings,
+) -> Option<(u32, PathBuf)> {
     let argument = settings.layout.checkpoint_argument.as_deref()?;
     let words = settings.program.as_ref()?.value.words();
     let is_path = |value: &OsStr| !value.as_bytes().starts_with(b"-");
