@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use linux::host::Host;
 use muster::names::{self, LastResort};
 use node::observe::{self, Deadlines, Facts, GpuFacts, NetworkFacts};
-use node::probe::{self, Answer};
+use node::probe;
 use plan::Notes;
 use settings::contract::{self, Contract, Field};
 use settings::{ProbeMode, Settings};
@@ -164,13 +164,5 @@ fn master_name(settings: &Settings, contract: &Contract) -> Option<String> {
 
 /// getaddrinfo in the probe, for names that only the C library's NSS plugins resolve.
 pub(super) fn last_resort(mode: ProbeMode) -> LastResort {
-    Arc::new(move |name, timeout| {
-        let answer =
-            probe::run(mode, &["resolve", name], timeout).map_err(|error| error.to_string())?;
-        match answer {
-            Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
-            Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
-            _ => Err("the probe answered something else".to_owned()),
-        }
-    })
+    Arc::new(move |name, timeout| probe::resolve(mode, name, timeout))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use linux::host::Host;
 use linux::pace::Pace;
 use muster::{Config, MemberKind, Memory, Purpose, Secret, Without};
-use node::observe;
+use node::observe::Limits;
 use plan::Membership;
 use settings::contract::{Contract, Field};
 use settings::{Need, Settings};
@@ -112,7 +112,7 @@ pub(super) fn config(
         grace: settings.grace.value,
         is_world_size: member.nnodes_by_world_size,
         memory: Arc::new(move || {
-            let (used, limit) = observe::limits::memory_in_use(&host)?;
+            let (used, limit) = Limits::memory_in_use(&host)?;
             Some(Memory { used, limit })
         }),
     })

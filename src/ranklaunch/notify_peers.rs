@@ -10,7 +10,7 @@ use super::muster_config::{config, is_wanted};
 use linux::deadline::with_deadline;
 use linux::host::Host;
 use muster::{Config, Declined, Purpose};
-use node::observe::{self, Facts, GpuFacts};
+use node::observe::{Facts, GpuFacts, NetworkFacts};
 use plan::Notes;
 use settings::Settings;
 use settings::cli::Options;
@@ -89,8 +89,7 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
         let mut contract = Contract::read(&reader, above, own);
         contract.add_host_files(&Contract::host_files(&reader));
         // A list of hosts is useful only to a host that knows its own name.
-        contract.own_names =
-            observe::network::links(&reader, None).own_names(&linux::sys::hostname());
+        contract.own_names = NetworkFacts::read(&reader, None).own_names(&linux::sys::hostname());
         (settings, contract)
     });
     let (settings, contract) = read?;

@@ -17,7 +17,7 @@ use super::start_engine;
 use linux::deadline::in_thread;
 use linux::host::Host;
 use linux::sys::Dispositions;
-use node::observe::{Facts, limits};
+use node::observe::{Facts, Limits};
 use plan::{Plan, rank_argv, rank_env};
 use report::closing;
 use settings::engine::Starts;
@@ -133,9 +133,7 @@ fn warming(
             "{name} 在加载库时就固定线程位置，而每个 rank 绑定到各自的 CPU"
         ));
     }
-    let meminfo = host.read("/proc/meminfo").unwrap_or_default();
-    let left = limits::of_meminfo(&meminfo, "MemAvailable:");
-    if let Some(left) = left.filter(|left| *left < LEAST_MEMORY) {
+    if let Some(left) = Limits::memory_available(host).filter(|left| *left < LEAST_MEMORY) {
         let mb = left / 1_000_000;
         return Err(text!("only {mb} MB of memory are free", "仅剩 {mb} MB 可用内存"));
     }

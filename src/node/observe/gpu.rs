@@ -17,7 +17,6 @@ mod visible;
 
 use std::time::Duration;
 
-pub use hidden::{means_cpu, why_none};
 pub use label::label;
 pub use requests::counts;
 pub use state::{ComputeMode, FabricState, RecoveryAction, THROTTLED};
@@ -82,11 +81,29 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     facts
 }
 
-/// NVML's current data about the GPUs, within `timeout`; empty if NVML cannot be asked.
-pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
-    match nvml(host, mode, timeout) {
-        Some(Ok(answer)) => answer.gpus,
-        Some(Err(_)) | None => Vec::new(),
+impl NvmlGpu {
+    /// NVML's current data about the GPUs, within `timeout`; empty if NVML cannot be asked.
+    pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
+        match nvml(host, mode, timeout) {
+            Some(Ok(answer)) => answer.gpus,
+            Some(Err(_)) | None => Vec::new(),
+        }
+    }
+}
+
+impl Facts {
+    /// The mechanism that shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's own
+    /// accounting, the parent of a MIG instance, other clients of an MPS server.
+    pub fn gpus_shared_by(&self) -> Option<&'static str> {
+        let gpus = &self.gpus;
+        let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
+        let mps = self.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
+        match () {
+            () if self.state.hami.is_some() => Some("HAMi"),
+            () if mig => Some("MIG"),
+            () if mps => Some("MPS"),
+            () => None,
+        }
     }
 }
 
@@ -99,20 +116,6 @@ pub(super) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
         faults: faults::of_probe(&error).into_iter().collect(),
         attempts: vec![(GpuSource::Nvml, error.text())],
         ..GpuFacts::default()
-    }
-}
-
-/// The mechanism that shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's own
-/// accounting, the parent of a MIG instance, other clients of an MPS server.
-pub fn shared_by(facts: &Facts) -> Option<&'static str> {
-    let gpus = &facts.gpus;
-    let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
-    let mps = facts.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
-    match () {
-        () if facts.state.hami.is_some() => Some("HAMi"),
-        () if mig => Some("MIG"),
-        () if mps => Some("MPS"),
-        () => None,
     }
 }
 

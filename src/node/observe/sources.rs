@@ -125,9 +125,9 @@ pub async fn interfaces(
     let source = text!("interfaces and routes", "网卡与路由");
     let (name, addresses) = master.unzip();
     let links = read(host, source, deadlines.files, move |host| {
-        network::links(host, name.as_deref().zip(addresses))
+        NetworkFacts::read(host, name.as_deref().zip(addresses))
     });
-    links.answer(late).await.unwrap_or_else(|| network::unanswered(host))
+    links.answer(late).await.unwrap_or_else(|| NetworkFacts::unanswered(host))
 }
 
 /// The probe keeps the driver's deadline itself. This one also covers device nodes that hang.
@@ -212,7 +212,7 @@ pub async fn equipment(
     );
 
     let mut late = Vec::new();
-    let of_environment = || (network::unanswered(host).nccl, Vec::new());
+    let of_environment = || (NetworkFacts::unanswered(host).nccl, Vec::new());
     let (nccl, absent) = nccl.answer(&mut late).await.unwrap_or_else(of_environment);
     let limits = limits.answer(&mut late).await.unwrap_or_default();
     let hcas = hcas.answer(&mut late).await.unwrap_or_default();
