@@ -216,9 +216,7 @@ impl cli::Options {
     /// `--color` or its variable, for texts before the settings are read and for commands without settings. A
     /// value that is not allowed is refused later, or counts as `auto`.
     pub fn color(&self, host: &Host) -> Color {
-        let flag = self.color.as_ref().map(|color| color.to_string_lossy().into_owned());
-        let text = flag.or_else(|| host.variable("RANKLAUNCH_COLOR"));
-        text.and_then(|text| table::color(text.trim())).unwrap_or_default()
+        self.checked_color(host).unwrap_or_default()
     }
 
     /// Reads `--color` or its variable for a command without other settings.
@@ -231,11 +229,8 @@ impl cli::Options {
 
     /// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
     pub fn deadline(&self, host: &Host) -> Option<Duration> {
-        let flag = self.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
-        // Trimmed as in [`checked`], since the value may come from a file.
-        let variable = || Some(host.variable("RANKLAUNCH_DEADLINE")?.trim().to_owned());
-        let text = flag.or_else(variable)?;
-        duration(&text).filter(|time| !time.is_zero())
+        let deadline = few(&[("deadline", "--deadline")], self, host).ok()?.deadline?;
+        Some(deadline.value)
     }
 
     /// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.

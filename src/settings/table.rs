@@ -314,11 +314,6 @@ const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
 const COLOR: &[(&str, Color)] =
     &[("auto", Color::Auto), ("always", Color::Always), ("never", Color::Never)];
 
-/// A value of `--color`.
-pub(super) fn color(text: &str) -> Option<Color> {
-    named(text, COLOR)
-}
-
 const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 
 #[rustfmt::skip]

@@ -44,12 +44,7 @@ pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the calls about health and use. The GPUs are known even without their answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver. Blocks the calling thread.
-pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
-    gpus_within(host, mode, DRIVER_TIMEOUT)
-}
-
-/// Like [`gpus`], with another deadline for the driver.
+/// The GPUs of this node, waiting at most `timeout` for the driver. Blocks the calling thread.
 pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
     let of_nvidia = requests::of_nvidia(host);
     let mut facts = GpuFacts {
