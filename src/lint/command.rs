@@ -12,9 +12,9 @@ use super::shell;
 use super::word::{self, EXPANDED, Word};
 use linux::host::Host;
 use linux::own_executable::has_usual_name;
-use settings::arguments::{self, OptionPosition};
+use settings::arguments::OptionPosition;
 use settings::cli;
-use settings::launchers::{self, Launcher as Row, PythonProgram, is_python, python_program};
+use settings::launchers::{self, Launcher as Row, PythonProgram, PythonRun};
 use settings::{Nproc, Settings, Source};
 use text::lang::Text;
 use text::text;
@@ -64,7 +64,7 @@ impl LaunchCommand {
     /// The value of one of the script's own arguments, as argparse reads them.
     pub(super) fn argument(&self, names: &[&str], is_value: fn(&OsStr) -> bool) -> Option<Word> {
         let words = self.words();
-        let OptionPosition { value, from, .. } = arguments::place_of(&words, names, is_value)?;
+        let OptionPosition { value, from, .. } = OptionPosition::of(&words, names, is_value)?;
         let word = self.args.get(value)?;
         Some(word.part(word.text().get(from..)?))
     }
@@ -247,7 +247,7 @@ impl Reader {
             _ if serves(words) => self.started.serves = true,
             _ => {
                 let argv: Vec<&str> = words.iter().map(Word::text).collect();
-                match launchers::of_argv(&argv) {
+                match Row::of_argv(&argv) {
                     Some((row, at)) => {
                         let rest = words.get(at..).unwrap_or_default();
                         self.launch(first, row, rest, may_not_run);
@@ -358,15 +358,13 @@ impl Reader {
 
     /// A script or a module without a launcher.
     fn python(&mut self, argv: &[&str], words: &[Word], may_not_run: bool) {
-        let Some(from) = launchers::python_at(argv) else { return };
-        let Some(run) = argv.get(from..).and_then(python_program) else { return };
-        let own = words.get(from..).unwrap_or_default();
-        let (Some(first), Some(word)) = (words.first(), own.get(run.at)) else { return };
+        let Some(run) = PythonRun::of_command(argv) else { return };
+        let (Some(first), Some(word)) = (words.first(), words.get(run.at)) else { return };
         let program = match run.program {
             PythonProgram::Module(name) => word.part(&String::from_utf8_lossy(name)),
             PythonProgram::Script(_) => word.clone(),
         };
-        let args = own.get(run.arguments..).unwrap_or_default();
+        let args = words.get(run.arguments..).unwrap_or_default();
         self.plain(first, &program, args, may_not_run);
     }
 
@@ -465,8 +463,8 @@ impl Reader {
             rest.iter().find(|word| word.text().contains(text)).map_or(first.line, |word| word.line)
         };
         let words = std::iter::once(first).chain(rest).map(|word| word.text().into());
-        let options = match cli::parse(words) {
-            Ok(cli::Cli { command: cli::Command::Run(options) }) => options,
+        let options = match cli::Command::parse(words) {
+            Ok(cli::Command::Run(options)) => options,
             Ok(_) => return,
             // Help and version start nothing.
             Err(cli::Stop::Shown(_)) => return,
@@ -527,7 +525,7 @@ impl Reader {
         let variables =
             self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let host = Host::replayed("/nonexistent", variables);
-        settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
+        Settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
     }
 }
 
@@ -572,11 +570,11 @@ fn serves(words: &[Word]) -> bool {
     if name == "trl" {
         return rest.first().is_some_and(|word| word.text() == "vllm-serve");
     }
-    if !is_python(name) {
+    if !PythonRun::is_by(name) {
         return PROGRAMS.contains(&name);
     }
     let arguments: Vec<&str> = rest.iter().map(Word::text).collect();
-    match python_program(&arguments).map(|run| run.program) {
+    match PythonRun::of(&arguments).map(|run| run.program) {
         Some(PythonProgram::Module(name)) => {
             MODULES.iter().any(|module| name.starts_with(module.as_bytes()))
         }

@@ -38,7 +38,7 @@ pub(super) fn of<'a>(
 fn layout(name: &str, profiles: Profiles) -> Option<ProfileLayout> {
     let options = cli::Options { profile: Some(name.into()), ..cli::Options::default() };
     let host = Host::replayed("/nonexistent", [].into());
-    let settings = settings::read_with(&options, &host, profiles).ok()?;
+    let settings = Settings::read_with(&options, &host, profiles).ok()?;
     if settings.layout.rule.value == LayoutRule::None {
         return None;
     }

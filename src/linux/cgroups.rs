@@ -8,9 +8,6 @@ use crate::host::Host;
 
 const CGROUP: &str = "/sys/fs/cgroup";
 
-/// In cgroup v1 the kernel writes "no limit" as the largest multiple of a page.
-pub const NO_LIMIT: u64 = 1 << 60;
-
 /// The folders of a process's cgroups, innermost first, outermost last.
 ///
 /// The limits of all ancestors apply as well. Without a cgroup namespace the path in /proc is
@@ -25,6 +22,9 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// In cgroup v1 the kernel writes "no limit" as the largest multiple of a page.
+    pub const NO_LIMIT: u64 = 1 << 60;
+
     pub fn of_this_process(host: &Host) -> Groups {
         Groups::of_file(host, "/proc/self/cgroup")
     }
@@ -32,6 +32,12 @@ impl Groups {
     /// Empty if the process has ended.
     pub fn of(host: &Host, pid: i32) -> Groups {
         Groups::of_file(host, &format!("/proc/{pid}/cgroup"))
+    }
+
+    /// The folder of the group of version 2 that has this path in /proc. None: outside of our cgroup namespace.
+    pub fn unified_folder(path: &str) -> Option<String> {
+        let inside = !Path::new(path).components().any(|part| part == Component::ParentDir);
+        folders(CGROUP, path).into_iter().next().filter(|_| inside)
     }
 
     fn of_file(host: &Host, file: &str) -> Groups {
@@ -64,19 +70,6 @@ impl Groups {
         }
         groups
     }
-}
-
-/// The group of a process in version 2, as /proc names it. A zombie's group is the group in which it
-/// ended; version 1 forgets that group (proc_cgroup_show).
-pub fn unified_path(host: &Host, pid: i32) -> Option<String> {
-    let text = host.read(format!("/proc/{pid}/cgroup")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
-}
-
-/// The folder of the group of version 2 that has this path in /proc. None: outside of our cgroup namespace.
-pub fn unified_folder(path: &str) -> Option<String> {
-    let inside = !Path::new(path).components().any(|part| part == Component::ParentDir);
-    folders(CGROUP, path).into_iter().next().filter(|_| inside)
 }
 
 /// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` is outside of our cgroup
@@ -128,7 +121,7 @@ impl Groups {
     pub fn memory_limit(&self, host: &Host) -> Option<u64> {
         let read = |folder: &String, file: &str| {
             let text = host.read(format!("{folder}/{file}")).ok()?;
-            text.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT)
+            text.trim().parse().ok().filter(|bytes| *bytes < Groups::NO_LIMIT)
         };
         let unified = self.unified.iter().filter_map(|folder| read(folder, "memory.max"));
         let first = self.memory.iter().filter_map(|folder| read(folder, "memory.limit_in_bytes"));
@@ -151,7 +144,7 @@ impl Groups {
                 .iter()
                 .filter_map(|folder| {
                     let [used, limit] = files;
-                    let limit = number(folder, limit).filter(|bytes| *bytes < NO_LIMIT)?;
+                    let limit = number(folder, limit).filter(|bytes| *bytes < Groups::NO_LIMIT)?;
                     Some((number(folder, used)?.saturating_sub(cache(folder, name)), limit))
                 })
                 .min_by_key(|(_, limit)| *limit)

@@ -111,6 +111,55 @@ impl Process {
     }
 }
 
+impl Process {
+    /// [`Host::processes`] without a [`Host`]; `proc` is the mount point of procfs.
+    pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
+        let mut path = proc.as_os_str().as_bytes().to_vec();
+        path.push(b'/');
+        let stem = path.len();
+        let mut line = Vec::with_capacity(512);
+        let mut all = BTreeMap::new();
+        for pid in pids_in(proc) {
+            path.truncate(stem);
+            path.extend_from_slice(pid.to_string().as_bytes());
+            path.extend_from_slice(b"/stat");
+            line.clear();
+            if read_into(Path::new(std::ffi::OsStr::from_bytes(&path)), &mut line).is_some()
+                && let Some(process) = Process::parse(&line)
+            {
+                all.insert(process.pid, process);
+            }
+        }
+        all
+    }
+
+    /// The ancestors of `pid`, in an existing scan.
+    pub fn ancestors(all: &BTreeMap<i32, Process>, pid: i32) -> Vec<&Process> {
+        chain(all.get(&pid).map(|process| process.ppid), |pid| all.get(&pid))
+    }
+
+    /// All children of `roots`, their children and so on, without the roots; parents come before
+    /// their children.
+    pub fn descendants<'a>(all: &'a BTreeMap<i32, Process>, roots: &[i32]) -> Vec<&'a Process> {
+        let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
+        for process in all.values() {
+            children.entry(process.ppid).or_default().push(process);
+        }
+        let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
+        let mut open: Vec<i32> = seen.iter().copied().collect();
+        let mut found = Vec::new();
+        while let Some(pid) = open.pop() {
+            for child in children.get(&pid).into_iter().flatten() {
+                if seen.insert(child.pid) {
+                    open.push(child.pid);
+                    found.push(*child);
+                }
+            }
+        }
+        found
+    }
+}
+
 /// The files of one process below `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessFiles<'a> {
@@ -119,6 +168,24 @@ pub struct ProcessFiles<'a> {
 }
 
 impl Host {
+    /// Every pid of /proc, in the kernel's (ascending) order.
+    pub fn pids(&self) -> Vec<i32> {
+        pids_in(&self.path("/proc"))
+    }
+
+    /// Every process, by pid.
+    pub fn processes(&self) -> BTreeMap<i32, Process> {
+        Process::scan(&self.path("/proc"))
+    }
+
+    /// Our ancestors, up to the first process of the namespace. Recorded for a replay.
+    pub fn ancestors(&self) -> Vec<Process> {
+        let read =
+            |pid: &str| Process::parse(self.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
+        let own = read("self").map(|own| own.ppid);
+        chain(own, |pid| read(&pid.to_string()))
+    }
+
     /// The process with this pid, whether there is one or not.
     pub fn process(&self, pid: i32) -> ProcessFiles<'_> {
         ProcessFiles { host: self, pid }
@@ -186,6 +253,13 @@ impl ProcessFiles<'_> {
     /// Whether a file whose path contains `part` is mapped; false also if the maps may not be read.
     pub fn has_mapped(self, part: &[u8]) -> bool {
         self.bytes("maps").is_some_and(|maps| maps.find(part).is_some())
+    }
+
+    /// The group of the process in version 2, as /proc names it. A zombie's group is the group in which it
+    /// ended; version 1 forgets that group (proc_cgroup_show).
+    pub fn unified_group(self) -> Option<String> {
+        let text = self.host.read(self.file("cgroup")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
     }
 
     /// The kernel function in which the process sleeps, if readable.
@@ -270,40 +344,9 @@ impl ProcessFiles<'_> {
     }
 }
 
-/// Every pid of /proc, in the kernel's (ascending) order.
-pub fn pids(host: &Host) -> Vec<i32> {
-    pids_in(&host.path("/proc"))
-}
-
 fn pids_in(proc: &Path) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// Every process, by pid.
-pub fn processes(host: &Host) -> BTreeMap<i32, Process> {
-    scan(&host.path("/proc"))
-}
-
-/// [`processes`] without a [`Host`]; `proc` is the mount point of procfs.
-pub fn scan(proc: &Path) -> BTreeMap<i32, Process> {
-    let mut path = proc.as_os_str().as_bytes().to_vec();
-    path.push(b'/');
-    let stem = path.len();
-    let mut line = Vec::with_capacity(512);
-    let mut all = BTreeMap::new();
-    for pid in pids_in(proc) {
-        path.truncate(stem);
-        path.extend_from_slice(pid.to_string().as_bytes());
-        path.extend_from_slice(b"/stat");
-        line.clear();
-        if read_into(Path::new(std::ffi::OsStr::from_bytes(&path)), &mut line).is_some()
-            && let Some(process) = Process::parse(&line)
-        {
-            all.insert(process.pid, process);
-        }
-    }
-    all
 }
 
 /// The value of `name` among `NAME=value` entries.
@@ -320,18 +363,6 @@ pub struct ContainerId {
     cgroup: Vec<String>,
     /// Compared only if a cgroup namespace shows every container as `/`.
     mount_namespace: Option<PathBuf>,
-}
-
-/// Our ancestors, up to the first process of the namespace. Recorded for a replay.
-pub fn above(host: &Host) -> Vec<Process> {
-    let read = |pid: &str| Process::parse(host.read(format!("/proc/{pid}/stat")).ok()?.as_bytes());
-    let own = read("self").map(|own| own.ppid);
-    chain(own, |pid| read(&pid.to_string()))
-}
-
-/// The ancestors of `pid`, in an existing scan.
-pub fn ancestors_in(all: &BTreeMap<i32, Process>, pid: i32) -> Vec<&Process> {
-    chain(all.get(&pid).map(|process| process.ppid), |pid| all.get(&pid))
 }
 
 /// From `first` upwards, as long as parents are found.
@@ -351,27 +382,6 @@ fn chain<P: Borrow<Process>>(first: Option<i32>, find: impl Fn(i32) -> Option<P>
     chain
 }
 
-/// All children of `roots`, their children and so on, without the roots; parents come before
-/// their children.
-pub fn descendants_in<'a>(all: &'a BTreeMap<i32, Process>, roots: &[i32]) -> Vec<&'a Process> {
-    let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
-    for process in all.values() {
-        children.entry(process.ppid).or_default().push(process);
-    }
-    let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
-    let mut open: Vec<i32> = seen.iter().copied().collect();
-    let mut found = Vec::new();
-    while let Some(pid) = open.pop() {
-        for child in children.get(&pid).into_iter().flatten() {
-            if seen.insert(child.pid) {
-                open.push(child.pid);
-                found.push(*child);
-            }
-        }
-    }
-    found
-}
-
 /// A listener on a TCP port of this network namespace. The owner is None if no visible process
 /// has the socket: it belongs to another container of the pod or to another user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -387,6 +397,11 @@ impl ListeningSocket {
         let owner = owner_of(host, inode).map(|pid| (pid, argv_in_time(host, pid)));
         Some(ListeningSocket { inode, owner })
     }
+
+    /// The process that listens on `port`, if it is visible. Nothing of its memory is read.
+    pub fn owner_on(host: &Host, port: u16) -> Option<i32> {
+        owner_of(host, listening_socket(host, port)?)
+    }
 }
 
 /// The arguments, or the kernel's short name where they cannot be read: a process that waits for a page of a dead mount
@@ -400,11 +415,6 @@ fn argv_in_time(host: &Host, pid: i32) -> Vec<Vec<u8>> {
     })
 }
 
-/// The process that listens on `port`, if it is visible. Nothing of its memory is read.
-pub fn listening_process(host: &Host, port: u16) -> Option<i32> {
-    owner_of(host, listening_socket(host, port)?)
-}
-
 fn listening_socket(host: &Host, port: u16) -> Option<u64> {
     let mut tables =
         ["/proc/self/net/tcp", "/proc/self/net/tcp6", "/proc/net/tcp", "/proc/net/tcp6"]
@@ -415,7 +425,7 @@ fn listening_socket(host: &Host, port: u16) -> Option<u64> {
 fn owner_of(host: &Host, inode: u64) -> Option<i32> {
     let socket = PathBuf::from(format!("socket:[{inode}]"));
     let has = |pid: &i32| host.process(*pid).descriptors().any(|target| target == socket);
-    pids(host).into_iter().find(has)
+    host.pids().into_iter().find(has)
 }
 
 /// proc_net_tcp: `sl local_address rem_address st … uid timeout inode`; state 0A listens.
@@ -509,13 +519,13 @@ mod tests {
         let own_pid = std::process::id().cast_signed();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = child.id().cast_signed();
-        let all = processes(&host);
-        let seen = descendants_in(&all, &[own_pid]);
+        let all = host.processes();
+        let seen = Process::descendants(&all, &[own_pid]);
         assert!(seen.iter().any(|process| process.pid == pid));
-        assert_eq!(ancestors_in(&all, pid).first().map(|parent| parent.pid), Some(own_pid));
+        assert_eq!(Process::ancestors(&all, pid).first().map(|parent| parent.pid), Some(own_pid));
         let parents = |chain: Vec<&Process>| chain.iter().map(|one| one.pid).collect::<Vec<_>>();
-        let above = above(&host);
-        assert_eq!(parents(above.iter().collect()), parents(ancestors_in(&all, own_pid)));
+        let above = host.ancestors();
+        assert_eq!(parents(above.iter().collect()), parents(Process::ancestors(&all, own_pid)));
         assert_eq!(host.process(pid).uid(), Some(rustix::process::geteuid().as_raw()));
         assert_eq!(host.process(pid).container(), host.process(own_pid).container());
         assert_eq!(Process::own(&host).map(|process| process.pid), Some(own_pid));

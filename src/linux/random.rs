@@ -17,15 +17,6 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
     })
 }
 
-/// Whether random bytes are available. Maps of the standard library need some, and abort the
-/// program without them.
-///
-/// # Errors
-/// As [`fill`].
-pub fn check() -> io::Result<()> {
-    fill(&mut [0u8; 1])
-}
-
 /// Random bytes in hexadecimal.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::sys::{self, PollFd, PollFlags, poll};
+use crate::sys::{PollFd, PollFlags, ProcessGroup, poll};
 use text::columns;
 use text::style::{self, Color};
 
@@ -51,13 +51,13 @@ pub fn width(stream: impl AsFd) -> Option<usize> {
 /// Whether this launcher's job is in the foreground of the terminal, as its shell sees it: the
 /// shell knows the guard, our parent, and not us.
 pub fn is_foreground(stream: impl AsFd) -> bool {
-    let parent = rustix::process::getppid().and_then(|guard| sys::group_of(guard.as_raw_pid()));
-    is_same_group(sys::foreground(stream), parent)
+    let parent = rustix::process::getppid().and_then(|guard| ProcessGroup::of(guard.as_raw_pid()));
+    is_same_group(ProcessGroup::foreground(stream), parent)
 }
 
 /// Every group whose leader is outside of our PID namespace has the number 0, so 0 equals no group.
-fn is_same_group(shown: Option<i32>, ours: Option<i32>) -> bool {
-    shown == ours && shown.is_some_and(|group| group > 0)
+fn is_same_group(shown: Option<ProcessGroup>, ours: Option<ProcessGroup>) -> bool {
+    shown == ours && shown.is_some_and(|group| group.0 > 0)
 }
 
 /// A stream that may be a terminal, whose width may change.
@@ -101,7 +101,7 @@ pub const ERASE: &[u8] = b"\r\x1b[J";
 /// Erases the last line that the agent has drawn, as its guard: before a shell writes there, or
 /// after the agent was lost. Never waits.
 pub fn erase_for_agent() {
-    erase(is_same_group(sys::foreground(std::io::stderr()), Some(sys::own_group())));
+    erase(is_same_group(ProcessGroup::foreground(std::io::stderr()), Some(ProcessGroup::own())));
 }
 
 /// Erases the same line as the agent itself, before its last words.
@@ -146,7 +146,8 @@ mod tests {
             (None, None, false),
             (None, Some(7), false),
         ] {
-            assert_eq!(is_same_group(shown, ours), expected, "{shown:?} {ours:?}");
+            let [of_it, own] = [shown, ours].map(|group| group.map(ProcessGroup));
+            assert_eq!(is_same_group(of_it, own), expected, "{shown:?} {ours:?}");
         }
     }
 

@@ -19,9 +19,10 @@ use proptest::prelude::*;
 
 use super::output::OPEN;
 use super::*;
-use settings::{Color, ConsoleMode, ConsolePrefix};
+use settings::{ConsoleMode, ConsolePrefix};
 use text::lang::Lang;
 use text::rank::GlobalRank;
+use text::style::Color;
 use verdict::outcome::{Owner, Stream};
 
 const SOON: Duration = Duration::from_secs(30);

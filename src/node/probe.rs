@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
@@ -135,6 +136,18 @@ fn shown(noise: &str) -> String {
 pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, ProbeError> {
     let deadline = Instant::now() + timeout;
     wait(started(mode, args, Answers::Pipe)?, timeout, deadline, is_answer)?.answer()
+}
+
+/// The addresses of a name by the C library of the node.
+///
+/// # Errors
+/// Why there is none, for a message.
+pub fn resolve(mode: ProbeMode, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, String> {
+    match run(mode, &["resolve", name], timeout).map_err(|error| error.to_string())? {
+        Answer::Names(names) if !names.addresses.is_empty() => Ok(names.addresses),
+        Answer::Names(names) => Err(names.error.map_or_else(String::new, |(_, words)| words)),
+        _ => Err("the probe answered something else".to_owned()),
+    }
 }
 
 /// Starts the probe in the first way that works.

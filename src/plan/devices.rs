@@ -194,7 +194,7 @@ fn none_visible(settings: &Settings, facts: &Facts, asked: &AskedNproc, notes: &
     let other = gpus.others.first();
     let refusal = match value {
         // Existing hardware is no request to use it.
-        Some(value) if gpu::means_cpu(value) && asked_by.is_empty() && other.is_none() => {
+        Some(value) if gpus.mean_cpu() && asked_by.is_empty() && other.is_none() => {
             return chosen_by_variable(value, gpus, notes);
         }
         Some(value) if !gpus.gpus.is_empty() => hidden(value, gpus, &asked_by),
@@ -266,7 +266,7 @@ fn none_requested(gpus: &GpuFacts, notes: &mut Notes) {
 /// GPUs that CUDA_VISIBLE_DEVICES hides.
 fn hidden(value: &str, gpus: &GpuFacts, asked_by: &[String]) -> Warning {
     let (all, source) = (gpus.gpus.len(), source_name(gpus.source));
-    let Text { en, zh } = gpu::why_none(value, &gpus.gpus);
+    let Text { en, zh } = gpus.why_hidden();
     let (by_en, by_zh) = match asked_by.join(", ") {
         by if by.is_empty() => (String::new(), String::new()),
         by => (format!(", but {by} requests GPUs"), format!("，而 {by} 要求 GPU")),

@@ -11,7 +11,7 @@ use crate::notes::Notes;
 use crate::variables::{Variables, overrides};
 use crate::{Layout, Membership, Plan};
 use node::observe::Facts;
-use settings::contract::{Field, RANK_VARIABLES, Reading};
+use settings::contract::{Contract, Field, Reading};
 use settings::{Engine, Settings};
 use text::rank::RankId;
 use text::text;
@@ -31,7 +31,7 @@ pub struct PlannedValues<'a> {
     pub chosen: Vec<(String, OsString)>,
 }
 
-/// Leftovers of a torchrun that is not our ancestor beside [`RANK_VARIABLES`]; torch would use them.
+/// Leftovers of a torchrun that is not our ancestor beside [`Contract::RANK_VARIABLES`]; torch would use them.
 const LEFT_OVER: [&str; 4] =
     ["RANK", "WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"];
 
@@ -192,7 +192,7 @@ pub fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
     if engine.runs_a_command() {
         return stale.cloned().collect();
     }
-    let names: BTreeSet<String> = RANK_VARIABLES
+    let names: BTreeSet<String> = Contract::RANK_VARIABLES
         .into_iter()
         .chain(LEFT_OVER)
         .map(str::to_owned)

@@ -11,7 +11,7 @@ use crate::notes::Notes;
 use crate::rails::{RailPort, Rails};
 use crate::variables::Variables;
 use node::observe::{Facts, Gpu, Hca};
-use settings::{Rdma, Settings};
+use settings::{Need, Settings};
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Warning};
@@ -38,7 +38,7 @@ pub fn choose(
     let hcas = facts.hcas.as_slice();
     let all = RailPort::all(hcas);
     let rdma = settings.rdma.value;
-    if rdma == Rdma::Off {
+    if rdma == Need::Off {
         let mut env = Vec::new();
         if nnodes > 1
             && all.iter().any(RailPort::nccl_takes)
@@ -73,7 +73,7 @@ pub fn choose(
     let disabled = variables.get("NCCL_IB_DISABLE").is_some_and(|found| found.value == "1");
     // A device of a plugin counts, although NCCL's own code uses no port of it.
     let has_any = !kept.is_empty() || hcas.iter().any(|hca| hca.openable && is_efa(&hca.name));
-    if rdma == Rdma::Required && (disabled || !has_any) {
+    if rdma == Need::Required && (disabled || !has_any) {
         notes.failures.push(refuse(settings, hcas, disabled));
     }
     if let Some((_, found)) = &own

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::notes::Notes;
-use settings::arguments::value_of;
+use settings::arguments::GivenArgument;
 use settings::{LayoutSettings, Source};
 use text::text;
 use verdict::Id;
@@ -74,7 +74,7 @@ pub fn heads(
 fn from_table(layout: &LayoutSettings, args: &[OsString]) -> Option<(u32, String, String, String)> {
     let table = layout.heads_table.as_ref()?;
     let is_known = |value: &OsStr| value.to_str().is_some_and(|v| table.heads.contains_key(v));
-    let value = match value_of(args, &[&table.argument], is_known) {
+    let value = match GivenArgument::of(args, &[&table.argument], is_known) {
         Some(given) => given.value.to_str()?.to_owned(),
         None => table.default.clone()?,
     };

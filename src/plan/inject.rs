@@ -8,7 +8,7 @@
 use super::notes::Notes;
 use linux::cpus::CpuList;
 use node::observe::Limits;
-use settings::{Inject, Settings};
+use settings::{Need, Settings};
 use text::text;
 
 const LEAST_THREADS: u64 = 8;
@@ -18,7 +18,7 @@ const SHARE: u64 = 4;
 /// Whether `ranks` ranks of this launcher may start the server.
 pub(super) fn injects(settings: &Settings, limits: &Limits, ranks: u32, notes: &mut Notes) -> bool {
     let chosen = &settings.inject;
-    if chosen.value == Inject::Off {
+    if chosen.value == Need::Off {
         let because = text!(
             "no worker server in the ranks: what they wait for is seen from outside only",
             "rank 中不启动 worker server：只能从外部观察它们在等待什么"
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn user_can_turn_the_server_off() {
         let mut settings = settings(&[]);
-        settings.inject = flag(Inject::Off, "--inject");
+        settings.inject = flag(Need::Off, "--inject");
         let mut notes = Notes::default();
         assert!(!injects(&settings, &limits("0-1", None), 1, &mut notes));
         assert_eq!(notes.decisions.len(), 1);

@@ -7,7 +7,6 @@
 //! evidence never wins, and claims of equal strength must agree. No I/O.
 
 mod claims;
-mod cluster;
 mod elastic;
 mod known;
 mod listed;

@@ -1,6 +1,6 @@
 //! The knowledge of a node about the other nodes when it plans.
 
-use settings::{MusterMode, Settings};
+use settings::{Need, Settings};
 
 /// Knowledge about the other nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Scope {
 impl Scope {
     /// Whether the nodes agree on one plan, as far as settings decide that.
     pub(crate) fn has_muster(self, settings: &Settings) -> bool {
-        self != Scope::WithoutMuster && settings.muster.value != MusterMode::Off
+        self != Scope::WithoutMuster && settings.muster.value != Need::Off
     }
 
     /// The most processes that the other nodes allow.

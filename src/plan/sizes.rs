@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use crate::devices::Hardware;
 use crate::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
 use crate::{Layout, Membership, Notes};
-use settings::arguments::{self, GivenArgument, value_of};
+use settings::arguments::GivenArgument;
 use settings::{LayoutRule, Program, Settings, Source};
 use text::text;
 use verdict::{Id, Refusal};
@@ -120,7 +120,7 @@ pub fn literal(
     notes: &mut Notes,
 ) -> Option<Literal> {
     let GivenArgument { name: argument, value } =
-        value_of(words, &names(settings, rule, axis), is_size)?;
+        GivenArgument::of(words, &names(settings, rule, axis), is_size)?;
     let text = value.to_string_lossy();
     if let Ok(value) = text.trim().parse() {
         return Some(Literal { argument: argument.to_owned(), value });
@@ -153,7 +153,8 @@ pub(crate) fn check_undeclared(
     let names = ULYSSES.iter().chain(&RING).chain(&[SEQUENCE]).chain(&GROUPS);
     // An abbreviation may be another option, such as --seq for a length.
     let given = names.filter_map(|name| {
-        let found = value_of(words, &[name], is_size).filter(|found| found.name == *name)?;
+        let found =
+            GivenArgument::of(words, &[name], is_size).filter(|found| found.name == *name)?;
         Some((name, found.value.to_string_lossy().trim().parse::<u32>().ok()?))
     });
     let mut misfits = given.filter(|(_, size)| *size == 0 || !world.is_multiple_of(*size));
@@ -177,7 +178,7 @@ pub(crate) fn check_undeclared(
 
 /// Positions of flags on which the program asserts as a single rank.
 pub fn not_alone<W: AsRef<OsStr>>(words: &[W]) -> Vec<usize> {
-    NOT_ALONE.iter().filter_map(|name| arguments::flag(words, name)).collect()
+    NOT_ALONE.iter().filter_map(|name| GivenArgument::of_flag(words, name)).collect()
 }
 
 /// Refuses flags on which the program asserts as a single rank.
@@ -185,7 +186,7 @@ pub fn check_alone(rule: LayoutRule, world: u32, program: &Program) -> Result<()
     if rule == LayoutRule::None || world != 1 {
         return Ok(());
     }
-    let words = arguments::words(program);
+    let words = program.words();
     let found: Vec<String> = not_alone(&words)
         .into_iter()
         .filter_map(|at| Some(words.get(at)?.to_string_lossy().into_owned()))
@@ -320,7 +321,7 @@ pub(crate) fn explain_sizes(
     let told = settings.layout.ulysses_argument.as_deref();
     if let Some(argument) = told
         && world > 1
-        && value_of(words, &[argument], is_size).is_none()
+        && GivenArgument::of(words, &[argument], is_size).is_none()
     {
         notes.warn(
             Id::LayoutArgument,
@@ -345,7 +346,7 @@ pub(crate) fn written_sizes(
     if layout.rule == LayoutRule::None {
         return Ok(solved);
     }
-    let words = arguments::words(program);
+    let words = program.words();
     let read = |axis: Axis, solved: u32| {
         literal(settings, axis, layout.rule, &words, &mut Notes::default())
             .map_or(solved, |literal| literal.value)

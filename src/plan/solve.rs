@@ -25,7 +25,6 @@ use crate::{
     torchrun,
 };
 use node::observe::{Facts, Gpu};
-use settings::arguments;
 use settings::contract::{Contract, Field};
 use settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
@@ -89,7 +88,7 @@ pub(super) fn plan_for(
         capacity.most = capacity.most.min(most).max(1);
     }
     let rule = effective_rule(settings, &membership, notes);
-    let words = arguments::words(&program);
+    let words = program.words();
     let heads = match rule {
         LayoutRule::None => None,
         _ => {

@@ -34,11 +34,11 @@ use node::observe::OomWatch;
 use report::closing;
 use report::ending::memory;
 use report::journal::Journal;
-use settings::Color;
 use settings::cli::Options;
 use supervise::AgentLink;
 use supervise::guard::{self, HowLost, LostAgent};
 use text::lang::{self, Lang, Text};
+use text::style::Color;
 use text::text;
 use verdict::{Refusal, Verdict};
 
@@ -50,8 +50,8 @@ pub(super) fn run(options: &Options) -> i32 {
     Host::hide(muster::SECRET);
     let oom = OomWatch::begin(&Host::live());
     let scratch = ScratchName::new();
-    let lang = settings::language(options, &Host::live());
-    choose(settings::color(options, &Host::live()));
+    let lang = options.language(&Host::live());
+    choose(options.color(&Host::live()));
     let agent = |link: &AgentLink, dispositions| {
         std::panic::set_hook(Box::new(move |panic| {
             let text = text!(
@@ -98,8 +98,8 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
         .as_deref()
         .and_then(|report_settings| serde_json::from_slice(report_settings).ok());
     let report_settings = report_settings.unwrap_or_else(|| ReportSettings {
-        lang: settings::language(options, &host),
-        color: settings::color(options, &host),
+        lang: options.language(&host),
+        color: options.color(&host),
         ..ReportSettings::default()
     });
     let lang = report_settings.lang;
@@ -140,14 +140,14 @@ fn agent(
     scratch: ScratchName,
 ) -> i32 {
     if let Err(refusal) = preflight::prepare::can_start_threads() {
-        return refuse(&refusal, settings::language(options, &Host::live()));
+        return refuse(&refusal, options.language(&Host::live()));
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             let Text { en, zh } = lang::cause(&error);
             let text = text!("cannot start the runtime: {en}", "无法启动运行时：{zh}");
-            say(&closing::line(&text, settings::language(options, &Host::live())));
+            say(&closing::line(&text, options.language(&Host::live())));
             return Verdict::Internal.code();
         }
     };
@@ -243,7 +243,7 @@ async fn refuse_settings(
     refusal: &Refusal,
     lang: Lang,
 ) -> i32 {
-    let color = settings::color(options, &Host::live());
+    let color = options.color(&Host::live());
     let Ok(console) = Console::standard(lang, color) else { return refuse(refusal, lang) };
     let code = refusal.verdict.code();
     console.say(&closing::refusal(refusal, code, lang));

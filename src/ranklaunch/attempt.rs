@@ -40,7 +40,7 @@ use monitor::standstill::{HangWatch, Watched};
 use monitor::status::Phase;
 use monitor::watch::{Sampling, Surroundings};
 use monitor::witnesses::Witnesses;
-use node::observe::counters::{self, Counters, Growth};
+use node::observe::counters::{Counters, Growth};
 use node::observe::{AccelerateConfig, GpuSource, OomWatch};
 use plan::{Membership, Plan, RunIdentity};
 use preflight::prepare;
@@ -507,14 +507,12 @@ async fn link_counters(context: &Context, plan: &Plan) -> Option<Counters> {
         return None;
     }
     let (host, ports) = (Arc::clone(&context.host), plan.network.hcas.clone());
-    with_deadline_async(ANSWER, move || counters::counters(&host, &ports)).await
+    with_deadline_async(ANSWER, move || Counters::read(&host, &ports)).await
 }
 
 /// Growth of the counters during the job; empty if they cannot be read any more.
 async fn grown(context: &Context, before: Option<Counters>, time_left: Duration) -> Vec<Growth> {
     let Some(before) = before else { return Vec::new() };
     let host = Arc::clone(&context.host);
-    with_deadline_async(time_left, move || counters::growth(&host, &before))
-        .await
-        .unwrap_or_default()
+    with_deadline_async(time_left, move || before.growth(&host)).await.unwrap_or_default()
 }

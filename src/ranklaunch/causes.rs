@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use diagnose::{Catalogue, Row, RowFlaw, catalogue};
-use settings::{OnHang, Settings, Source, Sourced};
+use settings::{Reaction, Settings, Source, Sourced};
 use text::lang::Text;
 use text::nearest::nearest;
 use text::text;
@@ -77,7 +77,7 @@ impl RetryRules {
         settings: &Settings,
         extended: Option<&'static Catalogue>,
     ) -> Result<RetryRules, Refusal> {
-        let of_hang = (settings.on_hang.value == OnHang::End)
+        let of_hang = (settings.on_hang.value == Reaction::End)
             .then(|| (Id::Hang.as_str().to_owned(), RetryRule::Ends));
         if settings.retry_on.is_empty() && settings.no_retry_on.is_empty() {
             return Ok(RetryRules(of_hang.into_iter().collect()));

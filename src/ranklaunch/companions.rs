@@ -16,7 +16,9 @@ use monitor::standstill::HangWatch;
 use monitor::watch::{self, NodeSources, RasSource, Sampler, SamplingPace, SlowWatch};
 use monitor::witnesses::{LiveGpus, WatchedGpu, Witnesses};
 use muster::{MemberKind, Questions};
-use node::observe::{GpuSource, counters, gpu, limits};
+use node::observe::counters::Counters;
+use node::observe::{GpuSource, Limits};
+use node::probe::NvmlGpu;
 use plan::Plan;
 use supervise::inject::Injection;
 use text::rank::{LocalRank, RankId};
@@ -135,13 +137,13 @@ pub(super) fn sampler(
     let node = watch::WatchedNode {
         ports: match ports.is_empty() {
             true => None,
-            false => Some(Arc::new(move || counters::traffic(&ports_host, &ports))),
+            false => Some(Arc::new(move || Counters::traffic(&ports_host, &ports))),
         },
         log_folder: folder.map(LogFolder::path),
         control: scratch.injection().map(Injection::control),
         sources: node_sources(context, plan),
         live_gpus: Box::new(move || live_gpus.as_ref().map(LiveGpus::now).unwrap_or_default()),
-        group_memory: Box::new(move || limits::memory_in_use(&host)),
+        group_memory: Box::new(move || Limits::memory_in_use(&host)),
     };
     Sampler::start(node, SamplingPace::STANDARD, status_feed::sinks(context))
 }
@@ -152,10 +154,10 @@ pub(super) fn node_sources(context: &Context, plan: &Plan) -> NodeSources {
     let uses_gpus = plan.gpu_source == GpuSource::Nvml && !plan.gpus.is_empty();
     NodeSources {
         host: Arc::clone(&context.host),
-        hcas: Arc::new(move |host| counters::counters(host, &ports)),
+        hcas: Arc::new(move |host| Counters::read(host, &ports)),
         gpus: Arc::new(
             move |host, timeout| {
-                if uses_gpus { gpu::now(host, mode, timeout) } else { Vec::new() }
+                if uses_gpus { NvmlGpu::now(host, mode, timeout) } else { Vec::new() }
             },
         ),
     }

@@ -87,7 +87,7 @@ use std::path::Path;
 use commands::output::{block_on, choose, complete, print, refuse, say};
 
 use linux::host::Host;
-use linux::sys::Signal;
+use linux::sys::{Dispositions, Signal};
 use report::closing;
 use settings::cli::{self, Command, Options};
 use supervise::isolate::isolate;
@@ -105,19 +105,16 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     }
     linux::sys::memory::share_arenas();
     let commit = option_env!("RANKLAUNCH_COMMIT_NOTE");
-    cli::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
+    Command::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
     // The language for commands that read no other setting.
-    let lang = || {
-        let flag = cli::language_of(&arguments);
-        settings::language(&Options { lang: flag, ..Options::default() }, &Host::live())
-    };
+    let lang = || Options::language_of(&arguments, &Host::live());
     if let Err(refusal) = preflight::prepare::has_randomness() {
         return refuse(&refusal, lang());
     }
-    let cli = match cli::parse(arguments.iter().cloned()) {
-        Ok(cli) => cli,
+    let command = match Command::parse(arguments.iter().cloned()) {
+        Ok(command) => command,
         Err(cli::Stop::Shown(text)) => {
-            let text = cli::shown(text, &arguments, lang());
+            let text = Command::shown(text, &arguments, lang());
             return printing(lang(), || {
                 print(text);
                 0
@@ -135,8 +132,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             return code;
         }
     };
-    choose(settings::color(&color_of(&cli.command), &Host::live()));
-    match cli.command {
+    choose(color_of(&command).color(&Host::live()));
+    match command {
         Command::Run(options) => agent::run(&options),
         Command::Init(init) => commands::init::init(&init),
         Command::Plan(plan) => isolate(|| printing(lang(), || commands::plan::plan(&plan))),
@@ -188,6 +185,6 @@ fn color_of(command: &Command) -> Options {
 /// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
 /// write fail, which is reported, instead of killing it.
 fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
-    linux::sys::ignore(&[Signal::XFSZ]);
+    Dispositions::ignore(&[Signal::XFSZ]);
     complete(command(), lang)
 }

@@ -14,9 +14,8 @@ use rustix::io::ioctl_fionread;
 use rustix::net::{SendFlags, send};
 
 use linux::host::Host;
-use linux::procfs;
 use linux::sys;
-use settings::contract;
+use settings::contract::Contract;
 use verdict::Id;
 
 /// The variable with the descriptor of the connection.
@@ -31,10 +30,10 @@ pub(super) fn connection(host: &Host, refused: Id) -> Option<OwnedFd> {
     if refused != Id::MembershipMasterAddr {
         return None;
     }
-    let socket = sys::copy_of_inherited(number?.trim().parse().ok()?).ok()?;
+    let socket = sys::Inherited(number?.trim().parse().ok()?).copy().ok()?;
     let proxy = sys::Peer::of(&socket).ok()?.pid;
-    contract::mpiexec_above(host)?;
-    procfs::above(host).iter().any(|process| process.pid == proxy).then_some(socket)
+    Contract::mpiexec_above(host)?;
+    host.ancestors().iter().any(|process| process.pid == proxy).then_some(socket)
 }
 
 /// Asks mpiexec to end the job with this code. It kills this process as well, so call it last.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use linux::host::Host;
 use linux::pace::Pace;
 use muster::{Config, MemberKind, Memory, Purpose, Secret, Without};
-use node::observe;
+use node::observe::Limits;
 use plan::Membership;
 use settings::contract::{Contract, Field};
-use settings::{MusterMode, Settings};
+use settings::{Need, Settings};
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -20,13 +20,13 @@ use verdict::{Id, Refusal};
 /// When a muster is required but impossible.
 pub(super) fn is_wanted(settings: &Settings, member: &Membership) -> Result<bool, Refusal> {
     let mode = settings.muster.value;
-    if mode == MusterMode::Off || member.members() < 2 {
+    if mode == Need::Off || member.members() < 2 {
         return Ok(false);
     }
     if member.elastic.is_none() {
         return Ok(true);
     }
-    if mode == MusterMode::Auto {
+    if mode == Need::Auto {
         return Ok(false);
     }
     let source = &settings.muster.source;
@@ -67,7 +67,7 @@ fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bo
     match settings.muster.value {
         // All nodes agreed on the previous attempt, so all have ranklaunch.
         _ if !first => Without::Wait,
-        MusterMode::Required => Without::Refuse,
+        Need::Required => Without::Refuse,
         _ if one => Without::Wait,
         _ => Without::Follow,
     }
@@ -112,7 +112,7 @@ pub(super) fn config(
         grace: settings.grace.value,
         is_world_size: member.nnodes_by_world_size,
         memory: Arc::new(move || {
-            let (used, limit) = observe::limits::memory_in_use(&host)?;
+            let (used, limit) = Limits::memory_in_use(&host)?;
             Some(Memory { used, limit })
         }),
     })

@@ -10,11 +10,11 @@ use super::muster_config::{config, is_wanted};
 use linux::deadline::with_deadline;
 use linux::host::Host;
 use muster::{Config, Declined, Purpose};
-use node::observe::{self, Facts, GpuFacts};
+use node::observe::{Facts, GpuFacts, NetworkFacts};
 use plan::Notes;
 use settings::Settings;
 use settings::cli::Options;
-use settings::contract::{self, Contract, Field};
+use settings::contract::{Contract, Field};
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
@@ -83,14 +83,13 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
     let read = with_deadline(FILES, move || {
-        let above = contract::torchrun_above(&reader);
-        let settings = settings::read_meeting(&asked, &reader);
+        let above = Contract::torchrun_above(&reader);
+        let settings = Settings::read_meeting(&asked, &reader);
         let own = settings.as_ref().and_then(Settings::own_platform);
-        let mut contract = contract::read(&reader, above, own);
-        contract::add_host_files(&mut contract, &contract::host_files(&reader));
+        let mut contract = Contract::read(&reader, above, own);
+        contract.add_host_files(&Contract::host_files(&reader));
         // A list of hosts is useful only to a host that knows its own name.
-        contract.own_names =
-            observe::network::links(&reader, None).own_names(&linux::sys::hostname());
+        contract.own_names = NetworkFacts::read(&reader, None).own_names(&linux::sys::hostname());
         (settings, contract)
     });
     let (settings, contract) = read?;

@@ -30,12 +30,12 @@ pub(super) struct Opened {
 #[tracing::instrument(name = "settings", skip_all)]
 pub(super) fn open(options: &Options) -> Result<Opened, (Refusal, Lang)> {
     let host = Host::live();
-    let lang = settings::language(options, &host);
-    let timeout = settings::deadline(options, &host).unwrap_or(PROFILE);
+    let lang = options.language(&host);
+    let timeout = options.deadline(&host).unwrap_or(PROFILE);
     let (reader, last_path) = host.traced();
     let asked = options.clone();
     let read = with_deadline(timeout, move || {
-        let mut settings = settings::read(&asked, &reader)?;
+        let mut settings = Settings::read(&asked, &reader)?;
         enter(&mut settings, &reader)?;
         Ok(settings)
     });

@@ -2,7 +2,7 @@
 //! runs on this node, and never more than a part of the free memory.
 
 use linux::host::Host;
-use node::observe::{Facts, limits};
+use node::observe::{Facts, Limits};
 use plan::devices::IDLE;
 use text::lang::{Text, bytes};
 use text::text;
@@ -27,14 +27,13 @@ pub(super) fn bound(host: &Host, facts: &Facts) -> Result<u64, Text> {
     if supervise::have_ranks(&host.read("/proc/self/net/unix").unwrap_or_default()) {
         return Err(text!("another job runs on this node", "本节点上有其他任务正在运行"));
     }
-    let meminfo = host.read("/proc/meminfo").unwrap_or_default();
-    let Some(free) = limits::of_meminfo(&meminfo, "MemAvailable:") else {
+    let Some(free) = Limits::memory_available(host) else {
         return Err(text!(
             "/proc/meminfo does not tell how much memory is free",
             "/proc/meminfo 中没有可用内存大小"
         ));
     };
-    let room = limits::memory_in_use(host).map(|(used, limit)| limit.saturating_sub(used));
+    let room = Limits::memory_in_use(host).map(|(used, limit)| limit.saturating_sub(used));
     let free = room.map_or(free, |room| room.min(free));
     if free / PART < LEAST {
         let free = bytes(free);

@@ -15,8 +15,7 @@ use monitor::end_request::{self, Asked, EndRequest};
 use monitor::watch::{Awake, Breach, NodeSources, Rules};
 use plan::Plan;
 use report::closing;
-use settings::OnHang;
-use settings::{OnBreach, Rule};
+use settings::{Reaction, Rule};
 use text::rank::GlobalRank;
 
 /// Maximum delay of the report of a breach, besides the delay from the priority.
@@ -32,12 +31,8 @@ pub(super) fn begin(
     sources: NodeSources,
     diagnosis: &LiveDiagnosis,
 ) -> WatchedRanks {
-    let of_hang = match context.settings.on_hang.value {
-        OnHang::Report => OnBreach::Report,
-        OnHang::End => OnBreach::End,
-        OnHang::Restart => OnBreach::Restart,
-    };
-    let resolved = |rule: &Rule| Rule { on: rule.on.or(Some(of_hang)), ..rule.clone() };
+    let of_hang = Some(context.settings.on_hang.value);
+    let resolved = |rule: &Rule| Rule { on: rule.on.or(of_hang), ..rule.clone() };
     let rules: Vec<_> = context.settings.watch.iter().map(|rule| resolved(&rule.value)).collect();
     if rules.is_empty() {
         return WatchedRanks::default();
@@ -178,7 +173,7 @@ impl RuleWatch {
             });
             for breach in found {
                 (self.tell)(&breach);
-                if breach.on != OnBreach::Report {
+                if breach.on != Reaction::Report {
                     self.fatal.get_or_init(|| (breach, now));
                     self.end.make();
                 }

@@ -7,7 +7,7 @@ use muster::{Agreement, Difference};
 use node::observe::Facts;
 use plan::{Plan, RunIdentity, Scope};
 use preflight::decide::{Stage, decide};
-use settings::{MusterMode, Settings};
+use settings::{Need, Settings};
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -19,7 +19,7 @@ pub(super) fn plan_for_all(
     fewest: u32,
     heads: Option<u32>,
 ) -> Result<Plan, Refusal> {
-    if settings.muster.value == MusterMode::Required {
+    if settings.muster.value == Need::Required {
         muster::refuse_differences(differences)?;
     }
     decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)

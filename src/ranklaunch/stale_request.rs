@@ -8,7 +8,7 @@ use node::observe::Facts;
 use plan::Plan;
 use preflight::clear::Request;
 use settings::contract::{Claim, Field};
-use settings::launchers::{self, ProgramPosition, PythonProgram};
+use settings::launchers::{Launcher, PythonProgram, PythonRun};
 use settings::{Program, Settings};
 
 /// The [`Request`] that describes an earlier run of this job.
@@ -61,21 +61,10 @@ fn siblings(facts: &Facts) -> Vec<Claim> {
 }
 
 /// The script or module that a command starts: the one of python, or of a launcher's ranks.
-fn program_of<'a>(argv: &[&'a [u8]]) -> Option<PythonProgram<'a>> {
-    if let Some((launcher, at)) = launchers::of_argv(argv) {
-        let own = argv.get(at..)?;
-        return match launcher.target(own).filter(|_| launcher.is_read())? {
-            ProgramPosition::Script(at) => own.get(at).map(|path| PythonProgram::Script(path)),
-            ProgramPosition::Module(at) => own.get(at).map(|name| PythonProgram::Module(name)),
-        };
-    }
-    let rest = argv.get(launchers::python_at(argv)?..)?;
-    let run = launchers::python_program(rest)?;
-    let word = rest.get(run.at)?;
-    Some(match run.program {
-        PythonProgram::Script(_) => PythonProgram::Script(word),
-        PythonProgram::Module(name) => {
-            PythonProgram::Module(word.get(word.len() - name.len()..).unwrap_or(word))
-        }
-    })
+fn program_of<'a>(argv: &'a [&[u8]]) -> Option<PythonProgram<'a>> {
+    let run = match Launcher::of_argv(argv) {
+        Some((launcher, at)) => launcher.target(argv.get(at..)?).filter(|_| launcher.is_read())?,
+        None => PythonRun::of_command(argv)?,
+    };
+    Some(run.program)
 }

@@ -17,11 +17,11 @@ use super::start_engine;
 use linux::deadline::in_thread;
 use linux::host::Host;
 use linux::sys::Dispositions;
-use node::observe::{Facts, limits};
+use node::observe::{Facts, Limits};
 use plan::{Plan, rank_argv, rank_env};
 use report::closing;
 use settings::engine::Starts;
-use settings::{Program, Settings, Warm};
+use settings::{Need, Program, Settings};
 use supervise::WARM;
 use supervise::warm::{self, Event, ReadAhead, Scouted, Target, Warmed, Warming};
 use text::lang::Text;
@@ -39,7 +39,7 @@ const LEAST_MEMORY: u64 = 1 << 30;
 
 /// Begins the warming for the plan of the first attempt.
 pub(super) fn begin(context: &Context, facts: &Facts, own: &OwnPlan, dispositions: Dispositions) {
-    if context.settings.warm.value == Warm::Off {
+    if context.settings.warm.value == Need::Off {
         return;
     }
     context.warm.0.get_or_init(|| {
@@ -133,9 +133,7 @@ fn warming(
             "{name} 在加载库时就固定线程位置，而每个 rank 绑定到各自的 CPU"
         ));
     }
-    let meminfo = host.read("/proc/meminfo").unwrap_or_default();
-    let left = limits::of_meminfo(&meminfo, "MemAvailable:");
-    if let Some(left) = left.filter(|left| *left < LEAST_MEMORY) {
+    if let Some(left) = Limits::memory_available(host).filter(|left| *left < LEAST_MEMORY) {
         let mb = left / 1_000_000;
         return Err(text!("only {mb} MB of memory are free", "仅剩 {mb} MB 可用内存"));
     }
@@ -182,7 +180,7 @@ fn is_placed(environment: &BTreeMap<OsString, OsString>, name: &str) -> bool {
 
 /// The modules that `run` would import for the ranks of `plan`. Empty if the settings do not ask for it.
 pub(super) fn outlook(host: &Host, settings: &Settings, facts: &Facts, plan: &Plan) -> Vec<Text> {
-    if settings.warm.value == Warm::Off || settings.host_root.is_some() {
+    if settings.warm.value == Need::Off || settings.host_root.is_some() {
         return Vec::new();
     }
     let folder = ScratchName::new().of_warmed();
@@ -245,7 +243,7 @@ fn another_program() -> Text {
 /// # Errors
 /// The reason why there is no warm start.
 pub(super) async fn required(context: &Context, plan: &Plan) -> Result<(), Refusal> {
-    if context.settings.warm.value != Warm::Required {
+    if context.settings.warm.value != Need::Required {
         return Ok(());
     }
     let (slot, limit, argv) = (context.warm.clone(), limit(context), rank_argv(plan));

@@ -9,7 +9,7 @@ use super::run_identity::run_identity;
 use node::observe::Facts;
 use plan::{Plan, RunIdentity, Scope};
 use preflight::decide::{Stage, decide};
-use settings::{MusterMode, StaleMode};
+use settings::{Need, StaleMode};
 use text::text;
 use verdict::Refusal;
 
@@ -40,7 +40,7 @@ pub(super) async fn plan(
     let stage = if own.duty.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
     let plan_again =
         |facts: &Facts| decide(&context.settings, facts, Scope::WithoutMuster).plan(stage);
-    if !alone && context.settings.muster.value != MusterMode::Off {
+    if !alone && context.settings.muster.value != Need::Off {
         // Some choices differ, such as the id of a c10d rendezvous.
         let before = std::mem::take(&mut plan.warnings);
         plan = plan_again(facts)?;

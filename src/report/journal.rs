@@ -296,7 +296,7 @@ mod tests {
         ) {
             return;
         }
-        linux::sys::ignore(&[linux::sys::Signal::XFSZ]);
+        linux::sys::Dispositions::ignore(&[linux::sys::Signal::XFSZ]);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.jsonl");
         let hard = getrlimit(Resource::Fsize).maximum;

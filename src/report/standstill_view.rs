@@ -12,7 +12,7 @@ use super::files::stamp;
 use logs::Console;
 use monitor::hang::{Culprit, Hang, Sign};
 use monitor::standstill::{Reporter, Standstill};
-use settings::OnHang;
+use settings::Reaction;
 use text::lang::{Lang, Text};
 use text::ranges::listed;
 use text::style::{Style, paint};
@@ -44,7 +44,7 @@ impl Reporter for StandstillReporter {
         (self.keep)(event);
     }
 
-    fn stands_still(&self, found: &Standstill, then: Option<OnHang>) {
+    fn stands_still(&self, found: &Standstill, then: Option<Reaction>) {
         self.console.say(&block(found, then, self.lang));
     }
 
@@ -62,7 +62,7 @@ impl Reporter for StandstillReporter {
 
 /// The block for people when a standstill is found. `on_hang`: None if it ends nothing, since torch
 /// itself ends the wait.
-fn block(found: &Standstill, on_hang: Option<OnHang>, lang: Lang) -> String {
+fn block(found: &Standstill, on_hang: Option<Reaction>, lang: Lang) -> String {
     let Hang { culprits, waiting, signs, silent, .. } = &found.hang;
     let seconds = found.after.as_secs();
     let mut out = String::new();
@@ -166,20 +166,20 @@ fn sign(of: &Sign, lang: Lang) -> Value {
 }
 
 /// The consequence of the standstill for the job.
-fn then(on_hang: Option<OnHang>) -> Text {
+fn then(on_hang: Option<Reaction>) -> Text {
     match on_hang {
         None => text!(
             "the job goes on: torch is about to give up this wait by itself",
             "任务继续运行：torch 即将自行放弃这次等待"
         ),
-        Some(OnHang::Report) => text!(
+        Some(Reaction::Report) => text!(
             "the job goes on (--on-hang report); ranklaunch stacks shows where all ranks are",
             "任务继续运行（--on-hang report）；ranklaunch stacks 可查看所有 rank 的位置"
         ),
-        Some(OnHang::End) => {
+        Some(Reaction::End) => {
             text!("the job is ended (--on-hang end)", "任务将被终止（--on-hang end）")
         }
-        Some(OnHang::Restart) => text!(
+        Some(Reaction::Restart) => text!(
             "the attempt is ended (--on-hang restart)",
             "本次尝试将被终止（--on-hang restart）"
         ),

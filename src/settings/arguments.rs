@@ -6,8 +6,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::Program;
+use crate::launchers::{PythonProgram, PythonRun, command_at, may_move};
 use linux::procfs::basename;
 use linux::shells;
 use text::shell::{self, PartKind, TokenKind};
@@ -27,19 +29,13 @@ pub struct GivenArgument<'a> {
     pub value: &'a OsStr,
 }
 
-/// All words that the program may read as arguments.
-pub fn words(program: &Program) -> Vec<OsString> {
-    match program {
-        // A plan for another node may name a shell that is not in this node's PATH.
-        Program::Script { path, args } if is_shell(path) => {
-            unfolded(std::iter::once(path).chain(args).cloned().collect(), DEPTH)
-        }
-        // After a bare `--` there are no options.
-        Program::Script { args, .. } | Program::Module { args, .. } => {
-            args.iter().take_while(|word| *word != "--").cloned().collect()
-        }
-        Program::Command { argv } => unfolded(argv.clone(), DEPTH),
-    }
+/// The program that reads the first line of a script.
+#[derive(Debug, Clone, Copy)]
+pub enum ScriptReader<'a> {
+    Python,
+    /// A shell, with its name.
+    Shell(&'a OsStr),
+    Kernel,
 }
 
 /// Position of an argument and its value among the words.
@@ -51,57 +47,88 @@ pub struct OptionPosition {
     pub from: usize,
 }
 
-/// The last value of any of the arguments `names`. An abbreviation counts only if `is_value`
-/// holds for its value, since another option may have been meant.
-pub fn place_of<W: AsRef<OsStr>>(
-    words: &[W],
-    names: &[&str],
-    is_value: impl Fn(&OsStr) -> bool,
-) -> Option<OptionPosition> {
-    let mut found = None;
-    let mut at = 0;
-    while let Some(word) = words.get(at).map(AsRef::as_ref) {
-        let name_at = at;
-        at += 1;
-        let (name, attached) = option(word);
-        let is_exact = names.iter().any(|known| known.as_bytes() == name);
-        if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
-            continue;
+impl Program {
+    /// The script file that it runs. None if it runs none, or one whose path may mean a different file for it than it
+    /// means here.
+    pub fn script(&self) -> Option<(&OsString, ScriptReader<'_>)> {
+        match self {
+            Program::Script { path, .. } => Some((path, ScriptReader::Python)),
+            Program::Command { argv } => file_of(argv),
+            Program::Module { .. } => None,
         }
-        // `--a --b`: argparse will report the missing value.
-        let next = words.get(at).map(AsRef::as_ref);
-        let next = next.filter(|next: &&OsStr| !next.as_bytes().starts_with(b"--"));
-        let Some(value) = attached.or(next).filter(|value| is_exact || is_value(value)) else {
-            continue;
-        };
-        let (value, from) = match attached {
-            Some(_) => (name_at, word.len() - value.len()),
-            None => (at, 0),
-        };
-        found = Some(OptionPosition { name: name_at, value, from });
-        at = at.max(value + 1);
     }
-    found
+
+    /// All words that the program may read as arguments.
+    pub fn words(&self) -> Vec<OsString> {
+        match self {
+            // A plan for another node may name a shell that is not in this node's PATH.
+            Program::Script { path, args } if is_shell(path) => {
+                unfolded(std::iter::once(path).chain(args).cloned().collect(), DEPTH)
+            }
+            // After a bare `--` there are no options.
+            Program::Script { args, .. } | Program::Module { args, .. } => {
+                args.iter().take_while(|word| *word != "--").cloned().collect()
+            }
+            Program::Command { argv } => unfolded(argv.clone(), DEPTH),
+        }
+    }
 }
 
-/// The value at [`place_of`].
-pub fn value_of<'a>(
-    words: &'a [OsString],
-    names: &[&str],
-    is_value: impl Fn(&OsStr) -> bool,
-) -> Option<GivenArgument<'a>> {
-    let OptionPosition { name, value, from } = place_of(words, names, is_value)?;
-    let name = std::str::from_utf8(option(words.get(name)?).0).ok()?;
-    let value = OsStr::from_bytes(words.get(value)?.as_bytes().get(from..)?);
-    Some(GivenArgument { name, value })
+impl OptionPosition {
+    /// The last value of any of the arguments `names`. An abbreviation counts only if `is_value`
+    /// holds for its value, since another option may have been meant.
+    pub fn of<W: AsRef<OsStr>>(
+        words: &[W],
+        names: &[&str],
+        is_value: impl Fn(&OsStr) -> bool,
+    ) -> Option<OptionPosition> {
+        let mut found = None;
+        let mut at = 0;
+        while let Some(word) = words.get(at).map(AsRef::as_ref) {
+            let name_at = at;
+            at += 1;
+            let (name, attached) = option(word);
+            let is_exact = names.iter().any(|known| known.as_bytes() == name);
+            if !is_exact && !names.iter().any(|known| abbreviates(name, known)) {
+                continue;
+            }
+            // `--a --b`: argparse will report the missing value.
+            let next = words.get(at).map(AsRef::as_ref);
+            let next = next.filter(|next: &&OsStr| !next.as_bytes().starts_with(b"--"));
+            let Some(value) = attached.or(next).filter(|value| is_exact || is_value(value)) else {
+                continue;
+            };
+            let (value, from) = match attached {
+                Some(_) => (name_at, word.len() - value.len()),
+                None => (at, 0),
+            };
+            found = Some(OptionPosition { name: name_at, value, from });
+            at = at.max(value + 1);
+        }
+        found
+    }
 }
 
-/// Position of the flag `name`, in full or abbreviated.
-pub fn flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
-    words
-        .iter()
-        .map(|word| word.as_ref().as_bytes())
-        .position(|word| word == name.as_bytes() || abbreviates(word, name))
+impl<'a> GivenArgument<'a> {
+    /// The value at the last [`OptionPosition`].
+    pub fn of(
+        words: &'a [OsString],
+        names: &[&str],
+        is_value: impl Fn(&OsStr) -> bool,
+    ) -> Option<GivenArgument<'a>> {
+        let OptionPosition { name, value, from } = OptionPosition::of(words, names, is_value)?;
+        let name = std::str::from_utf8(option(words.get(name)?).0).ok()?;
+        let value = OsStr::from_bytes(words.get(value)?.as_bytes().get(from..)?);
+        Some(GivenArgument { name, value })
+    }
+
+    /// Position of the flag `name`, in full or abbreviated.
+    pub fn of_flag<W: AsRef<OsStr>>(words: &[W], name: &str) -> Option<usize> {
+        words
+            .iter()
+            .map(|word| word.as_ref().as_bytes())
+            .position(|word| word == name.as_bytes() || abbreviates(word, name))
+    }
 }
 
 /// Splits `--name=value` or `--name`.
@@ -120,6 +147,29 @@ fn abbreviates(word: &[u8], name: &str) -> bool {
     word.len() >= SHORTEST && word.len() < name.len() && name.as_bytes().starts_with(word)
 }
 
+/// The file that a command runs: `python FILE`, `bash FILE` or the file itself. None if its path may mean a different
+/// file for the command than it means here.
+fn file_of(argv: &[OsString]) -> Option<(&OsString, ScriptReader<'_>)> {
+    let words: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+    let (before, command) = words.split_at_checked(command_at(&words))?;
+    let argv = argv.get(before.len()..)?;
+    let program = argv.first()?;
+    let (path, reader) = if PythonRun::is_by(program.as_bytes()) {
+        let run = PythonRun::of(command.get(1..)?)?;
+        let PythonProgram::Script(_) = run.program else { return None };
+        (argv.get(run.at + 1)?, ScriptReader::Python)
+    } else if is_shell(program) {
+        let name = Path::new(program).file_name()?;
+        (argv.get(shell_file(argv)?)?, ScriptReader::Shell(name))
+    } else if program.as_bytes().contains(&b'/') {
+        (program, ScriptReader::Kernel)
+    } else {
+        return None;
+    };
+    let is_known = !may_move(before) && !path.as_bytes().contains(&b'{');
+    is_known.then_some((path, reader))
+}
+
 /// The words of a command line, in which a shell script is replaced by its words.
 fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
     let Some(depth) = depth.checked_sub(1) else { return argv };
@@ -133,7 +183,7 @@ fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
 }
 
 /// `bash`, `/bin/sh`
-pub fn is_shell(word: &OsStr) -> bool {
+fn is_shell(word: &OsStr) -> bool {
     shells::is_shell(basename(word.as_bytes()))
 }
 
@@ -146,7 +196,7 @@ fn script(argv: &[OsString]) -> Option<usize> {
 
 /// Position of the file that `bash -eu -o pipefail FILE ARGS…` runs, in a command line that begins
 /// with the shell.
-pub fn shell_file(argv: &[OsString]) -> Option<usize> {
+fn shell_file(argv: &[OsString]) -> Option<usize> {
     let (at, letters) = after_options(argv, 1);
     let at = at + usize::from(argv.get(at).is_some_and(|word| word == "--"));
     (!letters.iter().any(|letter| b"cs".contains(letter)) && at < argv.len()).then_some(at)
@@ -231,12 +281,12 @@ mod tests {
         for (args, expected) in cases {
             let args = strings(args);
             let is_value = |value: &OsStr| value == "a" || value == "b";
-            let found = value_of(&args, &["--task"], is_value);
+            let found = GivenArgument::of(&args, &["--task"], is_value);
             let found = found.map(|given| (given.name, given.value));
             assert_eq!(found, expected.map(|(name, value)| (name, OsStr::new(value))), "{args:?}");
         }
-        assert_eq!(flag(&strings(&["-d", "--dit_f"]), "--dit_fsdp"), Some(1));
-        assert_eq!(flag(&strings(&["--dit_fsdpx", "-d"]), "--dit_fsdp"), None);
+        assert_eq!(GivenArgument::of_flag(&strings(&["-d", "--dit_f"]), "--dit_fsdp"), Some(1));
+        assert_eq!(GivenArgument::of_flag(&strings(&["--dit_fsdpx", "-d"]), "--dit_fsdp"), None);
     }
 
     #[test]
@@ -263,12 +313,43 @@ mod tests {
             (&["bash", "-c", "a 'open"], "bash|-c|a|open"),
         ];
         for (argv, expected) in cases {
-            let words = words(&Program::Command { argv: strings(argv) });
+            let words = Program::Command { argv: strings(argv) }.words();
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             assert_eq!(words.join("|"), expected, "{argv:?}");
         }
         let args = strings(&["--a", "--", "--n", "1"]);
         let script = Program::Script { path: "g.py".into(), args };
-        assert_eq!(words(&script), strings(&["--a"]));
+        assert_eq!(script.words(), strings(&["--a"]));
+    }
+
+    #[test]
+    fn a_command_names_the_file_that_it_runs() {
+        for (line, expected) in [
+            ("python nope.py", Some("nope.py")),
+            ("/usr/bin/python3 -u -W ignore a/b.py --x", Some("a/b.py")),
+            ("env X=1 numactl -N 0 python3 nope.py", Some("nope.py")),
+            ("bash -eu -o pipefail ./run.sh x", Some("./run.sh")),
+            ("bash --rcfile a/b -- c/d", Some("c/d")),
+            ("./run.sh --x", Some("./run.sh")),
+            ("nohup ./run.sh", Some("./run.sh")),
+            ("/bin/sh run.sh", Some("run.sh")),
+            // The name is in PATH.
+            ("run.sh", None),
+            ("bash -c ./run.sh", None),
+            ("bash -lc ./run.sh", None),
+            ("bash -s a/b", None),
+            ("bash", None),
+            ("python -m a.b", None),
+            ("python -c 1 a.py", None),
+            ("python {config}.py", None),
+            // The path is relative to another folder or root.
+            ("env -C /x python nope.py", None),
+            ("uv run --directory=x python nope.py", None),
+            ("chroot /x python nope.py", None),
+        ] {
+            let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let file = file_of(&argv).map(|(path, _)| path.to_string_lossy());
+            assert_eq!(file.as_deref(), expected, "{line}");
+        }
     }
 }

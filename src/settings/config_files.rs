@@ -4,7 +4,7 @@
 //! names each. Does not access the files.
 
 use super::Program;
-use crate::launchers::{self, LauncherKind, ProgramPosition};
+use crate::launchers::{self, Launcher, LauncherKind};
 
 /// Options of `accelerate launch` that name a file that must exist.
 const OF_ENGINE: &[&str] = &["--config_file", "--deepspeed_config_file"];
@@ -28,15 +28,12 @@ pub fn config_files(engine: &[String], program: Option<&Program>) -> Vec<(String
 
 /// The arguments that `accelerate launch` reads itself, where engine `command` runs it.
 fn own_of_launcher<'a, 'b>(argv: &'a [&'b str]) -> &'a [&'b str] {
-    let accelerate = launchers::of_argv(argv)
+    let accelerate = Launcher::of_argv(argv)
         .filter(|(launcher, _)| launcher.kind == LauncherKind::Accelerate)
         .filter(|(_, at)| !argv.get(..*at).is_some_and(launchers::may_move));
     let Some((launcher, at)) = accelerate else { return &[] };
     let arguments = argv.get(at..).unwrap_or_default();
-    let end = match launcher.target(arguments) {
-        Some(ProgramPosition::Script(at) | ProgramPosition::Module(at)) => at,
-        None => arguments.len(),
-    };
+    let end = launcher.target(arguments).map_or(arguments.len(), |run| run.at);
     arguments.get(..end).unwrap_or_default()
 }
 

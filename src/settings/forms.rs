@@ -1,6 +1,8 @@
-//! Describes how each setting is given and which values it allows, for `explain`.
+//! Describes how each setting is given and which values it allows, for `explain` and completions.
 
-use super::table::{TABLE, Toml};
+use super::EMBEDDED;
+use super::table::{Allowed, SettingRow, TABLE, Toml};
+use crate::cli::{self, Command, EXPLAINED};
 use text::lang::Text;
 use verdict::Id;
 
@@ -42,4 +44,24 @@ pub fn forms() -> impl Iterator<Item = Form> {
             key: row.table.map(|table| format!("[{table}] {key} = {value}")),
         }
     })
+}
+
+impl Command {
+    /// The completion script of a shell. `explained` are the words that `explain` knows.
+    pub fn completions(shell: clap_complete::Shell, explained: Vec<String>) -> Vec<u8> {
+        let of_row = |row: &SettingRow| match row.allowed {
+            Allowed::OneOf(names) if row.toml != Toml::Boolean => {
+                Some((row.name, names().into_iter().map(str::to_owned).collect()))
+            }
+            _ => None,
+        };
+        let ids =
+            Id::checks().flat_map(|id| ["fail", "warn", "off"].map(|what| format!("{id}={what}")));
+        let mut values: Vec<(&str, Vec<String>)> = TABLE.iter().filter_map(of_row).collect();
+        values.push(("severity", ids.collect()));
+        values.push(("nproc-per-node", vec!["auto".to_owned()]));
+        values.push((EXPLAINED, explained));
+        let profiles: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
+        cli::completions(shell, &values, &profiles)
+    }
 }

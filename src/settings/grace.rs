@@ -11,12 +11,17 @@ use super::variables::OwnVariables;
 use text::text;
 use verdict::{Id, Warning};
 
-pub const VARIABLE: &str = "TerminationGracePeriodSeconds";
+const VARIABLE: &str = "TerminationGracePeriodSeconds";
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
 pub const OF_A_POD: Duration = Duration::from_secs(30);
 
+/// The default in a container with these variables.
+pub fn in_container<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Duration {
+    of_period(variable(VARIABLE).and_then(duration).unwrap_or(OF_A_POD))
+}
+
 /// The part of a pod's grace period that we use.
-pub fn of_period(period: Duration) -> Duration {
+pub(super) fn of_period(period: Duration) -> Duration {
     period.saturating_sub(Duration::from_secs(2).min(period / 2))
 }
 

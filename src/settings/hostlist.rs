@@ -19,7 +19,7 @@ const MOST_GROUPS: usize = 16;
 /// The hosts of a list, in its order. No name is longer than a host's can be.
 ///
 /// The list is a variable, so it may be as long as the kernel allows. The work is bounded as well.
-pub fn expand(list: &str) -> Vec<String> {
+pub(crate) fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
     for item in items(list) {
         let mut names = vec![String::new()];
@@ -57,7 +57,7 @@ pub fn expand(list: &str) -> Vec<String> {
 /// commas, semicolons, colons, `&`, `+` or white space, or the list is JSON or has brackets. A host may
 /// have a number of slots behind it, and its domain. Empty if any entry is not a host, since the text
 /// is then not a list of hosts. Names by which a host calls itself (`localhost`, 127.…) are left out.
-pub fn distinct(list: &str) -> Vec<String> {
+fn distinct(list: &str) -> Vec<String> {
     let mut hosts: Vec<String> = Vec::new();
     let (mut known, mut short_names) = (BTreeSet::new(), BTreeSet::new());
     let entries = match serde_json::from_str::<Vec<String>>(list) {
@@ -100,7 +100,7 @@ pub fn distinct(list: &str) -> Vec<String> {
 }
 
 /// Like [`distinct`]. A list that names its only host as `localhost` or 127.… gives that name: it has one host.
-pub fn whole(list: &str) -> Vec<String> {
+pub(crate) fn whole(list: &str) -> Vec<String> {
     let hosts = distinct(list);
     let is_own = |entry: &str| entry.eq_ignore_ascii_case("localhost") || entry.starts_with("127.");
     let mut words = list.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
@@ -111,7 +111,7 @@ pub fn whole(list: &str) -> Vec<String> {
 }
 
 /// Whether every bracket of an item is closed, and holds only numbers and ascending ranges.
-pub fn is_whole(item: &str) -> bool {
+pub(crate) fn is_whole(item: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_range = |part: &str| match part.split_once('-') {
         Some((first, last)) => {
@@ -133,13 +133,13 @@ pub fn is_whole(item: &str) -> bool {
 }
 
 /// The position of a host in a list, from 0.
-pub fn position(list: &str, host: &str) -> Option<usize> {
+pub(crate) fn position(list: &str, host: &str) -> Option<usize> {
     expand(list).iter().position(|name| name == host.trim())
 }
 
 /// The hosts of Open MPI's list of daemons in their order: `login,n[2:1-16,20]@0(18)`, whose
 /// brackets begin with the number of digits.
-pub fn of_daemons(list: &str) -> Vec<String> {
+pub(crate) fn of_daemons(list: &str) -> Vec<String> {
     let list = list.rsplit_once('@').map_or(list, |(hosts, _numbers)| hosts);
     let mut slurm = String::new();
     for (place, part) in list.split('[').enumerate() {
@@ -160,7 +160,7 @@ pub fn of_daemons(list: &str) -> Vec<String> {
 }
 
 /// The parts between commas outside of brackets.
-pub fn items(list: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     list.trim().split(move |letter| {
         match letter {
@@ -196,7 +196,7 @@ fn numbers(group: &str) -> Vec<String> {
 }
 
 /// The host of mpirun in `prterun-n1-4206@1`, the id of a job of Open MPI 5: program, host name, pid.
-pub fn of_prterun(id: &str) -> Option<&str> {
+pub(crate) fn of_prterun(id: &str) -> Option<&str> {
     let (launcher, _job) = id.trim().rsplit_once('@')?;
     let (host, pid) = launcher.strip_prefix("prterun-")?.rsplit_once('-')?;
     let is_pid = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());

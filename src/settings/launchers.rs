@@ -7,8 +7,8 @@
 
 mod prefixes;
 
-pub(crate) use prefixes::is_assignment;
-pub use prefixes::{PrefixScope, command_at, may_move, prefixes};
+pub use prefixes::command_at;
+pub(crate) use prefixes::{PrefixScope, is_assignment, may_move, prefixes};
 
 use linux::procfs::basename;
 
@@ -221,47 +221,37 @@ pub(crate) fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|row| row.modules.iter().any(|known| known.as_bytes() == name))
 }
 
-/// The launcher that a whole command line runs, after any [`prefixes`](fn@prefixes), and the
-/// position of its first argument. `accelerate config` launches nothing.
-pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
-    let (launcher, at) = if let Some(from) = python_at(argv) {
-        let run = python_program(argv.get(from..)?)?;
-        let launcher = match run.program {
-            PythonProgram::Module(name) => of_module(name),
-            PythonProgram::Script(path) => of_name(path),
+impl Launcher {
+    /// The launcher that a whole command line runs, after any [`prefixes`](fn@prefixes), and the
+    /// position of its first argument. `accelerate config` launches nothing.
+    pub fn of_argv<W: AsRef<[u8]>>(argv: &[W]) -> Option<(&'static Launcher, usize)> {
+        let (launcher, at) = if let Some(run) = PythonRun::of_command(argv) {
+            let launcher = match run.program {
+                PythonProgram::Module(name) => of_module(name),
+                PythonProgram::Script(path) => of_name(path),
+            };
+            (launcher?, run.arguments)
+        } else {
+            let at = command_at(argv);
+            (of_name(argv.get(at)?)?, at + 1)
         };
-        (launcher?, from + run.arguments)
-    } else {
-        let at = command_at(argv);
-        (of_name(argv.get(at)?)?, at + 1)
-    };
-    match launcher.verb {
-        None => Some((launcher, at)),
-        Some(verb) => {
-            let next = argv.get(at)?.as_ref();
-            (next == verb.as_bytes()).then_some((launcher, at + 1))
+        match launcher.verb {
+            None => Some((launcher, at)),
+            Some(verb) => {
+                let next = argv.get(at)?.as_ref();
+                (next == verb.as_bytes()).then_some((launcher, at + 1))
+            }
         }
     }
-}
 
-/// The program that a launcher starts in every rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProgramPosition {
-    /// At this position of its arguments.
-    Script(usize),
-    /// At this position of its arguments, after `-m` or `--module`.
-    Module(usize),
-}
-
-impl Launcher {
     /// Whether its flags are known well enough to find the program after them.
     pub fn is_read(&self) -> bool {
         !self.flags.is_empty()
     }
 
-    /// The position of the program among the launcher's own arguments. Flags of another version
+    /// The program that it starts in every rank, among its own arguments. Flags of another version
     /// may be in no list, so an unknown flag has a value unless a `.py` or a flag follows.
-    pub fn target<W: AsRef<[u8]>>(&self, arguments: &[W]) -> Option<ProgramPosition> {
+    pub fn target<'a, W: AsRef<[u8]>>(&self, arguments: &'a [W]) -> Option<PythonRun<'a>> {
         let mut module = false;
         let mut at = 0;
         loop {
@@ -271,12 +261,9 @@ impl Launcher {
                 continue;
             }
             if !word.starts_with(b"-") || word == b"-" {
-                let at = at - 1;
-                return Some(if module {
-                    ProgramPosition::Module(at)
-                } else {
-                    ProgramPosition::Script(at)
-                });
+                let program =
+                    if module { PythonProgram::Module(word) } else { PythonProgram::Script(word) };
+                return Some(PythonRun { program, at: at - 1, arguments: at });
             }
             let flag = dashed(word);
             module |= flag == "-m" || flag == "--module";
@@ -296,7 +283,7 @@ fn dashed(word: &[u8]) -> String {
     String::from_utf8_lossy(word).replace('_', "-")
 }
 
-/// The program that a python command line runs.
+/// The program that Python or a launcher runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PythonProgram<'a> {
     /// The name after `-m`.
@@ -315,74 +302,79 @@ pub struct PythonRun<'a> {
     pub arguments: usize,
 }
 
-/// `python`, `python3`, `python3.13t`, `pypy3`, with or without a folder.
-pub fn is_python(word: impl AsRef<[u8]>) -> bool {
-    let name = basename(word.as_ref());
-    let version = name.strip_prefix(b"python").or_else(|| name.strip_prefix(b"pypy"));
-    // PEP 3149 and 703: d for debug, m and u of old versions, t for free threading.
-    version.is_some_and(|version| {
-        let number = version.trim_ascii_end();
-        let number = number.strip_suffix(b"-dbg").unwrap_or(number);
-        let end = number.iter().rposition(|letter| !b"dmtu".contains(letter));
-        let number = number.get(..end.map_or(0, |end| end + 1)).unwrap_or_default();
-        number.iter().all(|letter| letter.is_ascii_digit() || *letter == b'.')
-    })
-}
-
-/// Position of Python's first argument in a command line that runs Python: after the interpreter, or
-/// at the `-m` or .py of `uv run` and similar.
-pub fn python_at<W: AsRef<[u8]>>(argv: &[W]) -> Option<usize> {
-    let at = command_at(argv);
-    let first = argv.get(at)?.as_ref();
-    if is_python(first) {
-        return Some(at + 1);
+impl<'a> PythonRun<'a> {
+    /// `python`, `python3`, `python3.13t`, `pypy3`, with or without a folder.
+    pub fn is_by(word: impl AsRef<[u8]>) -> bool {
+        let name = basename(word.as_ref());
+        let version = name.strip_prefix(b"python").or_else(|| name.strip_prefix(b"pypy"));
+        // PEP 3149 and 703: d for debug, m and u of old versions, t for free threading.
+        version.is_some_and(|version| {
+            let number = version.trim_ascii_end();
+            let number = number.strip_suffix(b"-dbg").unwrap_or(number);
+            let end = number.iter().rposition(|letter| !b"dmtu".contains(letter));
+            let number = number.get(..end.map_or(0, |end| end + 1)).unwrap_or_default();
+            number.iter().all(|letter| letter.is_ascii_digit() || *letter == b'.')
+        })
     }
-    (first == b"-m" || first.ends_with(b".py")).then_some(at)
-}
 
-/// The program that `python ARGUMENTS…` runs: a script or a module. `arguments` are without the
-/// interpreter. None for `-c`, standard input, or a bare interpreter. Options follow python(1): one
-/// letter each, bundled or not; the rest of a word or the next word is the value of `-m`, `-c`,
-/// `-W` and `-X`.
-pub fn python_program<W: AsRef<[u8]>>(arguments: &[W]) -> Option<PythonRun<'_>> {
-    let script = |at: usize| {
-        let program = PythonProgram::Script(arguments.get(at)?.as_ref());
-        Some(PythonRun { program, at, arguments: at + 1 })
-    };
-    let mut at = 0;
-    'words: loop {
-        let word = arguments.get(at)?.as_ref();
-        at += 1;
-        match word {
-            b"-" => return None,
-            b"--" => return script(at),
-            b"--check-hash-based-pycs" => {
-                at += 1;
-                continue;
-            }
-            long if long.starts_with(b"--") => continue,
-            [b'-', letters @ ..] => {
-                for (position, letter) in letters.iter().enumerate() {
-                    let rest = letters.get(position + 1..).unwrap_or_default();
-                    match letter {
-                        b'c' => return None,
-                        b'm' if rest.is_empty() => {
-                            let program = PythonProgram::Module(arguments.get(at)?.as_ref());
-                            return Some(PythonRun { program, at, arguments: at + 1 });
+    /// The program of a command line that runs Python: after the interpreter, or at the `-m` or .py of
+    /// `uv run` and similar.
+    pub fn of_command<W: AsRef<[u8]>>(argv: &'a [W]) -> Option<PythonRun<'a>> {
+        let at = command_at(argv);
+        let first = argv.get(at)?.as_ref();
+        let from = match PythonRun::is_by(first) {
+            true => at + 1,
+            false if first == b"-m" || first.ends_with(b".py") => at,
+            false => return None,
+        };
+        let run = PythonRun::of(argv.get(from..)?)?;
+        Some(PythonRun { program: run.program, at: from + run.at, arguments: from + run.arguments })
+    }
+
+    /// The program that `python ARGUMENTS…` runs: a script or a module. `arguments` are without the
+    /// interpreter. None for `-c`, standard input, or a bare interpreter. Options follow python(1): one
+    /// letter each, bundled or not; the rest of a word or the next word is the value of `-m`, `-c`,
+    /// `-W` and `-X`.
+    pub fn of<W: AsRef<[u8]>>(arguments: &'a [W]) -> Option<PythonRun<'a>> {
+        let script = |at: usize| {
+            let program = PythonProgram::Script(arguments.get(at)?.as_ref());
+            Some(PythonRun { program, at, arguments: at + 1 })
+        };
+        let mut at = 0;
+        'words: loop {
+            let word = arguments.get(at)?.as_ref();
+            at += 1;
+            match word {
+                b"-" => return None,
+                b"--" => return script(at),
+                b"--check-hash-based-pycs" => {
+                    at += 1;
+                    continue;
+                }
+                long if long.starts_with(b"--") => continue,
+                [b'-', letters @ ..] => {
+                    for (position, letter) in letters.iter().enumerate() {
+                        let rest = letters.get(position + 1..).unwrap_or_default();
+                        match letter {
+                            b'c' => return None,
+                            b'm' if rest.is_empty() => {
+                                let program = PythonProgram::Module(arguments.get(at)?.as_ref());
+                                return Some(PythonRun { program, at, arguments: at + 1 });
+                            }
+                            b'm' => {
+                                let program = PythonProgram::Module(rest);
+                                return Some(PythonRun { program, at: at - 1, arguments: at });
+                            }
+                            b'W' | b'X' | b'Q' => {
+                                at += usize::from(rest.is_empty());
+                                continue 'words;
+                            }
+                            _ => {}
                         }
-                        b'm' => {
-                            let program = PythonProgram::Module(rest);
-                            return Some(PythonRun { program, at: at - 1, arguments: at });
-                        }
-                        b'W' | b'X' | b'Q' => {
-                            at += usize::from(rest.is_empty());
-                            continue 'words;
-                        }
-                        _ => {}
                     }
                 }
+                _ => return script(at - 1),
             }
-            _ => return script(at - 1),
         }
     }
 }
@@ -426,7 +418,7 @@ mod tests {
             ("", None, ""),
         ] {
             let arguments = words(line);
-            let run = python_program(&arguments);
+            let run = PythonRun::of(&arguments);
             assert_eq!(run.map(|run| run.program), expected, "{line}");
             let after = run.and_then(|run| arguments.get(run.arguments..)).unwrap_or_default();
             assert_eq!(after, words(rest), "{line}");
@@ -442,10 +434,10 @@ mod tests {
         for name in
             ["python", "/usr/bin/python3", "python3.11", "python3.13t", "pypy3", "python3-dbg"]
         {
-            assert!(is_python(name), "{name}");
+            assert!(PythonRun::is_by(name), "{name}");
         }
         for name in ["pythonic", "python-distributed", "ipython", "python3.11-config", "", "py"] {
-            assert!(!is_python(name), "{name}");
+            assert!(!PythonRun::is_by(name), "{name}");
         }
     }
 
@@ -487,7 +479,8 @@ mod tests {
             ("bash -c torchrun", None, 0),
             ("", None, 0),
         ] {
-            let found = of_argv(&words(line));
+            let argv = words(line);
+            let found = Launcher::of_argv(&argv);
             assert_eq!(found.map(|(row, _)| row.kind), kind, "{line}");
             assert_eq!(found.map_or(0, |(_, rest)| rest), rest, "{line}");
         }
@@ -495,19 +488,21 @@ mod tests {
 
     #[test]
     fn launcher_program_is_found_after_its_flags() {
+        let (script, module) = (PythonProgram::Script(b"t.py"), PythonProgram::Module(b"a.b"));
         for (line, expected) in [
-            ("torchrun --nproc-per-node 8 t.py x.py", Some(ProgramPosition::Script(2))),
-            ("torchrun --nproc_per_node=8 --standalone t.py", Some(ProgramPosition::Script(2))),
-            ("torchrun --nproc-per-node 8 -m a.b", Some(ProgramPosition::Module(3))),
-            ("torchrun --new-switch t.py", Some(ProgramPosition::Script(1))),
-            ("torchrun --no-python -- bash t.sh", Some(ProgramPosition::Script(2))),
-            ("accelerate launch --config_file a.yaml t.py", Some(ProgramPosition::Script(2))),
-            ("deepspeed --module a.b", Some(ProgramPosition::Module(1))),
+            ("torchrun --nproc-per-node 8 t.py x.py", Some((script, 2))),
+            ("torchrun --nproc_per_node=8 --standalone t.py", Some((script, 2))),
+            ("torchrun --nproc-per-node 8 -m a.b", Some((module, 3))),
+            ("torchrun --new-switch t.py", Some((script, 1))),
+            ("torchrun --no-python -- bash t.sh", Some((PythonProgram::Script(b"bash"), 2))),
+            ("accelerate launch --config_file a.yaml t.py", Some((script, 2))),
+            ("deepspeed --module a.b", Some((module, 1))),
             ("torchrun --nnodes 2", None),
         ] {
             let argv = words(line);
-            let (launcher, rest) = of_argv(&argv).expect(line);
-            assert_eq!(launcher.target(argv.get(rest..).unwrap_or_default()), expected, "{line}");
+            let (launcher, rest) = Launcher::of_argv(&argv).expect(line);
+            let run = launcher.target(argv.get(rest..).unwrap_or_default());
+            assert_eq!(run.map(|run| (run.program, run.at)), expected, "{line}");
         }
     }
 

@@ -51,19 +51,18 @@ use std::time::Duration;
 use diagnose::Row;
 use linux::host::Host;
 use text::lang::Lang;
+use text::style::Color;
 use text::text;
 use verdict::{Id, Refusal};
 
 pub use condition::PlannedSize;
 pub use config_files::config_files;
 pub use forms::{Form, forms};
-pub use meeting::read_meeting;
-pub use places::{EMBEDDED, KnownProfile, known, text_of};
+pub use places::{EMBEDDED, KnownProfile};
 use profile::Profile;
 use refuse::quoted;
-pub use rule::{Expects, Lines, OnBreach, PERCENT, Ranks, Rule, STEPS, TOTAL, Time, VALUE};
+pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
 pub use size_tables::Placeholder;
-pub use table::choices;
 use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
@@ -71,106 +70,108 @@ pub use crate::engine::Engine;
 pub use value::duration;
 use variables::OwnVariables;
 
-/// Flags, variables and profile as one checked type.
-pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
-    read_with(options, host, EMBEDDED)
-}
-
-/// Like [`read`], with other embedded profiles.
-pub fn read_with(
-    options: &cli::Options,
-    host: &Host,
-    embedded: &[(&str, &str)],
-) -> Result<Settings, Refusal> {
-    let mut warnings = Vec::new();
-    let variables = OwnVariables::read(host, &mut warnings);
-    let mut settings = defaults(host);
-
-    let asked = row("profile").and_then(|row| strongest(row, options, &variables));
-    let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
-    let profile = extends::load(asked.as_ref(), host, embedded, &mut warnings)?.map(|whole| {
-        settings.profile = Some(whole.name);
-        whole.profile
-    });
-    if let Some(rank) = profile.as_ref().and_then(|profile| profile.values.get("node-rank")) {
-        warnings.push(refuse::rank_in_profile(rank));
+impl Settings {
+    /// Flags, variables and profile as one checked type.
+    pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
+        Settings::read_with(options, host, EMBEDDED)
     }
 
-    for row in TABLE {
-        match row.take {
-            Take::Apart => {}
-            Take::One(put) => {
-                let given = match strongest(row, options, &variables) {
-                    Some((_, raw)) => Some(checked(row, raw)?),
-                    None => profile.as_ref().and_then(|p| p.values.get(row.name).cloned()),
-                };
-                if let Some(Sourced { value, source }) = given {
-                    put(&mut settings, &value, source.clone())
-                        .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+    /// Like [`Settings::read`], with other embedded profiles.
+    pub fn read_with(
+        options: &cli::Options,
+        host: &Host,
+        embedded: &[(&str, &str)],
+    ) -> Result<Settings, Refusal> {
+        let mut warnings = Vec::new();
+        let variables = OwnVariables::read(host, &mut warnings);
+        let mut settings = defaults(host);
+
+        let asked = row("profile").and_then(|row| strongest(row, options, &variables));
+        let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
+        let profile = extends::load(asked.as_ref(), host, embedded, &mut warnings)?.map(|whole| {
+            settings.profile = Some(whole.name);
+            whole.profile
+        });
+        if let Some(rank) = profile.as_ref().and_then(|profile| profile.values.get("node-rank")) {
+            warnings.push(refuse::rank_in_profile(rank));
+        }
+
+        for row in TABLE {
+            match row.take {
+                Take::Apart => {}
+                Take::One(put) => {
+                    let given = match strongest(row, options, &variables) {
+                        Some((_, raw)) => Some(checked(row, raw)?),
+                        None => profile.as_ref().and_then(|p| p.values.get(row.name).cloned()),
+                    };
+                    if let Some(Sourced { value, source }) = given {
+                        put(&mut settings, &value, source.clone())
+                            .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
+                    }
                 }
-            }
-            Take::Entries(separators) => {
-                if let Some(profile) = &profile {
-                    entries_of_profile(&mut settings, row, profile)?;
-                }
-                for Sourced { value, source } in entries(row, separators, options, &variables) {
-                    entries::put(&mut settings, row.name, &value, source.clone())
-                        .ok_or_else(|| refuse::not_allowed(row, &value, &source))?;
+                Take::Entries(separators) => {
+                    if let Some(profile) = &profile {
+                        entries_of_profile(&mut settings, row, profile)?;
+                    }
+                    for Sourced { value, source } in entries(row, separators, options, &variables) {
+                        entries::put(&mut settings, row.name, &value, source.clone())
+                            .ok_or_else(|| refuse::not_allowed(row, &value, &source))?;
+                    }
                 }
             }
         }
-    }
 
-    if !settings.engine.value.runs_a_command() {
-        torchrun_settings(&mut settings, host, options, &variables, profile.as_ref())?;
-    }
-    settings.repeated = repeated(options);
-    let workplace = match &settings.chdir {
-        Some(chdir) if host.is_live() => host.working_in(&chdir.value),
-        _ => host.clone(),
-    };
-    let host = &workplace;
-    let module = row("module").and_then(|row| strongest(row, options, &variables));
-    let module = module.map(|(row, raw)| checked(row, raw)).transpose()?;
-    if let (Some(row), Some(name)) = (row("module"), &module)
-        && name.value.is_empty()
-    {
-        return Err(refuse::not_allowed(row, name.value.as_ref(), &name.source));
-    }
-    settings.program = program::program(
-        program::ProgramInputs {
-            words: &options.program,
-            module,
-            profile: profile.as_ref(),
-            engine: settings.engine.value,
-            start: match settings.engine.value.runs_a_command() {
-                true => torchrun::ProgramStart::default(),
-                false => torchrun::program_start(host)?,
+        if !settings.engine.value.runs_a_command() {
+            torchrun_settings(&mut settings, host, options, &variables, profile.as_ref())?;
+        }
+        settings.repeated = repeated(options);
+        let workplace = match &settings.chdir {
+            Some(chdir) if host.is_live() => host.working_in(&chdir.value),
+            _ => host.clone(),
+        };
+        let host = &workplace;
+        let module = row("module").and_then(|row| strongest(row, options, &variables));
+        let module = module.map(|(row, raw)| checked(row, raw)).transpose()?;
+        if let (Some(row), Some(name)) = (row("module"), &module)
+            && name.value.is_empty()
+        {
+            return Err(refuse::not_allowed(row, name.value.as_ref(), &name.source));
+        }
+        settings.program = program::program(
+            program::ProgramInputs {
+                words: &options.program,
+                module,
+                profile: profile.as_ref(),
+                engine: settings.engine.value,
+                start: match settings.engine.value.runs_a_command() {
+                    true => torchrun::ProgramStart::default(),
+                    false => torchrun::program_start(host)?,
+                },
             },
-        },
-        host,
-    )?;
-    if let Some(program) = &settings.program {
-        program::refuse_unfit(program, settings.engine.value, host)?;
-    }
+            host,
+        )?;
+        if let Some(program) = &settings.program {
+            program::refuse_unfit(program, settings.engine.value, host)?;
+        }
 
-    let conditional = program::conditional(settings.program.as_ref(), profile.as_ref());
-    if let Some(profile) = profile {
-        settings.layout.heads_table = profile.heads_table;
-        settings.selects = profile.selects;
-        settings.args_if = conditional;
-        settings.engine_args = profile.engine_args.unwrap_or_default();
-        settings.conda_roots = profile.conda_roots.unwrap_or_default();
-        settings.exit_codes = profile.exit_codes;
-        settings.diagnose = profile.diagnose;
-        settings.watch = profile.watch;
-        settings.platform = profile.platform;
+        let conditional = program::conditional(settings.program.as_ref(), profile.as_ref());
+        if let Some(profile) = profile {
+            settings.layout.heads_table = profile.heads_table;
+            settings.selects = profile.selects;
+            settings.args_if = conditional;
+            settings.engine_args = profile.engine_args.unwrap_or_default();
+            settings.conda_roots = profile.conda_roots.unwrap_or_default();
+            settings.exit_codes = profile.exit_codes;
+            settings.diagnose = profile.diagnose;
+            settings.watch = profile.watch;
+            settings.platform = profile.platform;
+        }
+        if settings.grace.source == Source::Default {
+            settings.grace = grace::of_pod(&variables, &mut warnings);
+        }
+        settings.warnings = warnings;
+        Ok(settings)
     }
-    if settings.grace.source == Source::Default {
-        settings.grace = grace::of_pod(&variables, &mut warnings);
-    }
-    settings.warnings = warnings;
-    Ok(settings)
 }
 
 /// The settings that only a variable of torchrun gives.
@@ -197,74 +198,82 @@ fn torchrun_settings(
     Ok(())
 }
 
-/// The language for a refusal by [`read`] or of the command line.
-pub fn language(options: &cli::Options, host: &Host) -> Lang {
-    match options.lang.as_ref().and_then(|lang| lang.to_str()) {
-        Some("en") => Lang::En,
-        Some("zh") => Lang::Zh,
-        _ => Lang::from_environment(|name| host.variable(name)),
+impl cli::Options {
+    /// The language for a refusal by [`Settings::read`] or of the command line.
+    pub fn language(&self, host: &Host) -> Lang {
+        match self.lang.as_ref().and_then(|lang| lang.to_str()) {
+            Some("en") => Lang::En,
+            Some("zh") => Lang::Zh,
+            _ => Lang::from_environment(|name| host.variable(name)),
+        }
+    }
+
+    /// The same for a command line that may be wrong.
+    pub fn language_of(arguments: &[OsString], host: &Host) -> Lang {
+        cli::Options { lang: cli::language_of(arguments), ..cli::Options::default() }.language(host)
+    }
+
+    /// `--color` or its variable, for texts before the settings are read and for commands without settings. A
+    /// value that is not allowed is refused later, or counts as `auto`.
+    pub fn color(&self, host: &Host) -> Color {
+        self.checked_color(host).unwrap_or_default()
+    }
+
+    /// Reads `--color` or its variable for a command without other settings.
+    ///
+    /// # Errors
+    /// A value that is not allowed.
+    pub fn checked_color(&self, host: &Host) -> Result<Color, Refusal> {
+        Ok(few(&[("color", "--color")], self, host)?.color.value)
+    }
+
+    /// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
+    pub fn deadline(&self, host: &Host) -> Option<Duration> {
+        let deadline = few(&[("deadline", "--deadline")], self, host).ok()?.deadline?;
+        Some(deadline.value)
+    }
+
+    /// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.
+    pub fn diagnose_rows(&self, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
+        let variables = OwnVariables::read(host, &mut Vec::new());
+        let asked = row("profile").and_then(|row| strongest(row, self, &variables));
+        let Some((row, raw)) = asked else { return Ok(Vec::new()) };
+        let asked = checked(row, raw)?;
+        let whole = extends::load(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
+        Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
     }
 }
 
-/// `--color` or its variable, for texts before the settings are read and for commands without settings. A
-/// value that is not allowed is refused later, or counts as `auto`.
-pub fn color(options: &cli::Options, host: &Host) -> Color {
-    let flag = options.color.as_ref().map(|color| color.to_string_lossy().into_owned());
-    let text = flag.or_else(|| host.variable("RANKLAUNCH_COLOR"));
-    text.and_then(|text| table::color(text.trim())).unwrap_or_default()
-}
-
-/// Reads `--color` or its variable for a command without other settings.
-///
-/// # Errors
-/// A value that is not allowed.
-pub fn read_color(color: Option<&OsString>, host: &Host) -> Result<Color, Refusal> {
-    let options = cli::Options { color: color.cloned(), ..cli::Options::default() };
-    Ok(few(&[("color", "--color")], &options, host)?.color.value)
-}
-
-/// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
-pub fn deadline(options: &cli::Options, host: &Host) -> Option<Duration> {
-    let flag = options.deadline.as_ref().map(|time| time.to_string_lossy().into_owned());
-    // Trimmed as in [`checked`], since the value may come from a file.
-    let variable = || Some(host.variable("RANKLAUNCH_DEADLINE")?.trim().to_owned());
-    let text = flag.or_else(variable)?;
-    duration(&text).filter(|time| !time.is_zero())
-}
-
-/// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.
-pub fn read_diagnose(options: &cli::Options, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
-    let variables = OwnVariables::read(host, &mut Vec::new());
-    let asked = row("profile").and_then(|row| strongest(row, options, &variables));
-    let Some((row, raw)) = asked else { return Ok(Vec::new()) };
-    let asked = checked(row, raw)?;
-    let whole = extends::load(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
-    Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
-}
-
-/// The address that `ranklaunch wait` waits for, and the time limit.
-pub fn read_wait(wait: &cli::Wait, host: &Host) -> Result<WaitFor, Refusal> {
-    let options = cli::Options {
-        wait_timeout: wait.timeout.clone(),
-        lang: wait.lang.clone(),
-        ..cli::Options::default()
-    };
-    let settings = few(&[("wait-timeout", "--timeout"), ("lang", "--lang")], &options, host)?;
-    let (master, port) = wait.target.to_str().and_then(value::endpoint).ok_or_else(|| {
-        let target = quoted(&wait.target);
-        refuse::usage(
-            Id::SettingsTarget,
-            text!(
-                "{target} is not HOST:PORT with a port from 1 to 65535",
-                "{target} 不是 HOST:PORT 的形式，端口应为 1 到 65535"
-            ),
-            text!(
-                "for example job-master-0:29500 or [fd00::1]:29500",
-                "例如 job-master-0:29500 或 [fd00::1]:29500"
-            ),
-        )
-    })?;
-    Ok(WaitFor { lang: settings.lang, host: master, port, timeout: settings.wait_timeout.value })
+impl cli::Wait {
+    /// The address that `ranklaunch wait` waits for, and the time limit.
+    pub fn read(&self, host: &Host) -> Result<WaitFor, Refusal> {
+        let options = cli::Options {
+            wait_timeout: self.timeout.clone(),
+            lang: self.lang.clone(),
+            ..cli::Options::default()
+        };
+        let settings = few(&[("wait-timeout", "--timeout"), ("lang", "--lang")], &options, host)?;
+        let (master, port) = self.target.to_str().and_then(value::endpoint).ok_or_else(|| {
+            let target = quoted(&self.target);
+            refuse::usage(
+                Id::SettingsTarget,
+                text!(
+                    "{target} is not HOST:PORT with a port from 1 to 65535",
+                    "{target} 不是 HOST:PORT 的形式，端口应为 1 到 65535"
+                ),
+                text!(
+                    "for example job-master-0:29500 or [fd00::1]:29500",
+                    "例如 job-master-0:29500 或 [fd00::1]:29500"
+                ),
+            )
+        })?;
+        Ok(WaitFor {
+            lang: settings.lang,
+            host: master,
+            port,
+            timeout: settings.wait_timeout.value,
+        })
+    }
 }
 
 /// The settings of `ranklaunch init`.
@@ -275,19 +284,21 @@ pub struct InitSettings {
     pub grace: Duration,
 }
 
-/// The settings of `ranklaunch init`: its flags and their variables, no profile.
-pub fn read_init(init: &cli::Init, host: &Host) -> Result<InitSettings, Refusal> {
-    let options = cli::Options {
-        grace: init.grace.clone(),
-        lang: init.lang.clone(),
-        ..cli::Options::default()
-    };
-    let settings = few(&[("grace", "--grace"), ("lang", "--lang")], &options, host)?;
-    let grace = match settings.grace.source {
-        Source::Default => Duration::from_secs(5),
-        _ => settings.grace.value,
-    };
-    Ok(InitSettings { lang: settings.lang, grace })
+impl cli::Init {
+    /// The settings of `ranklaunch init`: its flags and their variables, no profile.
+    pub fn read(&self, host: &Host) -> Result<InitSettings, Refusal> {
+        let options = cli::Options {
+            grace: self.grace.clone(),
+            lang: self.lang.clone(),
+            ..cli::Options::default()
+        };
+        let settings = few(&[("grace", "--grace"), ("lang", "--lang")], &options, host)?;
+        let grace = match settings.grace.source {
+            Source::Default => Duration::from_secs(5),
+            _ => settings.grace.value,
+        };
+        Ok(InitSettings { lang: settings.lang, grace })
+    }
 }
 
 /// The defaults with only these settings read, given as (row name, flag name).
@@ -444,7 +455,7 @@ fn defaults(host: &Host) -> Settings {
         log_cap_node: Sourced::default_value(4 << 30),
         log_keep: Sourced::default_value(LogKeep::default()),
         stale: Sourced::default_value(StaleMode::Kill),
-        muster: Sourced::default_value(MusterMode::Auto),
+        muster: Sourced::default_value(Need::Auto),
         muster_port: None,
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
         grace: Sourced::default_value(grace::of_period(grace::OF_A_POD)),
@@ -452,7 +463,7 @@ fn defaults(host: &Host) -> Settings {
         retry_on: Vec::new(),
         no_retry_on: Vec::new(),
         probe: Sourced::default_value(ProbeMode::Auto),
-        rdma: Sourced::default_value(Rdma::Auto),
+        rdma: Sourced::default_value(Need::Auto),
         severities: BTreeMap::new(),
         exit_codes: BTreeMap::new(),
         diagnose: Vec::new(),
@@ -466,11 +477,11 @@ fn defaults(host: &Host) -> Settings {
         deadline: None,
         assumed: None,
         bind: Sourced::default_value(Bind::None),
-        inject: Sourced::default_value(Inject::Auto),
-        warm: Sourced::default_value(Warm::Off),
+        inject: Sourced::default_value(Need::Auto),
+        warm: Sourced::default_value(Need::Off),
         warm_modules: Vec::new(),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
-        on_hang: Sourced::default_value(OnHang::Report),
+        on_hang: Sourced::default_value(Reaction::Report),
         warnings: Vec::new(),
     }
 }

@@ -150,17 +150,6 @@ fn of_list(name: &str, embedded: &[(&str, &str)]) -> Option<FoundProfile> {
     })
 }
 
-/// A profile's text with its name: from a file, by a name, or from the usual places.
-///
-/// # Errors
-/// The profile does not exist, or cannot be read.
-pub fn text_of(name: &str, host: &Host) -> Result<(String, String), Refusal> {
-    let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
-    let found = find(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
-    let found = found.ok_or_else(|| not_found(&asked, &[], &[]))?;
-    Ok((found.name, found.text))
-}
-
 /// A profile that `--profile` accepts by name, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownProfile {
@@ -174,45 +163,57 @@ pub struct KnownProfile {
     pub is_default: bool,
 }
 
-/// Every profile that can be named: files in the usual folders, then the embedded profiles. Only the
-/// first profile of each name.
-pub fn known(host: &Host) -> Vec<KnownProfile> {
-    let mut all: Vec<KnownProfile> = Vec::new();
-    for (folder, place) in folders(host) {
-        let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|suffix| suffix == "toml"))
-            .collect();
-        names.sort();
-        // A working directory may have other TOML files, such as pyproject.toml.
-        let is_ours = |path: &Path, text: &str| {
-            path.file_name().is_some_and(|name| name == UNNAMED)
-                || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
-        };
-        for path in names {
-            // A file that somebody else can write is not found by its name.
-            let found = open(host, &path, Some(place), &mut Vec::new());
-            let Ok(Some(found)) = found else { continue };
-            let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            let is_known = all.iter().any(|one| one.name == stem);
-            if is_known || !is_ours(&path, &found.text) {
-                continue;
+impl KnownProfile {
+    /// Every profile that can be named: files in the usual folders, then the embedded profiles. Only the
+    /// first profile of each name.
+    pub fn all(host: &Host) -> Vec<KnownProfile> {
+        let mut all: Vec<KnownProfile> = Vec::new();
+        for (folder, place) in folders(host) {
+            let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| path.extension().is_some_and(|suffix| suffix == "toml"))
+                .collect();
+            names.sort();
+            // A working directory may have other TOML files, such as pyproject.toml.
+            let is_ours = |path: &Path, text: &str| {
+                path.file_name().is_some_and(|name| name == UNNAMED)
+                    || Profile::read("", text).is_ok_and(|profile| !profile.is_empty())
+            };
+            for path in names {
+                // A file that somebody else can write is not found by its name.
+                let found = open(host, &path, Some(place), &mut Vec::new());
+                let Ok(Some(found)) = found else { continue };
+                let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+                let is_known = all.iter().any(|one| one.name == stem);
+                if is_known || !is_ours(&path, &found.text) {
+                    continue;
+                }
+                let is_default = path.file_name().is_some_and(|name| name == UNNAMED);
+                let (name, summary) = (stem.to_owned(), summary(&found.text));
+                all.push(KnownProfile { name, path: Some(path), summary, is_default });
             }
-            let is_default = path.file_name().is_some_and(|name| name == UNNAMED);
-            let (name, summary) = (stem.to_owned(), summary(&found.text));
-            all.push(KnownProfile { name, path: Some(path), summary, is_default });
         }
-    }
-    for (name, text) in EMBEDDED {
-        if all.iter().all(|one| one.name != *name) {
-            let (name, summary) = ((*name).to_owned(), summary(text));
-            all.push(KnownProfile { name, path: None, summary, is_default: false });
+        for (name, text) in EMBEDDED {
+            if all.iter().all(|one| one.name != *name) {
+                let (name, summary) = ((*name).to_owned(), summary(text));
+                all.push(KnownProfile { name, path: None, summary, is_default: false });
+            }
         }
+        all
     }
-    all
+
+    /// A profile's text: from a file, by a name, or from the usual places.
+    ///
+    /// # Errors
+    /// The profile does not exist, or cannot be read.
+    pub fn text_of(name: &str, host: &Host) -> Result<String, Refusal> {
+        let asked = Sourced::new(name.to_owned(), Source::Flag("profile".to_owned()));
+        let found = find(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
+        Ok(found.ok_or_else(|| not_found(&asked, &[], &[]))?.text)
+    }
 }
 
 fn summary(text: &str) -> String {

@@ -13,7 +13,7 @@ use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
 use super::torchrun::ProgramStart;
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
-use crate::launchers::{self, PrefixScope, ProgramPosition, is_python};
+use crate::launchers::{self, Launcher, PrefixScope, PythonProgram, PythonRun};
 use linux::host::Host;
 use linux::regular_file;
 use text::mask;
@@ -203,7 +203,7 @@ fn is_command(word: &OsStr, host: &Host) -> bool {
     if word.as_bytes().ends_with(b".py") {
         return false;
     }
-    is_python(word.as_bytes()) || is_executable(word, host)
+    PythonRun::is_by(word.as_bytes()) || is_executable(word, host)
 }
 
 fn is_executable(word: &OsStr, host: &Host) -> bool {
@@ -266,7 +266,7 @@ fn launcher_of(program: &Program) -> Option<Nested> {
         Program::Command { argv } => argv.clone(),
     };
     let bytes: Vec<&[u8]> = line.iter().map(|word| word.as_bytes()).collect();
-    let (launcher, at) = launchers::of_argv(&bytes)?;
+    let (launcher, at) = Launcher::of_argv(&bytes)?;
     let name = match (program, launcher.names.first()) {
         (Program::Module { name, .. }, _) => name.clone(),
         (_, name) => (*name?).to_owned(),
@@ -276,9 +276,9 @@ fn launcher_of(program: &Program) -> Option<Nested> {
     let program: Vec<OsString> = match launcher.target(own) {
         // The program of mpirun and srun comes after flags that are in no table.
         _ if !launcher.is_read() => Vec::new(),
-        Some(ProgramPosition::Script(from)) => words(from).collect(),
-        Some(ProgramPosition::Module(from)) => {
-            std::iter::once(OsString::from("-m")).chain(words(from)).collect()
+        Some(run) => {
+            let module = matches!(run.program, PythonProgram::Module(_));
+            module.then(|| OsString::from("-m")).into_iter().chain(words(run.at)).collect()
         }
         None => Vec::new(),
     };

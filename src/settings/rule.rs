@@ -4,24 +4,11 @@
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use serde::{Deserialize, Serialize};
 
 use text::lang::Text;
 use text::rank::GlobalRank;
 use verdict::outcome::Stream;
-
-/// The groups of a pattern that tell how far a job is.
-pub const PERCENT: &str = "percent";
-pub const STEPS: &str = "step";
-pub const TOTAL: &str = "total";
-
-/// Whether a pattern tells how far a job is: it has the group `percent`, or `step` and `total`.
-pub(crate) fn tells_progress(pattern: &Regex) -> bool {
-    let has = |wanted: &str| pattern.capture_names().flatten().any(|name| name == wanted);
-    has(PERCENT) || (has(STEPS) && has(TOTAL))
-}
-
-/// The group of a pattern whose text is the number.
-pub const VALUE: &str = "value";
 
 /// One row of `[[watch]]`.
 #[derive(Debug, Clone)]
@@ -29,7 +16,7 @@ pub struct Rule {
     pub id: String,
     pub expects: Expects,
     /// None: the value of `--on-hang`, which the caller that starts the rules fills in.
-    pub on: Option<OnBreach>,
+    pub on: Option<Reaction>,
     /// The text for a breach, in place of the expectation.
     pub text: Option<Text>,
     pub hint: Option<Text>,
@@ -67,6 +54,9 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// The group of a pattern whose text is the number.
+    pub const VALUE: &str = "value";
+
     /// Whether a line of this rank and stream may be one of these lines.
     pub fn concern(&self, rank: GlobalRank, stream: Stream) -> bool {
         self.ranks.has(rank) && self.stream.is_none_or(|own| own == stream)
@@ -92,36 +82,24 @@ impl Ranks {
     }
 }
 
-/// The effect of a breach on the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnBreach {
+/// The reaction to a job that stands still or breaks a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reaction {
+    /// The job is reported, and goes on.
     Report,
+    /// All nodes end with code 91, without another attempt.
     End,
+    /// The attempt ends; another one follows within `--max-restarts`.
     Restart,
 }
 
-impl OnBreach {
-    pub const NAMES: &[(&str, OnBreach)] =
-        &[("report", OnBreach::Report), ("end", OnBreach::End), ("restart", OnBreach::Restart)];
+impl Reaction {
+    pub const NAMES: &[(&str, Reaction)] =
+        &[("report", Reaction::Report), ("end", Reaction::End), ("restart", Reaction::Restart)];
 
     pub fn name(self) -> &'static str {
-        let row = OnBreach::NAMES.iter().find(|(_, on)| *on == self);
+        let row = Reaction::NAMES.iter().find(|(_, one)| *one == self);
         row.map_or("", |(name, _)| name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_or_step_with_total_tells_progress() {
-        for (pattern, tells) in [
-            (r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)", true),
-            (r"it (?P<step>\d+) of (?P<total>\d+)", true),
-            (r"(?P<step>\d+)", false),
-        ] {
-            assert_eq!(tells_progress(&text::pattern::compile(pattern).expect("a pattern")), tells);
-        }
     }
 }

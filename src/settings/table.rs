@@ -13,12 +13,13 @@ use super::value::{
     whole, words,
 };
 use super::{
-    Bind, Color, ConsoleMode, ConsolePrefix, Device, Inject, LayoutRule, MusterMode, Nproc, OnHang,
-    ProbeMode, Rdma, Rendezvous, Settings, Source, Sourced, StaleMode, Warm, WorldSizeCounts,
+    Bind, ConsoleMode, ConsolePrefix, Device, LayoutRule, Need, Nproc, ProbeMode, Reaction,
+    Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
 };
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
 use text::lang::{Lang, Text};
+use text::style::Color;
 use verdict::Id;
 
 /// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
@@ -278,21 +279,20 @@ const STALE: &[(&str, StaleMode)] = &[
     ("off", StaleMode::Off),
 ];
 
-const MUSTER: &[(&str, MusterMode)] =
-    &[("auto", MusterMode::Auto), ("off", MusterMode::Off), ("required", MusterMode::Required)];
+const MUSTER: &[(&str, Need)] =
+    &[("auto", Need::Auto), ("off", Need::Off), ("required", Need::Required)];
 
-const RDMA: &[(&str, Rdma)] =
-    &[("auto", Rdma::Auto), ("required", Rdma::Required), ("off", Rdma::Off)];
+const RDMA: &[(&str, Need)] =
+    &[("auto", Need::Auto), ("required", Need::Required), ("off", Need::Off)];
 
 const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
 
-const INJECT: &[(&str, Inject)] = &[("auto", Inject::Auto), ("off", Inject::Off)];
+const INJECT: &[(&str, Need)] = &[("auto", Need::Auto), ("off", Need::Off)];
 
-const WARM: &[(&str, Warm)] =
-    &[("off", Warm::Off), ("auto", Warm::Auto), ("required", Warm::Required)];
+const WARM: &[(&str, Need)] =
+    &[("off", Need::Off), ("auto", Need::Auto), ("required", Need::Required)];
 
-const ON_HANG: &[(&str, OnHang)] =
-    &[("report", OnHang::Report), ("end", OnHang::End), ("restart", OnHang::Restart)];
+const ON_HANG: &[(&str, Reaction)] = Reaction::NAMES;
 
 const PROBE: &[(&str, ProbeMode)] = &[
     ("auto", ProbeMode::Auto),
@@ -313,11 +313,6 @@ const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
     &[("rank", ConsolePrefix::Rank), ("none", ConsolePrefix::None)];
 const COLOR: &[(&str, Color)] =
     &[("auto", Color::Auto), ("always", Color::Always), ("never", Color::Never)];
-
-/// A value of `--color`.
-pub(super) fn color(text: &str) -> Option<Color> {
-    named(text, COLOR)
-}
 
 const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 
@@ -383,18 +378,6 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
-
-/// The options with a few allowed values: (name, values).
-pub fn choices() -> Vec<(&'static str, Vec<&'static str>)> {
-    TABLE
-        .iter()
-        .filter(|row| row.toml != Toml::Boolean)
-        .filter_map(|row| match row.allowed {
-            Allowed::OneOf(names) => Some((row.name, names())),
-            Allowed::Words(..) => None,
-        })
-        .collect()
-}
 
 impl SettingRow {
     /// `RANKLAUNCH_NPROC_PER_NODE`; None for a setting that only a profile has.

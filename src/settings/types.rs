@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
-use super::rule::Rule;
+use super::rule::{Reaction, Rule};
 use crate::contract::Platform;
 use crate::engine::Engine;
 use diagnose::Row;
 use text::lang::Lang;
-pub use text::style::Color;
+use text::style::Color;
 use verdict::{Id, Severity, Warning};
 
 /// The source of a value.
@@ -135,7 +135,7 @@ pub struct Settings {
     pub log_keep: Sourced<LogKeep>,
 
     pub stale: Sourced<StaleMode>,
-    pub muster: Sourced<MusterMode>,
+    pub muster: Sourced<Need>,
     pub muster_port: Option<Sourced<u16>>,
     pub wait_timeout: Sourced<Duration>,
     /// The whole stop budget, from TERM to the last KILL. By default a margin below the pod's
@@ -147,7 +147,7 @@ pub struct Settings {
     /// Ids of causes after which no attempt follows.
     pub no_retry_on: Vec<Sourced<String>>,
     pub probe: Sourced<ProbeMode>,
-    pub rdma: Sourced<Rdma>,
+    pub rdma: Sourced<Need>,
     /// By check id (`shm.size`).
     pub severities: BTreeMap<Id, Sourced<Severity>>,
     /// Verdict code → code to exit with.
@@ -168,16 +168,17 @@ pub struct Settings {
     /// Time limit for each source of facts; None: the limits of a launch.
     pub deadline: Option<Sourced<Duration>>,
     pub bind: Sourced<Bind>,
-    /// Whether ranks get torch's worker server without a change of their code.
-    pub inject: Sourced<Inject>,
+    /// Whether ranks get torch's worker server without a change of their code: unless its threads would be too many
+    /// for the container. Never required.
+    pub inject: Sourced<Need>,
     /// Whether the ranks of a node are forked from one interpreter.
-    pub warm: Sourced<Warm>,
+    pub warm: Sourced<Need>,
     /// Modules to add to the imports of that interpreter, or to leave out, weakest source first. The
     /// program's text tells the other imports.
     pub warm_modules: Vec<WarmModule>,
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
-    pub on_hang: Sourced<OnHang>,
+    pub on_hang: Sourced<Reaction>,
     /// Warnings from reading the settings.
     pub warnings: Vec<Warning>,
 }
@@ -186,6 +187,16 @@ impl Settings {
     /// The row of the profile's `[platform]`.
     pub fn own_platform(&self) -> Option<&'static Platform> {
         self.platform.as_ref().map(|platform| platform.value)
+    }
+
+    /// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.
+    /// Device nodes are still listed.
+    pub fn probe_mode(&self) -> ProbeMode {
+        match self.device.value {
+            _ if self.assumed.is_some() => ProbeMode::Off,
+            Device::Cpu => ProbeMode::Off,
+            Device::Auto | Device::Gpu => self.probe.value,
+        }
     }
 }
 
@@ -361,11 +372,14 @@ pub enum StaleMode {
     Off,
 }
 
+/// Whether a launch uses something that it could do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum MusterMode {
-    Auto,
+pub enum Need {
     Off,
+    /// If that is possible and safe.
+    Auto,
+    /// The launch is refused otherwise.
     Required,
 }
 
@@ -379,26 +393,6 @@ pub enum ProbeMode {
     Memfd,
     NvidiaSmi,
     Off,
-}
-
-/// Code that is put into the ranks' Python beside their program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Inject {
-    /// torch's worker server, unless its threads would be too many for the container.
-    Auto,
-    Off,
-}
-
-/// Whether the ranks of a node are forked from an interpreter that has imported what they need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Warm {
-    Off,
-    /// If that is safe.
-    Auto,
-    /// The launch is refused if that is not safe.
-    Required,
 }
 
 /// A module whose import is added or left out.
@@ -431,16 +425,11 @@ pub enum TellsProgress {
     Lines(regex::bytes::Regex),
 }
 
-/// The reaction to a job that stands still.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnHang {
-    /// The job is reported, and goes on.
-    Report,
-    /// All nodes end with code 91, without another attempt.
-    End,
-    /// The attempt ends; another one follows within `--max-restarts`.
-    Restart,
+impl TellsProgress {
+    /// The groups of such a pattern.
+    pub const PERCENT: &str = "percent";
+    pub const STEPS: &str = "step";
+    pub const TOTAL: &str = "total";
 }
 
 /// The CPUs that a rank may run on.
@@ -451,14 +440,6 @@ pub enum Bind {
     None,
     /// The CPUs of its GPU's NUMA node.
     Numa,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rdma {
-    Auto,
-    Required,
-    Off,
 }
 
 /// The address that `ranklaunch wait` waits for.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use super::rule::tells_progress;
 use super::{LogKeep, TellsProgress};
 use crate::endpoint;
 use crate::hostlist;
+use regex::bytes::Regex;
 use text::pattern;
 
 /// `true`, `1`, `yes`, `on` and their opposites.
@@ -177,6 +177,12 @@ fn parts(text: &str) -> Option<Vec<(u64, &str)>> {
     (!pairs.is_empty()).then_some(pairs)
 }
 
+/// Whether a pattern tells how far a job is: it has the group `percent`, or `step` and `total`.
+fn tells_progress(pattern: &Regex) -> bool {
+    let has = |wanted: &str| pattern.capture_names().flatten().any(|name| name == wanted);
+    has(TellsProgress::PERCENT) || (has(TellsProgress::STEPS) && has(TellsProgress::TOTAL))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,5 +287,16 @@ mod tests {
             (Some(7), None, None, None)
         );
         assert_eq!((positive("0"), port("65536"), port("65535")), (None, None, Some(65535)));
+    }
+
+    #[test]
+    fn percent_or_step_with_total_tells_progress() {
+        for (pattern, tells) in [
+            (r"done (?P<percent>[\d.]+) %, loss (?P<loss>\S+)", true),
+            (r"it (?P<step>\d+) of (?P<total>\d+)", true),
+            (r"(?P<step>\d+)", false),
+        ] {
+            assert_eq!(tells_progress(&pattern::compile(pattern).expect("a pattern")), tells);
+        }
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use super::Sourced;
 use super::diagnose_rows::{both, id, one_of, truth};
 use super::document::{Document, Entry};
-use super::rule::{Expects, Lines, OnBreach, Ranks, Rule, Time, VALUE};
+use super::rule::{Expects, Lines, Ranks, Rule, Time};
 use super::value::{duration, whole};
+use super::{Reaction, Sourced};
 use text::lang::Text;
 use text::pattern;
 use text::text;
@@ -66,7 +66,7 @@ pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<
             "finite" => said.finite = truth(document, entry)?,
             "min" => said.min = Some(number(document, entry)?),
             "max" => said.max = Some(number(document, entry)?),
-            "on" => on = Some(one_of(document, entry, OnBreach::NAMES)?),
+            "on" => on = Some(one_of(document, entry, Reaction::NAMES)?),
             "text" => text = Some(both(document, entry)?),
             "hint" => hint = Some(both(document, entry)?),
             _ => {
@@ -131,7 +131,7 @@ impl Said {
         }
         let pattern = line.ok_or_else(|| without("line"))?;
         let shown = pattern.as_str().to_owned();
-        if is_number && !pattern.capture_names().flatten().any(|name| name == VALUE) {
+        if is_number && !pattern.capture_names().flatten().any(|name| name == Lines::VALUE) {
             return Err((
                 text!(
                     "`line` is {shown}, which names no number",

@@ -16,7 +16,7 @@ use super::warmed::{EngineRequest, WARM};
 use super::{attempts, stdin, tree};
 use linux::cpus::CpuList;
 use linux::host::Host;
-use linux::sys::{self, Begun, Dispositions, Signal, SignalSet};
+use linux::sys::{self, Begun, Dispositions, ProcessGroup, Session, Signal, SignalSet};
 use text::rank::RankId;
 use verdict::outcome::{Planned, RankUnit};
 
@@ -142,7 +142,7 @@ pub(super) async fn start(
         let program = PathBuf::from(argv.first().cloned().unwrap_or_default());
         let begin = || {
             sys::start(argv, &environment(more), streams(is_first)?, || {
-                if own_session { sys::new_session() } else { sys::new_group() }?;
+                if own_session { Session::begin() } else { ProcessGroup::begin() }?;
                 dispositions.restore_in_child()
             })
         };

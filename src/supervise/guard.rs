@@ -18,7 +18,7 @@ use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
-use linux::sys::{self, Dispositions, Fork, Signal, SignalSet};
+use linux::sys::{self, Dispositions, Fork, ProcessGroup, Signal, SignalSet};
 use linux::terminal;
 use verdict::outcome::End;
 
@@ -105,8 +105,8 @@ pub fn guarded(
     // With `ulimit -f` SIGXFSZ would kill the agent at its first long log file. If it is
     // ignored, the write fails with EFBIG, as on a full disk. The ranks get the original
     // disposition.
-    sys::ignore(&[Signal::XFSZ]);
-    let terminal = Terminal::of(io::stdin().as_fd(), sys::own_group());
+    Dispositions::ignore(&[Signal::XFSZ]);
+    let terminal = Terminal::of(io::stdin().as_fd(), ProcessGroup::own());
     let (ours, theirs) = link::pair()?;
 
     let child = match Fork::single_threaded()? {
@@ -116,7 +116,7 @@ pub fn guarded(
             drop(watch);
             // A group of its own, so that Ctrl-C at the terminal reaches only the guard, which
             // counts it.
-            let _ = sys::new_group();
+            let _ = ProcessGroup::begin();
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
             sys::unblock_in_this_thread(Signal::CHILD);
             let link = AgentLink::new(theirs);

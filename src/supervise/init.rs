@@ -17,7 +17,7 @@ use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
 use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
-use linux::sys::{self, Signal, SignalSet, Taken, own_pid};
+use linux::sys::{self, ProcessGroup, Signal, SignalSet, Taken, own_pid};
 use verdict::outcome::End;
 
 /// Marks the command and its descendants: `<our pid>:<our start ticks>`. Set only if we also
@@ -43,7 +43,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
         return Ok(code);
     }
     let watch = ChildWatch::begin(SignalSet::all_but(&NOT_FORWARDED))?;
-    let place = match Terminal::of(io::stdin().as_fd(), sys::own_group()) {
+    let place = match Terminal::of(io::stdin().as_fd(), ProcessGroup::own()) {
         None => TerminalGroup::Apart,
         Some(_) if shares_group() => TerminalGroup::Together,
         Some(terminal) => TerminalGroup::Foreground(terminal),
@@ -58,7 +58,7 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
     }
     match &place {
         TerminalGroup::Apart => {
-            sys::in_child(&mut command, sys::new_group);
+            sys::in_child(&mut command, ProcessGroup::begin);
         }
         TerminalGroup::Foreground(terminal) => {
             sys::in_child(&mut command, terminal.lend_in_child()?);
@@ -77,7 +77,12 @@ pub fn init(command: &[OsString], grace: Duration) -> io::Result<i32> {
             return Err(error);
         }
     };
-    let init = Init { reaper: watch.keep(child, mark), place, group: child, told_to_stop: false };
+    let init = Init {
+        reaper: watch.keep(child, mark),
+        place,
+        group: ProcessGroup(child),
+        told_to_stop: false,
+    };
     Ok(init.watch(grace))
 }
 
@@ -90,7 +95,7 @@ struct Init {
     reaper: Reaper,
     place: TerminalGroup,
     /// The group of the command, unless it is [`TerminalGroup::Together`] with us.
-    group: i32,
+    group: ProcessGroup,
     /// A stop was sent to us and forwarded; its sender will continue us.
     told_to_stop: bool,
 }
@@ -152,7 +157,7 @@ impl Init {
         if then == Then::StopOwner {
             // SIGCONT is blocked like all forwarded signals, so it stays pending until it is
             // taken here.
-            let _ = sys::signal_group(sys::own_group(), Some(Signal::TSTP));
+            let _ = ProcessGroup::own().signal(Some(Signal::TSTP));
             sys::stop_by(Signal::TSTP);
         }
     }

@@ -43,7 +43,7 @@ impl ChildWatch {
         let foreign_pids = children_of_self();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         // We write to terminals, and change their foreground, from the background.
-        sys::ignore(&[Signal::TTIN, Signal::TTOU]);
+        Dispositions::ignore(&[Signal::TTIN, Signal::TTOU]);
         let signals = SignalQueue::begin(wanted.without(&inherited.ignored))?;
         Ok(ChildWatch { inherited, signals, foreign_pids })
     }

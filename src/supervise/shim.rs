@@ -38,10 +38,10 @@ use super::terminal::{Terminal, Then};
 use super::warmed::{self, Adoption, RelaySocket};
 use super::{attempts, socket, stdin, tree};
 use crate::inject;
-use linux::cgroups;
 use linux::host::Host;
 use linux::sys::{
-    self, Dispositions, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet, own_pid, poll,
+    self, Dispositions, Pid, PollFd, PollFlags, ProcessGroup, Signal, SignalQueue, SignalSet,
+    own_pid, poll,
 };
 use text::lang::{Text, cause};
 use text::rank::{GlobalRank, LocalRank};
@@ -215,6 +215,7 @@ fn take_streams(agent: &OwnedFd, command: &mut Command) -> io::Result<Option<Len
     };
     // An engine that gave the rank a session has removed it from job control. It can read the
     // terminal anyway, and the guard forwards Ctrl-C.
+    let owner = ProcessGroup(owner);
     let terminal = Terminal::of(stdin.as_fd(), owner);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     Ok(terminal.map(|terminal| Lent { terminal, owner }))
@@ -224,8 +225,8 @@ impl Lent {
     /// Stops the launcher's group as well, since its shell waits for that. SIGCONT to the group
     /// continues the rank.
     fn stopped(&self, rank: i32, signal: i32) {
-        if self.terminal.stopped(rank, signal, false) == Then::StopOwner {
-            let _ = sys::signal_group(self.owner, Some(Signal::TSTP));
+        if self.terminal.stopped(ProcessGroup(rank), signal, false) == Then::StopOwner {
+            let _ = self.owner.signal(Some(Signal::TSTP));
         }
     }
 }
@@ -274,15 +275,15 @@ fn killed_elsewhere(child: i32) -> Option<String> {
         return None;
     }
     let host = Host::live();
-    let group = cgroups::unified_path(&host, child)?;
-    let is_own = cgroups::unified_path(&host, own_pid()).is_some_and(|own| own == group);
+    let group = host.process(child).unified_group()?;
+    let is_own = host.process(own_pid()).unified_group().is_some_and(|own| own == group);
     (!is_own && group.len() <= NAMED).then_some(group)
 }
 
 struct Lent {
     terminal: Terminal,
     /// The launcher's group, for which a shell waits.
-    owner: i32,
+    owner: ProcessGroup,
 }
 
 impl Shim {
@@ -295,7 +296,7 @@ impl Shim {
         let inherited = dispositions();
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me))?;
-        sys::ignore_all();
+        Dispositions::ignore_all();
         // A blocked signal is queued even if it is ignored.
         let signals = SignalQueue::begin(SignalSet::of(&WATCHED))?;
         let parent = match &adoption {
@@ -310,7 +311,7 @@ impl Shim {
             None => (None, None),
         };
         // Under an engine that gave us no group, the rank stays in that of the engine.
-        let engine = (!agent.interactive && sys::own_group() == own_pid()).then_some(parent);
+        let engine = (!agent.interactive && ProcessGroup::own().0 == own_pid()).then_some(parent);
         let manager = manager::above();
 
         let Agent { socket: agent, token, grace, interactive, waits, below_engine } = agent;
@@ -332,7 +333,7 @@ impl Shim {
                 let placement = Placement::of(local_rank.0);
                 placement.give(forked.pid, &err_write);
                 if engine.is_some() {
-                    sys::give_group(forked.pid);
+                    ProcessGroup::give(forked.pid);
                 }
                 match forked.begin(out_write.as_fd(), err_write.as_fd()) {
                     Ok(()) => running = Some(forked.pid),
@@ -352,7 +353,7 @@ impl Shim {
         sys::in_child(&mut command, move || {
             placement.take();
             if engine.is_some() {
-                sys::new_group()?;
+                ProcessGroup::begin()?;
             }
             inherited.restore_in_child()
         });
@@ -419,7 +420,7 @@ impl Shim {
             self.wait(if self.agent.is_none() { Some(KILL_PAUSE) } else { None });
         };
         if let Some(lent) = &self.terminal {
-            lent.terminal.take_back(self.child);
+            lent.terminal.take_back(ProcessGroup(self.child));
             if matches!(end, End::Signal(_)) {
                 lent.terminal.restore_modes();
             }
@@ -537,7 +538,7 @@ impl Shim {
                 if let (Some(Signal::CONT), Some(lent)) =
                     (Signal::from_named_raw(number), &self.terminal)
                 {
-                    return lent.terminal.go_on(self.child);
+                    return lent.terminal.go_on(ProcessGroup(self.child));
                 }
                 if self.forwarded.asked(number, Instant::now()) {
                     self.send(number);

@@ -13,16 +13,13 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use rustix::io::Errno;
 
 use super::tree;
-use linux::sys::{
-    Signal, foreground, group_of, new_group, own_group, own_pid, own_session, session_of,
-    set_foreground, signal_group,
-};
+use linux::sys::{ProcessGroup, Session, Signal, own_pid};
 
 /// A terminal that our session controls.
 pub(super) struct Terminal {
     fd: OwnedFd,
     /// The group that lends its foreground: the job that a shell started.
-    owner: i32,
+    owner: ProcessGroup,
     /// The modes at our start.
     modes: Option<Termios>,
 }
@@ -37,8 +34,8 @@ pub(super) enum Then {
 
 impl Terminal {
     /// The terminal behind `fd`, if it controls our session.
-    pub(super) fn of(fd: BorrowedFd<'_>, owner: i32) -> Option<Terminal> {
-        foreground(fd)?;
+    pub(super) fn of(fd: BorrowedFd<'_>, owner: ProcessGroup) -> Option<Terminal> {
+        ProcessGroup::foreground(fd)?;
         let fd = fd.try_clone_to_owned().ok()?;
         let modes = tcgetattr(&fd).ok();
         Some(Terminal { fd, owner, modes })
@@ -50,10 +47,10 @@ impl Terminal {
         let fd = self.fd.try_clone()?;
         let owner = self.owner;
         Ok(move || {
-            new_group()?;
-            if foreground(&fd) == Some(owner) {
+            ProcessGroup::begin()?;
+            if ProcessGroup::foreground(&fd) == Some(owner) {
                 // The program will notice a terminal that has hung up.
-                set_foreground(&fd, own_pid());
+                ProcessGroup(own_pid()).bring_forward(&fd);
             }
             Ok(())
         })
@@ -61,7 +58,7 @@ impl Terminal {
 
     /// Handles that the borrower's leader was stopped by `signal`. `told`: the signal was sent
     /// to us and forwarded, so its sender will also continue us.
-    pub(super) fn stopped(&self, borrower: i32, signal: i32, told: bool) -> Then {
+    pub(super) fn stopped(&self, borrower: ProcessGroup, signal: i32, told: bool) -> Then {
         let asked = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
         // Checked before reading the foreground, since this takes a while.
         let can_be_continued = can_be_continued(self.owner);
@@ -82,31 +79,31 @@ impl Terminal {
     }
 
     /// Continues the borrower, in the foreground if the owner's group is the foreground.
-    pub(super) fn go_on(&self, borrower: i32) {
+    pub(super) fn go_on(&self, borrower: ProcessGroup) {
         if self.is_owners() {
-            set_foreground(&self.fd, borrower);
+            borrower.bring_forward(&self.fd);
         }
-        let _ = signal_group(borrower, Some(Signal::CONT));
+        let _ = borrower.signal(Some(Signal::CONT));
     }
 
     fn is_owners(&self) -> bool {
-        foreground(&self.fd) == Some(self.owner)
+        ProcessGroup::foreground(&self.fd) == Some(self.owner)
     }
 
     /// Takes the terminal back after the borrower's end or stop. A foreground that a shell has
     /// given to another group meanwhile stays.
-    pub(super) fn take_back(&self, borrower: i32) {
-        if foreground(&self.fd) == Some(borrower) {
-            set_foreground(&self.fd, self.owner);
+    pub(super) fn take_back(&self, borrower: ProcessGroup) {
+        if ProcessGroup::foreground(&self.fd) == Some(borrower) {
+            self.owner.bring_forward(&self.fd);
         }
     }
 
     /// Like [`take_back`](Self::take_back), for a borrower's group without any process.
     pub(super) fn take_back_from_the_dead(&self) {
-        if let Some(group) = foreground(&self.fd)
-            && signal_group(group, None) == Err(Errno::SRCH)
+        if let Some(group) = ProcessGroup::foreground(&self.fd)
+            && group.signal(None) == Err(Errno::SRCH)
         {
-            set_foreground(&self.fd, self.owner);
+            self.owner.bring_forward(&self.fd);
             self.restore_modes();
         }
     }
@@ -122,22 +119,22 @@ impl Terminal {
 
 /// Whether a shell is above `group`, that is, a parent in the same session and another group. A
 /// POSIX orphaned group has none and would stay stopped for ever.
-fn can_be_continued(group: i32) -> bool {
-    let Some(session) = own_session() else { return false };
+fn can_be_continued(group: ProcessGroup) -> bool {
+    let Some(session) = Session::own() else { return false };
     tree::snapshot().values().any(|process| {
-        group_of(process.pid) == Some(group)
+        ProcessGroup::of(process.pid) == Some(group)
             && process.ppid > 0
-            && session_of(process.ppid) == Some(session)
-            && group_of(process.ppid).is_some_and(|other| other != group)
+            && Session::of(process.ppid) == Some(session)
+            && ProcessGroup::of(process.ppid).is_some_and(|other| other != group)
     })
 }
 
 /// Whether our group has other members: the rest of a pipeline, or the script that started us.
 pub(super) fn shares_group() -> bool {
-    let (me, group) = (own_pid(), own_group());
+    let (me, group) = (own_pid(), ProcessGroup::own());
     tree::snapshot()
         .values()
-        .any(|process| process.pid != me && group_of(process.pid) == Some(group))
+        .any(|process| process.pid != me && ProcessGroup::of(process.pid) == Some(group))
 }
 
 /// Whether the job runs in the foreground of a terminal and prints to it. For the agent; the
@@ -145,10 +142,10 @@ pub(super) fn shares_group() -> bool {
 pub fn at_terminal() -> bool {
     use std::io::IsTerminal;
     let group = guards_group();
-    io::stdout().is_terminal() && group.is_some() && foreground(io::stdin()) == group
+    io::stdout().is_terminal() && group.is_some() && ProcessGroup::foreground(io::stdin()) == group
 }
 
 /// The guard's process group, as the agent sees it: the terminal's owner.
-pub(super) fn guards_group() -> Option<i32> {
-    group_of(rustix::process::getppid()?.as_raw_pid())
+pub(super) fn guards_group() -> Option<ProcessGroup> {
+    ProcessGroup::of(rustix::process::getppid()?.as_raw_pid())
 }

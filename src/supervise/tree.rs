@@ -13,7 +13,6 @@ use rustix::process::{
     WaitId, WaitIdOptions, WaitOptions, kill_process, test_kill_process, waitid, waitpid,
 };
 
-use linux::procfs;
 pub(super) use linux::procfs::Process;
 use linux::shells;
 use linux::signal;
@@ -35,12 +34,12 @@ pub(super) fn is_running(pid: i32) -> bool {
 
 /// All visible processes, by pid.
 pub(super) fn snapshot() -> BTreeMap<i32, Process> {
-    procfs::scan(Path::new(PROC))
+    Process::scan(Path::new(PROC))
 }
 
 /// The living descendants of `root`, without `root`; children of zombies included.
 pub(super) fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Process> {
-    let mut found = procfs::descendants_in(all, &[root]);
+    let mut found = Process::descendants(all, &[root]);
     found.retain(|process| !process.is_dead());
     found
 }
@@ -54,7 +53,7 @@ pub(super) fn job<'a>(
     let mut found = descendants(all, root);
     if !others.is_empty() {
         let roots: Vec<i32> = others.iter().copied().collect();
-        let below = procfs::descendants_in(all, &roots);
+        let below = Process::descendants(all, &roots);
         let foreign: HashSet<i32> = below.iter().map(|process| process.pid).chain(roots).collect();
         found.retain(|process| !foreign.contains(&process.pid));
     }
@@ -63,7 +62,7 @@ pub(super) fn job<'a>(
 
 /// These processes and their descendants.
 pub(super) fn family(all: &BTreeMap<i32, Process>, roots: &[i32]) -> HashSet<i32> {
-    let below = procfs::descendants_in(all, roots);
+    let below = Process::descendants(all, roots);
     below.iter().map(|process| process.pid).chain(roots.iter().copied()).collect()
 }
 

@@ -23,7 +23,7 @@ use super::forwarded::WATCHED;
 use super::socket;
 use linux::deadline::in_thread;
 use linux::own_executable;
-use linux::sys::{self, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
+use linux::sys::{self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
 use text::lang::Text;
 use text::text;
 use verdict::outcome::End;
@@ -148,7 +148,7 @@ fn request(
         fields.extend(entries);
     };
     let number = |number: i32| number.to_string().into_bytes();
-    list(sys::inherited_descriptors().into_iter().map(number).collect());
+    list(sys::Inherited::all().into_iter().map(number).collect());
     let words = |argv: &[OsString]| argv.iter().map(|word| word.as_bytes().to_vec()).collect();
     list(words(argv));
     list(entries(shim));
@@ -220,7 +220,7 @@ fn entries(environment: &BTreeMap<OsString, OsString>) -> Vec<Vec<u8>> {
 impl Relay {
     /// Waits for the end of the rank. Gives the code to end with.
     pub(super) fn stay(self) -> i32 {
-        sys::ignore_all();
+        Dispositions::ignore_all();
         let signals = SignalQueue::begin(SignalSet::of(&WATCHED)).ok();
         loop {
             let mut waits = vec![PollFd::new(&self.shim, PollFlags::IN)];
@@ -263,8 +263,8 @@ impl Adoption {
         let [rank, socket, relay, engine] = *numbers.as_slice() else { return None };
         Some(Adoption {
             rank,
-            socket: sys::take_inherited(socket).ok()?,
-            relay: sys::take_inherited(relay).ok()?,
+            socket: sys::Inherited(socket).take().ok()?,
+            relay: sys::Inherited(relay).take().ok()?,
             engine,
         })
     }

@@ -12,14 +12,15 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use linux::host::Host;
+use node::observe::Deadlines;
 use plan::{Plan, Scope};
 use preflight::check::CheckStatus;
 use preflight::decide::{Stage, decide};
 use proptest::prelude::*;
-use ranklaunch::collect::{Deadlines, observe_within};
+use ranklaunch::collect::observe_within;
 use report::{closing, plan_json, plan_shell, plan_view};
 use settings::cli::{self, Command};
-use settings::{self, LayoutRule, ProbeMode};
+use settings::{LayoutRule, ProbeMode, Settings};
 use text::lang::{Lang, Text};
 use verdict::{Refusal, Verdict};
 
@@ -149,7 +150,7 @@ fn value_of(legal: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
 
 /// A variable of a platform, of NCCL and CUDA, or an unknown one.
 fn variable() -> impl Strategy<Value = (OsString, OsString)> {
-    let known = settings::contract::known_variables();
+    let known = settings::contract::Contract::known_variables();
     let names: Vec<&str> = known.iter().chain(MORE_VARIABLES).copied().collect();
     let name =
         prop_oneof![9 => prop::sample::select(names).prop_map(str::to_owned), 1 => "[A-Z_]{1,6}"];
@@ -264,8 +265,8 @@ fn planned(
     let replayed = format!("--host-root={}", root.display());
     let line = ["ranklaunch".into(), "plan".into(), replayed.into()];
     let line = line.into_iter().chain(words.iter().cloned());
-    let options = match cli::parse(line) {
-        Ok(cli::Cli { command: Command::Plan(plan) }) => plan.options,
+    let options = match Command::parse(line) {
+        Ok(Command::Plan(plan)) => plan.options,
         Ok(other) => panic!("{other:?}"),
         Err(cli::Stop::Shown(text)) => panic!("{text}"),
         Err(cli::Stop::Refused(refusal)) => {
@@ -274,7 +275,7 @@ fn planned(
         }
     };
     let host = Host::replayed(root, environment);
-    let mut settings = settings::read(&options, &host)?;
+    let mut settings = Settings::read(&options, &host)?;
     // The driver of this machine says nothing about the node.
     settings.probe.value = ProbeMode::Off;
     let (host, settings) = (Arc::new(host), Arc::new(settings));
@@ -352,13 +353,12 @@ fn every_profile_to_vary_is_valid_and_nonempty() {
         let path = folder.path().join("p.toml");
         std::fs::write(&path, text).expect("a file");
         let words = ["ranklaunch".to_owned(), format!("--profile={}", path.display())];
-        let Ok(cli::Cli { command: Command::Run(options) }) =
-            cli::parse(words.into_iter().map(OsString::from))
+        let Ok(Command::Run(options)) = Command::parse(words.into_iter().map(OsString::from))
         else {
             panic!("run is meant");
         };
         let host = Host::replayed("/nonexistent", BTreeMap::new());
-        let settings = settings::read(&options, &host).expect("a profile");
+        let settings = Settings::read(&options, &host).expect("a profile");
         let says = !settings.severities.is_empty() || !settings.env.is_empty();
         assert!(settings.program.is_some() && says, "{text}");
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{self, ProcessStacks};
 use super::unread::Unread;
-use linux::procfs;
+use linux::procfs::Process;
 use text::rank::{GlobalRank, LocalRank};
 
 /// A rank that runs.
@@ -65,7 +65,7 @@ impl Drop for Counted {
 /// The stacks of these ranks. A rank that cannot be read in `time` is [`Unread::Late`].
 pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankStacks> {
     let until = Instant::now() + time;
-    let all = Arc::new(procfs::scan(proc));
+    let all = Arc::new(Process::scan(proc));
     let queue: Arc<Mutex<VecDeque<RunningRank>>> =
         Arc::new(Mutex::new(ranks.iter().copied().collect()));
     let (tell, told) = channel();
@@ -78,7 +78,7 @@ pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankSt
             let _counted = counted;
             let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             while let Some(rank) = next() {
-                let below: Vec<i32> = procfs::descendants_in(&all, &[rank.pid])
+                let below: Vec<i32> = Process::descendants(&all, &[rank.pid])
                     .into_iter()
                     .filter(|process| !process.is_dead())
                     .map(|process| process.pid)

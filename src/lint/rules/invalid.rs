@@ -7,7 +7,7 @@ use super::super::pods::{Container, Group};
 use super::super::quantity;
 use super::super::scene::Scene;
 use linux::own_executable::has_usual_name;
-use settings::launchers;
+use settings::launchers::Launcher;
 use text::lang::Text;
 use text::text;
 use text::yaml::Node;
@@ -202,8 +202,7 @@ pub(super) fn command(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         let base = |text: &str| text.rsplit('/').next().unwrap_or(text).to_owned();
-        if !has_usual_name(first.as_bytes())
-            && launchers::of_argv(&[base(first).as_str()]).is_none()
+        if !has_usual_name(first.as_bytes()) && Launcher::of_argv(&[base(first).as_str()]).is_none()
         {
             continue;
         }

@@ -292,11 +292,8 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
 fn ours(place: &LaunchSite<'_, '_>) -> u64 {
     let stated =
         place.launch.get(FlagField::Grace).and_then(|word| settings::duration(word.text()));
-    let told = || {
-        let (value, _) = place.container.literal(grace::VARIABLE)?;
-        settings::duration(value).map(grace::of_period)
-    };
-    stated.or_else(told).unwrap_or(grace::of_period(grace::OF_A_POD)).as_secs()
+    let default = || grace::in_container(|name| Some(place.container.literal(name)?.0));
+    stated.unwrap_or_else(default).as_secs()
 }
 
 /// Seconds that a preStop hook sleeps, if they are given.

@@ -36,6 +36,19 @@ impl Clocks {
         let all = told.max(self.since_boot.saturating_sub(before.since_boot));
         all.saturating_sub(self.steady.saturating_duration_since(before.steady))
     }
+
+    /// Whether the clock is unsynchronised, and its largest error in microseconds.
+    ///
+    /// adjtimex(2) without a mode only reads, which needs no capability.
+    pub fn state() -> io::Result<(bool, u64)> {
+        // SAFETY: an all-zero timex is a valid value; modes 0 asks for nothing to be set.
+        let mut state: libc::timex = unsafe { std::mem::zeroed() };
+        // SAFETY: `state` is valid for writes and lives across the call.
+        if unsafe { libc::adjtimex(&mut state) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((state.status & libc::STA_UNSYNC != 0, u64::try_from(state.maxerror).unwrap_or(0)))
+    }
 }
 
 fn since_boot() -> Duration {
@@ -44,17 +57,4 @@ fn since_boot() -> Duration {
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
-}
-
-/// Whether the clock is unsynchronised, and its largest error in microseconds.
-///
-/// adjtimex(2) without a mode only reads, which needs no capability.
-pub fn clock_state() -> io::Result<(bool, u64)> {
-    // SAFETY: an all-zero timex is a valid value; modes 0 asks for nothing to be set.
-    let mut state: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: `state` is valid for writes and lives across the call.
-    if unsafe { libc::adjtimex(&mut state) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((state.status & libc::STA_UNSYNC != 0, u64::try_from(state.maxerror).unwrap_or(0)))
 }

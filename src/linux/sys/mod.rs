@@ -32,21 +32,18 @@ mod streams;
 
 pub use rustix::process::{Pid, Signal};
 
-pub use clock::{Clocks, clock_state};
+pub use clock::Clocks;
 pub(crate) use environment::take_variable;
 pub use numa::numa_calls;
 pub use poll::{PollFd, PollFlags, is_readable, poll};
 pub(crate) use process::is_single_threaded;
 pub use process::{Fork, exit_now, hostname, in_child, own_pid, parent_pid, watch};
-pub use session::{
-    foreground, give_group, group_of, new_group, new_session, own_group, own_session, session_of,
-    set_foreground, signal_group,
-};
+pub use session::{ProcessGroup, Session};
 pub use signal_queue::{SignalQueue, SignalSet, Taken};
 pub use signals::{
-    Dispositions, die_by, ignore, ignore_all, interrupt, send, send_real_time, signal_name,
-    stop_by, unblock_in_this_thread,
+    Dispositions, die_by, interrupt, send, send_real_time, signal_name, stop_by,
+    unblock_in_this_thread,
 };
 pub use socket::{Peer, cap_retransmission};
 pub use start::{Begun, start};
-pub use streams::{copy_of_inherited, inherited_descriptors, replace_copies, take_inherited};
+pub use streams::{Inherited, replace_copies};

@@ -66,6 +66,43 @@ impl Dispositions {
         nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask.0), None)?;
         Ok(())
     }
+
+    /// Ignores these signals.
+    pub fn ignore(signals: &[Signal]) {
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        for signal in named(signals) {
+            // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
+            let _ = unsafe { sigaction(signal, &ignore) };
+        }
+    }
+
+    /// Ignores every signal that can be ignored except SIGCHLD, since the kernel would then discard
+    /// exit statuses.
+    pub fn ignore_all() {
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        for signal in Named::iterator() {
+            // The synchronous signals stay fatal, since an ignored fault would loop.
+            if matches!(
+                signal,
+                Named::SIGKILL
+                    | Named::SIGSTOP
+                    | Named::SIGCHLD
+                    | Named::SIGSEGV
+                    | Named::SIGBUS
+                    | Named::SIGILL
+                    | Named::SIGFPE
+                    | Named::SIGABRT
+            ) {
+                continue;
+            }
+            // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
+            let _ = unsafe { sigaction(signal, &ignore) };
+        }
+        for signal in real_time() {
+            // SAFETY: as above; nix has no names for these.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+    }
 }
 
 /// Whether SIGPIPE was ignored before Rust's own start-up, which always ignores it.
@@ -134,15 +171,6 @@ fn is_ignored(signal: libc::c_int) -> bool {
     asked == 0 && current.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ignores these signals.
-pub fn ignore(signals: &[Signal]) {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in named(signals) {
-        // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
-        let _ = unsafe { sigaction(signal, &ignore) };
-    }
-}
-
 /// kill(2) with any number, since real-time signals have no name in nix and rustix. `pid` must
 /// be a child that is not reaped yet, so that it is not reused.
 pub fn send(pid: i32, signal: i32) {
@@ -156,34 +184,6 @@ pub fn stop_by(signal: Signal) {
     let SignalSet(set) = SignalSet::of(&[signal]);
     let _ = set.thread_unblock();
     let _ = set.thread_block();
-}
-
-/// Ignores every signal that can be ignored except SIGCHLD, since the kernel would then discard
-/// exit statuses.
-pub fn ignore_all() {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in Named::iterator() {
-        // The synchronous signals stay fatal, since an ignored fault would loop.
-        if matches!(
-            signal,
-            Named::SIGKILL
-                | Named::SIGSTOP
-                | Named::SIGCHLD
-                | Named::SIGSEGV
-                | Named::SIGBUS
-                | Named::SIGILL
-                | Named::SIGFPE
-                | Named::SIGABRT
-        ) {
-            continue;
-        }
-        // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
-        let _ = unsafe { sigaction(signal, &ignore) };
-    }
-    for signal in real_time() {
-        // SAFETY: as above; nix has no names for these.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
 }
 
 /// Lets this thread receive `signal` again.

@@ -47,41 +47,48 @@ pub(super) fn open_descriptors() -> Vec<RawFd> {
     )
 }
 
-/// The descriptors above the standard streams that a program would inherit if this process executed it.
-pub fn inherited_descriptors() -> Vec<RawFd> {
-    let is_kept = |fd: &RawFd| {
-        // SAFETY: a plain system call on a number.
-        let flags = unsafe { libc::fcntl(*fd, libc::F_GETFD) };
-        *fd > libc::STDERR_FILENO && flags != -1 && flags & libc::FD_CLOEXEC == 0
-    };
-    open_descriptors().into_iter().filter(is_kept).collect()
-}
+/// The number of a descriptor that the program which executed us has opened for us.
+#[derive(Debug, Clone, Copy)]
+pub struct Inherited(pub RawFd);
 
-/// A copy of a descriptor that a variable names, which the program that started us has opened.
-///
-/// # Errors
-/// `EBADF` if there is none with this number.
-pub fn copy_of_inherited(number: RawFd) -> io::Result<OwnedFd> {
-    if number < 0 {
-        return Err(io::ErrorKind::InvalidInput.into());
+impl Inherited {
+    /// The descriptors above the standard streams that a program would inherit if this process executed it.
+    pub fn all() -> Vec<RawFd> {
+        let is_kept = |fd: &RawFd| {
+            // SAFETY: a plain system call on a number.
+            let flags = unsafe { libc::fcntl(*fd, libc::F_GETFD) };
+            *fd > libc::STDERR_FILENO && flags != -1 && flags & libc::FD_CLOEXEC == 0
+        };
+        open_descriptors().into_iter().filter(is_kept).collect()
     }
-    // SAFETY: the number is used for one system call, which copies the descriptor or fails; its
-    // owner, whoever that is, keeps it. -1 is excluded above.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
-}
 
-/// Takes over a descriptor that the program that executed us has opened for us.
-///
-/// # Errors
-/// `EBADF` if there is none with this number.
-pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
-    let copy = copy_of_inherited(number)?;
-    if number > libc::STDERR_FILENO {
-        // SAFETY: a plain system call; the number was opened for us, and nothing of this process knows it.
-        unsafe { libc::close(number) };
+    /// A copy of it.
+    ///
+    /// # Errors
+    /// `EBADF` if there is none with this number.
+    pub fn copy(self) -> io::Result<OwnedFd> {
+        let Inherited(number) = self;
+        if number < 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the number is used for one system call, which copies the descriptor or fails; its
+        // owner, whoever that is, keeps it. -1 is excluded above.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
     }
-    Ok(copy)
+
+    /// Takes it over.
+    ///
+    /// # Errors
+    /// `EBADF` if there is none with this number.
+    pub fn take(self) -> io::Result<OwnedFd> {
+        let copy = self.copy()?;
+        if self.0 > libc::STDERR_FILENO {
+            // SAFETY: a plain system call; the number was opened for us, and nothing of this process knows it.
+            unsafe { libc::close(self.0) };
+        }
+        Ok(copy)
+    }
 }
 
 /// Replaces every descriptor above 2 that refers to the same file as one of `streams` by `with`.

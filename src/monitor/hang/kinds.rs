@@ -126,7 +126,7 @@ mod tests {
                 let subcommand = words.next().into_iter();
                 let options = words.take_while(|word| word.starts_with("--"));
                 let line = ["ranklaunch"].into_iter().chain(subcommand).chain(options);
-                let parsed = settings::cli::parse(line.map(OsString::from));
+                let parsed = settings::cli::Command::parse(line.map(OsString::from));
                 assert!(parsed.is_ok(), "{part}: {parsed:?}");
                 typed += 1;
             }

@@ -114,9 +114,10 @@ mod tests {
     use linux::host::Host;
     use logs::{Console, Logs, LogsConfig};
     use node::observe::counters::Counters;
-    use settings::{Color, ConsoleMode, ConsolePrefix, OnHang};
+    use settings::{ConsoleMode, ConsolePrefix, Reaction};
     use text::lang::{Lang, Text};
     use text::rank::{GlobalRank, LocalRank};
+    use text::style::Color;
     use verdict::Confidence;
     use verdict::outcome::{Planned, RankUnit};
 
@@ -134,7 +135,7 @@ mod tests {
             self.0.lock().expect("kept").push(message);
         }
 
-        fn stands_still(&self, _: &Standstill, _: Option<OnHang>) {}
+        fn stands_still(&self, _: &Standstill, _: Option<Reaction>) {}
 
         fn remark(&self, _: &Standstill) {}
 
@@ -164,7 +165,7 @@ mod tests {
         let watched = Watched {
             // The first look comes after the end of the test.
             after: Duration::from_secs(3600),
-            on_hang: OnHang::Report,
+            on_hang: Reaction::Report,
             node: 0,
             planned: Planned {
                 what: RankUnit::Rank,

@@ -14,7 +14,7 @@ use crate::watch::{self, Awake, Progress, Standing, Surroundings};
 use diagnose::stacks::RunningRank;
 use linux::deadline::millis;
 use logs::Logs;
-use settings::OnHang;
+use settings::Reaction;
 use text::mask;
 use text::rank::{GlobalRank, RankId};
 use verdict::outcome::Planned;
@@ -42,7 +42,7 @@ pub trait Reporter: Send + Sync {
     fn keep(&self, event: Value);
     /// Tells people that the job stands still. `then`: None if the report ends nothing, since torch itself ends the
     /// wait.
-    fn stands_still(&self, found: &Standstill, then: Option<OnHang>);
+    fn stands_still(&self, found: &Standstill, then: Option<Reaction>);
     /// Tells people of ranks that are at work while others wait for them.
     fn remark(&self, found: &Standstill);
     /// Tells people that the job goes on after a hang.
@@ -52,7 +52,7 @@ pub trait Reporter: Send + Sync {
 /// The watched job, and the receivers of the findings.
 pub struct Watched {
     pub after: Duration,
-    pub on_hang: OnHang,
+    pub on_hang: Reaction,
     /// Rank of this node.
     pub node: u32,
     pub planned: Planned,

@@ -16,7 +16,7 @@ use crate::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
 use crate::watch;
 use diagnose::Frame;
 use linux::deadline::millis;
-use settings::OnHang;
+use settings::Reaction;
 use text::rank::GlobalRank;
 
 /// Number of looks within the time after which a job counts as standing still.
@@ -188,7 +188,7 @@ impl Watching {
             }
             Judgement::Hangs(hang) => {
                 // At its last chance, torch itself ends a wait, so a rank at work may still come.
-                let may_end = shared.watched.on_hang != OnHang::Report;
+                let may_end = shared.watched.on_hang != Reaction::Report;
                 let ends = may_end && !is_last_chance;
                 if !ends || self.is_seen_again(&hang, since) {
                     self.report(&found(since, hang), ends);
@@ -315,7 +315,7 @@ impl Watching {
         if !shared.note(news.clone()) {
             return;
         }
-        let then = Some(on_hang).filter(|on_hang| ends || *on_hang == OnHang::Report);
+        let then = Some(on_hang).filter(|on_hang| ends || *on_hang == Reaction::Report);
         reporter.stands_still(found, then);
         (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
         if ends {

@@ -17,7 +17,7 @@ use crate::hang::{DeadChild, RankEvidence};
 use diagnose::recorder::{self, Job, RankRecord, Read};
 use diagnose::stacks::{self, RankStacks, RunningRank, Unread};
 use linux::deadline::spawn_detached;
-use linux::procfs::{self, Process};
+use linux::procfs::Process;
 use text::escape::printable;
 use text::rank::GlobalRank;
 
@@ -40,7 +40,7 @@ pub(crate) fn evidence(
 ) -> Vec<RankEvidence> {
     let proc = Path::new("/proc");
     let (tell, told) = std::sync::mpsc::channel();
-    let all = procfs::scan(proc);
+    let all = Process::scan(proc);
     let programs = programs(&all, ranks, control);
     if let Some(folder) = control.map(PathBuf::from) {
         let pids: Vec<i32> = programs.iter().map(|rank| rank.pid).collect();
@@ -187,7 +187,7 @@ fn dead_children(
     ranks: &[RunningRank],
 ) -> HashMap<i32, Vec<DeadChild>> {
     let of = |rank: &RunningRank| {
-        let dead = procfs::descendants_in(all, &[rank.pid])
+        let dead = Process::descendants(all, &[rank.pid])
             .into_iter()
             .filter(|process| process.is_dead())
             .map(|process| DeadChild {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use regex::bytes::{Captures, Regex};
 
 use super::rules::Partial;
-use settings::{PERCENT, STEPS, TOTAL};
+use settings::TellsProgress;
 use text::letters::is_hidden;
 use text::pattern;
 use verdict::outcome::Stream;
@@ -146,10 +146,10 @@ fn text<'l>(captures: &Captures<'l>, name: &str) -> Option<&'l str> {
 fn said(captures: &Captures<'_>) -> Option<Said> {
     let number = |name| text(captures, name)?.parse::<f64>().ok().filter(|one| one.is_finite());
     let left = text(captures, LEFT).and_then(clock);
-    if let Some(percent) = number(PERCENT) {
+    if let Some(percent) = number(TellsProgress::PERCENT) {
         return Some(Said { done: (percent / 100.0).clamp(0.0, 1.0), total: None, left });
     }
-    let (step, total) = (number(STEPS)?, number(TOTAL)?);
+    let (step, total) = (number(TellsProgress::STEPS)?, number(TellsProgress::TOTAL)?);
     (total > 0.0).then(|| Said { done: (step / total).clamp(0.0, 1.0), total: Some(total), left })
 }
 
@@ -173,7 +173,9 @@ fn numbers(number: &Regex, line: &[u8]) -> Vec<(String, String)> {
 
 fn groups(pattern: &Regex, captures: &Captures<'_>) -> Vec<(String, String)> {
     let names = pattern.capture_names().flatten();
-    let metrics = names.filter(|name| ![PERCENT, STEPS, TOTAL, LEFT].contains(name));
+    let metrics = names.filter(|name| {
+        ![TellsProgress::PERCENT, TellsProgress::STEPS, TellsProgress::TOTAL, LEFT].contains(name)
+    });
     let found = metrics.filter_map(|name| Some((short(name), short(text(captures, name)?))));
     found.take(MOST).collect()
 }

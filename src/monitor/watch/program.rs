@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linux::procfs::{self, Process};
+use linux::procfs::Process;
 
 /// The first process of the rank, from its own process downwards, that answers as a program of torch
 /// does; else the process of the rank.
@@ -11,7 +11,7 @@ pub(super) fn program(
     rank: i32,
     answers: impl Fn(i32) -> bool,
 ) -> i32 {
-    let below = procfs::descendants_in(all, &[rank]);
+    let below = Process::descendants(all, &[rank]);
     let mut family = std::iter::once(rank).chain(below.iter().map(|process| process.pid));
     family.find(|pid| answers(*pid)).unwrap_or(rank)
 }

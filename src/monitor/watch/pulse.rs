@@ -10,7 +10,7 @@ use super::program::program;
 use super::progress::{Carried, NodePulse, Pulse, Sleeps};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
-use linux::procfs;
+use linux::procfs::{self, Process};
 use text::rank::GlobalRank;
 
 /// A tick of `stat`: USER_HZ, which is 100 on every architecture of today.
@@ -28,13 +28,13 @@ pub(crate) fn pulse(
     control: Option<&Path>,
     connected: bool,
 ) -> NodePulse {
-    let all = procfs::scan(proc);
+    let all = Process::scan(proc);
     let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
     let mut slept = connected.then(Sleeps::new);
     let read = |(rank, pid): (&GlobalRank, &i32)| {
-        let below = procfs::descendants_in(&all, &[*pid]);
+        let below = Process::descendants(&all, &[*pid]);
         let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
         let program = program(&all, *pid, |member| counts.contains_key(&member));
         let is_held = |pid: i32| all.get(&pid).is_some_and(|process| process.state == b'D');

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use super::statement::{Statement, WatchedGpu};
 use linux::host::Host;
 use node::observe::LoggedKills;
-use node::observe::kernel_log::{
-    About, JobIdentity, KernelLine, KernelLog, has_pids_of_the_machine, own_groups,
-};
+use node::observe::kernel_log::{About, JobIdentity, KernelLine, KernelLog};
 use text::rank::GlobalRank;
 
 /// Source of these statements, as people read it.
@@ -54,8 +52,8 @@ impl KernelWatch {
             }
         };
         let addresses = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
-        let job = JobIdentity { gpus: addresses, pids: Vec::new(), groups: own_groups(host) };
-        let pids_are_ours = has_pids_of_the_machine(host);
+        let job = JobIdentity::here(host, addresses);
+        let pids_are_ours = JobIdentity::has_pids_of_the_machine(host);
         Some(KernelWatch(Mutex::new(Watched {
             host: Arc::clone(host),
             log,

@@ -41,34 +41,35 @@ pub struct Growth {
     pub by: u64,
 }
 
-/// Reads the counters of `ports` (`mlx5_0:1`).
-pub fn counters(host: &Host, ports: &[String]) -> Counters {
-    let all = ports.iter().flat_map(|port| COUNTERS.iter().map(move |file| (port.clone(), *file)));
-    Counters(all.filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?))).collect())
-}
-
-/// The growth since `before`, largest first. A counter that was reset (by reloading the driver) has grown by its
-/// current value.
-pub fn growth(host: &Host, before: &Counters) -> Vec<Growth> {
-    let now = before.0.keys().filter_map(|at| Some((at.clone(), read(host, &at.0, at.1)?)));
-    Counters(now.collect()).since(before)
-}
-
-/// Bytes received and sent by each of these ports, as far as the counters can be read.
-pub fn traffic(host: &Host, ports: &[String]) -> Vec<(String, u64, u64)> {
-    let bytes = |port: &str, file: &str| {
-        // The counters count words of four bytes.
-        Some(read(host, port, &format!("counters/{file}"))?.saturating_mul(4))
-    };
-    let of = |port: &String| {
-        let (received, sent) = (bytes(port, "port_rcv_data")?, bytes(port, "port_xmit_data")?);
-        Some((port.clone(), received, sent))
-    };
-    ports.iter().filter_map(of).collect()
-}
-
 impl Counters {
-    /// The growth from `before` to these counters, computed as in [`growth`].
+    /// Reads the counters of `ports` (`mlx5_0:1`).
+    pub fn read(host: &Host, ports: &[String]) -> Counters {
+        let all =
+            ports.iter().flat_map(|port| COUNTERS.iter().map(move |file| (port.clone(), *file)));
+        Counters(all.filter_map(|at| Some((at.clone(), number(host, &at.0, at.1)?))).collect())
+    }
+
+    /// The growth since these counters, largest first. A counter that was reset (by reloading the driver) has grown by its
+    /// current value.
+    pub fn growth(&self, host: &Host) -> Vec<Growth> {
+        let now = self.0.keys().filter_map(|at| Some((at.clone(), number(host, &at.0, at.1)?)));
+        Counters(now.collect()).since(self)
+    }
+
+    /// Bytes received and sent by each of these ports, as far as the counters can be read.
+    pub fn traffic(host: &Host, ports: &[String]) -> Vec<(String, u64, u64)> {
+        let bytes = |port: &str, file: &str| {
+            // The counters count words of four bytes.
+            Some(number(host, port, &format!("counters/{file}"))?.saturating_mul(4))
+        };
+        let of = |port: &String| {
+            let (received, sent) = (bytes(port, "port_rcv_data")?, bytes(port, "port_xmit_data")?);
+            Some((port.clone(), received, sent))
+        };
+        ports.iter().filter_map(of).collect()
+    }
+
+    /// The growth from `before` to these counters, computed as in [`Counters::growth`].
     pub fn since(&self, before: &Counters) -> Vec<Growth> {
         let grown = before.0.iter().filter_map(|(at, old)| {
             let now = *self.0.get(at)?;
@@ -82,7 +83,7 @@ impl Counters {
     }
 }
 
-fn read(host: &Host, port: &str, file: &str) -> Option<u64> {
+fn number(host: &Host, port: &str, file: &str) -> Option<u64> {
     let (device, port) = port.split_once(':')?;
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{file}");
     host.read(path).ok()?.trim().parse().ok()
@@ -101,7 +102,7 @@ mod tests {
         std::fs::write(counters.join("port_xmit_data"), "2\n").expect("a file");
         let host = Host::replayed(root.path(), BTreeMap::new());
         let ports = ["mlx5_0:1".to_owned(), "mlx5_1:1".to_owned()];
-        assert_eq!(traffic(&host, &ports), [("mlx5_0:1".to_owned(), 100, 8)]);
+        assert_eq!(Counters::traffic(&host, &ports), [("mlx5_0:1".to_owned(), 100, 8)]);
     }
 
     #[test]
@@ -118,12 +119,12 @@ mod tests {
         write("hw_counters/out_of_sequence", "100\n");
         write("hw_counters/packet_seq_err", "not a number\n");
         let host = Host::replayed(root.path(), BTreeMap::new());
-        let before = counters(&host, &["mlx5_0:1".to_owned(), "mlx5_9:1".to_owned()]);
-        assert_eq!(growth(&host, &before), []);
+        let before = Counters::read(&host, &["mlx5_0:1".to_owned(), "mlx5_9:1".to_owned()]);
+        assert_eq!(before.growth(&host), []);
         write("counters/link_downed", "1\n");
         write("hw_counters/out_of_sequence", "140\n");
         write("hw_counters/packet_seq_err", "5\n");
-        let grown = growth(&host, &before);
+        let grown = before.growth(&host);
         let told: Vec<_> = grown.iter().map(|one| (one.counter, one.by)).collect();
         assert_eq!(told, [("out_of_sequence", 40), ("link_downed", 1)]);
     }

@@ -12,7 +12,7 @@ const LIBRARY: &str = "libcuda.so.1";
 /// The libcuda of CUDA's forward compatibility, if the loader finds it before the driver's own libcuda: in the first
 /// folder of LD_LIBRARY_PATH that has a libcuda, or in a folder of /etc/ld.so.conf.d. The package installs it below
 /// `/usr/local/cuda-X.Y/compat`.
-pub fn compat(host: &Host) -> Option<Compat> {
+pub(super) fn compat(host: &Host) -> Option<Compat> {
     let path = host.variable("LD_LIBRARY_PATH").unwrap_or_default();
     let first = path
         .split(':')
@@ -55,7 +55,7 @@ const MODULES: &[&str] = &[
 const DMA_BUF: (u32, u32) = (5, 12);
 
 /// The way by which HCAs read GPU memory: `nvidia_peermem`, or `dma-buf` if the driver needs no module.
-pub fn gpudirect(host: &Host) -> Option<String> {
+pub(super) fn gpudirect(host: &Host) -> Option<String> {
     if let Some(module) = MODULES.iter().find(|module| host.exists(module)) {
         return Some(module.rsplit('/').next()?.to_owned());
     }

@@ -17,7 +17,6 @@ mod visible;
 
 use std::time::Duration;
 
-pub use hidden::{means_cpu, why_none};
 pub use label::label;
 pub use requests::counts;
 pub use state::{ComputeMode, FabricState, RecoveryAction, THROTTLED};
@@ -30,7 +29,7 @@ use settings::ProbeMode;
 use text::lang::Text;
 use text::text;
 
-pub use assumed::assumed;
+pub(super) use assumed::assumed;
 
 /// Variable that names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
@@ -40,17 +39,12 @@ const NVML_ANSWER: &str = "/run/ranklaunch/nvml.json";
 
 /// Time limit for the driver. Without persistence mode the first call initialises every GPU,
 /// which takes several seconds for eight; after this limit the driver counts as hung.
-pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limit for the calls about health and use. The GPUs are known even without their answers.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The GPUs of this node, waiting at most [`DRIVER_TIMEOUT`] for the driver. Blocks the calling thread.
-pub fn gpus(host: &Host, mode: ProbeMode) -> GpuFacts {
-    gpus_within(host, mode, DRIVER_TIMEOUT)
-}
-
-/// Like [`gpus`], with another deadline for the driver.
+/// The GPUs of this node, waiting at most `timeout` for the driver. Blocks the calling thread.
 pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
     let of_nvidia = requests::of_nvidia(host);
     let mut facts = GpuFacts {
@@ -82,16 +76,34 @@ pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts 
     facts
 }
 
-/// NVML's current data about the GPUs, within `timeout`; empty if NVML cannot be asked.
-pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
-    match nvml(host, mode, timeout) {
-        Some(Ok(answer)) => answer.gpus,
-        Some(Err(_)) | None => Vec::new(),
+impl NvmlGpu {
+    /// NVML's current data about the GPUs, within `timeout`; empty if NVML cannot be asked.
+    pub fn now(host: &Host, mode: ProbeMode, timeout: Duration) -> Vec<NvmlGpu> {
+        match nvml(host, mode, timeout) {
+            Some(Ok(answer)) => answer.gpus,
+            Some(Err(_)) | None => Vec::new(),
+        }
+    }
+}
+
+impl Facts {
+    /// The mechanism that shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's own
+    /// accounting, the parent of a MIG instance, other clients of an MPS server.
+    pub fn gpus_shared_by(&self) -> Option<&'static str> {
+        let gpus = &self.gpus;
+        let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
+        let mps = self.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
+        match () {
+            () if self.state.hami.is_some() => Some("HAMi"),
+            () if mig => Some("MIG"),
+            () if mps => Some("MPS"),
+            () => None,
+        }
     }
 }
 
 /// The facts if even the fallbacks did not return: there is a driver, and the driver hangs.
-pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
+pub(super) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
@@ -99,20 +111,6 @@ pub fn unanswered(host: &Host, after: Duration) -> GpuFacts {
         faults: faults::of_probe(&error).into_iter().collect(),
         attempts: vec![(GpuSource::Nvml, error.text())],
         ..GpuFacts::default()
-    }
-}
-
-/// The mechanism that shares these GPUs among programs, so that memory in use is no sign of a leftover: HAMi's own
-/// accounting, the parent of a MIG instance, other clients of an MPS server.
-pub fn shared_by(facts: &Facts) -> Option<&'static str> {
-    let gpus = &facts.gpus;
-    let mig = gpus.visible.iter().filter_map(|seen| gpus.gpus.get(seen.gpu)).any(|gpu| gpu.mig);
-    let mps = facts.environment.get("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|at| !at.is_empty());
-    match () {
-        () if facts.state.hami.is_some() => Some("HAMi"),
-        () if mig => Some("MIG"),
-        () if mps => Some("MPS"),
-        () => None,
     }
 }
 

@@ -46,6 +46,19 @@ pub struct JobIdentity {
     pub groups: Vec<String>,
 }
 
+impl JobIdentity {
+    /// Whether the kernel's log numbers processes in the same way as this process.
+    pub fn has_pids_of_the_machine(host: &Host) -> bool {
+        let link = host.read_link(Path::new("/proc/self/ns/pid"));
+        link.is_ok_and(|link| link == Path::new(FIRST_PID_NAMESPACE))
+    }
+
+    /// A job in our control groups, on GPUs with these addresses.
+    pub fn here(host: &Host, gpus: Vec<String>) -> JobIdentity {
+        JobIdentity { gpus, pids: Vec::new(), groups: own_groups(host) }
+    }
+}
+
 /// A line that concerns the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelLine {
@@ -127,15 +140,9 @@ fn uptime(host: &Host) -> Duration {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 
-/// Whether the kernel's log numbers processes in the same way as this process.
-pub fn has_pids_of_the_machine(host: &Host) -> bool {
-    let link = host.read_link(Path::new("/proc/self/ns/pid"));
-    link.is_ok_and(|link| link == Path::new(FIRST_PID_NAMESPACE))
-}
-
 /// Our memory control groups, with the names of the kernel's log. The root group is left out, and so are groups whose
 /// names a namespace hides.
-pub fn own_groups(host: &Host) -> Vec<String> {
+fn own_groups(host: &Host) -> Vec<String> {
     let text = host.read("/proc/self/cgroup").unwrap_or_default();
     let group = |line: &str| {
         // hierarchy-ID:controller-list:path (cgroups(7))

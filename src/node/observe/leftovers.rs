@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::Leftover;
 use linux::host::Host;
-use linux::procfs;
 
 const SHM: &str = "/dev/shm";
 
@@ -24,7 +23,7 @@ const SETTLED: Duration = Duration::from_secs(60);
 /// The files in /dev/shm that no process uses. If several containers share /dev/shm (`--ipc host`), processes of the
 /// others are not visible, only their files. So a file is left out if its owner has a process that we may not inspect,
 /// unless that process has no shared memory at all.
-pub fn leftovers(host: &Host) -> Vec<Leftover> {
+pub(super) fn leftovers(host: &Host) -> Vec<Leftover> {
     host.answer("leftovers", || look(host)).unwrap_or_default()
 }
 
@@ -52,7 +51,7 @@ fn look(host: &Host) -> Vec<Leftover> {
 fn in_use(host: &Host) -> (BTreeSet<String>, BTreeSet<u32>) {
     let (mut used, mut hidden) = (BTreeSet::new(), BTreeSet::new());
     let prefix = format!("{SHM}/");
-    for pid in procfs::pids(host) {
+    for pid in host.pids() {
         let folder = host.path(format!("/proc/{pid}"));
         let Ok(owner) = fs::metadata(&folder) else { continue };
         let (maps, files) = match (fs::read(folder.join("maps")), fs::read_dir(folder.join("fd"))) {

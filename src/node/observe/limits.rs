@@ -26,7 +26,7 @@ struct Asked {
     allowed_cpus: u32,
 }
 
-pub fn limits(host: &Host) -> Limits {
+pub(super) fn limits(host: &Host) -> Limits {
     let asked = host.answer("limits", ask).unwrap_or_else(|| of_files(host));
     let groups = Groups::of_this_process(host);
     let allowed = asked.allowed_cpus.max(1);
@@ -93,16 +93,23 @@ fn capabilities(host: &Host) -> u64 {
     bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The value in bytes of a line of proc_meminfo(5), such as `MemTotal:       65835152 kB`.
-pub fn of_meminfo(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+impl Limits {
+    /// Bytes in use and the limit of the tightest memory cgroup, in the kubelet's way of counting: without page cache that
+    /// can be dropped at once. None if there is no limit.
+    pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
+        Groups::of_this_process(host).memory_in_use(host)
+    }
+
+    /// Bytes that programs can use without swapping, as the kernel estimates.
+    pub fn memory_available(host: &Host) -> Option<u64> {
+        of_meminfo(&host.read("/proc/meminfo").ok()?, "MemAvailable:")
+    }
 }
 
-/// Bytes in use and the limit of the tightest memory cgroup, in the kubelet's way of counting: without page cache that
-/// can be dropped at once. None if there is no limit.
-pub fn memory_in_use(host: &Host) -> Option<(u64, u64)> {
-    Groups::of_this_process(host).memory_in_use(host)
+/// The value in bytes of a line of proc_meminfo(5), such as `MemTotal:       65835152 kB`.
+fn of_meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// `Cpus_allowed_list` of our main thread, which is limited by a cpuset as well.

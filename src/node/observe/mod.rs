@@ -4,26 +4,26 @@
 //! never decides: a missing or unusual fact is a value, not an error.
 
 pub mod counters;
-pub mod cuda;
+mod cuda;
 mod facts;
 pub mod gpu;
 pub mod kernel_log;
-pub mod leftovers;
+mod leftovers;
 pub mod limits;
 pub mod network;
 mod oom;
 mod pci;
 mod pid_1;
 mod python;
-pub mod rdma;
+mod rdma;
 mod script;
-pub mod state;
+mod sources;
+mod state;
 
 pub use facts::*;
 pub use oom::{LoggedKills, OomAccount, OomKills, OomPlace, OomWatch, Suspect};
-pub use pid_1::non_forwarding_init;
-pub use python::{checkpoint_heads, python};
-pub use script::{digest, engine_files, script};
+pub use script::digest;
+pub use sources::{Deadlines, contract, equipment, gpus, interfaces};
 
 /// Reads data that only a replay needs, so that a capture contains it: files in place of system calls, and the sources
 /// of GPU facts that were not needed here.

@@ -22,25 +22,31 @@ const PARKING: &[&str] = &["kube-ipvs0", "nodelocaldns"];
 /// The file of a capture that holds the kernel's answer about interfaces.
 const INTERFACES: &str = "interfaces";
 
-/// The facts of this node's network, without the files of NCCL, which may be on a dead mount. `master` is the master's
-/// name with its addresses, or with the reason why it has none.
-pub fn links(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, Text>)>) -> NetworkFacts {
-    let interfaces = interfaces(host);
-    let default_interface = default_interface(host, &interfaces);
-    NetworkFacts {
-        master: master
-            .map(|(name, addresses)| route(host, &interfaces, &default_interface, name, addresses)),
-        hostname_addresses: hostname_addresses(host, &interfaces),
-        nccl: of_environment(host),
-        default_lower: default_interface.as_deref().map(|at| below(host, at)).unwrap_or_default(),
-        default_interface,
-        interfaces,
+impl NetworkFacts {
+    /// The facts of this node's network, without the files of NCCL, which may be on a dead mount. `master` is the master's
+    /// name with its addresses, or with the reason why it has none.
+    pub fn read(host: &Host, master: Option<(&str, Result<Vec<IpAddr>, Text>)>) -> NetworkFacts {
+        let interfaces = interfaces(host);
+        let default_interface = default_interface(host, &interfaces);
+        NetworkFacts {
+            master: master.map(|(name, addresses)| {
+                route(host, &interfaces, &default_interface, name, addresses)
+            }),
+            hostname_addresses: hostname_addresses(host, &interfaces),
+            nccl: of_environment(host),
+            default_lower: default_interface
+                .as_deref()
+                .map(|at| below(host, at))
+                .unwrap_or_default(),
+            default_interface,
+            interfaces,
+        }
     }
-}
 
-/// The facts if [`links`] does not return in time.
-pub fn unanswered(host: &Host) -> NetworkFacts {
-    NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
+    /// The facts if [`NetworkFacts::read`] does not return in time.
+    pub(super) fn unanswered(host: &Host) -> NetworkFacts {
+        NetworkFacts { nccl: of_environment(host), ..NetworkFacts::default() }
+    }
 }
 
 /// The interfaces in the kernel's order, which is also NCCL's. For a replayed node only the names may be known.
@@ -286,7 +292,7 @@ pub fn nccl_settings(host: &Host) -> Vec<NcclSetting> {
 }
 
 /// The variables in `settings` that name a missing file, or for NCCL_DEBUG_FILE a missing folder.
-pub fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
+pub(super) fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String> {
     let named = |name: &str| {
         // The first entry of a name wins.
         let found = settings.iter().find(|setting| setting.name == name)?;
@@ -348,7 +354,7 @@ mod tests {
 
     fn live_with(name: &str, address: &str) -> NetworkFacts {
         let address = address.parse().expect("an address");
-        links(&Host::live(), Some((name, Ok(vec![address]))))
+        NetworkFacts::read(&Host::live(), Some((name, Ok(vec![address]))))
     }
 
     #[test]
@@ -362,7 +368,7 @@ mod tests {
 
     #[test]
     fn own_address_is_local_with_its_interface() {
-        let facts = links(&Host::live(), None);
+        let facts = NetworkFacts::read(&Host::live(), None);
         let own = facts.interfaces.iter().filter(|one| !one.loopback).find_map(|one| {
             let v4 = one.addresses.iter().find(|address| address.is_ipv4())?;
             Some((one.name.clone(), *v4))
@@ -377,8 +383,10 @@ mod tests {
 
     #[test]
     fn a_name_without_address_keeps_its_error() {
-        let facts =
-            links(&Host::live(), Some(("gone", Err(Text::new("no such name", "没有该名称")))));
+        let facts = NetworkFacts::read(
+            &Host::live(),
+            Some(("gone", Err(Text::new("no such name", "没有该名称")))),
+        );
         let master = facts.master.expect("a master");
         assert_eq!(
             (master.local, master.error.map(|why| why.zh)),
@@ -474,7 +482,7 @@ mod tests {
             "127.0.0.1 localhost\n10.0.0.7\tworker-0.svc worker-0 # us\n# 10.0.0.8 worker-0\n",
         )
         .expect("a file");
-        let facts = links(&Host::replayed(root.path(), BTreeMap::new()), None);
+        let facts = NetworkFacts::read(&Host::replayed(root.path(), BTreeMap::new()), None);
         assert_eq!(facts.hostname_addresses, ["10.0.0.7".parse::<IpAddr>().expect("an address")]);
     }
 }

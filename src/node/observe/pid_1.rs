@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::NonForwardingInit;
 use linux::host::Host;
-use linux::procfs;
 use linux::shells;
 
 /// Bit of SIGTERM in the masks of proc_pid_status(5).
@@ -16,10 +15,10 @@ const TERM: u64 = 1 << 14;
 
 /// The shell that runs as PID 1. None if PID 1 is anything else, handles SIGTERM itself (`trap`), is not our ancestor
 /// (`docker exec`), or is an interactive shell.
-pub fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
+pub(super) fn non_forwarding_init(host: &Host) -> Option<NonForwardingInit> {
     // The ancestors of a process that entered from outside (`docker exec`) end at 0, because proc_pid_stat(5) shows a
     // parent in another namespace as 0.
-    if procfs::above(host).last()?.pid != 1 {
+    if host.ancestors().last()?.pid != 1 {
         return None;
     }
     let cmdline = host.read("/proc/1/cmdline").ok()?;

@@ -27,12 +27,12 @@ use text::lang::Text;
 use text::text;
 use verdict::Warning;
 
-pub use checkpoint::checkpoint_heads;
+pub(super) use checkpoint::checkpoint_heads;
 use install::Install;
 use path_search::FoundInterpreter;
 
 /// The interpreter, from a flag, conda environment, VIRTUAL_ENV, CONDA_PREFIX or PATH, and its torch.
-pub fn python(host: &Host, settings: &Settings) -> PythonFacts {
+pub(super) fn python(host: &Host, settings: &Settings) -> PythonFacts {
     let accelerate = accelerate::config(host, settings);
     match search(host, settings) {
         Ok(found) => {

@@ -14,7 +14,7 @@ const VERBS: &str = "/sys/class/infiniband_verbs";
 
 /// All RDMA devices, by name. No name is filtered: mlx5_0, rocep1s0f0, efa_0, bnxt_re0 and
 /// irdma0 all occur.
-pub fn hcas(host: &Host) -> Vec<Hca> {
+pub(super) fn hcas(host: &Host) -> Vec<Hca> {
     let nodes = verbs_nodes(host);
     host.list(CLASS)
         .into_iter()

@@ -2,7 +2,7 @@
 //! first line lets it start, and computes its digest for the comparison between nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,19 @@ use blake2::{Blake2s256, Digest as _};
 use super::{FirstLineFault, NamedFile, Script};
 use linux::host::Host;
 use linux::regular_file;
-use settings::arguments;
-use settings::launchers::{self, PythonProgram};
-use settings::{Program, Settings, config_files};
+use settings::arguments::ScriptReader;
+use settings::{Settings, config_files};
 
 /// Maximum bytes of a script; a larger program is not a script.
 const LARGEST: u64 = 16 << 20;
 
 /// The script. None if the program names no file, or for a replayed node without a recorded script.
-pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
-    let (path, reader) = match &settings.program.as_ref()?.value {
-        Program::Script { path, .. } => (path, Reader::Python),
-        Program::Command { argv } => file_of(argv)?,
-        Program::Module { .. } => return None,
-    };
+pub(super) fn script(host: &Host, settings: &Settings) -> Option<Script> {
+    let (path, reader) = settings.program.as_ref()?.value.script()?;
     let from = host.working_directory().unwrap_or_default();
     // A shell also looks for a name in PATH.
     let is_in_path = || {
-        let is_name = matches!(reader, Reader::Shell(_)) && !path.as_bytes().contains(&b'/');
+        let is_name = matches!(reader, ScriptReader::Shell(_)) && !path.as_bytes().contains(&b'/');
         let folders = host.environment().get(OsStr::new("PATH")).filter(|_| is_name);
         folders.is_some_and(|all| std::env::split_paths(all).any(|at| at.join(path).exists()))
     };
@@ -39,41 +34,9 @@ pub fn script(host: &Host, settings: &Settings) -> Option<Script> {
     })
 }
 
-/// The program that reads the first line of a script.
-#[derive(Clone, Copy)]
-enum Reader<'a> {
-    Python,
-    /// A shell, with its name.
-    Shell(&'a OsStr),
-    Kernel,
-}
-
-/// The file that a command runs: `python FILE`, `bash FILE` or the file itself. None if its path may mean a different
-/// file for the command than it means here.
-fn file_of(argv: &[OsString]) -> Option<(&OsString, Reader<'_>)> {
-    let words: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
-    let (before, command) = words.split_at_checked(launchers::command_at(&words))?;
-    let argv = argv.get(before.len()..)?;
-    let program = argv.first()?;
-    let (path, reader) = if launchers::is_python(program.as_bytes()) {
-        let run = launchers::python_program(command.get(1..)?)?;
-        let PythonProgram::Script(_) = run.program else { return None };
-        (argv.get(run.at + 1)?, Reader::Python)
-    } else if arguments::is_shell(program) {
-        let name = Path::new(program).file_name()?;
-        (argv.get(arguments::shell_file(argv)?)?, Reader::Shell(name))
-    } else if program.as_bytes().contains(&b'/') {
-        (program, Reader::Kernel)
-    } else {
-        return None;
-    };
-    let is_known = !launchers::may_move(before) && !path.as_bytes().contains(&b'{');
-    is_known.then_some((path, reader))
-}
-
 /// The configuration files in the engine's arguments; a name with a placeholder of a `[[select]]` appears once for each
 /// row. Empty for a replayed node without recorded files.
-pub fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
+pub(super) fn engine_files(host: &Host, settings: &Settings) -> Vec<NamedFile> {
     let no_rows = [BTreeMap::new()];
     let rows: Vec<&BTreeMap<String, String>> = match settings.selects.as_slice() {
         [] => no_rows.iter().collect(),
@@ -108,7 +71,7 @@ fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-fn look(path: PathBuf, reader: Reader<'_>, from: PathBuf) -> Script {
+fn look(path: PathBuf, reader: ScriptReader<'_>, from: PathBuf) -> Script {
     let found = std::fs::metadata(&path);
     let exists = !found.as_ref().is_err_and(is_missing);
     let is_script = found.is_ok_and(|found| found.is_file() && found.len() <= LARGEST);
@@ -118,16 +81,16 @@ fn look(path: PathBuf, reader: Reader<'_>, from: PathBuf) -> Script {
 }
 
 /// The fault of a first line. execve(2) reads 256 bytes of a file, 128 before Linux 5.1.
-fn first_line_fault(content: &[u8], reader: Reader<'_>) -> Option<FirstLineFault> {
+fn first_line_fault(content: &[u8], reader: ScriptReader<'_>) -> Option<FirstLineFault> {
     let line = content.split(|byte| *byte == b'\n').next()?;
     let ends_in_return = line.ends_with(b"\r") && line.len() < content.len();
     match reader {
         // Python reads lines with either line end.
-        Reader::Python => None,
-        Reader::Shell(name) => {
+        ScriptReader::Python => None,
+        ScriptReader::Shell(name) => {
             ends_in_return.then(|| FirstLineFault::ShellReads(name.to_string_lossy().into_owned()))
         }
-        Reader::Kernel => {
+        ScriptReader::Kernel => {
             let named = line.get(..line.len().min(256))?.strip_prefix(b"#!")?;
             if ends_in_return && line.len() <= 256 {
                 let line = String::from_utf8_lossy(line.trim_ascii_end());
@@ -159,7 +122,7 @@ mod tests {
 
     #[test]
     fn existing_script_has_digest_unknown_is_not_missing() {
-        let at = |path| look(path, Reader::Python, PathBuf::new());
+        let at = |path| look(path, ScriptReader::Python, PathBuf::new());
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("train.py");
         std::fs::write(&script, "print(1)\n").expect("written");
@@ -177,40 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_names_the_file_that_it_runs() {
-        for (line, expected) in [
-            ("python nope.py", Some("nope.py")),
-            ("/usr/bin/python3 -u -W ignore a/b.py --x", Some("a/b.py")),
-            ("env X=1 numactl -N 0 python3 nope.py", Some("nope.py")),
-            ("bash -eu -o pipefail ./run.sh x", Some("./run.sh")),
-            ("bash --rcfile a/b -- c/d", Some("c/d")),
-            ("./run.sh --x", Some("./run.sh")),
-            ("nohup ./run.sh", Some("./run.sh")),
-            ("/bin/sh run.sh", Some("run.sh")),
-            // The name is in PATH.
-            ("run.sh", None),
-            ("bash -c ./run.sh", None),
-            ("bash -lc ./run.sh", None),
-            ("bash -s a/b", None),
-            ("bash", None),
-            ("python -m a.b", None),
-            ("python -c 1 a.py", None),
-            ("python {config}.py", None),
-            // The path is relative to another folder or root.
-            ("env -C /x python nope.py", None),
-            ("uv run --directory=x python nope.py", None),
-            ("chroot /x python nope.py", None),
-        ] {
-            let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let file = file_of(&argv).map(|(path, _)| path.to_string_lossy());
-            assert_eq!(file.as_deref(), expected, "{line}");
-        }
-    }
-
-    #[test]
     fn first_line_is_judged_by_its_reader() {
         use FirstLineFault::{KernelReads, NoInterpreter, ShellReads};
-        let kernel = Reader::Kernel;
+        let kernel = ScriptReader::Kernel;
         for (content, reader, expected) in [
             ("#!/bin/sh\r\necho\r\n", kernel, Some(KernelReads("#!/bin/sh".to_owned()))),
             ("#!/bin/sh -e\r\n", kernel, Some(KernelReads("#!/bin/sh -e".to_owned()))),
@@ -225,12 +157,12 @@ mod tests {
             ("\u{7f}ELF\r\n", kernel, None),
             (
                 "#!/bin/sh\r\n",
-                Reader::Shell(OsStr::new("bash")),
+                ScriptReader::Shell(OsStr::new("bash")),
                 Some(ShellReads("bash".to_owned())),
             ),
-            ("echo\r\n", Reader::Shell(OsStr::new("sh")), Some(ShellReads("sh".to_owned()))),
-            ("echo\n", Reader::Shell(OsStr::new("sh")), None),
-            ("#!/bin/sh\r\n", Reader::Python, None),
+            ("echo\r\n", ScriptReader::Shell(OsStr::new("sh")), Some(ShellReads("sh".to_owned()))),
+            ("echo\n", ScriptReader::Shell(OsStr::new("sh")), None),
+            ("#!/bin/sh\r\n", ScriptReader::Python, None),
         ] {
             assert_eq!(first_line_fault(content.as_bytes(), reader), expected, "{content:?}");
         }

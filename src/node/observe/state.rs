@@ -15,7 +15,7 @@ use text::lang::{Text, cause};
 use text::text;
 
 /// The file system on which `folder` is or will be created. Hangs if its mount is dead.
-pub fn folder(host: &Host, folder: &Path) -> Option<Folder> {
+pub(super) fn folder(host: &Host, folder: &Path) -> Option<Folder> {
     let path = host.working_directory()?.join(folder);
     host.answer(&format!("folder{}", path.display()), || look(host, path))?
 }
@@ -65,7 +65,7 @@ const CACHES: &[(&str, &str)] = &[
 ];
 
 /// The folders in which torch, triton and similar libraries write, each with its variable.
-pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
+pub(super) fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
     let mut found: Vec<(&'static str, PathBuf)> = Vec::new();
     for (variable, default) in CACHES {
         let set = host.variable(variable).filter(|folder| folder.starts_with('/'));
@@ -82,15 +82,15 @@ pub fn cache_folders(host: &Host) -> Vec<(&'static str, PathBuf)> {
 }
 
 /// The state of the clock. None if the kernel does not answer (a strict seccomp profile) or the node is replayed.
-pub fn clock(host: &Host) -> Option<ClockState> {
+pub(super) fn clock(host: &Host) -> Option<ClockState> {
     host.answer("clock", || {
-        let (unsynchronised, error_micros) = sys::clock_state().ok()?;
+        let (unsynchronised, error_micros) = sys::Clocks::state().ok()?;
         Some(ClockState { unsynchronised, error_micros })
     })?
 }
 
 /// Whether NUMA calls are forbidden; None if the kernel does not have them.
-pub fn numa_blocked(host: &Host) -> Option<bool> {
+pub(super) fn numa_blocked(host: &Host) -> Option<bool> {
     host.answer("numa", || match sys::numa_calls() {
         Ok(()) => Some(false),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Some(true),
@@ -107,7 +107,7 @@ const HAMI: &[&str] = &[
 ];
 
 /// The signs of HAMi in this container.
-pub fn hami(host: &Host) -> Option<Hami> {
+pub(super) fn hami(host: &Host) -> Option<Hami> {
     const PRELOAD: &str = "/etc/ld.so.preload";
     let names = |text: &str| text.contains("libvgpu.so");
     let preloaded_by = if host.read(PRELOAD).is_ok_and(|text| names(&text)) {

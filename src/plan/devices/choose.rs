@@ -12,7 +12,7 @@ use crate::notes::{Notes, severity};
 use crate::rails::Rails;
 use crate::variables::Variables;
 use crate::{PlannedGpu, Task};
-use node::observe::{Facts, Gpu, GpuFacts, gpu};
+use node::observe::{Facts, Gpu, GpuFacts};
 use node::probe::GpuProcess;
 use settings::{LayoutRule, Settings};
 use text::lang::Text;
@@ -82,7 +82,7 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
         .collect();
     // The conductor applies the severity fail, since memory in use means something only after
     // stale processes have ended.
-    if gpu::shared_by(facts).is_none()
+    if facts.gpus_shared_by().is_none()
         && severity(settings, Id::GpuBusy, Severity::Warn) != Severity::Off
     {
         busy(&facts.gpus, &selected, notes);

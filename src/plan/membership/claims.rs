@@ -1,4 +1,4 @@
-//! Parses claims into numbers and hosts; the only place that parses the text of a contract.
+//! Parses claims into numbers and hosts.
 //!
 //! Takes a claim and its reading; gives a checked value, or a refusal that
 //! quotes the variable. Does not know which claim wins.
@@ -7,12 +7,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use settings::endpoint;
-use settings::hostlist;
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Verdict};
-
-use super::cluster;
 
 /// More nodes than any job has; keeps every product of sizes inside u32.
 pub(super) const MOST_NODES: u32 = 100_000;
@@ -150,12 +147,8 @@ pub(super) fn count(found: &Evidence) -> Result<Count, Refusal> {
             let sum = own.saturating_add(more).to_string();
             number(claim, &sum, 1, MOST_NODES, flag).map(Count::Exact)
         }
-        Reading::Cluster => {
-            let length = cluster::hosts(&claim.value).len().to_string();
-            number(claim, &length, 1, MOST_NODES, flag).map(Count::Exact)
-        }
-        Reading::ListLength => {
-            let length = list(&claim.value).len().to_string();
+        Reading::Cluster | Reading::ListLength => {
+            let length = found.hosts().len().to_string();
             number(claim, &length, 1, MOST_NODES, flag).map(Count::Exact)
         }
         _ => number(claim, &claim.value, 1, MOST_NODES, flag).map(Count::Exact),
@@ -168,15 +161,7 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
     let flag = "--node-rank K";
     let most = MOST_NODES - 1;
     match found.reading {
-        Reading::PositionInList => {
-            let names = found.beside.as_ref().map(|beside| list(&beside.value)).unwrap_or_default();
-            place(found, names.iter().position(|name| name == claim.value.trim()))
-        }
-        Reading::PositionInHostlist => {
-            let list = found.beside.as_ref().map_or("", |beside| beside.value.as_str());
-            place(found, hostlist::position(list, &claim.value))
-        }
-        Reading::Cluster => place(found, cluster::position(&claim.value)),
+        Reading::PositionInList | Reading::PositionInHostlist | Reading::Cluster => place(found),
         Reading::MainFirst => {
             let index = number(claim, &claim.value, 0, most, flag)?;
             let main = match &found.beside {
@@ -194,8 +179,8 @@ pub(super) fn rank(found: &Evidence) -> Result<u32, Refusal> {
 }
 
 /// The position in a list, as a rank.
-fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
-    position.and_then(|position| u32::try_from(position).ok()).ok_or_else(|| {
+fn place(found: &Evidence) -> Result<u32, Refusal> {
+    found.position().and_then(|position| u32::try_from(position).ok()).ok_or_else(|| {
         let claim = &found.claim;
         let text = match &found.beside {
             Some(beside) => {
@@ -211,17 +196,6 @@ fn place(found: &Evidence, position: Option<usize>) -> Result<u32, Refusal> {
             text,
             text!("set the rank of this node: --node-rank K", "请给出本节点的编号：--node-rank K"),
         )
-    })
-}
-
-/// Entries of a JSON list of strings, or of text separated by commas or white space.
-fn list(value: &str) -> Vec<String> {
-    serde_json::from_str::<Vec<String>>(value).unwrap_or_else(|_| {
-        value
-            .split(|letter: char| letter == ',' || letter.is_whitespace())
-            .filter(|entry| !entry.is_empty())
-            .map(str::to_owned)
-            .collect()
     })
 }
 
@@ -269,52 +243,6 @@ fn task_list(value: &str) -> Vec<u32> {
         all.extend(std::iter::repeat_n(number, times.min(MOST_NODES as usize - all.len())));
     }
     all
-}
-
-/// The master's host as a claim gives it, unchecked.
-pub(super) fn host_text(found: &Evidence) -> String {
-    let value = found.claim.value.trim();
-    match found.reading {
-        Reading::HostPart => endpoint::split(value).0.to_owned(),
-        Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
-        Reading::HostlistFirst => hostlist::expand(value).into_iter().next().unwrap_or_default(),
-        Reading::DaemonHost => daemon_host(value).unwrap_or_default().to_owned(),
-        Reading::PrterunHost => hostlist::of_prterun(value).unwrap_or_default().to_owned(),
-        Reading::SecondDaemon => hostlist::of_daemons(value).into_iter().nth(1).unwrap_or_default(),
-        Reading::Cluster => {
-            let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
-            endpoint::split(&first).0.to_owned()
-        }
-        Reading::FirstReplica => match &found.beside {
-            Some(domain) => format!("{value}-0.{}", domain.value.trim()),
-            None => format!("{value}-0.{value}-job-svc"),
-        },
-        Reading::Loopback => "127.0.0.1".to_owned(),
-        _ => value.to_owned(),
-    }
-}
-
-/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses. Addresses of
-/// IPv6 alone are in brackets, `tcp6://[fd00::1]:41897`.
-fn daemon_host(uri: &str) -> Option<&str> {
-    let (_, address) = uri.split_once("://")?;
-    match address.strip_prefix('[') {
-        Some(addresses) => addresses.split([',', ']']).next(),
-        None => address.split([',', ':', ';']).next(),
-    }
-}
-
-/// The master's port as a claim gives it, unchecked; empty if an endpoint has none.
-pub(super) fn port_text(found: &Evidence) -> String {
-    let value = found.claim.value.trim();
-    match found.reading {
-        Reading::PortPart => endpoint::split(value).1.unwrap_or_default().to_owned(),
-        Reading::Cluster => {
-            let first = cluster::hosts(value).into_iter().next().unwrap_or_default();
-            endpoint::split(&first).1.unwrap_or_default().to_owned()
-        }
-        _ => value.to_owned(),
-    }
 }
 
 /// Whether `host` is another host than this one, judged by its text.
@@ -404,18 +332,6 @@ mod tests {
                 strength: Strength::Specific,
             };
             assert_eq!(rank(&found).ok(), expected, "{reading:?} {value} {beside:?}");
-        }
-    }
-
-    #[test]
-    fn daemon_host_is_its_first_address() {
-        for (uri, host) in [
-            ("4206.0;tcp://10.0.0.1,172.17.0.1:41897", Some("10.0.0.1")),
-            ("4206.0;tcp://10.0.0.1:41897;tcp6://[fd00::1]:41898", Some("10.0.0.1")),
-            ("4206.0;tcp6://[fd00::1,fd00::2]:41898", Some("fd00::1")),
-            ("4206.0", None),
-        ] {
-            assert_eq!(daemon_host(uri), host, "{uri}");
         }
     }
 

@@ -150,7 +150,7 @@ fn claimed_addr(
     let (nodes, source, several) = (nnodes.value, &nnodes.source, nnodes.value > 1);
     if let Some(found) = found.iter().find(|found| !found.claim.is_blank()) {
         let (claim, platform) = (&found.claim, &found.platform);
-        let host = claims::host_text(found);
+        let host = found.host();
         match claims::host_problem(&host) {
             None => {
                 let host = bare(&host);
@@ -213,7 +213,7 @@ fn claimed_port(
 ) -> Result<u16, Refusal> {
     let said = |found: &&Evidence| {
         // An endpoint may have no port.
-        let text = claims::port_text(found);
+        let text = found.port();
         !found.claim.is_blank() && !text.is_empty()
     };
     if let Some(found) = found.iter().find(said) {
@@ -228,7 +228,7 @@ fn claimed_port(
             return Ok(port);
         }
         if several || !is_service_link(&claim.value) {
-            let port = port(claim, &claims::port_text(found))?;
+            let port = port(claim, &found.port())?;
             let because = if several {
                 text!("of platform {platform}", "来自平台 {platform}")
             } else {

@@ -173,7 +173,7 @@ fn refuse_lone_master(settings: &Settings, contract: &Contract) -> Result<(), Re
             .into_iter()
             .find(|found| found.strength > Strength::Hint)
             .filter(|found| {
-                let host = claims::host_text(found);
+                let host = found.host();
                 claims::host_problem(&host).is_none() && claims::is_other_host(contract, &host)
             })
             .map(|found| found.claim),

@@ -3,8 +3,7 @@
 //! Takes the contract of a job whose number of nodes no setting and no variable gives; gives
 //! a refusal that says what was read and how to start the job.
 
-use settings::contract::{Contract, Evidence, Field, Reading, UNKNOWN};
-use settings::hostlist;
+use settings::contract::{Contract, Evidence, Field, Reading};
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal};
@@ -43,7 +42,7 @@ fn refuse_unread(claims: &[Evidence]) -> Result<(), Refusal> {
     // A file of an unknown scheduler may be meant for another program: DeepSpeed's host file need not exist.
     let unread = claims
         .iter()
-        .find(|found| found.platform != UNKNOWN && size(found) == Some(0) && !is_one(found));
+        .find(|found| found.is_of_a_platform() && size(found) == Some(0) && !is_one(found));
     let Some(Evidence { claim, platform, .. }) = unread else { return Ok(()) };
     Err(claims::refuse(
         Id::MembershipHalfGiven,
@@ -62,10 +61,7 @@ fn refuse_unread(claims: &[Evidence]) -> Result<(), Refusal> {
 fn size(found: &Evidence) -> Option<usize> {
     match found.reading {
         Reading::Count => found.claim.value.trim().parse().ok().filter(|count| *count > 0),
-        Reading::Hosts => Some(hostlist::whole(&found.claim.value).len()),
-        Reading::HostFile => {
-            Some(found.beside.as_ref().map_or(0, |hosts| hostlist::whole(&hosts.value).len()))
-        }
+        Reading::Hosts | Reading::HostFile => Some(found.hosts().len()),
         _ => None,
     }
 }
@@ -73,8 +69,8 @@ fn size(found: &Evidence) -> Option<usize> {
 /// The statement of a claim of [`Field::Several`]; None if this node may well be the only one.
 fn shown(contract: &Contract, found: &Evidence) -> Option<Text> {
     let number = || found.claim.value.trim().parse::<u32>().ok();
-    let hosts = |list: &str| {
-        let hosts = hostlist::distinct(list);
+    let hosts = || {
+        let hosts = found.hosts();
         let (count, names) = (hosts.len(), listed::shown(&hosts));
         (count > 1)
             .then(|| text!("names {count} hosts ({names})", "列出了 {count} 台主机（{names}）"))
@@ -102,13 +98,11 @@ fn shown(contract: &Contract, found: &Evidence) -> Option<Text> {
                 "与 {count} 一起表明本节点或进程是多个中的一个"
             ))
         }
-        Reading::Hosts => hosts(&found.claim.value),
+        Reading::Hosts | Reading::HostFile => hosts(),
         Reading::OwnHosts => {
-            let names = hostlist::distinct(&found.claim.value);
-            let is_own = names.iter().any(|name| !claims::is_other_host(contract, name));
-            is_own.then(|| hosts(&found.claim.value))?
+            let is_own = found.hosts().iter().any(|name| !claims::is_other_host(contract, name));
+            is_own.then(hosts)?
         }
-        Reading::HostFile => hosts(&found.beside.as_ref()?.value),
         _ => None,
     }
 }

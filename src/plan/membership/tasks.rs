@@ -5,7 +5,7 @@
 //! come from one platform, since a launcher inside another one counts differently.
 
 use crate::{Decision, Notes, Task};
-use settings::contract::{self, Claim, Contract, Evidence, Field, Reading, Strength};
+use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use settings::engine::Starts;
 use settings::{Settings, WorldSizeCounts};
 use text::lang::Text;
@@ -49,7 +49,7 @@ pub(super) fn task(settings: &Settings, contract: &Contract) -> Result<Option<Fo
     }
     let Some((tasks, found)) = most else { return Ok(None) };
     match settings.engine.value.row().starts {
-        Starts::Ranks => read(contract, settings.own_platform(), &found).map(Some),
+        Starts::Ranks => read(contract, settings, &found).map(Some),
         Starts::Launcher | Starts::Command if first(&found) => Err(unnumbered(contract, &found)),
         Starts::Launcher | Starts::Command => Err(refused(tasks, &found)),
     }
@@ -109,11 +109,7 @@ fn unnumbered(contract: &Contract, found: &Evidence) -> Refusal {
 }
 
 /// The numbers of this task, all from the platform of `found`.
-fn read(
-    contract: &Contract,
-    own: Option<&'static contract::Platform>,
-    found: &Evidence,
-) -> Result<FoundTask, Refusal> {
+fn read(contract: &Contract, settings: &Settings, found: &Evidence) -> Result<FoundTask, Refusal> {
     let platform = &found.platform;
     let spoken = |field: Field| {
         claims::spoken(contract, field).into_iter().filter(|one| one.platform == *platform)
@@ -141,7 +137,7 @@ fn read(
                 None if found.reading == Reading::TaskList && field == found.field => {
                     Some("SLURM_NODEID")
                 }
-                _ => contract::variables_of(platform, own, field).first().copied(),
+                _ => field.variables_of(platform, settings.own_platform()).first().copied(),
             })
             .collect();
         return Err(half_given(

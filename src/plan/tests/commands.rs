@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fixtures::{count, facts, flag, member, planned, settings, strings, wan, warned};
 use crate::solve::plan_for;
 use crate::{AskedNproc, EngineOptions, Notes, RunIdentity, Scope, argv, exec_argv, rank_env};
-use settings::{Engine, MusterMode, Program, Rendezvous, Settings, Sourced};
+use settings::{Engine, Need, Program, Rendezvous, Settings, Sourced};
 use text::rank::{GlobalRank, LocalRank, RankId};
 use verdict::{Id, Verdict};
 
@@ -90,7 +90,7 @@ fn c10d_names_its_host_and_shares_its_id() {
     let identity =
         RunIdentity { run_id: "job-1".into(), timestamp: String::new(), master_port: 29500 };
     assert!(words(&argv(&plan.finish(&identity))).contains("--rdzv-id job-1"));
-    settings.muster = flag(MusterMode::Off, "--muster");
+    settings.muster = flag(Need::Off, "--muster");
     let plan = planned(&settings, &networked(), 2, &AskedNproc::Auto).expect("a plan");
     assert!(words(&argv(&plan.finish(&identity))).contains("--rdzv-id ranklaunch"));
 }

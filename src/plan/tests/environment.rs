@@ -3,7 +3,7 @@
 use crate::AskedNproc;
 use crate::fixtures::{facts, flag, planned, profile, settings};
 use linux::host::Host;
-use settings::contract::{self, Claim};
+use settings::contract::{Claim, Contract};
 use settings::{Engine, Source};
 
 use super::{env, set};
@@ -62,7 +62,7 @@ fn threads_keep_to_the_cpus_that_slurm_gave() {
         let environment =
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let mut node = facts(2);
-        node.contract = contract::read(&Host::replayed("/nonexistent", environment), None, None);
+        node.contract = Contract::read(&Host::replayed("/nonexistent", environment), None, None);
         let plan = planned(&settings(&[]), &node, 1, &AskedNproc::Auto);
         let plan = plan.expect("a plan");
         let decision = plan.decision("OMP_NUM_THREADS").expect("a decision");

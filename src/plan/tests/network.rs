@@ -3,7 +3,7 @@
 use crate::AskedNproc;
 use crate::fixtures::{facts, planned, profile, rail, settings, warned};
 use node::observe::{Interface, MasterRoute, NcclSetting};
-use settings::{Rdma, Sourced};
+use settings::{Need, Sourced};
 use verdict::{Id, Verdict};
 
 use super::{env, id_of};
@@ -143,7 +143,7 @@ fn hca_list_is_set_only_if_it_differs() {
 #[test]
 fn required_rdma_refuses_a_node_without() {
     let mut settings = settings(&[]);
-    settings.rdma = Sourced::new(Rdma::Required, profile(7));
+    settings.rdma = Sourced::new(Need::Required, profile(7));
     let mut node = networked();
     let rdma = (Verdict::Rdma, Id::RdmaPorts);
     assert_eq!(id_of(planned(&settings, &node, 2, &AskedNproc::Auto)), rdma);

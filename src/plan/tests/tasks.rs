@@ -4,7 +4,7 @@ use crate::fixtures::{facts, flag, plan, settings, wan, warned};
 use crate::{Plan, rank_env};
 use linux::host::Host;
 use node::observe::{Facts, VisibleGpu};
-use settings::contract;
+use settings::contract::Contract;
 use settings::{Bind, Device, Engine, Nproc, Settings};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};
@@ -26,7 +26,7 @@ fn node(gpus: u32, pairs: &str) -> Facts {
     let environment = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let host = Host::replayed("/nonexistent", environment);
     let mut facts = facts(gpus);
-    facts.contract = contract::read(&host, None, None);
+    facts.contract = Contract::read(&host, None, None);
     facts.environment =
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     facts

@@ -3,7 +3,7 @@
 
 use super::finding::{CheckFinding, FindingKind, Judge, planned};
 use super::input::CheckInput;
-use node::observe::gpu::{ComputeMode, FabricState, shared_by};
+use node::observe::gpu::{ComputeMode, FabricState};
 use node::observe::{Gpu, GpuSource};
 use text::lang::{Text, bytes};
 use text::text;
@@ -132,7 +132,7 @@ fn busy(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         }
     }
     if found.is_empty() {
-        let shared = shared_by(input.facts);
+        let shared = input.facts.gpus_shared_by();
         found.push(if input.on_gpus() == 0 {
             CheckFinding::ok(text!("no GPU in use", "未使用 GPU"))
         } else if let Some(sharer) = shared {
@@ -153,7 +153,7 @@ pub(super) fn is_full(input: &CheckInput<'_>) -> bool {
     /// Minimum free memory: a context and NCCL's buffers take more than this.
     const ROOM: u64 = 512 << 20;
     let Some(plan) = input.outline() else { return false };
-    if shared_by(input.facts).is_some() {
+    if input.facts.gpus_shared_by().is_some() {
         return false;
     }
     plan.gpus.iter().filter(|gpu| gpu.selected).any(|planned| {

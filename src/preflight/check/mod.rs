@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use node::observe::Facts;
 use node::observe::gpu::FabricState;
-use settings::{MusterMode, Rdma};
+use settings::Need;
 use text::lang::Text;
 use verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
 
@@ -85,8 +85,8 @@ fn usual(id: Id, input: &CheckInput<'_>) -> Severity {
     };
     let fails = match place {
         Where::GpusAreFull => gpus::is_full(input),
-        Where::RdmaIsRequired => input.settings.rdma.value == Rdma::Required,
-        Where::MusterIsRequired => input.settings.muster.value == MusterMode::Required,
+        Where::RdmaIsRequired => input.settings.rdma.value == Need::Required,
+        Where::MusterIsRequired => input.settings.muster.value == Need::Required,
     };
     if fails { Severity::Fail } else { Severity::Warn }
 }

@@ -7,7 +7,7 @@ use super::input::{CheckInput, Nodes};
 use muster::{
     AffectedLinks, Difference, LinkReport, Loss, Measured, Outlier, Property, Speed, Trouble,
 };
-use settings::MusterMode;
+use settings::Need;
 use text::lang::Text;
 use text::text;
 use verdict::Id;
@@ -168,7 +168,7 @@ fn differences(
     found: &LinkReport,
     wanted: impl Fn(Property) -> bool,
 ) -> Vec<CheckFinding> {
-    let required = input.settings.muster.value == MusterMode::Required;
+    let required = input.settings.muster.value == Need::Required;
     let finding = |difference: &Difference| {
         let Warning { text, hint, .. } = difference.warning();
         // The same as in a launch: fewer GPUs on one node only make the plan smaller.

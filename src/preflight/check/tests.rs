@@ -14,8 +14,8 @@ use node::observe::{
 use plan::fixtures::{facts, flag, rail, settings};
 use plan::{Scope, survey};
 use settings::Settings;
-use settings::contract::{self, Contract};
-use settings::{Nproc, Rdma};
+use settings::contract::Contract;
+use settings::{Need, Nproc};
 use text::lang::bytes;
 use verdict::{Family, Id};
 
@@ -73,7 +73,7 @@ fn one_of_mpirun() -> Contract {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
     ];
     let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
-    contract::read(&Host::replayed("/nonexistent", environment), None, None)
+    Contract::read(&Host::replayed("/nonexistent", environment), None, None)
 }
 
 fn warning(id: Id) -> Warning {
@@ -488,7 +488,7 @@ fn required_rdma_raises_port_and_memlock_severity() {
     node.facts.hcas = vec![rail("mlx5_0", 400.0, false), rail("mlx5_1", 400.0, false)];
     let (level, text) = node.of(Id::RdmaPorts).expect("a check");
     assert_eq!(level, CheckStatus::Warn, "{text}");
-    node.settings.rdma = flag(Rdma::Required, "--rdma");
+    node.settings.rdma = flag(Need::Required, "--rdma");
     let (level, text) = node.of(Id::RdmaPorts).expect("a check");
     assert_eq!(level, CheckStatus::Fail, "{text}");
 
@@ -496,7 +496,7 @@ fn required_rdma_raises_port_and_memlock_severity() {
     node.facts.hcas = vec![rail("mlx5_0", 400.0, true), rail("mlx5_1", 400.0, true)];
     node.facts.limits.memlock = Some(8 << 20);
     assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Warn));
-    node.settings.rdma = flag(Rdma::Required, "--rdma");
+    node.settings.rdma = flag(Need::Required, "--rdma");
     assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Fail));
     node.facts.limits.ipc_lock = true;
     assert_eq!(node.of(Id::Memlock).map(|found| found.0), Some(CheckStatus::Ok));

@@ -16,7 +16,7 @@ use super::spread::{DoomedTrees, Fates, Sessions, running};
 use super::tell::silence;
 use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
 use linux::host::Host;
-use linux::procfs::{self, Process};
+use linux::procfs::{self, ListeningSocket, Process};
 use text::lang::Text;
 use text::text;
 
@@ -46,7 +46,7 @@ fn scan(host: &Host, request: &Request, doomed: &Sessions, reads: Reads) -> Vec<
     if host.is_live() && own.pid != std::process::id().cast_signed() {
         return Vec::new();
     }
-    let all = procfs::processes(host);
+    let all = host.processes();
     ProcessScan::new(host, request, &own, &all, reads).run(doomed)
 }
 
@@ -64,7 +64,7 @@ impl<'a> ProcessScan<'a> {
         let port_holder = self
             .request
             .master_port
-            .and_then(|port| Some((procfs::listening_process(self.host, port)?, port)));
+            .and_then(|port| Some((ListeningSocket::owner_on(self.host, port)?, port)));
         let all = self.all;
         let mut matches: Vec<Match<'a>> = Vec::new();
         for process in all.values() {
@@ -103,9 +103,9 @@ impl<'a> ProcessScan<'a> {
         self.spread(&mut fates, proven, Fate::Leftover);
         if let Some(only) = self.request.only {
             let mut line: BTreeSet<i32> =
-                procfs::descendants_in(self.all, &[only]).iter().map(|one| one.pid).collect();
+                Process::descendants(self.all, &[only]).iter().map(|one| one.pid).collect();
             line.insert(only);
-            line.extend(procfs::ancestors_in(self.all, only).iter().map(|one| one.pid));
+            line.extend(Process::ancestors(self.all, only).iter().map(|one| one.pid));
             fates.retain(|pid, _| line.contains(pid));
         }
         self.found(fates)
@@ -121,7 +121,7 @@ impl<'a> ProcessScan<'a> {
             .filter(|one| matches!(one.rule, StaleRule::Marker { .. } | StaleRule::Program))
             .map(|one| one.process.pid)
             .collect();
-        let below = procfs::descendants_in(self.all, &roots).into_iter().map(|one| one.pid);
+        let below = Process::descendants(self.all, &roots).into_iter().map(|one| one.pid);
         let agents: BTreeSet<i32> = below
             .chain(roots.iter().copied())
             .filter_map(|pid| self.marker(pid))
@@ -132,8 +132,8 @@ impl<'a> ProcessScan<'a> {
             .collect();
         let mut living = BTreeMap::new();
         for agent in agents {
-            let below = procfs::descendants_in(self.all, &[agent]);
-            let above = procfs::ancestors_in(self.all, agent);
+            let below = Process::descendants(self.all, &[agent]);
+            let above = Process::ancestors(self.all, agent);
             let all = below.into_iter().chain(above).map(|one| one.pid).chain([agent]);
             for pid in all {
                 living.entry(pid).or_insert(agent);
@@ -241,8 +241,7 @@ impl<'a> ProcessScan<'a> {
     /// marker as well: in that case a living process without the marker has started the topmost one, or a run goes
     /// on in its tree.
     fn is_left(&mut self, process: &'a Process) -> bool {
-        let (mut top, mut chain) =
-            (process, procfs::ancestors_in(self.all, process.pid).into_iter());
+        let (mut top, mut chain) = (process, Process::ancestors(self.all, process.pid).into_iter());
         loop {
             if self.living.contains_key(&top.pid) {
                 return false;
@@ -265,7 +264,7 @@ impl<'a> ProcessScan<'a> {
     fn around<T>(&mut self, process: &Process, prove: impl FnOnce(&Around<'_>) -> T) -> T {
         // Reads the kinds of all ancestors first, since the closure below cannot borrow `self`.
         let chain: Vec<i32> =
-            procfs::ancestors_in(self.all, process.pid).iter().map(|one| one.pid).collect();
+            Process::ancestors(self.all, process.pid).iter().map(|one| one.pid).collect();
         let kinds: BTreeMap<i32, ProgramKind> =
             chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
         let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
@@ -285,7 +284,7 @@ impl<'a> ProcessScan<'a> {
         if let Some(marker) = marker.filter(|marker| marker.alive) {
             return Some(marker.agent);
         }
-        let chain: Vec<i32> = procfs::ancestors_in(self.all, process.pid)
+        let chain: Vec<i32> = Process::ancestors(self.all, process.pid)
             .iter()
             .filter(|one| !one.is_dead())
             .map(|one| one.pid)
@@ -306,7 +305,7 @@ impl<'a> ProcessScan<'a> {
     /// The reason why nothing of that tree may be ended.
     fn top(&mut self, process: &'a Process) -> Result<&'a Process, Text> {
         let mut top = process;
-        for one in procfs::ancestors_in(self.all, process.pid) {
+        for one in Process::ancestors(self.all, process.pid) {
             let kind = self.kind_of(one.pid);
             if self.above.contains(&one.pid) || one.pid == self.own.pid {
                 if matches!(kind, ProgramKind::Launcher { .. }) {
@@ -350,7 +349,7 @@ impl<'a> ProcessScan<'a> {
                 let process = self.all.get(&pid)?;
                 self.kind_of(pid);
                 let command = procfs::shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
-                let inner = procfs::ancestors_in(self.all, pid)
+                let inner = Process::ancestors(self.all, pid)
                     .iter()
                     .any(|one| classes.get(&one.pid) == Some(&class(&fate)));
                 let parent = Parent {

@@ -10,7 +10,7 @@ use super::reading::Reads;
 use linux::host::{Host, normal};
 use linux::own_executable;
 use linux::procfs::{as_path, basename};
-use settings::launchers::{self, Launcher, ProgramPosition, PythonProgram};
+use settings::launchers::{Launcher, PythonProgram, PythonRun};
 
 /// The program of the job, as [`crate::clear::Request`] names it.
 #[derive(Debug, Clone, Copy)]
@@ -39,20 +39,23 @@ pub(super) fn kind(host: &Host, pid: i32, argv: &[Vec<u8>], wanted: Wanted<'_>) 
     if own_executable::is_named(first) {
         return ProgramKind::Ranklaunch;
     }
-    if let Some((launcher, at)) = launchers::of_argv(argv) {
+    if let Some((launcher, at)) = Launcher::of_argv(argv) {
         let own = argv.get(at..).unwrap_or_default();
         return ProgramKind::Launcher { wanted: launches(host, pid, launcher, own, wanted) };
     }
-    if !launchers::is_python(first) {
+    if !PythonRun::is_by(first) {
         return ProgramKind::Other;
     }
-    let run = launchers::python_program(argv.get(1..).unwrap_or_default());
-    let wanted = match run.map(|run| run.program) {
+    let run = PythonRun::of(argv.get(1..).unwrap_or_default());
+    ProgramKind::Python { wanted: runs(host, pid, run, wanted) }
+}
+
+fn runs(host: &Host, pid: i32, run: Option<PythonRun<'_>>, wanted: Wanted<'_>) -> bool {
+    match run.map(|run| run.program) {
         Some(PythonProgram::Module(name)) => is_module(name, wanted),
         Some(PythonProgram::Script(script)) => is_script(host, pid, script, wanted),
         None => false,
-    };
-    ProgramKind::Python { wanted }
+    }
 }
 
 /// Whether a launcher's program is the job's. If the flags of a launcher are in no table, any
@@ -74,15 +77,7 @@ fn launches(
                 || (word == b"-m" && own.get(at + 1).is_some_and(|name| is_module(name, wanted)))
         });
     }
-    match launcher.target(own) {
-        Some(ProgramPosition::Script(at)) => {
-            own.get(at).is_some_and(|word| is_script(host, pid, word, wanted))
-        }
-        Some(ProgramPosition::Module(at)) => {
-            own.get(at).is_some_and(|word| is_module(word, wanted))
-        }
-        None => false,
-    }
+    runs(host, pid, launcher.target(own), wanted)
 }
 
 fn is_module(name: &[u8], wanted: Wanted<'_>) -> bool {

@@ -24,6 +24,7 @@ use linux::host::Host;
 use linux::own_executable;
 use linux::procfs::{self, Process};
 use linux::shells;
+use settings::launchers::PythonRun;
 use text::lang::Text;
 use text::text;
 
@@ -210,7 +211,7 @@ impl Around<'_> {
         let exe = self.reads.exe(self.host, pid).is_some_and(|exe| {
             let path = exe.as_os_str().as_encoded_bytes();
             // The suffix that the kernel adds if an update replaced the file.
-            settings::launchers::is_python(path.strip_suffix(b" (deleted)").unwrap_or(path))
+            PythonRun::is_by(path.strip_suffix(b" (deleted)").unwrap_or(path))
         });
         exe || self.reads.has_mapped(self.host, pid, b"/libpython")
     }

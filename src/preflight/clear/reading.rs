@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use linux::deadline::{spawn_detached, try_spawn_detached, with_deadline};
 use linux::host::Host;
-use linux::procfs;
 
 /// Time that processes and mounts without an answer may take in all. The script of any process may lie on a dead mount.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -135,7 +134,7 @@ impl Reading {
             open: BTreeSet<i32>,
         }
         let began = Instant::now();
-        let mut pids: Vec<i32> = procfs::pids(host);
+        let mut pids: Vec<i32> = host.pids();
         pids.retain(|pid| !self.is_silent(*pid));
         // A process that waits for a page of a dead mount is in state D, so it is tried after the others.
         pids.sort_by_cached_key(|pid| host.process(*pid).stat().is_some_and(|it| it.state == b'D'));

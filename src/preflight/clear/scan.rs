@@ -14,7 +14,7 @@ use linux::own_executable;
 use linux::procfs::{self, Process};
 use linux::sys::Pid;
 use settings::contract::Claim;
-use settings::launchers::{self, LauncherKind};
+use settings::launchers::{Launcher, LauncherKind};
 use text::lang::Text;
 use text::text;
 
@@ -71,7 +71,7 @@ impl<'a> ProcessScan<'a> {
         reads: Reads,
     ) -> ProcessScan<'a> {
         let above: BTreeSet<i32> =
-            procfs::ancestors_in(all, own.pid).iter().map(|one| one.pid).collect();
+            Process::ancestors(all, own.pid).iter().map(|one| one.pid).collect();
         let (siblings, first) = siblings(host, &reads, &request.siblings, own, &above, all);
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
@@ -141,7 +141,7 @@ impl<'a> ProcessScan<'a> {
     /// first node while we run below slurmstepd, and ending it would end the whole step.
     pub(super) fn is_our_step(&self, pid: i32, argv: &[Vec<u8>]) -> bool {
         const JOB: &str = "SLURM_JOB_ID";
-        let anywhere = launchers::of_argv(argv)
+        let anywhere = Launcher::of_argv(argv)
             .is_some_and(|(launcher, _)| launcher.kind == LauncherKind::Anywhere);
         let Some(ours) = self.host.variable(JOB).filter(|_| anywhere) else { return false };
         self.reads.environ(self.host, pid).is_some_and(|environ| {
@@ -262,7 +262,7 @@ fn siblings(
     let launchers: Vec<&Process> = all.values().filter(launches).collect();
     let first = launchers.iter().map(|process| process.start_ticks).min();
     let launchers: Vec<i32> = launchers.into_iter().map(|process| process.pid).collect();
-    let below = procfs::descendants_in(all, &launchers).into_iter().map(|one| one.pid);
+    let below = Process::descendants(all, &launchers).into_iter().map(|one| one.pid);
     (below.chain(launchers.iter().copied()).collect(), first)
 }
 
@@ -272,7 +272,7 @@ fn siblings(
 fn born(host: &Host, reads: &Reads, own: &Process, all: &BTreeMap<i32, Process>) -> u64 {
     let program = |pid| Some((reads.exe(host, pid)?, reads.cmdline(host, pid)?));
     let us = program(own.pid);
-    procfs::ancestors_in(all, own.pid)
+    Process::ancestors(all, own.pid)
         .into_iter()
         .take_while(|above| us.is_some() && program(above.pid) == us)
         .map(|above| above.start_ticks)

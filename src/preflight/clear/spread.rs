@@ -7,7 +7,7 @@ use super::orphan::is_shell;
 use super::scan::ProcessScan;
 use super::tell::silence;
 use super::{Fate, HeldResource, StaleRule};
-use linux::procfs::{self, Process};
+use linux::procfs::Process;
 use text::lang::Text;
 use text::text;
 
@@ -36,7 +36,7 @@ impl ProcessScan<'_> {
         let all = self.all;
         let mut root_of: BTreeMap<i32, i32> = roots.keys().map(|pid| (*pid, *pid)).collect();
         let pids: Vec<i32> = roots.keys().copied().collect();
-        for below in procfs::descendants_in(all, &pids) {
+        for below in Process::descendants(all, &pids) {
             if let Some(root) = root_of.get(&below.ppid).copied() {
                 root_of.entry(below.pid).or_insert(root);
             }
@@ -78,7 +78,7 @@ impl ProcessScan<'_> {
     /// Ourselves, our ancestors and our descendants.
     fn own_tree(&self) -> BTreeSet<i32> {
         let own = self.own.pid;
-        let below = procfs::descendants_in(self.all, &[own]).into_iter().map(|one| one.pid);
+        let below = Process::descendants(self.all, &[own]).into_iter().map(|one| one.pid);
         below.chain(self.above.iter().copied()).chain([own]).collect()
     }
 

@@ -13,7 +13,7 @@ use linux::signal;
 use linux::sys::{self, Pid, Signal};
 use node::observe::PythonFacts;
 use plan::Plan;
-use settings::contract;
+use settings::contract::Contract;
 use text::lang::{self, Text};
 use text::text;
 use verdict::outcome::End;
@@ -66,7 +66,7 @@ pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Res
         .stdout(File::create(at("out")).map_err(problem)?)
         .stderr(File::create(at("err")).map_err(problem)?);
     // The trial is a single-node job.
-    for name in contract::known_variables() {
+    for name in Contract::known_variables() {
         command.env_remove(name);
     }
     for name in host.environment().keys().filter_map(|name| name.to_str()) {

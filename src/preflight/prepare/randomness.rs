@@ -10,7 +10,7 @@ use verdict::{Id, Refusal};
 /// # Errors
 /// On a kernel or in a container without getrandom(2), if the root has no /dev/urandom.
 pub fn has_randomness() -> Result<(), Refusal> {
-    random::check().map_err(|error| {
+    random::fill(&mut [0]).map_err(|error| {
         let Text { en, zh } = cause(&error);
         Refusal::new(
             Id::RandomNone,

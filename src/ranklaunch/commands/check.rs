@@ -15,7 +15,7 @@ use super::check_nodes;
 use super::output::{
     block_on, choose, fail, print, refuse, say_unused_profile, show, terminal_width, unwritten,
 };
-use crate::collect::{self, Deadlines};
+use crate::collect;
 use crate::context::remap;
 use crate::notify_peers;
 use crate::open::{Opened, open};
@@ -25,7 +25,7 @@ use linux::host::Host;
 use linux::own_executable;
 use muster::LinkReport;
 use muster::net;
-use node::observe::{self, Facts};
+use node::observe::{self, Deadlines, Facts};
 use plan::{Plan, Scope};
 use preflight::check::{Nodes, Reach, Tried};
 use preflight::decide::{Decided, Stage, decide};

@@ -17,7 +17,7 @@ use node::observe::Facts;
 use plan::Plan;
 use preflight::check::Nodes;
 use report::closing;
-use settings::{MusterMode, Settings, Source};
+use settings::{Need, Settings, Source};
 use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal, Verdict};
@@ -30,7 +30,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// met, unless the user asks for it.
 pub(super) fn is_wanted(host: &Host, settings: &Settings, plan: Option<&Plan>) -> bool {
     let there = host.is_live() && !host.is_recorded();
-    let there = there || settings.muster.value == MusterMode::Required;
+    let there = there || settings.muster.value == Need::Required;
     let member = plan.map(|plan| &plan.membership);
     there
         && member.is_some_and(|member| muster_config::is_wanted(settings, member).unwrap_or(false))

@@ -6,29 +6,20 @@ use std::{fs, io};
 use super::output::{print, say};
 use report::closing;
 use report::findings::{ExitCode, Id};
-use settings::cli;
+use settings::cli::Command;
 use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::Verdict;
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> i32 {
-    let severities = ["fail", "warn", "off"];
-    let ids = Id::checks().flat_map(|id| severities.map(|what| format!("{id}={what}")));
-    let text = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect();
-    let mut values: Vec<(&str, Vec<String>)> =
-        settings::choices().into_iter().map(|(name, values)| (name, text(values))).collect();
-    values.push(("severity", ids.collect()));
-    values.push(("nproc-per-node", text(vec!["auto"])));
     let codes = ExitCode::all().into_iter().map(|code| code.number().to_string());
     let ids = Id::ALL.iter().map(ToString::to_string).chain(codes);
-    values.push((cli::EXPLAINED, ids.collect()));
-    let profiles: Vec<&str> = settings::EMBEDDED.iter().map(|(name, _)| *name).collect();
-    print(cli::completions(shell, &values, &profiles));
+    print(Command::completions(shell, ids.collect()));
     0
 }
 
 pub(crate) fn man(lang: Lang) -> i32 {
-    match cli::man(lang) {
+    match Command::man(lang) {
         Ok(page) => {
             print(page);
             0
@@ -44,7 +35,7 @@ pub(crate) fn man(lang: Lang) -> i32 {
 
 /// Writes a page of each command into `folder` and prints their files.
 pub(crate) fn man_pages(folder: &Path, lang: Lang) -> i32 {
-    let written = cli::man_pages(lang).and_then(|pages| {
+    let written = Command::man_pages(lang).and_then(|pages| {
         fs::create_dir_all(folder)?;
         pages.into_iter().try_fold(String::new(), |files, (name, page)| {
             let file = folder.join(name);

@@ -28,7 +28,7 @@ use verdict::{Id, Refusal};
 
 pub(crate) fn dump(asked: &Dump) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = settings::language(&options, &Host::live());
+    let lang = options.language(&Host::live());
     match written(asked, lang) {
         Ok(text) => {
             show(&text);

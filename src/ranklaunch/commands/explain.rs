@@ -19,10 +19,15 @@ use verdict::Refusal;
 
 /// Prints the explanations, and returns the exit code.
 pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
-    if let Err(refusal) = settings::read_color(asked.color.as_ref(), &Host::live()) {
+    let options = cli::Options {
+        color: asked.color.clone(),
+        profile: asked.profile.clone(),
+        ..cli::Options::default()
+    };
+    if let Err(refusal) = options.checked_color(&Host::live()) {
         return refuse(&refusal, lang);
     }
-    let catalogue = match catalogue_of(asked) {
+    let catalogue = match catalogue_of(&options) {
         Ok(catalogue) => catalogue,
         Err(refusal) => return refuse(&refusal, lang),
     };
@@ -62,10 +67,11 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
 }
 
 /// The failures that are known by name, with the rows of `--profile`.
-fn catalogue_of(asked: &cli::Explain) -> Result<&'static Catalogue, Refusal> {
-    let Some(profile) = &asked.profile else { return Ok(catalogue()) };
-    let options = cli::Options { profile: Some(profile.clone()), ..cli::Options::default() };
-    let extended = catalogue_with(&settings::read_diagnose(&options, &Host::live())?)?;
+fn catalogue_of(options: &cli::Options) -> Result<&'static Catalogue, Refusal> {
+    if options.profile.is_none() {
+        return Ok(catalogue());
+    }
+    let extended = catalogue_with(&options.diagnose_rows(&Host::live())?)?;
     Ok(extended.unwrap_or_else(|| catalogue()))
 }
 

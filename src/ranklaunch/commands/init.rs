@@ -12,11 +12,11 @@ use verdict::{Class, Id};
 
 pub(crate) fn init(asked: &cli::Init) -> i32 {
     let host = Host::live();
-    let wanted = match settings::read_init(asked, &host) {
+    let wanted = match asked.read(&host) {
         Ok(wanted) => wanted,
         Err(refusal) => {
             let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
-            return refuse(&refusal, settings::language(&options, &host));
+            return refuse(&refusal, options.language(&host));
         }
     };
     match supervise::init::init(&asked.command, wanted.grace) {

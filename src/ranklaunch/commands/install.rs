@@ -48,7 +48,7 @@ pub(crate) fn install(folder: &Path) -> i32 {
                 ),
                 hint,
             );
-            refuse(&refusal, settings::language(&Options::default(), &Host::live()))
+            refuse(&refusal, Options::default().language(&Host::live()))
         }
     }
 }

@@ -11,9 +11,13 @@ use text::text;
 use verdict::{Id, Refusal};
 
 pub(crate) fn lint(asked: &cli::Lint) -> i32 {
-    let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
-    let lang = settings::language(&options, &Host::live());
-    if let Err(refusal) = settings::read_color(asked.color.as_ref(), &Host::live()) {
+    let options = cli::Options {
+        lang: asked.lang.clone(),
+        color: asked.color.clone(),
+        ..cli::Options::default()
+    };
+    let lang = options.language(&Host::live());
+    if let Err(refusal) = options.checked_color(&Host::live()) {
         return refuse(&refusal, lang);
     }
     let node_memory = match &asked.node_memory {

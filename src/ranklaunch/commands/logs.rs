@@ -30,7 +30,7 @@ const MOST_RANKS: usize = 100_000;
 
 pub(crate) fn logs(asked: &LogsOf) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = settings::language(&options, &Host::live());
+    let lang = options.language(&Host::live());
     match printed(asked, lang) {
         Ok(()) => 0,
         Err(refusal) => refuse(&refusal, lang),

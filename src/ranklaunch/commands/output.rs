@@ -7,9 +7,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use linux::terminal::{self, Look};
 use preflight::prepare;
 use report::closing;
-use settings::{Color, Settings};
+use settings::Settings;
 use text::escape::printable;
 use text::lang::{Lang, Text, cause};
+use text::style::Color;
 use text::text;
 use verdict::{Id, Refusal};
 

@@ -17,17 +17,18 @@ const BEGINNING: &str = include_str!("../../../config/new.toml");
 
 pub(crate) fn profile(action: &ProfileAction) -> i32 {
     let host = Host::live();
-    let lang = settings::language(&Options::default(), &host);
+    let lang = Options::default().language(&host);
     match action {
         ProfileAction::List => list(&host, lang),
         ProfileAction::New => print(BEGINNING),
-        ProfileAction::Show { name } => match settings::text_of(&name.to_string_lossy(), &host) {
-            Ok((_, text)) => print(text),
+        ProfileAction::Show { name } => match KnownProfile::text_of(&name.to_string_lossy(), &host)
+        {
+            Ok(text) => print(text),
             Err(refusal) => return refuse(&refusal, lang),
         },
         ProfileAction::Check { name } => {
             let options = Options { profile: Some(name.clone()), ..Options::default() };
-            let read = settings::read(&options, &host);
+            let read = Settings::read(&options, &host);
             match read.and_then(|read| {
                 catalogue_with(&read.diagnose)
                     .and_then(|known| RetryRules::of(&read, known))
@@ -42,7 +43,7 @@ pub(crate) fn profile(action: &ProfileAction) -> i32 {
 }
 
 fn list(host: &Host, lang: Lang) {
-    let known = settings::known(host);
+    let known = KnownProfile::all(host);
     let wide = known.iter().map(|one| one.name.len()).max().unwrap_or(0);
     for KnownProfile { name, path, summary, is_default } in known {
         let place = match path {

@@ -28,7 +28,7 @@ const LARGEST_RECORD: u64 = 64 << 20;
 
 pub(crate) fn ps(asked: &Ps) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = settings::language(&options, &Host::live());
+    let lang = options.language(&Host::live());
     let jobs = match running(lang) {
         Ok(jobs) => jobs,
         Err(refusal) => return refuse(&refusal, lang),

@@ -15,7 +15,7 @@ use verdict::{Id, Refusal};
 
 pub(crate) fn stacks(asked: &Stacks) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = settings::language(&options, &Host::live());
+    let lang = options.language(&Host::live());
     match collected(asked, lang) {
         Ok(Found { job, stacks }) => {
             match asked.format {

@@ -30,7 +30,7 @@ const ENDS: &[Signal] = &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 pub(crate) fn top(asked: &Top) -> i32 {
     let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = settings::language(&options, &Host::live());
+    let lang = options.language(&Host::live());
     let started = Saved::of_terminal().map_err(|error| no_terminal(&error)).and_then(|saved| {
         let signals = SignalSet::of(ENDS).with(&SignalSet::of(&[Signal::WINCH]));
         let signals = SignalQueue::begin(signals);

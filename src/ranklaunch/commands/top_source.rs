@@ -283,8 +283,7 @@ fn nothing() -> Text {
 /// The address of `HOST:PORT`.
 fn address(at: &str) -> Result<SocketAddr, Refusal> {
     let host = Host::live();
-    let asked = cli::Wait { target: at.into(), timeout: None, lang: None };
-    let target = settings::read_wait(&asked, &host)?;
+    let target = cli::Wait { target: at.into(), timeout: None, lang: None }.read(&host)?;
     let found = match names::literal(&target.host) {
         Some(address) => Ok(vec![address]),
         None => block_on(names::resolve(&host, &target.host, RESOLVING, None))?,

@@ -11,11 +11,11 @@ use verdict::{Refusal, Verdict};
 
 pub(crate) fn wait(asked: &cli::Wait) -> i32 {
     let host = Host::live();
-    let target = match settings::read_wait(asked, &host) {
+    let target = match asked.read(&host) {
         Ok(target) => target,
         Err(refusal) => {
             let options = cli::Options { lang: asked.lang.clone(), ..cli::Options::default() };
-            return refuse(&refusal, settings::language(&options, &host));
+            return refuse(&refusal, options.language(&host));
         }
     };
     let lang = target.lang;

@@ -10,8 +10,9 @@ use node::observe;
 use plan::{Plan, Scope, layout};
 use preflight::decide::{Stage, decide};
 use report::{closing, plan_json, plan_shell, plan_view};
+use settings::Settings;
 use settings::cli::Options;
-use settings::contract;
+use settings::contract::Contract;
 use text::escape::printable;
 use text::fuzzing::assert_printable;
 use text::lang::{Lang, Text};
@@ -58,9 +59,9 @@ pub fn environment(data: &[u8]) -> bool {
 fn planned(host: &Host, gpus: u32) -> Result<Plan, Refusal> {
     let program = vec!["generate.py".into(), "--ulysses_size".into(), "{ulysses_size}".into()];
     let options = Options { program, ..Options::default() };
-    let settings = settings::read(&options, host)?;
+    let settings = Settings::read(&options, host)?;
     let mut facts = plan::fixtures::facts(gpus);
-    facts.contract = contract::read(host, None, settings.own_platform());
+    facts.contract = Contract::read(host, None, settings.own_platform());
     facts.environment = observe::environment(host);
     facts.network.nccl = observe::network::nccl_settings(host);
     if let Some(value) = host.variable("CUDA_VISIBLE_DEVICES") {

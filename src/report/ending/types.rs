@@ -8,7 +8,7 @@ use diagnose::GIVEN_UP;
 use linux::sys::Signal;
 use monitor::hang::FirstCulprit;
 use monitor::watch::Breach;
-use settings::OnBreach;
+use settings::Reaction;
 use text::lang::Text;
 use text::rank::GlobalRank;
 use text::text;
@@ -167,7 +167,7 @@ impl Ending {
             )
         });
         let why = Why {
-            retry: if breach.on == OnBreach::Restart { Retry::SameNodes } else { Retry::Never },
+            retry: if breach.on == Reaction::Restart { Retry::SameNodes } else { Retry::Never },
             rank,
             evidence: breach.line(),
             ..Why::without_log(&breach.rule, text.clone(), hint.clone())

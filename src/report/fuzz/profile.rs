@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::closing;
 use linux::host::Host;
 use settings::cli::Options;
-use settings::{Settings, Source, read_with};
+use settings::{Settings, Source};
 use text::fuzzing::assert_printable;
 use text::lang::Lang;
 use verdict::{Refusal, Verdict};
@@ -45,7 +45,7 @@ pub fn profile(data: &[u8]) -> bool {
 fn of(text: &str) -> Result<Settings, Refusal> {
     let host = Host::replayed("/nonexistent", BTreeMap::new());
     let options = Options { profile: Some(NAME.into()), ..Options::default() };
-    read_with(&options, &host, &[(NAME, text)])
+    Settings::read_with(&options, &host, &[(NAME, text)])
 }
 
 fn known(source: &Source, lines: usize) {

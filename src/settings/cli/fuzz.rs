@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{Stop, language_of, parse, shown};
+use super::{Command, Stop, language_of};
 use text::lang::Lang;
 use verdict::Verdict;
 
@@ -15,14 +15,14 @@ pub fn words(data: &[u8]) -> bool {
     let mut line: Vec<OsString> = vec!["ranklaunch".into()];
     let given = data.split(|byte| *byte == b'\n').filter(|word| !word.contains(&0));
     line.extend(given.map(|word| OsString::from_vec(word.to_vec())));
-    let parsed = parse(line.iter().cloned());
-    assert_eq!(format!("{parsed:?}"), format!("{:?}", parse(line.iter().cloned())));
+    let parsed = Command::parse(line.iter().cloned());
+    assert_eq!(format!("{parsed:?}"), format!("{:?}", Command::parse(line.iter().cloned())));
     language_of(&line);
     match parsed {
         Ok(_) => true,
         Err(Stop::Shown(text)) => {
             assert!(!text.is_empty());
-            assert!(!shown(text, &line, Lang::Zh).is_empty());
+            assert!(!Command::shown(text, &line, Lang::Zh).is_empty());
             true
         }
         Err(Stop::Refused(refusal)) => {

@@ -17,13 +17,8 @@ use super::options::Options;
 /// What the executable's crate says of its build, for `--version`: lines without ends.
 static BUILD: OnceLock<Vec<&str>> = OnceLock::new();
 
-/// Sets the lines of `--version` below the first one. Only the first call counts.
-pub fn describe_build(lines: Vec<&'static str>) {
-    let _ = BUILD.set(lines);
-}
-
 /// The argument of `explain`, by its name in the values for completions.
-pub const EXPLAINED: &str = "ids";
+pub(crate) const EXPLAINED: &str = "ids";
 
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
@@ -137,6 +132,13 @@ pub enum Command {
         #[arg(long, value_name = "LANG")]
         lang: Option<OsString>,
     },
+}
+
+impl Command {
+    /// Sets the lines of `--version` below the first one. Only the first call counts.
+    pub fn describe_build(lines: Vec<&'static str>) {
+        let _ = BUILD.set(lines);
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]

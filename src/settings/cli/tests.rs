@@ -7,9 +7,9 @@ use clap::CommandFactory;
 use super::*;
 use verdict::{Refusal, Verdict};
 
-fn read(line: &str) -> Result<Cli, Stop> {
+fn read(line: &str) -> Result<Command, Stop> {
     let words = line.split_whitespace().map(OsString::from);
-    parse(std::iter::once(OsString::from("ranklaunch")).chain(words))
+    Command::parse(std::iter::once(OsString::from("ranklaunch")).chain(words))
 }
 
 #[test]
@@ -22,40 +22,32 @@ fn without_a_subcommand_it_runs() {
     let bare = read("--nnodes 2 -- generate.py --task t2v -h -- x");
     let named = read("run --nnodes 2 -- generate.py --task t2v -h -- x");
     assert_eq!(bare, named);
-    let Ok(Cli { command: Command::Run(options) }) = bare else { panic!("{bare:?}") };
+    let Ok(Command::Run(options)) = bare else { panic!("{bare:?}") };
     assert_eq!(options.nnodes, Some("2".into()));
     assert_eq!(options.program, ["generate.py", "--task", "t2v", "-h", "--", "x"]);
-    assert!(matches!(read(""), Ok(Cli { command: Command::Run(_) })));
+    assert!(matches!(read(""), Ok(Command::Run(_))));
 }
 
 #[test]
 fn subcommands_take_their_own_options() {
-    let Ok(Cli { command: Command::Plan(plan) }) = read("plan --format shell -m a.b -- --lr 1")
-    else {
+    let Ok(Command::Plan(plan)) = read("plan --format shell -m a.b -- --lr 1") else {
         panic!("no plan")
     };
     assert_eq!((plan.format, plan.options.module), (Format::Shell, Some("a.b".into())));
     assert_eq!(plan.options.program, ["--lr", "1"]);
-    assert!(matches!(
-        read("clean --dry-run"),
-        Ok(Cli { command: Command::Clean(Clean { dry_run: true, .. }) })
-    ));
-    let Ok(Cli { command: Command::Check(check) }) =
-        read("check --torch --report a.json --format json --nnodes 2")
+    assert!(matches!(read("clean --dry-run"), Ok(Command::Clean(Clean { dry_run: true, .. }))));
+    let Ok(Command::Check(check)) = read("check --torch --report a.json --format json --nnodes 2")
     else {
         panic!("no check")
     };
     assert_eq!((check.torch, check.format), (true, ReportFormat::Json));
     assert_eq!(check.options.nnodes, Some("2".into()));
-    assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Cli { command: Command::Wait(_) })));
-    let Ok(Cli { command: Command::Init(init) }) = read("init --grace 2s -- sh -c --grace") else {
+    assert!(matches!(read("wait a:1 --timeout 5m"), Ok(Command::Wait(_))));
+    let Ok(Command::Init(init)) = read("init --grace 2s -- sh -c --grace") else {
         panic!("no init")
     };
     assert_eq!((init.grace, init.command.len()), (Some("2s".into()), 3));
-    assert!(matches!(
-        read("man --lang zh"),
-        Ok(Cli { command: Command::Man { lang: Some(_), .. } })
-    ));
+    assert!(matches!(read("man --lang zh"), Ok(Command::Man { lang: Some(_), .. })));
 }
 
 fn refused(line: &str) -> Refusal {
@@ -187,7 +179,7 @@ fn other_options_of_other_launchers_are_explained() {
 /// The options of an entry point come first, then those of the user.
 #[test]
 fn the_last_of_two_options_counts_and_a_subcommand_may_stand_behind_options() {
-    let Ok(Cli { command: Command::Run(options) }) = read(
+    let Ok(Command::Run(options)) = read(
         "--profile wan22 --wait-timeout 30m --nproc_per_node 4 --wait-timeout=5m --nproc-per-node 2 --env A=1 --env B=2",
     ) else {
         panic!("no run")
@@ -246,7 +238,7 @@ fn completions_and_the_manual_know_the_options() {
         String::from_utf8_lossy(&completions(clap_complete::Shell::Bash, &[], &[]))
             .contains("--nnodes")
     );
-    let man = String::from_utf8(man(Lang::En).expect("a page")).expect("text");
+    let man = String::from_utf8(Command::man(Lang::En).expect("a page")).expect("text");
     for words in
         ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
     {
@@ -264,7 +256,7 @@ fn every_command_has_a_manual_page_in_both_languages_and_refers_to_no_other() {
         .map(|(path, _)| format!("ranklaunch {path}").trim_end().replace(' ', "-") + ".1")
         .collect();
     for (lang, heading) in [(Lang::En, ".SH SYNOPSIS"), (Lang::Zh, ".SH 概要")] {
-        let pages = man_pages(lang).expect("pages");
+        let pages = Command::man_pages(lang).expect("pages");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, expected);
         for (name, page) in &pages {
@@ -361,7 +353,7 @@ proptest! {
         words in proptest::collection::vec("(-{0,2}(nnodes|env|format|m|lang|help)?=?.{0,6})|plan|run|--", 0..8)
     ) {
         let words = words.into_iter().map(OsString::from);
-        let read = parse(std::iter::once(OsString::from("ranklaunch")).chain(words));
+        let read = Command::parse(std::iter::once(OsString::from("ranklaunch")).chain(words));
         match read {
             Ok(_) => {}
             Err(Stop::Shown(text)) => prop_assert!(text.ends_with('\n')),

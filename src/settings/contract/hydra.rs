@@ -14,49 +14,53 @@ const PLATFORM: &str = "pmi";
 const PROXY: &[u8] = b"hydra_pmi_proxy";
 const OPTION: &str = "--control-port";
 
-/// `HOST:PORT` of the mpiexec that started this process.
-pub fn mpiexec_above(host: &Host) -> Option<String> {
-    // No process is read on other platforms.
-    host.variable("PMI_RANK")?;
-    procfs::above(host).into_iter().find_map(|process| {
-        let argv = host.read(format!("/proc/{}/cmdline", process.pid)).ok()?;
-        let mut argv = argv.trim_end_matches('\0').split('\0');
-        (procfs::basename(argv.next()?.as_bytes()) == PROXY).then_some(())?;
-        argv.find(|word| *word == OPTION)?;
-        argv.next().map(str::to_owned)
-    })
-}
-
-/// Adds the evidence that mpiexec's address gives and no variable does: the id of the job, from which
-/// all nodes derive a port, and the host of the master, unless rank 0 is known to be elsewhere.
-pub fn add_mpiexec(contract: &mut Contract, host: &Host, mpiexec: Option<String>) {
-    let Some(value) = mpiexec.filter(|_| contract.platform == PLATFORM) else { return };
-    let own_name = host.read("/proc/sys/kernel/hostname").unwrap_or_default();
-    let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
-    let is_here = short(endpoint::split(&value).0) == short(&own_name);
-    let is_first = own_index(host).map(|index| index == 0);
-    let mut fields = vec![(Field::MasterPort, Reading::PortOfJob), (Field::JobId, Reading::Plain)];
-    if is_first == Some(is_here) {
-        fields.push((Field::MasterAddr, Reading::HostPart));
+impl Contract {
+    /// `HOST:PORT` of the mpiexec that started this process.
+    pub fn mpiexec_above(host: &Host) -> Option<String> {
+        // No process is read on other platforms.
+        host.variable("PMI_RANK")?;
+        host.ancestors().into_iter().find_map(|process| {
+            let argv = host.read(format!("/proc/{}/cmdline", process.pid)).ok()?;
+            let mut argv = argv.trim_end_matches('\0').split('\0');
+            (procfs::basename(argv.next()?.as_bytes()) == PROXY).then_some(())?;
+            argv.find(|word| *word == OPTION)?;
+            argv.next().map(str::to_owned)
+        })
     }
-    for (field, reading) in fields {
-        let is_ours = |found: &Evidence| found.platform == PLATFORM;
-        let is_given =
-            |found: &Evidence| is_ours(found) && found.field == field && !found.claim.is_blank();
-        if contract.evidence.iter().any(is_given) {
-            continue;
+
+    /// Adds the evidence that mpiexec's address gives and no variable does: the id of the job, from which
+    /// all nodes derive a port, and the host of the master, unless rank 0 is known to be elsewhere.
+    pub fn add_mpiexec(&mut self, host: &Host, mpiexec: Option<String>) {
+        let Some(value) = mpiexec.filter(|_| self.platform == PLATFORM) else { return };
+        let own_name = host.read("/proc/sys/kernel/hostname").unwrap_or_default();
+        let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
+        let is_here = short(endpoint::split(&value).0) == short(&own_name);
+        let is_first = own_index(host).map(|index| index == 0);
+        let mut fields =
+            vec![(Field::MasterPort, Reading::PortOfJob), (Field::JobId, Reading::Plain)];
+        if is_first == Some(is_here) {
+            fields.push((Field::MasterAddr, Reading::HostPart));
         }
-        let after = contract.evidence.iter().rposition(is_ours);
-        let variable = format!("{} {OPTION}", String::from_utf8_lossy(PROXY));
-        let evidence = Evidence {
-            platform: PLATFORM.to_owned(),
-            field,
-            claim: Claim { variable, value: value.clone() },
-            reading,
-            beside: None,
-            strength: Strength::Launcher,
-        };
-        contract.evidence.insert(after.map_or(0, |at| at.saturating_add(1)), evidence);
+        for (field, reading) in fields {
+            let is_ours = |found: &Evidence| found.platform == PLATFORM;
+            let is_given = |found: &Evidence| {
+                is_ours(found) && found.field == field && !found.claim.is_blank()
+            };
+            if self.evidence.iter().any(is_given) {
+                continue;
+            }
+            let after = self.evidence.iter().rposition(is_ours);
+            let variable = format!("{} {OPTION}", String::from_utf8_lossy(PROXY));
+            let evidence = Evidence {
+                platform: PLATFORM.to_owned(),
+                field,
+                claim: Claim { variable, value: value.clone() },
+                reading,
+                beside: None,
+                strength: Strength::Launcher,
+            };
+            self.evidence.insert(after.map_or(0, |at| at.saturating_add(1)), evidence);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! the profile.
 
 mod allocations;
+mod cluster;
 mod conventions;
 mod determined;
 mod evidence;
@@ -14,6 +15,7 @@ mod job_files;
 mod launchers;
 mod nested;
 mod open_mpi;
+mod reading;
 mod remarks;
 mod row;
 mod shapes;
@@ -32,12 +34,9 @@ use verdict::Warning;
 use allocations::ALLOCATIONS;
 use conventions::CONVENTIONS;
 pub use evidence::{Claim, Contract, Evidence, Field, Reading, Strength, Unread};
-pub use hydra::{add_mpiexec, mpiexec_above};
 use launchers::LAUNCHERS;
-pub use nested::{RANK_VARIABLES, torchrun_above};
 use remarks::{ADVICE, REMARKS};
 pub use row::{Platform, PlatformRow, Test};
-pub use shapes::UNKNOWN;
 use table::PLATFORMS;
 pub use vocabulary::{Beside, fields};
 pub(crate) use vocabulary::{beside_of, readings_of};
@@ -48,77 +47,116 @@ fn platforms(own: Option<&'static Platform>) -> impl Iterator<Item = &'static Pl
     own.into_iter().chain(known)
 }
 
-/// The platform contract of this container. Reads no file, see [`host_files`]; `above` is the result of
-/// [`torchrun_above`], `own` the platform of the profile.
-pub fn read(host: &Host, above: Option<(i32, String)>, own: Option<&'static Platform>) -> Contract {
-    let mut proven: Vec<&'static Platform> =
-        platforms(own).filter(|platform| platform.is_proven(host)).collect();
-    // A stable sort, so that equal strengths keep the order of the table.
-    proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
+impl Contract {
+    /// The platform contract of this container. Reads no file, see [`Contract::host_files`]; `above` is the result of
+    /// [`Contract::torchrun_above`], `own` the platform of the profile.
+    pub fn read(
+        host: &Host,
+        above: Option<(i32, String)>,
+        own: Option<&'static Platform>,
+    ) -> Contract {
+        let mut proven: Vec<&'static Platform> =
+            platforms(own).filter(|platform| platform.is_proven(host)).collect();
+        // A stable sort, so that equal strengths keep the order of the table.
+        proven.sort_by_key(|platform| std::cmp::Reverse(platform.strength));
 
-    let of = |platform: &&'static Platform| {
-        let mut found = claims(host, platform);
-        found.extend(volcano::evidence(host, platform));
-        found.extend(determined::evidence(host, platform));
-        found
-    };
-    let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
-    // A variable of a known row is no evidence of an unknown scheduler. The variables of the profile's
-    // platform mean only what the profile says, so they mean nothing if that platform is not proven.
-    let mut signs = shapes::evidence(host);
-    let rows = proven.iter().copied().chain(own).flat_map(|platform| platform.claims);
-    let known: BTreeSet<&str> = rows.map(|row| row.variable).collect();
-    signs.retain(|sign| {
-        let variable = sign.claim.variable.as_str();
-        !known.contains(variable) && evidence.iter().all(|one| one.claim.variable != variable)
-    });
-    evidence.extend(signs);
-    let inside_torchrun = above;
-    let stale_rank_variables =
-        if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
-    let is_proven = |id: &str| proven.iter().any(|platform| platform.id == id);
-    let remarks = REMARKS.iter().filter(|remark| {
-        is_proven(remark.platform)
-            && remark.on.is_none_or(|name| host.variable(name).is_some())
-            && remark.unless.iter().all(|name| host.variable(name).is_none())
-    });
+        let of = |platform: &&'static Platform| {
+            let mut found = claims(host, platform);
+            found.extend(volcano::evidence(host, platform));
+            found.extend(determined::evidence(host, platform));
+            found
+        };
+        let mut evidence: Vec<Evidence> = proven.iter().flat_map(of).collect();
+        // A variable of a known row is no evidence of an unknown scheduler. The variables of the profile's
+        // platform mean only what the profile says, so they mean nothing if that platform is not proven.
+        let mut signs = shapes::evidence(host);
+        let rows = proven.iter().copied().chain(own).flat_map(|platform| platform.claims);
+        let known: BTreeSet<&str> = rows.map(|row| row.variable).collect();
+        signs.retain(|sign| {
+            let variable = sign.claim.variable.as_str();
+            !known.contains(variable) && evidence.iter().all(|one| one.claim.variable != variable)
+        });
+        evidence.extend(signs);
+        let inside_torchrun = above;
+        let stale_rank_variables =
+            if inside_torchrun.is_some() { Vec::new() } else { left_over(host, &evidence) };
+        let is_proven = |id: &str| proven.iter().any(|platform| platform.id == id);
+        let remarks = REMARKS.iter().filter(|remark| {
+            is_proven(remark.platform)
+                && remark.on.is_none_or(|name| host.variable(name).is_some())
+                && remark.unless.iter().all(|name| host.variable(name).is_none())
+        });
 
-    Contract {
-        platform: proven.first().map_or("none", |platform| platform.id).to_owned(),
-        inside_torchrun,
-        stale_rank_variables,
-        pet_variables: nested::pet_variables(host),
-        warnings: remarks
-            .map(|remark| Warning::new(remark.id, remark.text(), remark.hint()))
-            .collect(),
-        advice: ADVICE.iter().find(|advice| is_proven(advice.platform)).map(|one| one.text()),
-        own_names: Vec::new(),
-        unread: unread(host, own, &evidence),
-        default_port: proven
-            .iter()
-            .filter(|platform| platform.strength > Strength::Hint)
-            .find_map(|platform| platform.default_port),
-        evidence,
+        Contract {
+            platform: proven.first().map_or("none", |platform| platform.id).to_owned(),
+            inside_torchrun,
+            stale_rank_variables,
+            pet_variables: nested::pet_variables(host),
+            warnings: remarks
+                .map(|remark| Warning::new(remark.id, remark.text(), remark.hint()))
+                .collect(),
+            advice: ADVICE.iter().find(|advice| is_proven(advice.platform)).map(|one| one.text()),
+            own_names: Vec::new(),
+            unread: unread(host, own, &evidence),
+            default_port: proven
+                .iter()
+                .filter(|platform| platform.strength > Strength::Hint)
+                .find_map(|platform| platform.default_port),
+            evidence,
+        }
+    }
+
+    /// By path: the hosts in each file that a variable of hosts names, and the text of each file in which a
+    /// platform describes the job.
+    pub fn host_files(host: &Host) -> BTreeMap<String, String> {
+        let mut files = shapes::host_files(host);
+        files.extend(job_files::texts(host));
+        files
+    }
+
+    /// Adds the files that [`Contract::host_files`] has read: the hosts of a file beside the variable that names it, and the
+    /// evidence of the files in which platforms describe the job.
+    pub fn add_host_files(&mut self, files: &BTreeMap<String, String>) {
+        for found in self.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
+            let path = &found.claim.value;
+            found.beside =
+                files.get(path).map(|hosts| Claim { variable: path.clone(), value: hosts.clone() });
+        }
+        job_files::add(self, files);
+    }
+
+    /// Every variable that any contract of the program reads or is proven by, once each.
+    pub fn known_variables() -> Vec<&'static str> {
+        let proofs = platforms(None).flat_map(|platform| platform.proofs.iter().copied().flatten());
+        let mut names: Vec<&'static str> = proofs
+            .map(Test::variable)
+            .chain(
+                platforms(None)
+                    .flat_map(|platform| platform.claims)
+                    .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
+            )
+            .filter(|name| !name.contains('{'))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 }
 
-/// By path: the hosts in each file that a variable of hosts names, and the text of each file in which a
-/// platform describes the job.
-pub fn host_files(host: &Host) -> BTreeMap<String, String> {
-    let mut files = shapes::host_files(host);
-    files.extend(job_files::texts(host));
-    files
-}
-
-/// Adds the files that [`host_files`] has read: the hosts of a file beside the variable that names it, and the
-/// evidence of the files in which platforms describe the job.
-pub fn add_host_files(contract: &mut Contract, files: &BTreeMap<String, String>) {
-    for found in contract.evidence.iter_mut().filter(|found| found.reading == Reading::HostFile) {
-        let path = &found.claim.value;
-        found.beside =
-            files.get(path).map(|hosts| Claim { variable: path.clone(), value: hosts.clone() });
+impl Field {
+    /// The variables in which any platform of the program gives a field, once each.
+    pub fn variables(self) -> impl Iterator<Item = &'static str> {
+        let rows = platforms(None).flat_map(|platform| platform.claims);
+        let names: BTreeSet<_> =
+            rows.filter(|row| row.field == self).map(|row| row.variable).collect();
+        names.into_iter()
     }
-    job_files::add(contract, files);
+
+    /// The variables in which a platform gives a field, whether or not they are set.
+    pub fn variables_of(self, platform: &str, own: Option<&'static Platform>) -> Vec<&'static str> {
+        let rows = platforms(own).filter(|row| row.id == platform).flat_map(|row| row.claims);
+        rows.filter(|row| row.field == self).map(|row| row.variable).collect()
+    }
 }
 
 /// Leftover rank variables of torchrun: all that are set, unless a contract reads them and there
@@ -169,41 +207,6 @@ fn unread(host: &Host, own: Option<&'static Platform>, evidence: &[Evidence]) ->
 /// The id of every contract of the program.
 pub fn platform_ids() -> impl Iterator<Item = &'static str> {
     platforms(None).map(|platform| platform.id)
-}
-
-/// Every variable that any contract of the program reads or is proven by, once each.
-pub fn known_variables() -> Vec<&'static str> {
-    let proofs = platforms(None).flat_map(|platform| platform.proofs.iter().copied().flatten());
-    let mut names: Vec<&'static str> = proofs
-        .map(Test::variable)
-        .chain(
-            platforms(None)
-                .flat_map(|platform| platform.claims)
-                .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
-        )
-        .filter(|name| !name.contains('{'))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-/// The variables in which any platform of the program gives a field, once each.
-pub fn variables_of_field(field: Field) -> impl Iterator<Item = &'static str> {
-    let rows = platforms(None).flat_map(|platform| platform.claims);
-    let names: BTreeSet<_> =
-        rows.filter(|row| row.field == field).map(|row| row.variable).collect();
-    names.into_iter()
-}
-
-/// The variables in which a platform gives a field, whether or not they are set.
-pub fn variables_of(
-    platform: &str,
-    own: Option<&'static Platform>,
-    field: Field,
-) -> Vec<&'static str> {
-    let rows = platforms(own).filter(|row| row.id == platform).flat_map(|row| row.claims);
-    rows.filter(|row| row.field == field).map(|row| row.variable).collect()
 }
 
 fn claims(host: &Host, platform: &Platform) -> Vec<Evidence> {

@@ -5,32 +5,53 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::contract::Claim;
-use crate::launchers::{self, LauncherKind};
+use crate::contract::{Claim, Contract};
+use crate::launchers::{Launcher, LauncherKind};
 use linux::host::Host;
 use linux::own_executable;
-use linux::procfs::{self, Process};
+use linux::procfs::Process;
 use text::mask::mask_args;
 
-/// Variables that torchrun sets for each worker, which are wrong in any other process. Its
-/// tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) belong to the
-/// user, RANK and WORLD_SIZE to the contracts.
-pub const RANK_VARIABLES: [&str; 11] = [
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_USE_AGENT_STORE",
-];
+impl Contract {
+    /// Variables that torchrun sets for each worker, which are wrong in any other process. Its
+    /// tunables (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, TORCHELASTIC_ERROR_FILE…) belong to the
+    /// user, RANK and WORLD_SIZE to the contracts.
+    pub const RANK_VARIABLES: [&str; 11] = [
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    ];
+
+    /// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the
+    /// engine `direct`: pid and command line, without secrets.
+    pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
+        // Without these variables the shim is that of the engine `command`, whose program starts ranks itself.
+        let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
+        host.ancestors().into_iter().find_map(|Process { pid, .. }| {
+            // Skip a process that cannot be read (hidepid, or it has ended).
+            let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
+            let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
+            let starts_ranks = is_torchrun(&argv) || (in_rank && is_shim(&argv));
+            starts_ranks.then(|| {
+                // A refusal quotes the command line, so secrets are masked.
+                let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
+                let shown = mask_args(&argv).join(OsStr::new(" "));
+                (pid, shown.to_string_lossy().into_owned())
+            })
+        })
+    }
+}
 
 pub(super) fn rank_variables(host: &Host) -> Vec<String> {
-    RANK_VARIABLES
+    Contract::RANK_VARIABLES
         .into_iter()
         .filter(|name| host.variable(name).is_some())
         .map(str::to_owned)
@@ -46,25 +67,6 @@ pub(super) fn pet_variables(host: &Host) -> Vec<Claim> {
     set.collect()
 }
 
-/// The nearest ancestor that is torchrun or a similar launcher, including ranklaunch with the
-/// engine `direct`: pid and command line, without secrets.
-pub fn torchrun_above(host: &Host) -> Option<(i32, String)> {
-    // Without these variables the shim is that of the engine `command`, whose program starts ranks itself.
-    let in_rank = ["RANK", "LOCAL_RANK"].iter().all(|name| host.variable(name).is_some());
-    procfs::above(host).into_iter().find_map(|Process { pid, .. }| {
-        // Skip a process that cannot be read (hidepid, or it has ended).
-        let argv = host.read(format!("/proc/{pid}/cmdline")).ok()?;
-        let argv: Vec<&str> = argv.trim_end_matches('\0').split('\0').collect();
-        let starts_ranks = is_torchrun(&argv) || (in_rank && is_shim(&argv));
-        starts_ranks.then(|| {
-            // A refusal quotes the command line, so secrets are masked.
-            let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
-            let shown = mask_args(&argv).join(OsStr::new(" "));
-            (pid, shown.to_string_lossy().into_owned())
-        })
-    })
-}
-
 /// Whether a command line is that of a rank shim.
 fn is_shim(argv: &[&str]) -> bool {
     matches!(argv, [first, "rank", ..] if own_executable::is_named(first.as_bytes()))
@@ -73,7 +75,7 @@ fn is_shim(argv: &[&str]) -> bool {
 /// Whether a command line starts one process per GPU. General launchers (mpirun, srun) do not
 /// count: they may have started one ranklaunch per node.
 fn is_torchrun(argv: &[&str]) -> bool {
-    launchers::of_argv(argv).is_some_and(|(launcher, _)| match launcher.kind {
+    Launcher::of_argv(argv).is_some_and(|(launcher, _)| match launcher.kind {
         LauncherKind::Torchrun
         | LauncherKind::Accelerate
         | LauncherKind::Deepspeed
@@ -102,7 +104,7 @@ mod tests {
             ("proc/7/cmdline", argv),
         ]);
         let shown = "torchrun --nproc-per-node 2 a.py --hf_token ***";
-        assert_eq!(torchrun_above(&host), Some((7, shown.to_owned())));
+        assert_eq!(Contract::torchrun_above(&host), Some((7, shown.to_owned())));
     }
 
     #[test]

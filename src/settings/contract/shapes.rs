@@ -24,7 +24,7 @@ use crate::hostlist;
 use linux::host::Host;
 
 /// The platform of this evidence in messages.
-pub const UNKNOWN: &str = "unknown";
+const UNKNOWN: &str = "unknown";
 /// Most bytes of a file of hosts, enough for some 100 000 names.
 const LONGEST_FILE: usize = 4 << 20;
 
@@ -275,6 +275,13 @@ pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
         Some(found(list, reading, None))
     });
     numbered.chain(listed).collect()
+}
+
+impl Evidence {
+    /// Whether it is that of a known platform or of the profile's.
+    pub fn is_of_a_platform(&self) -> bool {
+        self.platform != UNKNOWN
+    }
 }
 
 fn found(claim: &Claim, reading: Reading, beside: Option<Claim>) -> Evidence {

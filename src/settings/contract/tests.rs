@@ -14,7 +14,7 @@ fn host(root: &Path, pairs: &[(&str, &str)]) -> Host {
 }
 
 fn contract(host: &Host) -> Contract {
-    read(host, torchrun_above(host), None)
+    Contract::read(host, Contract::torchrun_above(host), None)
 }
 
 fn process(root: &Path, pid: &str, parent: i32, argv: &[&str]) {
@@ -42,7 +42,7 @@ fn mpiexec_host_is_master_unless_rank_0_elsewhere() {
         fs::write(root.join("proc/sys/kernel/hostname"), format!("{own}\n")).expect("a file");
         let host = host(root, pairs);
         let mut found = contract(&host);
-        add_mpiexec(&mut found, &host, mpiexec_above(&host));
+        found.add_mpiexec(&host, Contract::mpiexec_above(&host));
         found.first(Field::MasterAddr).map(ToString::to_string)
     };
     let rank = |rank| [("PMI_SIZE", "4"), ("PMI_RANK", rank), ("MPI_LOCALNRANKS", "2")];
@@ -55,7 +55,7 @@ fn mpiexec_host_is_master_unless_rank_0_elsewhere() {
     // The port is derived from mpiexec's address in any case, so that two jobs on one host do not meet.
     let host = host(root, &rank("0"));
     let mut found = contract(&host);
-    add_mpiexec(&mut found, &host, mpiexec_above(&host));
+    found.add_mpiexec(&host, Contract::mpiexec_above(&host));
     assert_eq!(found.first(Field::MasterPort).map(ToString::to_string), mpiexec);
     assert_eq!(found.first(Field::JobId).map(ToString::to_string), mpiexec);
     let mut named = rank("2").to_vec();

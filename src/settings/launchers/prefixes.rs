@@ -10,7 +10,7 @@ use linux::procfs::basename;
 
 /// The scope of a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrefixScope {
+pub(crate) enum PrefixScope {
     /// A shell keyword, which cannot be executed.
     Shell,
     /// The whole job: its duration, its terminal.
@@ -228,7 +228,7 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 /// Whether these words before a command may give it another working folder or root.
-pub fn may_move<W: AsRef<[u8]>>(before: &[W]) -> bool {
+pub(crate) fn may_move<W: AsRef<[u8]>>(before: &[W]) -> bool {
     before.iter().any(|word| {
         let name = word.as_ref().split(|byte| *byte == b'=').next().unwrap_or_default();
         ELSEWHERE.iter().any(|known| known.as_bytes() == basename(name))
@@ -245,7 +245,7 @@ pub(crate) fn is_assignment(word: &[u8]) -> bool {
 }
 
 /// The prefixes of a command line in order, each with its words. Assignments apply to the ranks.
-pub fn prefixes<W: AsRef<[u8]>>(argv: &[W]) -> Vec<(PrefixScope, Range<usize>)> {
+pub(crate) fn prefixes<W: AsRef<[u8]>>(argv: &[W]) -> Vec<(PrefixScope, Range<usize>)> {
     let mut found: Vec<(PrefixScope, Range<usize>)> = Vec::new();
     let mut at = 0;
     while let Some((scope, end)) = prefix(argv, at) {

@@ -80,7 +80,7 @@ fn conditional_arguments_follow_the_profiles_own() {
         std::fs::write(&file, text).expect("a profile");
         let line = ["--profile", file.to_str().expect("text"), "--"];
         let line = if more.is_empty() { &line[..2] } else { &line };
-        let settings = read(&options(&[line, more].concat()), &host(&[])).expect(text);
+        let settings = Settings::read(&options(&[line, more].concat()), &host(&[])).expect(text);
         (settings.args_if.rows.len(), settings.args_if.at)
     };
     let when = "args_if = [{ when = \"nnodes > 1\", args = [\"--b\"] }]";

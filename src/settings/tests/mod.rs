@@ -17,8 +17,8 @@ use verdict::{Family, Verdict};
 
 fn options(line: &[&str]) -> cli::Options {
     let words = std::iter::once("ranklaunch").chain(line.iter().copied()).map(OsString::from);
-    match cli::parse(words) {
-        Ok(cli::Cli { command: cli::Command::Run(options) }) => options,
+    match cli::Command::parse(words) {
+        Ok(cli::Command::Run(options)) => options,
         other => panic!("{line:?}: {other:?}"),
     }
 }
@@ -41,7 +41,7 @@ fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, String) {
 fn read_profile(text: &str) -> Result<Settings, Refusal> {
     let (_folder, path) = file(text);
     let options = cli::Options { profile: Some(path.into()), ..cli::Options::default() };
-    read(&options, &host(&[]))
+    Settings::read(&options, &host(&[]))
 }
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -49,7 +49,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
 }
 
 fn embedded(name: &str) -> Settings {
-    read(&options(&["--profile", name]), &host(&[])).expect(name)
+    Settings::read(&options(&["--profile", name]), &host(&[])).expect(name)
 }
 
 /// Nearly valid lines, so that more than the TOML parser is tested.
@@ -86,7 +86,7 @@ proptest! {
     ) {
         let (_folder, path) = file(bytes);
         let given = cli::Options { profile: Some(path.into()), ..cli::Options::default() };
-        if let Err(refusal) = read(&given, &host(&[])) {
+        if let Err(refusal) = Settings::read(&given, &host(&[])) {
             prop_assert_eq!(refusal.verdict, Verdict::Usage);
         }
     }
@@ -106,7 +106,7 @@ proptest! {
             program: program.into_iter().map(OsString::from).collect(),
             ..cli::Options::default()
         };
-        if let Err(refusal) = read(&given, &Host::replayed("/nonexistent", environment)) {
+        if let Err(refusal) = Settings::read(&given, &Host::replayed("/nonexistent", environment)) {
             prop_assert_eq!(refusal.verdict, Verdict::Usage);
             prop_assert_eq!(refusal.id.family(), Family::Settings);
         }

@@ -138,7 +138,7 @@ fn profile_faults_name_file_and_line() {
     ] {
         let (_folder, path) = file(text);
         let given = cli::Options { profile: Some(path.clone().into()), ..cli::Options::default() };
-        let refusal = read(&given, &host(&[])).expect_err(text);
+        let refusal = Settings::read(&given, &host(&[])).expect_err(text);
         assert_eq!(refusal.verdict, Verdict::Usage, "{text}");
         for words in [&refusal.text.en, &refusal.text.zh] {
             assert!(words.contains(&format!("{path}:{line}:")), "{text}: {words}");
@@ -171,7 +171,7 @@ fn profiles_are_found_by_name_and_by_file() {
     let etc = root.path().join("etc/ranklaunch");
     std::fs::create_dir_all(&etc).expect("a folder");
     let profile = |line: &[&str]| {
-        read(&options(line), &node)
+        Settings::read(&options(line), &node)
             .map(|s| (s.profile.unwrap_or_default(), s.nnodes.map(|n| n.value)))
     };
     assert_eq!(profile(&[]).expect("none"), (String::new(), None));
@@ -208,7 +208,7 @@ fn extending_profile_replaces_only_its_own_values() {
     };
     let of = |path: &str| {
         let options = cli::Options { profile: Some(path.into()), ..cli::Options::default() };
-        read(&options, &host(&[]))
+        Settings::read(&options, &host(&[]))
     };
     // One variable and one argument in addition to the embedded profile.
     let mine = write(
@@ -279,7 +279,8 @@ fn diagnose_rows_have_defaults_and_replace_by_id() {
     std::fs::write(at("base.toml"), base).expect("a file");
     let over = format!("extends = 'base.toml'\n{}", row("a", "'of mine'"));
     std::fs::write(at("mine.toml"), over).expect("a file");
-    let settings = read(&options(&["--profile", &at("mine.toml")]), &host(&[])).expect("settings");
+    let settings =
+        Settings::read(&options(&["--profile", &at("mine.toml")]), &host(&[])).expect("settings");
     let found: Vec<_> = (settings.diagnose.iter())
         .map(|row| (row.value.id.as_str(), &*row.value.cause.en, &*row.value.cause.zh))
         .collect();
@@ -289,7 +290,7 @@ fn diagnose_rows_have_defaults_and_replace_by_id() {
     // `explain` reads only the rows: a program that is not there does not matter.
     std::fs::write(at("other.toml"), "extends = 'mine.toml'\n[job]\nscript = 'none.py'")
         .expect("a file");
-    let rows = read_diagnose(&options(&["--profile", &at("other.toml")]), &host(&[]));
+    let rows = options(&["--profile", &at("other.toml")]).diagnose_rows(&host(&[]));
     assert_eq!(rows.expect("rows").len(), 2);
-    assert_eq!(read_diagnose(&options(&[]), &host(&[])).expect("none"), []);
+    assert_eq!(options(&[]).diagnose_rows(&host(&[])).expect("none"), []);
 }

@@ -21,7 +21,8 @@ fn the_words_after_the_dashes_become_a_program() {
     let node =
         Host::replayed(root.path(), BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]));
     let program = |line: &[&str]| {
-        read(&options(line), &node).map(|settings| settings.program.map(|program| program.value))
+        Settings::read(&options(line), &node)
+            .map(|settings| settings.program.map(|program| program.value))
     };
     let script = |path: &str, args: &[&str]| {
         Ok(Some(Program::Script { path: path.into(), args: words(args) }))
@@ -95,7 +96,7 @@ fn launcher_as_script_is_refused() {
         ("-- conda run -n x accelerate launch a.py", "accelerate", "-- conda run -n x python a.py"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
-        let refusal = read(&options(&words), &node).expect_err(line);
+        let refusal = Settings::read(&options(&words), &node).expect_err(line);
         assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsLauncherAsScript, 64));
         assert!(refusal.text.en.contains(&format!("{name} is a launcher")), "{}", refusal.text.en);
         assert!(refusal.text.zh.contains(name), "{}", refusal.text.zh);
@@ -105,18 +106,18 @@ fn launcher_as_script_is_refused() {
         // A module needs an interpreter there; everything else runs directly.
         if !line.contains("-m torch.distributed.run") && !line.contains("-- -m") {
             let meant = [&["--engine", "command"], words.as_slice()].concat();
-            assert_eq!(read(&options(&meant), &node).expect(line).warnings, [], "{line}");
+            assert_eq!(Settings::read(&options(&meant), &node).expect(line).warnings, [], "{line}");
         }
     }
     for line in
         ["-- env.py torchrun", "-- uv run a.py", "-- env X=1 a.py", "-- timeout 1h python a.py"]
     {
         let words: Vec<&str> = line.split(' ').collect();
-        assert!(read(&options(&words), &node).is_ok(), "{line}");
+        assert!(Settings::read(&options(&words), &node).is_ok(), "{line}");
     }
     // A launcher in a profile is refused too, with its line.
     let (_folder, path) = file("[job]\nscript = 'torchrun'\nargs = ['a.py']");
-    let refusal = read(&options(&["--profile", &path]), &node).expect_err("a launcher");
+    let refusal = Settings::read(&options(&["--profile", &path]), &node).expect_err("a launcher");
     assert!(refusal.text.en.contains(&format!("{path}:2")), "{}", refusal.text.en);
 }
 
@@ -136,18 +137,19 @@ fn shell_script_for_python_is_refused() {
     }
     let node = Host::replayed(root.path(), BTreeMap::new());
     for name in ["/tr.sh", "/start", "gone.sh"] {
-        let refusal = read(&options(&["--", name, "--lr", "1"]), &node).expect_err(name);
+        let refusal = Settings::read(&options(&["--", name, "--lr", "1"]), &node).expect_err(name);
         assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsShellScript, 64));
         let way = format!("-- bash {name} --lr 1");
         assert!(refusal.hint.en.contains(&way) && refusal.hint.zh.contains(&way), "{refusal:?}");
     }
     let here = Host::live().working_in(root.path());
-    let refusal = read(&options(&["--", "ready.sh", "--lr", "1"]), &here).expect_err("a script");
+    let refusal =
+        Settings::read(&options(&["--", "ready.sh", "--lr", "1"]), &here).expect_err("a script");
     assert!(refusal.text.en.contains("no folder of PATH"), "{refusal:?}");
     assert!(refusal.hint.en.contains("-- ./ready.sh --lr 1"), "{refusal:?}");
-    assert!(read(&options(&["--", "./ready.sh"]), &here).is_ok());
+    assert!(Settings::read(&options(&["--", "./ready.sh"]), &here).is_ok());
     for name in ["/ready.sh", "/train", "/old", "/gone"] {
-        assert!(read(&options(&["--", name]), &node).is_ok(), "{name}");
+        assert!(Settings::read(&options(&["--", name]), &node).is_ok(), "{name}");
     }
 }
 
@@ -155,7 +157,7 @@ fn shell_script_for_python_is_refused() {
 fn command_line_program_replaces_the_profiles_program() {
     let (_folder, path) = file("[job]\nscript = 'a.py'\nargs = ['--lr', '1']");
     let program = |line: &[&str], node: &Host| {
-        let settings = read(&options(&[&["--profile", &path], line].concat()), node);
+        let settings = Settings::read(&options(&[&["--profile", &path], line].concat()), node);
         let program = settings.expect("settings").program.expect("a program");
         (program.value, program.source.to_string())
     };

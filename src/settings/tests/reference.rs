@@ -12,7 +12,7 @@ use super::*;
 fn a_copy_of_the_reference_changes_nothing() {
     let mut copied = read_profile(REFERENCE).expect("the reference");
     assert!(copied.profile.take().is_some());
-    let none = read(&options(&[]), &host(&[])).expect("settings");
+    let none = Settings::read(&options(&[]), &host(&[])).expect("settings");
     assert_eq!(format!("{copied:?}"), format!("{none:?}"));
     assert!(Profile::read("", REFERENCE).expect("a profile").is_empty());
 }
@@ -63,7 +63,7 @@ fn reference_is_a_profile_with_every_key() {
         assert_eq!(settings.exit_codes.get(&verdict.code()), Some(&verdict.code()));
     }
     // Settings with a default are shown with it.
-    let none = read(&options(&[]), &host(&[])).expect("settings");
+    let none = Settings::read(&options(&[]), &host(&[])).expect("settings");
     let of = |s: &Settings| {
         let text = [
             format!("{:?} {:?}", s.engine.value, s.rdzv.value),
@@ -105,9 +105,9 @@ fn help_names_the_defaults_as_they_are() {
     }
     assert!(told > 15, "{told} defaults");
     let wait = cli::Wait { target: "a:1".into(), timeout: None, lang: None };
-    let wait = read_wait(&wait, &host(&[])).expect("a target");
+    let wait = wait.read(&host(&[])).expect("a target");
     assert_eq!(Some(wait.timeout), duration("30m"));
     let init = cli::Init { grace: None, lang: None, command: Vec::new() };
-    let init = read_init(&init, &host(&[])).expect("settings");
+    let init = init.read(&host(&[])).expect("settings");
     assert_eq!(Some(init.grace), duration("5s"));
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::table::{Allowed, Toml};
 use super::*;
-use crate::OnBreach;
+use crate::Reaction;
 use crate::contract;
 use verdict::Id;
 
@@ -123,7 +123,7 @@ fn of_diagnose(key: &&str) -> (String, Value) {
 fn of_watch(key: &&str) -> (String, Value) {
     let value = match *key {
         "stream" => names(watch::STREAMS),
-        "on" => names(OnBreach::NAMES),
+        "on" => names(Reaction::NAMES),
         "finite" => json!({ "type": "boolean" }),
         "min" | "max" => json!({ "type": "number" }),
         "text" | "hint" => both(),

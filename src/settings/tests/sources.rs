@@ -15,7 +15,7 @@ fn flag_beats_variable_beats_profile_beats_default() {
     let variable = host(&[("RANKLAUNCH_NNODES", "3"), ("RANKLAUNCH_WAIT_TIMEOUT", "")]);
 
     let with = |more: &[&str], host: &Host| {
-        read(&options(&[&profile, more].concat()), host).expect("settings")
+        Settings::read(&options(&[&profile, more].concat()), host).expect("settings")
     };
     let flag = with(&["--nnodes", "2"], &variable);
     assert_eq!(flag.nnodes, Some(Sourced::new(2, Source::Flag("--nnodes".into()))));
@@ -30,7 +30,7 @@ fn flag_beats_variable_beats_profile_beats_default() {
     assert_eq!(set.wait_timeout, Sourced::new(Duration::from_secs(120), from_file(5)));
     assert!(set.warnings.iter().any(|w| w.text.en.contains("RANKLAUNCH_WAIT_TIMEOUT")));
 
-    let none = read(&options(&[]), &host(&[])).expect("settings");
+    let none = Settings::read(&options(&[]), &host(&[])).expect("settings");
     assert_eq!((none.nnodes, none.profile), (None, None));
     assert_eq!(none.wait_timeout, Sourced::default_value(Duration::from_secs(1800)));
     assert_eq!(none.log_cap_rank.value, 256 << 20);
@@ -43,8 +43,8 @@ fn flag_beats_variable_beats_profile_beats_default() {
 fn early_deadline_equals_the_settings_deadline() {
     for value in ["7s", "7s\n", " 7"] {
         let host = host(&[("RANKLAUNCH_DEADLINE", value)]);
-        let first = deadline(&options(&[]), &host);
-        let settings = read(&options(&[]), &host).expect("settings");
+        let first = options(&[]).deadline(&host);
+        let settings = Settings::read(&options(&[]), &host).expect("settings");
         assert_eq!(first, Some(Duration::from_secs(7)), "{value:?}");
         assert_eq!(first, settings.deadline.map(|deadline| deadline.value), "{value:?}");
     }
@@ -61,7 +61,7 @@ fn every_row_accepts_its_example_from_every_source() {
             assert!(put(&mut settings, row.example, Source::Default).is_some(), "{}", row.name);
         }
         if let Some(variable) = row.variable() {
-            let settings = read(&options(&[]), &host(&[(&variable, row.example)]));
+            let settings = Settings::read(&options(&[]), &host(&[(&variable, row.example)]));
             assert!(settings.is_ok(), "{variable}: {settings:?}");
         }
         if let Some(table) = row.table {
@@ -92,7 +92,8 @@ fn bad_value_refusal_names_place_value_and_range() {
         let (Some(variable), false) = (row.variable(), matches!(row.take, Take::Apart)) else {
             continue;
         };
-        let refusal = read(&options(&[]), &host(&[(&variable, bad)])).expect_err(&variable);
+        let refusal =
+            Settings::read(&options(&[]), &host(&[(&variable, bad)])).expect_err(&variable);
         let id = format!("settings.{}", row.name.replace('-', "_"));
         assert_eq!((refusal.verdict, refusal.id.as_str()), (Verdict::Usage, id.as_str()));
         let Text { en, zh } = &refusal.text;
@@ -111,9 +112,9 @@ fn bad_value_refusal_names_place_value_and_range() {
 #[test]
 fn flag_overrides_an_invalid_variable() {
     let link = host(&[("RANKLAUNCH_MASTER_PORT", "tcp://10.0.0.1:29500")]);
-    let refusal = read(&options(&[]), &link).expect_err("a service link");
+    let refusal = Settings::read(&options(&[]), &link).expect_err("a service link");
     assert!(refusal.hint.en.contains("Kubernetes Service"), "{}", refusal.hint.en);
-    let settings = read(&options(&["--master-port", "29500"]), &link).expect("settings");
+    let settings = Settings::read(&options(&["--master-port", "29500"]), &link).expect("settings");
     assert_eq!(settings.master_port.map(|port| port.value), Some(29500));
 }
 
@@ -121,7 +122,7 @@ fn flag_overrides_an_invalid_variable() {
 fn text_that_is_not_utf8_is_shown_escaped() {
     let bad = OsString::from_vec(b"a\xffb".to_vec());
     let given = cli::Options { nnodes: Some(bad.clone()), ..cli::Options::default() };
-    let refusal = read(&given, &host(&[])).expect_err("not UTF-8");
+    let refusal = Settings::read(&given, &host(&[])).expect_err("not UTF-8");
     assert!(refusal.text.en.contains("`a\\xffb`"), "{}", refusal.text.en);
 
     // The values of the ranks' variables are not checked.
@@ -129,7 +130,7 @@ fn text_that_is_not_utf8_is_shown_escaped() {
         env: vec![OsString::from_vec(b"A=\xff".to_vec())],
         ..cli::Options::default()
     };
-    let settings = read(&given, &host(&[])).expect("settings");
+    let settings = Settings::read(&given, &host(&[])).expect("settings");
     assert_eq!(settings.env[0].value, OsString::from_vec(vec![0xff]));
 }
 
@@ -146,7 +147,7 @@ fn unknown_variables_get_the_nearest_name() {
         // No link of a Service, but a misspelt setting.
         ("RANKLAUNCH_MASTR_PORT", "29500"),
     ]);
-    let warnings = read(&options(&[]), &node).expect("settings").warnings;
+    let warnings = Settings::read(&options(&[]), &node).expect("settings").warnings;
     let told: Vec<String> =
         warnings.iter().map(|w| format!("{} | {}", w.text.en, w.hint.en)).collect();
     assert_eq!(told.len(), 3, "{told:?}");
@@ -173,7 +174,7 @@ fn entries_add_up_and_stronger_ones_win() {
         "--severity",
         "shm.size=warn",
     ]);
-    let settings = read(&given, &node).expect("settings");
+    let settings = Settings::read(&given, &node).expect("settings");
     let found: Vec<(&str, String, String)> = settings
         .env
         .iter()
@@ -194,7 +195,7 @@ fn entries_add_up_and_stronger_ones_win() {
     let (_folder, path) = file("[launch]\nretry_on = ['a', 'b']\nno_retry_on = ['c']");
     let node = host(&[("RANKLAUNCH_RETRY_ON", "d, e"), ("RANKLAUNCH_NO_RETRY_ON", "f")]);
     let given = options(&["--profile", &path, "--retry-on", "c", "--no-retry-on", "a"]);
-    let settings = read(&given, &node).expect("settings");
+    let settings = Settings::read(&given, &node).expect("settings");
     let said = |ids: &[Sourced<String>]| {
         let said: Vec<String> =
             ids.iter().map(|id| format!("{} {}", id.value, id.source)).collect();
@@ -212,22 +213,28 @@ fn entries_add_up_and_stronger_ones_win() {
     let (_folder, path) = file("[warm]\nmodules = ['a.b', '-c']");
     let node = host(&[("RANKLAUNCH_WARM_MODULES", "-a.b,d")]);
     let given = options(&["--profile", &path, "--warm-modules", "-d", "--warm-modules", "e"]);
-    let settings = read(&given, &node).expect("settings");
+    let settings = Settings::read(&given, &node).expect("settings");
     let module = |module: &WarmModule| (module.name.clone(), module.is_imported);
     let found: Vec<(String, bool)> = settings.warm_modules.iter().map(module).collect();
     let of = |name: &str, is_imported| (name.to_owned(), is_imported);
     assert_eq!(found, [of("c", false), of("a.b", false), of("d", false), of("e", true)]);
     for bad in ["", "-", "a b", "a..b", "a.", "1a", "--warm", "a/b"] {
-        let refused = read(&options(&["--warm-modules", bad]), &host(&[])).expect_err(bad);
+        let refused =
+            Settings::read(&options(&["--warm-modules", bad]), &host(&[])).expect_err(bad);
         assert_eq!(refused.id, Id::SettingsWarmModules, "{bad}");
     }
 
     for bad in ["--env=x", "--env==x", "--env=A B=x"] {
-        assert_eq!(read(&options(&[bad]), &host(&[])).expect_err(bad).id, Id::SettingsEnv);
+        assert_eq!(
+            Settings::read(&options(&[bad]), &host(&[])).expect_err(bad).id,
+            Id::SettingsEnv
+        );
     }
-    let secret = read(&options(&["--env", "HF_TOKEN hunter2"]), &host(&[])).expect_err("no =");
+    let secret =
+        Settings::read(&options(&["--env", "HF_TOKEN hunter2"]), &host(&[])).expect_err("no =");
     assert!(secret.text.en.contains("`HF_TOKEN`") && !secret.text.en.contains("hunter2"));
-    let refusal = read(&options(&["--severity", "shm=fail"]), &host(&[])).expect_err("no such id");
+    let refusal =
+        Settings::read(&options(&["--severity", "shm=fail"]), &host(&[])).expect_err("no such id");
     assert!(refusal.text.en.contains("`shm=fail`"), "{}", refusal.text.en);
 }
 
@@ -237,7 +244,7 @@ fn the_grace_stays_below_that_of_the_pod() {
         let node = host(
             &period.map(|p| ("TerminationGracePeriodSeconds", p)).into_iter().collect::<Vec<_>>(),
         );
-        let settings = read(&options(line), &node).expect("settings");
+        let settings = Settings::read(&options(line), &node).expect("settings");
         (
             settings.grace.value.as_secs_f64(),
             settings.grace.source.to_string(),
@@ -263,13 +270,13 @@ fn language_follows_flag_variable_profile_or_locale() {
         (&["--lang", "en"], &[zh, ("RANKLAUNCH_LANG", "zh")], Lang::En),
     ] {
         assert_eq!(
-            read(&options(line), &host(variables)).expect("settings").lang,
+            Settings::read(&options(line), &host(variables)).expect("settings").lang,
             lang,
             "{line:?}"
         );
     }
-    assert_eq!(language(&options(&["--lang", "zh"]), &host(&[])), Lang::Zh);
-    assert_eq!(language(&options(&[]), &host(&[("RANKLAUNCH_LANG", "xx"), zh])), Lang::Zh);
+    assert_eq!(options(&["--lang", "zh"]).language(&host(&[])), Lang::Zh);
+    assert_eq!(options(&[]).language(&host(&[("RANKLAUNCH_LANG", "xx"), zh])), Lang::Zh);
 }
 
 #[test]
@@ -277,7 +284,7 @@ fn wait_reads_its_target_and_its_time() {
     let wait = |target: &str, timeout: Option<&str>| {
         let wait =
             cli::Wait { target: target.into(), timeout: timeout.map(Into::into), lang: None };
-        read_wait(&wait, &host(&[("RANKLAUNCH_WAIT_TIMEOUT", "2m")]))
+        wait.read(&host(&[("RANKLAUNCH_WAIT_TIMEOUT", "2m")]))
     };
     let found = wait("[fd00::1]:29500", Some("5")).expect("a target");
     assert_eq!((found.host.as_str(), found.port, found.timeout.as_secs()), ("fd00::1", 29500, 5));
@@ -292,7 +299,7 @@ fn range_of_one_number_is_that_number() {
     for (range, nodes) in
         [("2:2", Some(2)), ("2", Some(2)), ("1:2", None), ("0:0", None), (":", None)]
     {
-        let read = read(&options(&["--nnodes", range]), &host(&[]));
+        let read = Settings::read(&options(&["--nnodes", range]), &host(&[]));
         assert_eq!(
             read.ok().and_then(|settings| settings.nnodes).map(|n| n.value),
             nodes,
@@ -310,7 +317,7 @@ fn hint_names_the_probable_meaning() {
         (&["--severity", "colour=fail"], "gpu.fault, gpu.fabric"),
         (&["--nnodes", "1:2"], "PET_NNODES"),
     ] {
-        let refusal = read(&options(line), &host(&[])).expect_err(hint);
+        let refusal = Settings::read(&options(line), &host(&[])).expect_err(hint);
         assert!(refusal.hint.en.contains(hint), "{line:?}: {}", refusal.hint.en);
         assert_ne!(refusal.hint.en, refusal.hint.zh);
     }
@@ -319,7 +326,7 @@ fn hint_names_the_probable_meaning() {
 #[test]
 fn an_option_that_was_typed_twice_is_noted() {
     let line = ["--wait-timeout", "30m", "--wait-timeout", "5m"];
-    let settings = read(&options(&line), &host(&[])).expect("settings");
+    let settings = Settings::read(&options(&line), &host(&[])).expect("settings");
     assert_eq!(settings.wait_timeout.value, Duration::from_secs(300));
     let Repeated { option, times, value } = &settings.repeated[0];
     assert_eq!((option.as_str(), *times, value.as_str()), ("--wait-timeout", 2, "`5m`"));

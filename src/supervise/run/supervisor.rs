@@ -19,7 +19,7 @@ use super::super::sweep::Sweep;
 use super::super::{terminal, tree};
 use super::launching::Launching;
 use linux::deadline::millis;
-use linux::sys::{self, Signal, own_pid};
+use linux::sys::{Session, Signal, own_pid};
 use text::rank::{GlobalRank, RankId};
 use verdict::Verdict;
 use verdict::outcome::{
@@ -191,7 +191,7 @@ impl Supervisor<'_> {
                     None => planned.rank(local_rank),
                 };
                 // The pid comes from the kernel, not from the packet.
-                let session = sys::session_of(shim.connection.peer()).unwrap_or(0);
+                let session = Session::of(shim.connection.peer()).map_or(0, |session| session.0);
                 shim.phase = ShimPhase::Rank(Identity { rank, session });
                 if self.interactive {
                     give_terminal(&shim.connection);
@@ -271,7 +271,7 @@ impl Supervisor<'_> {
         // share a session (deepspeed's is the launcher's own, and a rank with the terminal is in
         // the user's), the session must not be signalled.
         let engines = self.has_engine && self.children.contains_key(&session);
-        let users = sys::own_session() == Some(session);
+        let users = Session::own() == Some(Session(session));
         let shared = self
             .shims
             .values()
@@ -425,7 +425,7 @@ impl Supervisor<'_> {
 fn give_terminal(connection: &ShimSocket) {
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let owner = terminal::guards_group().unwrap_or(0);
+    let owner = terminal::guards_group().map_or(0, |group| group.0);
     let _ = connection.send(&ToRank::Terminal { owner }, &streams);
 }
 

@@ -36,7 +36,7 @@ pub use warming::{ReadAhead, Target, Warming};
 
 use linux::procfs::Process;
 use linux::random;
-use linux::sys;
+use linux::sys::{self, Session};
 use text::lang::{Text, cause};
 
 /// Time limit for the interpreter to start.
@@ -325,7 +325,7 @@ fn start(
         return Err(io::ErrorKind::Interrupted.into());
     }
     let begun = sys::start(&warming.argv, &environment, streams, || {
-        sys::new_session()?;
+        Session::begin()?;
         warming.dispositions.restore_in_child()
     })?;
     state.process = Process::at("/proc".as_ref(), begun.pid);

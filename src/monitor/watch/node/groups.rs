@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::kernel::Pressure;
-use linux::cgroups::{Groups, NO_LIMIT};
+use linux::cgroups::Groups;
 use linux::host::Host;
 use text::rank::GlobalRank;
 
@@ -88,7 +88,7 @@ fn cpu(text: &impl Fn(&str) -> Option<String>) -> Option<CpuTime> {
 
 fn memory(text: &impl Fn(&str) -> Option<String>) -> Option<GroupMemory> {
     let limit = text("memory.max").or_else(|| text("memory.limit_in_bytes"))?;
-    let limit = limit.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT)?;
+    let limit = limit.trim().parse().ok().filter(|bytes| *bytes < Groups::NO_LIMIT)?;
     let (stat, events) = (text("memory.stat")?, text("memory.events"));
     let (limit_hits, oom_kills) = match &events {
         Some(events) => (of(events, "max"), of(events, "oom_kill")),

@@ -13,7 +13,8 @@ use serde_json::json;
 use super::reason::{Reason, ReasonKind};
 use super::{NodeReader, NodeReading, NodeSources, Parts};
 use linux::host::Host;
-use node::observe::{counters, gpu};
+use node::observe::counters::Counters;
+use node::probe::NvmlGpu;
 use settings::ProbeMode;
 use text::rank::GlobalRank;
 
@@ -75,8 +76,8 @@ fn reader(host: &Host) -> NodeReader {
     let ports = vec!["mlx5_0:1".to_owned()];
     NodeReader::new(NodeSources {
         host: Arc::new(host.clone()),
-        hcas: Arc::new(move |host| counters::counters(host, &ports)),
-        gpus: Arc::new(|host, timeout| gpu::now(host, ProbeMode::Auto, timeout)),
+        hcas: Arc::new(move |host| Counters::read(host, &ports)),
+        gpus: Arc::new(|host, timeout| NvmlGpu::now(host, ProbeMode::Auto, timeout)),
     })
 }
 
@@ -359,7 +360,7 @@ fn hung_part_is_reported_late_and_asked_once() {
     let count = Arc::clone(&asked);
     let reader = NodeReader::new(NodeSources {
         host: Arc::new(Host::live()),
-        hcas: Arc::new(|_| counters::Counters::default()),
+        hcas: Arc::new(|_| Counters::default()),
         gpus: Arc::new(move |_, _| {
             count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             let _ = wait.lock().expect("one").recv();

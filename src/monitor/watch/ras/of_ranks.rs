@@ -7,7 +7,7 @@ use super::client::{ADDRESS, RasError, RasReport, ask};
 use super::view::RasVerdict;
 use linux::deadline::with_deadline;
 use linux::host::Host;
-use linux::procfs;
+use linux::procfs::{self, Process};
 use text::rank::GlobalRank;
 
 /// The value 0 switches RAS off.
@@ -84,10 +84,10 @@ fn address(host: &Host, source: RasSource, ranks: &[(GlobalRank, i32)]) -> Optio
 /// The ranks with the pids of their processes and of all descendants: any of these may be the one that uses
 /// NCCL.
 fn processes(ranks: &[(GlobalRank, i32)]) -> Pids {
-    let all = procfs::scan(Path::new("/proc"));
+    let all = Process::scan(Path::new("/proc"));
     let below = |rank: &(GlobalRank, i32)| {
         let rank = *rank;
-        let below = procfs::descendants_in(&all, &[rank.1]);
+        let below = Process::descendants(&all, &[rank.1]);
         std::iter::once(rank).chain(below.into_iter().map(move |one| (rank.0, one.pid)))
     };
     ranks.iter().flat_map(below).collect()

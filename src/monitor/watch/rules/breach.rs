@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use linux::pace::spell;
-use settings::{Expects, OnBreach, Rule, Time};
+use settings::{Expects, Reaction, Rule, Time};
 use text::lang::{Lang, Text};
 use text::letters::is_hidden;
 use text::mask::mask_file;
@@ -46,7 +46,7 @@ pub struct Breach {
     pub since: Instant,
     /// The line of the number; for an absence, the last line of the rank.
     pub seen: Option<Seen>,
-    pub on: OnBreach,
+    pub on: Reaction,
     pub text: Text,
     pub hint: Option<Text>,
 }
@@ -67,7 +67,7 @@ impl Breach {
             rank,
             since,
             seen: None,
-            on: rule.on.unwrap_or(OnBreach::Report),
+            on: rule.on.unwrap_or(Reaction::Report),
             text: text!("rule {id}: {en}", "规则 {id}：{zh}"),
             hint: rule.hint.clone(),
         }
@@ -154,9 +154,9 @@ impl Breach {
             Text::new(format!("\n  hint: {en}"), format!("\n  提示：{zh}"))
         });
         let Text { en: then, zh: then_zh } = match self.on {
-            OnBreach::Report => nothing(),
-            OnBreach::End => text!("\n  now: the job is ended", "\n  现在：任务将被终止"),
-            OnBreach::Restart => {
+            Reaction::Report => nothing(),
+            Reaction::End => text!("\n  now: the job is ended", "\n  现在：任务将被终止"),
+            Reaction::Restart => {
                 text!("\n  now: the attempt is ended", "\n  现在：本次尝试将被终止")
             }
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::breach::{Breach, Seen};
 use super::lines::Partial;
-use settings::{Expects, Lines, Rule, Time, VALUE};
+use settings::{Expects, Lines, Rule, Time};
 use text::rank::GlobalRank;
 use verdict::outcome::Stream;
 
@@ -223,5 +223,5 @@ impl Watched {
 /// The number of a matching line. None if the value is not a number (`-`, `?`).
 fn number(lines: &Lines, line: &[u8]) -> Option<f64> {
     let found = lines.pattern.captures(line)?;
-    std::str::from_utf8(found.name(VALUE)?.as_bytes()).ok()?.trim().parse().ok()
+    std::str::from_utf8(found.name(Lines::VALUE)?.as_bytes()).ok()?.trim().parse().ok()
 }

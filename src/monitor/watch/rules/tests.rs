@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Breach, Rules};
-use settings::{Expects, Lines, OnBreach, Ranks, Rule, Time};
+use settings::{Expects, Lines, Ranks, Reaction, Rule, Time};
 use text::lang::{Lang, Text};
 use text::pattern;
 use text::rank::GlobalRank;
@@ -19,7 +19,7 @@ struct Clock {
 impl Clock {
     /// Ranks 0 and 1 begin at 0.
     fn of(expects: Expects) -> Clock {
-        let (on, hint) = (Some(OnBreach::Report), Some(Text::same("look there")));
+        let (on, hint) = (Some(Reaction::Report), Some(Text::same("look there")));
         let rule = Rule { id: "mine".to_owned(), expects, on, text: None, hint };
         let (zero, mut rules) = (Instant::now(), Rules::new([rule]));
         for rank in [0, 1] {

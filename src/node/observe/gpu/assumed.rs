@@ -6,7 +6,7 @@ use linux::host::Host;
 use settings::Assumed;
 
 /// The assumed GPUs, filtered by this CUDA_VISIBLE_DEVICES.
-pub fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
+pub(in crate::observe) fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
     let gpus: Vec<Gpu> = (0..assumed.gpus)
         .map(|index| Gpu {
             index,

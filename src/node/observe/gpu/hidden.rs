@@ -4,12 +4,24 @@
 //! GPU. Shares the rules of `visible.rs`.
 
 use super::visible::{Element, element, elements, with_prefix};
-use crate::observe::Gpu;
+use crate::observe::{Gpu, GpuFacts};
 use text::lang::Text;
 use text::text;
 
+impl GpuFacts {
+    /// Whether CUDA_VISIBLE_DEVICES means the CPU.
+    pub fn mean_cpu(&self) -> bool {
+        self.cuda_visible_devices.as_deref().is_some_and(means_cpu)
+    }
+
+    /// The rule by which CUDA_VISIBLE_DEVICES hides all GPUs.
+    pub fn why_hidden(&self) -> Text {
+        why_none(self.cuda_visible_devices.as_deref().unwrap_or_default(), &self.gpus)
+    }
+}
+
 /// Whether the value means the CPU: empty or -1, the two forms that people and frameworks write for this purpose.
-pub fn means_cpu(value: &str) -> bool {
+fn means_cpu(value: &str) -> bool {
     matches!(value.trim(), "" | "-1")
 }
 
@@ -23,7 +35,7 @@ pub(super) fn names_a_gpu(value: &str) -> bool {
 }
 
 /// The rule by which this value hides all of these GPUs.
-pub fn why_none(value: &str, gpus: &[Gpu]) -> Text {
+fn why_none(value: &str, gpus: &[Gpu]) -> Text {
     let first = elements(value).next().unwrap_or_default();
     if means_cpu(value) {
         return text!("empty or -1, it means the CPU", "其值为空或 -1，表示使用 CPU");

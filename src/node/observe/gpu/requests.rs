@@ -5,7 +5,7 @@
 
 use super::hidden;
 use linux::host::Host;
-use settings::contract::{self, Field};
+use settings::contract::Field;
 
 /// Whether a variable's value asks for GPUs.
 type Asks = fn(&Host, &str) -> bool;
@@ -52,7 +52,7 @@ pub(super) fn of_nvidia(host: &Host) -> Vec<String> {
 
 /// The counts of the contract, whether or not their platform is proven, and the variables of schedulers.
 pub(super) fn of_platforms(host: &Host) -> Vec<String> {
-    let counted = contract::variables_of_field(Field::GpuCount);
+    let counted = Field::GpuCount.variables();
     let mut found = set(host, counted.map(|name| (name, (|_, value| counts(value)) as Asks)));
     found.extend(set(host, OF_PLATFORMS.iter().copied()));
     found
@@ -119,7 +119,7 @@ mod tests {
         ] {
             assert_eq!(asked(pair), [pair]);
         }
-        for name in contract::variables_of_field(Field::GpuCount) {
+        for name in Field::GpuCount.variables() {
             assert_eq!(asked(&format!("{name}=8")), [format!("{name}=8")]);
             assert_eq!(asked(&format!("{name}=0")), [""; 0]);
         }

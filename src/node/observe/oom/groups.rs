@@ -1,6 +1,6 @@
 //! The counters and limits of a memory control group, in the files of both versions.
 
-use linux::cgroups::{self, Groups, NO_LIMIT};
+use linux::cgroups::Groups;
 use linux::host::Host;
 
 /// Kills by the kernel since a point in time.
@@ -106,7 +106,7 @@ pub(super) fn reached(host: &Host, rose: &[(&Group, Counters)]) -> OomPlace {
 ///
 /// Its earlier counts are unknown, so a group around it must have counted a kill since.
 pub(super) fn elsewhere(host: &Host, path: &str, rose: &[(&Group, Counters)]) -> Option<OomKills> {
-    let group = Group { folder: cgroups::unified_folder(path)?, unified: true };
+    let group = Group { folder: Groups::unified_folder(path)?, unified: true };
     let around = |(other, _): &&(&Group, Counters)| {
         let rest = group.folder.strip_prefix(&other.folder);
         other.unified && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -158,7 +158,7 @@ impl Group {
             ],
         };
         files.iter().filter_map(|(limit, peak)| {
-            let limit = self.number(host, limit).filter(|bytes| *bytes < NO_LIMIT)?;
+            let limit = self.number(host, limit).filter(|bytes| *bytes < Groups::NO_LIMIT)?;
             Some((limit, self.number(host, peak)))
         })
     }

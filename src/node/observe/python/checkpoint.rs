@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files;
 use linux::host::Host;
 use settings::Settings;
-use settings::arguments;
+use settings::arguments::GivenArgument;
 
 /// Folders of a checkpoint that may have the config.json of the transformer: at the top, in a diffusers pipeline, in
 /// Wan2.2's two experts.
@@ -17,11 +17,14 @@ const KEYS: [&str; 2] = ["num_heads", "num_attention_heads"];
 
 /// The heads, and the file that has the number; None if no argument names a checkpoint or none of its files has a
 /// positive number.
-pub fn checkpoint_heads(host: &Host, settings: &Settings) -> Option<(u32, PathBuf)> {
+pub(in crate::observe) fn checkpoint_heads(
+    host: &Host,
+    settings: &Settings,
+) -> Option<(u32, PathBuf)> {
     let argument = settings.layout.checkpoint_argument.as_deref()?;
-    let words = arguments::words(&settings.program.as_ref()?.value);
+    let words = settings.program.as_ref()?.value.words();
     let is_path = |value: &OsStr| !value.as_bytes().starts_with(b"-");
-    let folder = arguments::value_of(&words, &[argument], is_path)?.value;
+    let folder = GivenArgument::of(&words, &[argument], is_path)?.value;
     let folder = files::absolute(host, Path::new(&folder));
     FOLDERS.iter().find_map(|inner| {
         let file = folder.join(inner).join("config.json");

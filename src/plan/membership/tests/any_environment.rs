@@ -5,14 +5,13 @@ use std::os::unix::ffi::OsStringExt as _;
 use proptest::prelude::*;
 
 use super::claims::MOST_NODES;
-use settings::contract;
 use settings::{Engine, WorldSizeCounts};
 
 use super::*;
 
 /// Every variable that any contract reads, so that new rows are covered automatically.
 fn names() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(contract::known_variables())
+    prop::sample::select(Contract::known_variables())
 }
 
 fn values() -> impl Strategy<Value = Vec<u8>> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{check, host};
-use settings::contract::{self, platform_ids};
+use settings::contract::{Contract, platform_ids};
 
 /// The environment of one container, and the result of `plan` on a node of eight GPUs.
 const ENVIRONMENTS: &[(&str, &str)] = &[
@@ -590,7 +590,7 @@ const NEVER_SOUND: &[&str] = &["pmix", "volcano-tasks", "flux-tasks"];
 fn every_platform_has_a_sound_environment() {
     let (mut sound, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for (pairs, plan) in ENVIRONMENTS {
-        let read = contract::read(&host(pairs), None, None);
+        let read = Contract::read(&host(pairs), None, None);
         let of = if plan.starts_with("refused") { &mut refused } else { &mut sound };
         of.insert(read.platform);
         of.extend(read.evidence.into_iter().map(|found| found.platform));

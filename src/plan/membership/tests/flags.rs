@@ -131,7 +131,7 @@ fn membership_is_known_before_gpus_are_counted() {
         (processes(Some(4)), job, Ok(4), Ok(4)),
         (processes(None), &format!("{job} NPROC_PER_NODE=2"), Ok(8), Ok(8)),
     ] {
-        let contract = contract::read(&host(pairs), None, None);
+        let contract = Contract::read(&host(pairs), None, None);
         let nodes = |member: Result<Membership, Refusal>| match member {
             Ok(member) => Ok(member.nnodes),
             Err(refusal) => Err(refusal.id),
@@ -149,7 +149,7 @@ fn membership_is_known_before_gpus_are_counted() {
 
 #[test]
 fn torchrun_above_is_refused_but_leftovers_are_not() {
-    let mut contract = contract::read(&host(""), None, None);
+    let mut contract = Contract::read(&host(""), None, None);
     contract.inside_torchrun = Some((41, "python -m torch.distributed.run a.py".to_owned()));
     let run = |settings: &Settings, contract: &Contract| {
         let mut notes = Notes::default();
@@ -174,7 +174,7 @@ fn requested_process_count_follows_the_strongest_source() {
             settings.nproc_per_node =
                 Sourced::new(value, Source::Flag("--nproc-per-node".to_owned()));
         }
-        match asked_nproc(&settings, &contract::read(&host(env), None, None)) {
+        match asked_nproc(&settings, &Contract::read(&host(env), None, None)) {
             Ok(AskedNproc::Count { n, source }) => format!("{n} {source}"),
             Ok(other) => format!("{other:?}"),
             Err(refusal) => format!("refused {}", refusal.id),
@@ -198,7 +198,7 @@ fn requested_process_count_follows_the_strongest_source() {
     let kubebrain = "KUBEBRAIN_REPLICA=0 PROC_PER_NODE=8";
     assert_eq!(asked(None, kubebrain), "Auto");
     assert_eq!(
-        offered_nproc(&contract::read(&host(kubebrain), None, None)),
+        offered_nproc(&Contract::read(&host(kubebrain), None, None)),
         Some((8, "PROC_PER_NODE=8".to_owned()))
     );
 }
@@ -211,7 +211,7 @@ fn host_list_is_the_whole_membership() {
         let mut settings = undecided();
         settings.nodes = flag("--nodes", list("host0,host1,10.0.0.3"));
         change(&mut settings);
-        let mut contract = contract::read(&host(env), None, None);
+        let mut contract = Contract::read(&host(env), None, None);
         contract.own_names = list(own);
         let mut notes = Notes::default();
         let result = membership(&settings, &contract, &gpus(8), &mut notes);

@@ -2,7 +2,7 @@
 //! node runs alone by mistake.
 
 use super::*;
-use settings::contract::{self, Field};
+use settings::contract::Field;
 use settings::fixtures::undecided;
 use settings::{Source, Sourced, WorldSizeCounts};
 use verdict::Id;
@@ -84,7 +84,7 @@ fn incomplete_evidence_is_refused_and_quoted() {
 #[test]
 fn master_on_this_node_needs_no_count() {
     let alone = |names: &[&str], pairs: &str| {
-        let mut contract = contract::read(&host(pairs), None, None);
+        let mut contract = Contract::read(&host(pairs), None, None);
         contract.own_names = names.iter().map(|name| (*name).to_owned()).collect();
         let mut notes = Notes::default();
         membership(&undecided(), &contract, &gpus(8), &mut notes).is_ok()
@@ -122,7 +122,7 @@ fn the_innermost_launcher_wins() {
         (&srun.replace("8(x2)", "1(x2)"), "slurm 2 1 n3:27446"),
     ]);
     // The remark on how mpirun ends a job appears until the setting is made.
-    let remarks = |pairs: &str| contract::read(&host(pairs), None, None).warnings.len();
+    let remarks = |pairs: &str| Contract::read(&host(pairs), None, None).warnings.len();
     assert_eq!((remarks(ompi), remarks(hydra)), (1, 0));
     assert_eq!(remarks(&format!("{ompi} OMPI_MCA_odls_base_sigkill_timeout=30")), 0);
 }
@@ -139,7 +139,7 @@ fn heterogeneous_step_has_rank_0_on_its_master() {
         (&format!("{step} SLURM_NODEID=1 SLURMD_NODENAME=gpu"), "slurm 2 1 n1:27446"),
     ]);
     let job =
-        contract::read(&host(step), None, None).first(Field::JobId).map(|claim| claim.to_string());
+        Contract::read(&host(step), None, None).first(Field::JobId).map(|claim| claim.to_string());
     assert_eq!(job.as_deref(), Some("SLURM_HET_JOB_ID=7"), "one id on all components");
 }
 

@@ -18,7 +18,7 @@ use super::*;
 use crate::Task;
 use linux::host::Host;
 use node::observe::{GpuFacts, VisibleGpu};
-use settings::contract::{self, add_host_files, host_files};
+use settings::contract::Contract;
 use settings::fixtures::undecided;
 use settings::{Source, Sourced};
 
@@ -90,8 +90,8 @@ fn gpus(count: usize) -> GpuFacts {
 
 fn tell(settings: &Settings, host: &Host, gpus: &GpuFacts) -> Told {
     let mut notes = Notes::default();
-    let mut contract = contract::read(host, None, settings.own_platform());
-    add_host_files(&mut contract, &host_files(host));
+    let mut contract = Contract::read(host, None, settings.own_platform());
+    contract.add_host_files(&Contract::host_files(host));
     let result = membership(settings, &contract, gpus, &mut notes);
     Told { result, notes }
 }

@@ -2,7 +2,6 @@
 //! refusal of every other engine.
 
 use super::*;
-use settings::contract;
 use settings::fixtures::undecided;
 use settings::{Engine, Source, Sourced};
 
@@ -291,7 +290,7 @@ fn nested_job_is_a_separate_job() {
     let line = |settings: &Settings, pairs: &str, above: bool| {
         let mut notes = Notes::default();
         let above = above.then(|| (41, "python -m torch.distributed.run a.py".to_owned()));
-        let contract = contract::read(&host(pairs), above, None);
+        let contract = Contract::read(&host(pairs), above, None);
         let result = membership(settings, &contract, &gpus(8), &mut notes);
         Told { result, notes }
     };

@@ -181,7 +181,7 @@ fn kubebrain_in_all_spellings() {
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=2", "refused membership.master-addr"),
         ("KUBEBRAIN_REPLICA=1 KUBEBRAIN_REPLICA_TOTAL=x", "refused membership.number"),
     ]);
-    let job = contract::read(
+    let job = Contract::read(
         &host("KUBEBRAIN_REPLICA=0 JOB_ID=rj-1 GPU_COUNT=8 PROC_PER_NODE=8"),
         None,
         None,

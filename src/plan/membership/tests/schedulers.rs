@@ -333,7 +333,7 @@ fn lists_of_hosts_of_unknown_schedulers_are_refused() {
 #[test]
 fn host_list_with_this_host_is_evidence() {
     let told = |own: &str, pairs: &str| {
-        let mut contract = contract::read(&host(pairs), None, None);
+        let mut contract = Contract::read(&host(pairs), None, None);
         contract.own_names = vec![own.to_owned()];
         let mut notes = Notes::default();
         let result = membership(&undecided(), &contract, &gpus(8), &mut notes);
@@ -472,5 +472,5 @@ fn endless_host_file_is_not_read() {
         Path::new("/"),
         host("ACME_NODEFILE=/dev/zero PBS_NODEFILE=/proc").environment().clone(),
     );
-    assert!(host_files(&host).is_empty());
+    assert!(Contract::host_files(&host).is_empty());
 }

@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use super::*;
 use linux::host::Host;
-use linux::procfs;
 
 /// A fake process. The defaults describe an orphan of our user that is older than we are.
 #[derive(Clone)]
@@ -153,7 +152,7 @@ fn scan_time() {
     for _ in 0..3 {
         let start = Instant::now();
         let found = find(&host, &request());
-        let scanned = procfs::pids(&host).len();
+        let scanned = host.pids().len();
         println!("{scanned} processes, {} found, {:?}", found.len(), start.elapsed());
     }
 }

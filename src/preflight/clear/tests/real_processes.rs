@@ -146,8 +146,8 @@ fn plant() {
         let pid = stale[0].1.id().cast_signed();
         let mut found = None;
         until("the rank's child", || {
-            let all = procfs::processes(&host);
-            found = procfs::descendants_in(&all, &[pid]).first().copied().cloned();
+            let all = host.processes();
+            found = Process::descendants(&all, &[pid]).first().copied().cloned();
             found.is_some()
         });
         found.expect("found")
@@ -198,7 +198,7 @@ fn plant() {
 /// Runs the clearing stage after it is certain to be younger than the processes to clear.
 fn run_stage(folder: &Path, mode: &str, others: &mut [(&str, Child)]) {
     let host = Host::live();
-    let newest = procfs::processes(&host).values().map(|one| one.start_ticks).max().expect("some");
+    let newest = host.processes().values().map(|one| one.start_ticks).max().expect("some");
     until("the clock ticks", || {
         let mut probe = Command::new("sleep").arg("60").spawn().expect("sleep");
         let start = host.process(probe.id().cast_signed()).stat().expect("lives").start_ticks;
@@ -239,7 +239,7 @@ fn act(mode: &str) {
     };
     let own = Process::own(&host).expect("own");
     let newer = || -> Vec<Process> {
-        procfs::processes(&host)
+        host.processes()
             .into_values()
             .filter(|one| one.start_ticks >= own.start_ticks && one.pid != own.pid)
             .filter(|one| {

@@ -14,6 +14,11 @@ pub(super) fn hosts(text: &str) -> Vec<String> {
     ORDER.iter().flat_map(|kind| of(&spec, kind)).collect()
 }
 
+/// The first of the [`hosts`]; empty without any.
+pub(super) fn first(text: &str) -> String {
+    hosts(text).into_iter().next().unwrap_or_default()
+}
+
 /// The position of this task among the [`hosts`].
 pub(super) fn position(text: &str) -> Option<usize> {
     let spec = parsed(text)?;
