@@ -22,7 +22,7 @@ fn shell(engine: &str, nproc: u32, options: &[&str], script: &str) -> Launcher {
 const NUMBERS: &str = "echo \"saw $RANKLAUNCH_ATTEMPT $TORCHELASTIC_RESTART_COUNT \
                        $TORCHELASTIC_MAX_RESTARTS\"; exit 75";
 /// Waits until all $RANKS ranks of the attempt have come here: the first that fails ends the others.
-const TOGETHER: &str = ": >\"$FOLDER/$RANKLAUNCH_ATTEMPT-$$\"; until [ \
+const TOGETHER: &str = ": >\"$FOLDER/$RANKLAUNCH_ATTEMPT-$RANK\"; until [ \
                         $(ls \"$FOLDER\" | grep -c \"^$RANKLAUNCH_ATTEMPT-\") -ge $RANKS ]; \
                         do sleep 0.05; done; exit";
 

@@ -488,21 +488,27 @@ fn messages_that_nobody_sends_are_a_deadlock() {
 }
 
 #[test]
-fn rank_that_sends_no_message_is_the_culprit() {
-    let culprit =
-        |rank: u64| (Some(rank), "never_entered".to_owned(), Some(line_of("messages.py", "nap")));
-    for (ranks, words, expected) in
-        [(2, &["asleep"][..], 1), (4, &["mixed"], 3), (3, &["pipeline", "100", "3"], 1)]
-    {
-        assert_eq!(of_messages(ranks, words), [culprit(expected)], "{words:?}");
+fn rank_that_sends_no_message_is_the_first_culprit() {
+    let nap = line_of("messages.py", "nap");
+    for (ranks, words, expected) in [
+        (2, &["asleep"][..], 1),
+        (4, &["mixed"], 3),
+        (3, &["pipeline", "100", "3"], 1),
+        (3, &["balanced", "100", "3"], 1),
+    ] {
+        let culprits = of_messages(ranks, words);
+        let first = Some((Some(expected), "never_entered".to_owned(), Some(nap)));
+        assert_eq!(culprits.first().cloned(), first, "{words:?}: {culprits:?}");
     }
 }
 
 #[test]
 fn sleeping_stages_of_a_pipeline_are_no_hang() {
-    // 24 s, in which no rank computes, prints or is in a collective.
-    let ended = messages(3, &["pipeline", "10", "-1"]).run().expect_code(0);
-    assert_eq!(hangs(&ended), [Value::Null; 0], "{}", ended.err);
+    // 24 s each, in which no rank computes, prints or is in a collective.
+    for (kind, steps) in [("pipeline", "10"), ("balanced", "30")] {
+        let ended = messages(3, &[kind, steps, "-1"]).run().expect_code(0);
+        assert_eq!(hangs(&ended), [Value::Null; 0], "{kind}: {}", ended.err);
+    }
 }
 
 /// The control: the kernel holds what the link does not carry.

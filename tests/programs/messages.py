@@ -6,7 +6,7 @@ link is dead), answers (each waits for the other's answer on a dead link), reduc
 dead link), asleep (rank 1 sends nothing, while rank 0 waits).
 
 pipeline STEPS LAST: stages that pass small messages round, of which one sleeps at a time; in step LAST rank 1 sleeps
-for good. mixed: four ranks, of which 0 and 1 are in a barrier, and 2 waits for 3, which sleeps.
+for good. balanced STEPS LAST: rank 1 sends to rank 2, both sleep all the time, and rank 0 waits for the end. mixed: four ranks, of which 0 and 1 are in a barrier, and 2 waits for 3, which sleeps.
 """
 
 import sys
@@ -38,8 +38,22 @@ def pipeline(steps, last):
         dist.recv(small, world - 1)
 
 
-if kind == "pipeline":
-    pipeline(int(sys.argv[2]), int(sys.argv[3]))
+def balanced(steps, last):
+    for step in range(steps):
+        if rank == 1:
+            nap(3600 if step == last else 0.8)
+            dist.send(small, 2)
+        elif rank == 2:
+            dist.recv(small, 1)
+            nap(0.8)
+    if rank == 2:
+        dist.send(small, 0)
+    elif rank == 0:
+        dist.recv(small, 2)
+
+
+if kind in ("pipeline", "balanced"):
+    {"pipeline": pipeline, "balanced": balanced}[kind](int(sys.argv[2]), int(sys.argv[3]))
     sys.exit()
 if kind == "mixed":
     dist.barrier()

@@ -135,8 +135,9 @@ fn syscall(process: &Path, line: &str, mapped: Option<Mapped<'_>>) -> Option<Sys
     })
 }
 
-/// The file of the innermost return address on a thread's stack that is not the C library's: return addresses are
-/// the words that lie in code. `stack`: the stack pointer.
+/// The file of the innermost return address on a thread's stack that is not the C library's. A return address lies in
+/// code behind a call; what lies before the first one of the C library belongs to its own frame. `stack`: the stack
+/// pointer.
 fn caller(Mapped { memory, code }: Mapped<'_>, stack: u64) -> Option<String> {
     /// The frames of the C library below a wait take some hundred bytes. The end of the stack may be nearer than this.
     const MOST: u64 = 4096;
@@ -148,9 +149,42 @@ fn caller(Mapped { memory, code }: Mapped<'_>, stack: u64) -> Option<String> {
     let mut bytes = block(stack, in_page)?;
     bytes.extend(block(stack.checked_add(in_page)?, MOST - in_page).unwrap_or_default());
     let (words, _) = bytes.as_chunks::<8>();
-    let mut files = words.iter().filter_map(|word| code.file(u64::from_le_bytes(*word)));
-    let is_of_c = |name: &&str| OF_C.iter().any(|prefix| name.starts_with(prefix));
-    files.find(|name| !is_of_c(name)).map(str::to_owned)
+    let returns = words.iter().map(|word| u64::from_le_bytes(*word)).filter_map(|at| {
+        let file = code.file(at)?;
+        let before: [u8; LONGEST_CALL] = memory.bytes(at.checked_sub(LONGEST_CALL as u64)?).ok()?;
+        ends_with_call(&before).then_some(file)
+    });
+    let is_of_c = |name: &str| OF_C.iter().any(|prefix| name.starts_with(prefix));
+    returns.skip_while(|name| !is_of_c(name)).find(|name| !is_of_c(name)).map(str::to_owned)
+}
+
+/// Bytes of the longest call instruction.
+const LONGEST_CALL: usize = 7;
+
+/// Whether these bytes of code end with a call.
+fn ends_with_call(code: &[u8; LONGEST_CALL]) -> bool {
+    if cfg!(target_arch = "aarch64") {
+        // BL, and BLR with a register.
+        let [.., a, b, c, d] = *code;
+        let word = u32::from_le_bytes([a, b, c, d]);
+        return word >> 26 == 0b10_0101 || word & 0xffff_fc1f == 0xd63f_0000;
+    }
+    // `call` with an offset of four bytes, or FF /2 with a register or a place in memory of up to six bytes.
+    const NEAR: usize = 5;
+    let is_indirect = |at: usize| {
+        let rest = code.get(at..).unwrap_or_default();
+        let (&[0xff, mode, ..], length) = (rest, rest.len()) else { return false };
+        let (kind, register) = (mode >> 6, mode & 7);
+        let with_index = usize::from(kind != 3 && register == 4);
+        let offset = match kind {
+            0 if register == 5 => 4,
+            0 | 3 => 0,
+            1 => 1,
+            _ => 4,
+        };
+        (mode >> 3) & 7 == 2 && length == 2 + with_index + offset
+    };
+    code.get(LONGEST_CALL - NEAR) == Some(&0xe8) || (0..LONGEST_CALL - 1).any(is_indirect)
 }
 
 /// Does not touch the file: the kernel prints the path with which it was opened.
@@ -272,6 +306,26 @@ mod tests {
         drop(write);
         assert_eq!(waiting.join().expect("ended"), 0);
         assert_eq!(state(process, i32::MAX, None), None);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn calls_are_told_from_other_code() {
+        for (code, is_call) in [
+            ([0, 0, 0xe8, 1, 2, 3, 4], true),
+            ([0, 0, 0, 0, 0, 0xff, 0xd0], true),
+            // [rip + offset], [rsp + 8], [rax + offset]
+            ([0, 0xff, 0x15, 1, 2, 3, 4], true),
+            ([0, 0, 0, 0xff, 0x54, 0x24, 8], true),
+            ([0, 0xff, 0x90, 1, 2, 3, 4], true),
+            // A jump, and a call that ends earlier.
+            ([0, 0, 0xe9, 1, 2, 3, 4], false),
+            ([0, 0, 0, 0, 0, 0xff, 0xe0], false),
+            ([0, 0xe8, 1, 2, 3, 4, 0], false),
+            ([0, 0, 0, 0, 0xff, 0xd0, 0], false),
+        ] {
+            assert_eq!(ends_with_call(&code), is_call, "{code:x?}");
+        }
     }
 
     #[test]

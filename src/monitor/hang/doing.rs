@@ -80,15 +80,6 @@ pub(super) struct Seen {
     pub(super) frame: Option<diagnose::Frame>,
     /// All lines of its first thread, the innermost first.
     pub(super) lines: Vec<(String, u64)>,
-    /// The thread that does it: the first one, or the one that it waits for.
-    tid: Option<i32>,
-}
-
-impl Seen {
-    /// Waits for messages, and has not slept through the time: messages come.
-    pub(super) fn is_met(&self, rank: &RankEvidence) -> bool {
-        self.doing.is_message() && self.tid.is_some_and(|tid| rank.ran.contains(&tid))
-    }
 }
 
 /// The activity that a frame of a library shows.
@@ -133,6 +124,9 @@ const LIBRARY: &[(&str, &[&str], Shows)] = &[
     ),
     ("torch/distributed/pipelining/", &[], Shows::Message),
     ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
+    // No record and no connection shows whether calls come.
+    ("torch/distributed/rpc/", &[], Shows::Thread),
+    ("torch/futures/", &[], Shows::Thread),
     ("torch/distributed/", &[], Shows::Collective),
     ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
     ("torch/nn/parallel/distributed.py", &[], Shows::Collective),
@@ -207,13 +201,13 @@ pub(super) fn seen(rank: &RankEvidence) -> Seen {
 }
 
 fn of_first_thread(rank: &RankEvidence) -> Seen {
-    let hidden = Seen { doing: Doing::Hidden, frame: None, lines: Vec::new(), tid: None };
+    let hidden = Seen { doing: Doing::Hidden, frame: None, lines: Vec::new() };
     let Some(stacks) = &rank.stacks else { return hidden };
     let process = &stacks.process;
     let Some(first) = process.threads.first() else { return hidden };
     let stack = frames(first);
     let frame = own_frame(stack).or_else(|| stack.first().map(shown));
-    let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new(), tid: first.tid };
+    let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new() };
     match first.kernel.as_ref().map(|kernel| kernel.state) {
         Some('T') => return found(Doing::Stopped),
         Some('t') => return found(Doing::Debugged),
@@ -244,7 +238,7 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
         Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),
         Some(Shows::Thread) => {
-            let other = joined(process).unwrap_or_else(|| found(Doing::Thread));
+            let other = awaited_thread(process).unwrap_or_else(|| found(Doing::Thread));
             return other_thread(process, other);
         }
         _ => {}
@@ -297,30 +291,27 @@ fn is_operation(thread: &ThreadStack) -> bool {
     caller.is_some_and(|caller| LIBRARIES.iter().any(|library| caller.starts_with(library)))
 }
 
-/// The thread for which the first one waits until it ends, if that thread waits for other ranks and all others wait
-/// as well: each other thread might send what it waits for.
-fn joined(process: &ProcessStacks) -> Option<Seen> {
+/// The thread for which the first one waits: one that serves, or one that waits for other ranks, if the first one waits
+/// until it ends. A thread that waits for other ranks while the first one waits for work is idle.
+fn awaited_thread(process: &ProcessStacks) -> Option<Seen> {
     let (first, others) = process.threads.split_first()?;
     let is_join = |frame: &Frame| {
         let name = frame.function.rsplit('.').next().unwrap_or_default();
         frame.file.ends_with("/threading.py") && name == "join"
     };
-    if !frames(first).iter().take_while(|frame| shows(frame).is_some()).any(is_join) {
-        return None;
-    }
-    let mut found = None;
-    for thread in others.iter().filter(|thread| !frames(thread).is_empty()) {
+    let joins = frames(first).iter().take_while(|frame| shows(frame).is_some()).any(is_join);
+    let seen = |thread: &ThreadStack| {
         let doing = match library(frames(thread)) {
-            Some(Shows::Message) => Doing::Message,
-            Some(Shows::Collective) => Doing::Collective,
-            Some(Shows::Lock | Shows::Thread) => continue,
-            None if is_operation(thread) => Doing::Operation,
+            Some(Shows::Serves) => Doing::Serves,
+            Some(Shows::Message) if joins => Doing::Message,
+            Some(Shows::Collective) if joins => Doing::Collective,
+            None if joins && is_operation(thread) => Doing::Operation,
             _ => return None,
         };
-        let frame = own_frame(frames(thread));
-        found.get_or_insert(Seen { doing, frame, lines: Vec::new(), tid: thread.tid });
-    }
-    found
+        Some(Seen { doing, frame: own_frame(frames(thread)), lines: Vec::new() })
+    };
+    let found = || others.iter().filter(|thread| !frames(thread).is_empty()).filter_map(seen);
+    found().find(|one| one.doing == Doing::Serves).or_else(|| found().next())
 }
 
 fn call(kernel: &KernelState) -> Option<String> {

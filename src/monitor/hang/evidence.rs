@@ -56,9 +56,6 @@ pub struct RankEvidence {
     /// The rank did something within the time and is not known to wait since, so it may just have come to where it is.
     #[serde(default)]
     pub may_have_come: bool,
-    /// Threads of the rank's program that went to sleep anew within most of the time.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub ran: Vec<i32>,
     /// The rank waits for an answer of torch's store.
     #[serde(default)]
     pub asks_store: bool,
@@ -110,7 +107,6 @@ impl RankEvidence {
             drains: false,
             stuck: false,
             may_have_come: false,
-            ran: Vec::new(),
             asks_store: false,
             stacks: None,
             dead_children: Vec::new(),

@@ -14,7 +14,7 @@ use super::kinds::Kind;
 use super::signs::{self, Sign};
 use super::suspects::{
     Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
-    only_who_waits_for_nobody, waiting,
+    waiting,
 };
 use super::{nccl, suspects, words};
 use diagnose::Frame;
@@ -137,7 +137,6 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         blamed.retain(|(kind, _)| *kind != Suspicion::Link);
     }
     only_the_odd(&mut blamed, &seen, &mut waiting);
-    only_who_waits_for_nobody(&mut blamed, &seen, &mut waiting);
     let numbers = || blamed.iter().filter_map(|(_, suspect)| suspect.rank);
     let at_work = |rank: &u32| {
         let Some((_, evidence)) = ranks.get(rank) else { return false };
@@ -170,14 +169,6 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
             return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
         }
     }
-    // A stage of a pipeline that sleeps is awaited by all others, and each of them has moved since.
-    let is_met = |rank: &u32| {
-        seen.get(rank).zip(ranks.get(rank)).is_some_and(|(seen, (_, rank))| seen.is_met(rank))
-    };
-    let met: Vec<u32> = ranks.keys().copied().filter(is_met).collect();
-    if patient && !met.is_empty() {
-        return Judgement::HeldUp { by: met, gives_up_ns, seen: None };
-    }
     let held_up: Option<Vec<u32>> =
         Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
     if let Some(by) = &held_up {
@@ -208,7 +199,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if culprits.len() > 1
         && culprits.iter().all(|one| one.kind == Kind::Deadlock && is_in_message(one))
     {
-        let text = words::messages(&culprits);
+        let operations = seen.values().any(|seen| seen.doing == Doing::Operation);
+        let text = words::messages(&culprits, operations);
         culprits.iter_mut().for_each(|one| one.text = text.clone());
     }
     if culprits.is_empty() {
@@ -224,7 +216,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
             by_node.entry(*node).or_default().push(*rank);
         }
     }
-    culprits.sort_by_key(|one| (one.kind, one.rank));
+    // A rank that has not come because it waits for a message may be a victim.
+    culprits.sort_by_key(|one| (one.kind, is_in_message(one), one.rank));
     let places: Vec<_> = culprits.iter().map(|one| (one.node, one.rank)).collect();
     let is_link = culprits.iter().any(|one| one.kind == Kind::Link);
     let signs = signs::signs(nodes, &of_nccl, &places, is_link);

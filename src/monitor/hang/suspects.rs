@@ -155,26 +155,6 @@ pub(super) fn only_the_odd(
     waiting.extend(others.into_iter().filter(|rank| !named.contains(rank)));
 }
 
-/// A rank that has not come because it waits for a message is a victim, if another one waits for nobody.
-pub(super) fn only_who_waits_for_nobody(
-    blamed: &mut Vec<(Suspicion, Suspect)>,
-    seen: &BTreeMap<u32, Seen>,
-    waiting: &mut BTreeSet<u32>,
-) {
-    let waits = |(suspicion, suspect): &(Suspicion, Suspect)| {
-        *suspicion == Suspicion::Missing
-            && suspect.rank.is_some_and(|rank| is_in_message(rank, seen))
-    };
-    let is_alone = |(suspicion, suspect): &(Suspicion, Suspect)| {
-        let meets = suspect.rank.and_then(|rank| seen.get(&rank));
-        *suspicion == Suspicion::Missing && !meets.is_some_and(|seen| seen.doing.awaits_ranks())
-    };
-    if blamed.iter().any(is_alone) {
-        let victims = blamed.extract_if(.., |one| waits(one));
-        waiting.extend(victims.filter_map(|(_, suspect)| suspect.rank));
-    }
-}
-
 /// Whether its stack is in a collective that others have left.
 fn waits_inside(culprit: &recorder::Culprit, seen: &BTreeMap<u32, Seen>) -> bool {
     let doing = culprit.rank.and_then(|rank| seen.get(&rank)).map(|seen| &seen.doing);

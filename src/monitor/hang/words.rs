@@ -134,7 +134,8 @@ fn missed(facts: &Facts<'_>) -> Text {
 
 /// `ranks 0-1 wait for the other end of a message that no rank sends or receives (…): exchange at train.py:9 (rank
 /// 0), exchange at train.py:12 (rank 1)`
-pub(super) fn messages(culprits: &[Culprit]) -> Text {
+/// `operations`: not all are known to be messages.
+pub(super) fn messages(culprits: &[Culprit], operations: bool) -> Text {
     /// Maximum number of lines.
     const MOST: usize = 4;
     let mut places: Vec<(&Frame, Vec<u32>)> = Vec::new();
@@ -159,10 +160,21 @@ pub(super) fn messages(culprits: &[Culprit]) -> Text {
     }
     let all = listed(culprits.iter().filter_map(|one| one.rank), '-');
     let (en, zh) = (en.join(", "), zh.join("，"));
+    let Text { en: of, zh: of_zh } = if operations {
+        text!(
+            "a message or asynchronous collective in which no rank takes part",
+            "点对点消息或异步集合通信的另一端，但没有 rank 参与其中"
+        )
+    } else {
+        text!(
+            "a message that no rank sends or receives",
+            "点对点消息的另一端，但没有 rank 发送或接收它"
+        )
+    };
     let (colon, colon_zh) = if en.is_empty() { ("", "") } else { (": ", "：") };
     text!(
-        "ranks {all} wait for the other end of a message that no rank sends or receives (rank, tag and group must match){colon}{en}",
-        "rank {all} 在等待点对点消息的另一端，但没有 rank 发送或接收它（rank、tag 与组须一致）{colon_zh}{zh}"
+        "ranks {all} wait for the other end of {of} (rank, tag and group must match){colon}{en}",
+        "rank {all} 在等待{of_zh}（rank、tag 与组须一致）{colon_zh}{zh}"
     )
 }
 

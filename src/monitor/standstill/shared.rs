@@ -275,7 +275,6 @@ impl Shared {
             rank.drains = state.progress.drains(rank.rank, began, within);
             rank.stuck = state.progress.is_stuck(rank.rank, began);
             rank.may_have_come = state.progress.may_have_come(rank.rank, began, within);
-            rank.ran = state.progress.ran(rank.rank, began);
             let owner = self.watched.planned.owner(rank.rank);
             let last = self.watched.logs.tail(owner, 1).pop();
             rank.last_line = last.map(|line| mask::mask_file(&line.text()));

@@ -1,6 +1,6 @@
 //! Decides whether the ranks of a node make progress. Pure: takes [`Pulse`]s with their times.
 //!
-//! A rank moves when it writes a line or completes a collective. It is busy when it uses a processor,
+//! A rank moves when it writes a line, completes a collective, or gets a message of another rank. It is busy when it uses a processor,
 //! reads or writes. Waiting for a collective can cost a processor as well (NCCL and CUDA poll), so of a
 //! rank that waits for others only moving counts, and bytes that flow between ranks.
 
@@ -14,8 +14,8 @@ use text::rank::GlobalRank;
 const BUSY: f64 = 0.10;
 /// Bytes per second below which a rank does no I/O: loops that poll read less, slow downloads more.
 const BUSY_IO: f64 = 4.0 * 1024.0;
-/// Bytes per second on one connection to another rank or to torch's store below which ranks only exchange
-/// messages while they wait: each polls the store, some a hundred times per second.
+/// Bytes per second on one connection to another rank or to torch's store below which it carries no tensors: while
+/// they wait, ranks poll the store, some a hundred times per second, and NCCL's own threads exchange words.
 const BUSY_JOB: f64 = 64.0 * 1024.0;
 /// Bytes per second written to disks, for a rank that waits for that.
 const BUSY_DISK: f64 = 64.0 * 1024.0;
@@ -24,8 +24,6 @@ const BUSY_NETWORK: f64 = 1024.0 * 1024.0;
 /// A job that went on by itself after a standstill has such pauses: the next standstill must be longer by this
 /// factor.
 const LONGER: u32 = 3;
-/// The part of the time within which a thread that only waits has not run.
-const RAN_PART: f64 = 0.75;
 /// The connections of a job are examined after this part of the time.
 const QUIET_PART: u32 = 4;
 
@@ -58,12 +56,18 @@ pub(crate) struct Carried {
     pub bytes: u64,
     /// Bytes sent that have not arrived, as far as known.
     pub unheard: u32,
-    /// The other end is torch's store or another rank.
-    pub of_job: bool,
+    pub to: End,
 }
 
-/// Numbers by rank and thread.
-pub(crate) type Sleeps = BTreeMap<(GlobalRank, i32), u64>;
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Another rank, by what sends nothing while nobody calls it.
+    Rank,
+    /// Torch's store, or another rank by NCCL.
+    Job,
+    Elsewhere,
+}
 
 /// The activity of a node up to one look.
 #[derive(Debug, Clone, Default)]
@@ -71,8 +75,6 @@ pub(crate) struct NodePulse {
     pub ranks: BTreeMap<GlobalRank, Pulse>,
     /// The connections of the ranks; None if nobody looked, or the kernel does not report them.
     pub carried: Option<Vec<Carried>>,
-    /// Number of times that each thread of a rank's program went to sleep; None if nobody looked.
-    pub sleeps: Option<Sleeps>,
     /// Bytes that its interfaces carried.
     pub network: u64,
     /// Bytes that wait to be written to disks. A decrease means that they are being written, perhaps for another
@@ -94,6 +96,8 @@ pub(crate) enum Standing {
 /// Bytes of the connections of a rank since the last look.
 #[derive(Debug, Clone, Copy, Default)]
 struct Grown {
+    /// Some connection to another rank carried bytes that somebody sent.
+    message: bool,
     /// Bytes of the connection to another rank or to torch's store that carried the most.
     between_ranks: u64,
     /// Bytes of all other connections.
@@ -138,8 +142,6 @@ pub(crate) struct Progress {
     moved_before: Option<Instant>,
     /// The connections at the last look, by their inodes.
     connections: Option<BTreeMap<u32, Carried>>,
-    /// The sleeps of threads up to the last look, with the time of the look that saw them change.
-    sleeps: BTreeMap<(GlobalRank, i32), (u64, Option<Instant>)>,
     /// Some connection carried nothing between the last two looks, though bytes waited for it at both.
     is_cut: bool,
     network: u64,
@@ -160,7 +162,6 @@ impl Progress {
             afresh: None,
             moved_before: None,
             connections: None,
-            sleeps: BTreeMap::new(),
             is_cut: false,
             network: 0,
             dirty: 0,
@@ -178,7 +179,7 @@ impl Progress {
             track.in_disk = track.in_disk.map(|_| now);
         }
         (self.at, self.connections, self.afresh) = (None, None, Some(now));
-        (self.is_cut, self.sleeps) = (false, BTreeMap::new());
+        self.is_cut = false;
     }
 
     /// Takes the next pulse. A rank that is not in it has ended.
@@ -197,12 +198,6 @@ impl Progress {
         self.ranks.retain(|rank, _| pulse.ranks.contains_key(rank));
         let ended = self.ranks.len() < all;
         let grown = self.grown(pulse.carried.as_deref());
-        let sleeps = pulse.sleeps.iter().flatten().map(|(thread, new)| {
-            let changed =
-                self.sleeps.get(thread).map(|(old, at)| if old == new { *at } else { Some(now) });
-            (*thread, (*new, changed.flatten()))
-        });
-        self.sleeps = sleeps.collect();
         for (rank, new) in &pulse.ranks {
             let track = self.ranks.entry(*rank).or_insert(Track {
                 pulse: *new,
@@ -216,13 +211,14 @@ impl Progress {
             });
             let old = track.pulse;
             let collectives = new.collectives.or(track.collectives);
-            if ended || new.output != old.output || collectives != track.collectives {
+            let grown = grown.get(rank).copied().unwrap_or_default();
+            let steps = new.output != old.output || collectives != track.collectives;
+            if ended || steps || grown.message {
                 track.moved = now;
             }
             track.collectives = collectives;
             let computes = rate(millis(new.cpu), millis(old.cpu)) / 1000.0 > BUSY;
             let transfers = matches!((old.sleeps, new.sleeps), (Some(old), Some(new)) if new > old);
-            let grown = grown.get(rank).copied().unwrap_or_default();
             let flows = rate(grown.between_ranks, 0) > BUSY_JOB;
             let reads_or_writes = rate(new.io, old.io) > BUSY_IO
                 || rate(grown.elsewhere, 0) > BUSY_IO
@@ -269,10 +265,11 @@ impl Progress {
             let bytes = one.bytes.saturating_sub(known.map_or(0, |known| known.bytes));
             let waited = known.is_some_and(|known| known.unheard > 0);
             self.is_cut |= waited && one.unheard > 0 && bytes == 0;
-            if one.of_job {
-                of_rank.between_ranks = of_rank.between_ranks.max(bytes);
-            } else {
+            of_rank.message |= one.to == End::Rank && bytes > 0;
+            if one.to == End::Elsewhere {
                 of_rank.elsewhere = of_rank.elsewhere.saturating_add(bytes);
+            } else {
+                of_rank.between_ranks = of_rank.between_ranks.max(bytes);
             }
         }
         grown
@@ -336,15 +333,6 @@ impl Progress {
     pub(crate) fn may_have_come(&self, rank: GlobalRank, now: Instant, within: Duration) -> bool {
         let since = self.ranks.get(&rank).map(Track::still_since);
         since.is_some_and(|since| now.duration_since(since) < within)
-    }
-
-    /// The threads of a rank that ran within most of the time after which the job stands still. The last look at which
-    /// a thread had only just come to where it waits is left out.
-    pub(crate) fn ran(&self, rank: GlobalRank, now: Instant) -> Vec<i32> {
-        let within = self.after.mul_f64(RAN_PART);
-        let is_lately = |at: &Option<Instant>| at.is_some_and(|at| now.duration_since(at) < within);
-        let of_rank = self.sleeps.range((rank, i32::MIN)..=(rank, i32::MAX));
-        of_rank.filter(|(_, (_, at))| is_lately(at)).map(|((_, tid), _)| *tid).collect()
     }
 
     /// Whether a rank was in the kernel within this time while the machine wrote to its disks.

@@ -1,13 +1,14 @@
 //! Reads the activity of the ranks of this node so far: from /proc, and from their worker servers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use super::collectives::{self, Count};
 use super::connections::{self, Connection};
 use super::program::program;
-use super::progress::{Carried, NodePulse, Pulse, Sleeps};
+use super::progress::{Carried, End, NodePulse, Pulse};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
 use linux::procfs::{self, Process};
@@ -32,7 +33,7 @@ pub(crate) fn pulse(
     let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
-    let mut slept = connected.then(Sleeps::new);
+    let mut with_nccl = BTreeSet::new();
     let read = |(rank, pid): (&GlobalRank, &i32)| {
         let below = Process::descendants(&all, &[*pid]);
         let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
@@ -49,9 +50,8 @@ pub(crate) fn pulse(
             pulse.cpu += cpu(&folder).unwrap_or_default();
             pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
         }
-        if let Some(slept) = &mut slept {
-            let of_threads = threads(&proc.join(program.to_string()));
-            slept.extend(of_threads.into_iter().map(|(tid, count)| ((*rank, tid), count)));
+        if connected && has_nccl(&proc.join(program.to_string())) {
+            with_nccl.insert(*rank);
         }
         if connected && store.is_none() {
             store = store_port(proc, program);
@@ -63,28 +63,53 @@ pub(crate) fn pulse(
     };
     let ranks = ranks.iter().map(read).collect();
     let found = connected.then(connections::connections).flatten();
-    let carried = found.map(|found| carried(&found, &owners, store));
-    NodePulse { ranks, carried, sleeps: slept, network: network(proc), dirty: dirty(proc) }
+    let carried = found.map(|found| carried(&found, &owners, &with_nccl, store));
+    NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
 }
 
-/// The connections of these ranks. While all ranks only wait, connections to torch's store and to other ranks carry
-/// small messages.
+/// The connections of these ranks. `with_nccl`: those with threads of NCCL, which exchange words while all only wait, as
+/// all do with torch's store.
 fn carried(
     all: &[Connection],
     owners: &BTreeMap<u32, GlobalRank>,
+    with_nccl: &BTreeSet<GlobalRank>,
     store: Option<u16>,
 ) -> Vec<Carried> {
     let owner = |one: &Connection| owners.get(&one.inode).copied();
     let by_ends: HashMap<_, _> =
         all.iter().filter_map(|one| Some(((one.local, one.peer), owner(one)?))).collect();
+    let is_of_store =
+        |one: &Connection| [one.local.port(), one.peer.port()].map(Some).contains(&store);
+    let address = |end: SocketAddr| end.ip().to_canonical();
+    // The other nodes of the job are those that speak with the store.
+    let own: HashSet<IpAddr> = all.iter().map(|one| address(one.local)).collect();
+    let nodes: HashSet<IpAddr> =
+        all.iter().filter(|one| is_of_store(one)).map(|one| address(one.peer)).collect();
     let of_rank = |one: &Connection| {
         let rank = owner(one)?;
         let peer = by_ends.get(&(one.peer, one.local));
-        let of_store = [one.local.port(), one.peer.port()].map(Some).contains(&store);
-        let of_job = of_store || peer.is_some_and(|peer| *peer != rank);
-        Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, of_job })
+        let node = address(one.peer);
+        let to = if is_of_store(one) {
+            End::Job
+        } else if peer.is_some_and(|peer| *peer != rank)
+            || (nodes.contains(&node) && !own.contains(&node))
+        {
+            if with_nccl.contains(&rank) { End::Job } else { End::Rank }
+        } else {
+            End::Elsewhere
+        };
+        Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, to })
     };
     all.iter().filter_map(of_rank).collect()
+}
+
+/// Whether NCCL runs threads of its own in a process; it gives them names, such as `NCCL Service 0`.
+fn has_nccl(process: &Path) -> bool {
+    let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let is_of_nccl = |thread: std::fs::DirEntry| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"NCCL"))
+    };
+    threads.into_iter().any(is_of_nccl)
 }
 
 /// The port at which torch's store is, as a process has it in its environment.
@@ -142,22 +167,7 @@ fn sleeps(process: &Path) -> Option<u64> {
     if !TRANSFERS.contains(&first_call(process)?) {
         return None;
     }
-    slept(process)
-}
-
-/// Number of times that each thread of a process went to sleep.
-fn threads(process: &Path) -> Vec<(i32, u64)> {
-    let entries = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let count = |entry: std::fs::DirEntry| {
-        Some((entry.file_name().to_str()?.parse().ok()?, slept(&entry.path())?))
-    };
-    entries.filter_map(count).collect()
-}
-
-/// Number of times that a thread went to sleep. `folder`: its folder in /proc, or that of its process for the first
-/// thread.
-fn slept(folder: &Path) -> Option<u64> {
-    let status = std::fs::read_to_string(folder.join("status")).ok()?;
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
     let rows = status.lines().filter_map(|line| line.split_once(':'));
     let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
     switches.next()?.1.trim().parse().ok()

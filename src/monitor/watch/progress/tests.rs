@@ -98,24 +98,6 @@ fn io_or_new_collectives_prevent_a_standstill() {
 }
 
 #[test]
-fn thread_that_slept_anew_has_run_lately() {
-    const THREAD: (GlobalRank, i32) = (GlobalRank(1), 7);
-    let mut node = Node::new();
-    let mut ran = |seconds: u32, sleeps: Option<u64>| {
-        node.pulse.sleeps = sleeps.map(|count| BTreeMap::from([(THREAD, count)]));
-        node.pass(seconds, quiet);
-        node.progress.ran(THREAD.0, node.now)
-    };
-    assert_eq!(ran(1, Some(5)), [0; 0], "the first look");
-    assert_eq!(ran(9, Some(5)), [0; 0]);
-    assert_eq!(ran(1, Some(6)), [THREAD.1]);
-    assert_eq!(ran(7, Some(6)), [THREAD.1], "three quarters of the time");
-    assert_eq!(ran(1, Some(6)), [0; 0]);
-    assert_eq!(ran(1, None), [0; 0]);
-    assert_eq!(ran(1, Some(9)), [0; 0], "nobody looked before");
-}
-
-#[test]
 fn first_collective_is_movement_and_silence_none() {
     let told = |count: Option<u64>| move |_: u32, pulse: &mut Pulse| pulse.collectives = count;
     let mut node = Node::new();
@@ -152,11 +134,11 @@ fn rank_may_have_come_unless_it_waits_since() {
 
 /// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
 /// ranks wait or not.
-fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
+fn carries(bytes: u64, to: End, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
         let bytes = second * bytes;
-        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard: 0, of_job };
+        let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard: 0, to };
         node.pulse.carried = Some(vec![one]);
         node.pass(1, |_, pulse| pulse.waits = waits);
     }
@@ -165,25 +147,29 @@ fn carries(bytes: u64, of_job: bool, waits: bool) -> &'static str {
 
 #[test]
 fn only_bulk_connection_traffic_counts_as_activity() {
-    for (bytes, of_job, waits, expected) in [
-        (5 << 10, false, false, "held up"),
-        (20 << 20, false, false, "held up"),
-        (100, false, false, "still"),
+    for (bytes, to, waits, expected) in [
+        (5 << 10, End::Elsewhere, false, "held up"),
+        (20 << 20, End::Elsewhere, false, "held up"),
+        (100, End::Elsewhere, false, "still"),
         // Loads by a prefetching thread do not end the wait for another rank.
-        (20 << 20, false, true, "still"),
-        (8 << 10, true, false, "still"),
-        (8 << 10, true, true, "still"),
-        (1 << 20, true, false, "held up"),
-        (1 << 20, true, true, "held up"),
+        (20 << 20, End::Elsewhere, true, "still"),
+        (8 << 10, End::Job, false, "still"),
+        (8 << 10, End::Job, true, "still"),
+        (1 << 20, End::Job, false, "held up"),
+        (1 << 20, End::Job, true, "held up"),
+        // A message, however small.
+        (1, End::Rank, false, "moves"),
+        (1, End::Rank, true, "moves"),
+        (0, End::Rank, true, "still"),
     ] {
-        assert_eq!(carries(bytes, of_job, waits), expected, "{bytes} {of_job} {waits}");
+        assert_eq!(carries(bytes, to, waits), expected, "{bytes} {to:?} {waits}");
     }
 }
 
 #[test]
 fn connection_bytes_count_from_the_second_look() {
     let of = |inode, bytes| {
-        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, of_job: false }])
+        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, to: End::Elsewhere }])
     };
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
@@ -205,7 +191,7 @@ fn bytes_that_wait_between_two_looks_show_a_cut() {
     ] {
         let mut node = Node::new();
         for (bytes, unheard) in bytes.into_iter().zip(unheard) {
-            let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, of_job: false };
+            let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, to: End::Elsewhere };
             node.pulse.carried = Some(vec![one]);
             assert!(!node.progress.is_cut());
             node.pass(1, quiet);
