@@ -200,7 +200,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         && culprits.iter().all(|one| one.kind == Kind::Deadlock && is_in_message(one))
     {
         let operations = seen.values().any(|seen| seen.doing == Doing::Operation);
-        let text = words::messages(&culprits, operations);
+        let waiting = culprits.iter().filter_map(|one| Some((one.rank?, one.frame.as_ref())));
+        let text = words::messages(&waiting.collect::<Vec<_>>(), operations);
         culprits.iter_mut().for_each(|one| one.text = text.clone());
     }
     if culprits.is_empty() {

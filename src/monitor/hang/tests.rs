@@ -502,8 +502,8 @@ fn wait_of_torch_is_no_lock() {
         let first = hang.first().expect("a culprit");
         (first.rank, first.text.en.split(" (").next().unwrap_or_default().to_owned())
     };
-    let of_messages =
-        "ranks 0-1 wait for the other end of a message that no rank sends or receives";
+    let of_messages = "ranks 0-1 wait for the other end of a message or asynchronous collective in which \
+                       no rank takes part";
     for caller in ["libtorch_cpu.so", "libtorch_python.so", "libc10.so"] {
         assert_eq!(kinds(caller), (None, of_messages.to_owned()), "{caller}");
     }

@@ -2,7 +2,6 @@
 
 use super::doing::Doing;
 use super::evidence::RankEvidence;
-use super::judge::Culprit;
 use super::kinds::Kind;
 use diagnose::Frame;
 use diagnose::recorder::{Collective, Entered};
@@ -135,11 +134,11 @@ fn missed(facts: &Facts<'_>) -> Text {
 /// `ranks 0-1 wait for the other end of a message that no rank sends or receives (…): exchange at train.py:9 (rank
 /// 0), exchange at train.py:12 (rank 1)`
 /// `operations`: not all are known to be messages.
-pub(super) fn messages(culprits: &[Culprit], operations: bool) -> Text {
+pub(super) fn messages(waiting: &[(u32, Option<&Frame>)], operations: bool) -> Text {
     /// Maximum number of lines.
     const MOST: usize = 4;
     let mut places: Vec<(&Frame, Vec<u32>)> = Vec::new();
-    for (frame, rank) in culprits.iter().filter_map(|one| Some((one.frame.as_ref()?, one.rank?))) {
+    for (rank, frame) in waiting.iter().filter_map(|(rank, frame)| Some((*rank, (*frame)?))) {
         match places.iter_mut().find(|(known, _)| *known == frame) {
             Some((_, ranks)) => ranks.push(rank),
             None => places.push((frame, vec![rank])),
@@ -158,7 +157,7 @@ pub(super) fn messages(culprits: &[Culprit], operations: bool) -> Text {
         en.push(format!("{more} more lines"));
         zh.push(format!("另有 {more} 行"));
     }
-    let all = listed(culprits.iter().filter_map(|one| one.rank), '-');
+    let all = listed(waiting.iter().map(|(rank, _)| *rank), '-');
     let (en, zh) = (en.join(", "), zh.join("，"));
     let Text { en: of, zh: of_zh } = if operations {
         text!(
