@@ -33,7 +33,7 @@ pub(crate) fn pulse(
     let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
-    let mut with_nccl = BTreeSet::new();
+    let mut accelerated = BTreeSet::new();
     let read = |(rank, pid): (&GlobalRank, &i32)| {
         let below = Process::descendants(&all, &[*pid]);
         let family = std::iter::once(*pid).chain(below.iter().map(|process| process.pid));
@@ -50,8 +50,8 @@ pub(crate) fn pulse(
             pulse.cpu += cpu(&folder).unwrap_or_default();
             pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
         }
-        if connected && has_nccl(&proc.join(program.to_string())) {
-            with_nccl.insert(*rank);
+        if connected && has_accelerator(&proc.join(program.to_string())) {
+            accelerated.insert(*rank);
         }
         if connected && store.is_none() {
             store = store_port(proc, program);
@@ -63,16 +63,16 @@ pub(crate) fn pulse(
     };
     let ranks = ranks.iter().map(read).collect();
     let found = connected.then(connections::connections).flatten();
-    let carried = found.map(|found| carried(&found, &owners, &with_nccl, store));
+    let carried = found.map(|found| carried(&found, &owners, &accelerated, store));
     NodePulse { ranks, carried, network: network(proc), dirty: dirty(proc) }
 }
 
-/// The connections of these ranks. `with_nccl`: those with threads of NCCL, which exchange words while all only wait, as
-/// all do with torch's store.
+/// The connections of these ranks. `accelerated`: those whose NCCL may exchange words while all only wait (its RAS does),
+/// as all do with torch's store.
 fn carried(
     all: &[Connection],
     owners: &BTreeMap<u32, GlobalRank>,
-    with_nccl: &BTreeSet<GlobalRank>,
+    accelerated: &BTreeSet<GlobalRank>,
     store: Option<u16>,
 ) -> Vec<Carried> {
     let owner = |one: &Connection| owners.get(&one.inode).copied();
@@ -94,7 +94,7 @@ fn carried(
         } else if peer.is_some_and(|peer| *peer != rank)
             || (nodes.contains(&node) && !own.contains(&node))
         {
-            if with_nccl.contains(&rank) { End::Job } else { End::Rank }
+            if accelerated.contains(&rank) { End::Job } else { End::Rank }
         } else {
             End::Elsewhere
         };
@@ -103,13 +103,18 @@ fn carried(
     all.iter().filter_map(of_rank).collect()
 }
 
-/// Whether NCCL runs threads of its own in a process; it gives them names, such as `NCCL Service 0`.
-fn has_nccl(process: &Path) -> bool {
-    let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let is_of_nccl = |thread: std::fs::DirEntry| {
-        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"NCCL"))
+/// Whether a process has an accelerator open, over which it may speak by NCCL or its like.
+fn has_accelerator(process: &Path) -> bool {
+    const DEVICES: &[&str] =
+        &["/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel", "/dev/davinci"];
+    let links = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let is_device = |entry: std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        DEVICES
+            .iter()
+            .any(|device| link.as_os_str().as_encoded_bytes().starts_with(device.as_bytes()))
     };
-    threads.into_iter().any(is_of_nccl)
+    links.into_iter().any(is_device)
 }
 
 /// The port at which torch's store is, as a process has it in its environment.
@@ -228,6 +233,57 @@ mod tests {
         let after = look();
         assert!(after.io >= before.io + (1 << 20), "{after:?} after {before:?}");
         assert_eq!((after.output, after.collectives, after.waits), (7, None, false));
+    }
+
+    #[test]
+    fn other_ends_of_connections_are_told_apart() {
+        const STORE: u16 = 29500;
+        let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let connection = |inode, local, peer| Connection {
+            inode,
+            local: end(local),
+            peer: end(peer),
+            bytes: 9,
+            unheard: 0,
+        };
+        // This node is 10.0.0.1, node 1 is 10.0.0.2; 10.0.0.9 is none of the job.
+        let all = [
+            connection(1, "127.0.0.1:4000", "127.0.0.1:5000"),
+            connection(2, "127.0.0.1:5000", "127.0.0.1:4000"),
+            connection(3, "10.0.0.1:4001", "10.0.0.2:5001"),
+            connection(4, "10.0.0.1:4002", "10.0.0.9:443"),
+            connection(5, "127.0.0.1:4003", "127.0.0.1:8888"),
+            connection(6, "127.0.0.1:4004", "127.0.0.1:29500"),
+            connection(7, "[::ffff:10.0.0.1]:29500", "[::ffff:10.0.0.2]:6000"),
+        ];
+        let owners = BTreeMap::from([1, 3, 4, 5, 6].map(|inode| (inode, GlobalRank(0))));
+        let owners = owners.into_iter().chain([(2, GlobalRank(1))]).collect();
+        let ends = |accelerated: &[u32], store| {
+            let accelerated = accelerated.iter().copied().map(GlobalRank).collect();
+            let found = carried(&all, &owners, &accelerated, store);
+            found.into_iter().map(|one| (one.inode, one.to)).collect::<Vec<_>>()
+        };
+        use End::{Elsewhere, Job, Rank};
+        let expected =
+            |ours, far| [(1, ours), (2, Rank), (3, far), (4, Elsewhere), (5, Elsewhere), (6, Job)];
+        assert_eq!(ends(&[], Some(STORE)), expected(Rank, Rank));
+        assert_eq!(ends(&[0], Some(STORE)), expected(Job, Job), "NCCL");
+        let unknown = ends(&[], None);
+        assert!(unknown.contains(&(3, Elsewhere)), "without a store no other node is known");
+    }
+
+    #[test]
+    fn open_accelerator_is_seen() {
+        let process = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(process.path().join("fd")).expect("made");
+        let link = |fd: &str, to: &str| {
+            std::os::unix::fs::symlink(to, process.path().join("fd").join(fd)).expect("a link");
+        };
+        link("0", "/dev/null");
+        link("1", "socket:[7]");
+        assert!(!has_accelerator(process.path()));
+        link("2", "/dev/nvidiactl");
+        assert!(has_accelerator(process.path()));
     }
 
     #[test]
