@@ -490,11 +490,9 @@ fn messages_that_nobody_sends_are_a_deadlock() {
 #[test]
 fn rank_that_sends_no_message_is_the_first_culprit() {
     let nap = line_of("messages.py", "nap");
-    for (ranks, words, expected) in [
-        (2, &["asleep"][..], 1),
-        (4, &["mixed"], 3),
-        (3, &["balanced", "100", "3"], 1),
-    ] {
+    for (ranks, words, expected) in
+        [(2, &["asleep"][..], 1), (4, &["mixed"], 3), (3, &["balanced", "100", "3"], 1)]
+    {
         let culprits = of_messages(ranks, words);
         let first = Some((Some(expected), "never_entered".to_owned(), Some(nap)));
         assert_eq!(culprits.first().cloned(), first, "{words:?}: {culprits:?}");
