@@ -1,5 +1,5 @@
-//! The kernel's data about a thread: its state, the place where it waits, and the file for which it
-//! waits.
+//! The kernel's data about a thread: its state, the place where it waits, the file for which it
+//! waits, and whose code made it wait.
 //!
 //! Everything here is optional: an older kernel, gVisor or hidepid shows less.
 

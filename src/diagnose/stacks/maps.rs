@@ -10,22 +10,37 @@ pub(super) struct Candidate {
     pub file: String,
 }
 
+/// A line of the file.
+struct Mapping<'m> {
+    at: Range<u64>,
+    rights: &'m str,
+    offset: u64,
+    /// A path, the kernel's own name such as `[vdso]`, or nothing.
+    path: &'m str,
+}
+
+/// proc_pid_maps(5): address perms offset dev inode pathname
+fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    let number = |digits| u64::from_str_radix(digits, 16).ok();
+    maps.lines().filter_map(move |line| {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let (at, rights) = (number(start)?..number(end)?, fields.next()?);
+        let offset = number(fields.next()?)?;
+        let path = fields.nth(2).unwrap_or_default().trim_start();
+        Some(Mapping { at, rights, offset, path })
+    })
+}
+
 /// The mappings of a process that hold code, by address.
 #[derive(Debug)]
 pub(super) struct Code(Vec<(Range<u64>, String)>);
 
 impl Code {
     pub(super) fn new(maps: &str) -> Code {
-        let mapped = |line: &str| {
-            let mut fields = line.splitn(6, ' ');
-            let (range, rights) = (fields.next()?, fields.next()?);
-            let (start, end) = range.split_once('-')?;
-            let at = |digits| u64::from_str_radix(digits, 16).ok();
-            let path = fields.nth(3).unwrap_or_default();
-            let name = path.rsplit('/').next().unwrap_or_default().trim();
-            rights.contains('x').then_some((at(start)?..at(end)?, name.to_owned()))
-        };
-        Code(maps.lines().filter_map(mapped).collect())
+        let code = mappings(maps).filter(|one| one.rights.contains('x'));
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+        Code(code.map(|one| (one.at, name(one.path))).collect())
     }
 
     /// Name of the file whose code is at this address; empty for code that belongs to no file.
@@ -41,28 +56,18 @@ impl Code {
 /// name).
 pub(super) fn candidates(maps: &str, executable: Option<&str>) -> Vec<Candidate> {
     let mut found: Vec<(u8, Candidate)> = Vec::new();
-    for line in maps.lines() {
-        // proc_pid_maps(5): address perms offset dev inode pathname
-        let mut fields = line.splitn(6, ' ');
-        let (Some(range), Some(_), Some(offset)) = (fields.next(), fields.next(), fields.next())
-        else {
+    // A file may be mapped twice; the loader's mapping comes with the headers.
+    for Mapping { at, path, .. } in mappings(maps).filter(|one| one.offset == 0) {
+        if !path.starts_with('/') {
             continue;
-        };
-        let Some(file) = fields.nth(2).map(str::trim_start).filter(|file| file.starts_with('/'))
-        else {
-            continue;
-        };
-        let place = match file.rsplit('/').next() {
+        }
+        let place = match path.rsplit('/').next() {
             Some(name) if name.starts_with("libpython") => 0,
-            _ if executable == Some(file) => 1,
+            _ if executable == Some(path) => 1,
             Some(name) if name.starts_with("python") => 2,
             _ => continue,
         };
-        let start = range.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
-        // A file may be mapped twice; the loader's mapping comes with the headers.
-        if let (Some(start), Ok(0)) = (start, u64::from_str_radix(offset, 16)) {
-            found.push((place, Candidate { start, file: file.to_owned() }));
-        }
+        found.push((place, Candidate { start: at.start, file: path.to_owned() }));
     }
     found.sort_by_key(|(place, _)| *place);
     found.into_iter().map(|(_, candidate)| candidate).collect()

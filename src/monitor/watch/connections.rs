@@ -48,14 +48,29 @@ pub(super) struct Connection {
     pub(super) unheard: u32,
 }
 
-/// The inodes of the sockets that a process has open.
-pub(super) fn sockets(process: &Path) -> BTreeSet<u32> {
-    let links = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let inode = |entry: std::fs::DirEntry| {
-        let link = std::fs::read_link(entry.path()).ok()?;
-        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    };
-    links.filter_map(inode).collect()
+/// The open files of a process, as far as they carry bytes to other ranks.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles {
+    /// Inodes.
+    pub(super) sockets: BTreeSet<u32>,
+    /// An accelerator, over which the process may speak by NCCL or its like.
+    pub(super) has_accelerator: bool,
+}
+
+impl OpenFiles {
+    pub(super) fn of(process: &Path) -> OpenFiles {
+        const DEVICES: &[&str] =
+            &["/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel", "/dev/davinci"];
+        let mut open = OpenFiles::default();
+        let entries = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        for link in entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()) {
+            let Some(link) = link.to_str() else { continue };
+            let socket = link.strip_prefix("socket:[").and_then(|link| link.strip_suffix(']'));
+            open.sockets.extend(socket.and_then(|inode| inode.parse::<u32>().ok()));
+            open.has_accelerator |= DEVICES.iter().any(|device| link.starts_with(device));
+        }
+        open
+    }
 }
 
 /// The TCP connections of this network namespace. None if the kernel does not report them.
@@ -184,12 +199,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn open_accelerator_is_seen() {
+        let process = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(process.path().join("fd")).expect("made");
+        let link = |fd: &str, to: &str| {
+            std::os::unix::fs::symlink(to, process.path().join("fd").join(fd)).expect("a link");
+        };
+        link("0", "/dev/null");
+        link("1", "socket:[7]");
+        assert!(!OpenFiles::of(process.path()).has_accelerator);
+        link("2", "/dev/nvidiactl");
+        let open = OpenFiles::of(process.path());
+        assert!(open.has_accelerator);
+        assert_eq!(open.sockets, BTreeSet::from([7]));
+    }
+
+    #[test]
     fn bytes_carried_by_a_connection_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let at = listener.local_addr().expect("an address");
         let mut stream = TcpStream::connect(at).expect("connected");
         let (mut other, _) = listener.accept().expect("accepted");
-        let own = sockets(Path::new("/proc/self"));
+        let own = OpenFiles::of(Path::new("/proc/self")).sockets;
         // A sandbox may have no socket diagnosis.
         if connections().is_none() {
             return;

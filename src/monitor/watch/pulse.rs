@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::collectives::{self, Count};
-use super::connections::{self, Connection};
+use super::connections::{self, Connection, OpenFiles};
 use super::program::program;
 use super::progress::{Carried, End, NodePulse, Pulse};
 use diagnose::stacks::call;
@@ -45,13 +45,14 @@ pub(crate) fn pulse(
         for member in family {
             let folder = proc.join(member.to_string());
             if connected {
-                owners.extend(connections::sockets(&folder).into_iter().map(|one| (one, *rank)));
+                let open = OpenFiles::of(&folder);
+                owners.extend(open.sockets.into_iter().map(|one| (one, *rank)));
+                if member == program && open.has_accelerator {
+                    accelerated.insert(*rank);
+                }
             }
             pulse.cpu += cpu(&folder).unwrap_or_default();
             pulse.io = pulse.io.saturating_add(io(&folder).unwrap_or_default());
-        }
-        if connected && has_accelerator(&proc.join(program.to_string())) {
-            accelerated.insert(*rank);
         }
         if connected && store.is_none() {
             store = store_port(proc, program);
@@ -101,20 +102,6 @@ fn carried(
         Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, to })
     };
     all.iter().filter_map(of_rank).collect()
-}
-
-/// Whether a process has an accelerator open, over which it may speak by NCCL or its like.
-fn has_accelerator(process: &Path) -> bool {
-    const DEVICES: &[&str] =
-        &["/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel", "/dev/davinci"];
-    let links = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let is_device = |entry: std::fs::DirEntry| {
-        let link = std::fs::read_link(entry.path()).unwrap_or_default();
-        DEVICES
-            .iter()
-            .any(|device| link.as_os_str().as_encoded_bytes().starts_with(device.as_bytes()))
-    };
-    links.into_iter().any(is_device)
 }
 
 /// The port at which torch's store is, as a process has it in its environment.
@@ -270,20 +257,6 @@ mod tests {
         assert_eq!(ends(&[0], Some(STORE)), expected(Job, Job), "NCCL");
         let unknown = ends(&[], None);
         assert!(unknown.contains(&(3, Elsewhere)), "without a store no other node is known");
-    }
-
-    #[test]
-    fn open_accelerator_is_seen() {
-        let process = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(process.path().join("fd")).expect("made");
-        let link = |fd: &str, to: &str| {
-            std::os::unix::fs::symlink(to, process.path().join("fd").join(fd)).expect("a link");
-        };
-        link("0", "/dev/null");
-        link("1", "socket:[7]");
-        assert!(!has_accelerator(process.path()));
-        link("2", "/dev/nvidiactl");
-        assert!(has_accelerator(process.path()));
     }
 
     #[test]
