@@ -59,7 +59,7 @@ suite-main: linker tools
 suite-build: linker
 	$(CARGO) test --locked --workspace --no-run
 
-# What tests take beside torch and the tools, each once: the versions of Python that the distribution lacks, older
+# Software that tests take beside torch and the tools, each once: the versions of Python that the distribution lacks, older
 # torches, coverage.
 suite-installs: linker tools
 	tests/python/find.sh torch numpy accelerate
@@ -67,7 +67,7 @@ suite-installs: linker tools
 	tests/python/beside_torch.sh coverage
 	tests/python/older_torch.sh
 
-# What `.ci/run` leaves out because it repeats in another way what the suite holds: by hand, before a release and before
+# Suites that `.ci/run` leaves out because they repeat in another way what the main one holds: by hand, before a release and before
 # a change to what it looks at. An hour and more; SHORT=1 takes a quarter of that.
 suite-thorough: suite-release suite-report suite-warm suite-platforms suite-judge-hangs
 
@@ -199,7 +199,7 @@ bench-all: linker
 bench-muster: linker
 	$(CARGO) bench --locked --bench muster -- muster $(ONLY)
 
-# What is found is kept in target/fuzz; the seeds are those of the tests.
+# Findings are kept in target/fuzz; the seeds are those of the tests.
 fuzz: linker
 	@command -v c++ >/dev/null || tests/packages.sh g++
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz

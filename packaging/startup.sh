@@ -1,6 +1,6 @@
 #!/bin/bash
 # For platforms that start a job as `bash FILE`: STARTUP_SCRIPT=/path/to/startup.sh.
-# Where the platform starts the file itself, name the executable instead.
+# On a platform that starts the file itself, name the executable instead.
 #
 # It is beside the executable, the same file on every node. Nothing is read
 # from the platform here: ranklaunch does that.

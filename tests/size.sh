@@ -26,7 +26,7 @@ if ! alone --version >/dev/null 2>"$root/why"; then
     exit 0
 fi
 alone --version | grep -qE '^commit ([0-9a-f]{12}(\+changes)?|unknown)$' || fail "does not say its commit: $(alone --version)"
-# What a node without anything is told is a plan, not a crash.
+# A node without anything gets a plan, not a crash.
 alone plan --device cpu --engine direct --nproc-per-node 2 -- /ranklaunch --version > "$root/plan" 2>&1 ||
     { cat "$root/plan"; fail "cannot plan in an empty root"; }
 grep -q "1 × 2 = 2" "$root/plan" || { cat "$root/plan"; fail "plans something else"; }

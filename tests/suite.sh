@@ -30,7 +30,7 @@ trap 'rm -rf "$work"' EXIT
 export RANKLAUNCH_TEST_SKIPS=$work/skips
 touch "$RANKLAUNCH_TEST_SKIPS"
 
-# What failed, as nextest names it at the end: "BINARY NAME".
+# Names of the failed tests, as nextest prints them at the end: "BINARY NAME".
 failed() {
     sed -E 's/\x1b\[[0-9;]*m//g' "$1" |
         sed -nE 's/^ +(FAIL|TIMEOUT|ABORT|SIG[A-Z0-9]+|LEAK-FAIL) +\[[^]]*\] +(\([^)]*\) +)?([^ ]+) +([^ ]+)$/\3 \4/p' | sort -u

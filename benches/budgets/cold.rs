@@ -70,7 +70,7 @@ fn all(table: &mut Table) {
     table.row(&what, &own, &other, ratio, Budget::Within("1.02 × without", ratio <= 1.02));
 }
 
-/// What keeps a launch from reading ahead: the socket of an agent that has ranks.
+/// Keeps a launch from reading ahead: the socket of an agent that has ranks.
 struct AnotherJob {
     _socket: UnixListener,
 }

@@ -1,4 +1,4 @@
-//! What `--inject` costs a rank at its start, against the same rank with `--inject off`, in pairs of one
+//! Cost of `--inject` at the start of a rank, against the same rank with `--inject off`, in pairs of one
 //! run. It does nothing afterwards: the server waits for who asks it. Budgets are parts of a plain interpreter's start.
 
 use std::path::Path;

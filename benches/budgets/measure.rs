@@ -1,4 +1,4 @@
-//! What the measurements share beyond the tests' harness: silent commands, medians, and the table
+//! Tools of the measurements beyond the tests' harness: silent commands, medians, and the table
 //! of results.
 
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ impl Table {
         println!("{what:<42} {ours:>12} {rival:>34} {ratio:>8.3}  {verdict}");
     }
 
-    /// What could not be measured here, and why.
+    /// Prints a measurement that this machine cannot make, with the reason.
     pub(crate) fn left_out(&self, what: &str, why: &str) {
         println!("{what:<42} not measured: {why}");
     }

@@ -1,4 +1,4 @@
-//! What watching eight ranks costs in memory: proportional set size, so that
+//! Memory that watching eight ranks takes: proportional set size, so that
 //! pages which guard, agent and shims share count once. The ranks have imported torch, whose
 //! libraries torchrun shares with them.
 
@@ -11,7 +11,7 @@ use harness::{executable, python, wait_until};
 use crate::measure::{Budget, Running, Table, before, direct_of, torchrun};
 
 const RANKS: u32 = 8;
-/// What a rank runs; its file says that it has imported torch.
+/// The program of a rank; its file says that it has imported torch.
 const RANK: &str =
     "import torch, os, time\nopen('rank-' + os.environ['RANK'], 'w').close()\ntime.sleep(600)";
 const MIB: f64 = 1024.0 * 1024.0;

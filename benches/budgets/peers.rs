@@ -81,7 +81,7 @@ fn address(node: u32) -> String {
     format!("10.98.0.{}", node + 1)
 }
 
-/// Who starts the ranks.
+/// The starter of the ranks.
 #[derive(Clone, Copy)]
 enum Way {
     Ranklaunch,

@@ -20,7 +20,7 @@ struct First {
     mebibytes: f64,
 }
 
-/// What is imported, below which interpreter.
+/// Imports below one interpreter.
 struct Case {
     what: String,
     python: PathBuf,

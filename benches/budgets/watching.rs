@@ -1,4 +1,4 @@
-//! What watching a job of real torch costs while it trains: samples, progress, four looks for slow ranks
+//! Cost of watching a job of real torch while it trains: samples, progress, four looks for slow ranks
 //! a minute and what they make the ranks do, against the same job with neither records nor looks.
 
 use std::process::Stdio;

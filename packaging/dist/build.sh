@@ -101,7 +101,7 @@ tools() {
     export CARGO_ZIGBUILD_ZIG_PATH PATH=$programs/bin:$PATH
 }
 
-# Where the source and the compiler's own lie must not be in the executable. These flags join those of
+# Paths of the source and of the compiler's own must not be in the executable. These flags join those of
 # .cargo/config.toml; the variables of cargo would replace them.
 remap() {
     local home=${CARGO_HOME:-$HOME/.cargo}
@@ -109,7 +109,7 @@ remap() {
     printf '%s\n' "--remap-path-prefix=$root=/ranklaunch" "--remap-path-prefix=$home=/cargo" "--remap-path-prefix=$work=/build"
 }
 
-# What cannot be built here, in one line; the rest is built all the same, unless somebody asked for just this.
+# Names in one line the files that cannot be built here; the rest is built all the same, unless somebody asked for just this.
 left_out=()
 leave_out() {
     [ "$named" -eq 0 ] || fail "$1 was asked for and cannot be built: $2"

@@ -192,7 +192,7 @@ def main():
         files["share/doc/ranklaunch/ranklaunch.cdx.json"] = (bill, 0o644)
         # Debian wants the licence in a file of this name, and other systems look for LICENSE.
         archive = {**files, "share/doc/ranklaunch/LICENSE": (licence, 0o644)}
-        # What an archive holds is for /usr/local, where zsh has another folder and systemd needs the whole path.
+        # The files of an archive are for /usr/local, where zsh has another folder and systemd needs the whole path.
         archive["share/zsh/site-functions/_ranklaunch"] = archive.pop("share/zsh/vendor-completions/_ranklaunch")
         unit = "lib/systemd/system/ranklaunch@.service"
         archive[unit] = (common[unit].replace(b"ExecStart=/usr/bin/", b"ExecStart=/usr/local/bin/"), 0o644)

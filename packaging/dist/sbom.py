@@ -64,7 +64,7 @@ def libc(linker):
 
 def notices_of(folder):
     files = [file for file in folder.iterdir() if file.is_file() and NOTICE.match(file.name)]
-    # What is a program's own word in a file such as copyright.rs is no licence.
+    # A word of the program in a file such as copyright.rs is no licence.
     return [file.read_text(errors="replace").strip() for file in sorted(files) if file.suffix not in (".rs", ".toml", ".html")]
 
 

@@ -444,7 +444,7 @@ def follow(agents: list[Any], places: list[Place], console: Console, stop: Stop)
             try:
                 part = ray.get(ref)
             except TaskCancelledError:
-                # Whoever cancelled this program cancelled its calls as well; the agents live.
+                # Cancelling this program cancelled its calls as well; the agents live.
                 stop.ask()
                 number -= 1
             except RayError as error:

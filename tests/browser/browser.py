@@ -9,7 +9,7 @@ import tempfile
 import time
 
 DEADLINE = 30
-# What a browser asks its maker for by itself is no request of a page.
+# Requests of the browser to its own vendor are no requests of a page.
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-default-apps",
          "--disable-sync", "--no-first-run", "--disable-extensions", "--disable-client-side-phishing-detection"]
 
@@ -92,7 +92,7 @@ class Browser:
         until = time.monotonic() + DEADLINE
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read(until))
-        # Whatever the page began by itself has been seen after one more turn of its loop.
+        # One more turn of the page's loop shows every request that it began by itself.
         self.run("new Promise(done => setTimeout(done, 200))")
 
     def run(self, code):

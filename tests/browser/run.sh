@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a real browser makes of the reports: run.sh RANKLAUNCH [FOLDER for pictures]
+# Opens the reports in a real browser: run.sh RANKLAUNCH [FOLDER for pictures]
 #
 # DOM, landmarks, contrast, keyboard, both languages, light and dark, and that no page asks for
 # anything. Chromium is installed where it is missing.

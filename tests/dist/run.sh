@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What packaging/README.md says of the files of `make dist`: run.sh FOLDER. Prints a line per promise and fails at the
+# Checks packaging/README.md against the files of `make dist`: run.sh FOLDER. Prints a line per promise and fails at the
 # first that is not kept. Each look has a control that must fail, so that one that sees nothing is found.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -103,7 +103,7 @@ echo FAKE_NVML_GPUS=4 > "$work/libnvidia-ml.so.1.conf"
 source_of() {
     python3 -c 'import json, sys; gpus = json.load(sys.stdin)["facts"]["gpus"]; print(gpus["source"], len(gpus["gpus"]))'
 }
-# Where GPUs were found by the executable in this root.
+# GPUs that the executable finds in this root.
 gpus_in() { { chroot "$1" /tmp/ranklaunch check --engine command --format json -- job || true; } | source_of; }
 answers_in() {
     install -m 755 "$2" "$1/tmp/probe"; : > "$work/answer"
@@ -153,7 +153,7 @@ if [ -n "$old" ]; then
     copy=$work/installed
     cp -a "$old" "$copy"
     cp "$package" "$copy/tmp/new.deb"
-    # What an upgrade replaces: the same package with an older number.
+    # The package that an upgrade replaces: the same with an older number.
     dpkg-deb -R "$package" "$work/older"
     sed -i 's/^Version: .*/Version: 0.1.0/' "$work/older/DEBIAN/control"; echo old > "$work/older/usr/bin/ranklaunch"
     dpkg-deb --root-owner-group -b "$work/older" "$copy/tmp/old.deb" >/dev/null

@@ -9,7 +9,7 @@ folder=$(cd "$1" && pwd)
 shift
 one=$folder/a two=$folder/another/and-a-longer-one
 for clone in "$one" "$two"; do
-    # What an earlier call compiled would be compared, not built.
+    # Otherwise the output of an earlier call would be compared, not built.
     rm -rf "$clone/source" "$clone/dist" "$clone/dist.build"
     mkdir -p "$clone"
 done

@@ -6,7 +6,7 @@
 # FUZZ_RUNS      executions for each target in place of a time
 # ONLY           names of targets; all
 #
-# What is found is kept in target/fuzz/found/TARGET. The corpus that grows is in target/fuzz/corpus/TARGET; the seeds in
+# Findings are kept in target/fuzz/found/TARGET. The corpus that grows is in target/fuzz/corpus/TARGET; the seeds in
 # tests/fuzz/seeds are never written.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

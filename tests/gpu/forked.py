@@ -27,7 +27,7 @@ def of_gpu(pid):
         try:
             opened.append(os.readlink("/proc/%s/fd/%s" % (pid, name)))
         except OSError:
-            # That of the listing.
+            # The listing's own descriptor.
             pass
     with open("/proc/%s/maps" % pid) as file:
         opened += [line.split(None, 5)[5].strip() for line in file if len(line.split(None, 5)) > 5]

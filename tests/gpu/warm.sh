@@ -18,7 +18,7 @@ case $backend in
 nccl) opens='import torch; torch.cuda.init()' device=/dev/nvidia ;;
 *) opens='KEPT = open("/dev/zero")' device=/dev/zero ;;
 esac
-# What is imported from a folder of this name counts as installed.
+# Modules in a folder of this name count as installed.
 installed=$out/site-packages
 mkdir -p "$installed"
 echo "$opens" > "$installed/opens_driver.py"

@@ -31,7 +31,7 @@ class Result:
     place: str
     world: int
     folder: str
-    # What the ranks declared, by rank.
+    # Declarations of the ranks, by rank.
     declared: dict = dataclasses.field(default_factory=dict)
     # The event, and its time.
     hang: dict | None = None
@@ -78,7 +78,7 @@ class Job:
                 "RANKLAUNCH_GRACE": f"{GRACE}s", "RANKLAUNCH_TERMINATION_LOG": self.path("termination"), **link}
 
     def environment(self):
-        # What ranks leave behind goes with the suite.
+        # Leftovers of ranks end with the suite.
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAUNCH_")}
         return kept | self.variables() | {"TMPDIR": self.temporary}
 

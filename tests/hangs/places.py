@@ -131,7 +131,7 @@ class Here:
                 write(f"{own}/freezer.state", "THAWED")
                 for pid in pids:
                     write(f"{group}/cgroup.procs", pid)
-                # What was started since goes with the suite.
+                # Processes started since end with the suite.
                 with contextlib.suppress(OSError):
                     os.rmdir(own)
             return
@@ -204,7 +204,7 @@ class Namespaces(Here):
         if how == "down":
             run(*inside, "ip", "link", "set", job.link, "down")
         else:
-            # What the node sends goes to a card that does not exist.
+            # Packets of the node go to a card that does not exist.
             peer = f"10.78.{job.network}.{2 - node}"
             run(*inside, "ip", "neighbor", "replace", peer, "lladdr", "02:00:00:00:00:99", "dev", job.link, "nud",
                 "permanent")

@@ -22,7 +22,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 CULPRIT = SPEC["culprit"]
 # Any rank but the culprit.
 OTHER = (CULPRIT + 1 + SPEC["draw"] % (WORLD - 1)) % WORLD
-# What keeps silent files open for as long as the process lives.
+# Holds silent files open for as long as the process lives.
 _kept = []
 
 

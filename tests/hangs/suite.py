@@ -17,7 +17,7 @@ from places import Containers, Here, Namespaces, has_docker
 
 # Seconds after which a rank that makes no progress is reported.
 THRESHOLD, SHORT_THRESHOLD = 10, 5
-# What a program may need, in words.
+# Requirements of a program, in words.
 NEEDS = {"mount": "root and /dev/fuse", "two nodes": "hosts of namespaces",
          "memory group": "root and control groups of version 1"}
 # Another program of the machine, which writes and computes a little all the time: a node is never alone.
@@ -174,7 +174,7 @@ def main():
         print(f"left out: {what}")
     for what in wrong:
         print(f"failed: {what}")
-    # What has run nothing has shown nothing.
+    # A suite that ran nothing has shown nothing.
     return 1 if wrong or not results else 0
 
 

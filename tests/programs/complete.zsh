@@ -1,4 +1,4 @@
-# What zsh offers for the line $1, one a line: a shell in a pseudo-terminal whose completion
+# Completions of zsh for the line $1, one a line: a shell in a pseudo-terminal whose completion
 # prints its matches in place of inserting them.
 zmodload zsh/zpty
 zpty child zsh -f -i

@@ -19,7 +19,7 @@ def main():
     # wants the GIL to free a tensor that Python has dropped.
     ones = torch.ones(1, device="cuda:0" if backend == "nccl" else "cpu")
     dist.all_reduce(ones)
-    # What NCCL does is over once its result is read.
+    # NCCL is done once its result is read.
     assert ones.item() == dist.get_world_size()
     at = time.time()
     with open("/proc/self/smaps_rollup") as file:

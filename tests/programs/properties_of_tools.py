@@ -1,4 +1,4 @@
-# What properties.py sees of debuggers, profilers, pools, and of what the kernel keeps of a process.
+# Debuggers, profilers, pools and the kernel's record of a process, for properties.py.
 import asyncio
 import atexit
 import bdb

@@ -1,4 +1,4 @@
-# What tests/launch/old_kernels.rs asks, of a kernel that really lacks what is refused there, or of
+# The questions of tests/launch/old_kernels.rs, of a kernel that really lacks what is refused there, or of
 # this one with the calls refused. Sourced by init, which owns $bad.
 
 RANK='trap "echo USR1" USR1; trap "echo SAVED; exit 0" TERM; echo READY; while :; do sleep 0.1; done'

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the kernel of this machine may lack, on Debian's kernels in an emulated machine:
+# Features that the kernel of this machine may lack, on Debian's kernels in an emulated machine:
 # control groups of version 2 with memory.oom.group, TCP before Linux 6.15, and what older
 # kernels and runtimes refuse.
 #

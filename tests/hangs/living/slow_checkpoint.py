@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import stage
 
-# What the file system takes in a second.
+# Bytes that the file system takes in a second.
 SPEED = 4 * 32 * 1024
 
 

@@ -8,7 +8,7 @@ from case import case, expect
 from job import Job, short
 
 TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "acc.py")
-# What `accelerate config` asks for, with the numbers of another job.
+# Answers to `accelerate config`, with the numbers of another job.
 FILE = """compute_environment: LOCAL_MACHINE
 debug: false
 distributed_type: {type}

@@ -23,7 +23,7 @@ ENGINES = [
 ]
 # A checkpoint needs so long, of a grace period of 10 s; an engine that ends one rank after the other needs it for each.
 SAVING = 7
-# What torchrun started below a user's own command gets TERM from ranklaunch too, after two thirds of that time:
+# Ranks of a torchrun below a user's own command get TERM from ranklaunch too, after two thirds of that time:
 # not every launcher passes it on.
 SAVING_COMMAND = 4
 

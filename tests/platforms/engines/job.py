@@ -12,7 +12,7 @@ MASTER = f"{NETWORK}.1"
 HOSTS = ["n1", "n2"]
 # The functions of the cases that CI runs.
 SHORT = set()
-# What a user's own `train.sh` does.
+# Stands for a user's own `train.sh`.
 OWN_LAUNCHER = ("exec {python} -m torch.distributed.run --nnodes $NNODES --node-rank $NODE_RANK "
                 "--nproc-per-node $NPROC_PER_NODE --master-addr $MASTER_ADDR --master-port $MASTER_PORT {program}")
 

@@ -34,7 +34,7 @@ def misspelt(bench):
     expect(64 in codes and all(code in (64, 88) for code in codes), f"ended with {codes}")
     bench.says("accelerate 1.15.0 does not know --mixed_precison")
     bench.never_says("by sockets")
-    # What it says is true: the engine itself ends because of it.
+    # The message is true: the engine itself ends because of it.
     code = bench.run("ranklaunch", "run", "--engine", "accelerate", "--python", python("newest"), "--nnodes", "1",
                      "--nproc-per-node", "2", "--stale", "off", "--severity", "engine.flags=warn", *options,
                      "--", RANK, "done", on="n1")

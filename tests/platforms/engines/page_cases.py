@@ -36,7 +36,7 @@ def add(environment, commands):
             bench.write(name, content)
         bench.write("accelerate.toml", PROFILE.search(PAGE).group(1))
         bench.write("accelerate.yaml", text("MULTI_GPU"))
-        # What a platform gives to each of two nodes; these have no GPUs.
+        # Variables that a platform gives to each of two nodes; these have no GPUs.
         path = f"{os.path.dirname(python(environment or 'newest'))}:{bench.environment['PATH']}"
         bench.environment = {name: value for name, value in bench.environment.items() if not name.startswith("RANKLAUNCH_")}
         bench.environment.update(RANKLAUNCH_DEVICE="cpu", RANKLAUNCH_STALE="off", HF_HOME=bench.folder, PATH=path,

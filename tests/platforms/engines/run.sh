@@ -36,7 +36,7 @@ if ! newest=$("$here/../../python/find.sh" torch numpy accelerate); then
     echo "left out: all cases, because torch and accelerate do not install here"
     exit 0
 fi
-# What does not install is left out by its cases.
+# Packages that do not install are left out by their cases.
 ENGINES_newest=$newest
 ENGINES_deepspeed=$(environment deepspeed "$newest" deepspeed==0.19.8)
 export ENGINES_newest ENGINES_deepspeed

@@ -11,7 +11,7 @@ import time
 NETWORK = "10.77.0"
 LOGIN = "login"
 
-# What the shell of a host does before it holds the host: the file system stays shared, /etc/hosts and
+# Commands of a host's shell before it holds the host: the file system stays shared, /etc/hosts and
 # /sys are its own. A sysfs shows the interfaces of its own namespace; the control groups come along.
 HOLD = """
 hostname {name}

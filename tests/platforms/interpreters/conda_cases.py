@@ -135,7 +135,7 @@ def conda_activation(bench):
                 "COUNT": "2", "FISH": "None", "local_only": "None", "CONDA_DEFAULT_ENV": "train",
                 "CONDA_PREFIX": prefix}
     expect(found == expected, f"the rank has {found}")
-    # What the user says is stronger, and an active environment is not activated again.
+    # The user's own setting is stronger, and an active environment is not activated again.
     found = user.rank("--conda-env", "train", "--env", "CUDA_HOME=/mine", asked=["CUDA_HOME"])
     expect(found == {"CUDA_HOME": "/mine"}, f"the rank has {found}")
     found = user.rank("--conda-env", "train", asked=["ORDER"], CONDA_PREFIX=prefix, ORDER="as-it-was")

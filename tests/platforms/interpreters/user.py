@@ -27,7 +27,7 @@ class User:
         for name in OF_LOGIN:
             layouts.write(os.path.join(self.home, name), f"touch {self.home}/login-shell-was-started\n")
         layouts.write(os.path.join(self.project, "train.py"), RANK)
-        # Where the first python of the machine is no part of the case.
+        # For cases in which the machine's first python has no part.
         self.own = os.path.dirname(sys.executable)
         bench.environment = {
             "HOME": self.home, "PATH": f"{bench.work}/bin:{path}", "LANG": "C.UTF-8", "RANKLAUNCH_LANG": "en",

@@ -82,7 +82,7 @@ def main():
     for result in ("failed", "left out"):
         for case, why in results[result]:
             print(f"{result}: {case.group}: {case.name}: {why.splitlines()[0]}")
-    # What has run nothing has tested nothing.
+    # A suite that ran nothing has tested nothing.
     return 1 if results["failed"] or not results["passed"] else 0
 
 

@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^<!-- test -->\n```sh\n(podman .*?)^```$", re.MULTILINE | r
 PROFILE = '[job]\nengine = "direct"\ndevice = "cpu"\npython = "/usr/local/bin/python3"\n'
 # Containers have the names of the page, so that only one case has them at a time.
 AT_ONCE = 1
-# What podman and its runtime print before an error, and which is none.
+# Output of podman and its runtime before an error, which is no error itself.
 NOISE = "failed to connect to syslog"
 
 

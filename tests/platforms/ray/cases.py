@@ -350,7 +350,7 @@ def _(bench: Bench) -> None:
     job = bench.entry("--nodes 1", ["cat", "/proc/self/status"])
     job.ends(0)
     expect(mask(job.text(), "SigBlk") == 0, "no signal is blocked")
-    # What was ignored when this was started (nohup, make) is nobody's fault.
+    # Signals that were ignored when this was started (nohup, make) are nobody's fault.
     before = mask(Path("/proc/self/status").read_text(), "SigIgn")
     ignored = mask(job.text(), "SigIgn") & ~before
     expect(ignored == 0, f"no signal more is ignored: {ignored:x} beside {before:x}")

@@ -104,7 +104,7 @@ def eight_are_ranks(bench):
 @case("slurm", "three tasks on two nodes are refused", 65)
 def uneven_is_refused(bench):
     code = bench.run("srun", "-N2", "-n3", "ranklaunch", "run", "--engine", "torchrun", "--", RANK)
-    # Which of the nodes gets two tasks differs between releases.
+    # Releases differ in the node that gets two tasks.
     expect(re.search(r"SLURM_STEP_TASKS_PER_NODE=(2,1|1,2)\b", bench.text()), "the list of tasks is not printed")
     bench.says("membership.tasks")
     return code
