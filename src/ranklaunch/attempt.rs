@@ -8,29 +8,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use super::clock::{ANSWER, Clock};
-use super::companions::{Companion, node_sources, nodes, ras_source, sampler, watched_gpus};
+use super::agree::Agreed;
+use super::collect::log_candidates;
+use super::companions::{Companions, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;
-use super::context::{Context, GuardChannel};
-use super::end::Rest;
-use super::job_session::{JobEnd, JobOutput};
+use super::context::{ANSWER, Clock, Context, GuardChannel};
+use super::end::{Recorded, Rest};
+use super::job_session::{JobEnd, Pipes, last_lines};
 use super::job_verdict::JudgedEnding;
-use super::kept_runs;
 use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::Narrator;
 use super::node_evidence::NodeEvidence;
-use super::node_questions::{self, Nodes};
-use super::pipes::{Pipes, last_lines};
-use super::ready::Ready;
-use super::recorded::{self, Recorded};
-use super::rule_watch;
+use super::node_questions::Nodes;
 use super::scratch::Scratch;
-use super::show_status;
-use super::slow_ranks;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
-use super::status_feed::{self, run_status};
-use super::trainjob;
-use super::warm;
+use super::status_feed::run_status;
+use super::{companions, end, node_questions, status_feed, trainjob, warm};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
@@ -47,12 +40,10 @@ use preflight::prepare;
 use report::closing::{self, Closing};
 use report::ending::{self, ending, memory};
 use report::files::RunRecord;
-use report::record_events;
 use report::standstill_view::StandstillReporter;
-use report::{Ending, engine_log};
+use report::{Ending, engine_log, record_events};
 use supervise::EndStep;
 use supervise::inject::Injection;
-use text::lang::Text;
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Id, Refusal};
@@ -96,7 +87,7 @@ struct FinishedAttempt {
 #[tracing::instrument(name = "attempt", skip_all, fields(attempt = ready.attempt))]
 pub(super) async fn run(
     context: &Context,
-    ready: &mut Ready,
+    ready: &mut Agreed,
     guard: GuardChannel<'_>,
     dispositions: Dispositions,
 ) -> Ended {
@@ -125,7 +116,7 @@ pub(super) async fn run(
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
             let time_left = over.clock.left(EndStep::LastWords);
-            session.judge(context, guard.commands, ending, lines, time_left).await
+            session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await
         }
         None => JudgedEnding { ending: over.ending.clone(), lines: None, again: None },
     };
@@ -143,13 +134,14 @@ pub(super) async fn run(
 }
 
 impl Attempt {
-    async fn open(context: &Context, ready: &Ready) -> Result<Attempt, Refusal> {
+    async fn open(context: &Context, ready: &Agreed) -> Result<Attempt, Refusal> {
         let started = SystemTime::now();
         let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         let plan = ready.plan.finish(&identity);
         let scratch = context.scratch.make(plan.inject);
         // Each candidate may be on a mount that does not answer; heartbeats go on.
-        let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
+        let candidates = log_candidates(&context.host, &context.settings);
+        let run_id = identity.run_id.clone();
         let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
         let choosing =
             in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
@@ -160,8 +152,8 @@ impl Attempt {
         let ((folder, warnings), witnesses, counters) =
             tokio::join!(choosing, witnesses, link_counters(context, &plan));
         context.warn(&warnings);
-        if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
-            kept_runs::begin(context, folder).await;
+        if let Some(folder) = &folder {
+            context.run.begin(folder, context.settings.log_keep.value, context.speaker()).await;
         }
         // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
@@ -170,7 +162,7 @@ impl Attempt {
             let _ =
                 context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
-        context.report.goes_to(folder.as_ref());
+        context.run.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
         let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
@@ -215,25 +207,33 @@ impl Attempt {
     async fn watch(
         &self,
         context: &Context,
-        ready: &mut Ready,
+        ready: &mut Agreed,
         guard: GuardChannel<'_>,
         dispositions: Dispositions,
     ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
         let witnesses = self.diagnosis.witnesses();
         let (companion, live_gpus) = (witnesses.companion(), witnesses.live_gpus());
-        let mut launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
+        let mut launch =
+            launch(&context.host, &context.settings, ready, plan, identity, dispositions, scratch);
+        launch.companion = companion;
         if let Some(offer) = warm::offer(context, plan).await {
             launch.env.insert(offer.name, offer.value);
             launch.forks_engine = offer.forks_engine;
         }
         let planned = launch.planned;
-        let say = |line: &Text| context.say(line);
+        let say = context.speaker();
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
         let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
         status_feed::wake(&context.board, &sampler);
         let nodes = nodes(ready, plan);
-        let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
+        let slow = node_questions::watch_slow_ranks(
+            context,
+            scratch,
+            plan,
+            node_sources(context, plan),
+            &nodes,
+        );
         let running = RunningRanks::of(Job {
             run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
             attempt: self.number,
@@ -248,7 +248,7 @@ impl Attempt {
             logs: Arc::clone(logs),
             plan: report::plan_json::json(plan, context.lang(), &ready.executable),
             folder: folder.as_ref().map(|folder| folder.node_path()),
-            history: context.report.history(),
+            history: context.run.history.clone(),
             control: scratch.injection().map(Injection::control),
             sources: node_sources(context, plan),
             ras: ras_source(plan),
@@ -256,12 +256,19 @@ impl Attempt {
         let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
         let _serving = context.socket.serve(running.clone(), everywhere);
         let sources = node_sources(context, plan);
-        let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
+        let mut rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
         let posts = trainjob::begin(context, plan, &self.diagnosis);
-        let mut narrator = Narrator::new(context, planned);
-        let companions: [&dyn Companion; 7] =
-            [&rules, &sampler, &slow, &running, &hang, witnesses, &*self.diagnosis];
+        let mut narrator = Narrator::new(context.speaker(), context.settings.grace.value, planned);
+        let companions = Companions {
+            rules: &rules,
+            sampler: &sampler,
+            slow: &slow,
+            running: &running,
+            hang: &hang,
+            witnesses,
+            diagnosis: &self.diagnosis,
+        };
         let mut notice = |notice: Notice| {
             match &notice {
                 Notice::RankStarted { pid, .. } => oom.began(*pid),
@@ -270,7 +277,7 @@ impl Attempt {
                 Notice::Stopping { .. } => oom.note(&context.host),
                 _ => {}
             }
-            companions.iter().for_each(|companion| companion.hear(&notice));
+            companions.hear(&notice);
             if let Some(phase) = context.board.notice(&notice) {
                 context.record_phase(phase);
             }
@@ -292,7 +299,7 @@ impl Attempt {
         {
             context.say(&text);
         }
-        let shown = show_status::begin(context, ready.interactive);
+        let shown = status_feed::show_status_line(context, ready.interactive);
         let halt = async {
             tokio::select! {
                 () = stands_still => StopReason::StoodStill,
@@ -309,12 +316,10 @@ impl Attempt {
                     (ending, end)
                 };
                 let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-                let output = JobOutput { logs, diagnosis: &self.diagnosis };
                 session
                     .accompany(
                         &launch,
                         guard.commands,
-                        output,
                         &mut pipes,
                         &mut notice,
                         JobEnd { ending: &judged, cause: &of_wait, halt },
@@ -380,7 +385,7 @@ impl Attempt {
     async fn close(
         self,
         context: &Context,
-        ready: &Ready,
+        ready: &Agreed,
         over: FinishedAttempt,
         ending: &Ending,
         last_lines: Vec<String>,
@@ -476,7 +481,7 @@ async fn recorded_files(
         return Recorded::default();
     };
     let (folder, plan) = (injection.records(), plan.clone());
-    let reading = with_deadline_async(time_left, move || recorded::read(&folder, &plan));
+    let reading = with_deadline_async(time_left, move || end::read_recorded(&folder, &plan));
     reading.await.unwrap_or_default()
 }
 

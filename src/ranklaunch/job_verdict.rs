@@ -3,7 +3,6 @@
 //! Pure: takes this node's own ending and the first failure of the job; gives the exit code,
 //! text and last lines for this node.
 
-use super::conductor::Earlier;
 use super::restart::FailedAttempt;
 use linux::sys::Signal;
 use muster::{Again, Cause};
@@ -15,6 +14,12 @@ use verdict::{Class, Id, Refusal, Verdict};
 
 /// The code that operators read as "try again".
 pub(super) const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
+
+/// An attempt after which the nodes were to start again.
+pub(super) struct Earlier {
+    pub(super) attempt: u32,
+    pub(super) ending: Ending,
+}
 
 /// The end of this node, and the lines to show.
 pub(super) struct JudgedEnding {

@@ -10,7 +10,7 @@ use plan::Plan;
 use preflight::prepare::{self, Wait};
 use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal, Severity, Warning};
+use verdict::{Id, Refusal, Warning};
 
 /// Compares addresses, not names. Warns on a node 0 that lacks the master address, and on any
 /// other node that has it.
@@ -75,13 +75,7 @@ pub(super) fn misplaced(facts: &Facts, plan: &Plan) -> Option<Warning> {
 }
 /// The check `port.free` of node 0, with its severity.
 pub(super) fn own_port(context: &Context, port: u16) -> Result<(), Refusal> {
-    let Err(refusal) = prepare::check_port(&context.host, port) else { return Ok(()) };
-    match plan::severity(&context.settings, Id::PortFree, Severity::Fail) {
-        Severity::Fail => return Err(refusal),
-        Severity::Warn => context.say(&refusal.text),
-        Severity::Off => {}
-    }
-    Ok(())
+    prepare::check_port(&context.host, port).or_else(|refusal| context.weigh(Id::PortFree, refusal))
 }
 
 /// Node 0 checks that its port is free. The others wait until it answers; the connection also

@@ -1,18 +1,23 @@
 //! Whether the job has a muster, and how this node takes part in it.
 //!
-//! Takes settings, contract and membership; gives the muster's [`Config`].
+//! Takes settings, facts, contract and plan; gives the muster's [`Config`] and the [`NodeSummary`] that
+//! this node sends.
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::Arc;
 
 use linux::host::Host;
 use linux::pace::Pace;
-use muster::{Config, MemberKind, Memory, Purpose, Secret, Without};
-use node::observe::Limits;
-use plan::Membership;
+use muster::{Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Without};
+use node::observe::{self, Facts, Interface, Limits};
+use plan::{AskedNproc, Hardware, Membership, Plan};
 use settings::contract::{Contract, Field};
-use settings::{Need, Settings};
+use settings::{Need, Program, Settings};
+use text::mask::mask_args;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Warning};
 
 /// Whether this job has a muster.
 ///
@@ -116,4 +121,173 @@ pub(super) fn config(
             Some(Memory { used, limit })
         }),
     })
+}
+
+/// Settings that name devices of one node, so they may differ between nodes.
+const OF_ONE_NODE: &[&str] = &["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"];
+
+/// The summary of this node.
+pub(super) fn summary(
+    settings: &Settings,
+    facts: &Facts,
+    plan: &Plan,
+) -> Result<NodeSummary, Refusal> {
+    let (most, exact) = match plan.membership.task {
+        // A task starts one process; its launcher fixed that.
+        Some(_) => (1, None),
+        None => capacity(settings, facts)?,
+    };
+    let first_port = plan.network.hcas.first().and_then(|name| name.split(':').next());
+    let link_layer = facts
+        .hcas
+        .iter()
+        .find(|hca| Some(hca.name.as_str()) == first_port)
+        .and_then(|hca| hca.ports.first())
+        .map(|port| port.link_layer.clone());
+    Ok(NodeSummary {
+        node: plan.membership.member(),
+        nnodes: plan.membership.members(),
+        hostname: facts.hostname.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: plan.engine,
+        rule: plan.layout.rule,
+        heads: plan.layout.heads,
+        most,
+        exact,
+        gpus: u32::try_from(facts.gpus.visible.len()).unwrap_or(u32::MAX),
+        device: Some(match plan.gpus.iter().any(|gpu| gpu.selected) {
+            true => Hardware::Gpus,
+            false => Hardware::Cpus,
+        }),
+        torch: plan.torch_version.clone(),
+        driver: facts.gpus.driver_version.clone(),
+        script: facts.state.script.as_ref().and_then(|script| script.digest.clone()),
+        nccl: nccl_digest(facts),
+        rails: u32::try_from(plan.network.hcas.len()).unwrap_or(u32::MAX),
+        link_layer,
+        clock_offset: 0,
+        mtu: interface(facts, plan).and_then(|interface| interface.mtu),
+        rates: rates(facts, plan),
+        endpoint: None,
+        seat: plan
+            .membership
+            .task
+            .as_ref()
+            .map(|_| Seat { node: plan.membership.node_rank, nnodes: plan.membership.nnodes }),
+        warnings: plan.warnings.iter().map(Warning::key).collect(),
+        alive: None,
+        attempt: 0,
+        command: command(settings),
+    })
+}
+
+/// The maximum number of processes that this node can run, and the number that a setting or the
+/// platform fixed.
+fn capacity(settings: &Settings, facts: &Facts) -> Result<(u32, Option<u32>), Refusal> {
+    let asked = plan::asked_nproc(settings, &facts.contract)?;
+    let capacity = plan::node_capacity(settings, facts, &asked)?;
+    let offered = plan::offered_nproc(&facts.contract).filter(|_| asked == AskedNproc::Auto);
+    let most = offered.map_or(capacity.most, |(offered, _)| capacity.most.min(offered));
+    Ok((most, capacity.exact.map(|(exact, _)| exact)))
+}
+
+/// The program with its arguments and those of the engine, as they were given: masked, with the
+/// placeholders that each node fills in by itself, and with a digest, since the text may be cut. The
+/// folder of the program may differ between nodes; the bytes of a script are compared separately.
+fn command(settings: &Settings) -> Option<String> {
+    const SHOWN: usize = 160;
+    let program = &settings.program.as_ref()?.value;
+    let mut words = match program {
+        Program::Script { path, .. } => vec![path.clone()],
+        Program::Module { name, .. } => vec!["-m".into(), name.into()],
+        Program::Command { .. } => Vec::new(),
+    };
+    words.extend(program.args().iter().cloned());
+    if let Some(first) = words.first_mut()
+        && let Some(name) = Path::new(first).file_name()
+    {
+        *first = name.to_owned();
+    }
+    words.extend(settings.engine_args.iter().map(OsString::from));
+    let words = mask_args(&words);
+    let digest = observe::digest(format!("{words:?}").as_bytes());
+    let line = words.join(OsStr::new(" "));
+    let line = line.to_string_lossy();
+    let (shown, rest) = match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => (&line[..end], "…"),
+        None => (&*line, ""),
+    };
+    Some(format!("{shown}{rest} ({})", digest.get(..8).unwrap_or(&digest)))
+}
+
+/// The interface that the ranks use.
+pub(super) fn interface<'a>(facts: &'a Facts, plan: &Plan) -> Option<&'a Interface> {
+    let name = plan.network.socket_ifname.as_ref()?;
+    facts.network.interfaces.iter().find(|interface| interface.name == *name)
+}
+
+/// Count and rate of the ports that will be used, such as `8 × 400` in Gb/s.
+fn rates(facts: &Facts, plan: &Plan) -> Option<String> {
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+    for used in &plan.network.hcas {
+        let (name, number) = used.split_once(':')?;
+        let hca = facts.hcas.iter().find(|hca| hca.name == name)?;
+        let port = hca.ports.iter().find(|port| port.number.to_string() == number)?;
+        // `as` saturates, and rates are small positive numbers. 56.25 and 56 count as one class.
+        #[expect(clippy::cast_sign_loss, reason = "negative rates do not exist")]
+        let rate = port.gigabits.unwrap_or(0.0) as u64;
+        *counts.entry(rate).or_default() += 1;
+    }
+    let words: Vec<String> =
+        counts.iter().rev().map(|(rate, count)| format!("{count} × {rate}")).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+fn nccl_digest(facts: &Facts) -> Option<String> {
+    let settings: BTreeMap<&str, &str> = facts
+        .network
+        .nccl
+        .iter()
+        .filter(|setting| !OF_ONE_NODE.contains(&setting.name.as_str()))
+        // The first source of a name wins.
+        .rev()
+        .map(|setting| (setting.name.as_str(), setting.value.as_str()))
+        .collect();
+    (!settings.is_empty()).then(|| observe::digest(format!("{settings:?}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::fixtures;
+    use settings::{Source, Sourced};
+
+    fn of(program: Program) -> String {
+        let mut settings = fixtures::settings(&[]);
+        settings.program = Some(Sourced::new(program, Source::Default));
+        command(&settings).expect("a command")
+    }
+
+    fn script(path: &str, args: &[&str]) -> String {
+        of(Program::Script { path: path.into(), args: args.iter().map(OsString::from).collect() })
+    }
+
+    #[test]
+    fn command_summary_omits_folder_and_secrets() {
+        let same = [script("/a/train.py", &["--lr", "1"]), script("/b/train.py", &["--lr", "1"])];
+        assert_eq!(same[0], same[1]);
+        assert!(same[0].starts_with("train.py --lr 1 ("), "{}", same[0]);
+        assert_ne!(same[0], script("/a/train.py", &["--lr", "2"]));
+        assert_ne!(script("a.py", &["b c"]), script("a.py", &["b", "c"]));
+        let secret = script("a.py", &["--token", "Zq59"]);
+        assert!(!secret.contains("Zq59"), "{secret}");
+        assert_eq!(secret, script("a.py", &["--token", "Zq60"]));
+        assert!(script("a.py", &["--node={node_rank}"]).contains("{node_rank}"));
+        let module = of(Program::Module { name: "a.b".to_owned(), args: Vec::new() });
+        assert!(module.starts_with("-m a.b ("), "{module}");
+        // Two commands that differ only in the cut part still differ by their digests.
+        let long = |last: &str| script("a.py", &["x".repeat(400).as_str(), last]);
+        assert_ne!(long("1"), long("2"));
+        assert!(long("1").chars().count() < 200);
+    }
 }

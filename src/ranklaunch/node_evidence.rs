@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::own_report::OwnHistory;
+use super::own_run::OwnHistory;
 use diagnose::recorder;
 use linux::deadline::{io_with_deadline, spawn_detached};
 use linux::regular_file;

@@ -20,12 +20,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::causes::{RetryRule, RetryRules};
+use super::open::{RetryRule, RetryRules};
 use muster::{Again, Cause, Decide};
 use plan::RunIdentity;
 use report::Ending;
 use text::lang::Text;
-
 use text::text;
 use verdict::{Class, Confidence, Id, Retry, Why};
 

@@ -1,20 +1,23 @@
-//! Feeds the [`StatusBoard`] with the data of the other crates in their own types.
+//! Feeds the [`StatusBoard`] with the data of the other crates in their own types, and the last line of the
+//! terminal with the board.
 //!
 //! Takes the plan, the logs and the sampler of an attempt, and the phases of the conductor; decides
 //! nothing.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::context::Context;
 use super::start_engine::{planned_ranks, shown_world};
-use logs::{LogFolder, Logs, OwnerNow};
+use logs::{Console, LogFolder, Logs, OwnerNow};
 use monitor::status::{EndStatus, GpuStatus, OwnerLog, Phase, RunStatus, StatusBoard};
 use monitor::watch::{SampleSinks, Sampler};
 use plan::{Plan, RunIdentity};
-use report::Ending;
+use report::{Ending, status_line};
 use settings::Program;
 use text::letters::is_hidden;
 use text::mask;
@@ -148,4 +151,41 @@ pub(super) fn sinks(context: &Context) -> SampleSinks {
 /// Lets the board wake the sampler of an attempt.
 pub(super) fn wake(board: &StatusBoard, sampler: &Sampler) {
     board.wakes(sampler.waker());
+}
+
+/// Interval of the looks. The line is drawn only if it changed.
+const LINE_PACE: Duration = Duration::from_millis(500);
+
+/// The line, which is removed when this is dropped.
+pub(super) struct StatusLine {
+    /// None if there is no line.
+    shown: Option<(JoinHandle<()>, Console)>,
+}
+
+/// `interactive`: the only rank has the terminal, and no line of ours may appear there.
+pub(super) fn show_status_line(context: &Context, interactive: bool) -> StatusLine {
+    if interactive || !context.console.has_status() {
+        return StatusLine { shown: None };
+    }
+    let (console, lang, board) = (context.console.clone(), context.lang(), context.board.clone());
+    let to = console.clone();
+    let task = tokio::spawn(async move {
+        loop {
+            // This does not count as a viewer's look: the samples of each second contain nothing about the
+            // GPUs that the line shows.
+            let line = status_line::line(&board.snapshot());
+            to.status(Some(line.get(lang)));
+            tokio::time::sleep(LINE_PACE).await;
+        }
+    });
+    StatusLine { shown: Some((task, console)) }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        if let Some((task, console)) = self.shown.take() {
+            task.abort();
+            console.status(None);
+        }
+    }
 }

@@ -14,7 +14,6 @@ use monitor::export::{TrainJobTarget, is_taken, trainer_status};
 use monitor::watch::{JobProgress, ProgressLines};
 use node::probe;
 use plan::Plan;
-use report::closing;
 use settings::TellsProgress;
 use text::lang::Text;
 use text::letters::is_hidden;
@@ -72,8 +71,7 @@ pub(super) fn begin(
         return None;
     };
     let progress = diagnosis.read_progress(ProgressLines::new(pattern));
-    let (console, lang) = (context.console.clone(), context.lang());
-    let say = Box::new(move |text: &Text| console.say(&closing::line(text, lang)));
+    let say = Box::new(context.speaker());
     let poster = Poster { target, python, say, posted: None, tried: None, failed: false };
     let ((end, asked), (done, ended)) = (channel(), channel());
     let thread = std::thread::Builder::new().name("trainjob".to_owned());

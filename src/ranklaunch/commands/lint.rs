@@ -1,40 +1,36 @@
-//! `ranklaunch lint MANIFEST…`: reports mistakes in manifests that would fail at run time.
+//! `ranklaunch lint MANIFEST…`: reports mistakes in manifests that would fail at run time; `ranklaunch profile`:
+//! lists, shows, creates and checks profiles.
 
+use std::ffi::OsString;
 use std::io::Read;
 
-use super::output::{print, refuse, say, show};
+use super::output::{print, say, show};
+use crate::open::{RetryRules, catalogue_with};
 use linux::host::Host;
+use plan::placeholders;
 use report::closing;
-use settings::cli;
-use text::lang::cause;
+use settings::cli::{Options, ProfileAction};
+use settings::{KnownProfile, LayoutRule, Program, Settings, cli};
+use text::lang::{Lang, cause};
 use text::text;
 use verdict::{Id, Refusal};
 
-pub(crate) fn lint(asked: &cli::Lint) -> i32 {
-    let options = cli::Options {
-        lang: asked.lang.clone(),
-        color: asked.color.clone(),
-        ..cli::Options::default()
-    };
-    let lang = options.language(&Host::live());
-    if let Err(refusal) = options.checked_color(&Host::live()) {
-        return refuse(&refusal, lang);
-    }
+pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
+    Options { color: asked.color.clone(), ..Options::default() }.checked_color(&Host::live())?;
     let node_memory = match &asked.node_memory {
         None => None,
         Some(raw) => match raw.to_str().and_then(lint::size) {
             Some(bytes) => Some(bytes),
             None => {
                 let shown = raw.to_string_lossy();
-                let refusal = Refusal::new(
+                return Err(Refusal::new(
                     Id::SettingsValue,
                     text!(
                         "--node-memory is '{shown}', not a size",
                         "--node-memory 的值为 '{shown}'，不是容量"
                     ),
                     text!("write a size such as 256Gi", "请写容量，例如 256Gi"),
-                );
-                return refuse(&refusal, lang);
+                ));
             }
         },
     };
@@ -66,7 +62,7 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
     for refusal in &report.refused {
         say(&closing::refusal(refusal, code, lang));
     }
-    code
+    Ok(code)
 }
 
 /// Reads one byte more than the limit, so that a file that is too large is recognised.
@@ -79,4 +75,80 @@ fn read_manifest(path: &std::ffi::OsStr) -> std::io::Result<Vec<u8>> {
         std::fs::File::open(path)?.take(MOST).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
+}
+
+/// The text that `profile new` prints.
+const BEGINNING: &str = include_str!("../../../config/new.toml");
+
+pub(crate) fn profile(action: &ProfileAction, lang: Lang) -> Result<i32, Refusal> {
+    let host = Host::live();
+    match action {
+        ProfileAction::List => list(&host, lang),
+        ProfileAction::New => print(BEGINNING),
+        ProfileAction::Show { name } => {
+            print(KnownProfile::text_of(&name.to_string_lossy(), &host)?);
+        }
+        ProfileAction::Check { name } => {
+            let options = Options { profile: Some(name.clone()), ..Options::default() };
+            let settings = Settings::read(&options, &host)?;
+            RetryRules::of(&settings, catalogue_with(&settings.diagnose)?)?;
+            print(said(&settings));
+        }
+    }
+    Ok(0)
+}
+
+fn list(host: &Host, lang: Lang) {
+    let known = KnownProfile::all(host);
+    let wide = known.iter().map(|one| one.name.len()).max().unwrap_or(0);
+    for KnownProfile { name, path, summary, is_default } in known {
+        let place = match path {
+            Some(path) => path.display().to_string(),
+            None => text!("inside the executable", "内置").get(lang).to_owned(),
+        };
+        let mark = match is_default {
+            true => text!(", used where no profile is named", "，未指定配置时使用"),
+            false => text!("", ""),
+        };
+        print(format!("{name:wide$}  {place}{}\n", mark.get(lang)));
+        if !summary.is_empty() {
+            print(format!("{:wide$}  {summary}\n", ""));
+        }
+    }
+}
+
+/// The settings of a profile, together with the profiles that it extends.
+fn said(settings: &Settings) -> String {
+    let lang = settings.lang;
+    let name = settings.profile.clone().unwrap_or_default();
+    let program = match settings.program.as_ref().map(|program| &program.value) {
+        Some(Program::Script { path, .. }) => path.to_string_lossy().into_owned(),
+        Some(Program::Module { name, .. }) => format!("-m {name}"),
+        Some(Program::Command { argv }) => {
+            argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
+        }
+        None => text!("none; it is given after --", "无，由 -- 之后给出").get(lang).to_owned(),
+    };
+    let engine = settings.engine.value.to_string();
+    let layout = match settings.layout.rule.value {
+        LayoutRule::None => "none",
+        LayoutRule::UlyssesWorld => "ulysses-world",
+        LayoutRule::UlyssesRing => "ulysses-ring",
+    };
+    let mut out = text!(
+        "{name} can be used: program {program}, engine {engine}, layout {layout}\n",
+        "{name} 可用：程序 {program}，启动引擎 {engine}，布局 {layout}\n"
+    )
+    .get(lang)
+    .to_owned();
+    let program = settings.program.iter().flat_map(|program| program.value.args());
+    let conditional = settings.args_if.rows.iter().flat_map(|row| &row.args);
+    let mut words: Vec<OsString> = program.chain(conditional).cloned().collect();
+    words.extend(settings.engine_args.iter().map(OsString::from));
+    words.extend(settings.env.iter().map(|setting| setting.value.clone()));
+    let names = settings.selects.iter().flat_map(|row| row.values.keys()).map(String::as_str);
+    for warning in settings.warnings.iter().chain(&placeholders::unknown_in(&words, names)) {
+        out.push_str(&closing::warning(warning, lang));
+    }
+    out
 }

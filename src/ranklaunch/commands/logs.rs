@@ -7,20 +7,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::output::{print_more, refuse, say};
-use super::run_lines::{Begin, RunLines};
-use super::running_job::{self, RunningJob};
-use super::which_run::{Run, chosen};
+use super::output::{print_more, say};
+use crate::runs::find;
+use crate::runs::find::{Run, RunningJob, chosen_run};
+use crate::runs::lines::{Begin, RunLines};
 use crate::view::LinesAsk;
-use linux::host::Host;
 use logs::{LogLine, RunFolder, Wanted};
 use monitor::socket;
 use report::closing;
 use report::line_view::{LineStyle, line};
-use settings::cli::{LogsOf, Options};
+use settings::cli::LogsOf;
 use text::lang::{Lang, Text, cause};
-use text::pattern;
-use text::text;
+use text::{pattern, text};
 use verdict::{Id, Refusal};
 
 /// Interval at which new lines are looked for.
@@ -28,19 +26,10 @@ const PACE: Duration = Duration::from_millis(300);
 /// Maximum number of ranks that one list may name.
 const MOST_RANKS: usize = 100_000;
 
-pub(crate) fn logs(asked: &LogsOf) -> i32 {
-    let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = options.language(&Host::live());
-    match printed(asked, lang) {
-        Ok(()) => 0,
-        Err(refusal) => refuse(&refusal, lang),
-    }
-}
-
-fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
+pub(crate) fn logs(asked: &LogsOf, lang: Lang) -> Result<i32, Refusal> {
     let lines = lines_asked(asked)?;
     let wanted: Wanted = lines.wanted().map_err(|error| no_pattern(&lines.grep, &error))?;
-    let run = chosen(asked.run.as_deref(), asked.log_dir.as_deref())?;
+    let run = chosen_run(asked.run.as_deref(), asked.log_dir.as_deref())?;
     let (mut lines, job) = match run {
         Run::Folder(run) if asked.follow && run.lives() => {
             let job = of_live(&run)?;
@@ -72,19 +61,19 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
                     if was_remote {
                         say(&closing::line(&last_ones(), lang));
                     }
-                    return Ok(());
+                    return Ok(0);
                 }
                 std::thread::sleep(PACE);
                 lines.look_again();
             }
-            _ => return Ok(()),
+            _ => return Ok(0),
         }
     }
 }
 
 /// The job whose folder was named, if it runs on this node.
 fn of_live(run: &RunFolder) -> Result<RunningJob, Refusal> {
-    running_job::of_run(&run.id).map_err(|_| elsewhere(&run.id))
+    find::of_run(&run.id).map_err(|_| elsewhere(&run.id))
 }
 
 /// The lines of a running job, on all its nodes.

@@ -110,6 +110,18 @@ pub(crate) fn show(text: &str) {
     print(look.shown(&printable(text)).as_bytes());
 }
 
+/// A refusal, and the language to print it in if the settings were read.
+pub(crate) struct Refused {
+    pub(crate) refusal: Refusal,
+    pub(crate) lang: Option<Lang>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        Refused { refusal, lang: None }
+    }
+}
+
 pub(crate) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {
     let code = refusal.verdict.code();
     say(&closing::refusal(refusal, code, lang));

@@ -5,20 +5,18 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
-use super::output::{print, refuse, say, show};
-use super::run_lines::view;
-use super::running_job::{self, RunningJob};
-use super::which_run::log_folders;
+use super::output::{print, say, show};
+use crate::runs::find;
+use crate::runs::find::{RunningJob, log_folders};
+use crate::runs::lines::view;
 use crate::view::{View, ViewAsk};
 use linux::deadline::spawn_detached;
-use linux::host::Host;
-use linux::regular_file;
-use linux::users;
+use linux::{regular_file, users};
 use logs::{RUN_JSON, RunFolder};
 use monitor::socket::Listener;
 use report::closing;
 use report::ps_view::{self, EndedRun, ShownJob};
-use settings::cli::{Options, Ps, ReportFormat};
+use settings::cli::{Ps, ReportFormat};
 use text::lang::{Lang, cause};
 use text::text;
 use verdict::Refusal;
@@ -26,17 +24,9 @@ use verdict::Refusal;
 /// Maximum bytes of a run.json.
 const LARGEST_RECORD: u64 = 64 << 20;
 
-pub(crate) fn ps(asked: &Ps) -> i32 {
-    let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = options.language(&Host::live());
-    let jobs = match running(lang) {
-        Ok(jobs) => jobs,
-        Err(refusal) => return refuse(&refusal, lang),
-    };
-    let ended = match asked.all {
-        true => Some(ended(asked, &jobs)),
-        false => None,
-    };
+pub(crate) fn ps(asked: &Ps, lang: Lang) -> Result<i32, Refusal> {
+    let jobs = running(lang)?;
+    let ended = asked.all.then(|| ended(asked, &jobs));
     match asked.format {
         ReportFormat::Text => show(&ps_view::text(&jobs, ended.as_deref(), lang)),
         ReportFormat::Json => {
@@ -46,12 +36,12 @@ pub(crate) fn ps(asked: &Ps) -> i32 {
             print(format!("{:#}\n", json!({ "schema": 1, "jobs": jobs, "ended": ended })));
         }
     }
-    0
+    Ok(0)
 }
 
 /// The jobs that run here, with the status of all their nodes.
 fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
-    let running_job::Found { jobs, refused, unheard, unasked } = running_job::all()?;
+    let find::Found { jobs, refused, unheard, unasked } = find::all()?;
     for (uid, count) in unasked {
         let user = users::named(uid);
         let line = text!(
@@ -71,7 +61,7 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
     let mut shown: Vec<ShownJob> = told.into_iter().collect();
     for (agent, why) in refused
         .iter()
-        .map(|(agent, why)| (agent, running_job::why(why)))
+        .map(|(agent, why)| (agent, find::why(why)))
         .chain(unheard.iter().map(|(agent, why)| (agent, why.clone())))
     {
         let user = agent.stranger().map(users::named);

@@ -4,29 +4,22 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::output::{print, refuse, say, show, unwritten};
-use super::run_folders::{self, Found};
+use super::output::{print, say, show, unwritten};
+use crate::runs::history;
+use crate::runs::history::Found;
 use linux::regular_file;
 use logs::REPORT;
 use monitor::history::differences;
-use report::closing;
-use report::compare_view;
 use report::page::{MOST_POINTS, page};
+use report::{closing, compare_view};
 use settings::cli::{Compare, Report, ReportFormat};
 use text::lang::{Lang, Text};
 use text::run_id::RunId;
 use text::text;
 use verdict::Refusal;
 
-pub(crate) fn report(asked: &Report, lang: Lang) -> i32 {
-    match written(asked, lang) {
-        Ok(()) => 0,
-        Err(refusal) => refuse(&refusal, lang),
-    }
-}
-
-fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
-    let Found { job, folders, unread } = run_folders::read(&asked.runs, MOST_POINTS)?;
+pub(crate) fn report(asked: &Report, lang: Lang) -> Result<i32, Refusal> {
+    let Found { job, folders, unread } = history::read_job(&asked.runs, MOST_POINTS)?;
     for one in &unread {
         say(&closing::line(one, lang));
     }
@@ -37,7 +30,7 @@ fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
     let place = match output {
         Some(output) if output.as_os_str() == "-" => {
             print(page);
-            return Ok(());
+            return Ok(0);
         }
         Some(output) => {
             place(&output, page.as_bytes()).map_err(|error| failed(&output, &error))?;
@@ -61,7 +54,7 @@ fn written(asked: &Report, lang: Lang) -> Result<(), Refusal> {
         }
     };
     show(&format!("{}\n", place.display()));
-    Ok(())
+    Ok(0)
 }
 
 /// The report goes into the run's folder, or for one node of several into the node's own; if the
@@ -91,12 +84,9 @@ fn failed(path: &Path, error: &io::Error) -> Refusal {
     unwritten(Text::same(path.display().to_string()), error)
 }
 
-pub(crate) fn compare(asked: &Compare, lang: Lang) -> i32 {
-    let read = |run| run_folders::read(std::slice::from_ref(run), MOST_POINTS);
-    let (first, second) = match read(&asked.first).and_then(|a| Ok((a, read(&asked.second)?))) {
-        Ok(both) => both,
-        Err(refusal) => return refuse(&refusal, lang),
-    };
+pub(crate) fn compare(asked: &Compare, lang: Lang) -> Result<i32, Refusal> {
+    let read = |run| history::read_job(std::slice::from_ref(run), MOST_POINTS);
+    let (first, second) = (read(&asked.first)?, read(&asked.second)?);
     for one in first.unread.iter().chain(&second.unread) {
         say(&closing::line(one, lang));
     }
@@ -116,5 +106,5 @@ pub(crate) fn compare(asked: &Compare, lang: Lang) -> i32 {
         ReportFormat::Text => show(&compare_view::text(both, &found, lang)),
         ReportFormat::Json => print(format!("{:#}\n", compare_view::json(both, &found))),
     }
-    0
+    Ok(0)
 }

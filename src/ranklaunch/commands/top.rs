@@ -12,11 +12,11 @@ use ratatui::Terminal;
 use rustix::process::{WaitOptions, WaitStatus, kill_process};
 
 use super::output::refuse;
-use super::top_source::{self, Told};
-use linux::host::Host;
+use super::top_source;
+use super::top_source::Told;
 use linux::sys::{self, Fork, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet};
 use report::top::{Backend, Colours, Keys, Model, News, Request, Saved, Screen, draw};
-use settings::cli::{Options, Top};
+use settings::cli::Top;
 use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::{Id, Refusal, Verdict};
@@ -28,20 +28,13 @@ const SEQUENCE: Duration = Duration::from_millis(60);
 /// Signals that end the view.
 const ENDS: &[Signal] = &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-pub(crate) fn top(asked: &Top) -> i32 {
-    let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = options.language(&Host::live());
-    let started = Saved::of_terminal().map_err(|error| no_terminal(&error)).and_then(|saved| {
-        let signals = SignalSet::of(ENDS).with(&SignalSet::of(&[Signal::WINCH]));
-        let signals = SignalQueue::begin(signals);
-        Ok((saved, signals.map_err(|error| Refusal::internal(&error.to_string()))?))
-    });
-    let (saved, signals) = match started {
-        Ok(started) => started,
-        Err(refusal) => return refuse(&refusal, lang),
-    };
+pub(crate) fn top(asked: &Top, lang: Lang) -> Result<i32, Refusal> {
+    let saved = Saved::of_terminal().map_err(|error| no_terminal(&error))?;
+    let signals = SignalSet::of(ENDS).with(&SignalSet::of(&[Signal::WINCH]));
+    let signals =
+        SignalQueue::begin(signals).map_err(|error| Refusal::internal(&error.to_string()))?;
     let parent = rustix::process::getpid();
-    match Fork::single_threaded() {
+    Ok(match Fork::single_threaded() {
         Ok(Fork::Parent { child }) => attend(child, &saved, &signals),
         Ok(Fork::Child) => {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -50,7 +43,7 @@ pub(crate) fn top(asked: &Top) -> i32 {
             sys::exit_now(code)
         }
         Err(_) => view(asked, saved, &signals, lang),
-    }
+    })
 }
 
 /// Waits for the process that draws; gives its exit code.

@@ -1,29 +1,30 @@
-//! Source of the data of `ranklaunch top`: asks the job in threads, so that a silent node delays no key.
+//! Source of the data of `ranklaunch top`: asks the job in threads, so that a silent node delays no key; or one node
+//! over HTTP.
 
 use std::io::{self, PipeReader, PipeWriter, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::output::block_on;
-use super::run_lines::{Begin, RunLines, view};
-use super::running_job::{self, RunningJob};
-use super::status_http;
+use crate::runs::find;
+use crate::runs::find::RunningJob;
+use crate::runs::lines::{Begin, RunLines, view};
 use crate::view::{LinesAsk, View, ViewAsk};
-use linux::deadline::spawn_detached;
+use linux::deadline::{read_by, spawn_detached};
 use linux::host::Host;
 use linux::users;
 use logs::LogLine;
 use monitor::socket::{self, Answer, Ask, Job, Listener, Selection};
-use monitor::status::look_pace;
+use monitor::status::{NodeStatus, look_pace};
 use muster::names;
 use preflight::prepare;
 use report::stacks_view;
 use report::top::{News, Request, Source};
 use settings::cli::{self, Top};
 use text::escape::printable;
-use text::lang::{Lang, Text, cause};
+use text::lang::{Lang, Text, cause, failure};
 use text::rank::GlobalRank;
 use text::run_id::RunId;
 use text::text;
@@ -79,13 +80,13 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     let at = asked.run.as_ref().map(|run| run.to_string_lossy().into_owned());
     if let Some(at) = at.filter(|at| at.contains(':')) {
         let address = address(&at)?;
-        let first = status_http::get(address).map_err(|error| unanswered(&at, &error))?;
+        let first = get(address).map_err(|error| unanswered(&at, &error))?;
         let host = at.clone();
         tell.tell(News::Status { nodes: vec![first], unanswered: Vec::new() });
         spawn_detached(move || {
             loop {
                 std::thread::sleep(PACE);
-                let news = match status_http::get(address) {
+                let news = match get(address) {
                     Ok(node) => News::Status { nodes: vec![node], unanswered: Vec::new() },
                     Err(error) => News::Silent(gone(&host, &error)),
                 };
@@ -96,7 +97,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         });
         return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
     }
-    let job = running_job::chosen(asked.run.as_deref())?;
+    let job = find::chosen(asked.run.as_deref())?;
     let RunningJob { run_id, agents, stranger } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {
@@ -150,7 +151,7 @@ fn status(agents: &[Listener]) -> (News, Duration) {
 }
 
 fn ended(error: &io::Error) -> Text {
-    if running_job::has_ended(error) {
+    if find::has_ended(error) {
         return text!(
             "the job has ended; ranklaunch logs shows what it wrote",
             "任务已结束；用 ranklaunch logs 查看其输出"
@@ -231,7 +232,7 @@ impl Details {
                         return News::Stacks(rank, printable(&text).into_owned());
                     }
                 }
-                Ok(other) => why = running_job::refusal_of(&other),
+                Ok(other) => why = find::refusal_of(&other),
                 Err(error) => why = cause(&error),
             }
         }
@@ -315,4 +316,91 @@ fn no_status(at: &str, why: &Text) -> Refusal {
 fn gone(at: &str, error: &io::Error) -> Text {
     let Text { en, zh } = cause(error);
     text!("{at} gives no answer: {en}", "{at} 没有应答：{zh}")
+}
+
+/// Time limit to connect, to ask, and of each part of the answer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Time limit of the whole answer: a peer that sends a byte now and then blocks nobody.
+const WHOLE: Duration = Duration::from_secs(10);
+/// Maximum bytes of an answer with its head.
+const LARGEST: usize = 16 << 20;
+const FIELDS: usize = 64;
+
+/// # Errors
+/// No answer, or an answer that is not a status.
+pub(super) fn get(at: SocketAddr) -> io::Result<NodeStatus> {
+    let mut stream = TcpStream::connect_timeout(&at, ANSWER)?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    let asked = format!(
+        "GET /status HTTP/1.1\r\nHost: {at}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(asked.as_bytes())?;
+    let answer = read(&mut stream, WHOLE)?;
+    body(&answer).and_then(NodeStatus::read).ok_or_else(|| {
+        failure(
+            io::ErrorKind::InvalidData,
+            text!("it answers, but not as ranklaunch does", "有应答，但不是 ranklaunch 的格式"),
+        )
+    })
+}
+
+/// All bytes that are sent within this time.
+fn read(stream: &mut TcpStream, within: Duration) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + within;
+    let (mut answer, mut part) = (Vec::new(), vec![0_u8; 64 << 10]);
+    while answer.len() < LARGEST {
+        match read_by(stream, until.min(Instant::now() + ANSWER), &mut part)? {
+            0 => break,
+            count => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
+        }
+    }
+    Ok(answer)
+}
+
+/// Body of an answer with status 200.
+fn body(answer: &[u8]) -> Option<&[u8]> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut head = httparse::Response::new(&mut fields);
+    let httparse::Status::Complete(length) = head.parse(answer).ok()? else { return None };
+    (head.code == Some(200)).then(|| answer.get(length..)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn endless_answer_times_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("it has one");
+        let mut ours = TcpStream::connect(at).expect("connected");
+        let (mut theirs, _) = listener.accept().expect("it is in the queue");
+        let sends = std::thread::spawn(move || {
+            // The peer sends until the reader has gone.
+            while theirs.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let read = read(&mut ours, Duration::from_millis(200)).map_err(|error| error.kind());
+        assert_eq!(read, Err(io::ErrorKind::TimedOut));
+        drop(ours);
+        sends.join().expect("it ends");
+    }
+
+    #[test]
+    fn only_a_status_body_is_read() {
+        let status = b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{\"host\":\"here\"}";
+        let read = body(status).and_then(NodeStatus::read).expect("a status");
+        assert_eq!(read.host, "here");
+        for other in [
+            &b""[..],
+            b"HTTP/1.1 404 Not Found\r\n\r\n{}",
+            b"HTTP/1.1 200 OK\r\n\r\n<html>",
+            b"SSH-2.0-OpenSSH_9\r\n",
+        ] {
+            assert!(body(other).and_then(NodeStatus::read).is_none());
+        }
+    }
 }

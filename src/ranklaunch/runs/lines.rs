@@ -46,14 +46,14 @@ struct Source {
 
 /// Start position of a viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begin {
+pub(crate) enum Begin {
     Start,
     /// A little before the end, where a person usually looks first.
     NearEnd,
 }
 
 /// The lines of a run.
-pub(super) struct RunLines {
+pub(crate) struct RunLines {
     sources: Vec<Source>,
     agent: Option<Listener>,
     asked: LinesAsk,
@@ -62,14 +62,14 @@ pub(super) struct RunLines {
     /// Nothing will be written any more.
     is_over: bool,
     /// The largest rank number seen so far.
-    pub(super) last_rank: u32,
+    pub(crate) last_rank: u32,
     /// Nodes that gave nothing, once each.
-    pub(super) problems: Vec<Text>,
+    pub(crate) problems: Vec<Text>,
 }
 
 impl RunLines {
     /// The lines in the folders of launchers. `is_over`: the folders are complete.
-    pub(super) fn of_folders(
+    pub(crate) fn of_folders(
         folders: Vec<PathBuf>,
         asked: LinesAsk,
         wanted: Wanted,
@@ -84,7 +84,7 @@ impl RunLines {
     ///
     /// # Errors
     /// If the agent does not answer.
-    pub(super) fn of_job(
+    pub(crate) fn of_job(
         agents: &[Listener],
         run_id: &str,
         begin: Begin,
@@ -158,27 +158,27 @@ impl RunLines {
     }
 
     /// Launchers whose output cannot be read here.
-    pub(super) fn are_remote(&self) -> bool {
+    pub(crate) fn are_remote(&self) -> bool {
         self.sources.iter().any(|source| source.folder.is_none())
     }
 
     /// The run writes nothing any more, so an incomplete line counts too. The last output of the
     /// other nodes cannot be requested.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.agent = None;
         self.look_again();
     }
 
     /// Reads sources again that were at their end: they may have more.
-    pub(super) fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         for source in &mut self.sources {
             source.is_end = source.failed.is_some();
         }
     }
 
     /// Gives each line that is available now, in order. `show` returns whether it wants more.
-    pub(super) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
+    pub(crate) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
         loop {
             self.fill();
             let mut heads: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -353,12 +353,12 @@ fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
 ///
 /// # Errors
 /// If it is gone, refuses, or answers something else.
-pub(super) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
+pub(crate) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
     let of: Value = serde_json::to_value(asked)?;
     match socket::ask(agent, &Ask::View { of })? {
         Answer::View { what } => Ok(serde_json::from_value(what)?),
         other => {
-            let why = super::running_job::refusal_of(&other);
+            let why = super::find::refusal_of(&other);
             Err(text::lang::failure(io::ErrorKind::PermissionDenied, why))
         }
     }
