@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,8 @@ use super::context::{Clock, Context};
 use super::job_session::JobSession;
 use super::node_questions;
 use crate::runs::history;
-use diagnose::recorder::{self, Hang, Job, RankRecord, Read};
+use crate::runs::streams::written;
+use diagnose::recorder::{self, Hang, Job, RankRecord};
 use linux::deadline::{in_thread, io_with_deadline};
 use linux::regular_file;
 use logs::{FolderLevel, LogFolder, Logs, LogsSummary, REPORT, RUN_JSON};
@@ -364,9 +365,7 @@ pub(super) fn read_recorded(folder: &Path, plan: &Plan) -> Recorded {
             let known = records.iter_mut().find(|record| record.rank == rank);
             match known {
                 Some(record) => record.dumps.push(dump),
-                None => {
-                    records.push(RankRecord { rank, read: written_at(&path), dumps: vec![dump] })
-                }
+                None => records.push(RankRecord { rank, read: written(&path), dumps: vec![dump] }),
             }
         }
         recorded.files.push((name.to_owned(), bytes));
@@ -385,13 +384,6 @@ fn name_of(path: &Path) -> Option<(&str, u32)> {
     let rank = name.strip_prefix(RECORD)?;
     let end = rank.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rank.len());
     Some((name, rank.get(..end)?.parse().ok()?))
-}
-
-fn written_at(path: &Path) -> Read {
-    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    let since_1970 = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let ns = since_1970.and_then(|since| i64::try_from(since.as_nanos()).ok());
-    ns.map_or(Read::Unknown, Read::NotAfter)
 }
 
 impl Recorded {

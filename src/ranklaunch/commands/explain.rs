@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::output::{print, show, terminal_width};
 use crate::open::catalogue_with;
 use crate::runs::named::Named;
-use crate::runs::records::{OwnRecords, Stated, Unheard};
-use crate::runs::streams::{Kind, LogFile, Opened, RecorderFiles, words};
+use crate::runs::records::{OwnRecords, Stated};
+use crate::runs::streams::{LogFile, Opened, RecorderFiles, words};
 use crate::runs::{named, records, streams};
 use diagnose::{
     Catalogue, Diagnosis, Evidence, LogScan, Scanned, catalogue, diagnose_knowing,
@@ -199,7 +199,7 @@ fn explain_logs(
         |one: &Evidence| catalogue.row(one.row).is_some_and(|row| row.id == WATCHDOG);
     let stood_still = diagnosis.findings.iter().any(has_timed_out);
     let shown = (!recorder.is_empty()).then(|| recorder.show(stood_still));
-    let hang = shown.as_ref().map(|shown| HangView { hang: &shown.hang, late: &shown.late });
+    let hang = shown.as_ref().map(|(hang, late)| HangView { hang, late });
     // The cause may be in the unread part.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
         cause.confidence = cause.confidence.min(Confidence::Likely);
@@ -289,11 +289,9 @@ fn scan_record(catalogue: &Catalogue, number: usize, file: &LogFile) -> Result<S
     Ok(scan_statement(catalogue, number, Stated { origin: file.origin.clone(), line: 1, text }))
 }
 
-fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
+fn read(asked: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     let mut named = Named::default();
-    for word in words {
-        named.add(word)?;
-    }
+    asked.iter().try_for_each(|word| named.add(word))?;
     named.is_of_one_run()?;
     let Named { logs: mut files, mut unread, mut notes, launchers, .. } = named;
     let mut records = records::read(&launchers);
@@ -305,49 +303,30 @@ fn read(words: &[OsString], catalogue: &Catalogue) -> Result<Input, Refusal> {
     let mut logs: Vec<Scanned> = Vec::new();
     let mut recorder = RecorderFiles::default();
     for file in &files {
-        if file.is_record {
-            match scan_record(catalogue, logs.len(), file) {
-                Ok(scanned) => logs.push(scanned),
-                Err(error) => unread.push(Unread { name: file.origin.name.clone(), error }),
-            }
-            continue;
-        }
-        let mut progress = Progress::new(file);
         let name = &file.origin.name;
-        let opened = match streams::open(file.path.as_deref(), file.asked) {
-            Ok(opened) => opened,
-            Err(error) if file.asked => return Err(named::unreadable(name, &error)),
-            Err(error) => {
-                unread.push(Unread { name: name.clone(), error: self::words(&error) });
-                continue;
+        let damage = if file.is_record {
+            scan_record(catalogue, logs.len(), file).map(|scanned| logs.push(scanned)).err()
+        } else {
+            let mut progress = Progress::new(file);
+            let opened = match streams::open(file.path.as_deref(), file.asked) {
+                Err(error) if file.asked => return Err(named::unreadable(name, &error)),
+                opened => opened.and_then(|opened| recorder.take(file, opened)),
+            };
+            match opened {
+                Ok(None) => None,
+                Ok(Some(opened)) => {
+                    if records.adds_nothing(file) {
+                        records.known.unheard.insert(logs.len());
+                    }
+                    let (scanned, damage) =
+                        scan(catalogue, logs.len(), file, opened, &mut progress);
+                    logs.push(scanned);
+                    damage.map(|error| words(&error))
+                }
+                Err(error) => Some(words(&error)),
             }
         };
-        let opened = match recorder.take(file, opened) {
-            Ok(Kind::Log(opened)) => opened,
-            Ok(Kind::Dump) => continue,
-            Ok(Kind::Unread(one)) => {
-                unread.push(one);
-                continue;
-            }
-            Err(error) => {
-                unread.push(Unread { name: name.clone(), error: self::words(&error) });
-                continue;
-            }
-        };
-        let unheard = match records.unheard {
-            _ if records.known.blameless => file.own,
-            Unheard::None => false,
-            Unheard::Engine => file.own && file.origin.rank.is_none(),
-            Unheard::All => file.own,
-        };
-        if unheard {
-            records.known.unheard.insert(logs.len());
-        }
-        let (scanned, damage) = scan(catalogue, logs.len(), file, opened, &mut progress);
-        logs.push(scanned);
-        if let Some(error) = damage {
-            unread.push(Unread { name: name.clone(), error: self::words(&error) });
-        }
+        unread.extend(damage.map(|error| Unread { name: name.clone(), error }));
     }
     if let Some(stated) = records.end.take() {
         if records.known.blameless {

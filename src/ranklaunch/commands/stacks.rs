@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use super::output::{print, show};
-use crate::runs::find::{none, refusal_of, running, silent, unanswered};
+use crate::runs::find::{RunningJob, none, refusal_of, running, silence, silent, unanswered};
 use linux::deadline::spawn_detached;
 use monitor::socket::{
-    self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Missing, NodeDump, NodeStacks, Selection,
-    Unanswered,
+    self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Listener, Missing, NodeDump, NodeStacks,
+    Selection, Unanswered,
 };
 use report::stacks_view;
 use settings::cli::{Dump, ReportFormat, Stacks};
@@ -28,7 +28,19 @@ use text::text;
 use verdict::{Id, Refusal};
 
 pub(crate) fn stacks(asked: &Stacks, lang: Lang) -> Result<i32, Refusal> {
-    let Found { job, stacks } = collected(asked, lang)?;
+    let wanted = numbers(asked)?;
+    let mut job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
+    // If the nodes do not know each other, the agent of that node has to be asked.
+    job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);
+    let selection = Selection { node: wanted.node, ranks: wanted.rank.into_iter().collect() };
+    let found =
+        collected(job, lang, |agent| match socket::ask(agent, &Ask::Stacks(selection.clone())) {
+            Ok(Answer::Stacks(stacks)) => Ok((stacks, JobDump::default())),
+            Ok(other) => Err(unanswered(agent, &refusal_of(&other))),
+            Err(error) => Err(silent(agent, &cause(&error))),
+        })?;
+    is_there(&found, &wanted)?;
+    let Evidence { job, stacks, .. } = found;
     match asked.format {
         ReportFormat::Text => show(&stacks_view::text(&job, &stacks, lang)),
         ReportFormat::Json => print(format!("{:#}\n", stacks_view::json(&job, &stacks))),
@@ -36,55 +48,51 @@ pub(crate) fn stacks(asked: &Stacks, lang: Lang) -> Result<i32, Refusal> {
     Ok(0)
 }
 
-struct Found {
+/// The answers of the agents of a job; the dump is empty where only stacks are asked for.
+struct Evidence {
     job: Job,
     stacks: JobStacks,
+    dump: JobDump,
 }
 
-fn collected(asked: &Stacks, lang: Lang) -> Result<Found, Refusal> {
-    let wanted = numbers(asked)?;
-    let mut job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
+/// Collects the evidence from one agent, which asks the others; if the nodes do not know each
+/// other, from all agents that are here.
+fn collected(
+    job: RunningJob,
+    lang: Lang,
+    ask: impl Fn(&Listener) -> Result<(JobStacks, JobDump), Refusal>,
+) -> Result<Evidence, Refusal> {
     job.tell_owner(lang);
-    // If the nodes do not know each other, the agent of that node has to be asked.
-    job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);
-    let selection = Selection { node: wanted.node, ranks: wanted.rank.into_iter().collect() };
-    let mut found: Option<Found> = None;
+    let mut found: Option<Evidence> = None;
     let mut failed = None;
-    for (agent, own) in job.agents {
-        match socket::ask(&agent, &Ask::Stacks(selection.clone())) {
-            Ok(Answer::Stacks(more)) => {
-                let reaches_all = more.reaches_all;
-                match &mut found {
-                    Some(found) => found.stacks.nodes.extend(more.nodes),
-                    None => found = Some(Found { job: own, stacks: more }),
-                }
-                if reaches_all {
-                    break;
-                }
+    for (agent, job) in job.agents {
+        let (stacks, dump) = match ask(&agent) {
+            Ok(both) => both,
+            Err(refusal) => {
+                failed = Some(refusal);
+                continue;
             }
-            Ok(other) => failed = Some(unanswered(&agent, &refusal_of(&other))),
-            Err(error) => failed = Some(silent(&agent, &cause(&error))),
+        };
+        let reaches_all = stacks.reaches_all;
+        match &mut found {
+            Some(found) => {
+                found.stacks.nodes.extend(stacks.nodes);
+                found.dump.nodes.extend(dump.nodes);
+            }
+            None => found = Some(Evidence { job, stacks, dump }),
+        }
+        if reaches_all {
+            break;
         }
     }
-    match (found, failed) {
-        (Some(found), _) => is_there(found, &wanted),
-        (None, Some(refusal)) => Err(refusal),
-        (None, None) => Err(none(None, &[], None, None)),
-    }
+    found.ok_or_else(|| failed.unwrap_or_else(|| none(None, &[], None, None)))
 }
 
 /// Refuses a node or a rank without any answer.
-fn is_there(found: Found, wanted: &Wanted) -> Result<Found, Refusal> {
-    let Found { job, stacks } = &found;
+fn is_there(found: &Evidence, wanted: &Wanted) -> Result<(), Refusal> {
+    let Evidence { job, stacks, .. } = found;
     let of_node = |one: &&NodeStacks| wanted.node.is_none_or(|node| node == one.job.node);
-    let mut missing: Vec<Text> = stacks
-        .unanswered
-        .iter()
-        .map(|Unanswered { who, why }| {
-            let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (who, why);
-            text!("{en}: {why_en}", "{zh}：{why_zh}")
-        })
-        .collect();
+    let mut missing: Vec<Text> = stacks.unanswered.iter().map(silence).collect();
     if !stacks.reaches_all {
         missing.push(stacks_view::only_here());
     }
@@ -93,29 +101,25 @@ fn is_there(found: Found, wanted: &Wanted) -> Result<Found, Refusal> {
     };
     let (why_en, why_zh) = (join(|text| &text.en, "; "), join(|text| &text.zh, "；"));
     if let Some(node) = wanted.node.filter(|_| stacks.nodes.iter().filter(of_node).count() == 0) {
-        let nodes = job.nodes;
-        let beyond = node >= nodes;
-        let last = nodes.saturating_sub(1);
-        return Err(Refusal::new(
-            Id::StacksPlace,
-            match beyond {
-                true => text!(
-                    "--node asks for node {node}, but the job has nodes 0 to {last}",
-                    "--node 要求节点 {node}，但该任务只有节点 0 至 {last}"
-                ),
-                false => text!(
-                    "node {node} shows no stacks ({why_en})",
-                    "节点 {node} 没有给出栈（{why_zh}）"
-                ),
-            },
-            match beyond {
-                true => text!("name one of these", "请指定其中一个"),
-                false => text!(
-                    "run ranklaunch stacks on that node, such as by kubectl exec into its pod",
-                    "请在该节点上运行 ranklaunch stacks，例如用 kubectl exec 进入其 Pod"
-                ),
-            },
-        ));
+        let (nodes, last) = (job.nodes, job.nodes.saturating_sub(1));
+        let (text, hint) = if node >= nodes {
+            let text = text!(
+                "--node asks for node {node}, but the job has nodes 0 to {last}",
+                "--node 要求节点 {node}，但该任务只有节点 0 至 {last}"
+            );
+            (text, text!("name one of these", "请指定其中一个"))
+        } else {
+            let text = text!(
+                "node {node} shows no stacks ({why_en})",
+                "节点 {node} 没有给出栈（{why_zh}）"
+            );
+            let hint = text!(
+                "run ranklaunch stacks on that node, such as by kubectl exec into its pod",
+                "请在该节点上运行 ranklaunch stacks，例如用 kubectl exec 进入其 Pod"
+            );
+            (text, hint)
+        };
+        return Err(Refusal::new(Id::StacksPlace, text, hint));
     }
     let ranks = stacks.nodes.iter().filter(of_node).flat_map(|one| &one.job.ranks).copied();
     let mut running: Vec<GlobalRank> = ranks.collect();
@@ -141,7 +145,7 @@ fn is_there(found: Found, wanted: &Wanted) -> Result<Found, Refusal> {
             ),
         ));
     }
-    Ok(found)
+    Ok(())
 }
 
 struct Wanted {
@@ -173,15 +177,9 @@ pub(crate) fn dump(asked: &Dump, lang: Lang) -> Result<i32, Refusal> {
     Ok(0)
 }
 
-/// The answers of the agents of a job.
-struct Evidence {
-    job: Job,
-    stacks: JobStacks,
-    dump: JobDump,
-}
-
 fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
-    let evidence = collected_evidence(asked, lang)?;
+    let job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
+    let evidence = collected(job, lang, asked_for_all)?;
     let folder = match &asked.output {
         Some(folder) => PathBuf::from(folder),
         None => PathBuf::from(format!("ranklaunch-dump-{}", evidence.job.run_id)),
@@ -201,40 +199,18 @@ fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
     Ok(written.text(&missing, lang))
 }
 
-/// Collects the evidence from one agent, which asks the others; if the nodes do not know each
-/// other, from all agents that are here.
-fn collected_evidence(asked: &Dump, lang: Lang) -> Result<Evidence, Refusal> {
-    let mut found: Option<Evidence> = None;
-    let mut failed = None;
-    let job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
-    job.tell_owner(lang);
-    for (agent, job) in job.agents {
-        // Both are asked in parallel, since each waits for the silent nodes.
-        let (tell, told) = mpsc::channel();
-        let same = agent.clone();
-        spawn_detached(move || drop(tell.send(socket::ask(&same, &Ask::Dump))));
-        let stacks = socket::ask(&agent, &Ask::Stacks(Selection::default()));
-        let dump = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
-        match (stacks, dump) {
-            (Ok(Answer::Stacks(stacks)), Ok(Answer::Dump(dump))) => {
-                let reaches_all = stacks.reaches_all;
-                match &mut found {
-                    Some(found) => {
-                        found.stacks.nodes.extend(stacks.nodes);
-                        found.dump.nodes.extend(dump.nodes);
-                    }
-                    None => found = Some(Evidence { job, stacks, dump }),
-                }
-                if reaches_all {
-                    break;
-                }
-            }
-            (Err(error), _) | (_, Err(error)) => failed = Some(silent(&agent, &cause(&error))),
-            (Ok(other), Ok(_)) => failed = Some(unanswered(&agent, &refusal_of(&other))),
-        }
+fn asked_for_all(agent: &Listener) -> Result<(JobStacks, JobDump), Refusal> {
+    // Both are asked in parallel, since each waits for the silent nodes.
+    let (tell, told) = mpsc::channel();
+    let same = agent.clone();
+    spawn_detached(move || drop(tell.send(socket::ask(&same, &Ask::Dump))));
+    let stacks = socket::ask(agent, &Ask::Stacks(Selection::default()));
+    let dump = told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+    match (stacks, dump) {
+        (Ok(Answer::Stacks(stacks)), Ok(Answer::Dump(dump))) => Ok((stacks, dump)),
+        (Err(error), _) | (_, Err(error)) => Err(silent(agent, &cause(&error))),
+        (Ok(other), Ok(_)) => Err(unanswered(agent, &refusal_of(&other))),
     }
-    let nobody = || failed.unwrap_or_else(|| none(None, &[], None, None));
-    found.ok_or_else(nobody)
 }
 
 /// Creates the folder for its owner only: the output of a rank may be private.
@@ -388,12 +364,7 @@ impl Written {
             Kind::Records => (PathBuf::from(&file.name), "rank_N.json".to_owned()),
             Kind::Lines => (below.join(&file.name), "node-N/rank-N.log".to_owned()),
             Kind::State => (below.join(&file.name), "node-N/rank-N.state".to_owned()),
-            Kind::Stacks
-            | Kind::Plan
-            | Kind::Journal
-            | Kind::NodeState
-            | Kind::NodeCounters
-            | Kind::Ras => (below.join(&file.name), format!("node-N/{}", file.name)),
+            _ => (below.join(&file.name), format!("node-N/{}", file.name)),
         };
         // If two nodes give the same name, the first one keeps it.
         match self.write(&path, &file.text, Some(file.read_ms)) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::output::block_on;
 use crate::runs::find;
-use crate::runs::find::RunningJob;
+use crate::runs::find::{RunningJob, silence};
 use crate::runs::lines::{Begin, RunLines, view};
 use crate::view::{LinesAsk, View, ViewAsk};
 use linux::deadline::{read_by, spawn_detached};
@@ -130,10 +130,7 @@ fn status(agents: &[Listener]) -> (News, Duration) {
                 at_node_0 |= status.at_node_0;
                 let (nodes, unanswered) = status.read();
                 all.extend(nodes);
-                missing.extend(unanswered.into_iter().map(|one| {
-                    let (Text { en, zh }, Text { en: why, zh: why_zh }) = (one.who, one.why);
-                    text!("{en}: {why}", "{zh}：{why_zh}")
-                }));
+                missing.extend(unanswered.iter().map(silence));
                 if reaches_all {
                     break;
                 }

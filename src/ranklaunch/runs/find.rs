@@ -12,7 +12,7 @@ use crate::open::open;
 use linux::host::Host;
 use linux::users;
 use logs::{RunFolder, default_candidates};
-use monitor::socket::{self, Answer, Job, Listener, Refused};
+use monitor::socket::{self, Answer, Job, Listener, Refused, Unanswered};
 use report::closing;
 use settings::cli::Options;
 use text::lang::{Lang, Text, cause};
@@ -290,6 +290,12 @@ pub(crate) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
             "请在任务自己的容器中以其用户或 root 运行 ranklaunch stacks"
         ),
     )
+}
+
+/// A node or task without an answer, with the reason.
+pub(crate) fn silence(one: &Unanswered) -> Text {
+    let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (&one.who, &one.why);
+    text!("{en}: {why_en}", "{zh}：{why_zh}")
 }
 
 /// The refusal for a silent agent.

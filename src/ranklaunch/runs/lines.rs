@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::find::silence;
 use crate::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms};
 use logs::{Cursor, LogLine, Page, Wanted, attempts, page};
 use monitor::socket::{self, Answer, Ask, Listener};
@@ -125,10 +126,7 @@ impl RunLines {
                 }
                 sources.push(source);
             }
-            problems.extend(unanswered.into_iter().map(|one| {
-                let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (one.who, one.why);
-                text!("{en}: {why_en}", "{zh}：{why_zh}")
-            }));
+            problems.extend(unanswered.iter().map(silence));
             if reaches_all {
                 agent = Some(one.clone());
                 break;

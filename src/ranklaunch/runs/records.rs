@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::streams::LogFile;
 use crate::live_diagnosis::{KnownEnd, statement};
 use diagnose::{Known, Node, Origin, Recorded, Survived};
 use linux::regular_file;
@@ -39,7 +40,7 @@ pub(crate) struct OwnFolder {
 
 /// The logs that add nothing to the known facts about the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Unheard {
+enum Unheard {
     #[default]
     None,
     /// The engine knows no more about a signal than its rank's shim.
@@ -53,7 +54,7 @@ pub(crate) enum Unheard {
 pub(crate) struct OwnRecords {
     /// The known facts, without the numbers of logs.
     pub(crate) known: Known,
-    pub(crate) unheard: Unheard,
+    unheard: Unheard,
     /// The end of the rank that failed first.
     pub(crate) end: Option<Stated>,
     /// The line of the cause that was found while the ranks ran.
@@ -200,6 +201,17 @@ fn recorded(
 }
 
 impl OwnRecords {
+    /// Whether a log adds nothing to the known facts about the end.
+    pub(crate) fn adds_nothing(&self, log: &LogFile) -> bool {
+        log.own
+            && match self.unheard {
+                _ if self.known.blameless => true,
+                Unheard::None => false,
+                Unheard::Engine => log.origin.rank.is_none(),
+                Unheard::All => true,
+            }
+    }
+
     /// `launchers`: number of launchers whose records were looked for.
     fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
         self.runs_a_command = told.iter().any(|(_, one)| one.command);

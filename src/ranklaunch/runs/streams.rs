@@ -23,7 +23,6 @@ use diagnose::recorder::{
     self, Dump, Hang, Job, Late, RankRecord, Unreadable, judge, late, may_be_dump,
 };
 use linux::regular_file::{self, WithoutHoles};
-use report::diagnosis_view::Unread;
 use text::lang::{Text, cause, failure, is_explained};
 use text::text;
 
@@ -279,67 +278,47 @@ struct Found {
     read: recorder::Read,
 }
 
-/// Kind of a file, from its content.
-pub(crate) enum Kind {
-    Log(Opened),
-    /// The file is a dump and is kept here.
-    Dump,
-    /// The file looks like a dump, but cannot be read.
-    Unread(Unread),
-}
-
-/// Findings from the dumps.
-pub(crate) struct Shown {
-    pub(crate) hang: Hang,
-    pub(crate) late: Vec<Late>,
-}
-
 impl RecorderFiles {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
     }
 
     /// Takes a file if it is a dump; gives it back, from its start, if not.
-    pub(crate) fn take(&mut self, file: &LogFile, opened: Opened) -> io::Result<Kind> {
+    ///
+    /// # Errors
+    /// If the file cannot be read, or looks like a dump and is none.
+    pub(crate) fn take(&mut self, file: &LogFile, opened: Opened) -> io::Result<Option<Opened>> {
         let Opened { mut bytes, taken } = opened;
-        let mut head = Vec::new();
-        bytes.by_ref().take(HEAD).read_to_end(&mut head)?;
-        if !may_be_dump(&head) {
-            return Ok(Kind::Log(Opened {
-                bytes: Box::new(Cursor::new(head).chain(bytes)),
-                taken,
-            }));
+        let mut whole = Vec::new();
+        bytes.by_ref().take(HEAD).read_to_end(&mut whole)?;
+        let mut read = None;
+        if may_be_dump(&whole) {
+            bytes.by_ref().take(LARGEST).read_to_end(&mut whole)?;
+            read = Some(recorder::read(&whole));
         }
-        let mut whole = head;
-        bytes.by_ref().take(LARGEST).read_to_end(&mut whole)?;
-        let dump = match recorder::read(&whole) {
-            Ok(dump) => dump,
+        let dump = match read {
+            Some(Ok(dump)) => dump,
             // Other programs write JSON as well, but none writes its log as a pickle.
-            Err(Unreadable::Pickle(flaw)) => {
-                let error = Unreadable::Pickle(flaw).text();
-                return Ok(Kind::Unread(Unread { name: file.origin.name.clone(), error }));
+            Some(Err(flaw @ Unreadable::Pickle(_))) => {
+                return Err(failure(io::ErrorKind::InvalidData, flaw.text()));
             }
-            Err(_) => {
+            _ => {
                 let bytes = Box::new(Cursor::new(whole).chain(bytes));
-                return Ok(Kind::Log(Opened { bytes, taken }));
+                return Ok(Some(Opened { bytes, taken }));
             }
         };
-        let name = file.origin.name.clone();
-        let in_name = file.path.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+        let path = file.path.as_deref();
+        let in_name = path.and_then(Path::file_name).and_then(|name| name.to_str());
         let Some(rank) = dump.rank.or_else(|| in_name.and_then(rank_in)) else {
-            let error = text!(
+            let why = text!(
                 "neither this dump nor its name says whose it is: give it a name that ends in rank_N",
                 "转储内容和文件名都没有说明属于哪个 rank：请将文件命名为以 rank_N 结尾"
             );
-            return Ok(Kind::Unread(Unread { name, error }));
+            return Err(failure(io::ErrorKind::InvalidData, why));
         };
-        let read = file
-            .path
-            .as_deref()
-            .and_then(written_ns)
-            .map_or(recorder::Read::Unknown, recorder::Read::NotAfter);
-        self.keep(rank, Found { name, dump, read });
-        Ok(Kind::Dump)
+        let read = path.map_or(recorder::Read::Unknown, written);
+        self.keep(rank, Found { name: file.origin.name.clone(), dump, read });
+        Ok(None)
     }
 
     /// Recorders of several backends are dumped one by one; if a backend has several dumps, the
@@ -361,22 +340,24 @@ impl RecorderFiles {
         ));
     }
 
-    /// `stood_still`: logs prove a standstill.
-    pub(crate) fn show(self, stood_still: bool) -> Shown {
+    /// The findings from the dumps; `stood_still`: logs prove a standstill.
+    pub(crate) fn show(self, stood_still: bool) -> (Hang, Vec<Late>) {
         let records = self.by_rank.into_iter().map(|(rank, found)| RankRecord {
             rank,
-            read: found.iter().map(|found| found.read).next().unwrap_or_default(),
+            read: found.first().map(|found| found.read).unwrap_or_default(),
             dumps: found.into_iter().map(|found| found.dump).collect(),
         });
         let job = Job { records: records.collect(), world: None, stood_still };
-        Shown { hang: judge(&job), late: late(&job.records, None, &BTreeMap::new()) }
+        (judge(&job), late(&job.records, None, &BTreeMap::new()))
     }
 }
 
-/// Time of the last write to a file. Copying makes it later, so this is only an upper bound.
-fn written_ns(path: &Path) -> Option<i64> {
-    let written = fs::metadata(path).ok()?.modified().ok()?;
-    i64::try_from(written.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
+/// Time of the last write to a dump. Copying makes it later, so this is only an upper bound.
+pub(crate) fn written(path: &Path) -> recorder::Read {
+    let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let since_1970 = written.and_then(|written| written.duration_since(UNIX_EPOCH).ok());
+    let ns = since_1970.and_then(|since| i64::try_from(since.as_nanos()).ok());
+    ns.map_or(recorder::Read::Unknown, recorder::Read::NotAfter)
 }
 
 /// 3 of `comm_lib_trace_rank_3`, `nccl_trace_rank_3.json.gz`, `rank3.pickle`, `dump-3`.
