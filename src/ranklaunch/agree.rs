@@ -116,10 +116,8 @@ pub(super) async fn agree(
     let shared = match held? {
         Some(shared) => shared,
         None => {
-            let Alone { plan, identity, restarts } =
-                plan_alone(context, &mut facts, &mut own).await?;
             let attempt = next.map_or(0, |next| next.attempt);
-            Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() }
+            plan_alone(context, &mut facts, &mut own, attempt).await?
         }
     };
     let Shared { plan, identity, session, attempt, restarts, said: _ } = shared;
@@ -348,7 +346,7 @@ fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
 }
 
 /// The line that names the nodes for which this node waits, and the address.
-pub(super) fn begins(config: &Config) -> Text {
+fn begins(config: &Config) -> Text {
     let (port, timeout) = (config.port, clock(config.wait_timeout));
     let last = config.nnodes.saturating_sub(1);
     if config.unit == MemberKind::Task {
@@ -446,20 +444,14 @@ pub(super) fn plan_as_agreed(
     ))
 }
 
-/// The launch that this node starts by itself.
-pub(super) struct Alone {
-    pub(super) plan: Plan,
-    pub(super) identity: RunIdentity,
-    pub(super) restarts: Restarts,
-}
-
 /// # Errors
 /// The refusal of the plan without a muster, or of the wait for the master.
-pub(super) async fn plan_alone(
+async fn plan_alone(
     context: &Context,
     facts: &mut Facts,
     own: &mut OwnPlan,
-) -> Result<Alone, Refusal> {
+    attempt: u32,
+) -> Result<Shared, Refusal> {
     let mut plan = own.plan.clone();
     let alone = plan.membership.members() == 1;
     if let Some(duty) = &mut own.duty
@@ -494,12 +486,12 @@ pub(super) async fn plan_alone(
     let identity = run_identity(&plan, &facts.contract)?;
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };
-    Ok(Alone { plan, identity, restarts })
+    Ok(Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() })
 }
 
 /// `<job>-<UTC time>-<4 hex>`. Before the nodes agree on one, it is the same on all nodes only
 /// if the platform names the job.
-pub(super) fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
+fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
     let mut random = [0u8; 2];
     random::fill(&mut random).map_err(|error| Refusal::internal(&error.to_string()))?;
     let now = OffsetDateTime::now_utc();

@@ -42,8 +42,8 @@ use report::ending::{self, ending, memory};
 use report::files::RunRecord;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, engine_log, record_events};
-use supervise::EndStep;
 use supervise::inject::Injection;
+use supervise::{EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Id, Refusal};
@@ -218,14 +218,14 @@ impl Attempt {
             launch(&context.host, &context.settings, ready, plan, identity, dispositions, scratch);
         launch.companion = companion;
         if let Some(offer) = warm::offer(context, plan).await {
-            launch.env.insert(offer.name, offer.value);
+            launch.env.insert(WARM.into(), offer.value);
             launch.forks_engine = offer.forks_engine;
         }
         let planned = launch.planned;
         let say = context.speaker();
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
         let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
-        status_feed::wake(&context.board, &sampler);
+        context.board.wakes(sampler.waker());
         let nodes = nodes(ready, plan);
         let slow = node_questions::watch_slow_ranks(
             context,
@@ -310,21 +310,10 @@ impl Attempt {
         let outcome = match &mut ready.session {
             None => supervise::run(&launch, guard.commands, &mut pipes, &mut notice, halt).await,
             Some(session) => {
-                let judged = |seen: &Outcome| {
-                    let ending = judge(seen);
-                    let end = known_end(&ending, seen);
-                    (ending, end)
-                };
                 let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-                session
-                    .accompany(
-                        &launch,
-                        guard.commands,
-                        &mut pipes,
-                        &mut notice,
-                        JobEnd { ending: &judged, cause: &of_wait, halt },
-                    )
-                    .await
+                let end = JobEnd { ending: &judge, cause: &of_wait, halt };
+                let commands = guard.commands;
+                session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
             }
         };
         narrator.end();
@@ -390,28 +379,16 @@ impl Attempt {
         ending: &Ending,
         last_lines: Vec<String>,
     ) -> Rest {
-        let Attempt {
-            number,
-            started,
-            identity,
-            plan,
-            folder,
-            logs,
-            counters,
-            oom,
-            diagnosis,
-            scratch,
-        } = self;
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
-        let account = oom.account(&context.host, diagnosis.witnesses().oom_kills());
+        let account = self.oom.account(&context.host, self.diagnosis.witnesses().oom_kills());
         let oom = memory::recorded(ending, outcome.as_ref(), &account);
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
-        let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
-        let recorded =
-            recorded_files(&scratch, &plan, ending, clock.left_for_answer(EndStep::LastWords))
-                .await;
-        recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
-        let engine = plan.engine.row().name;
+        let link_errors =
+            grown(context, self.counters, clock.left_for_answer(EndStep::LastWords)).await;
+        let time_left = clock.left_for_answer(EndStep::LastWords);
+        let recorded = recorded_files(&self.scratch, &self.plan, ending, time_left).await;
+        recorded.say(context, self.folder.as_deref().map(LogFolder::path).as_deref());
+        let engine = self.plan.engine.row().name;
         // The stop that a failure begins, and the files written after it, may take the whole grace
         // period.
         let ended =
@@ -420,38 +397,38 @@ impl Attempt {
             ending,
             exit_code,
             elapsed: ended.saturating_duration_since(context.started),
-            world_size: plan.world_size,
-            node_rank: plan.membership.node_rank,
+            world_size: self.plan.world_size,
+            node_rank: self.plan.membership.node_rank,
             last_lines: last_lines.clone(),
             engine,
-            engine_lines: logs.engine_lines(),
+            engine_lines: self.logs.engine_lines(),
             link_errors: &link_errors,
-            folder: folder.as_deref().map(LogFolder::path).as_deref(),
+            folder: self.folder.as_deref().map(LogFolder::path).as_deref(),
             warnings: &context.warned(),
             lang,
         }));
         let record = RunRecord {
-            run_id: identity.run_id,
-            attempt: number,
-            node: plan.membership.node_rank,
-            started,
+            run_id: self.identity.run_id,
+            attempt: self.number,
+            node: self.plan.membership.node_rank,
+            started: self.started,
             ended: SystemTime::now(),
-            plan: report::plan_json::json(&plan, lang, &ready.executable),
+            plan: report::plan_json::json(&self.plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
             oom,
             exit_code,
             logs: Value::Null,
             link_errors,
-            survived: diagnosis.survived(),
+            survived: self.diagnosis.survived(),
             hangs: hang.found(),
             lang,
         };
         context.journal.keeper()(record_events::ended(&record, &last_lines));
-        let error_files = diagnosis.error_files();
+        let error_files = self.diagnosis.error_files();
         let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
         let evidence = error_files.chain(recorded.files).collect();
-        Rest { clock, logs, folder, record, evidence, sampling }
+        Rest { clock, logs: self.logs, folder: self.folder, record, evidence, sampling }
     }
 }
 

@@ -286,7 +286,11 @@ impl RuleWatch {
             let now = Instant::now();
             looked = if gpus.is_some() { Some(now) } else { looked };
             let found = read_up(&mut |rules| {
-                news.drain(..).for_each(|event| apply(rules, event));
+                news.drain(..).for_each(|event| match event {
+                    Event::Began(rank, at) => rules.began(rank, at),
+                    Event::Ended(rank) => rules.ended(rank),
+                    Event::Stopping => rules.stopping(),
+                });
                 if pauses != before {
                     rules.begin_afresh(now);
                 }
@@ -303,13 +307,5 @@ impl RuleWatch {
                 }
             }
         }
-    }
-}
-
-fn apply(rules: &mut Rules, event: Event) {
-    match event {
-        Event::Began(rank, at) => rules.began(rank, at),
-        Event::Ended(rank) => rules.ended(rank),
-        Event::Stopping => rules.stopping(),
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::job_verdict::{JudgedEnding, judged};
-use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
+use super::live_diagnosis::{LiveDiagnosis, explained, known_end, raised};
 use linux::sys;
 use logs::Logs;
 use muster::{Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
@@ -37,7 +37,7 @@ const PROGRESS: Duration = Duration::from_secs(30);
 /// Time and form of the end of this node's ranks, beside their own actions.
 pub(super) struct JobEnd<'a, F> {
     /// The ending of the ranks, as far as it is seen.
-    pub(super) ending: &'a (dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
+    pub(super) ending: &'a (dyn Fn(&Outcome) -> Ending + Sync),
     /// The same ending with the other known facts about its cause.
     pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
     /// Completes when the job is to end although no rank failed.
@@ -153,14 +153,15 @@ impl JobSession {
                     Notice::OtherWorld(other) => seen.other_world = Some(other),
                     Notice::Stopping { reason } if reason != StopReason::OtherNode => {
                         seen.stop = Some(reason);
-                        self.report(&ending(&seen).0, Vec::new(), false);
+                        self.report(&ending(&seen), Vec::new(), false);
                         lines_at = Some(Instant::now() + SETTLE);
                     }
                     _ => {}
                 },
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
-                    let (ending, end) = ending(&seen);
+                    let ending = ending(&seen);
+                    let end = known_end(&ending, &seen);
                     let search = explained(ending, end, diagnosis, EXPLAINED);
                     explaining = Some(Box::pin(async { Some(search.await) }));
                 }

@@ -16,7 +16,7 @@ use diagnose::recorder;
 use linux::deadline::{io_with_deadline, spawn_detached};
 use linux::regular_file;
 use logs::{JOURNAL, Logs, RUN_JSON};
-use monitor::socket::{Missing, NodeDump, READING, RunningRanks};
+use monitor::socket::{NodeDump, READING, RunningRanks};
 use monitor::watch::{ControlSocket, NodeSources, RasSource, node_document, ras_report};
 use text::lang::{Text, cause};
 use text::mask::{mask_file, mask_json};
@@ -70,13 +70,13 @@ impl NodeEvidence {
         let mut dump = self.begin();
         let pids = self.ranks.pids();
         let Some(folder) = self.control.clone() else {
-            dump.missing.push(Missing {
-                what: text!("the flight recorders", "飞行记录"),
-                why: text!(
+            dump.miss(
+                text!("the flight recorders", "飞行记录"),
+                text!(
                     "the ranks have no control socket (--inject off)",
                     "各 rank 没有控制套接字（--inject off）"
                 ),
-            });
+            );
             return dump;
         };
         let until = Instant::now() + READING;

@@ -23,7 +23,7 @@ use monitor::socket::{
     Unanswered,
 };
 use monitor::standstill::{Ask as AskHang, HangQuestion, HangWatch};
-use monitor::status::{NodeStatus, StatusBoard, look_pace};
+use monitor::status::{StatusBoard, look_pace};
 use monitor::watch::{
     AskNodes, Clock, ClockedSample, Cut, NodeSample, NodeSources, Reason, SampledNode, SlowPace,
     SlowWatch, now_ns,
@@ -37,7 +37,7 @@ use text::rank::GlobalRank;
 /// Time limit of a person's question to all nodes.
 const TIMEOUT: Duration = socket::READING.saturating_add(socket::OTHERS);
 
-/// A question, as JSON. A new one is a variant and its arm in [`answer`].
+/// A question, as JSON. A new one is a variant and its arm in [`serve`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "question", rename_all = "snake_case")]
 enum NodeQuestion {
@@ -79,20 +79,31 @@ pub(super) fn serve(
     hang: &HangWatch,
     slow: &SlowWatch,
 ) -> Everywhere {
-    let (of_hang, member) = (hang.answerer(), nodes.member);
-    let node = slow.node();
-    let of_slow = move |question| answer_slow(member, node.as_ref()?, &question);
-    let plan = own.masked_plan();
-    let board = board.clone();
-    let of_status = move || {
-        board.look();
-        board.snapshot()
+    let (of_hang, slow, member) = (hang.answerer(), slow.node(), nodes.member);
+    let (plan, board) = (own.masked_plan(), board.clone());
+    let answers = move |question: &[u8]| {
+        let answer = match serde_json::from_slice(question) {
+            Ok(NodeQuestion::Stacks(selection)) => serde_json::to_vec(&own.ranks.read(&selection)),
+            Ok(NodeQuestion::Records) => serde_json::to_vec(&own.records()),
+            Ok(NodeQuestion::State) => serde_json::to_vec(&own.state()),
+            Ok(NodeQuestion::History) => Ok(own.history.wait()),
+            Ok(NodeQuestion::Hang(question)) => Ok(of_hang(question).unwrap_or_default()),
+            Ok(NodeQuestion::SlowRanks(question)) => {
+                let answer = slow.as_ref().and_then(|node| answer_slow(member, node, &question));
+                Ok(answer.unwrap_or_default())
+            }
+            Ok(NodeQuestion::Status) => {
+                board.look();
+                serde_json::to_vec(&board.snapshot())
+            }
+            Ok(NodeQuestion::Lines(asked)) => {
+                serde_json::to_vec(&view::lines(member, own.folder.as_deref(), &asked))
+            }
+            Err(error) => Err(error),
+        };
+        // Nothing for a question that is not understood.
+        answer.unwrap_or_default()
     };
-    let of_lines = move |own: &NodeEvidence, asked: &LinesAsk| {
-        view::lines(member, own.folder.as_deref(), asked)
-    };
-    let answers =
-        move |question: &[u8]| answer(&own, &of_status, &of_hang, &of_slow, &of_lines, question);
     nodes.questions.answer_with(answers);
     let nodes = nodes.clone();
     Arc::new(move |ask| match ask {
@@ -124,29 +135,6 @@ pub(super) fn histories(questions: &Questions, timeout: Duration) -> Vec<NodeHis
         histories.extend(history.filter(is_own));
     });
     histories
-}
-
-/// Nothing for a question that is not understood.
-fn answer(
-    own: &NodeEvidence,
-    of_status: &impl Fn() -> NodeStatus,
-    of_hang: &impl Fn(HangQuestion) -> Option<Vec<u8>>,
-    of_slow: &impl Fn(SlowQuestion) -> Option<Vec<u8>>,
-    of_lines: &impl Fn(&NodeEvidence, &LinesAsk) -> NodeLines,
-    question: &[u8],
-) -> Vec<u8> {
-    let answer = match serde_json::from_slice(question) {
-        Ok(NodeQuestion::Stacks(selection)) => serde_json::to_vec(&own.ranks.read(&selection)),
-        Ok(NodeQuestion::Records) => serde_json::to_vec(&own.records()),
-        Ok(NodeQuestion::State) => serde_json::to_vec(&own.state()),
-        Ok(NodeQuestion::History) => Ok(own.history.wait()),
-        Ok(NodeQuestion::Hang(question)) => Ok(of_hang(question).unwrap_or_default()),
-        Ok(NodeQuestion::SlowRanks(question)) => Ok(of_slow(question).unwrap_or_default()),
-        Ok(NodeQuestion::Status) => serde_json::to_vec(&of_status()),
-        Ok(NodeQuestion::Lines(asked)) => serde_json::to_vec(&of_lines(own, &asked)),
-        Err(error) => Err(error),
-    };
-    answer.unwrap_or_default()
 }
 
 impl Nodes {

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::start_engine::{planned_ranks, shown_world};
 use logs::{Console, LogFolder, Logs, OwnerNow};
 use monitor::status::{EndStatus, GpuStatus, OwnerLog, Phase, RunStatus, StatusBoard};
-use monitor::watch::{SampleSinks, Sampler};
+use monitor::watch::SampleSinks;
 use plan::{Plan, RunIdentity};
 use report::{Ending, status_line};
 use settings::Program;
@@ -148,24 +148,16 @@ pub(super) fn sinks(context: &Context) -> SampleSinks {
     }
 }
 
-/// Lets the board wake the sampler of an attempt.
-pub(super) fn wake(board: &StatusBoard, sampler: &Sampler) {
-    board.wakes(sampler.waker());
-}
-
 /// Interval of the looks. The line is drawn only if it changed.
 const LINE_PACE: Duration = Duration::from_millis(500);
 
 /// The line, which is removed when this is dropped.
-pub(super) struct StatusLine {
-    /// None if there is no line.
-    shown: Option<(JoinHandle<()>, Console)>,
-}
+pub(super) struct StatusLine(JoinHandle<()>, Console);
 
-/// `interactive`: the only rank has the terminal, and no line of ours may appear there.
-pub(super) fn show_status_line(context: &Context, interactive: bool) -> StatusLine {
+/// None if there is no line. `interactive`: the only rank has the terminal, and no line of ours may appear there.
+pub(super) fn show_status_line(context: &Context, interactive: bool) -> Option<StatusLine> {
     if interactive || !context.console.has_status() {
-        return StatusLine { shown: None };
+        return None;
     }
     let (console, lang, board) = (context.console.clone(), context.lang(), context.board.clone());
     let to = console.clone();
@@ -178,14 +170,12 @@ pub(super) fn show_status_line(context: &Context, interactive: bool) -> StatusLi
             tokio::time::sleep(LINE_PACE).await;
         }
     });
-    StatusLine { shown: Some((task, console)) }
+    Some(StatusLine(task, console))
 }
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        if let Some((task, console)) = self.shown.take() {
-            task.abort();
-            console.status(None);
-        }
+        self.0.abort();
+        self.1.status(None);
     }
 }

@@ -172,29 +172,18 @@ pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> Nod
     lines
 }
 
+/// The sources of the answers; None while no ranks run.
+type Attempt = Arc<Mutex<Option<(RunningRanks, Everywhere)>>>;
+
 /// The socket, which answers until it is dropped.
-#[derive(Debug)]
 pub(super) struct RunSocket {
-    attempt: Arc<Mutex<Option<Attempt>>>,
+    attempt: Attempt,
     _server: RunServer,
-}
-
-/// Sources of the answers while ranks run.
-struct Attempt {
-    ranks: RunningRanks,
-    everywhere: Everywhere,
-}
-
-impl std::fmt::Debug for Attempt {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Attempt").field("ranks", &self.ranks).finish_non_exhaustive()
-    }
 }
 
 /// An attempt that is served until this is dropped.
 #[must_use]
-#[derive(Debug)]
-pub(super) struct Serving(Arc<Mutex<Option<Attempt>>>);
+pub(super) struct Serving(Attempt);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -204,18 +193,18 @@ impl Drop for Serving {
 
 impl RunSocket {
     pub(super) fn start(board: StatusBoard) -> RunSocket {
-        let attempt: Arc<Mutex<Option<Attempt>>> = Arc::default();
+        let attempt = Attempt::default();
         let which = {
             let (attempt, board) = (Arc::clone(&attempt), board.clone());
             move || {
-                let running = held(&attempt).as_ref().map(|attempt| attempt.ranks.clone());
+                let running = held(&attempt).as_ref().map(|(ranks, _)| ranks.clone());
                 running.map_or_else(|| planned(&board), |ranks| ranks.job())
             }
         };
         let everywhere = {
             let attempt = Arc::clone(&attempt);
             move |ask| {
-                let running = held(&attempt).as_ref().map(|one| Arc::clone(&one.everywhere));
+                let running = held(&attempt).as_ref().map(|(_, everywhere)| Arc::clone(everywhere));
                 match running {
                     Some(everywhere) => everywhere(ask),
                     None => alone(&board, &ask),
@@ -228,7 +217,7 @@ impl RunSocket {
 
     /// Lets an attempt answer.
     pub(super) fn serve(&self, ranks: RunningRanks, everywhere: Everywhere) -> Serving {
-        *held(&self.attempt) = Some(Attempt { ranks, everywhere });
+        *held(&self.attempt) = Some((ranks, everywhere));
         Serving(Arc::clone(&self.attempt))
     }
 }

@@ -22,7 +22,6 @@ use plan::devices::IDLE;
 use plan::{Plan, rank_argv, rank_env};
 use settings::engine::Starts;
 use settings::{Need, Program, Settings};
-use supervise::WARM;
 use supervise::warm::{self, Event, ReadAhead, Scouted, Target, Warmed, Warming};
 use text::lang::{Text, bytes};
 use text::rank::{GlobalRank, LocalRank, RankId};
@@ -275,9 +274,8 @@ fn limit(context: &Context) -> Duration {
     context.settings.deadline.as_ref().map_or(IMPORTS, |deadline| deadline.value)
 }
 
-/// The variable by which shims ask.
+/// The value of the variable by which shims ask.
 pub(super) struct Offer {
-    pub(super) name: OsString,
     pub(super) value: OsString,
     /// The interpreter has imported what the engine imports as well.
     pub(super) forks_engine: bool,
@@ -316,7 +314,7 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
         return None;
     };
     let (name, forks_engine) = found?;
-    Some(Offer { name: WARM.into(), value: format!("{name} {limit}").into(), forks_engine })
+    Some(Offer { value: format!("{name} {limit}").into(), forks_engine })
 }
 
 /// The part of the free memory that may be filled, as 1/N. The pages can be dropped, but older pages would be dropped

@@ -41,22 +41,13 @@ use verdict::{Id, Refusal, Verdict};
 /// Time limit for one connection to the master. A lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// All data that a report needs.
-struct Examined {
-    facts: Facts,
-    decided: Decided,
-    /// None without other nodes.
-    found: Option<Box<LinkReport>>,
-}
-
 pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
     let Opened { host, settings, .. } = open(&asked.options)?;
     choose(settings.color.value);
     let (lang, exits) = (settings.lang, settings.exit_codes.clone());
     say_unused_profile(&settings, lang);
     let in_its_language = |refusal| Refused { refusal, lang: Some(lang) };
-    let Examined { facts, decided, found } =
-        examine(asked, host, settings).map_err(in_its_language)?;
+    let (facts, decided, found) = examine(asked, host, settings).map_err(in_its_language)?;
     let (checks, plan) = (decided.checks(), decided.survey().plan());
     let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
     let failed = decided.refusal(Stage::BeforeStart);
@@ -92,7 +83,12 @@ pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
     Ok(code)
 }
 
-fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
+/// The facts, the decision by them, and the links between the nodes; None without other nodes.
+fn examine(
+    asked: &cli::Check,
+    host: Host,
+    settings: Settings,
+) -> Result<(Facts, Decided, Option<Box<LinkReport>>), Refusal> {
     let deadlines = Deadlines::of(&settings);
     let capture = asked.capture.as_ref().map(PathBuf::from);
     if let Some(folder) = &capture {
@@ -130,7 +126,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         Some(Nodes::Found(found)) => Some(found),
         _ => None,
     };
-    Ok(Examined { facts, decided, found })
+    Ok((facts, decided, found))
 }
 
 /// Runs after all checks of this node, since its first failure is sent to the other nodes.
@@ -158,7 +154,8 @@ fn meet_others(
         )));
         return Ok(());
     }
-    let nodes = block_on(meet(host, settings, facts, plan, failed))?;
+    let met = block_on(meet(host, settings, facts, plan, failed))?;
+    let nodes = met.unwrap_or_else(|refusal| Nodes::Refused(Box::new(refusal)));
     if let (Nodes::Found(_), Some(master)) = (&nodes, &facts.network.master)
         && !plan.membership.is_master()
         && let Some(address) = master.addresses.first()
@@ -293,18 +290,7 @@ pub(super) fn meets_others(host: &Host, settings: &Settings, plan: Option<&Plan>
 }
 
 /// Meets the other nodes. `failed` is the first failed check of this node.
-pub(super) async fn meet(
-    host: &Arc<Host>,
-    settings: &Settings,
-    facts: &Facts,
-    plan: &Plan,
-    failed: Option<Refusal>,
-) -> Nodes {
-    let met = try_to_meet(host, settings, facts, plan, failed).await;
-    met.unwrap_or_else(|refusal| Nodes::Refused(Box::new(refusal)))
-}
-
-async fn try_to_meet(
+async fn meet(
     host: &Arc<Host>,
     settings: &Settings,
     facts: &Facts,

@@ -149,17 +149,13 @@ fn meant(word: &str, catalogue: &Catalogue) -> Text {
         .filter(|id| id.strip_prefix(word).is_some_and(|rest| rest.starts_with('.')))
         .collect();
     if word.is_empty() || family.is_empty() {
-        return list_hint();
+        return text!(
+            "ranklaunch explain lists all ids; the id is in brackets after the exit code of a message",
+            "ranklaunch explain 列出全部 ID；ID 写在消息中退出码之后的括号里"
+        );
     }
     let family = family.join(", ");
     text!("there are {family}", "可用的有 {family}")
-}
-
-fn list_hint() -> Text {
-    text!(
-        "ranklaunch explain lists all ids; the id is in brackets after the exit code of a message",
-        "ranklaunch explain 列出全部 ID；ID 写在消息中退出码之后的括号里"
-    )
 }
 
 /// Number of bytes that are read at once.

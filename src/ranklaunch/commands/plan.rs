@@ -44,12 +44,13 @@ pub(crate) fn plan(asked: &cli::Plan) -> Result<i32, Refused> {
     let outlook = block_on(async {
         let facts = collect::observe(&host, &settings).await;
         let decided = decide(&settings, &facts, Scope::Alone);
-        let outlook = outlook(&settings, &decided);
-        (beside_stale(&host, &settings, &facts, &decided, outlook).await, facts)
+        (outlook(&host, &settings, &facts, &decided).await, facts)
     });
     let (outlook, facts) = match outlook {
         Ok((outlook, facts)) => (outlook, Some(facts)),
-        Err(refusal) => (Outlook::refused(refusal), None),
+        Err(refusal) => {
+            (Outlook { plan: None, refusal: Some(refusal), evidence: Vec::new() }, None)
+        }
     };
     let Outlook { plan, refusal, evidence } = outlook;
     let lang = settings.lang;
@@ -98,15 +99,15 @@ struct Outlook {
     evidence: Vec<WeighedEvidence>,
 }
 
-impl Outlook {
-    fn refused(refusal: Refusal) -> Outlook {
-        Outlook { plan: None, refusal: Some(refusal), evidence: Vec::new() }
-    }
-}
-
-/// The plan and everything for which `run` would refuse before it touches the node.
-fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
-    let plan = decided.outline();
+/// The plan, everything for which `run` would refuse before it touches the node, and the stale processes that it
+/// would end or refuse for.
+async fn outlook(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    decided: &Decided,
+) -> Outlook {
+    let (mut plan, evidence) = (decided.outline(), decided.survey().evidence().to_vec());
     let mut refusal = decided.refusal(Stage::BeforeClearing);
     // The ability of this machine to start the job says nothing about an assumed node.
     if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
@@ -116,23 +117,11 @@ fn outlook(settings: &Settings, decided: &Decided) -> Outlook {
         };
         refusal = ready.and_then(|()| interactive(settings, plan)).err();
     }
-    Outlook { plan, refusal, evidence: decided.survey().evidence().to_vec() }
-}
-
-/// Adds the stale processes that `run` would end or refuse for.
-async fn beside_stale(
-    host: &Arc<Host>,
-    settings: &Settings,
-    facts: &Facts,
-    decided: &Decided,
-    outlook: Outlook,
-) -> Outlook {
-    if settings.assumed.is_some() {
-        // Processes of this machine say nothing about an assumed node.
-        return outlook;
-    }
-    let Outlook { plan: Some(mut plan), mut refusal, evidence } = outlook else { return outlook };
-    match survey(host, settings, &plan, facts).await {
+    // Processes of this machine say nothing about an assumed node.
+    let Some(planned) = plan.as_mut().filter(|_| settings.assumed.is_none()) else {
+        return Outlook { plan, refusal, evidence };
+    };
+    match survey(host, settings, planned, facts).await {
         Ok(survey) => {
             if refusal.is_none() && host.is_live() {
                 refusal = survey.obstacle(host, settings);
@@ -141,11 +130,11 @@ async fn beside_stale(
                 let refused = decided.refusal(Stage::BeforeStart);
                 refusal = refused.map(|refusal| survey.named(refusal));
             }
-            plan.warnings.extend(survey.warnings());
+            planned.warnings.extend(survey.warnings());
         }
         Err(other) => refusal = refusal.or(Some(other)),
     }
-    Outlook { plan: Some(plan), refusal, evidence }
+    Outlook { plan, refusal, evidence }
 }
 
 pub(crate) fn clean(asked: &cli::Clean) -> Result<i32, Refused> {

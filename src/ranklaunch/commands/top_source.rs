@@ -80,7 +80,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
     let at = asked.run.as_ref().map(|run| run.to_string_lossy().into_owned());
     if let Some(at) = at.filter(|at| at.contains(':')) {
         let address = address(&at)?;
-        let first = get(address).map_err(|error| unanswered(&at, &error))?;
+        let first = get(address).map_err(|error| no_status(&at, &cause(&error)))?;
         let host = at.clone();
         tell.tell(News::Status { nodes: vec![first], unanswered: Vec::new() });
         spawn_detached(move || {
@@ -292,10 +292,6 @@ fn address(at: &str) -> Result<SocketAddr, Refusal> {
         (None, Err(error)) => Err(no_status(at, &error.text())),
         (None, Ok(_)) => Err(no_status(at, &text!("the name has no address", "该名称没有地址"))),
     }
-}
-
-fn unanswered(at: &str, error: &io::Error) -> Refusal {
-    no_status(at, &cause(error))
 }
 
 fn no_status(at: &str, why: &Text) -> Refusal {

@@ -27,6 +27,7 @@ const SMALLEST_PAGE: usize = 16 * 1024;
 const AT_ONCE: usize = 256;
 
 /// The next lines of one launcher.
+#[derive(Default)]
 struct Source {
     /// The number of the launcher in the job; None for a run that has ended.
     member: Option<u32>,
@@ -76,8 +77,10 @@ impl RunLines {
         wanted: Wanted,
         is_over: bool,
     ) -> RunLines {
-        let sources: Vec<Source> =
-            folders.into_iter().map(|folder| Source::new(None, Some(folder), 0)).collect();
+        let sources: Vec<Source> = folders
+            .into_iter()
+            .map(|folder| Source { folder: Some(folder), ..Source::default() })
+            .collect();
         RunLines::new(sources, None, asked, wanted, is_over)
     }
 
@@ -120,7 +123,8 @@ impl RunLines {
                 let is_same = of_run.is_some_and(|name| name == run_id);
                 let here = is_same && attempts(&folder).is_ok_and(|found| !found.is_empty());
                 let local = here.then_some(folder);
-                let mut source = Source::new(Some(member), local, behind);
+                let (member, folder) = (Some(member), local);
+                let mut source = Source { member, folder, behind_ms: behind, ..Source::default() };
                 if begin == Begin::NearEnd {
                     source.cursor = near_end;
                 }
@@ -269,20 +273,6 @@ impl RunLines {
 }
 
 impl Source {
-    fn new(member: Option<u32>, folder: Option<PathBuf>, behind_ms: i64) -> Source {
-        Source {
-            member,
-            folder,
-            cursor: Cursor::default(),
-            lines: VecDeque::new(),
-            is_end: false,
-            at_ms: 0,
-            behind_ms,
-            failed: None,
-            odd: BTreeSet::new(),
-        }
-    }
-
     /// Messages about files that are not logs, once for each file.
     fn odd(&mut self, page: &Page) -> Vec<Text> {
         let new: Vec<&String> =
