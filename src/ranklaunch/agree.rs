@@ -16,7 +16,7 @@ use super::conductor::Start;
 use super::context::Context;
 use super::job_session::JobSession;
 use super::master::{misplaced, own_port, prove_route, wait_for_master};
-use super::muster_config::{config, is_wanted, summary};
+use super::muster_config::{config, is_wanted, not_encrypted, summary};
 use super::own_plan::OwnPlan;
 use super::restart::{NextAttempt, Restarts};
 use super::stale::Duty;
@@ -145,10 +145,7 @@ async fn hold_muster(
     let summary = NodeSummary { attempt, ..summary(&context.settings, facts, plan)? };
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
-        context.say(&text!(
-            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
-            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
-        ));
+        context.say(&not_encrypted());
     }
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
         context.warn(&[warning]);

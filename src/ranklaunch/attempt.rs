@@ -35,7 +35,7 @@ use monitor::watch::{Sampling, Surroundings};
 use monitor::witnesses::Witnesses;
 use node::observe::counters::{Counters, Growth};
 use node::observe::{AccelerateConfig, GpuSource, OomWatch};
-use plan::{Membership, Plan, RunIdentity};
+use plan::{Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
 use report::ending::{self, ending, memory};
@@ -142,7 +142,10 @@ impl Attempt {
         // Each candidate may be on a mount that does not answer; heartbeats go on.
         let candidates = log_candidates(&context.host, &context.settings);
         let run_id = identity.run_id.clone();
-        let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
+        // With tasks, several launchers share a node.
+        let task = plan.membership.task.as_ref().map(|task| task.local);
+        let launcher = LauncherFolder { node_rank: plan.membership.node_rank, task };
+        let number = ready.attempt;
         let choosing =
             in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
         let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
@@ -188,7 +191,7 @@ impl Attempt {
             context.board.finding(warning.id.as_str());
         }
         let scratch = scratch.await;
-        let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
+        let oom = OomWatch::begin(&context.host);
         Ok(Attempt {
             number,
             started,
@@ -475,12 +478,6 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     }
     let taken = prepare::check_port(&context.host, port).err();
     ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
-}
-
-/// The folder of this launcher: with tasks, several launchers share a node.
-fn launcher_folder(membership: &Membership) -> LauncherFolder {
-    let task = membership.task.as_ref().map(|task| task.local);
-    LauncherFolder { node_rank: membership.node_rank, task }
 }
 
 /// The error counters of the job's HCAs before the start.

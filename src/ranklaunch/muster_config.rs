@@ -15,6 +15,7 @@ use node::observe::{self, Facts, Interface, Limits};
 use plan::{AskedNproc, Hardware, Membership, Plan};
 use settings::contract::{Contract, Field};
 use settings::{Need, Program, Settings};
+use text::lang::Text;
 use text::mask::mask_args;
 use text::text;
 use verdict::{Id, Refusal, Warning};
@@ -76,6 +77,14 @@ fn without(settings: &Settings, contract: &Contract, unit: MemberKind, first: bo
         _ if one => Without::Wait,
         _ => Without::Follow,
     }
+}
+
+/// The remark of a node that has no secret.
+pub(super) fn not_encrypted() -> Text {
+    text!(
+        "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
+        "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
+    )
 }
 
 /// The part of this node in the muster. `first`: this is the first attempt of the job.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::agree::Agreed;
@@ -105,7 +105,14 @@ pub(super) fn launch(
     if let Some((name, injection)) = plan.recorder_pipe.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::PIPE).into());
     }
-    let records = Records::of(&env, scratch);
+    // The file in which torch's `@record` writes the exception that ends a rank, as below torchrun; none if the user
+    // has named a file, or disabled it with an empty value. It is on the local disk, since a log folder whose mount
+    // died would hold the rank.
+    let records = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
+    let record = |owner: Owner| -> Option<(OsString, OsString)> {
+        let file = records.as_ref()?.join(ErrorFile::of(owner)?.to_string());
+        Some((ERROR_FILE.into(), file.into()))
+    };
     let start = match plan.engine.row().starts {
         starts @ (Starts::Ranks | Starts::Command) => {
             let of_rank = |id| match starts {
@@ -118,10 +125,7 @@ pub(super) fn launch(
             };
             let started = ids.into_iter().map(|id| {
                 let env = of_rank(id).into_iter().map(|(name, value)| (name.into(), value));
-                RankStart {
-                    id,
-                    env: env.chain(records.variable(planned.owner(id.global))).collect(),
-                }
+                RankStart { id, env: env.chain(record(planned.owner(id.global))).collect() }
             });
             Start::Ranks {
                 shim: ready.executable.clone(),
@@ -159,23 +163,6 @@ pub(super) fn launch(
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
         companion: None,
-    }
-}
-
-/// Folder in which torch's `@record` writes the exception that ends a rank, as below torchrun. It is on the
-/// local disk, since a log folder whose mount died would hold the rank.
-struct Records(Option<PathBuf>);
-
-impl Records {
-    /// None if the user has named a file, or disabled it with an empty value.
-    fn of(env: &BTreeMap<OsString, OsString>, scratch: &Scratch) -> Records {
-        let own = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
-        Records(own)
-    }
-
-    fn variable(&self, owner: Owner) -> Option<(OsString, OsString)> {
-        let file = self.0.as_ref()?.join(ErrorFile::of(owner)?.to_string());
-        Some((ERROR_FILE.into(), file.into()))
     }
 }
 

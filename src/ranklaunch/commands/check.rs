@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 
 use super::output;
 use super::output::{
-    Refused, block_on, choose, fail, print, say_unused_profile, show, terminal_width, unwritten,
+    Refused, block_on, choose, fail, print, say_unused_profile, show, terminal_width,
+    unwritten_file,
 };
 use crate::context::remap;
 use crate::muster_config::{interface, summary};
@@ -76,7 +77,7 @@ pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
     let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
     for file in asked.report.as_ref().map(PathBuf::from).into_iter().chain(capture) {
         if let Err(error) = std::fs::write(&file, &report) {
-            let failure = unwritten(named(&file), &error);
+            let failure = unwritten_file(&file, &error);
             return Ok(fail(&failure, failure.verdict.code(), lang));
         }
     }
@@ -114,7 +115,7 @@ fn examine(
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
         observe::read_for_replay(&host);
         host.keep(TRIED, &tried);
-        recorder.write(folder).map_err(|error| unwritten(named(folder), &error))?;
+        recorder.write(folder).map_err(|error| unwritten_file(folder, &error))?;
     }
     if asked.torch && host.is_live() {
         tried.torch = Some(prepare::all_reduce(&host, &facts.python, decided.survey().outline()));
@@ -181,10 +182,6 @@ fn is_new(folder: &Path) -> Result<(), Refusal> {
         text!("--capture {shown} is not an empty folder", "--capture {shown} 不是空目录"),
         text!("name a folder that does not exist yet", "请指定一个尚不存在的目录"),
     ))
-}
-
-fn named(path: &Path) -> Text {
-    Text::same(path.display().to_string())
 }
 
 /// The file of a capture that holds the results of the trials.
@@ -307,10 +304,7 @@ async fn meet(
     let lang = settings.lang;
     let mut say = |line: Text| output::say(&closing::line(&line, lang));
     if config.secret.is_none() {
-        say(text!(
-            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
-            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
-        ));
+        say(muster_config::not_encrypted());
     }
     let (target, address) = target(plan).await?;
     let link = interface(facts, plan);

@@ -52,21 +52,15 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> Result<i32, Refusal> 
     let subjects: Vec<Subject> = both
         .map(|(word, known)| known.ok_or_else(|| unknown(word, catalogue)))
         .collect::<Result<_, Refusal>>()?;
-    match (asked.format, subjects.is_empty()) {
-        (AnnotatedFormat::Json, true) => {
-            let all: Vec<Subject> = Id::ALL.iter().copied().map(Subject::Id).collect();
-            print(format!("{:#}\n", explain_view::json(&all, lang)));
-        }
-        (AnnotatedFormat::Json, false) => {
+    match asked.format {
+        AnnotatedFormat::Json => {
+            let all = || Id::ALL.iter().copied().map(Subject::Id).collect();
+            let subjects = if subjects.is_empty() { all() } else { subjects };
             print(format!("{:#}\n", explain_view::json(&subjects, lang)));
         }
         // Explanations do not belong to a line of a file, so they are not annotations.
-        (AnnotatedFormat::Text | AnnotatedFormat::Github, true) => {
-            show(&explain_view::list(lang, terminal_width()));
-        }
-        (AnnotatedFormat::Text | AnnotatedFormat::Github, false) => {
-            show(&explain_view::text(&subjects, lang, terminal_width()));
-        }
+        _ if subjects.is_empty() => show(&explain_view::list(lang, terminal_width())),
+        _ => show(&explain_view::text(&subjects, lang, terminal_width())),
     }
     Ok(0)
 }

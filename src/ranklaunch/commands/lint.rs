@@ -17,23 +17,20 @@ use verdict::{Id, Refusal};
 
 pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
     Options { color: asked.color.clone(), ..Options::default() }.checked_color(&Host::live())?;
-    let node_memory = match &asked.node_memory {
-        None => None,
-        Some(raw) => match raw.to_str().and_then(lint::size) {
-            Some(bytes) => Some(bytes),
-            None => {
-                let shown = raw.to_string_lossy();
-                return Err(Refusal::new(
-                    Id::SettingsValue,
-                    text!(
-                        "--node-memory is '{shown}', not a size",
-                        "--node-memory 的值为 '{shown}'，不是容量"
-                    ),
-                    text!("write a size such as 256Gi", "请写容量，例如 256Gi"),
-                ));
-            }
-        },
+    let size = |raw: &OsString| {
+        raw.to_str().and_then(lint::size).ok_or_else(|| {
+            let shown = raw.to_string_lossy();
+            Refusal::new(
+                Id::SettingsValue,
+                text!(
+                    "--node-memory is '{shown}', not a size",
+                    "--node-memory 的值为 '{shown}'，不是容量"
+                ),
+                text!("write a size such as 256Gi", "请写容量，例如 256Gi"),
+            )
+        })
     };
+    let node_memory = asked.node_memory.as_ref().map(size).transpose()?;
     let knowledge = lint::Knowledge { misuse: plan::nccl::misuse, profiles: settings::EMBEDDED };
     let mut manifests = Vec::new();
     let mut unopened = Vec::new();

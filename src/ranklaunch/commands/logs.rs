@@ -44,7 +44,8 @@ pub(crate) fn logs(asked: &LogsOf, lang: Lang) -> Result<i32, Refusal> {
         }
         Run::Lives(job) => (of_job(&job, lines, wanted, lang)?, Some(job).filter(|_| asked.follow)),
     };
-    let mut out = Out::new(asked.timestamps, lang);
+    let mut out =
+        Out { lines: String::new(), timestamps: asked.timestamps, lang, is_closed: false };
     loop {
         lines.each(|one, last_rank| out.line(one, last_rank));
         for problem in std::mem::take(&mut lines.problems) {
@@ -113,10 +114,6 @@ struct Out {
 impl Out {
     const FULL: usize = 256 * 1024;
 
-    fn new(timestamps: bool, lang: Lang) -> Out {
-        Out { lines: String::new(), timestamps, lang, is_closed: false }
-    }
-
     /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
         let shown = line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
@@ -137,14 +134,10 @@ fn lines_asked(asked: &LogsOf) -> Result<LinesAsk, Refusal> {
     let text = |value: &Option<std::ffi::OsString>| {
         value.as_ref().map(|value| value.to_string_lossy().into_owned())
     };
-    let ranks = match text(&asked.rank) {
-        Some(words) => ranks(&words).ok_or_else(|| no_ranks(&words))?,
-        None => Vec::new(),
-    };
-    let since_ms = match text(&asked.since) {
-        Some(words) => Some(since(&words).ok_or_else(|| no_time(&words))?),
-        None => None,
-    };
+    let ranks = |words: String| ranks(&words).ok_or_else(|| no_ranks(&words));
+    let ranks = text(&asked.rank).map(ranks).transpose()?.unwrap_or_default();
+    let since = |words: String| since(&words).ok_or_else(|| no_time(&words));
+    let since_ms = text(&asked.since).map(since).transpose()?;
     let grep = text(&asked.grep);
     Ok(LinesAsk { cursors: Vec::new(), ranks, since_ms, grep, most: 0 })
 }

@@ -2,6 +2,7 @@
 //! error, and the runtime that they work in.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use linux::terminal::{self, Look};
@@ -73,8 +74,12 @@ pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
     code
 }
 
-/// Reports output that could not be written.
-pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
+/// Reports a file that could not be written.
+pub(crate) fn unwritten_file(path: &Path, error: &std::io::Error) -> Refusal {
+    unwritten(Text::same(path.display().to_string()), error)
+}
+
+fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     let Text { en, zh } = place;
     let Text { en: why, zh: why_zh } = cause(error);
     let hint = match error.kind() {

@@ -59,13 +59,9 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
     drop(tell);
     // An agent that does not answer is listed, and hides no other.
     let mut shown: Vec<ShownJob> = told.into_iter().collect();
-    for (agent, why) in refused
-        .iter()
-        .map(|(agent, why)| (agent, find::why(why)))
-        .chain(unheard.iter().map(|(agent, why)| (agent, why.clone())))
-    {
+    for (agent, problem) in refused.into_iter().chain(unheard) {
         let user = agent.stranger().map(users::named);
-        shown.push(ShownJob { problem: Some(why), user, ..of_agent(agent) });
+        shown.push(ShownJob { problem: Some(problem), user, ..of_agent(&agent) });
     }
     shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
     Ok(shown)

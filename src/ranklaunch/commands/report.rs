@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::output::{print, say, show, unwritten};
+use super::output::{print, say, show, unwritten_file};
 use crate::runs::history;
 use crate::runs::history::Found;
 use linux::regular_file;
@@ -13,7 +13,7 @@ use monitor::history::differences;
 use report::page::{MOST_POINTS, page};
 use report::{closing, compare_view};
 use settings::cli::{Compare, Report, ReportFormat};
-use text::lang::{Lang, Text};
+use text::lang::Lang;
 use text::run_id::RunId;
 use text::text;
 use verdict::Refusal;
@@ -33,7 +33,7 @@ pub(crate) fn report(asked: &Report, lang: Lang) -> Result<i32, Refusal> {
             return Ok(0);
         }
         Some(output) => {
-            place(&output, page.as_bytes()).map_err(|error| failed(&output, &error))?;
+            place(&output, page.as_bytes()).map_err(|error| unwritten_file(&output, &error))?;
             output
         }
         None => {
@@ -47,7 +47,7 @@ pub(crate) fn report(asked: &Report, lang: Lang) -> Result<i32, Refusal> {
                     let name = if RunId::is_sound(&run_id) { &run_id } else { "report" };
                     let here = PathBuf::from(format!("{name}.html"));
                     regular_file::replace(&here, page.as_bytes())
-                        .map_err(|error| failed(&usual, &error))?;
+                        .map_err(|error| unwritten_file(&usual, &error))?;
                     here
                 }
             }
@@ -78,10 +78,6 @@ fn place(path: &Path, page: &[u8]) -> io::Result<()> {
         return File::options().write(true).open(path)?.write_all(page);
     }
     regular_file::replace(path, page)
-}
-
-fn failed(path: &Path, error: &io::Error) -> Refusal {
-    unwritten(Text::same(path.display().to_string()), error)
 }
 
 pub(crate) fn compare(asked: &Compare, lang: Lang) -> Result<i32, Refusal> {

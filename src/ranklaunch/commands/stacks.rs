@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::output::{print, show};
+use super::output::{print, show, unwritten_file};
 use crate::runs::find::{RunningJob, none, refusal_of, running, silence, silent, unanswered};
 use linux::deadline::spawn_detached;
 use monitor::socket::{
@@ -185,17 +185,17 @@ fn written(asked: &Dump, lang: Lang) -> Result<String, Refusal> {
         None => PathBuf::from(format!("ranklaunch-dump-{}", evidence.job.run_id)),
     };
     let shown = folder.display().to_string();
-    let place = |error: &io::Error| super::output::unwritten(Text::same(shown.clone()), error);
-    create(&folder).map_err(|error| place(&error))?;
-    if folder.read_dir().map_err(|error| place(&error))?.next().is_some() {
+    let place = |error| unwritten_file(&folder, &error);
+    create(&folder).map_err(place)?;
+    if folder.read_dir().map_err(place)?.next().is_some() {
         return Err(Refusal::new(
             Id::ReportWrite,
             text!("{shown} is not empty", "{shown} 不是空目录"),
             text!("name another folder with --output", "请用 --output 指定其他目录"),
         ));
     }
-    let mut written = Written { folder, kinds: BTreeMap::new(), count: 0 };
-    let missing = written.all(evidence, lang).map_err(|error| place(&error))?;
+    let mut written = Written { folder: folder.clone(), kinds: BTreeMap::new(), count: 0 };
+    let missing = written.all(evidence, lang).map_err(place)?;
     Ok(written.text(&missing, lang))
 }
 

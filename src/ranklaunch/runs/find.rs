@@ -81,7 +81,9 @@ impl From<Refusal> for NotOne {
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) jobs: Vec<RunningJob>,
-    pub(crate) refused: Vec<(Listener, Refused)>,
+    /// The agents that refuse, each with its reason.
+    pub(crate) refused: Vec<(Listener, Text)>,
+    /// The silent agents.
     pub(crate) unheard: Vec<(Listener, Text)>,
     /// Number of sockets of other users that were not asked, by user.
     pub(crate) unasked: BTreeMap<u32, usize>,
@@ -123,7 +125,7 @@ pub(crate) fn all() -> Result<Found, Refusal> {
                     }
                 }
             }
-            Ok(Answer::Refused(why)) => found.refused.push((agent, why)),
+            Ok(answer @ Answer::Refused(_)) => found.refused.push((agent, refusal_of(&answer))),
             Ok(Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. }) => {}
             Err(error) if has_ended(&error) => {}
             Err(error) => found.unheard.push((agent, cause(&error))),
@@ -208,7 +210,7 @@ fn names(jobs: &[RunningJob]) -> String {
 pub(crate) fn none(
     run: Option<&str>,
     others: &[RunningJob],
-    refused: Option<(Listener, Refused)>,
+    refused: Option<(Listener, Text)>,
     unheard: Option<(Listener, Text)>,
 ) -> Refusal {
     // A silent agent may belong to the meant job.
@@ -227,7 +229,7 @@ pub(crate) fn none(
         );
     }
     if let Some((agent, why)) = refused {
-        return unanswered(&agent, &refusal_of(&Answer::Refused(why)));
+        return unanswered(&agent, &why);
     }
     Refusal::new(
         Id::StacksJob,
@@ -240,10 +242,6 @@ pub(crate) fn none(
             "请在 rank 所在的容器中以任务的用户运行：kubectl exec POD -- ranklaunch …"
         ),
     )
-}
-
-pub(crate) fn why(refused: &Refused) -> Text {
-    refusal_of(&Answer::Refused(*refused))
 }
 
 pub(crate) fn refusal_of(answer: &Answer) -> Text {
@@ -260,13 +258,7 @@ pub(crate) fn refusal_of(answer: &Answer) -> Text {
             "no rank of it runs now: it waits for other nodes, or is between two attempts",
             "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
         ),
-        Answer::Refused(Refused::Question)
-        | Answer::Job(_)
-        | Answer::Stacks(_)
-        | Answer::Dump(_)
-        | Answer::View { .. } => {
-            text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch")
-        }
+        _ => text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch"),
     }
 }
 

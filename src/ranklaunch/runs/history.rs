@@ -59,10 +59,7 @@ pub(crate) fn read_launcher(folder: &Path, points: usize) -> io::Result<NodeHist
                 "缺少 run.json：运行尚未结束，或 ranklaunch 自身被杀死"
             )),
         ),
-        Err(error) => {
-            let Text { en, zh } = cause(&error);
-            (None, Some(text!("run.json: {en}", "run.json：{zh}")))
-        }
+        Err(error) => (None, Some(cause(&error).about(RUN_JSON))),
     };
     if journal.is_empty() && record.is_none() {
         return Err(lines.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()));
@@ -70,8 +67,7 @@ pub(crate) fn read_launcher(folder: &Path, points: usize) -> io::Result<NodeHist
     let mut history = journal.finish(record.as_ref(), points);
     history.notes.extend(note);
     if let Err(error) = lines {
-        let Text { en, zh } = cause(&error);
-        history.notes.push(text!("agent.jsonl: {en}", "agent.jsonl：{zh}"));
+        history.notes.push(cause(&error).about(JOURNAL));
     }
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     // The name of the folder gives both values if the event that names them is missing.

@@ -67,14 +67,7 @@ impl Named {
         if word == "-" {
             if self.logs.iter().all(|log| log.path.is_some()) {
                 let origin = Origin { name: "-".to_owned(), ..Origin::default() };
-                self.logs.push(LogFile {
-                    path: None,
-                    origin,
-                    size: None,
-                    asked: true,
-                    own: false,
-                    is_record: false,
-                });
+                self.logs.push(LogFile { origin, asked: true, ..LogFile::default() });
             }
             return Ok(());
         }
@@ -88,7 +81,7 @@ impl Named {
             let origin = origin(path, path.parent().unwrap_or(path));
             let is_record = is_record(path) || folder_name(path) == Some("error.json");
             let path = Some(path.to_owned());
-            self.logs.push(LogFile { path, origin, size, asked: true, own: false, is_record });
+            self.logs.push(LogFile { path, origin, size, asked: true, is_record, own: false });
         }
         Ok(())
     }

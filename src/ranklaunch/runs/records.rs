@@ -360,7 +360,7 @@ const LAST: u64 = 16 * 1024 * 1024;
 /// # Errors
 /// When it cannot be read.
 pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
-    let bytes = end_of(path)?;
+    let (bytes, _) = end_of(path, LAST)?;
     let mut told = Told::of_file(path);
     let (mut stopping, mut latest) = (false, 0);
     for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
@@ -404,10 +404,11 @@ pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told
     Ok(told)
 }
 
-fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+/// The last `most` bytes of a file, and whether bytes come before them.
+pub(crate) fn end_of(path: &Path, most: u64) -> io::Result<(Vec<u8>, bool)> {
     let (mut file, size): (File, u64) = regular_file::open(path)?;
-    file.seek(SeekFrom::Start(size.saturating_sub(LAST)))?;
+    file.seek(SeekFrom::Start(size.saturating_sub(most)))?;
     let mut bytes = Vec::new();
-    file.take(LAST).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok((bytes, size > most))
 }

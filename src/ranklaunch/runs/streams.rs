@@ -39,7 +39,7 @@ const MOST_RATIO: u64 = 100;
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// A log to be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LogFile {
     /// None means standard input.
     pub(crate) path: Option<PathBuf>,
