@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::commands::output::{Refused, choose, refuse, say, say_unused_profile};
 use super::context::{Context, GuardChannel, remap, until_stop};
 use super::live::Live;
 use super::open::{Opened, open};
@@ -19,6 +18,7 @@ use super::own_run::OwnRun;
 use super::scratch::ScratchName;
 use super::view::RunSocket;
 use super::{collect, conductor, notify_peers};
+use crate::commands::output::{Refused, choose, refuse, say, say_unused_profile};
 use linux::host::Host;
 use linux::sys::{Dispositions, PollFd, PollFlags, poll};
 use linux::terminal;

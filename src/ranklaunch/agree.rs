@@ -15,8 +15,9 @@ use time::macros::format_description;
 use super::conductor::Start;
 use super::context::Context;
 use super::job_session::JobSession;
-use super::master::{misplaced, own_port, prove_route, wait_for_master};
-use super::muster_config::{config, is_wanted, not_encrypted, summary};
+use super::muster_config::{
+    config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, wait_for_master,
+};
 use super::own_plan::OwnPlan;
 use super::restart::{NextAttempt, Restarts};
 use super::stale::Duty;

@@ -23,7 +23,7 @@ use super::node_questions::Nodes;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::run_status;
-use super::{companions, end, node_questions, status_feed, trainjob, warm};
+use super::{companions, end, node_questions, status_feed, warm};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
@@ -261,7 +261,7 @@ impl Attempt {
         let sources = node_sources(context, plan);
         let mut rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
-        let posts = trainjob::begin(context, plan, &self.diagnosis);
+        let posts = status_feed::post_progress(context, plan, &self.diagnosis);
         let mut narrator = Narrator::new(context.speaker(), context.settings.grace.value, planned);
         let companions = Companions {
             rules: &rules,

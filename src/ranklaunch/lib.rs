@@ -28,16 +28,12 @@ pub mod collect;
 mod commands {
     pub(super) mod check;
     pub(super) mod explain;
-    pub(super) mod lint;
     pub(super) mod logs;
     pub(super) mod output;
     pub(super) mod plan;
-    pub(super) mod ps;
-    pub(super) mod report;
     pub(super) mod stacks;
     pub(super) mod tools;
     pub(super) mod top;
-    mod top_source;
 }
 mod companions;
 mod conductor;
@@ -50,7 +46,6 @@ mod job_session;
 mod job_verdict;
 mod live;
 mod live_diagnosis;
-mod master;
 mod muster_config;
 mod narrate;
 mod node_evidence;
@@ -73,7 +68,6 @@ mod scratch;
 mod stale;
 mod start_engine;
 mod status_feed;
-mod trainjob;
 mod view;
 mod warm;
 
@@ -140,22 +134,22 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         }
         Command::Clean(clean) => isolate(|| printing(lang(), |_| commands::plan::clean(&clean))),
         Command::Wait(wait) => commands::tools::wait(&wait),
-        Command::Lint(lint) => printing(lang(), |lang| commands::lint::lint(&lint, lang)),
+        Command::Lint(lint) => printing(lang(), |lang| commands::tools::lint(&lint, lang)),
         Command::Explain(asked) => {
             printing(lang(), |lang| commands::explain::explain(&asked, lang))
         }
         Command::Stacks(asked) => printing(lang(), |lang| commands::stacks::stacks(&asked, lang)),
-        Command::Ps(asked) => printing(lang(), |lang| commands::ps::ps(&asked, lang)),
+        Command::Ps(asked) => printing(lang(), |lang| commands::logs::ps(&asked, lang)),
         Command::Logs(asked) => printing(lang(), |lang| commands::logs::logs(&asked, lang)),
         Command::Top(asked) => {
             let lang = lang();
             commands::top::top(&asked, lang).unwrap_or_else(|refusal| refuse(&refusal, lang))
         }
         Command::Dump(asked) => printing(lang(), |lang| commands::stacks::dump(&asked, lang)),
-        Command::Report(asked) => printing(lang(), |lang| commands::report::report(&asked, lang)),
-        Command::Compare(asked) => printing(lang(), |lang| commands::report::compare(&asked, lang)),
+        Command::Report(asked) => printing(lang(), |lang| commands::logs::report(&asked, lang)),
+        Command::Compare(asked) => printing(lang(), |lang| commands::logs::compare(&asked, lang)),
         Command::Profile { action } => {
-            printing(lang(), |lang| commands::lint::profile(&action, lang))
+            printing(lang(), |lang| commands::tools::profile(&action, lang))
         }
         Command::Install { folder } => {
             printing(lang(), |_| commands::tools::install(Path::new(&folder)))

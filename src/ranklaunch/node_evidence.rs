@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::own_run::OwnHistory;
-use super::runs::records;
+use crate::runs::records;
 use diagnose::recorder;
 use linux::deadline::{io_with_deadline, spawn_detached};
 use logs::{JOURNAL, Logs, RUN_JSON};

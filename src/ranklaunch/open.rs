@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::commands::output::Refused;
+use crate::commands::output::Refused;
 use diagnose::{Catalogue, Row, RowFlaw, catalogue};
 use linux::deadline::with_deadline;
 use linux::host::Host;

@@ -519,7 +519,8 @@ mod tests {
     fn every_reason_has_both_languages() {
         let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned(), peer: None };
         for why in [Refused::User { uid: 7, owner: 0 }, Refused::Container, Refused::Question] {
-            let refusal = none(None, &[], Some((agent.clone(), why)), None);
+            let refusal =
+                none(None, &[], Some((agent.clone(), refusal_of(&Answer::Refused(why)))), None);
             assert_eq!(refusal.id, Id::StacksAgent);
             assert_ne!(refusal.text.en, refusal.text.zh);
         }
