@@ -42,7 +42,6 @@ use report::ending::{self, ending, memory};
 use report::files::RunRecord;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, engine_log, record_events};
-use supervise::inject::Injection;
 use supervise::{EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
@@ -102,34 +101,32 @@ pub(super) async fn run(
             context.console.say(&closing::refusal(&refusal, code, context.lang()));
             let clock = Clock::of(context.settings.grace.value, None);
             // A single node has no session, so it decides by itself.
-            let again = match &ready.session {
-                None => ready.restarts.after(&ending, began.elapsed()),
-                Some(_) => None,
-            };
+            let alone = ready.session.is_none();
+            let again = alone.then(|| ready.restarts.after(&ending, began.elapsed())).flatten();
             let why_not = ready.restarts.why_not();
             return Ended { ending, again, why_not, told: false, clock, rest: None };
         }
     };
     let over = attempt.watch(context, ready, guard, dispositions).await;
     let lines = last_lines(&attempt.logs, over.planned, &over.ending);
+    let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
     let judged = match &mut ready.session {
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
             let time_left = over.clock.left(EndStep::LastWords);
             session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await
         }
-        None => JudgedEnding { ending: over.ending.clone(), lines: None, again: None },
+        // With a muster the nodes decide; a single node decides here.
+        None => {
+            let (ending, lasted) = (over.ending.clone(), began.elapsed());
+            let again = (!told).then(|| ready.restarts.after(&ending, lasted)).flatten();
+            JudgedEnding { ending, lines: None, again }
+        }
     };
-    let lines = judged.lines.unwrap_or(lines);
-    let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
-    // With a muster the nodes have decided already; a single node decides here.
-    let again = match &ready.session {
-        None if !told => ready.restarts.after(&judged.ending, began.elapsed()),
-        _ => judged.again,
-    };
-    context.show_verdict(&judged.ending);
-    let (ending, clock, why_not) = (judged.ending, over.clock, ready.restarts.why_not());
-    let rest = attempt.close(context, ready, over, &ending, lines).await;
+    let JudgedEnding { ending, lines: of_job, again } = judged;
+    context.show_verdict(&ending);
+    let (clock, why_not) = (over.clock, ready.restarts.why_not());
+    let rest = attempt.close(context, ready, over, &ending, of_job.unwrap_or(lines)).await;
     Ended { ending, again, why_not, told, clock, rest: Some(rest) }
 }
 
@@ -230,13 +227,8 @@ impl Attempt {
         let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
         context.board.wakes(sampler.waker());
         let nodes = nodes(ready, plan);
-        let slow = node_questions::watch_slow_ranks(
-            context,
-            scratch,
-            plan,
-            node_sources(context, plan),
-            &nodes,
-        );
+        let sources = node_sources(context, plan);
+        let slow = node_questions::watch_slow_ranks(context, scratch, plan, sources, &nodes);
         let running = RunningRanks::of(Job {
             run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
             attempt: self.number,
@@ -252,7 +244,7 @@ impl Attempt {
             plan: report::plan_json::json(plan, context.lang(), &ready.executable),
             folder: folder.as_ref().map(|folder| folder.node_path()),
             history: context.run.history.clone(),
-            control: scratch.injection().map(Injection::control),
+            control: scratch.control(),
             sources: node_sources(context, plan),
             ras: ras_source(plan),
         };
@@ -355,7 +347,7 @@ impl Attempt {
             on_hang: context.settings.on_hang.value,
             node: self.plan.membership.node_rank,
             planned,
-            control: self.scratch.injection().map(Injection::control),
+            control: self.scratch.control(),
             surroundings: Surroundings::new(
                 node_sources(context, &self.plan),
                 ras_source(&self.plan),

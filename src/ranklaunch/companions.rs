@@ -30,7 +30,6 @@ use node::observe::{GpuSource, Limits};
 use node::probe::NvmlGpu;
 use plan::Plan;
 use settings::{Reaction, Rule};
-use supervise::inject::Injection;
 use text::rank::{GlobalRank, LocalRank};
 use verdict::outcome::{Notice, Planned, RankUnit};
 
@@ -104,7 +103,7 @@ pub(super) fn sampler(
             false => Some(Arc::new(move || Counters::traffic(&ports_host, &ports))),
         },
         log_folder: folder.map(LogFolder::path),
-        control: scratch.injection().map(Injection::control),
+        control: scratch.control(),
         sources: node_sources(context, plan),
         live_gpus: Box::new(move || live_gpus.as_ref().map(LiveGpus::now).unwrap_or_default()),
         group_memory: Box::new(move || Limits::memory_in_use(&host)),
@@ -190,14 +189,23 @@ pub(super) fn watch_rules(
     };
     let rules = Rules::new(rules);
     let (end, asked) = end_request::new();
-    let watch = RuleWatch {
+    let fatal = Arc::default();
+    let mut watch = RuleWatch {
         pace: rules.gpu_pace(),
         gpus: Box::new(gpus),
         tell: Box::new(tell),
         end,
-        fatal: Arc::default(),
+        fatal: Arc::clone(&fatal),
     };
-    watch.start(diagnosis.read_along(rules), asked)
+    let ((to, hear), read_up) = (channel(), diagnosis.read_along(rules));
+    let thread = std::thread::Builder::new().name("rules".to_owned());
+    match thread.spawn(move || watch.run(&hear, &read_up)) {
+        Ok(_) => WatchedRanks { to: Some(to), asked, fatal },
+        Err(error) => {
+            tracing::warn!(%error, "no thread for the rules of the profile");
+            WatchedRanks::default()
+        }
+    }
 }
 
 /// Data that the watch reads besides the output, and the receivers of a breach.
@@ -244,23 +252,6 @@ impl WatchedRanks {
 }
 
 impl RuleWatch {
-    fn start(
-        mut self,
-        read_up: impl Fn(&mut ToRules<'_>) -> Vec<Breach> + Send + 'static,
-        asked: Asked,
-    ) -> WatchedRanks {
-        let (say, hear) = channel();
-        let fatal = Arc::clone(&self.fatal);
-        let thread = std::thread::Builder::new().name("rules".to_owned());
-        match thread.spawn(move || self.run(&hear, &read_up)) {
-            Ok(_) => WatchedRanks { to: Some(say), asked, fatal },
-            Err(error) => {
-                tracing::warn!(%error, "no thread for the rules of the profile");
-                WatchedRanks::default()
-            }
-        }
-    }
-
     fn run(&mut self, hear: &Receiver<Event>, read_up: &impl Fn(&mut ToRules<'_>) -> Vec<Breach>) {
         // Nothing is read before the job starts.
         let Ok(first) = hear.recv() else { return };

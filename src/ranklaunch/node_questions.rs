@@ -31,7 +31,6 @@ use monitor::watch::{
 use muster::{MemberKind, NoAnswer, Questions};
 use plan::Plan;
 use report::slow_view;
-use supervise::inject::Injection;
 use text::rank::GlobalRank;
 
 /// Time limit of a person's question to all nodes.
@@ -293,7 +292,7 @@ pub(super) fn watch_slow_ranks(
     sources: NodeSources,
     nodes: &Nodes,
 ) -> SlowWatch {
-    let Some(control) = scratch.injection().map(Injection::control) else {
+    let Some(control) = scratch.control() else {
         return SlowWatch::none();
     };
     let member = &plan.membership;
