@@ -1,7 +1,8 @@
 //! `ranklaunch run`: starts guard and agent, and reports for the agent if it is lost.
 //!
 //! Forks the agent before any thread exists. The agent opens the settings, the console and the
-//! journal, then hands over to the [`conductor`]. Gives the exit code.
+//! journal, starts the HTTP server of `--http`, then hands over to the [`conductor`]. Gives the exit
+//! code.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,37 +11,31 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::collect;
-use super::commands::output::{choose, refuse, say, say_unused_profile};
-use super::conductor;
 use super::context::{Context, GuardChannel, remap, until_stop};
-use super::exported;
 use super::live::Live;
-use super::mpiexec;
-use super::notify_peers;
 use super::open::{Opened, open};
-use super::own_report::RunReport;
-use super::run_mark::MarkSlot;
-use super::run_socket::RunSocket;
+use super::own_run::OwnRun;
 use super::scratch::ScratchName;
-use super::warm_slot::WarmSlot;
+use super::view::RunSocket;
+use super::{collect, conductor, notify_peers};
+use crate::commands::output::{Refused, choose, refuse, say, say_unused_profile};
 use linux::host::Host;
 use linux::sys::{Dispositions, PollFd, PollFlags, poll};
 use linux::terminal;
 use logs::Console;
+use monitor::export::HttpServer;
 use monitor::status::StatusBoard;
-use node::observe::LoggedKills;
-use node::observe::OomWatch;
+use node::observe::{LoggedKills, OomWatch};
 use report::closing;
 use report::ending::memory;
 use report::journal::Journal;
 use settings::cli::Options;
 use supervise::AgentLink;
 use supervise::guard::{self, HowLost, LostAgent};
-use text::lang::{self, Lang, Text};
+use text::lang::{Lang, Text, cause};
 use text::style::Color;
 use text::text;
-use verdict::{Refusal, Verdict};
+use verdict::Verdict;
 
 /// Time limit for the closing lines on a console that does not drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -72,7 +67,7 @@ pub(super) fn run(options: &Options) -> i32 {
         if let Some(refusal) = preflight::prepare::no_process(&error) {
             return refuse(&refusal, lang);
         }
-        let Text { en, zh } = lang::cause(&error);
+        let Text { en, zh } = cause(&error);
         let text = text!("cannot start the guard process: {en}", "无法启动 guard 进程：{zh}");
         say(&closing::line(&text, lang));
         Verdict::Internal.code()
@@ -145,7 +140,7 @@ fn agent(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let Text { en, zh } = lang::cause(&error);
+            let Text { en, zh } = cause(&error);
             let text = text!("cannot start the runtime: {en}", "无法启动运行时：{zh}");
             say(&closing::line(&text, options.language(&Host::live())));
             return Verdict::Internal.code();
@@ -167,7 +162,7 @@ async fn conduct(
     let journal = Journal::begin();
     let Opened { host, settings, catalogue, retry_rules } = match open(options) {
         Ok(opened) => opened,
-        Err((refusal, lang)) => return refuse_settings(options, link, &refusal, lang).await,
+        Err(refused) => return refuse_settings(options, link, refused).await,
     };
     scratch.hold();
     if settings.program.is_none() {
@@ -197,7 +192,6 @@ async fn conduct(
     let socket = RunSocket::start(board.clone());
     let context = Context {
         board,
-        mark: MarkSlot::default(),
         socket,
         host: Arc::new(host),
         settings: Arc::new(settings),
@@ -206,15 +200,15 @@ async fn conduct(
         started,
         scratch,
         journal,
-        warm: WarmSlot::default(),
-        report: RunReport::default(),
+        warm: Arc::default(),
+        run: OwnRun::default(),
         catalogue,
         warned: Mutex::default(),
     };
     let commands = match link.listen() {
         Ok(commands) => commands,
         Err(error) => {
-            let Text { en, zh } = lang::cause(&error);
+            let Text { en, zh } = cause(&error);
             context.say(&text!(
                 "cannot receive the guard's messages: {en}",
                 "无法接收 guard 的消息：{zh}"
@@ -225,24 +219,21 @@ async fn conduct(
     };
     let guard = GuardChannel { link, commands: &commands };
     let live = Live { context: &context, guard, dispositions };
-    let _http = exported::serve(&context);
+    let _http = serve_http(&context);
     let ending = conductor::conduct(&live).await;
     console.flush(LAST_WORDS);
     let code = context.exit_code(&ending);
-    if let Some(connection) = mpiexec::connection(&context.host, ending.id) {
+    if let Some(connection) = notify_peers::mpiexec_connection(&context.host, ending.id) {
         // A connection that cannot be written to is lost, and then mpiexec ends the job anyway.
-        let _ = mpiexec::abort(&connection, code);
+        let _ = notify_peers::abort_mpiexec(&connection, code);
     }
     code
 }
 
 /// Handles settings that cannot be read: notifies the other nodes, as far as this node knows them.
-async fn refuse_settings(
-    options: &Options,
-    link: &AgentLink,
-    refusal: &Refusal,
-    lang: Lang,
-) -> i32 {
+async fn refuse_settings(options: &Options, link: &AgentLink, refused: Refused) -> i32 {
+    let Refused { refusal, lang } = refused;
+    let (refusal, lang) = (&refusal, lang.unwrap_or_default());
     let color = options.color(&Host::live());
     let Ok(console) = Console::standard(lang, color) else { return refuse(refusal, lang) };
     let code = refusal.verdict.code();
@@ -256,10 +247,32 @@ async fn refuse_settings(
     console.flush(LAST_WORDS);
     let ending = report::refused(refusal);
     if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
-        let Text { en, zh } = lang::cause(&error);
+        let Text { en, zh } = cause(&error);
         let text = text!("cannot write the termination message: {en}", "无法写入终止消息：{zh}");
         console.say(&closing::line(&text, lang));
         console.flush(LAST_WORDS);
     }
     code
+}
+
+/// Serves the board's knowledge while the result is held.
+pub(super) fn serve_http(context: &Context) -> Option<HttpServer> {
+    let asked = context.settings.http.as_ref()?;
+    let (address, source) = (asked.value, &asked.source);
+    match HttpServer::start(address, context.board.clone()) {
+        Ok(server) => {
+            context.board.keep_watched();
+            let address = server.address();
+            tracing::info!(%address, "serves metrics");
+            Some(server)
+        }
+        Err(error) => {
+            let Text { en, zh } = cause(&error);
+            context.say(&text!(
+                "no metrics: {address} ({source}) cannot be bound: {en}; the job runs without them",
+                "没有指标：无法监听 {address}（{source}）：{zh}；任务照常运行"
+            ));
+            None
+        }
+    }
 }

@@ -1,50 +1,89 @@
 //! The agreement phase: all nodes of a job agree on one plan before the start.
 //!
 //! Node 0 plans for the node with the least capacity and proposes that plan. The others plan
-//! with the agreed values and answer whether they can follow. Without a muster each node
-//! continues by itself, unless `--muster required` forbids that.
+//! with the agreed values and answer whether they can follow. Without a muster, also as the single
+//! node of a job, each node plans by itself and waits for the master, unless `--muster required`
+//! forbids that. Gives the launch, with the run id that names the log folder.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::collect;
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use super::conductor::Start;
 use super::context::Context;
 use super::job_session::JobSession;
-use super::master::{misplaced, own_port, prove_route};
-use super::muster_config::{config, is_wanted};
-use super::notify_peers;
-use super::observed::Observed;
+use super::muster_config::{
+    config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, wait_for_master,
+};
 use super::own_plan::OwnPlan;
 use super::restart::{NextAttempt, Restarts};
-use super::run_identity::run_identity;
-use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
 use super::stale::Duty;
-use super::summary::summary;
-use super::without_muster::{self, Alone};
+use super::{collect, notify_peers};
 use linux::pace::clock;
+use linux::random;
 use muster::{
-    Accepted, Agreement, Assembly, Config, Difference, Joined, MemberKind, NodeSummary, Settled,
-    StoreMark,
+    Accepted, Again, Agreement, Assembly, Config, Difference, Joined, MemberKind, NodeSummary,
+    Settled, StoreMark,
 };
 use node::observe::Facts;
-use plan::{Plan, RunIdentity};
-use text::lang::Text;
+use plan::{Plan, RunIdentity, Scope};
+use preflight::decide::{Stage, decide};
+use preflight::prepare;
+use settings::contract::{Contract, Field};
+use settings::{Need, Settings, StaleMode};
+use text::lang::{Text, cause};
 use text::ranges::listed;
 use text::text;
-use verdict::{Refusal, Warning, by_importance};
+use verdict::{Id, Refusal, Warning, by_importance};
 
 /// The launch that this node starts after stale processes are cleared.
 pub(super) struct Agreed {
     pub(super) plan: Plan,
     pub(super) identity: RunIdentity,
-    /// None without a muster.
+    /// The session with the other nodes; None without a muster.
     pub(super) session: Option<Box<JobSession>>,
+    /// Number of the attempt, from 0.
     pub(super) attempt: u32,
     pub(super) restarts: Restarts,
+    /// The single rank inherits stdin, stdout and stderr.
     pub(super) interactive: bool,
+    /// Path of this executable, with which engines start the shim.
     pub(super) executable: PathBuf,
     /// The stale processes to end now.
     pub(super) duty: Option<Duty>,
+}
+
+impl Agreed {
+    /// A single node runs its plan again; several nodes observe, plan and agree anew.
+    pub(super) fn start_again(self, again: Again) -> Start<Agreed, NextAttempt> {
+        let attempt = again.attempt;
+        if self.plan.membership.members() == 1 {
+            return Start::Run(Agreed { attempt, ..self });
+        }
+        let Agreed { identity, restarts, .. } = self;
+        Start::Observe(Some(NextAttempt { attempt, identity, restarts }))
+    }
+
+    /// A single node takes a port that is free now; several nodes use the agreed port.
+    pub(super) fn master_port(&self) -> Result<u16, Refusal> {
+        let member = &self.plan.membership;
+        if !member.master_port_free {
+            return Ok(member.master_port);
+        }
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let address = member.master_addr.parse().unwrap_or(loopback);
+        prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
+            let Text { en, zh } = cause(&error);
+            Refusal::new(
+                Id::PortNone,
+                text!("no free port on this node: {en}", "本节点没有空闲端口：{zh}"),
+                text!("name one with --master-port", "请用 --master-port 指定端口"),
+            )
+        })
+    }
 }
 
 /// The plan of all nodes, or of this node alone.
@@ -64,11 +103,10 @@ struct Shared {
 /// When the nodes do not fit together, a node is missing at the deadline, or a port is taken.
 pub(super) async fn agree(
     context: &Context,
-    observed: Observed,
+    mut facts: Facts,
     mut own: OwnPlan,
     next: Option<&NextAttempt>,
 ) -> Result<Agreed, Refusal> {
-    let Observed { mut facts } = observed;
     let held = hold_muster(context, &mut facts, &own, next).await;
     let said: &[u64] = match &held {
         Ok(Some(shared)) => &shared.said,
@@ -79,10 +117,8 @@ pub(super) async fn agree(
     let shared = match held? {
         Some(shared) => shared,
         None => {
-            let Alone { plan, identity, restarts } =
-                without_muster::plan(context, &mut facts, &mut own).await?;
             let attempt = next.map_or(0, |next| next.attempt);
-            Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() }
+            plan_alone(context, &mut facts, &mut own, attempt).await?
         }
     };
     let Shared { plan, identity, session, attempt, restarts, said: _ } = shared;
@@ -110,10 +146,7 @@ async fn hold_muster(
     let summary = NodeSummary { attempt, ..summary(&context.settings, facts, plan)? };
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
-        context.say(&text!(
-            "the connections between the nodes are not encrypted; set RANKLAUNCH_SECRET to encrypt them",
-            "节点间的连接未加密；设置 RANKLAUNCH_SECRET 可加密"
-        ));
+        context.say(&not_encrypted());
     }
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
         context.warn(&[warning]);
@@ -311,7 +344,7 @@ fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
 }
 
 /// The line that names the nodes for which this node waits, and the address.
-pub(super) fn begins(config: &Config) -> Text {
+fn begins(config: &Config) -> Text {
     let (port, timeout) = (config.port, clock(config.wait_timeout));
     let last = config.nnodes.saturating_sub(1);
     if config.unit == MemberKind::Task {
@@ -344,4 +377,141 @@ pub(super) fn begins(config: &Config) -> Text {
             )
         }
     }
+}
+
+/// Node 0's plan for all nodes. `fewest`: the smallest number of processes that some node can run.
+pub(super) fn plan_for_all(
+    settings: &Settings,
+    facts: &Facts,
+    differences: &[Difference],
+    fewest: u32,
+    heads: Option<u32>,
+) -> Result<Plan, Refusal> {
+    if settings.muster.value == Need::Required {
+        muster::refuse_differences(differences)?;
+    }
+    decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)
+}
+
+/// The values of a plan that hold for all nodes.
+pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agreement {
+    Agreement {
+        nnodes: plan.membership.members(),
+        nproc: plan.ranks_here(),
+        world: plan.world_size,
+        ulysses: plan.layout.ulysses_size,
+        ring: plan.layout.ring_size,
+        heads: plan.layout.heads,
+        master_port: plan.membership.master_port,
+        run_id: identity.run_id.clone(),
+        timestamp: identity.timestamp.clone(),
+        attempt,
+    }
+}
+
+/// The plan of this node with the agreed sizes.
+pub(super) fn plan_as_agreed(
+    settings: &Settings,
+    facts: &Facts,
+    agreement: &Agreement,
+) -> Result<Plan, Refusal> {
+    let fits = |plan: &Plan| {
+        plan.ranks_here() == agreement.nproc
+            && plan.world_size == agreement.world
+            && plan.layout.ulysses_size == agreement.ulysses
+            && plan.layout.ring_size == agreement.ring
+    };
+    let scope = Scope::Agreed { nproc: agreement.nproc, heads: agreement.heads };
+    let plan = decide(settings, facts, scope).plan(Stage::BeforeStart)?;
+    if fits(&plan) {
+        return Ok(plan);
+    }
+    let Agreement { nproc, ulysses, ring, .. } = agreement;
+    let (mine, layout) = (plan.ranks_here(), &plan.layout);
+    let (my_ulysses, my_ring) = (layout.ulysses_size, layout.ring_size);
+    Err(Refusal::new(
+        Id::MusterLayout,
+        text!(
+            "node 0 proposes {nproc} processes, ulysses_size {ulysses} and ring_size {ring}, but this node computes {mine}, {my_ulysses} and {my_ring}",
+            "节点 0 提议 {nproc} 个进程、ulysses_size {ulysses}、ring_size {ring}，而本节点算出 {mine}、{my_ulysses}、{my_ring}"
+        ),
+        text!(
+            "give all nodes the same arguments, profile and checkpoint",
+            "请为所有节点指定相同的参数、配置文件和检查点"
+        ),
+    ))
+}
+
+/// # Errors
+/// The refusal of the plan without a muster, or of the wait for the master.
+async fn plan_alone(
+    context: &Context,
+    facts: &mut Facts,
+    own: &mut OwnPlan,
+    attempt: u32,
+) -> Result<Shared, Refusal> {
+    let mut plan = own.plan.clone();
+    let alone = plan.membership.members() == 1;
+    if let Some(duty) = &mut own.duty
+        && duty.request.mode == StaleMode::Force
+        && !alone
+    {
+        // The nodes have not agreed on anything, so only proven leftovers are ended.
+        duty.request.mode = StaleMode::Kill;
+    }
+    // Processes that will be ended may still hold GPU memory.
+    let stage = if own.duty.is_some() { Stage::BeforeClearing } else { Stage::BeforeStart };
+    let plan_again =
+        |facts: &Facts| decide(&context.settings, facts, Scope::WithoutMuster).plan(stage);
+    if !alone && context.settings.muster.value != Need::Off {
+        // Some choices differ, such as the id of a c10d rendezvous.
+        let before = std::mem::take(&mut plan.warnings);
+        plan = plan_again(facts)?;
+        // The losses without a muster, such as restarts, are reported before the launch.
+        let new = plan.warnings.iter().filter(|warning| !before.contains(warning)).cloned();
+        context.warn(&new.collect::<Vec<_>>());
+    }
+    if let Some(local) = wait_for_master(context, &plan, facts, own.port_taken.take()).await?
+        && prove_route(facts, local)
+    {
+        plan = plan_again(facts)?;
+        let interface = plan.network.socket_ifname.clone().unwrap_or_default();
+        context.say(&text!(
+            "the connection to the master goes through {interface}: planned again with it",
+            "到 Master 的连接经过 {interface}：已据此重新规划"
+        ));
+    }
+    let identity = run_identity(&plan, &facts.contract)?;
+    // Several nodes can be restarted only through the muster.
+    let restarts = if alone { context.restarts() } else { Restarts::none() };
+    Ok(Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() })
+}
+
+/// `<job>-<UTC time>-<4 hex>`. Before the nodes agree on one, it is the same on all nodes only
+/// if the platform names the job.
+fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal> {
+    let mut random = [0u8; 2];
+    random::fill(&mut random).map_err(|error| Refusal::internal(&error.to_string()))?;
+    let now = OffsetDateTime::now_utc();
+    let timestamp = now
+        .format(format_description!("[year][month][day]-[hour][minute][second]"))
+        .map_err(|error| Refusal::internal(&error.to_string()))?;
+    let job = contract.first(Field::JobId).map_or("run", |claim| claim.value.as_str());
+    let job: String = job
+        .chars()
+        .take(48)
+        .enumerate()
+        // A first dot would hide the folder of the run.
+        .map(|(at, letter)| match letter {
+            '.' if at > 0 => letter,
+            _ if letter.is_ascii_alphanumeric() => letter,
+            _ => '-',
+        })
+        .collect();
+    let [high, low] = random;
+    Ok(RunIdentity {
+        run_id: format!("{job}-{timestamp}-{high:02x}{low:02x}"),
+        timestamp,
+        master_port: plan.membership.master_port,
+    })
 }

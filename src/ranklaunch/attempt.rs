@@ -8,29 +8,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use super::clock::{ANSWER, Clock};
-use super::companions::{Companion, node_sources, nodes, ras_source, sampler, watched_gpus};
+use super::agree::Agreed;
+use super::collect::log_candidates;
+use super::companions::{Companions, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;
-use super::context::{Context, GuardChannel};
-use super::end::Rest;
-use super::job_session::{JobEnd, JobOutput};
+use super::context::{ANSWER, Clock, Context, GuardChannel};
+use super::end::{Recorded, Rest};
+use super::job_session::{JobEnd, Pipes, last_lines};
 use super::job_verdict::JudgedEnding;
-use super::kept_runs;
 use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::Narrator;
 use super::node_evidence::NodeEvidence;
-use super::node_questions::{self, Nodes};
-use super::pipes::{Pipes, last_lines};
-use super::ready::Ready;
-use super::recorded::{self, Recorded};
-use super::rule_watch;
+use super::node_questions::Nodes;
 use super::scratch::Scratch;
-use super::show_status;
-use super::slow_ranks;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
-use super::status_feed::{self, run_status};
-use super::trainjob;
-use super::warm;
+use super::status_feed::run_status;
+use super::{companions, end, node_questions, status_feed, warm};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
@@ -42,17 +35,14 @@ use monitor::watch::{Sampling, Surroundings};
 use monitor::witnesses::Witnesses;
 use node::observe::counters::{Counters, Growth};
 use node::observe::{AccelerateConfig, GpuSource, OomWatch};
-use plan::{Membership, Plan, RunIdentity};
+use plan::{Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
 use report::ending::{self, ending, memory};
 use report::files::RunRecord;
-use report::record_events;
 use report::standstill_view::StandstillReporter;
-use report::{Ending, engine_log};
-use supervise::EndStep;
-use supervise::inject::Injection;
-use text::lang::Text;
+use report::{Ending, engine_log, record_events};
+use supervise::{EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Id, Refusal};
@@ -96,7 +86,7 @@ struct FinishedAttempt {
 #[tracing::instrument(name = "attempt", skip_all, fields(attempt = ready.attempt))]
 pub(super) async fn run(
     context: &Context,
-    ready: &mut Ready,
+    ready: &mut Agreed,
     guard: GuardChannel<'_>,
     dispositions: Dispositions,
 ) -> Ended {
@@ -111,46 +101,48 @@ pub(super) async fn run(
             context.console.say(&closing::refusal(&refusal, code, context.lang()));
             let clock = Clock::of(context.settings.grace.value, None);
             // A single node has no session, so it decides by itself.
-            let again = match &ready.session {
-                None => ready.restarts.after(&ending, began.elapsed()),
-                Some(_) => None,
-            };
+            let alone = ready.session.is_none();
+            let again = alone.then(|| ready.restarts.after(&ending, began.elapsed())).flatten();
             let why_not = ready.restarts.why_not();
             return Ended { ending, again, why_not, told: false, clock, rest: None };
         }
     };
     let over = attempt.watch(context, ready, guard, dispositions).await;
     let lines = last_lines(&attempt.logs, over.planned, &over.ending);
+    let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
     let judged = match &mut ready.session {
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
             let time_left = over.clock.left(EndStep::LastWords);
-            session.judge(context, guard.commands, ending, lines, time_left).await
+            session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await
         }
-        None => JudgedEnding { ending: over.ending.clone(), lines: None, again: None },
+        // With a muster the nodes decide; a single node decides here.
+        None => {
+            let (ending, lasted) = (over.ending.clone(), began.elapsed());
+            let again = (!told).then(|| ready.restarts.after(&ending, lasted)).flatten();
+            JudgedEnding { ending, lines: None, again }
+        }
     };
-    let lines = judged.lines.unwrap_or(lines);
-    let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
-    // With a muster the nodes have decided already; a single node decides here.
-    let again = match &ready.session {
-        None if !told => ready.restarts.after(&judged.ending, began.elapsed()),
-        _ => judged.again,
-    };
-    context.show_verdict(&judged.ending);
-    let (ending, clock, why_not) = (judged.ending, over.clock, ready.restarts.why_not());
-    let rest = attempt.close(context, ready, over, &ending, lines).await;
+    let JudgedEnding { ending, lines: of_job, again } = judged;
+    context.show_verdict(&ending);
+    let (clock, why_not) = (over.clock, ready.restarts.why_not());
+    let rest = attempt.close(context, ready, over, &ending, of_job.unwrap_or(lines)).await;
     Ended { ending, again, why_not, told, clock, rest: Some(rest) }
 }
 
 impl Attempt {
-    async fn open(context: &Context, ready: &Ready) -> Result<Attempt, Refusal> {
+    async fn open(context: &Context, ready: &Agreed) -> Result<Attempt, Refusal> {
         let started = SystemTime::now();
         let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         let plan = ready.plan.finish(&identity);
         let scratch = context.scratch.make(plan.inject);
         // Each candidate may be on a mount that does not answer; heartbeats go on.
-        let (candidates, run_id) = (ready.log_candidates.clone(), identity.run_id.clone());
-        let (launcher, number) = (launcher_folder(&plan.membership), ready.attempt);
+        let candidates = log_candidates(&context.host, &context.settings);
+        let run_id = identity.run_id.clone();
+        // With tasks, several launchers share a node.
+        let task = plan.membership.task.as_ref().map(|task| task.local);
+        let launcher = LauncherFolder { node_rank: plan.membership.node_rank, task };
+        let number = ready.attempt;
         let choosing =
             in_thread(move || logs::choose_folder(&candidates, &run_id, launcher, number));
         let (mode, planned) = (context.settings.probe.value, planned_ranks(&plan));
@@ -160,8 +152,8 @@ impl Attempt {
         let ((folder, warnings), witnesses, counters) =
             tokio::join!(choosing, witnesses, link_counters(context, &plan));
         context.warn(&warnings);
-        if let Some(folder) = folder.as_ref().filter(|_| context.mark.is_empty()) {
-            kept_runs::begin(context, folder).await;
+        if let Some(folder) = &folder {
+            context.run.begin(folder, context.settings.log_keep.value, context.speaker()).await;
         }
         // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
@@ -170,7 +162,7 @@ impl Attempt {
             let _ =
                 context.journal.write_to(move || folder.append(FolderLevel::Node, logs::JOURNAL));
         }
-        context.report.goes_to(folder.as_ref());
+        context.run.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
         let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
@@ -196,7 +188,7 @@ impl Attempt {
             context.board.finding(warning.id.as_str());
         }
         let scratch = scratch.await;
-        let (number, oom) = (ready.attempt, OomWatch::begin(&context.host));
+        let oom = OomWatch::begin(&context.host);
         Ok(Attempt {
             number,
             started,
@@ -215,25 +207,28 @@ impl Attempt {
     async fn watch(
         &self,
         context: &Context,
-        ready: &mut Ready,
+        ready: &mut Agreed,
         guard: GuardChannel<'_>,
         dispositions: Dispositions,
     ) -> FinishedAttempt {
         let Attempt { identity, plan, folder, logs, oom, scratch, .. } = self;
         let witnesses = self.diagnosis.witnesses();
         let (companion, live_gpus) = (witnesses.companion(), witnesses.live_gpus());
-        let mut launch = launch(context, ready, plan, identity, dispositions, scratch, companion);
+        let mut launch =
+            launch(&context.host, &context.settings, ready, plan, identity, dispositions, scratch);
+        launch.companion = companion;
         if let Some(offer) = warm::offer(context, plan).await {
-            launch.env.insert(offer.name, offer.value);
+            launch.env.insert(WARM.into(), offer.value);
             launch.forks_engine = offer.forks_engine;
         }
         let planned = launch.planned;
-        let say = |line: &Text| context.say(line);
+        let say = context.speaker();
         let mut pipes = Pipes { logs, diagnosis: &self.diagnosis, say: &say };
         let sampler = sampler(context, folder.as_deref(), scratch, plan, live_gpus);
-        status_feed::wake(&context.board, &sampler);
+        context.board.wakes(sampler.waker());
         let nodes = nodes(ready, plan);
-        let slow = slow_ranks::watch(context, scratch, plan, node_sources(context, plan), &nodes);
+        let sources = node_sources(context, plan);
+        let slow = node_questions::watch_slow_ranks(context, scratch, plan, sources, &nodes);
         let running = RunningRanks::of(Job {
             run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
             attempt: self.number,
@@ -248,20 +243,27 @@ impl Attempt {
             logs: Arc::clone(logs),
             plan: report::plan_json::json(plan, context.lang(), &ready.executable),
             folder: folder.as_ref().map(|folder| folder.node_path()),
-            history: context.report.history(),
-            control: scratch.injection().map(Injection::control),
+            history: context.run.history.clone(),
+            control: scratch.control(),
             sources: node_sources(context, plan),
             ras: ras_source(plan),
         };
         let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
         let _serving = context.socket.serve(running.clone(), everywhere);
         let sources = node_sources(context, plan);
-        let mut rules = rule_watch::begin(context, plan, sources, &self.diagnosis);
+        let mut rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
-        let posts = trainjob::begin(context, plan, &self.diagnosis);
-        let mut narrator = Narrator::new(context, planned);
-        let companions: [&dyn Companion; 7] =
-            [&rules, &sampler, &slow, &running, &hang, witnesses, &*self.diagnosis];
+        let posts = status_feed::post_progress(context, plan, &self.diagnosis);
+        let mut narrator = Narrator::new(context.speaker(), context.settings.grace.value, planned);
+        let companions = Companions {
+            rules: &rules,
+            sampler: &sampler,
+            slow: &slow,
+            running: &running,
+            hang: &hang,
+            witnesses,
+            diagnosis: &self.diagnosis,
+        };
         let mut notice = |notice: Notice| {
             match &notice {
                 Notice::RankStarted { pid, .. } => oom.began(*pid),
@@ -270,7 +272,7 @@ impl Attempt {
                 Notice::Stopping { .. } => oom.note(&context.host),
                 _ => {}
             }
-            companions.iter().for_each(|companion| companion.hear(&notice));
+            companions.hear(&notice);
             if let Some(phase) = context.board.notice(&notice) {
                 context.record_phase(phase);
             }
@@ -292,7 +294,7 @@ impl Attempt {
         {
             context.say(&text);
         }
-        let shown = show_status::begin(context, ready.interactive);
+        let shown = status_feed::show_status_line(context, ready.interactive);
         let halt = async {
             tokio::select! {
                 () = stands_still => StopReason::StoodStill,
@@ -303,23 +305,10 @@ impl Attempt {
         let outcome = match &mut ready.session {
             None => supervise::run(&launch, guard.commands, &mut pipes, &mut notice, halt).await,
             Some(session) => {
-                let judged = |seen: &Outcome| {
-                    let ending = judge(seen);
-                    let end = known_end(&ending, seen);
-                    (ending, end)
-                };
                 let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-                let output = JobOutput { logs, diagnosis: &self.diagnosis };
-                session
-                    .accompany(
-                        &launch,
-                        guard.commands,
-                        output,
-                        &mut pipes,
-                        &mut notice,
-                        JobEnd { ending: &judged, cause: &of_wait, halt },
-                    )
-                    .await
+                let end = JobEnd { ending: &judge, cause: &of_wait, halt };
+                let commands = guard.commands;
+                session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
             }
         };
         narrator.end();
@@ -358,7 +347,7 @@ impl Attempt {
             on_hang: context.settings.on_hang.value,
             node: self.plan.membership.node_rank,
             planned,
-            control: self.scratch.injection().map(Injection::control),
+            control: self.scratch.control(),
             surroundings: Surroundings::new(
                 node_sources(context, &self.plan),
                 ras_source(&self.plan),
@@ -380,33 +369,21 @@ impl Attempt {
     async fn close(
         self,
         context: &Context,
-        ready: &Ready,
+        ready: &Agreed,
         over: FinishedAttempt,
         ending: &Ending,
         last_lines: Vec<String>,
     ) -> Rest {
-        let Attempt {
-            number,
-            started,
-            identity,
-            plan,
-            folder,
-            logs,
-            counters,
-            oom,
-            diagnosis,
-            scratch,
-        } = self;
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
-        let account = oom.account(&context.host, diagnosis.witnesses().oom_kills());
+        let account = self.oom.account(&context.host, self.diagnosis.witnesses().oom_kills());
         let oom = memory::recorded(ending, outcome.as_ref(), &account);
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
-        let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
-        let recorded =
-            recorded_files(&scratch, &plan, ending, clock.left_for_answer(EndStep::LastWords))
-                .await;
-        recorded.say(context, folder.as_deref().map(LogFolder::path).as_deref());
-        let engine = plan.engine.row().name;
+        let link_errors =
+            grown(context, self.counters, clock.left_for_answer(EndStep::LastWords)).await;
+        let time_left = clock.left_for_answer(EndStep::LastWords);
+        let recorded = recorded_files(&self.scratch, &self.plan, ending, time_left).await;
+        recorded.say(context, self.folder.as_deref().map(LogFolder::path).as_deref());
+        let engine = self.plan.engine.row().name;
         // The stop that a failure begins, and the files written after it, may take the whole grace
         // period.
         let ended =
@@ -415,38 +392,38 @@ impl Attempt {
             ending,
             exit_code,
             elapsed: ended.saturating_duration_since(context.started),
-            world_size: plan.world_size,
-            node_rank: plan.membership.node_rank,
+            world_size: self.plan.world_size,
+            node_rank: self.plan.membership.node_rank,
             last_lines: last_lines.clone(),
             engine,
-            engine_lines: logs.engine_lines(),
+            engine_lines: self.logs.engine_lines(),
             link_errors: &link_errors,
-            folder: folder.as_deref().map(LogFolder::path).as_deref(),
+            folder: self.folder.as_deref().map(LogFolder::path).as_deref(),
             warnings: &context.warned(),
             lang,
         }));
         let record = RunRecord {
-            run_id: identity.run_id,
-            attempt: number,
-            node: plan.membership.node_rank,
-            started,
+            run_id: self.identity.run_id,
+            attempt: self.number,
+            node: self.plan.membership.node_rank,
+            started: self.started,
             ended: SystemTime::now(),
-            plan: report::plan_json::json(&plan, lang, &ready.executable),
+            plan: report::plan_json::json(&self.plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
             oom,
             exit_code,
             logs: Value::Null,
             link_errors,
-            survived: diagnosis.survived(),
+            survived: self.diagnosis.survived(),
             hangs: hang.found(),
             lang,
         };
         context.journal.keeper()(record_events::ended(&record, &last_lines));
-        let error_files = diagnosis.error_files();
+        let error_files = self.diagnosis.error_files();
         let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
         let evidence = error_files.chain(recorded.files).collect();
-        Rest { clock, logs, folder, record, evidence, sampling }
+        Rest { clock, logs: self.logs, folder: self.folder, record, evidence, sampling }
     }
 }
 
@@ -476,7 +453,7 @@ async fn recorded_files(
         return Recorded::default();
     };
     let (folder, plan) = (injection.records(), plan.clone());
-    let reading = with_deadline_async(time_left, move || recorded::read(&folder, &plan));
+    let reading = with_deadline_async(time_left, move || end::read_recorded(&folder, &plan));
     reading.await.unwrap_or_default()
 }
 
@@ -493,12 +470,6 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     }
     let taken = prepare::check_port(&context.host, port).err();
     ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
-}
-
-/// The folder of this launcher: with tasks, several launchers share a node.
-fn launcher_folder(membership: &Membership) -> LauncherFolder {
-    let task = membership.task.as_ref().map(|task| task.local);
-    LauncherFolder { node_rank: membership.node_rank, task }
 }
 
 /// The error counters of the job's HCAs before the start.

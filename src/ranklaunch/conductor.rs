@@ -4,8 +4,9 @@
 //! the phase before it gives, so that another order does not compile. A stop request ends every
 //! phase before the ranks start at once.
 
-use super::clock::Clock;
+use super::context::Clock;
 use super::end::Rest;
+use super::job_verdict::Earlier;
 use muster::Again;
 use report::Ending;
 use text::lang::Text;
@@ -96,12 +97,6 @@ pub(super) enum Start<Ready, Next> {
     Observe(Option<Next>),
     /// Begins with the run phase, on a single node that keeps its plan.
     Run(Ready),
-}
-
-/// An attempt after which the nodes were to start again.
-pub(super) struct Earlier {
-    pub(super) attempt: u32,
-    pub(super) ending: Ending,
 }
 
 /// An attempt that is over and whose verdict is printed.

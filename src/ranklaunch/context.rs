@@ -1,18 +1,15 @@
-//! The context that every phase of a launch takes: host, settings, console, journal and the link
-//! to the guard.
+//! The context that the phases of a launch take: host, settings, console, journal and the link to the guard; with
+//! the time budget for the steps after the ranks have ended.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::causes::RetryRules;
-use super::clock::Clock;
-use super::own_report::RunReport;
+use super::open::RetryRules;
+use super::own_run::OwnRun;
 use super::restart::Restarts;
-use super::run_mark::MarkSlot;
-use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
-use super::warm_slot::WarmSlot;
+use super::view::RunSocket;
 use diagnose::Catalogue;
 use linux::host::Host;
 use linux::pace::{Live, Pace};
@@ -22,11 +19,12 @@ use report::journal::Journal;
 use report::start::Remarks;
 use report::{Ending, closing, files};
 use settings::Settings;
-use supervise::{AgentLink, EndStep, GuardCommands};
+use supervise::warm::Warmed;
+use supervise::{AgentLink, EndBudget, EndStep, GuardCommands};
 use text::lang::{Lang, Text, cause};
 use text::text;
-use verdict::outcome::Halt;
-use verdict::{Warning, code_by_cause};
+use verdict::outcome::{Halt, Outcome};
+use verdict::{Id, Refusal, Severity, Warning, code_by_cause};
 
 /// Maximum time by which the flush of the closing block may delay the files that follow.
 const SAID: Duration = Duration::from_millis(500);
@@ -47,13 +45,11 @@ pub(super) struct Context {
     pub(super) started: Instant,
     pub(super) scratch: ScratchName,
     pub(super) journal: Journal,
-    /// The interpreter from which ranks are forked.
-    pub(super) warm: WarmSlot,
+    /// The interpreter from which ranks are forked, or the reason why there is none; empty if nobody asked for it.
+    pub(super) warm: Arc<OnceLock<Result<Warmed, Text>>>,
     /// Current knowledge about the job, for its viewers.
     pub(super) board: StatusBoard,
-    pub(super) report: RunReport,
-    /// The mark in the log folder that shows that the run lives.
-    pub(super) mark: MarkSlot,
+    pub(super) run: OwnRun,
     /// Answers the viewers of the job.
     pub(super) socket: RunSocket,
     /// The catalogue of failures, where the profile adds rows to the built-in one.
@@ -80,6 +76,22 @@ impl Context {
 
     pub(super) fn say(&self, text: &Text) {
         self.console.say(&closing::line(text, self.lang()));
+    }
+
+    /// The same for a thread.
+    pub(super) fn speaker(&self) -> impl Fn(&Text) + Clone + Send + Sync + use<> {
+        let (console, lang) = (self.console.clone(), self.lang());
+        move |text| console.say(&closing::line(text, lang))
+    }
+
+    /// A failed check, with the severity of `id`.
+    pub(super) fn weigh(&self, id: Id, failed: Refusal) -> Result<(), Refusal> {
+        match plan::severity(&self.settings, id, Severity::Fail) {
+            Severity::Fail => return Err(failed),
+            Severity::Warn => self.say(&failed.text),
+            Severity::Off => {}
+        }
+        Ok(())
     }
 
     /// Prints the warnings of a plan, the important ones first; advice is only counted.
@@ -166,6 +178,57 @@ pub(super) async fn until_stop<T>(
             command = commands.next() => if let Some(halt) = command.halt() {
                 return Err(halt);
             }
+        }
+    }
+}
+
+/// Time limit for writing one small file.
+pub(super) const ANSWER: Duration = Duration::from_secs(3);
+
+/// The budget of this end, and the time at which it began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    budget: EndBudget,
+    grace: Duration,
+    /// None if no stop from outside limits the time, and nothing that we wait for can hang.
+    since: Option<Instant>,
+}
+
+impl Clock {
+    pub(super) fn of(grace: Duration, outcome: Option<&Outcome>) -> Clock {
+        // A process that outlived SIGKILL keeps its pipes open, so waiting for their end needs
+        // the limit too.
+        let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
+        let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
+        Clock { budget: EndBudget::of(grace), grace, since }
+    }
+
+    /// Time left until `step` must be over.
+    pub(super) fn left(self, step: EndStep) -> Duration {
+        self.since.map_or(self.grace, |since| self.budget.left(step, since))
+    }
+
+    /// The same for one small file: at least 50 ms, at most [`ANSWER`].
+    pub(super) fn left_for_answer(self, step: EndStep) -> Duration {
+        self.left(step).clamp(Duration::from_millis(50), ANSWER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_outside_stop_limits_the_time() {
+        let grace = Duration::from_secs(10);
+        let past = Instant::now().checked_sub(Duration::from_secs(60));
+        let outcome = |told| Outcome { told, stopped_at: past, ..Outcome::default() };
+        assert_eq!(Clock::of(grace, None).left(EndStep::Logs), grace);
+        assert_eq!(Clock::of(grace, Some(&outcome(false))).left(EndStep::Logs), grace);
+        if past.is_some() {
+            let over = Clock::of(grace, Some(&outcome(true)));
+            assert_eq!(over.left(EndStep::Logs), Duration::ZERO);
+            assert!(over.left_for_answer(EndStep::Record) > Duration::ZERO);
         }
     }
 }

@@ -1,24 +1,27 @@
 //! The session of the nodes while the job runs: a failure on one node reaches all, and all end
-//! with one verdict.
+//! with one verdict. Hands the pipes of the ranks to the logs, whose last lines the verdict shows.
 
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::context::Context;
 use super::job_verdict::{JudgedEnding, judged};
-use super::live_diagnosis::{KnownEnd, LiveDiagnosis, explained, raised};
-use super::pipes::last_lines;
+use super::live_diagnosis::{LiveDiagnosis, explained, known_end, raised};
+use linux::sys;
 use logs::Logs;
 use muster::{Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
 use report::Ending;
+use report::ending::Speaker;
 use supervise::{GuardCommands, Launch, Streams};
+use text::lang::{Text, cause};
 use text::text;
-use verdict::outcome::{Notice, Outcome, RankEnd, StopReason};
+use verdict::outcome::{Notice, Outcome, Owner, Planned, RankEnd, StopReason, Stream};
 use verdict::{Class, Id};
 
 /// After the first report of a failure, the time limit for reading the rank's last lines.
@@ -31,17 +34,10 @@ const VERDICT: Duration = Duration::from_secs(8);
 /// Interval of the line that reports that other nodes still run.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// Output of the ranks of this node, and the search in it.
-#[derive(Clone, Copy)]
-pub(super) struct JobOutput<'a> {
-    pub(super) logs: &'a Logs,
-    pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
-}
-
 /// Time and form of the end of this node's ranks, beside their own actions.
 pub(super) struct JobEnd<'a, F> {
     /// The ending of the ranks, as far as it is seen.
-    pub(super) ending: &'a (dyn Fn(&Outcome) -> (Ending, Option<KnownEnd>) + Sync),
+    pub(super) ending: &'a (dyn Fn(&Outcome) -> Ending + Sync),
     /// The same ending with the other known facts about its cause.
     pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
     /// Completes when the job is to end although no rank failed.
@@ -100,8 +96,7 @@ impl JobSession {
         &mut self,
         launch: &Launch,
         commands: &GuardCommands,
-        output: JobOutput<'_>,
-        streams: &mut (dyn Streams + Send),
+        pipes: &mut Pipes<'_>,
         narrate: &mut (dyn FnMut(Notice) + Send),
         end: JobEnd<'_, impl Future<Output = StopReason>>,
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
@@ -124,7 +119,8 @@ impl JobSession {
             let _ = noticed.send(notice.clone());
             narrate(notice);
         };
-        let run = supervise::run(launch, commands, streams, &mut notice, halt);
+        let (logs, diagnosis) = (pipes.logs, pipes.diagnosis);
+        let run = supervise::run(launch, commands, pipes, &mut notice, halt);
         tokio::pin!(run);
         let own_store = self.mark.clone();
         let marking = async {
@@ -145,7 +141,7 @@ impl JobSession {
                         Some(search) => search.await,
                         None => None,
                     };
-                    self.report_explained(ending.map(cause), launch, output);
+                    self.report_explained(ending.map(cause), launch, logs);
                     return outcome;
                 }
                 never = &mut marking => match never {},
@@ -157,20 +153,21 @@ impl JobSession {
                     Notice::OtherWorld(other) => seen.other_world = Some(other),
                     Notice::Stopping { reason } if reason != StopReason::OtherNode => {
                         seen.stop = Some(reason);
-                        self.report(&ending(&seen).0, Vec::new(), false);
+                        self.report(&ending(&seen), Vec::new(), false);
                         lines_at = Some(Instant::now() + SETTLE);
                     }
                     _ => {}
                 },
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
-                    let (ending, end) = ending(&seen);
-                    let search = explained(ending, end, output.diagnosis, EXPLAINED);
+                    let ending = ending(&seen);
+                    let end = known_end(&ending, &seen);
+                    let search = explained(ending, end, diagnosis, EXPLAINED);
                     explaining = Some(Box::pin(async { Some(search.await) }));
                 }
                 ending = done(&mut explaining) => {
                     explaining = None;
-                    self.report_explained(ending.map(cause), launch, output);
+                    self.report_explained(ending.map(cause), launch, logs);
                 }
                 event = self.session.next_event() => {
                     self.note(event);
@@ -178,7 +175,7 @@ impl JobSession {
                         // The rank that failed elsewhere may be a victim of one here that has not
                         // ended yet.
                         if self.reported.is_none() && self.verdict.is_none() {
-                            explaining = Some(Box::pin(raised(output.diagnosis, EXPLAINED)));
+                            explaining = Some(Box::pin(raised(diagnosis, EXPLAINED)));
                         }
                         let _ = stop.send(());
                     }
@@ -197,9 +194,9 @@ impl JobSession {
         }
     }
 
-    fn report_explained(&mut self, ending: Option<Ending>, launch: &Launch, output: JobOutput<'_>) {
+    fn report_explained(&mut self, ending: Option<Ending>, launch: &Launch, logs: &Logs) {
         if let Some(ending) = ending {
-            let lines = last_lines(output.logs, launch.planned, &ending);
+            let lines = last_lines(logs, launch.planned, &ending);
             self.report(&ending, lines, true);
         }
     }
@@ -232,7 +229,7 @@ impl JobSession {
     /// other arrives within `time_left`.
     pub(super) async fn judge(
         &mut self,
-        context: &Context,
+        say: &(dyn Fn(&Text) + Sync),
         commands: &GuardCommands,
         local: Ending,
         lines: Vec<String>,
@@ -244,7 +241,7 @@ impl JobSession {
         let other = local.id == Id::NodeOther;
         if well {
             self.session.done();
-            if let Some(stopped) = self.wait_for_others(context, commands).await {
+            if let Some(stopped) = self.wait_for_others(say, commands).await {
                 self.report(&stopped, Vec::new(), true);
                 local = stopped;
             }
@@ -267,7 +264,7 @@ impl JobSession {
     /// outside came meanwhile.
     async fn wait_for_others(
         &mut self,
-        context: &Context,
+        say: &(dyn Fn(&Text) + Sync),
         commands: &GuardCommands,
     ) -> Option<Ending> {
         let mut next_line = Instant::now() + PROGRESS;
@@ -280,7 +277,7 @@ impl JobSession {
                 },
                 () = sleep_until(next_line) => {
                     next_line = Instant::now() + PROGRESS;
-                    context.say(&match self.on {
+                    say(&match self.on {
                         Some(_) => text!(
                             "rank {node} is done; waiting for the others",
                             "rank {node} 已完成；正在等待其他 rank 结束"
@@ -309,4 +306,60 @@ impl JobSession {
     pub(super) async fn close(self) {
         self.session.close().await;
     }
+}
+
+/// Number of last lines of the failed rank that all nodes print.
+const LAST_LINES: usize = 20;
+
+/// Hands pipes to the log room.
+pub(super) struct Pipes<'a> {
+    pub(super) logs: &'a Logs,
+    pub(super) diagnosis: &'a Arc<LiveDiagnosis>,
+    pub(super) say: &'a (dyn Fn(&Text) + Sync),
+}
+
+impl Streams for Pipes<'_> {
+    fn attach(&mut self, owner: Owner, stream: Stream, pipe: OwnedFd) {
+        let spare = pipe.try_clone();
+        if let Err(error) = self.logs.attach(owner, stream, pipe) {
+            tracing::error!(%owner, %error, "no reader for a stream");
+            // A closed pipe would kill the rank at its next write.
+            if let Ok(spare) = spare.and_then(sys::watch) {
+                tokio::spawn(swallow(spare));
+            }
+            let (Text { en, zh }, owner) = (cause(&error), owner.text());
+            let (who, who_zh) = (owner.en, owner.zh);
+            (self.say)(&text!("the output of {who} is lost: {en}", "输出将丢失（{who_zh}）：{zh}"));
+        }
+    }
+
+    fn recorded(&mut self, owner: Owner, record: Vec<u8>) {
+        self.diagnosis.recorded(owner, record);
+    }
+}
+
+/// Reads a pipe to its end and discards the content.
+async fn swallow(pipe: AsyncFd<OwnedFd>) {
+    let mut buffer = vec![0; 16 << 10];
+    if rustix::io::ioctl_fionbio(&pipe, true).is_err() {
+        return;
+    }
+    loop {
+        let Ok(mut ready) = pipe.readable().await else { return };
+        match ready.try_io(|pipe| Ok(rustix::io::read(pipe, &mut buffer)?)) {
+            Ok(Ok(0)) => return,
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => return,
+            _ => {}
+        }
+    }
+}
+
+/// The last lines before `ending`, oldest first.
+pub(super) fn last_lines(logs: &Logs, planned: Planned, ending: &Ending) -> Vec<String> {
+    let owner = match ending.speaker(planned) {
+        Some(Speaker::Started(number)) => planned.owner(number),
+        Some(Speaker::Engine) => Owner::Engine,
+        None => return Vec::new(),
+    };
+    logs.tail(owner, LAST_LINES).iter().map(|line| line.text().into_owned()).collect()
 }

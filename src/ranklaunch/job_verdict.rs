@@ -3,7 +3,6 @@
 //! Pure: takes this node's own ending and the first failure of the job; gives the exit code,
 //! text and last lines for this node.
 
-use super::conductor::Earlier;
 use super::restart::FailedAttempt;
 use linux::sys::Signal;
 use muster::{Again, Cause};
@@ -11,10 +10,16 @@ use report::Ending;
 use text::lang::Text;
 use text::text;
 use verdict::outcome::End;
-use verdict::{Class, Id, Refusal, Verdict};
+use verdict::{Class, Id, Refusal, Verdict, Why};
 
 /// The code that operators read as "try again".
 pub(super) const RETRYABLE: i32 = End::Signal(Signal::TERM.as_raw()).shell_code();
+
+/// An attempt after which the nodes were to start again.
+pub(super) struct Earlier {
+    pub(super) attempt: u32,
+    pub(super) ending: Ending,
+}
 
 /// The end of this node, and the lines to show.
 pub(super) struct JudgedEnding {
@@ -63,13 +68,7 @@ pub(super) fn judged(
         let text = text!("{en}; the job ended for: {first}", "{zh}；任务结束的原因：{first_zh}");
         Ending { text, ..local }
     } else {
-        let mut why = cause.why.clone();
-        if let Some(why) = &mut why
-            && why.text == *said
-        {
-            // The ending itself names the cause.
-            why.text = text.clone();
-        }
+        let why = retold(cause.why.clone(), said, &text);
         Ending {
             code,
             class,
@@ -102,14 +101,17 @@ pub(super) fn unreplaced(earlier: &Earlier, refusal: &Refusal) -> Option<Ending>
         "attempt {attempt} ended: {en}; no replacement came: {missing}",
         "第 {attempt} 次尝试的结局：{zh}；没有替补节点到达：{missing_zh}"
     );
-    let mut why = ending.why.clone();
-    if let Some(why) = &mut why
-        && why.text == ending.text
-    {
-        why.text = text.clone();
-    }
+    let why = retold(ending.why.clone(), &ending.text, &text);
     let (code, class, hint) = (RETRYABLE, Class::Launcher, refusal.hint.clone());
     Some(Ending { code, class, text, why, hint, ..ending.clone() })
+}
+
+/// The cause in the new words of an ending that itself names the cause.
+fn retold(mut why: Option<Box<Why>>, said: &Text, text: &Text) -> Option<Box<Why>> {
+    if let Some(why) = why.as_mut().filter(|why| why.text == *said) {
+        why.text = text.clone();
+    }
+    why
 }
 
 /// `said`, with the node where it happened.

@@ -22,69 +22,59 @@
 mod agent;
 mod agree;
 mod attempt;
-mod causes;
-mod clear;
-mod clock;
 #[doc(hidden)]
 pub mod collect;
-mod commands;
+/// The subcommands that start no job, and their common output.
+mod commands {
+    pub(super) mod check;
+    pub(super) mod explain;
+    pub(super) mod logs;
+    pub(super) mod output;
+    pub(super) mod plan;
+    pub(super) mod stacks;
+    pub(super) mod tools;
+    pub(super) mod top;
+}
 mod companions;
 mod conductor;
 mod context;
 mod end;
-mod exported;
 #[cfg(any(test, feature = "fixtures"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod job_session;
 mod job_verdict;
-mod kept_runs;
 mod live;
 mod live_diagnosis;
-mod master;
-mod mpiexec;
 mod muster_config;
 mod narrate;
 mod node_evidence;
 mod node_questions;
 mod notify_peers;
-mod observed;
 mod open;
-mod outlook;
 mod own_plan;
-mod own_report;
-mod pipes;
-mod progress;
-mod read_ahead;
-mod ready;
-mod recorded;
+mod own_run;
 mod restart;
-mod rule_watch;
-mod run_files;
-mod run_identity;
-mod run_mark;
-mod run_report;
-mod run_socket;
+/// The runs that are found on this node, alive or over, and what each of them left.
+mod runs {
+    pub(crate) mod find;
+    pub(crate) mod history;
+    pub(crate) mod lines;
+    pub(crate) mod named;
+    pub(crate) mod records;
+    pub(crate) mod streams;
+}
 mod scratch;
-mod shared_plan;
-mod show_status;
-mod slow_question;
-mod slow_ranks;
 mod stale;
-mod stale_request;
 mod start_engine;
 mod status_feed;
-mod summary;
-mod trainjob;
 mod view;
 mod warm;
-mod warm_slot;
-mod without_muster;
 
 use std::ffi::OsString;
 use std::path::Path;
 
-use commands::output::{block_on, choose, complete, print, refuse, say};
+use commands::output::{Refused, block_on, choose, complete, print, refuse, say};
 
 use linux::host::Host;
 use linux::sys::{Dispositions, Signal};
@@ -93,6 +83,7 @@ use settings::cli::{self, Command, Options};
 use supervise::isolate::isolate;
 use supervise::shim;
 use text::lang::Lang;
+use verdict::Refusal;
 
 /// Runs the program with its arguments, the program name first, and returns the exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -115,9 +106,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Ok(command) => command,
         Err(cli::Stop::Shown(text)) => {
             let text = Command::shown(text, &arguments, lang());
-            return printing(lang(), || {
+            return printing(lang(), |_| {
                 print(text);
-                0
+                Ok::<_, Refusal>(0)
             });
         }
         Err(cli::Stop::Refused(refusal)) => {
@@ -135,36 +126,39 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     choose(color_of(&command).color(&Host::live()));
     match command {
         Command::Run(options) => agent::run(&options),
-        Command::Init(init) => commands::init::init(&init),
-        Command::Plan(plan) => isolate(|| printing(lang(), || commands::plan::plan(&plan))),
+        Command::Init(init) => commands::tools::init(&init),
+        Command::Plan(plan) => isolate(|| printing(lang(), |_| commands::plan::plan(&plan))),
         Command::Check(asked) => {
             Host::hide(muster::SECRET);
-            isolate(|| printing(lang(), || commands::check::check(&asked)))
+            isolate(|| printing(lang(), |_| commands::check::check(&asked)))
         }
-        Command::Clean(clean) => isolate(|| printing(lang(), || commands::clean::clean(&clean))),
-        Command::Wait(wait) => commands::wait::wait(&wait),
-        Command::Lint(lint) => printing(lang(), || commands::lint::lint(&lint)),
-        Command::Explain(asked) => printing(lang(), || commands::explain::explain(&asked, lang())),
-        Command::Stacks(asked) => printing(lang(), || commands::stacks::stacks(&asked)),
-        Command::Ps(asked) => printing(lang(), || commands::ps::ps(&asked)),
-        Command::Logs(asked) => printing(lang(), || commands::logs::logs(&asked)),
-        Command::Top(asked) => commands::top::top(&asked),
-        Command::Dump(asked) => printing(lang(), || commands::dump::dump(&asked)),
-        Command::Report(asked) => printing(lang(), || commands::report::report(&asked, lang())),
-        Command::Compare(asked) => printing(lang(), || commands::report::compare(&asked, lang())),
-        Command::Profile { action } => printing(lang(), || commands::profiles::profile(&action)),
+        Command::Clean(clean) => isolate(|| printing(lang(), |_| commands::plan::clean(&clean))),
+        Command::Wait(wait) => commands::tools::wait(&wait),
+        Command::Lint(lint) => printing(lang(), |lang| commands::tools::lint(&lint, lang)),
+        Command::Explain(asked) => {
+            printing(lang(), |lang| commands::explain::explain(&asked, lang))
+        }
+        Command::Stacks(asked) => printing(lang(), |lang| commands::stacks::stacks(&asked, lang)),
+        Command::Ps(asked) => printing(lang(), |lang| commands::logs::ps(&asked, lang)),
+        Command::Logs(asked) => printing(lang(), |lang| commands::logs::logs(&asked, lang)),
+        Command::Top(asked) => {
+            let lang = lang();
+            commands::top::top(&asked, lang).unwrap_or_else(|refusal| refuse(&refusal, lang))
+        }
+        Command::Dump(asked) => printing(lang(), |lang| commands::stacks::dump(&asked, lang)),
+        Command::Report(asked) => printing(lang(), |lang| commands::logs::report(&asked, lang)),
+        Command::Compare(asked) => printing(lang(), |lang| commands::logs::compare(&asked, lang)),
+        Command::Profile { action } => {
+            printing(lang(), |lang| commands::tools::profile(&action, lang))
+        }
         Command::Install { folder } => {
-            printing(lang(), || commands::install::install(Path::new(&folder)))
+            printing(lang(), |_| commands::tools::install(Path::new(&folder)))
         }
-        Command::Completions { shell } => {
-            printing(lang(), || commands::completions::completions(shell))
-        }
+        Command::Completions { shell } => printing(lang(), |_| commands::tools::completions(shell)),
         Command::Man { output: Some(folder), .. } => {
-            printing(lang(), || commands::completions::man_pages(Path::new(&folder), lang()))
+            printing(lang(), |lang| commands::tools::man_pages(Path::new(&folder), lang))
         }
-        Command::Man { output: None, .. } => {
-            printing(lang(), || commands::completions::man(lang()))
-        }
+        Command::Man { output: None, .. } => printing(lang(), commands::tools::man),
     }
 }
 
@@ -184,7 +178,11 @@ fn color_of(command: &Command) -> Options {
 
 /// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
 /// write fail, which is reported, instead of killing it.
-fn printing(lang: Lang, command: impl FnOnce() -> i32) -> i32 {
+fn printing<R: Into<Refused>>(lang: Lang, command: impl FnOnce(Lang) -> Result<i32, R>) -> i32 {
     Dispositions::ignore(&[Signal::XFSZ]);
-    complete(command(), lang)
+    let code = command(lang).unwrap_or_else(|refused| {
+        let Refused { refusal, lang: own } = refused.into();
+        refuse(&refusal, own.unwrap_or(lang))
+    });
+    complete(code, lang)
 }

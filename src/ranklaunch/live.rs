@@ -2,25 +2,20 @@
 
 use std::time::Duration;
 
-use super::agree::{self, Agreed};
-use super::attempt;
-use super::clear::{self, Cleared};
-use super::clock::Clock;
-use super::conductor::{Earlier, Ended, Phases, Start};
-use super::context::{Context, GuardChannel, until_stop};
+use super::agree::Agreed;
+use super::conductor::{Ended, Phases, Start};
+use super::context::{Clock, Context, GuardChannel, until_stop};
 use super::end::Rest;
-use super::job_verdict::unreplaced;
-use super::notify_peers;
-use super::observed::{self, Observed};
-use super::own_plan::{self, OwnPlan};
-use super::ready::Ready;
+use super::job_verdict::{Earlier, unreplaced};
+use super::own_plan::OwnPlan;
 use super::restart::NextAttempt;
-use super::run_report;
 use super::status_feed::run_status;
-use super::warm;
+use super::{agree, attempt, end, notify_peers, own_plan, stale, warm};
 use linux::sys::Dispositions;
 use monitor::status::Phase;
 use muster::Again;
+use node::observe::Facts;
+use plan::Plan;
 use report::{Ending, closing, record_events};
 use supervise::EndStep;
 use text::lang::Text;
@@ -42,44 +37,40 @@ impl Live<'_> {
 }
 
 impl Phases for Live<'_> {
-    type Observed = Observed;
+    type Observed = Facts;
     type OwnPlan = OwnPlan;
     type Agreed = Agreed;
-    type Cleared = Cleared;
-    type Ready = Ready;
+    type Cleared = Option<Plan>;
+    type Ready = Agreed;
     type Next = NextAttempt;
 
-    async fn observe(&self) -> Observed {
+    async fn observe(&self) -> Facts {
         self.context.enter(Phase::Observing);
-        observed::observe(self.context).await
+        own_plan::observe(self.context).await
     }
 
-    async fn plan(
-        &self,
-        observed: &Observed,
-        next: Option<&NextAttempt>,
-    ) -> Result<OwnPlan, Refusal> {
+    async fn plan(&self, facts: &Facts, next: Option<&NextAttempt>) -> Result<OwnPlan, Refusal> {
         self.context.enter(Phase::Planning);
-        let own = own_plan::plan(self.context, observed, next.is_none()).await?;
-        warm::begin(self.context, &observed.facts, &own, self.dispositions);
+        let own = own_plan::plan(self.context, facts, next.is_none()).await?;
+        warm::begin(self.context, facts, &own, self.dispositions);
         let attempt = next.map_or(0, |next| next.attempt);
         let identity = next.map(|next| &next.identity);
         self.context.board.run(run_status(&own.plan, identity, attempt, None));
         Ok(own)
     }
 
-    async fn notify_peers(&self, observed: &Observed, refusal: &Refusal) {
-        notify_peers::planned(self.context, &observed.facts, refusal).await;
+    async fn notify_peers(&self, facts: &Facts, refusal: &Refusal) {
+        notify_peers::planned(self.context, facts, refusal).await;
     }
 
     async fn agree(
         &self,
-        observed: Observed,
+        facts: Facts,
         own: OwnPlan,
         next: Option<NextAttempt>,
     ) -> Result<Agreed, Refusal> {
         self.context.enter(Phase::Agreeing);
-        let agreed = agree::agree(self.context, observed, own, next.as_ref()).await;
+        let agreed = agree::agree(self.context, facts, own, next.as_ref()).await;
         self.context.console.status(None);
         let agreed = agreed?;
         let run = run_status(&agreed.plan, Some(&agreed.identity), agreed.attempt, None);
@@ -87,9 +78,11 @@ impl Phases for Live<'_> {
         Ok(agreed)
     }
 
-    async fn clear(&self, agreed: &Agreed) -> Result<Cleared, Refusal> {
+    async fn clear(&self, agreed: &Agreed) -> Result<Option<Plan>, Refusal> {
         self.context.enter(Phase::Clearing);
-        let cleared = clear::carry_out(self.context, agreed).await?;
+        let cleared =
+            stale::carry_out(self.context, agreed.duty.as_ref(), agreed.plan.membership.members())
+                .await?;
         warm::required(self.context, &agreed.plan).await?;
         Ok(cleared)
     }
@@ -98,26 +91,27 @@ impl Phases for Live<'_> {
         let Some(mut session) = agreed.session else { return ending };
         let time_left = self.clock().left(EndStep::LastWords);
         let (context, commands) = (self.context, self.guard.commands);
-        let judged = session.judge(context, commands, ending, Vec::new(), time_left).await;
+        let judged =
+            session.judge(&context.speaker(), commands, ending, Vec::new(), time_left).await;
         session.close().await;
         judged.ending
     }
 
-    fn ready(&self, agreed: Agreed, cleared: Cleared) -> Ready {
-        Ready::new(self.context, agreed, cleared)
+    fn ready(&self, agreed: Agreed, cleared: Option<Plan>) -> Agreed {
+        Agreed { plan: cleared.unwrap_or(agreed.plan), ..agreed }
     }
 
-    async fn run(&self, ready: &mut Ready) -> Ended {
+    async fn run(&self, ready: &mut Agreed) -> Ended {
         attempt::run(self.context, ready, self.guard, self.dispositions).await
     }
 
-    async fn finish(&self, ready: &mut Ready, rest: Option<Rest>, is_last: bool) {
+    async fn finish(&self, ready: &mut Agreed, rest: Option<Rest>, is_last: bool) {
         self.context.enter(Phase::Finishing);
         let clock = rest.as_ref().map_or_else(|| self.clock(), |rest| rest.clock);
         let session = ready.session.take();
         if is_last && let Some(rest) = rest {
             rest.finish(self.context, true).await;
-            run_report::write(self.context, session, clock).await;
+            end::write_report(self.context, session, clock).await;
             return;
         }
         let close = async {
@@ -133,11 +127,11 @@ impl Phases for Live<'_> {
         tokio::join!(close, write);
     }
 
-    fn start_again(&self, ready: Ready, again: Again) -> Start<Ready, NextAttempt> {
+    fn start_again(&self, ready: Agreed, again: Again) -> Start<Agreed, NextAttempt> {
         ready.start_again(again)
     }
 
-    async fn pause(&self, start: &Start<Ready, NextAttempt>, again: Again) {
+    async fn pause(&self, start: &Start<Agreed, NextAttempt>, again: Again) {
         self.context.enter(Phase::Pausing);
         let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
         self.say(&match start {
@@ -172,7 +166,7 @@ impl Phases for Live<'_> {
         });
         if kept.is_some() {
             let time_left = self.clock().left_for_answer(EndStep::Record);
-            run_report::amend(self.context, &ending, code, time_left);
+            end::amend(self.context, &ending, code, time_left);
         }
         self.context.journal.keeper()(record_events::refused(&ending, code));
         ending
@@ -197,10 +191,13 @@ impl Phases for Live<'_> {
     async fn close(&self, clock: Option<Clock>) {
         let clock = clock.unwrap_or_else(|| self.clock());
         self.context.enter(Phase::Ended);
-        self.context.warm.end();
+        if let Some(Ok(warmed)) = self.context.warm.get() {
+            // Ranks that it has forked go on.
+            warmed.end();
+        }
         self.context.journal.close(clock.left_for_answer(EndStep::Record));
-        self.context.mark.remove(clock.left_for_answer(EndStep::Record));
-        run_report::write_late(self.context, clock);
+        self.context.run.remove_mark(clock.left_for_answer(EndStep::Record));
+        end::write_late(self.context, clock);
     }
 
     fn node(&self, agreed: &Agreed) -> u32 {

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::context::Context;
 use linux::sys::{Signal, signal_name};
 use report::ending::{self, describe};
 use text::lang::{Text, leading};
@@ -15,36 +14,35 @@ use text::text;
 use verdict::outcome::{End, KillReason, Notice, Planned, RankUnit, StopReason};
 
 /// Prints a line for the important events; all events go to the journal.
-pub(super) struct Narrator<'a> {
-    context: &'a Context,
+pub(super) struct Narrator<S> {
+    say: S,
+    grace: Duration,
     planned: Planned,
     ends: Ends,
 }
 
-impl Narrator<'_> {
-    pub(super) fn new(context: &Context, planned: Planned) -> Narrator<'_> {
-        Narrator { context, planned, ends: Ends::default() }
+impl<S: Fn(&Text)> Narrator<S> {
+    pub(super) fn new(say: S, grace: Duration, planned: Planned) -> Narrator<S> {
+        Narrator { say, grace, planned, ends: Ends::default() }
     }
 
     pub(super) fn hear(&mut self, notice: &Notice) {
         record(notice);
-        let said = match self.ends.hear(notice) {
-            Heard::Later | Heard::Never => Vec::new(),
-            Heard::Now => line(self.context, self.planned, notice).into_iter().collect(),
-            Heard::After(ends) => {
-                let mut lines = of_ends(self.planned, &ends);
-                lines.extend(line(self.context, self.planned, notice));
-                lines
-            }
-            Heard::Last(ends) => of_ends(self.planned, &ends),
+        let (ends, is_told) = match self.ends.hear(notice) {
+            Heard::Later | Heard::Never => return,
+            Heard::Now => (Grouped::new(), true),
+            Heard::After(ends) => (ends, true),
+            Heard::Last(ends) => (ends, false),
         };
-        said.iter().for_each(|line| self.context.say(line));
+        of_ends(self.planned, &ends).iter().for_each(&self.say);
+        if let Some(line) = line(self.grace, self.planned, notice).filter(|_| is_told) {
+            (self.say)(&line);
+        }
     }
 
     /// Prints the lines that are still pending.
     pub(super) fn end(mut self) {
-        let ends = self.ends.take();
-        of_ends(self.planned, &ends).iter().for_each(|line| self.context.say(line));
+        of_ends(self.planned, &self.ends.take()).iter().for_each(self.say);
     }
 }
 
@@ -125,7 +123,7 @@ fn of_ends(planned: Planned, ends: &Grouped) -> Vec<Text> {
 }
 
 /// The line about one event; None for most events.
-fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
+fn line(grace: Duration, planned: Planned, notice: &Notice) -> Option<Text> {
     Some(match notice {
         Notice::RankEnded { rank, end: Some(end) } if !end.success() => {
             let Text { en, zh } = describe(*end);
@@ -172,7 +170,7 @@ fn line(context: &Context, planned: Planned, notice: &Notice) -> Option<Text> {
         }
         Notice::Stopping { reason: StopReason::Signal(signal) } => {
             let name = signal_name(*signal);
-            let grace = context.settings.grace.value.as_secs_f64();
+            let grace = grace.as_secs_f64();
             let (again, again_zh) = match Signal::from_named_raw(*signal) {
                 Some(Signal::INT) => ("; a second one ends them at once", "；再次收到则立即终止"),
                 _ => ("", ""),

@@ -4,19 +4,19 @@
 //! without secrets, and the list of missing evidence. Each source has a time limit, and nothing is written.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::own_report::OwnHistory;
+use super::own_run::OwnHistory;
+use crate::runs::records;
 use diagnose::recorder;
 use linux::deadline::{io_with_deadline, spawn_detached};
-use linux::regular_file;
 use logs::{JOURNAL, Logs, RUN_JSON};
-use monitor::socket::{Missing, NodeDump, READING, RunningRanks};
+use monitor::socket::{NodeDump, READING, RunningRanks};
 use monitor::watch::{ControlSocket, NodeSources, RasSource, node_document, ras_report};
 use text::lang::{Text, cause};
 use text::mask::{mask_file, mask_json};
@@ -70,13 +70,13 @@ impl NodeEvidence {
         let mut dump = self.begin();
         let pids = self.ranks.pids();
         let Some(folder) = self.control.clone() else {
-            dump.missing.push(Missing {
-                what: text!("the flight recorders", "飞行记录"),
-                why: text!(
+            dump.miss(
+                text!("the flight recorders", "飞行记录"),
+                text!(
                     "the ranks have no control socket (--inject off)",
                     "各 rank 没有控制套接字（--inject off）"
                 ),
-            });
+            );
             return dump;
         };
         let until = Instant::now() + READING;
@@ -222,16 +222,11 @@ fn masked(text: &str) -> String {
 
 /// The end of a file, from the beginning of a line.
 fn end_of(path: PathBuf) -> io::Result<String> {
-    io_with_deadline(ANSWER, move || {
-        let (mut file, length) = regular_file::open(&path)?;
-        let from = length.saturating_sub(JOURNAL_END);
-        file.seek(SeekFrom::Start(from))?;
-        let mut bytes = Vec::new();
-        file.take(JOURNAL_END).read_to_end(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let cut = if from > 0 { text.find('\n').map_or(0, |end| end + 1) } else { 0 };
-        Ok(text.get(cut..).unwrap_or_default().to_owned())
-    })
+    let read = move || records::end_of(&path, JOURNAL_END);
+    let (bytes, is_cut) = io_with_deadline(ANSWER, read)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let cut = if is_cut { text.find('\n').map_or(0, |end| end + 1) } else { 0 };
+    Ok(text.get(cut..).unwrap_or_default().to_owned())
 }
 
 /// The files below a folder of /proc, each with its name; for files that cannot be read, the reason.

@@ -1,17 +1,21 @@
 //! Questions between the nodes of a running job, and the answers of this node.
 //!
 //! The muster carries bytes; here they get a meaning. Takes the ranks of this node; gives the answers of all
-//! nodes.
+//! nodes. Node 0 asks all nodes for the activity of their ranks and names those that hold the others back, in lines
+//! and `slow` events. If the nodes cannot ask each other, each looks at its own ranks.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::context::Context;
 use super::node_evidence::NodeEvidence;
-use super::slow_question::{self, SlowQuestion};
-use super::view::{self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
+use super::scratch::Scratch;
+use super::view;
+use super::view::{JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
 use linux::deadline::{millis, spawn_detached};
 use monitor::history::NodeHistory;
 use monitor::socket::{
@@ -19,14 +23,20 @@ use monitor::socket::{
     Unanswered,
 };
 use monitor::standstill::{Ask as AskHang, HangQuestion, HangWatch};
-use monitor::status::{NodeStatus, StatusBoard, look_pace};
-use monitor::watch::SlowWatch;
+use monitor::status::{StatusBoard, look_pace};
+use monitor::watch::{
+    AskNodes, Clock, ClockedSample, Cut, NodeSample, NodeSources, Reason, SampledNode, SlowPace,
+    SlowWatch, now_ns,
+};
 use muster::{MemberKind, NoAnswer, Questions};
+use plan::Plan;
+use report::slow_view;
+use text::rank::GlobalRank;
 
 /// Time limit of a person's question to all nodes.
 const TIMEOUT: Duration = socket::READING.saturating_add(socket::OTHERS);
 
-/// A question, as JSON. A new one is a variant and its arm in [`answer`].
+/// A question, as JSON. A new one is a variant and its arm in [`serve`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "question", rename_all = "snake_case")]
 enum NodeQuestion {
@@ -68,20 +78,31 @@ pub(super) fn serve(
     hang: &HangWatch,
     slow: &SlowWatch,
 ) -> Everywhere {
-    let (of_hang, member) = (hang.answerer(), nodes.member);
-    let node = slow.node();
-    let of_slow = move |question| slow_question::answer(member, node.as_ref()?, &question);
-    let plan = own.masked_plan();
-    let board = board.clone();
-    let of_status = move || {
-        board.look();
-        board.snapshot()
+    let (of_hang, slow, member) = (hang.answerer(), slow.node(), nodes.member);
+    let (plan, board) = (own.masked_plan(), board.clone());
+    let answers = move |question: &[u8]| {
+        let answer = match serde_json::from_slice(question) {
+            Ok(NodeQuestion::Stacks(selection)) => serde_json::to_vec(&own.ranks.read(&selection)),
+            Ok(NodeQuestion::Records) => serde_json::to_vec(&own.records()),
+            Ok(NodeQuestion::State) => serde_json::to_vec(&own.state()),
+            Ok(NodeQuestion::History) => Ok(own.history.wait()),
+            Ok(NodeQuestion::Hang(question)) => Ok(of_hang(question).unwrap_or_default()),
+            Ok(NodeQuestion::SlowRanks(question)) => {
+                let answer = slow.as_ref().and_then(|node| answer_slow(member, node, &question));
+                Ok(answer.unwrap_or_default())
+            }
+            Ok(NodeQuestion::Status) => {
+                board.look();
+                serde_json::to_vec(&board.snapshot())
+            }
+            Ok(NodeQuestion::Lines(asked)) => {
+                serde_json::to_vec(&view::lines(member, own.folder.as_deref(), &asked))
+            }
+            Err(error) => Err(error),
+        };
+        // Nothing for a question that is not understood.
+        answer.unwrap_or_default()
     };
-    let of_lines = move |own: &NodeEvidence, asked: &LinesAsk| {
-        view::lines(member, own.folder.as_deref(), asked)
-    };
-    let answers =
-        move |question: &[u8]| answer(&own, &of_status, &of_hang, &of_slow, &of_lines, question);
     nodes.questions.answer_with(answers);
     let nodes = nodes.clone();
     Arc::new(move |ask| match ask {
@@ -113,29 +134,6 @@ pub(super) fn histories(questions: &Questions, timeout: Duration) -> Vec<NodeHis
         histories.extend(history.filter(is_own));
     });
     histories
-}
-
-/// Nothing for a question that is not understood.
-fn answer(
-    own: &NodeEvidence,
-    of_status: &impl Fn() -> NodeStatus,
-    of_hang: &impl Fn(HangQuestion) -> Option<Vec<u8>>,
-    of_slow: &impl Fn(SlowQuestion) -> Option<Vec<u8>>,
-    of_lines: &impl Fn(&NodeEvidence, &LinesAsk) -> NodeLines,
-    question: &[u8],
-) -> Vec<u8> {
-    let answer = match serde_json::from_slice(question) {
-        Ok(NodeQuestion::Stacks(selection)) => serde_json::to_vec(&own.ranks.read(&selection)),
-        Ok(NodeQuestion::Records) => serde_json::to_vec(&own.records()),
-        Ok(NodeQuestion::State) => serde_json::to_vec(&own.state()),
-        Ok(NodeQuestion::History) => Ok(own.history.wait()),
-        Ok(NodeQuestion::Hang(question)) => Ok(of_hang(question).unwrap_or_default()),
-        Ok(NodeQuestion::SlowRanks(question)) => Ok(of_slow(question).unwrap_or_default()),
-        Ok(NodeQuestion::Status) => serde_json::to_vec(&of_status()),
-        Ok(NodeQuestion::Lines(asked)) => serde_json::to_vec(&of_lines(own, &asked)),
-        Err(error) => Err(error),
-    };
-    answer.unwrap_or_default()
 }
 
 impl Nodes {
@@ -233,6 +231,162 @@ impl Nodes {
             }
         }
         (answers, unanswered)
+    }
+}
+
+/// A question of node 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SlowQuestion {
+    /// Answered with the time of the node, in ns since 1970.
+    Time,
+    /// Answered with a [`NodeSample`](monitor::watch::NodeSample).
+    Sample {
+        /// The same moment by the clock of each member. A member that is not listed shows nothing. This is
+        /// a list, since a tagged enum cannot read a map by numbers.
+        until_ns: Vec<(u32, i64)>,
+        window: Duration,
+        /// Maximum number of entries of each rank.
+        most: u32,
+    },
+    /// Answered with the [`Reason`](monitor::watch::Reason)s on the node of this rank; other nodes give no
+    /// answer.
+    Reasons(GlobalRank),
+}
+
+/// The answer of member `member` of the job; None to a question that is not for it.
+pub(super) fn answer_slow(
+    member: u32,
+    node: &SampledNode,
+    question: &SlowQuestion,
+) -> Option<Vec<u8>> {
+    match question {
+        SlowQuestion::Time => serde_json::to_vec(&now_ns()).ok(),
+        SlowQuestion::Sample { until_ns, window, most } => {
+            let (_, until_ns) = *until_ns.iter().find(|(of, _)| *of == member)?;
+            serde_json::to_vec(&node.sample(Cut { until_ns, window: *window, most: *most })).ok()
+        }
+        SlowQuestion::Reasons(rank) => serde_json::to_vec(&node.reasons(*rank)?).ok(),
+    }
+}
+
+/// Time limits of the nodes: for the time, for a sample of the recorders, and for reasons on a node.
+const CLOCKS: Duration = Duration::from_secs(1);
+const SAMPLES: Duration = Duration::from_secs(5);
+const REASONS: Duration = Duration::from_secs(12);
+/// Number of questions for the time in each look.
+const TIMES: usize = 5;
+/// Maximum number of nodes whose samples node 0 takes in.
+const MOST_NODES: u32 = 128;
+/// Number of entries that are read of a rank. In a job of many nodes fewer are enough to compare, since all are
+/// from the same time; a look cannot use fewer than the minimum.
+const MOST_ENTRIES: u32 = 400;
+const FEWEST_ENTRIES: u32 = 50;
+const MOST_OF_ALL: u32 = 6400;
+
+/// The watch of one attempt. Without control sockets nobody can be asked.
+pub(super) fn watch_slow_ranks(
+    context: &Context,
+    scratch: &Scratch,
+    plan: &Plan,
+    sources: NodeSources,
+    nodes: &Nodes,
+) -> SlowWatch {
+    let Some(control) = scratch.control() else {
+        return SlowWatch::none();
+    };
+    let member = &plan.membership;
+    let node = Arc::new(SampledNode::new(member.node_rank, control, sources));
+    let reaches_all = nodes.reaches_all && (2..=MOST_NODES).contains(&member.members());
+    if reaches_all && member.member() != 0 {
+        return SlowWatch::only_answers(node);
+    }
+    let world = (!plan.engine.runs_a_command()).then_some(plan.world_size);
+    let (say, keep) = (context.speaker(), context.journal.keeper());
+    let board = context.board.clone();
+    let tell = move |node, news| {
+        board.slow(node, &news);
+        say(&slow_view::line(&news, node));
+        keep(slow_view::event(&news, node));
+    };
+    if reaches_all {
+        let all =
+            AllNodes { nodes: nodes.clone(), members: member.members(), clocks: BTreeMap::new() };
+        SlowWatch::start(node, all, world, SlowPace::STANDARD, tell)
+    } else {
+        let own = OwnNode(Arc::clone(&node));
+        SlowWatch::start(node, own, world, SlowPace::STANDARD, tell)
+    }
+}
+
+/// The ranks of this node alone.
+struct OwnNode(Arc<SampledNode>);
+
+impl AskNodes for OwnNode {
+    fn samples(&mut self, window: Duration) -> Option<Vec<ClockedSample>> {
+        let cut = Cut { until_ns: now_ns(), window, most: MOST_ENTRIES };
+        Some(vec![ClockedSample { sample: self.0.sample(cut), clock: Clock::default() }])
+    }
+
+    fn reasons(&self, rank: GlobalRank) -> Option<Vec<Reason>> {
+        self.0.reasons(rank)
+    }
+}
+
+/// All nodes of a job whose node 0 is this node.
+struct AllNodes {
+    nodes: Nodes,
+    members: u32,
+    /// The clocks by member, as far as they are known.
+    clocks: BTreeMap<u32, Clock>,
+}
+
+impl AskNodes for AllNodes {
+    fn samples(&mut self, window: Duration) -> Option<Vec<ClockedSample>> {
+        if !self.measure_clocks() {
+            return None;
+        }
+        let (clocks, now) = (&self.clocks, now_ns());
+        let until = |(member, clock): (&u32, &Clock)| (*member, now.saturating_add(clock.ahead()));
+        let question = SlowQuestion::Sample {
+            until_ns: clocks.iter().map(until).collect(),
+            window,
+            most: (MOST_OF_ALL / self.members).clamp(FEWEST_ENTRIES, MOST_ENTRIES),
+        };
+        let mut samples = Vec::new();
+        self.nodes.about_slow_ranks(&question, SAMPLES, |member, sample: NodeSample| {
+            let clock = clocks.get(&member).copied();
+            samples.extend(clock.map(|clock| ClockedSample { sample, clock }));
+        });
+        (samples.len() == clocks.len()).then_some(samples)
+    }
+
+    fn reasons(&self, rank: GlobalRank) -> Option<Vec<Reason>> {
+        let mut found = None;
+        self.nodes.about_slow_ranks(&SlowQuestion::Reasons(rank), REASONS, |_, reasons| {
+            found = Some(reasons);
+        });
+        found
+    }
+}
+
+impl AllNodes {
+    /// Measures the clocks of all nodes. False if a node does not answer.
+    fn measure_clocks(&mut self) -> bool {
+        for _ in 0..TIMES {
+            let (asked, mut answers, clocks) = (now_ns(), 0, &mut self.clocks);
+            self.nodes.about_slow_ranks(&SlowQuestion::Time, CLOCKS, |member, theirs: i64| {
+                let clock = Clock::of(theirs, asked, now_ns());
+                clocks.entry(member).and_modify(|old| *old = old.and(clock)).or_insert(clock);
+                answers += 1;
+            });
+            if answers < self.members {
+                return false;
+            }
+        }
+        // The clock of this node itself.
+        self.clocks.insert(0, Clock::default());
+        true
     }
 }
 

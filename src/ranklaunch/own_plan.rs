@@ -1,20 +1,22 @@
-//! The planning phase: this node's own plan, before the muster.
+//! The observing and the planning phase: the facts of this node, after its NVSwitch fabric is up or its wait
+//! timed out, and this node's own plan, before the muster.
 //!
 //! The first attempt also prints the plan and looks for stale processes. The only process that
 //! this phase ends is a proven leftover on the muster port, since the nodes could not meet
 //! otherwise.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::context::Context;
 use super::muster_config::is_wanted;
-use super::observed::Observed;
-use super::stale::{self, Duty};
+use super::stale::Duty;
+use super::{collect, stale};
 use linux::own_executable;
 use node::observe::Facts;
 use plan::{Plan, Scope};
 use preflight::decide::{Stage, decide};
-use preflight::prepare;
+use preflight::{check, prepare};
 use report::{record_events, start};
 use settings::Settings;
 use text::lang::{Text, cause};
@@ -42,10 +44,10 @@ pub(super) struct OwnPlan {
 /// The refusal of the planner, of a check, or because of a stale process.
 pub(super) async fn plan(
     context: &Context,
-    observed: &Observed,
+    facts: &Facts,
     first: bool,
 ) -> Result<OwnPlan, Refusal> {
-    let (facts, settings) = (&observed.facts, &context.settings);
+    let settings = &context.settings;
     let executable = executable()?;
     let decided = decide(settings, facts, Scope::Alone);
     // Recorded also before a refusal. No decision needs the kernel's release, so it is not a fact.
@@ -126,13 +128,7 @@ fn without_log_folder(plan: &Plan, context: &Context, facts: &Facts) -> Plan {
 
 /// Raises the limits on files and threads for this many ranks, as far as possible.
 fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
-    let Err(refusal) = prepare::has_room(plan.programs_here()) else { return Ok(()) };
-    match plan::severity(&context.settings, refusal.id, Severity::Fail) {
-        Severity::Fail => return Err(refusal),
-        Severity::Warn => context.say(&refusal.text),
-        Severity::Off => {}
-    }
-    Ok(())
+    prepare::has_room(plan.programs_here()).or_else(|refusal| context.weigh(refusal.id, refusal))
 }
 
 /// Whether the rank gets the terminal: on request, or because the job has one rank and stdin is
@@ -168,4 +164,38 @@ fn executable() -> Result<PathBuf, Refusal> {
             text!("mount /proc in the container", "请在容器中挂载 /proc"),
         )
     })
+}
+
+/// Time limit of the wait for a fabric that is being set up, and the interval between two queries.
+const FABRIC: Duration = Duration::from_secs(30);
+const FABRIC_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reads all facts, after the fabric is up or its wait timed out.
+pub(super) async fn observe(context: &Context) -> Facts {
+    let mut facts = collect::observe(&context.host, &context.settings).await;
+    wait_for_fabric(context, &mut facts).await;
+    facts
+}
+
+/// The fabric manager registers GPUs for some seconds after a node's start. This wait counts
+/// against --wait-timeout as any other.
+async fn wait_for_fabric(context: &Context, facts: &mut Facts) {
+    if plan::severity(&context.settings, Id::GpuFabric, Severity::Fail) != Severity::Fail {
+        return;
+    }
+    let most = FABRIC.min(context.settings.wait_timeout.value);
+    let deadline = tokio::time::Instant::now() + most;
+    let mut said = false;
+    while check::fabric_is_pending(facts) && tokio::time::Instant::now() < deadline {
+        if !said {
+            said = true;
+            let seconds = most.as_secs();
+            context.say(&text!(
+                "the NVSwitch fabric is not ready yet: waiting for it, at most {seconds} s",
+                "NVSwitch Fabric 尚未就绪：等待中，最多 {seconds} 秒"
+            ));
+        }
+        tokio::time::sleep(FABRIC_PAUSE).await;
+        facts.gpus = collect::gpus(&context.host, &context.settings).await;
+    }
 }

@@ -20,12 +20,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::causes::{RetryRule, RetryRules};
+use super::open::{RetryRule, RetryRules};
 use muster::{Again, Cause, Decide};
 use plan::RunIdentity;
 use report::Ending;
 use text::lang::Text;
-
 use text::text;
 use verdict::{Class, Confidence, Id, Retry, Why};
 
@@ -45,27 +44,14 @@ pub(super) struct FailedAttempt {
     code: i32,
     /// A node is lost; another one may take its place.
     node_lost: bool,
-    cause: Option<KnownCause>,
-}
-
-/// Cause of the end according to the output of the ranks.
-#[derive(Debug, Clone)]
-struct KnownCause {
-    id: String,
-    confidence: Confidence,
-    retry: Retry,
-}
-
-impl From<&Why> for KnownCause {
-    fn from(why: &Why) -> KnownCause {
-        KnownCause { id: why.id.clone(), confidence: why.confidence, retry: why.retry }
-    }
+    /// Cause of the end according to the output of the ranks.
+    cause: Option<Box<Why>>,
 }
 
 impl From<&Ending> for FailedAttempt {
     fn from(ending: &Ending) -> FailedAttempt {
         let Ending { rank, class, code, .. } = *ending;
-        let cause = ending.why.as_deref().map(KnownCause::from);
+        let cause = ending.why.clone();
         FailedAttempt { rank, id: ending.id, class, code, node_lost: false, cause }
     }
 }
@@ -74,8 +60,7 @@ impl From<&Cause> for FailedAttempt {
     fn from(cause: &Cause) -> FailedAttempt {
         let Cause { rank, class, code, .. } = *cause;
         let (id, node_lost) = (cause.id, cause.loss.is_some());
-        let cause = cause.why.as_deref().map(KnownCause::from);
-        FailedAttempt { rank, id, class, code, node_lost, cause }
+        FailedAttempt { rank, id, class, code, node_lost, cause: cause.why.clone() }
     }
 }
 
@@ -87,8 +72,8 @@ impl FailedAttempt {
 
     /// The retry that the cause asks for, if the cause is certain.
     fn asks_for(&self) -> Option<Retry> {
-        let certain = |cause: &&KnownCause| cause.confidence == Confidence::Certain;
-        self.cause.as_ref().filter(certain).map(|cause| cause.retry)
+        let certain = |cause: &&Why| cause.confidence == Confidence::Certain;
+        self.cause.as_deref().filter(certain).map(|cause| cause.retry)
     }
 
     fn ended_like(&self, other: &FailedAttempt) -> bool {
@@ -273,6 +258,7 @@ pub(super) struct NextAttempt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use verdict::Owner;
 
     fn failed(code: i32) -> FailedAttempt {
         FailedAttempt {
@@ -415,7 +401,7 @@ mod tests {
         ] {
             let restarts = Restarts::new(4, RetryRules::with(rules));
             restarts.policy().attempt = attempt;
-            let cause = Some(KnownCause { id: ID.to_owned(), confidence, retry });
+            let cause = Some(Box::new(Why::fixture(ID, confidence, Owner::Code, retry)));
             let again =
                 restarts.after(FailedAttempt { cause, ..failed(code) }, Duration::from_secs(600));
             let row = format!("{confidence:?} {retry:?} {code} {rules:?}");
@@ -436,7 +422,7 @@ mod tests {
     #[test]
     fn quick_failures_are_limited_per_cause_except_waits() {
         let of = |id: &str, retry| FailedAttempt {
-            cause: Some(KnownCause { id: id.to_owned(), confidence: Confidence::Certain, retry }),
+            cause: Some(Box::new(Why::fixture(id, Confidence::Certain, Owner::Code, retry))),
             ..failed(1)
         };
         let tries = |ids: &[&str], retry| -> Vec<bool> {

@@ -101,7 +101,11 @@ impl Scratch {
         self.path.clone()
     }
 
-    /// None if nothing is injected into the ranks.
+    /// The folder of the control sockets; None if nothing is injected into the ranks.
+    pub(super) fn control(&self) -> Option<PathBuf> {
+        self.injection.as_ref().map(Injection::control)
+    }
+
     pub(super) fn injection(&self) -> Option<&Injection> {
         self.injection.as_ref()
     }

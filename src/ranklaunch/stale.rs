@@ -1,23 +1,30 @@
-//! Stale processes before a launch: finds them, and decides whether they forbid it.
+//! Stale processes before a launch: finds them, decides whether they forbid it, and ends them.
 //!
 //! The survey comes before the nodes agree. It reports the processes that will be left alone, and a
 //! launch that cannot run beside them is refused before anything is ended. One exception: a proven
-//! leftover on the muster port is ended first. [`preflight::clear`] decides which processes are
-//! stale, and which may be ended.
+//! leftover on the muster port is ended first. The clearing phase comes after all nodes have agreed,
+//! so that a refused launch has ended nothing. [`preflight::clear`] decides which processes are stale,
+//! and which may be ended.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
+use super::collect;
 use super::context::Context;
 use super::muster_config::is_wanted;
-use super::stale_request::request;
 use linux::deadline::begun;
 use linux::host::Host;
 use node::observe::Facts;
-use plan::Plan;
+use plan::{Plan, Scope};
 use preflight::clear::{self, Fate, Request, StaleProcess, StaleRule};
+use preflight::decide::{Decided, Stage, decide};
 use preflight::prepare;
-use report::closing;
-use settings::{Settings, StaleMode};
+use settings::contract::{Claim, Field};
+use settings::launchers::{Launcher, PythonProgram, PythonRun};
+use settings::{Program, Settings, StaleMode};
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Severity, Warning};
@@ -278,12 +285,9 @@ pub(super) async fn end(context: &Context, request: &Request) -> Result<bool, Re
     if matches!(request.mode, StaleMode::Off | StaleMode::Report) || !context.host.is_live() {
         return Ok(false);
     }
-    let (host, console, lang) =
-        (Arc::clone(&context.host), context.console.clone(), context.lang());
+    let (host, say) = (Arc::clone(&context.host), context.speaker());
     let request = request.clone();
-    let cleared = begun(move || {
-        clear::clear(&host, &request, &mut |line: Text| console.say(&closing::line(&line, lang)))
-    });
+    let cleared = begun(move || clear::clear(&host, &request, &mut |line: Text| say(&line)));
     match cleared.await {
         Ok(report) => Ok(!report?.ended.is_empty()),
         Err(error) => Err(Refusal::internal(&error.to_string())),
@@ -298,4 +302,122 @@ pub(super) async fn find(
     let (host, request) = (Arc::clone(host), request.clone());
     let look = begun(move || clear::find(&host, &request));
     look.await.map_err(|error| Refusal::internal(&error.to_string()))
+}
+
+/// Time limit for the driver to free the GPU memory of ended processes.
+const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// Ends stale processes, now that `members` nodes or tasks have agreed. Gives the new plan of a single node
+/// on which processes were ended. The plan of several nodes stays as agreed.
+///
+/// # Errors
+/// As [`clear`].
+pub(super) async fn carry_out(
+    context: &Context,
+    duty: Option<&Duty>,
+    members: u32,
+) -> Result<Option<Plan>, Refusal> {
+    let Some(duty) = duty else { return Ok(None) };
+    if !duty.acts {
+        wait_until_clear(context, &duty.request).await?;
+        return Ok(None);
+    }
+    let decided = clear(context, &duty.request).await?.filter(|_| members == 1);
+    decided.map(|decided| decided.plan(Stage::BeforeStart)).transpose()
+}
+
+/// Waits for the task that ends these processes. If it cannot end one, it stops all tasks.
+async fn wait_until_clear(context: &Context, request: &Request) -> Result<(), Refusal> {
+    let deadline = Instant::now() + request.term_wait + request.kill_wait + DRAIN;
+    loop {
+        let found = find(&context.host, request).await?;
+        let over = Instant::now() >= deadline;
+        if over || !found.iter().any(|one| one.is_ended_by(request.mode)) {
+            return Ok(());
+        }
+        sleep(DRAIN_PAUSE).await;
+    }
+}
+
+/// Ends the processes that the mode allows and waits until the driver has freed their memory.
+/// Gives the decision for the node after that, or None if nothing was ended.
+///
+/// # Errors
+/// When a process cannot be ended, or when memory of the chosen GPUs is still in use and the
+/// check `gpu.busy` has the severity fail.
+#[tracing::instrument(name = "stale.end", skip_all)]
+async fn clear(context: &Context, request: &Request) -> Result<Option<Decided>, Refusal> {
+    if !end(context, request).await? {
+        return Ok(None);
+    }
+    let deadline = Instant::now() + DRAIN;
+    loop {
+        let facts = collect::observe(&context.host, &context.settings).await;
+        let decided = decide(&context.settings, &facts, Scope::Alone);
+        let (busy, refusal) = decided.memory_in_use();
+        let late = Instant::now() >= deadline;
+        if !busy || late {
+            return refusal.map_or(Ok(Some(decided)), Err);
+        }
+        sleep(DRAIN_PAUSE).await;
+    }
+}
+
+/// The [`Request`] that describes an earlier run of this job.
+pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Request {
+    let mut request = Request::new(settings.stale.value);
+    match &plan.program {
+        Program::Script { path, .. } => request.script = std::path::absolute(path).ok(),
+        Program::Module { name, .. } => request.module = Some(name.clone()),
+        Program::Command { argv } => {
+            let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_encoded_bytes()).collect();
+            match program_of(&argv) {
+                Some(PythonProgram::Script(path)) => {
+                    let path = linux::procfs::as_path(path);
+                    request.script = std::path::absolute(path).ok();
+                }
+                Some(PythonProgram::Module(name)) => {
+                    request.module = Some(String::from_utf8_lossy(name).into_owned());
+                }
+                None => {}
+            }
+        }
+    }
+    let chosen = || {
+        let of = |index| facts.gpus.gpus.iter().find(move |seen| seen.index == index);
+        plan.gpus.iter().filter(|gpu| gpu.selected).filter_map(move |gpu| of(gpu.index))
+    };
+    request.gpu_minors = chosen().filter_map(|gpu| gpu.minor).collect();
+    request.gpu_users = chosen()
+        .filter_map(|gpu| gpu.health.processes.as_ref())
+        .flatten()
+        .filter_map(|process| i32::try_from(process.pid).ok())
+        .collect::<BTreeSet<i32>>()
+        .into_iter()
+        .collect();
+    let member = &plan.membership;
+    if member.task.is_some() {
+        request.siblings = siblings(facts);
+    }
+    // In an elastic job c10d decides which node holds the port.
+    let binds = member.is_master() && !member.master_port_free && member.elastic.is_none();
+    request.master_port = binds.then_some(member.master_port);
+    request
+}
+
+/// Variables that all tasks of this job have in common.
+fn siblings(facts: &Facts) -> Vec<Claim> {
+    let shared = [Field::Tasks, Field::JobId, Field::MasterAddr, Field::MasterPort];
+    let evidence = facts.contract.evidence.iter().filter(|found| shared.contains(&found.field));
+    evidence.flat_map(|found| std::iter::once(&found.claim).chain(&found.beside)).cloned().collect()
+}
+
+/// The script or module that a command starts: the one of python, or of a launcher's ranks.
+fn program_of<'a>(argv: &'a [&[u8]]) -> Option<PythonProgram<'a>> {
+    let run = match Launcher::of_argv(argv) {
+        Some((launcher, at)) => launcher.target(argv.get(at..)?).filter(|_| launcher.is_read())?,
+        None => PythonRun::of_command(argv)?,
+    };
+    Some(run.program)
 }

@@ -4,17 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::context::Context;
-use super::ready::Ready;
+use super::agree::Agreed;
 use super::scratch::Scratch;
 use linux::host::Host;
 use linux::sys::Dispositions;
 use logs::ErrorFile;
 use plan::{EngineOptions, Plan, RunIdentity, argv, exec_argv, rank_env};
 use report::ending;
+use settings::Settings;
 use settings::engine::Starts;
 use supervise::inject::{self, Injection};
 use supervise::{ERROR_FILE, EndBudget, EndStep, Launch, RankStart, Start};
@@ -87,16 +87,16 @@ pub(super) fn environment(host: &Host, plan: &Plan) -> BTreeMap<OsString, OsStri
 }
 
 pub(super) fn launch(
-    context: &Context,
-    ready: &Ready,
+    host: &Host,
+    settings: &Settings,
+    ready: &Agreed,
     plan: &Plan,
     identity: &RunIdentity,
     dispositions: Dispositions,
     scratch: &Scratch,
-    companion: Option<i32>,
 ) -> Launch {
-    let grace = context.settings.grace.value;
-    let mut env = environment(&context.host, plan);
+    let grace = settings.grace.value;
+    let mut env = environment(host, plan);
     env.extend(scratch.injection().map(Injection::variable));
     if let Some((name, injection)) = plan.recorder_file.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::RECORD).into());
@@ -105,32 +105,34 @@ pub(super) fn launch(
     if let Some((name, injection)) = plan.recorder_pipe.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::PIPE).into());
     }
-    let records = Records::of(&env, scratch);
+    // The file in which torch's `@record` writes the exception that ends a rank, as below torchrun; none if the user
+    // has named a file, or disabled it with an empty value. It is on the local disk, since a log folder whose mount
+    // died would hold the rank.
+    let records = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
+    let record = |owner: Owner| -> Option<(OsString, OsString)> {
+        let file = records.as_ref()?.join(ErrorFile::of(owner)?.to_string());
+        Some((ERROR_FILE.into(), file.into()))
+    };
     let start = match plan.engine.row().starts {
-        Starts::Ranks => Start::Ranks {
-            shim: ready.executable.clone(),
-            argv: argv(plan),
-            ranks: ranks_here(plan, planned)
-                .into_iter()
-                .map(|id| RankStart {
-                    id,
-                    env: rank_env(plan, id)
-                        .into_iter()
-                        .map(|(name, value)| (name.into(), value))
-                        .chain(records.variable(planned.owner(id.global)))
-                        .collect(),
-                })
-                .collect(),
-        },
-        Starts::Command => Start::Ranks {
-            shim: ready.executable.clone(),
-            argv: argv(plan),
-            ranks: {
-                let id = planned.rank(LocalRank(0));
-                let env = records.variable(planned.owner(id.global)).into_iter().collect();
-                vec![RankStart { id, env }]
-            },
-        },
+        starts @ (Starts::Ranks | Starts::Command) => {
+            let of_rank = |id| match starts {
+                Starts::Ranks => rank_env(plan, id),
+                _ => BTreeMap::default(),
+            };
+            let ids = match starts {
+                Starts::Ranks => ranks_here(plan, planned),
+                _ => vec![planned.rank(LocalRank(0))],
+            };
+            let started = ids.into_iter().map(|id| {
+                let env = of_rank(id).into_iter().map(|(name, value)| (name.into(), value));
+                RankStart { id, env: env.chain(record(planned.owner(id.global))).collect() }
+            });
+            Start::Ranks {
+                shim: ready.executable.clone(),
+                argv: argv(plan),
+                ranks: started.collect(),
+            }
+        }
         Starts::Launcher => Start::Engine {
             argv: exec_argv(
                 plan,
@@ -148,7 +150,7 @@ pub(super) fn launch(
         env,
         attempt: ready.attempt,
         restarts: match ready.session.is_some() || plan.membership.members() == 1 {
-            true => context.settings.max_restarts.value,
+            true => settings.max_restarts.value,
             // Nothing could notify the other nodes of a restart.
             false => 0,
         },
@@ -156,32 +158,11 @@ pub(super) fn launch(
         forks_engine: false,
         dispositions,
         grace,
-        exec_timeout: context
-            .settings
-            .deadline
-            .as_ref()
-            .map_or(EXECUTED, |deadline| deadline.value),
+        exec_timeout: settings.deadline.as_ref().map_or(EXECUTED, |deadline| deadline.value),
         interactive: ready.interactive,
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
-        companion,
-    }
-}
-
-/// Folder in which torch's `@record` writes the exception that ends a rank, as below torchrun. It is on the
-/// local disk, since a log folder whose mount died would hold the rank.
-struct Records(Option<PathBuf>);
-
-impl Records {
-    /// None if the user has named a file, or disabled it with an empty value.
-    fn of(env: &BTreeMap<OsString, OsString>, scratch: &Scratch) -> Records {
-        let own = scratch.path().filter(|_| !env.contains_key(OsStr::new(ERROR_FILE)));
-        Records(own)
-    }
-
-    fn variable(&self, owner: Owner) -> Option<(OsString, OsString)> {
-        let file = self.0.as_ref()?.join(ErrorFile::of(owner)?.to_string());
-        Some((ERROR_FILE.into(), file.into()))
+        companion: None,
     }
 }
 

@@ -1,10 +1,13 @@
-//! Questions of a viewer of a running job, and their answers: `ranklaunch ps`, `logs` and `top`.
+//! Questions of a viewer of a running job, and their answers: `ranklaunch ps`, `logs` and `top`; with the run's
+//! socket, which also answers `stacks` and `dump`, from the first moment of a launch to its end.
 //!
 //! The run's socket and the muster carry these as JSON; here they have types. Answers of other nodes
 //! are untrusted: [`NodeStatus::read`] cleans a status, and lines are made printable where they are
-//! shown. No question of a viewer changes anything.
+//! shown. No question of a viewer changes anything. Before ranks run, and between two attempts, the socket gives the
+//! status of this node alone. It answers in threads and blocks nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -12,12 +15,12 @@ use serde_json::Value;
 
 use linux::deadline::{io_with_deadline, millis};
 use logs::{Cursor, Page, Wanted, page};
-use monitor::socket::Unanswered;
-use monitor::status::NodeStatus;
-use muster::{NoAnswer, Packed};
+use monitor::socket::{Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks, Unanswered};
+use monitor::status::{NodeStatus, StatusBoard};
+use muster::{MemberKind, NoAnswer, Packed};
 use text::lang::{Text, cause};
-use text::pattern;
-use text::text;
+use text::run_id::RunId;
+use text::{pattern, text};
 
 /// Time limit of one page.
 const READING: Duration = Duration::from_secs(5);
@@ -167,4 +170,88 @@ pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> Nod
         Err(error) => lines.problem = Some(cause(&error)),
     }
     lines
+}
+
+/// The sources of the answers; None while no ranks run.
+type Attempt = Arc<Mutex<Option<(RunningRanks, Everywhere)>>>;
+
+/// The socket, which answers until it is dropped.
+pub(super) struct RunSocket {
+    attempt: Attempt,
+    _server: RunServer,
+}
+
+/// An attempt that is served until this is dropped.
+#[must_use]
+pub(super) struct Serving(Attempt);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        *held(&self.0) = None;
+    }
+}
+
+impl RunSocket {
+    pub(super) fn start(board: StatusBoard) -> RunSocket {
+        let attempt = Attempt::default();
+        let which = {
+            let (attempt, board) = (Arc::clone(&attempt), board.clone());
+            move || {
+                let running = held(&attempt).as_ref().map(|(ranks, _)| ranks.clone());
+                running.map_or_else(|| planned(&board), |ranks| ranks.job())
+            }
+        };
+        let everywhere = {
+            let attempt = Arc::clone(&attempt);
+            move |ask| {
+                let running = held(&attempt).as_ref().map(|(_, everywhere)| Arc::clone(everywhere));
+                match running {
+                    Some(everywhere) => everywhere(ask),
+                    None => alone(&board, &ask),
+                }
+            }
+        };
+        let server = RunServer::start(Arc::new(which), Arc::new(everywhere));
+        RunSocket { attempt, _server: server }
+    }
+
+    /// Lets an attempt answer.
+    pub(super) fn serve(&self, ranks: RunningRanks, everywhere: Everywhere) -> Serving {
+        *held(&self.attempt) = Some((ranks, everywhere));
+        Serving(Arc::clone(&self.attempt))
+    }
+}
+
+fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The job as far as it is known; its run has no id before the nodes agree on one.
+fn planned(board: &StatusBoard) -> Job {
+    let run = board.snapshot().run.unwrap_or_default();
+    Job {
+        run_id: run.run_id.and_then(|id| RunId::try_from(id).ok()).unwrap_or_default(),
+        attempt: run.attempt,
+        node: run.node,
+        nodes: run.nodes,
+        ranks: Vec::new(),
+    }
+}
+
+fn alone(board: &StatusBoard, ask: &Ask) -> Answer {
+    let Ask::View { of } = ask else { return Answer::Refused(Refused::NotRunning) };
+    let Ok(ViewAsk::Status) = serde_json::from_value(of.clone()) else {
+        return Answer::Refused(Refused::NotRunning);
+    };
+    board.look();
+    let own = board.snapshot();
+    let reaches_all = own.run.as_ref().is_some_and(|run| run.nodes == 1);
+    let node = own.run.as_ref().map_or(0, |run| run.node);
+    let packed = Packed::Plain(serde_json::to_vec(&own).unwrap_or_default());
+    let own = PackedStatus { who: MemberKind::Node.named(node), packed };
+    let status = JobStatus { nodes: vec![own], reaches_all, ..JobStatus::default() };
+    match serde_json::to_value(View::Status(status)) {
+        Ok(what) => Answer::View { what },
+        Err(_) => Answer::Refused(Refused::Question),
+    }
 }

@@ -1,7 +1,8 @@
 //! Warms an interpreter for the ranks of this node, from the first plan on, and lets the shims ask it.
 //!
 //! The warming begins once for all attempts. If something prevents it, one line reports it, and the ranks start
-//! as usual, unless the settings require a warm start.
+//! as usual, unless the settings require a warm start. Files of modules are read ahead never beside a job that runs
+//! on this node, and never more than a part of the free memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -11,20 +12,18 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::own_plan::OwnPlan;
-use super::read_ahead;
 use super::scratch::ScratchName;
 use super::start_engine;
 use linux::deadline::in_thread;
 use linux::host::Host;
 use linux::sys::Dispositions;
 use node::observe::{Facts, Limits};
+use plan::devices::IDLE;
 use plan::{Plan, rank_argv, rank_env};
-use report::closing;
 use settings::engine::Starts;
 use settings::{Need, Program, Settings};
-use supervise::WARM;
 use supervise::warm::{self, Event, ReadAhead, Scouted, Target, Warmed, Warming};
-use text::lang::Text;
+use text::lang::{Text, bytes};
 use text::rank::{GlobalRank, LocalRank, RankId};
 use text::text;
 use verdict::{Id, Refusal};
@@ -42,7 +41,7 @@ pub(super) fn begin(context: &Context, facts: &Facts, own: &OwnPlan, disposition
     if context.settings.warm.value == Need::Off {
         return;
     }
-    context.warm.0.get_or_init(|| {
+    context.warm.get_or_init(|| {
         let say = |why: &Text| context.say(&without(why));
         warmed(context, facts, own, dispositions).inspect_err(say)
     });
@@ -64,7 +63,7 @@ fn warmed(
         dispositions,
         context.scratch.of_warmed(),
     )?;
-    match read_ahead::bound(&context.host, facts) {
+    match read_ahead_bound(&context.host, facts) {
         Ok(bound) => {
             let after = own.plan.engine.row().command_line.unwrap_or_default();
             let after = after.trim_end_matches(".py").replace('/', ".");
@@ -72,24 +71,24 @@ fn warmed(
         }
         Err(why) => tracing::info!(why = %why.en, "nothing is read ahead"),
     }
-    let (console, lang) = (context.console.clone(), context.lang());
-    let (to, said) = (console.clone(), Mutex::new(HashSet::new()));
+    let (say, said) = (context.speaker(), Mutex::new(HashSet::new()));
     // Every rank, and each attempt, would report the same.
+    let to = say.clone();
     let once = move |line: Text| {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.insert(line.en.to_string()) {
-            to.say(&closing::line(&line, lang));
+            to(&line);
         }
     };
     let tell = move |event: Event| match event {
         Event::Scouted(scouted) => {
-            scouted.learned().for_each(|line| console.say(&closing::line(&line, lang)));
+            scouted.learned().for_each(|line| say(&line));
             let ends = scouted.ends.as_ref();
             let ends = ends.map(|ends| format!("{}:{} {}", ends.file, ends.line, ends.why().en));
             tracing::info!(modules = ?scouted.modules, ends, "warms");
         }
         Event::Ready(within) => tracing::info!(ms = within.as_millis(), "warm"),
-        Event::Aside(why) => console.say(&closing::line(&without(&why), lang)),
+        Event::Aside(why) => say(&without(&why)),
         Event::Refused(why) => once(refused(&why)),
         Event::RefusedEngine(why) => once(refused_engine(&why)),
     };
@@ -188,7 +187,7 @@ pub(super) fn outlook(host: &Host, settings: &Settings, facts: &Facts, plan: &Pl
         .and_then(|warming| warm::scout(&warming));
     match found {
         Ok(scouted) => {
-            let ahead = read_ahead::outlook(&read_ahead::bound(host, facts));
+            let ahead = read_ahead_outlook(&read_ahead_bound(host, facts));
             [imported(&scouted), ahead].into_iter().chain(scouted.learned()).collect()
         }
         Err(why) => vec![without(&why)],
@@ -247,7 +246,7 @@ pub(super) async fn required(context: &Context, plan: &Plan) -> Result<(), Refus
         return Ok(());
     }
     let (slot, limit, argv) = (context.warm.clone(), limit(context), rank_argv(plan));
-    let ready = in_thread(move || match slot.0.get() {
+    let ready = in_thread(move || match slot.get() {
         Some(Ok(warmed)) if !warmed.is_for(&argv) => Err(another_program()),
         Some(Ok(warmed)) => warmed.is_ready(limit),
         Some(Err(why)) => Err(why.clone()),
@@ -275,9 +274,8 @@ fn limit(context: &Context) -> Duration {
     context.settings.deadline.as_ref().map_or(IMPORTS, |deadline| deadline.value)
 }
 
-/// The variable by which shims ask.
+/// The value of the variable by which shims ask.
 pub(super) struct Offer {
-    pub(super) name: OsString,
     pub(super) value: OsString,
     /// The interpreter has imported what the engine imports as well.
     pub(super) forks_engine: bool,
@@ -286,7 +284,7 @@ pub(super) struct Offer {
 /// None if the shims start the ranks by themselves.
 pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
     // No thread is started if nobody asked for a warm start.
-    let warmed = context.warm.0.get()?;
+    let warmed = context.warm.get()?;
     let argv = rank_argv(plan);
     if warmed.as_ref().is_ok_and(|warmed| !warmed.is_for(&argv)) {
         context.say(&refused(&another_program()));
@@ -296,7 +294,7 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
     let limit = limit(context).as_millis();
     let has_engine = plan.engine.row().starts == Starts::Launcher;
     let waits = in_thread(move || {
-        let Some(Ok(warmed)) = slot.0.get() else { return Some(None) };
+        let Some(Ok(warmed)) = slot.get() else { return Some(None) };
         let until = Instant::now() + LISTENS;
         let is_listening = warmed.is_listening(LISTENS)?;
         Some(is_listening.then(|| {
@@ -316,5 +314,104 @@ pub(super) async fn offer(context: &Context, plan: &Plan) -> Option<Offer> {
         return None;
     };
     let (name, forks_engine) = found?;
-    Some(Offer { name: WARM.into(), value: format!("{name} {limit}").into(), forks_engine })
+    Some(Offer { value: format!("{name} {limit}").into(), forks_engine })
+}
+
+/// The part of the free memory that may be filled, as 1/N. The pages can be dropped, but older pages would be dropped
+/// with them.
+const PART: u64 = 4;
+/// Fewer bytes are not worth a process.
+const LEAST: u64 = 64 << 20;
+
+/// Bytes that may be read.
+///
+/// # Errors
+/// The reason why nothing is read.
+pub(super) fn read_ahead_bound(host: &Host, facts: &Facts) -> Result<u64, Text> {
+    let busy = |used: &u64| *used > IDLE;
+    let in_use = facts.gpus.gpus.iter().find_map(|gpu| Some((gpu, gpu.memory_used.filter(busy)?)));
+    if let Some((gpu, used)) = in_use {
+        let (gpu, used) = (gpu.index, bytes(used));
+        return Err(text!("GPU {gpu} is in use ({used})", "GPU {gpu} 正在使用中（{used}）"));
+    }
+    if supervise::have_ranks(&host.read("/proc/self/net/unix").unwrap_or_default()) {
+        return Err(text!("another job runs on this node", "本节点上有其他任务正在运行"));
+    }
+    let Some(free) = Limits::memory_available(host) else {
+        return Err(text!(
+            "/proc/meminfo does not tell how much memory is free",
+            "/proc/meminfo 中没有可用内存大小"
+        ));
+    };
+    let room = Limits::memory_in_use(host).map(|(used, limit)| limit.saturating_sub(used));
+    let free = room.map_or(free, |room| room.min(free));
+    if free / PART < LEAST {
+        let free = bytes(free);
+        return Err(text!("only {free} of memory are free", "仅剩 {free} 可用内存"));
+    }
+    Ok(free / PART)
+}
+
+/// The text for `plan`.
+pub(super) fn read_ahead_outlook(bound: &Result<u64, Text>) -> Text {
+    match bound {
+        Ok(bound) => {
+            let bound = bytes(*bound);
+            text!(
+                "files of these modules that are not in the page cache are read ahead, up to {bound}, a quarter of the free memory",
+                "这些模块的文件若不在页缓存中则提前读入，最多 {bound}，即可用内存的四分之一"
+            )
+        }
+        Err(Text { en, zh }) => text!("nothing is read ahead: {en}", "不提前读入文件：{zh}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::fixtures::facts;
+
+    fn asked(files: &[(&str, &str)], facts: &Facts) -> Result<u64, String> {
+        let (_root, host) = Host::of_files(files);
+        read_ahead_bound(&host, facts).map_err(|why| why.en.into_owned())
+    }
+
+    const FREE: (&str, &str) = ("proc/meminfo", "MemAvailable:   8388608 kB\n");
+    const NO_JOB: (&str, &str) = (
+        "proc/self/net/unix",
+        "0: 00000002 00000000 00010000 0005 01 4713 @ranklaunch-warm-0123456789abcdef01234567\n\
+         0: 00000002 00000000 00010000 0001 01 4711 @ranklaunch-stacks-12-0123456789abcdef01234567\n",
+    );
+
+    #[test]
+    fn read_ahead_uses_a_quarter_of_free_memory() {
+        assert_eq!(asked(&[FREE, NO_JOB], &facts(8)), Ok(2 << 30));
+        let group = [
+            FREE,
+            ("proc/self/cgroup", "0::/pod\n"),
+            ("sys/fs/cgroup/pod/memory.max", "4294967296\n"),
+            ("sys/fs/cgroup/pod/memory.current", "3221225472\n"),
+            // Page cache of which the kernel can take back this much.
+            ("sys/fs/cgroup/pod/memory.stat", "anon 0\ninactive_file 1073741824\n"),
+        ];
+        assert_eq!(asked(&group, &facts(0)), Ok(512 << 20));
+        let little = [("proc/meminfo", "MemAvailable:   131072 kB\n")];
+        let said = asked(&little, &facts(0)).expect_err("too little");
+        assert_eq!(said, "only 128 MiB of memory are free");
+        assert!(asked(&[], &facts(0)).is_err());
+    }
+
+    #[test]
+    fn read_ahead_is_refused_beside_a_running_job() {
+        let mut busy = facts(8);
+        busy.gpus.gpus[3].memory_used = Some(2 << 30);
+        let said = asked(&[FREE], &busy).expect_err("a GPU is in use");
+        assert!(said.contains("GPU 3 is in use"), "{said}");
+        let ranks = (
+            "proc/self/net/unix",
+            "0: 00000002 00000000 00010000 0005 01 4713 @ranklaunch-0123456789abcdef01234567\n",
+        );
+        let said = asked(&[FREE, ranks], &facts(8)).expect_err("ranks");
+        assert_eq!(said, "another job runs on this node");
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("catalogue", diagnose::fuzz::rows::catalogue),
     ("console", logs::fuzz::console),
     ("dump", diagnose::recorder::fuzz::dump),
-    ("environment", ranklaunch::fuzz::environment::environment),
+    ("environment", ranklaunch::fuzz::environment),
     ("folders", report::fuzz::folders::folders),
     ("frames", muster::fuzz::frames),
     ("handshake", muster::fuzz::handshake),

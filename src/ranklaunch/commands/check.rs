@@ -1,9 +1,10 @@
 //! `ranklaunch check`: reads the facts, tries a few things within a time limit, and judges both.
 //!
 //! Owns the order: facts, plan, trials, judgement, report. The checks are in [`preflight::check`],
-//! their display in [`report::check_view`].
+//! their display in [`report::check_view`]. Several nodes of one job hold a muster as for a launch, measure
+//! the links between them, and all report the same findings.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,94 +12,84 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::check_nodes;
+use super::output;
 use super::output::{
-    block_on, choose, fail, print, refuse, say_unused_profile, show, terminal_width, unwritten,
+    Refused, block_on, choose, fail, print, say_unused_profile, show, terminal_width,
+    unwritten_file,
 };
-use crate::collect;
 use crate::context::remap;
-use crate::notify_peers;
+use crate::muster_config::{interface, summary};
 use crate::open::{Opened, open};
-use crate::stale;
+use crate::{collect, muster_config, notify_peers, stale};
 use linux::deadline::with_deadline_async;
 use linux::host::Host;
 use linux::own_executable;
-use muster::LinkReport;
-use muster::net;
+use muster::{
+    Assembly, Config, Joined, LinkReport, Loss, MeasureEndpoint, MeasureTarget, NodeSummary,
+    Purpose, net,
+};
 use node::observe::{self, Deadlines, Facts};
 use plan::{Plan, Scope};
 use preflight::check::{Nodes, Reach, Tried};
 use preflight::decide::{Decided, Stage, decide};
 use preflight::prepare::{self, WriteProblem};
 use report::{check_view, closing, nodes_view};
-use settings::Settings;
-use settings::cli;
-use text::lang;
-use text::lang::Text;
+use settings::{Need, Settings, Source, cli};
+use text::lang::{Text, cause};
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Verdict};
 
 /// Time limit for one connection to the master. A lost first packet is sent again after 1 s.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// All data that a report needs.
-struct Examined {
-    facts: Facts,
-    decided: Decided,
-    /// None without other nodes.
-    found: Option<Box<LinkReport>>,
-}
-
-pub(crate) fn check(asked: &cli::Check) -> i32 {
-    let Opened { host, settings, .. } = match open(&asked.options) {
-        Ok(opened) => opened,
-        Err((refusal, lang)) => return refuse(&refusal, lang),
-    };
+pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
+    let Opened { host, settings, .. } = open(&asked.options)?;
     choose(settings.color.value);
     let (lang, exits) = (settings.lang, settings.exit_codes.clone());
     say_unused_profile(&settings, lang);
-    match examine(asked, host, settings) {
-        Ok(examined) => {
-            let Examined { facts, decided, found } = examined;
-            let (checks, plan) = (decided.checks(), decided.survey().plan());
-            let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
-            let failed = decided.refusal(Stage::BeforeStart);
-            let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
-            let verdict = check_view::OverallResult { refusal: failed.as_ref(), exit_code: code };
-            let mut report = check_view::json(&facts, checks, plan, verdict, lang, &shim);
-            if let (Some(found), Value::Object(report)) = (&found, &mut report) {
-                for (key, value) in nodes_view::json(found, lang) {
-                    report.insert(key.to_owned(), value);
-                }
-            }
-            let report = format!("{report:#}\n");
-            match asked.format {
-                cli::ReportFormat::Json => print(&report),
-                cli::ReportFormat::Text => {
-                    if let Some(refusal) = &failed {
-                        show(&closing::would_be_refused(refusal, code, lang));
-                    }
-                    if let Some(found) = &found {
-                        show(&nodes_view::text(found, lang));
-                    }
-                    let shown = check_view::Shown { all: asked.all, width: terminal_width() };
-                    show(&check_view::text(checks, plan, lang, shown));
-                }
-            }
-            let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
-            for file in asked.report.as_ref().map(PathBuf::from).into_iter().chain(capture) {
-                if let Err(error) = std::fs::write(&file, &report) {
-                    let failure = unwritten(named(&file), &error);
-                    return fail(&failure, failure.verdict.code(), lang);
-                }
-            }
-            code
+    let in_its_language = |refusal| Refused { refusal, lang: Some(lang) };
+    let (facts, decided, found) = examine(asked, host, settings).map_err(in_its_language)?;
+    let (checks, plan) = (decided.checks(), decided.survey().plan());
+    let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
+    let failed = decided.refusal(Stage::BeforeStart);
+    let code = failed.as_ref().map_or(0, |refusal| remap(&exits, refusal.verdict.code()));
+    let verdict = check_view::OverallResult { refusal: failed.as_ref(), exit_code: code };
+    let mut report = check_view::json(&facts, checks, plan, verdict, lang, &shim);
+    if let (Some(found), Value::Object(report)) = (&found, &mut report) {
+        for (key, value) in nodes_view::json(found, lang) {
+            report.insert(key.to_owned(), value);
         }
-        Err(refusal) => refuse(&refusal, lang),
     }
+    let report = format!("{report:#}\n");
+    match asked.format {
+        cli::ReportFormat::Json => print(&report),
+        cli::ReportFormat::Text => {
+            if let Some(refusal) = &failed {
+                show(&closing::would_be_refused(refusal, code, lang));
+            }
+            if let Some(found) = &found {
+                show(&nodes_view::text(found, lang));
+            }
+            let shown = check_view::Shown { all: asked.all, width: terminal_width() };
+            show(&check_view::text(checks, plan, lang, shown));
+        }
+    }
+    let capture = asked.capture.as_ref().map(|folder| Path::new(folder).join("check.json"));
+    for file in asked.report.as_ref().map(PathBuf::from).into_iter().chain(capture) {
+        if let Err(error) = std::fs::write(&file, &report) {
+            let failure = unwritten_file(&file, &error);
+            return Ok(fail(&failure, failure.verdict.code(), lang));
+        }
+    }
+    Ok(code)
 }
 
-fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examined, Refusal> {
+/// The facts, the decision by them, and the links between the nodes; None without other nodes.
+fn examine(
+    asked: &cli::Check,
+    host: Host,
+    settings: Settings,
+) -> Result<(Facts, Decided, Option<Box<LinkReport>>), Refusal> {
     let deadlines = Deadlines::of(&settings);
     let capture = asked.capture.as_ref().map(PathBuf::from);
     if let Some(folder) = &capture {
@@ -116,7 +107,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         let facts = collect::observe_within(&host, &settings, deadlines).await;
         let decided = decide(&settings, &facts, Scope::Alone);
         let plan = decided.survey().outline();
-        let with_nodes = check_nodes::is_wanted(&host, &settings, plan);
+        let with_nodes = meets_others(&host, &settings, plan);
         let mut tried = attempts(&host, plan, &facts, deadlines, with_nodes).await;
         beside_stale(&host, &settings, plan, &facts, &mut tried).await;
         (facts, decided, tried)
@@ -124,7 +115,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
     if let (Some(folder), Some(recorder)) = (&capture, recorder) {
         observe::read_for_replay(&host);
         host.keep(TRIED, &tried);
-        recorder.write(folder).map_err(|error| unwritten(named(folder), &error))?;
+        recorder.write(folder).map_err(|error| unwritten_file(folder, &error))?;
     }
     if asked.torch && host.is_live() {
         tried.torch = Some(prepare::all_reduce(&host, &facts.python, decided.survey().outline()));
@@ -136,7 +127,7 @@ fn examine(asked: &cli::Check, host: Host, settings: Settings) -> Result<Examine
         Some(Nodes::Found(found)) => Some(found),
         _ => None,
     };
-    Ok(Examined { facts, decided, found })
+    Ok((facts, decided, found))
 }
 
 /// Runs after all checks of this node, since its first failure is sent to the other nodes.
@@ -154,7 +145,7 @@ fn meet_others(
         }
         return Ok(());
     };
-    if !check_nodes::is_wanted(host, settings, Some(plan)) {
+    if !meets_others(host, settings, Some(plan)) {
         return Ok(());
     }
     if matches!(tried.port, Some(Err(_))) {
@@ -164,7 +155,8 @@ fn meet_others(
         )));
         return Ok(());
     }
-    let nodes = block_on(check_nodes::meet(host, settings, facts, plan, failed))?;
+    let met = block_on(meet(host, settings, facts, plan, failed))?;
+    let nodes = met.unwrap_or_else(|refusal| Nodes::Refused(Box::new(refusal)));
     if let (Nodes::Found(_), Some(master)) = (&nodes, &facts.network.master)
         && !plan.membership.is_master()
         && let Some(address) = master.addresses.first()
@@ -190,10 +182,6 @@ fn is_new(folder: &Path) -> Result<(), Refusal> {
         text!("--capture {shown} is not an empty folder", "--capture {shown} 不是空目录"),
         text!("name a folder that does not exist yet", "请指定一个尚不存在的目录"),
     ))
-}
-
-fn named(path: &Path) -> Text {
-    Text::same(path.display().to_string())
 }
 
 /// The file of a capture that holds the results of the trials.
@@ -254,7 +242,7 @@ async fn reach(
         let cause = match answer {
             Ok(_) => return Some(Ok(peer)),
             Err(error) if is_own_limit(&error) => text!("no answer", "无应答"),
-            Err(error) => lang::cause(&error),
+            Err(error) => cause(&error),
         };
         if first.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
             first = Some((place, Reach { peer, cause }));
@@ -282,6 +270,112 @@ async fn beside_stale(
             stale::PortState::Free => {}
         }
     }
+}
+
+/// Default time that nodes wait for each other. It is short, since a check of one node should
+/// not take the half hour of a launch.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whether this node meets the others. A capture covers one node, and a replayed node cannot be
+/// met, unless the user asks for it.
+pub(super) fn meets_others(host: &Host, settings: &Settings, plan: Option<&Plan>) -> bool {
+    let there = host.is_live() && !host.is_recorded();
+    let there = there || settings.muster.value == Need::Required;
+    let member = plan.map(|plan| &plan.membership);
+    there
+        && member.is_some_and(|member| muster_config::is_wanted(settings, member).unwrap_or(false))
+}
+
+/// Meets the other nodes. `failed` is the first failed check of this node.
+async fn meet(
+    host: &Arc<Host>,
+    settings: &Settings,
+    facts: &Facts,
+    plan: &Plan,
+    failed: Option<Refusal>,
+) -> Result<Nodes, Refusal> {
+    let member = &plan.membership;
+    let config = muster_config::config(host, settings, &facts.contract, member, true)?;
+    let timeout = match settings.wait_timeout.source {
+        Source::Default => config.wait_timeout.min(DEFAULT_TIMEOUT),
+        _ => config.wait_timeout,
+    };
+    let config = Config { purpose: Purpose::Check, wait_timeout: timeout, ..config };
+    let lang = settings.lang;
+    let mut say = |line: Text| output::say(&closing::line(&line, lang));
+    if config.secret.is_none() {
+        say(muster_config::not_encrypted());
+    }
+    let (target, address) = target(plan).await?;
+    let link = interface(facts, plan);
+    let endpoint = MeasureEndpoint {
+        address: Some(address),
+        interface: plan.network.socket_ifname.clone(),
+        megabits: link.and_then(|link| link.megabits),
+        failed,
+    };
+    let own = summary(settings, facts, plan)?;
+    let own = NodeSummary { endpoint: Some(Box::new(endpoint.clone())), ..own };
+    if member.is_master() {
+        prepare::raise_limits();
+        return Ok(match muster::gather(&config, own, &mut say).await? {
+            Assembly::All(gathered) => {
+                Nodes::Found(Box::new(gathered.measure(endpoint, target).await))
+            }
+            Assembly::Alone(why) => Nodes::Alone(why),
+        });
+    }
+    let last = collect::last_resort(settings.probe.value);
+    let joined = muster::join(host, &config, &own, Some(&last), &mut say).await?;
+    let session = match joined {
+        Joined::Measure(session) => session,
+        Joined::Alone(why) => return Ok(Nodes::Alone(why)),
+        // This node 0 came to launch, not to check.
+        Joined::Offer(_) => return Err(lost(&config, Loss::Died)),
+    };
+    let found = session.follow(target).await.map_err(|loss| lost(&config, loss))?;
+    Ok(Nodes::Found(Box::new(found)))
+}
+
+/// Listens on the interface that the ranks use, or on all interfaces if it is not known.
+async fn target(plan: &Plan) -> Result<(MeasureTarget, SocketAddr), Refusal> {
+    let anywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let mut problem = Text::same("");
+    for address in plan.network.local_addr.into_iter().chain(anywhere) {
+        match MeasureTarget::open(address).await {
+            Ok(target) => {
+                let port = target.port();
+                return Ok((target, SocketAddr::new(address, port)));
+            }
+            Err(error) => problem = cause(&error).about(address),
+        }
+    }
+    let Text { en, zh } = problem;
+    Err(Refusal::with(
+        Verdict::PortInUse,
+        Id::LinkReach,
+        text!("no port to measure links on: {en}", "没有可用于测量链路的端口：{zh}"),
+        text!("see the limits of this container", "请检查该容器的限制"),
+    ))
+}
+
+fn lost(config: &Config, loss: Loss) -> Refusal {
+    let master = &config.master_addr;
+    let text = match loss {
+        Loss::Died | Loss::Cut => text!(
+            "node 0 ({master}) disconnected while the nodes were examined",
+            "检查各节点时，节点 0（{master}）断开连接"
+        ),
+        Loss::Silent => text!(
+            "no message came from node 0 ({master}) while the nodes were examined",
+            "检查各节点时未再收到节点 0（{master}）的消息"
+        ),
+    };
+    Refusal::new(
+        Id::NodesArrive,
+        text,
+        text!("look at node 0's own report", "请查看节点 0 自己的报告"),
+    )
 }
 
 #[cfg(test)]

@@ -1,26 +1,38 @@
-//! `ranklaunch logs`: the output of a run, of all its ranks in the order of time.
+//! The commands about runs: `ranklaunch logs` prints the output of a run, of all its ranks in the order of time; `ps`
+//! lists the jobs that run here, and the runs of the log folder; `report` and `compare` evaluate the files of a run
+//! afterwards.
 
 use std::fmt::Write as _;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::output::{print_more, refuse, say};
-use super::run_lines::{Begin, RunLines};
-use super::running_job::{self, RunningJob};
-use super::which_run::{Run, chosen};
-use crate::view::LinesAsk;
-use linux::host::Host;
-use logs::{LogLine, RunFolder, Wanted};
+use super::output::{print, print_more, say, show, unwritten_file};
+use crate::runs::find::{Run, RunningJob, chosen_run, log_folders};
+use crate::runs::history::Found;
+use crate::runs::lines::{Begin, RunLines, view};
+use crate::runs::{find, history};
+use crate::view::{LinesAsk, View, ViewAsk};
+use linux::deadline::spawn_detached;
+use linux::{regular_file, users};
+use logs::{LogLine, REPORT, RUN_JSON, RunFolder, Wanted};
+use monitor::history::differences;
 use monitor::socket;
-use report::closing;
+use monitor::socket::Listener;
 use report::line_view::{LineStyle, line};
-use settings::cli::{LogsOf, Options};
+use report::page::{MOST_POINTS, page};
+use report::ps_view::{self, EndedRun, ShownJob};
+use report::{closing, compare_view};
+use settings::cli::{Compare, LogsOf, Ps, Report, ReportFormat};
 use text::lang::{Lang, Text, cause};
-use text::pattern;
-use text::text;
+use text::run_id::RunId;
+use text::{pattern, text};
 use verdict::{Id, Refusal};
 
 /// Interval at which new lines are looked for.
@@ -28,19 +40,10 @@ const PACE: Duration = Duration::from_millis(300);
 /// Maximum number of ranks that one list may name.
 const MOST_RANKS: usize = 100_000;
 
-pub(crate) fn logs(asked: &LogsOf) -> i32 {
-    let options = Options { lang: asked.lang.clone(), ..Options::default() };
-    let lang = options.language(&Host::live());
-    match printed(asked, lang) {
-        Ok(()) => 0,
-        Err(refusal) => refuse(&refusal, lang),
-    }
-}
-
-fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
+pub(crate) fn logs(asked: &LogsOf, lang: Lang) -> Result<i32, Refusal> {
     let lines = lines_asked(asked)?;
     let wanted: Wanted = lines.wanted().map_err(|error| no_pattern(&lines.grep, &error))?;
-    let run = chosen(asked.run.as_deref(), asked.log_dir.as_deref())?;
+    let run = chosen_run(asked.run.as_deref(), asked.log_dir.as_deref())?;
     let (mut lines, job) = match run {
         Run::Folder(run) if asked.follow && run.lives() => {
             let job = of_live(&run)?;
@@ -55,7 +58,8 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
         }
         Run::Lives(job) => (of_job(&job, lines, wanted, lang)?, Some(job).filter(|_| asked.follow)),
     };
-    let mut out = Out::new(asked.timestamps, lang);
+    let mut out =
+        Out { lines: String::new(), timestamps: asked.timestamps, lang, is_closed: false };
     loop {
         lines.each(|one, last_rank| out.line(one, last_rank));
         for problem in std::mem::take(&mut lines.problems) {
@@ -72,19 +76,19 @@ fn printed(asked: &LogsOf, lang: Lang) -> Result<(), Refusal> {
                     if was_remote {
                         say(&closing::line(&last_ones(), lang));
                     }
-                    return Ok(());
+                    return Ok(0);
                 }
                 std::thread::sleep(PACE);
                 lines.look_again();
             }
-            _ => return Ok(()),
+            _ => return Ok(0),
         }
     }
 }
 
 /// The job whose folder was named, if it runs on this node.
 fn of_live(run: &RunFolder) -> Result<RunningJob, Refusal> {
-    running_job::of_run(&run.id).map_err(|_| elsewhere(&run.id))
+    find::of_run(&run.id).map_err(|_| elsewhere(&run.id))
 }
 
 /// The lines of a running job, on all its nodes.
@@ -102,7 +106,7 @@ fn of_job(
 
 /// Whether an agent of the job still listens.
 fn lives(job: &RunningJob) -> bool {
-    let table = socket::jobs(std::path::Path::new("/proc")).unwrap_or_default();
+    let table = socket::jobs(Path::new("/proc")).unwrap_or_default();
     job.agents.iter().any(|(agent, _)| table.iter().any(|one| one.name == agent.name))
 }
 
@@ -124,10 +128,6 @@ struct Out {
 impl Out {
     const FULL: usize = 256 * 1024;
 
-    fn new(timestamps: bool, lang: Lang) -> Out {
-        Out { lines: String::new(), timestamps, lang, is_closed: false }
-    }
-
     /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
         let shown = line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
@@ -148,14 +148,10 @@ fn lines_asked(asked: &LogsOf) -> Result<LinesAsk, Refusal> {
     let text = |value: &Option<std::ffi::OsString>| {
         value.as_ref().map(|value| value.to_string_lossy().into_owned())
     };
-    let ranks = match text(&asked.rank) {
-        Some(words) => ranks(&words).ok_or_else(|| no_ranks(&words))?,
-        None => Vec::new(),
-    };
-    let since_ms = match text(&asked.since) {
-        Some(words) => Some(since(&words).ok_or_else(|| no_time(&words))?),
-        None => None,
-    };
+    let ranks = |words: String| ranks(&words).ok_or_else(|| no_ranks(&words));
+    let ranks = text(&asked.rank).map(ranks).transpose()?.unwrap_or_default();
+    let since = |words: String| since(&words).ok_or_else(|| no_time(&words));
+    let since_ms = text(&asked.since).map(since).transpose()?;
     let grep = text(&asked.grep);
     Ok(LinesAsk { cursors: Vec::new(), ranks, since_ms, grep, most: 0 })
 }
@@ -246,6 +242,211 @@ fn elsewhere(run: &str) -> Refusal {
     )
 }
 
+/// Maximum bytes of a run.json.
+const LARGEST_RUN_JSON: u64 = 64 << 20;
+
+pub(crate) fn ps(asked: &Ps, lang: Lang) -> Result<i32, Refusal> {
+    let jobs = running(lang)?;
+    let ended = asked.all.then(|| ended(asked, &jobs));
+    match asked.format {
+        ReportFormat::Text => show(&ps_view::text(&jobs, ended.as_deref(), lang)),
+        ReportFormat::Json => {
+            let jobs: Vec<Value> = jobs.iter().map(|job| ps_view::json(job, lang)).collect();
+            let ended = ended.as_deref().unwrap_or_default();
+            let ended: Vec<Value> = ended.iter().map(ps_view::ended_json).collect();
+            print(format!("{:#}\n", json!({ "schema": 1, "jobs": jobs, "ended": ended })));
+        }
+    }
+    Ok(0)
+}
+
+/// The jobs that run here, with the status of all their nodes.
+fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
+    let find::Found { jobs, refused, unheard, unasked } = find::all()?;
+    for (uid, count) in unasked {
+        let user = users::named(uid);
+        let line = text!(
+            "{count} further sockets of user {user} are named like those of jobs; they were not asked",
+            "用户 {user} 另有 {count} 个与任务套接字同样命名的套接字，未予询问"
+        );
+        say(&closing::line(&line, lang));
+    }
+    // All jobs are asked in parallel, so that a silent one does not delay the others.
+    let (tell, told) = mpsc::channel();
+    for job in jobs {
+        let tell = tell.clone();
+        spawn_detached(move || drop(tell.send(shown(job))));
+    }
+    drop(tell);
+    // An agent that does not answer is listed, and hides no other.
+    let mut shown: Vec<ShownJob> = told.into_iter().collect();
+    for (agent, problem) in refused.into_iter().chain(unheard) {
+        let user = agent.stranger().map(users::named);
+        shown.push(ShownJob { problem: Some(problem), user, ..of_agent(&agent) });
+    }
+    shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
+    Ok(shown)
+}
+
+/// A job of this agent, without what the agent says: its pid by the kernel, or else by its name. The name of a
+/// stranger's socket proves nothing.
+fn of_agent(agent: &Listener) -> ShownJob {
+    let pid = agent.pid_here().and_then(|pid| u32::try_from(pid).ok());
+    let is_by_name = pid.is_none() && agent.stranger().is_none();
+    let pid_inside = if is_by_name { agent.pid().parse().ok() } else { None };
+    ShownJob { pid, pid_inside, ..ShownJob::default() }
+}
+
+fn shown(job: RunningJob) -> ShownJob {
+    let user = job.stranger.map(users::named);
+    let first = job.agents.first().map(|(agent, _)| of_agent(agent)).unwrap_or_default();
+    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..first };
+    for (agent, own) in job.agents {
+        shown.all_nodes = shown.all_nodes.max(own.nodes);
+        match view(&agent, &ViewAsk::Status) {
+            Ok(View::Status(status)) => {
+                let reaches_all = status.reaches_all;
+                let (nodes, unanswered) = status.read();
+                shown.nodes.extend(nodes);
+                if reaches_all {
+                    shown.unanswered =
+                        unanswered.into_iter().map(|one| (one.who, one.why)).collect();
+                    shown.problem = None;
+                    break;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => shown.problem = Some(cause(&error)),
+        }
+    }
+    shown
+}
+
+/// The runs of the log folder that are not alive, the newest first.
+fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
+    let folders = log_folders(asked.log_dir.as_deref());
+    let runs = folders.iter().flat_map(|folder| logs::runs(folder).unwrap_or_default());
+    // A stranger's job may use the id of any run.
+    let own = jobs.iter().filter(|job| job.user.is_none());
+    runs.filter(|run| own.clone().all(|job| job.run_id != run.id)).map(ended_run).collect()
+}
+
+fn ended_run(run: RunFolder) -> EndedRun {
+    let records: Vec<Value> =
+        run.launchers.iter().filter_map(|launcher| record(&launcher.join(RUN_JSON))).collect();
+    // The node of the failed rank knows best.
+    let told = records.iter().find(|record| {
+        let verdict = record.get("verdict");
+        verdict.and_then(|it| it.get("class")).is_some_and(|class| class != "other_node")
+    });
+    let record = told.or(records.first());
+    let of = |name: &str| record.and_then(|record| record.get(name));
+    let text = |value: Option<&Value>| Some(value?.as_str()?.to_owned());
+    EndedRun {
+        lives: run.lives(),
+        bytes: run.bytes(),
+        launchers: run.launchers.len(),
+        started: text(of("started")),
+        ended: text(of("ended")),
+        code: of("exit_code").and_then(Value::as_i64),
+        verdict: text(of("verdict").and_then(|it| it.get("id"))),
+        cause: text(of("cause").and_then(|it| it.get("id"))),
+        folder: run.path,
+        run_id: run.id,
+    }
+}
+
+fn record(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&regular_file::read(path, LARGEST_RUN_JSON).ok()?).ok()
+}
+
+pub(crate) fn report(asked: &Report, lang: Lang) -> Result<i32, Refusal> {
+    let Found { job, folders, unread } = history::read_job(&asked.runs, MOST_POINTS)?;
+    for one in &unread {
+        say(&closing::line(one, lang));
+    }
+    let of_a_node = job.nodes().len() == 1 && job.lead().members > 1;
+    let output = asked.output.clone().map(PathBuf::from);
+    let run_id = job.lead().run_id.clone();
+    let page = page(job, !of_a_node);
+    let place = match output {
+        Some(output) if output.as_os_str() == "-" => {
+            print(page);
+            return Ok(0);
+        }
+        Some(output) => {
+            place(&output, page.as_bytes()).map_err(|error| unwritten_file(&output, &error))?;
+            output
+        }
+        None => {
+            let usual = beside(&folders, of_a_node);
+            // Nobody wants the report in a pipe at this path.
+            match regular_file::replace(&usual, page.as_bytes()) {
+                Ok(()) => usual,
+                // The logs may be on a read-only mount, or belong to somebody else.
+                Err(_) => {
+                    // A journal of somebody else may name any path.
+                    let name = if RunId::is_sound(&run_id) { &run_id } else { "report" };
+                    let here = PathBuf::from(format!("{name}.html"));
+                    regular_file::replace(&here, page.as_bytes())
+                        .map_err(|error| unwritten_file(&usual, &error))?;
+                    here
+                }
+            }
+        }
+    };
+    show(&format!("{}\n", place.display()));
+    Ok(0)
+}
+
+/// The report goes into the run's folder, or for one node of several into the node's own; if the
+/// folders lie apart, into the current one.
+fn beside(folders: &[PathBuf], of_a_node: bool) -> PathBuf {
+    let parent = |folder: &PathBuf| folder.parent().map(Path::to_owned);
+    let first = folders.first().cloned().unwrap_or_default();
+    if of_a_node {
+        return first.join(REPORT);
+    }
+    match parent(&first).filter(|run| folders.iter().all(|one| parent(one).as_ref() == Some(run))) {
+        Some(run) => run.join(REPORT),
+        None => PathBuf::from(REPORT),
+    }
+}
+
+/// A reader sees the old file or the new one; the named file may be a pipe.
+fn place(path: &Path, page: &[u8]) -> io::Result<()> {
+    let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    if is_special {
+        return File::options().write(true).open(path)?.write_all(page);
+    }
+    regular_file::replace(path, page)
+}
+
+pub(crate) fn compare(asked: &Compare, lang: Lang) -> Result<i32, Refusal> {
+    let read = |run| history::read_job(std::slice::from_ref(run), MOST_POINTS);
+    let (first, second) = (read(&asked.first)?, read(&asked.second)?);
+    for one in first.unread.iter().chain(&second.unread) {
+        say(&closing::line(one, lang));
+    }
+    let both = (&first.job, &second.job);
+    for (job, which) in [(both.0, "A"), (both.1, "B")] {
+        let missing = job.missing();
+        if missing > 0 {
+            let line = text!(
+                "of run {which} the folders of {missing} nodes are not here",
+                "运行 {which} 有 {missing} 个节点的目录不在此处"
+            );
+            say(&closing::line(&line, lang));
+        }
+    }
+    let found = differences(both.0, both.1, lang);
+    match asked.format {
+        ReportFormat::Text => show(&compare_view::text(both, &found, lang)),
+        ReportFormat::Json => print(format!("{:#}\n", compare_view::json(both, &found))),
+    }
+    Ok(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,5 +465,26 @@ mod tests {
         for wrong in ["", "ago", "yesterday", "18:00"] {
             assert_eq!(since(wrong), None, "{wrong}");
         }
+    }
+}
+
+#[cfg(test)]
+mod ps_tests {
+    use super::*;
+    use linux::sys::Peer;
+
+    #[test]
+    fn pid_is_that_of_the_readers_namespace() {
+        let own = rustix::process::geteuid().as_raw();
+        let shown = |peer: Option<(u32, i32)>| {
+            let peer = peer.map(|(uid, pid)| Peer { uid, pid });
+            let job = of_agent(&Listener { name: "ranklaunch-stacks-7-ab".to_owned(), peer });
+            (job.pid, job.pid_inside)
+        };
+        assert_eq!(shown(Some((own, 4711))), (Some(4711), None));
+        assert_eq!(shown(Some((own, 0))), (None, Some(7)), "it has no pid here");
+        assert_eq!(shown(None), (None, Some(7)), "the kernel was not asked");
+        assert_eq!(shown(Some((own + 1, 4711))), (Some(4711), None));
+        assert_eq!(shown(Some((own + 1, 0))), (None, None), "anybody may choose a name");
     }
 }

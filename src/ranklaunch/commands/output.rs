@@ -2,6 +2,7 @@
 //! error, and the runtime that they work in.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use linux::terminal::{self, Look};
@@ -73,8 +74,12 @@ pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
     code
 }
 
-/// Reports output that could not be written.
-pub(crate) fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
+/// Reports a file that could not be written.
+pub(crate) fn unwritten_file(path: &Path, error: &std::io::Error) -> Refusal {
+    unwritten(Text::same(path.display().to_string()), error)
+}
+
+fn unwritten(place: Text, error: &std::io::Error) -> Refusal {
     let Text { en, zh } = place;
     let Text { en: why, zh: why_zh } = cause(error);
     let hint = match error.kind() {
@@ -108,6 +113,18 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn show(text: &str) {
     let look = Look::of(std::io::stdout(), chosen());
     print(look.shown(&printable(text)).as_bytes());
+}
+
+/// A refusal, and the language to print it in if the settings were read.
+pub(crate) struct Refused {
+    pub(crate) refusal: Refusal,
+    pub(crate) lang: Option<Lang>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        Refused { refusal, lang: None }
+    }
 }
 
 pub(crate) fn refuse(refusal: &Refusal, lang: Lang) -> i32 {

@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::log_streams::words;
-use super::own_records::OwnFolder;
+use super::records::OwnFolder;
+use super::streams::{LogFile, words};
 use diagnose::{Node, Origin};
 use logs::{
     AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued,
@@ -36,32 +36,16 @@ const ENDINGS: &[&str] = &["log", "out", "err", "txt"];
 /// torchrun's name for the folder of an attempt, up to the number.
 const TORCHRUN_ATTEMPT: &str = "attempt_";
 
-/// A log to be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LogFile {
-    /// None means standard input.
-    pub(super) path: Option<PathBuf>,
-    pub(super) origin: Origin,
-    /// Size in bytes, as the log is packed. None if it is not known before reading.
-    pub(super) size: Option<u64>,
-    /// The log was named itself, not found in a folder.
-    pub(super) asked: bool,
-    /// The log is one of ours, of a rank or of the command of a node.
-    pub(super) own: bool,
-    /// The log is a record of torch's `@record`, in place of lines.
-    pub(super) is_record: bool,
-}
-
 /// The logs behind the words so far, in the order in which they are read.
 #[derive(Debug, Default)]
-pub(super) struct Named {
-    pub(super) logs: Vec<LogFile>,
+pub(crate) struct Named {
+    pub(crate) logs: Vec<LogFile>,
     /// Files and folders that could not be read.
-    pub(super) unread: Vec<Unread>,
+    pub(crate) unread: Vec<Unread>,
     /// Notes about logs that were left out on purpose.
-    pub(super) notes: Vec<Text>,
+    pub(crate) notes: Vec<Text>,
     /// The folders of launchers whose logs are read as a whole.
-    pub(super) launchers: BTreeSet<OwnFolder>,
+    pub(crate) launchers: BTreeSet<OwnFolder>,
     /// Device and inode of each file.
     seen: HashSet<(u64, u64)>,
 }
@@ -79,18 +63,11 @@ struct Listed {
 
 impl Named {
     /// Adds the logs behind a word.
-    pub(super) fn add(&mut self, word: &OsStr) -> Result<(), Refusal> {
+    pub(crate) fn add(&mut self, word: &OsStr) -> Result<(), Refusal> {
         if word == "-" {
             if self.logs.iter().all(|log| log.path.is_some()) {
                 let origin = Origin { name: "-".to_owned(), ..Origin::default() };
-                self.logs.push(LogFile {
-                    path: None,
-                    origin,
-                    size: None,
-                    asked: true,
-                    own: false,
-                    is_record: false,
-                });
+                self.logs.push(LogFile { origin, asked: true, ..LogFile::default() });
             }
             return Ok(());
         }
@@ -104,14 +81,14 @@ impl Named {
             let origin = origin(path, path.parent().unwrap_or(path));
             let is_record = is_record(path) || folder_name(path) == Some("error.json");
             let path = Some(path.to_owned());
-            self.logs.push(LogFile { path, origin, size, asked: true, own: false, is_record });
+            self.logs.push(LogFile { path, origin, size, asked: true, is_record, own: false });
         }
         Ok(())
     }
 
     /// # Errors
     /// The logs belong to several of our runs, but there can be only one answer.
-    pub(super) fn is_of_one_run(&self) -> Result<(), Refusal> {
+    pub(crate) fn is_of_one_run(&self) -> Result<(), Refusal> {
         let of_logs = self.logs.iter().filter_map(|log| Some(run_of(log.path.as_deref()?)?.0));
         let of_launchers = self.launchers.iter().filter_map(|launcher| launcher.path.parent());
         // The folders of the nodes of one run may lie in different places.
@@ -262,7 +239,7 @@ impl Named {
 }
 
 /// The refusal of a log that cannot be opened.
-pub(super) fn unreadable(name: &str, error: &io::Error) -> Refusal {
+pub(crate) fn unreadable(name: &str, error: &io::Error) -> Refusal {
     Unread { name: name.to_owned(), error: words(error) }.refusal()
 }
 

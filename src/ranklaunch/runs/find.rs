@@ -1,31 +1,37 @@
-//! Finds the running job that a command means, or the reason why there is none.
+//! Finds the run that a command means: a job that runs here, or a folder of an earlier run; or the reason why there
+//! is none.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::output::say;
+use crate::collect::log_candidates;
+use crate::commands::output::say;
+use crate::open::open;
+use linux::host::Host;
 use linux::users;
-use monitor::socket::{self, Answer, Job, Listener, Refused};
+use logs::{RunFolder, default_candidates};
+use monitor::socket::{self, Answer, Job, Listener, Refused, Unanswered};
 use report::closing;
+use settings::cli::Options;
 use text::lang::{Lang, Text, cause};
 use text::run_id::RunId;
 use text::text;
 use verdict::{Id, Refusal};
 
 /// A job, and its agents here: several with tasks, or with two nodes on one machine.
-pub(super) struct RunningJob {
-    pub(super) run_id: RunId,
+pub(crate) struct RunningJob {
+    pub(crate) run_id: RunId,
     /// The owner of the job, unless the asking user is the owner.
-    pub(super) stranger: Option<u32>,
-    pub(super) agents: Vec<(Listener, Job)>,
+    pub(crate) stranger: Option<u32>,
+    pub(crate) agents: Vec<(Listener, Job)>,
 }
 
 impl RunningJob {
     /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
     /// run id yet.
-    pub(super) fn name(&self) -> Cow<'_, str> {
+    pub(crate) fn name(&self) -> Cow<'_, str> {
         match self.agents.first() {
             Some((agent, _)) if self.run_id.is_empty() => number(agent),
             _ => self.run_id.as_str().into(),
@@ -33,7 +39,7 @@ impl RunningJob {
     }
 
     /// Names the owner of this job before anything of it is shown: any user may claim to have one.
-    pub(super) fn tell_owner(&self, lang: Lang) {
+    pub(crate) fn tell_owner(&self, lang: Lang) {
         let Some(uid) = self.stranger else { return };
         let (run, user) = (self.name(), users::named(uid));
         let line = text!(
@@ -53,10 +59,10 @@ fn number(agent: &Listener) -> Cow<'_, str> {
 }
 
 /// The reason why no single job is meant.
-pub(super) struct NotOne {
+pub(crate) struct NotOne {
     /// Several of the user's own jobs are meant.
-    pub(super) are_several: bool,
-    pub(super) refusal: Refusal,
+    pub(crate) are_several: bool,
+    pub(crate) refusal: Refusal,
 }
 
 impl From<NotOne> for Refusal {
@@ -73,19 +79,21 @@ impl From<Refusal> for NotOne {
 
 /// The jobs of this network namespace, and the agents that do not name theirs.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) jobs: Vec<RunningJob>,
-    pub(super) refused: Vec<(Listener, Refused)>,
-    pub(super) unheard: Vec<(Listener, Text)>,
+pub(crate) struct Found {
+    pub(crate) jobs: Vec<RunningJob>,
+    /// The agents that refuse, each with its reason.
+    pub(crate) refused: Vec<(Listener, Text)>,
+    /// The silent agents.
+    pub(crate) unheard: Vec<(Listener, Text)>,
     /// Number of sockets of other users that were not asked, by user.
-    pub(super) unasked: BTreeMap<u32, usize>,
+    pub(crate) unasked: BTreeMap<u32, usize>,
 }
 
 /// All jobs that run here.
 ///
 /// # Errors
 /// If the kernel's table of sockets cannot be read.
-pub(super) fn all() -> Result<Found, Refusal> {
+pub(crate) fn all() -> Result<Found, Refusal> {
     let table = socket::jobs(Path::new("/proc")).map_err(|error| {
         let Text { en, zh } = cause(&error);
         Refusal::new(
@@ -117,7 +125,7 @@ pub(super) fn all() -> Result<Found, Refusal> {
                     }
                 }
             }
-            Ok(Answer::Refused(why)) => found.refused.push((agent, why)),
+            Ok(answer @ Answer::Refused(_)) => found.refused.push((agent, refusal_of(&answer))),
             Ok(Answer::Stacks(_) | Answer::Dump(_) | Answer::View { .. }) => {}
             Err(error) if has_ended(&error) => {}
             Err(error) => found.unheard.push((agent, cause(&error))),
@@ -127,7 +135,7 @@ pub(super) fn all() -> Result<Found, Refusal> {
 }
 
 /// Whether an agent has just ended, since its socket is closed before it answers.
-pub(super) fn has_ended(error: &std::io::Error) -> bool {
+pub(crate) fn has_ended(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
@@ -136,7 +144,7 @@ pub(super) fn has_ended(error: &std::io::Error) -> bool {
 ///
 /// # Errors
 /// No job is meant, or several are.
-pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
+pub(crate) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
     let run = run.map(|run| run.to_string_lossy().into_owned());
     // A job that waits for other nodes has no run id yet, but its agent has a pid.
     let is_meant = |one: &RunningJob| {
@@ -153,7 +161,7 @@ pub(super) fn chosen(run: Option<&OsStr>) -> Result<RunningJob, NotOne> {
 ///
 /// # Errors
 /// No such job runs here, or several of other users do.
-pub(super) fn of_run(run_id: &str) -> Result<RunningJob, NotOne> {
+pub(crate) fn of_run(run_id: &str) -> Result<RunningJob, NotOne> {
     the_one(Some(run_id), |one| one.run_id.as_str() == run_id)
 }
 
@@ -199,10 +207,10 @@ fn names(jobs: &[RunningJob]) -> String {
 }
 
 /// The reason why no job is shown.
-pub(super) fn none(
+pub(crate) fn none(
     run: Option<&str>,
     others: &[RunningJob],
-    refused: Option<(Listener, Refused)>,
+    refused: Option<(Listener, Text)>,
     unheard: Option<(Listener, Text)>,
 ) -> Refusal {
     // A silent agent may belong to the meant job.
@@ -221,7 +229,7 @@ pub(super) fn none(
         );
     }
     if let Some((agent, why)) = refused {
-        return unanswered(&agent, &refusal_of(&Answer::Refused(why)));
+        return unanswered(&agent, &why);
     }
     Refusal::new(
         Id::StacksJob,
@@ -236,11 +244,7 @@ pub(super) fn none(
     )
 }
 
-pub(super) fn why(refused: &Refused) -> Text {
-    refusal_of(&Answer::Refused(*refused))
-}
-
-pub(super) fn refusal_of(answer: &Answer) -> Text {
+pub(crate) fn refusal_of(answer: &Answer) -> Text {
     match answer {
         Answer::Refused(Refused::User { uid, owner }) => text!(
             "it belongs to user {owner} and this is user {uid}; only the job's user and root are answered",
@@ -254,18 +258,12 @@ pub(super) fn refusal_of(answer: &Answer) -> Text {
             "no rank of it runs now: it waits for other nodes, or is between two attempts",
             "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
         ),
-        Answer::Refused(Refused::Question)
-        | Answer::Job(_)
-        | Answer::Stacks(_)
-        | Answer::Dump(_)
-        | Answer::View { .. } => {
-            text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch")
-        }
+        _ => text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch"),
     }
 }
 
 /// The refusal for an agent that refuses.
-pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
+pub(crate) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
     let of = match agent.pid_here() {
@@ -286,8 +284,14 @@ pub(super) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     )
 }
 
+/// A node or task without an answer, with the reason.
+pub(crate) fn silence(one: &Unanswered) -> Text {
+    let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (&one.who, &one.why);
+    text!("{en}: {why_en}", "{zh}：{why_zh}")
+}
+
 /// The refusal for a silent agent.
-pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
+pub(crate) fn silent(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
     let name = &agent.name;
     if let Some(uid) = agent.stranger() {
@@ -322,6 +326,172 @@ pub(super) fn silent(agent: &Listener, why: &Text) -> Refusal {
     )
 }
 
+/// A run with output.
+pub(crate) enum Run {
+    Lives(RunningJob),
+    Folder(RunFolder),
+    /// One launcher of a run: the only one in the list.
+    Launcher(RunFolder),
+}
+
+/// Folders that may hold runs, in the order in which a launch chooses.
+pub(crate) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
+    let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
+    let candidates = match open(&options) {
+        Ok(opened) => log_candidates(&opened.host, &opened.settings),
+        // Settings that `run` refuses must not hide what an earlier run wrote.
+        Err(_) => {
+            let tmpdir = Host::live().variable("TMPDIR");
+            let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
+            default_candidates(log_dir.map(Path::new), tmpdir)
+        }
+    };
+    let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
+    if log_dir.is_some() {
+        // A user who names a folder means only that folder.
+        folders.truncate(1);
+    }
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// The run that the user means.
+pub(crate) fn chosen_run(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run, Refusal> {
+    if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
+        return of_folder(folder).ok_or_else(|| no_run_in(folder));
+    }
+    let mut of_a_stranger = None;
+    // A user who names only a folder means none of the jobs that run here.
+    if run.is_some() || log_dir.is_none() {
+        match chosen(run) {
+            // Any user may have a job here; one's own last run comes before it.
+            Ok(job) if run.is_none() && job.stranger.is_some() => of_a_stranger = Some(job),
+            Ok(job) => return Ok(Run::Lives(job)),
+            Err(NotOne { are_several: true, refusal }) if run.is_none() => return Err(refusal),
+            Err(_) => {}
+        }
+    }
+    let folders = log_folders(log_dir);
+    let Some(run) = run.map(|run| run.to_string_lossy().into_owned()) else {
+        let latest = folders.iter().find_map(|folder| newest(folder));
+        let found = latest.map(Run::Folder).or(of_a_stranger.map(Run::Lives));
+        return found.ok_or_else(|| no_run(&folders));
+    };
+    let mut found: Vec<RunFolder> = Vec::new();
+    for folder in &folders {
+        let runs = logs::runs(folder).unwrap_or_default();
+        if let Some(exact) = runs.iter().find(|one| one.id == run) {
+            return Ok(Run::Folder(exact.clone()));
+        }
+        found.extend(runs.into_iter().filter(|one| one.id.starts_with(&run)));
+    }
+    match (found.len(), found.pop()) {
+        (1, Some(one)) => Ok(Run::Folder(one)),
+        (_, Some(last)) => {
+            let ids: Vec<&str> =
+                found.iter().chain([&last]).take(8).map(|one| one.id.as_str()).collect();
+            let ids = ids.join(", ");
+            Err(Refusal::new(
+                Id::LogsUnknown,
+                text!("`{run}` begins several runs: {ids}", "有多次运行以 `{run}` 开头：{ids}"),
+                text!("write more of the run's id", "请写出运行 ID 的更多部分"),
+            ))
+        }
+        (_, None) => Err(unknown(&run, &folders)),
+    }
+}
+
+/// The running job that the user means: by its folder, or by the log folder whose newest run it is.
+pub(crate) fn running(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<RunningJob, Refusal> {
+    let folder = match run {
+        Some(run) => Some(Path::new(run)).filter(|run| is_path(run)),
+        None => log_dir.map(Path::new),
+    };
+    let Some(folder) = folder else { return Ok(chosen(run)?) };
+    match of_folder(folder) {
+        Some(Run::Folder(found) | Run::Launcher(found)) => Ok(of_run(&found.id)?),
+        Some(Run::Lives(job)) => Ok(job),
+        None => Err(no_run_in(folder)),
+    }
+}
+
+/// `latest` of this folder names a run, as a path does.
+fn is_path(run: &Path) -> bool {
+    run.components().count() > 1 || run.is_absolute() || run.is_dir()
+}
+
+/// The run in or above a folder: a run, a launcher of one, or a log folder with its newest run.
+fn of_folder(folder: &Path) -> Option<Run> {
+    let folder = folder.canonicalize().ok()?;
+    if let Some(run) = RunFolder::read(&folder) {
+        return Some(Run::Folder(run));
+    }
+    if !logs::attempts(&folder).ok()?.is_empty() {
+        let run = RunFolder::read(folder.parent()?)?;
+        let launchers = vec![folder];
+        return Some(Run::Launcher(RunFolder { launchers, ..run }));
+    }
+    newest(&folder).map(Run::Folder)
+}
+
+fn newest(folder: &Path) -> Option<RunFolder> {
+    logs::latest(folder).or_else(|| logs::runs(folder).ok()?.into_iter().next())
+}
+
+fn no_run_in(folder: &Path) -> Refusal {
+    let folder = folder.display();
+    Refusal::new(
+        Id::LogsUnknown,
+        text!("{folder} holds no run of ranklaunch", "{folder} 中没有 ranklaunch 的运行"),
+        text!(
+            "name the folder of a run, or a log folder: it holds RUN/node-0/attempt-0",
+            "请指定一次运行的目录或日志目录：其中有 RUN/node-0/attempt-0"
+        ),
+    )
+}
+
+fn listed(folders: &[PathBuf]) -> Text {
+    let names: Vec<String> = folders.iter().map(|it| it.display().to_string()).collect();
+    match names.is_empty() {
+        true => text!("no log folder is here", "此处没有日志目录"),
+        false => {
+            let names = names.join(", ");
+            text!("looked in {names}", "已查找 {names}")
+        }
+    }
+}
+
+fn no_run(folders: &[PathBuf]) -> Refusal {
+    let Text { en, zh } = listed(folders);
+    Refusal::new(
+        Id::LogsUnknown,
+        text!(
+            "no job runs here, and no earlier run was found ({en})",
+            "此处没有正在运行的任务，也没有以前的运行（{zh}）"
+        ),
+        text!(
+            "name the log folder: ranklaunch logs --log-dir DIR",
+            "请指定日志目录：ranklaunch logs --log-dir DIR"
+        ),
+    )
+}
+
+fn unknown(run: &str, folders: &[PathBuf]) -> Refusal {
+    let Text { en, zh } = listed(folders);
+    let shown = run.escape_debug();
+    Refusal::new(
+        Id::LogsUnknown,
+        text!(
+            "no run `{shown}` runs here, and no earlier one was found ({en})",
+            "此处没有正在运行的 `{shown}`，也没有以前的同名运行（{zh}）"
+        ),
+        text!(
+            "ranklaunch ps --all lists the runs; --log-dir DIR names another log folder",
+            "ranklaunch ps --all 列出各次运行；--log-dir DIR 指定其他日志目录"
+        ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,7 +519,8 @@ mod tests {
     fn every_reason_has_both_languages() {
         let agent = Listener { name: "ranklaunch-stacks-1-x".to_owned(), peer: None };
         for why in [Refused::User { uid: 7, owner: 0 }, Refused::Container, Refused::Question] {
-            let refusal = none(None, &[], Some((agent.clone(), why)), None);
+            let refusal =
+                none(None, &[], Some((agent.clone(), refusal_of(&Answer::Refused(why)))), None);
             assert_eq!(refusal.id, Id::StacksAgent);
             assert_ne!(refusal.text.en, refusal.text.zh);
         }

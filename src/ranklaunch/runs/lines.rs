@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::find::silence;
 use crate::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms};
 use logs::{Cursor, LogLine, Page, Wanted, attempts, page};
 use monitor::socket::{self, Answer, Ask, Listener};
@@ -26,6 +27,7 @@ const SMALLEST_PAGE: usize = 16 * 1024;
 const AT_ONCE: usize = 256;
 
 /// The next lines of one launcher.
+#[derive(Default)]
 struct Source {
     /// The number of the launcher in the job; None for a run that has ended.
     member: Option<u32>,
@@ -46,14 +48,14 @@ struct Source {
 
 /// Start position of a viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begin {
+pub(crate) enum Begin {
     Start,
     /// A little before the end, where a person usually looks first.
     NearEnd,
 }
 
 /// The lines of a run.
-pub(super) struct RunLines {
+pub(crate) struct RunLines {
     sources: Vec<Source>,
     agent: Option<Listener>,
     asked: LinesAsk,
@@ -62,21 +64,23 @@ pub(super) struct RunLines {
     /// Nothing will be written any more.
     is_over: bool,
     /// The largest rank number seen so far.
-    pub(super) last_rank: u32,
+    pub(crate) last_rank: u32,
     /// Nodes that gave nothing, once each.
-    pub(super) problems: Vec<Text>,
+    pub(crate) problems: Vec<Text>,
 }
 
 impl RunLines {
     /// The lines in the folders of launchers. `is_over`: the folders are complete.
-    pub(super) fn of_folders(
+    pub(crate) fn of_folders(
         folders: Vec<PathBuf>,
         asked: LinesAsk,
         wanted: Wanted,
         is_over: bool,
     ) -> RunLines {
-        let sources: Vec<Source> =
-            folders.into_iter().map(|folder| Source::new(None, Some(folder), 0)).collect();
+        let sources: Vec<Source> = folders
+            .into_iter()
+            .map(|folder| Source { folder: Some(folder), ..Source::default() })
+            .collect();
         RunLines::new(sources, None, asked, wanted, is_over)
     }
 
@@ -84,7 +88,7 @@ impl RunLines {
     ///
     /// # Errors
     /// If the agent does not answer.
-    pub(super) fn of_job(
+    pub(crate) fn of_job(
         agents: &[Listener],
         run_id: &str,
         begin: Begin,
@@ -119,16 +123,14 @@ impl RunLines {
                 let is_same = of_run.is_some_and(|name| name == run_id);
                 let here = is_same && attempts(&folder).is_ok_and(|found| !found.is_empty());
                 let local = here.then_some(folder);
-                let mut source = Source::new(Some(member), local, behind);
+                let (member, folder) = (Some(member), local);
+                let mut source = Source { member, folder, behind_ms: behind, ..Source::default() };
                 if begin == Begin::NearEnd {
                     source.cursor = near_end;
                 }
                 sources.push(source);
             }
-            problems.extend(unanswered.into_iter().map(|one| {
-                let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (one.who, one.why);
-                text!("{en}: {why_en}", "{zh}：{why_zh}")
-            }));
+            problems.extend(unanswered.iter().map(silence));
             if reaches_all {
                 agent = Some(one.clone());
                 break;
@@ -158,27 +160,27 @@ impl RunLines {
     }
 
     /// Launchers whose output cannot be read here.
-    pub(super) fn are_remote(&self) -> bool {
+    pub(crate) fn are_remote(&self) -> bool {
         self.sources.iter().any(|source| source.folder.is_none())
     }
 
     /// The run writes nothing any more, so an incomplete line counts too. The last output of the
     /// other nodes cannot be requested.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.agent = None;
         self.look_again();
     }
 
     /// Reads sources again that were at their end: they may have more.
-    pub(super) fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         for source in &mut self.sources {
             source.is_end = source.failed.is_some();
         }
     }
 
     /// Gives each line that is available now, in order. `show` returns whether it wants more.
-    pub(super) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
+    pub(crate) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
         loop {
             self.fill();
             let mut heads: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -271,20 +273,6 @@ impl RunLines {
 }
 
 impl Source {
-    fn new(member: Option<u32>, folder: Option<PathBuf>, behind_ms: i64) -> Source {
-        Source {
-            member,
-            folder,
-            cursor: Cursor::default(),
-            lines: VecDeque::new(),
-            is_end: false,
-            at_ms: 0,
-            behind_ms,
-            failed: None,
-            odd: BTreeSet::new(),
-        }
-    }
-
     /// Messages about files that are not logs, once for each file.
     fn odd(&mut self, page: &Page) -> Vec<Text> {
         let new: Vec<&String> =
@@ -353,12 +341,12 @@ fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
 ///
 /// # Errors
 /// If it is gone, refuses, or answers something else.
-pub(super) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
+pub(crate) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
     let of: Value = serde_json::to_value(asked)?;
     match socket::ask(agent, &Ask::View { of })? {
         Answer::View { what } => Ok(serde_json::from_value(what)?),
         other => {
-            let why = super::running_job::refusal_of(&other);
+            let why = super::find::refusal_of(&other);
             Err(text::lang::failure(io::ErrorKind::PermissionDenied, why))
         }
     }

@@ -6,15 +6,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::own_end::{Seen, Stated, Told, end};
-use super::own_journal;
+use super::streams::LogFile;
 use crate::live_diagnosis::{KnownEnd, statement};
-use diagnose::{Known, Node, Origin, Recorded};
+use diagnose::{Known, Node, Origin, Recorded, Survived};
 use linux::regular_file;
 use logs::{JOURNAL, RUN_JSON};
 use report::diagnosis_view::Unread;
@@ -31,16 +31,16 @@ const STOPS: [i32; 2] = [15, 9];
 
 /// A launcher's folder, and the attempt whose logs are read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct OwnFolder {
-    pub(super) path: PathBuf,
-    pub(super) node: u32,
+pub(crate) struct OwnFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) node: u32,
     /// None means the last attempt.
-    pub(super) attempt: Option<u32>,
+    pub(crate) attempt: Option<u32>,
 }
 
 /// The logs that add nothing to the known facts about the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Unheard {
+enum Unheard {
     #[default]
     None,
     /// The engine knows no more about a signal than its rank's shim.
@@ -51,26 +51,26 @@ pub(super) enum Unheard {
 
 /// Statements of the records of all launchers.
 #[derive(Debug, Default)]
-pub(super) struct OwnRecords {
+pub(crate) struct OwnRecords {
     /// The known facts, without the numbers of logs.
-    pub(super) known: Known,
-    pub(super) unheard: Unheard,
+    pub(crate) known: Known,
+    unheard: Unheard,
     /// The end of the rank that failed first.
-    pub(super) end: Option<Stated>,
+    pub(crate) end: Option<Stated>,
     /// The line of the cause that was found while the ranks ran.
-    pub(super) cause: Option<Stated>,
+    pub(crate) cause: Option<Stated>,
     /// The numbers in the names of logs are those of nodes.
-    pub(super) runs_a_command: bool,
-    pub(super) unread: Vec<Unread>,
-    pub(super) notes: Vec<Text>,
+    pub(crate) runs_a_command: bool,
+    pub(crate) unread: Vec<Unread>,
+    pub(crate) notes: Vec<Text>,
     /// The verdicts, each once.
-    pub(super) verdicts: Vec<Text>,
+    pub(crate) verdicts: Vec<Text>,
     /// The reports of a job that stood still, each once.
-    pub(super) standstills: Vec<Text>,
+    pub(crate) standstills: Vec<Text>,
 }
 
 /// Reads the records of these launchers.
-pub(super) fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
+pub(crate) fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
     let mut records = OwnRecords::default();
     records.known.is_whole = !folders.is_empty();
     let told: Vec<(&OwnFolder, Told)> = folders
@@ -105,7 +105,7 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
         Err(error) => records.unread.push(Unread { name, error: cause(&error) }),
     }
     let path = folder.path.join(JOURNAL);
-    match own_journal::read(&path, folder.attempt) {
+    match read_journal(&path, folder.attempt) {
         Ok(told) => Some(told),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -201,6 +201,17 @@ fn recorded(
 }
 
 impl OwnRecords {
+    /// Whether a log adds nothing to the known facts about the end.
+    pub(crate) fn adds_nothing(&self, log: &LogFile) -> bool {
+        log.own
+            && match self.unheard {
+                _ if self.known.blameless => true,
+                Unheard::None => false,
+                Unheard::Engine => log.origin.rank.is_none(),
+                Unheard::All => true,
+            }
+    }
+
     /// `launchers`: number of launchers whose records were looked for.
     fn join(&mut self, told: &[(&OwnFolder, Told)], launchers: usize) {
         self.runs_a_command = told.iter().any(|(_, one)| one.command);
@@ -281,4 +292,123 @@ fn words(value: &Value) -> String {
 fn line_of(bytes: &[u8], words: &[u8]) -> u64 {
     let before = memchr::memmem::find(bytes, words).and_then(|at| bytes.get(..=at));
     1 + before.map_or(0, |before| memchr::memchr_iter(b'\n', before).count() as u64)
+}
+
+/// A statement that counts as a log of one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stated {
+    pub(crate) origin: Origin,
+    /// The line in the file that `origin` names.
+    pub(crate) line: u64,
+    pub(crate) text: String,
+}
+
+/// The end of one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) rank: GlobalRank,
+    /// None if its shim was lost.
+    pub(crate) end: Option<End>,
+    /// Orders the ends of all launchers.
+    pub(crate) at: String,
+    /// The rank ended after ranklaunch had begun to stop the ranks.
+    pub(crate) stopped: bool,
+}
+
+/// Statements of one launcher about the end.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) class: Option<String>,
+    pub(crate) oom: bool,
+    /// The rank that failed first.
+    pub(crate) rank: Option<GlobalRank>,
+    pub(crate) ends: Vec<Seen>,
+    pub(crate) command: bool,
+    /// The file that holds the ends.
+    pub(crate) file: PathBuf,
+    pub(crate) line: u64,
+    pub(crate) cause: Option<(Recorded, Stated)>,
+    pub(crate) survived: Vec<Survived>,
+    pub(crate) verdict: Option<Text>,
+    /// The standstills of the job, with the ranks that the others waited for.
+    pub(crate) standstills: Vec<Text>,
+}
+
+impl Seen {
+    pub(crate) fn is_failed(&self) -> bool {
+        !self.end.is_some_and(End::success)
+    }
+}
+
+impl Told {
+    pub(crate) fn of_file(path: &Path) -> Told {
+        Told { file: path.to_owned(), ..Told::default() }
+    }
+}
+
+/// `{"code": 3}`, `{"signal": 11}`
+pub(crate) fn end(value: &Value) -> Option<End> {
+    let number = |name: &str| value[name].as_i64().and_then(|number| i32::try_from(number).ok());
+    number("signal").map(End::Signal).or_else(|| number("code").map(End::Code))
+}
+
+/// Maximum bytes at the end of a journal that are read. The ends of ranks are its last lines.
+const LAST: u64 = 16 * 1024 * 1024;
+
+/// Statements of the journal about an attempt; None means any attempt.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
+    let (bytes, _) = end_of(path, LAST)?;
+    let mut told = Told::of_file(path);
+    let (mut stopping, mut latest) = (false, 0);
+    for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
+        // Most lines do not describe an end.
+        let of_interest = [b"\"ended\"".as_slice(), b"\"stopping\""]
+            .iter()
+            .any(|words| memchr::memmem::find(line, words).is_some());
+        if !of_interest {
+            continue;
+        }
+        // The first and the last line may be cut.
+        let Ok(line) = serde_json::from_slice::<Value>(line) else { continue };
+        let of = line["spans"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find_map(|span| span["attempt"].as_u64());
+        if attempt.zip(of).is_some_and(|(wanted, of)| u64::from(wanted) != of) {
+            continue;
+        }
+        // If there are several attempts, the last one counts.
+        if let Some(of) = of.filter(|of| *of > latest) {
+            (told, stopping, latest) = (Told::of_file(path), false, of);
+        }
+        let fields = &line["fields"];
+        stopping |= fields["stopping"] == true;
+        let Some(rank) = fields["ended"].as_u64().and_then(|rank| u32::try_from(rank).ok()) else {
+            continue;
+        };
+        let seen = Seen {
+            rank: GlobalRank(rank),
+            end: end(fields),
+            at: line["timestamp"].as_str().unwrap_or_default().to_owned(),
+            stopped: stopping,
+        };
+        if seen.is_failed() && !stopping && told.rank.is_none() {
+            (told.rank, told.line) = (Some(seen.rank), number);
+        }
+        told.ends.push(seen);
+    }
+    Ok(told)
+}
+
+/// The last `most` bytes of a file, and whether bytes come before them.
+pub(crate) fn end_of(path: &Path, most: u64) -> io::Result<(Vec<u8>, bool)> {
+    let (mut file, size): (File, u64) = regular_file::open(path)?;
+    file.seek(SeekFrom::Start(size.saturating_sub(most)))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok((bytes, size > most))
 }

@@ -1,20 +1,27 @@
-//! Plain bytes of a log, whatever it is packed with: nothing, gzip or zstd.
+//! Plain bytes of a log, whatever it is packed with: nothing, gzip or zstd; and the dumps of torch's flight recorder
+//! among the logs, with their findings.
 //!
 //! Takes a path or standard input; gives a reader. The reader gives the bytes before damage, then the
 //! error. Reading ends: holes are skipped, a file is read to the end that it had, unpacking ends where a file
-//! cannot be a log, and no log takes longer than [`LONGEST`].
+//! cannot be a log, and no log takes longer than [`LONGEST`]. A dump is recognised by its content, since torch lets
+//! everybody choose the name. Only its rank is not in the content: the rank comes from the name.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Cursor, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
 
+use diagnose::Origin;
+use diagnose::recorder::{
+    self, Dump, Hang, Job, Late, RankRecord, Unreadable, judge, late, may_be_dump,
+};
 use linux::regular_file::{self, WithoutHoles};
 use text::lang::{Text, cause, failure, is_explained};
 use text::text;
@@ -31,17 +38,33 @@ const MOST_RATIO: u64 = 100;
 /// Time limit for one log, not counting the time in which an unpacked pipe gave nothing.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// A log to be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LogFile {
+    /// None means standard input.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) origin: Origin,
+    /// Size in bytes, as the log is packed. None if it is not known before reading.
+    pub(crate) size: Option<u64>,
+    /// The log was named itself, not found in a folder.
+    pub(crate) asked: bool,
+    /// The log is one of ours, of a rank or of the command of a node.
+    pub(crate) own: bool,
+    /// The log is a record of torch's `@record`, in place of lines.
+    pub(crate) is_record: bool,
+}
+
 /// A log that is open.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     /// Unpacked.
-    pub(super) bytes: Box<dyn Read>,
+    pub(crate) bytes: Box<dyn Read>,
     /// Number of bytes read from the file, as it is packed.
-    pub(super) taken: Rc<Cell<u64>>,
+    pub(crate) taken: Rc<Cell<u64>>,
 }
 
 /// Opens a file, or standard input if no path is given. `asked`: the file itself was named, so that
 /// it may be a pipe (`<(kubectl logs …)`); an entry of a folder is a file.
-pub(super) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
+pub(crate) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
     let file = match path {
         None => None,
         Some(path) if asked => Some(File::open(path)?),
@@ -103,7 +126,7 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 /// Text for an error while reading a log.
-pub(super) fn words(error: &io::Error) -> Text {
+pub(crate) fn words(error: &io::Error) -> Text {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<FrameDecoderError>());
     match inner {
         Some(FrameDecoderError::WindowSizeTooBig { .. }) => text!(
@@ -237,6 +260,124 @@ impl<R: Read> Read for Frames<R> {
     }
 }
 
+/// Number of bytes at the start of a file that show its kind.
+const HEAD: u64 = 256;
+/// A dump of 2000 entries has about a MiB.
+const LARGEST: u64 = 128 << 20;
+
+/// The dumps that were found.
+#[derive(Default)]
+pub(crate) struct RecorderFiles {
+    by_rank: BTreeMap<u32, Vec<Found>>,
+    pub(crate) notes: Vec<Text>,
+}
+
+struct Found {
+    name: String,
+    dump: Dump,
+    read: recorder::Read,
+}
+
+impl RecorderFiles {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_rank.is_empty()
+    }
+
+    /// Takes a file if it is a dump; gives it back, from its start, if not.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or looks like a dump and is none.
+    pub(crate) fn take(&mut self, file: &LogFile, opened: Opened) -> io::Result<Option<Opened>> {
+        let Opened { mut bytes, taken } = opened;
+        let mut whole = Vec::new();
+        bytes.by_ref().take(HEAD).read_to_end(&mut whole)?;
+        let mut read = None;
+        if may_be_dump(&whole) {
+            bytes.by_ref().take(LARGEST).read_to_end(&mut whole)?;
+            read = Some(recorder::read(&whole));
+        }
+        let dump = match read {
+            Some(Ok(dump)) => dump,
+            // Other programs write JSON as well, but none writes its log as a pickle.
+            Some(Err(flaw @ Unreadable::Pickle(_))) => {
+                return Err(failure(io::ErrorKind::InvalidData, flaw.text()));
+            }
+            _ => {
+                let bytes = Box::new(Cursor::new(whole).chain(bytes));
+                return Ok(Some(Opened { bytes, taken }));
+            }
+        };
+        let path = file.path.as_deref();
+        let in_name = path.and_then(Path::file_name).and_then(|name| name.to_str());
+        let Some(rank) = dump.rank.or_else(|| in_name.and_then(rank_in)) else {
+            let why = text!(
+                "neither this dump nor its name says whose it is: give it a name that ends in rank_N",
+                "转储内容和文件名都没有说明属于哪个 rank：请将文件命名为以 rank_N 结尾"
+            );
+            return Err(failure(io::ErrorKind::InvalidData, why));
+        };
+        let read = path.map_or(recorder::Read::Unknown, written);
+        self.keep(rank, Found { name: file.origin.name.clone(), dump, read });
+        Ok(None)
+    }
+
+    /// Recorders of several backends are dumped one by one; if a backend has several dumps, the
+    /// newest counts.
+    fn keep(&mut self, rank: u32, new: Found) {
+        let of_rank = self.by_rank.entry(rank).or_default();
+        let Some(known) = of_rank.iter_mut().find(|known| known.dump.is_of_same(&new.dump)) else {
+            of_rank.push(new);
+            return;
+        };
+        let (mut newer, mut older) = (known.name.clone(), new.name.clone());
+        if new.dump.is_newer_than(&known.dump) {
+            std::mem::swap(&mut newer, &mut older);
+            *known = new;
+        }
+        self.notes.push(text!(
+            "{newer} and {older} are of rank {rank}: only the first one, the newer, is used",
+            "{newer} 与 {older} 都属于 rank {rank}：只使用前者，即较新的一个"
+        ));
+    }
+
+    /// The findings from the dumps; `stood_still`: logs prove a standstill.
+    pub(crate) fn show(self, stood_still: bool) -> (Hang, Vec<Late>) {
+        let records = self.by_rank.into_iter().map(|(rank, found)| RankRecord {
+            rank,
+            read: found.first().map(|found| found.read).unwrap_or_default(),
+            dumps: found.into_iter().map(|found| found.dump).collect(),
+        });
+        let job = Job { records: records.collect(), world: None, stood_still };
+        (judge(&job), late(&job.records, None, &BTreeMap::new()))
+    }
+}
+
+/// Time of the last write to a dump. Copying makes it later, so this is only an upper bound.
+pub(crate) fn written(path: &Path) -> recorder::Read {
+    let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let since_1970 = written.and_then(|written| written.duration_since(UNIX_EPOCH).ok());
+    let ns = since_1970.and_then(|since| i64::try_from(since.as_nanos()).ok());
+    ns.map_or(recorder::Read::Unknown, recorder::Read::NotAfter)
+}
+
+/// 3 of `comm_lib_trace_rank_3`, `nccl_trace_rank_3.json.gz`, `rank3.pickle`, `dump-3`.
+fn rank_in(name: &str) -> Option<u32> {
+    let digits = |text: &str| -> Option<u32> {
+        let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        text.get(..end)?.parse().ok()
+    };
+    let behind = |(at, word): (usize, &str)| {
+        digits(name.get(at + word.len()..)?.trim_start_matches(['_', '-', '.']))
+    };
+    let lower = name.to_ascii_lowercase();
+    if let Some(rank) = lower.rmatch_indices("rank").find_map(behind) {
+        return Some(rank);
+    }
+    let stem = name.split('.').next()?;
+    let start = stem.rfind(|letter: char| !letter.is_ascii_digit()).map_or(0, |at| at + 1);
+    stem.get(start..)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,5 +421,29 @@ mod tests {
         let slow = || Drip(longest, 3);
         assert!(matches!(read(slow(), true, longest), (196_608, None)));
         assert!(matches!(read(slow(), false, longest), (65_536.., Some(_))));
+    }
+}
+
+#[cfg(test)]
+mod recorder_files_tests {
+    use super::*;
+
+    #[test]
+    fn file_name_identifies_the_rank_of_a_dump() {
+        for (name, rank) in [
+            ("comm_lib_trace_rank_3", Some(3)),
+            ("nccl_trace_rank_12.json.gz", Some(12)),
+            ("rank7.pickle", Some(7)),
+            ("RANK-0", Some(0)),
+            ("job_rank_4_of_rank_8", Some(8)),
+            ("trace-5.pickle", Some(5)),
+            ("6", Some(6)),
+            ("rank_", None),
+            ("trace.3", None),
+            ("dump", None),
+            ("rank_99999999999", None),
+        ] {
+            assert_eq!(rank_in(name), rank, "{name}");
+        }
     }
 }
