@@ -3,12 +3,10 @@
 
 #![deny(unsafe_code)]
 
-pub mod end_request;
 pub mod export;
 pub mod hang;
 pub mod history;
 pub mod socket;
-pub mod standstill;
 pub mod status;
 pub mod watch;
 pub mod witnesses;

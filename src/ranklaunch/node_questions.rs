@@ -13,12 +13,12 @@ use super::node_evidence::NodeEvidence;
 use super::slow_question::{self, SlowQuestion};
 use super::view::{self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
 use linux::deadline::{millis, spawn_detached};
+use monitor::hang::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::history::NodeHistory;
 use monitor::socket::{
     self, Answer, Ask, Everywhere, JobDump, JobStacks, NodeDump, NodeStacks, Refused, Selection,
     Unanswered,
 };
-use monitor::standstill::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::status::{NodeStatus, StatusBoard, look_pace};
 use monitor::watch::SlowWatch;
 use muster::{MemberKind, NoAnswer, Questions};

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::live_diagnosis::{LOWEST, LiveDiagnosis, ToRules};
-use monitor::end_request::{self, Asked, EndRequest};
 use monitor::watch::{Awake, Breach, NodeSources, Rules};
 use plan::Plan;
 use report::closing;
 use settings::{Reaction, Rule};
 use text::rank::GlobalRank;
+use tokio::sync::Notify;
 
 /// Maximum delay of the report of a breach, besides the delay from the priority.
 const TICK: Duration = Duration::from_millis(500);
@@ -53,15 +53,14 @@ pub(super) fn begin(
         console.say(&closing::line(&breach.words(now), lang));
     };
     let rules = Rules::new(rules);
-    let (end, asked) = end_request::new();
     let watch = RuleWatch {
         pace: rules.gpu_pace(),
         gpus: Box::new(gpus),
         tell: Box::new(tell),
-        end,
+        end: Arc::default(),
         fatal: Arc::default(),
     };
-    watch.start(diagnosis.read_along(rules), asked)
+    watch.start(diagnosis.read_along(rules))
 }
 
 /// Data that the watch reads besides the output, and the receivers of a breach.
@@ -71,7 +70,7 @@ struct RuleWatch {
     /// The utilisation of the job's GPUs in percent; empty if the driver does not answer.
     gpus: Box<dyn Fn() -> Vec<u32> + Send>,
     tell: Box<dyn Fn(&Breach) + Send>,
-    end: EndRequest,
+    end: Arc<Notify>,
     fatal: Arc<OnceLock<(Breach, Instant)>>,
 }
 
@@ -85,7 +84,7 @@ enum Event {
 #[derive(Debug, Default)]
 pub(super) struct WatchedRanks {
     to: Option<Sender<Event>>,
-    asked: Asked,
+    end: Arc<Notify>,
     fatal: Arc<OnceLock<(Breach, Instant)>>,
 }
 
@@ -109,8 +108,9 @@ impl WatchedRanks {
     }
 
     /// Completes when the job is to end for a rule; once.
-    pub(super) fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        std::mem::take(&mut self.asked).made()
+    pub(super) fn take_end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let end = Arc::clone(&self.end);
+        async move { end.notified().await }
     }
 
     /// The breach for which the job is to end, and its time.
@@ -123,13 +123,12 @@ impl RuleWatch {
     fn start(
         mut self,
         read_up: impl Fn(&mut ToRules<'_>) -> Vec<Breach> + Send + 'static,
-        asked: Asked,
     ) -> WatchedRanks {
         let (say, hear) = channel();
-        let fatal = Arc::clone(&self.fatal);
+        let (end, fatal) = (Arc::clone(&self.end), Arc::clone(&self.fatal));
         let thread = std::thread::Builder::new().name("rules".to_owned());
         match thread.spawn(move || self.run(&hear, &read_up)) {
-            Ok(_) => WatchedRanks { to: Some(say), asked, fatal },
+            Ok(_) => WatchedRanks { to: Some(say), end, fatal },
             Err(error) => {
                 tracing::warn!(%error, "no thread for the rules of the profile");
                 WatchedRanks::default()
@@ -175,7 +174,7 @@ impl RuleWatch {
                 (self.tell)(&breach);
                 if breach.on != Reaction::Report {
                     self.fatal.get_or_init(|| (breach, now));
-                    self.end.make();
+                    self.end.notify_one();
                 }
             }
         }

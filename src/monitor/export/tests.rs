@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::openmetrics::{Format, render};
-use super::request::{Bad, is_loopback, parse};
-use super::server::HttpServer;
-use super::trainjob::TrainJobTarget;
-use super::url::HttpUrl;
+use super::trainjob::{HttpUrl, TrainJobTarget};
+use super::{Bad, HttpServer, is_loopback, parse};
 use crate::status::{GpuStatus, NodeStatus, Phase, RankState, RunStatus, SlowStatus, StatusBoard};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};

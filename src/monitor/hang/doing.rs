@@ -1,6 +1,6 @@
 //! The activity of a rank, as its stacks and the kernel show it.
 
-use super::evidence::RankEvidence;
+use super::RankEvidence;
 use diagnose::stacks::{Frame, KernelState, ProcessStacks, ThreadStack};
 
 /// The reason why a rank stays where it is.

@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::doing::{self, Doing, Seen};
-use super::evidence::{NodeEvidence, RankEvidence};
-use super::kinds::Kind;
-use super::signs::{self, Sign};
 use super::suspects::{
     Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
     waiting,
 };
-use super::{nccl, suspects, words};
+use super::words::{Kind, Sign, signs};
+use super::{NodeEvidence, RankEvidence};
+use super::{suspects, words};
 use diagnose::Frame;
 use diagnose::recorder::{self, Collective, Job, RankRecord, Read};
 use text::lang::Text;
@@ -179,7 +178,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         };
         waiting.retain(waits);
     }
-    let of_nccl = nccl::merged(nodes, |rank| {
+    let of_nccl = suspects::merged_verdict(nodes, |rank| {
         ranks.get(&rank).is_some_and(|(_, rank)| rank.ended_ms.is_some())
     });
     let by_nccl = held_up.is_none()
@@ -221,7 +220,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     culprits.sort_by_key(|one| (one.kind, is_in_message(one), one.rank));
     let places: Vec<_> = culprits.iter().map(|one| (one.node, one.rank)).collect();
     let is_link = culprits.iter().any(|one| one.kind == Kind::Link);
-    let signs = signs::signs(nodes, &of_nccl, &places, is_link);
+    let signs = signs(nodes, &of_nccl, &places, is_link);
     let late = named.iter().filter_map(|rank| ranks.get(rank)).any(|(_, rank)| rank.is_late());
     let silent = silent.to_vec();
     let is_awaited = !waiting.is_empty();

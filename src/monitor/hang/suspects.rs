@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::doing::{Doing, Seen};
-use super::evidence::RankEvidence;
-use super::nccl;
+use super::{NodeEvidence, RankEvidence};
 use crate::watch::RasVerdict;
 use diagnose::Frame;
 use diagnose::recorder::{self, Collective, HangKind};
+use text::rank::GlobalRank;
 
 /// The reason why a rank is suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,7 +293,7 @@ pub(super) fn name_by_nccl(
         return false;
     }
     let collective = unnamed.collective.clone();
-    let named = nccl::culprits(of_nccl).into_iter().map(|(rank, is_reached)| {
+    let named = by_nccl(of_nccl).into_iter().map(|(rank, is_reached)| {
         // A process that waits like all others but that NCCL does not reach has lost its link.
         let is_link = !is_reached && ranks.contains_key(&rank);
         let suspicion = if is_link { Suspicion::Link } else { Suspicion::Missing };
@@ -306,4 +306,41 @@ pub(super) fn name_by_nccl(
     }
     *blamed = named;
     true
+}
+
+/// The verdicts of all nodes, merged into one. Ranks that have ended do not count as missing.
+pub(super) fn merged_verdict(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool) -> RasVerdict {
+    let mut all = RasVerdict::default();
+    for ras in nodes.iter().filter_map(|node| node.ras.as_ref()) {
+        all.dead.extend(&ras.dead);
+        all.unresponsive.extend(&ras.unresponsive);
+        all.failed.extend(&ras.failed);
+        all.behind.extend(ras.behind.iter().cloned());
+    }
+    all.dead.retain(|rank| !ended(rank.0));
+    let dead = &all.dead;
+    all.unresponsive.retain(|rank| !ended(rank.0) && !dead.contains(rank));
+    // All nodes report the same communicators.
+    all.behind.sort();
+    all.behind.dedup();
+    all
+}
+
+/// The ranks that NCCL blames, and whether it reaches each of them. A rank that is behind is blamed only if no
+/// other rank is: each of several such ranks may wait in one communicator for another rank that is late in a
+/// second one.
+pub(super) fn by_nccl(of: &RasVerdict) -> Vec<(u32, bool)> {
+    let missing: BTreeSet<u32> =
+        of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).collect();
+    if !missing.is_empty() {
+        return missing.into_iter().map(|rank| (rank, false)).collect();
+    }
+    let behind: BTreeSet<GlobalRank> = of.behind.iter().map(|one| one.rank).collect();
+    match behind.first() {
+        // In a communicator of two ranks, the other rank may have called something of its own.
+        Some(rank) if behind.len() == 1 && of.behind.iter().any(|one| one.of > 2) => {
+            vec![(rank.0, true)]
+        }
+        _ => Vec::new(),
+    }
 }

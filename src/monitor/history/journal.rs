@@ -2,16 +2,13 @@
 
 use serde_json::Value;
 
-use super::energy::Energy;
-use super::moment::{Millis, moment, span};
-use super::plan::{own_gpus, plan, row};
-use super::record;
-use super::tracks::Tracks;
-use super::types::{Finding, NodeHistory, Phase, Verdict, Words};
-use super::value::{code, items, number, pairs, text, words};
+use super::record::{
+    self, code, items, moment, number, own_gpus, pairs, plan, row, span, text, words,
+};
+use super::tracks::{Energy, Millis, Tracks};
+use super::{Finding, NodeHistory, Phase, Words};
 use text::lang::Lang;
 use text::text;
-use verdict::Class;
 
 /// The steps before the ranks run, by the names of their spans.
 const STEPS: [&str; 6] = ["settings", "observe", "stale.look", "muster", "wait", "stale.end"];
@@ -324,9 +321,4 @@ impl JournalReader {
             one.until = Some(at);
         }
     }
-}
-
-/// Whether an attempt with this end did its work.
-pub(super) fn is_well(verdict: &Verdict) -> bool {
-    serde_json::to_value(Class::Done).is_ok_and(|done| done == verdict.class.as_str())
 }

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::logs::{LogSource, Rates};
-use super::node::{
+use super::phase::{Phase, Phases};
+use super::{
     EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
     SlowStatus, Standstill,
 };
-use super::phase::{Phase, Phases};
 use crate::watch::{Reason, Sample, SlowNews};
 use linux::deadline::millis;
 use text::lang::Text;
@@ -24,10 +23,10 @@ const INTERFACES: usize = 32;
 
 /// The current knowledge about the job. Clones are the same board.
 #[derive(Clone)]
-pub struct StatusBoard(Arc<Shared>);
+pub struct StatusBoard(Arc<SharedBoard>);
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedBoard {
+    state: Mutex<BoardState>,
     /// Reads the logs. Not held together with the state, since it takes the locks of the logs.
     logs: Mutex<Option<Arc<LogSource>>>,
     /// Wakes the thread that takes samples.
@@ -40,7 +39,7 @@ impl std::fmt::Debug for StatusBoard {
     }
 }
 
-struct State {
+struct BoardState {
     version: &'static str,
     host: String,
     pid: u32,
@@ -69,7 +68,7 @@ struct State {
 impl StatusBoard {
     pub fn new(host: String) -> StatusBoard {
         let now = Instant::now();
-        let state = State {
+        let state = BoardState {
             version: env!("CARGO_PKG_VERSION"),
             host,
             pid: std::process::id(),
@@ -91,14 +90,14 @@ impl StatusBoard {
             always_watched: false,
             interfaces: BTreeMap::new(),
         };
-        StatusBoard(Arc::new(Shared {
+        StatusBoard(Arc::new(SharedBoard {
             state: Mutex::new(state),
             logs: Mutex::default(),
             wake: Mutex::default(),
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BoardState> {
         held(&self.0.state)
     }
 
@@ -367,7 +366,7 @@ fn of_rank(rank: RankId) -> RankStatus {
     RankStatus { rank: rank.global, local_rank: rank.local, ..RankStatus::default() }
 }
 
-impl State {
+impl BoardState {
     fn is_watched(&self) -> bool {
         self.always_watched || self.looked.is_some_and(|at| at.elapsed() < LOOKS_FOR)
     }
@@ -409,5 +408,51 @@ impl State {
             ledger: self.phases.ledger(now),
             end: self.end.clone(),
         }
+    }
+}
+
+/// The output that one owner has written so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerLog {
+    pub owner: Owner,
+    pub bytes: u64,
+    pub lines: u64,
+    /// Bytes that never reached a file.
+    pub dropped_bytes: u64,
+    /// Lines that the console did not take in time.
+    pub dropped_lines: u64,
+    /// The last line, made printable.
+    pub last_line: Option<String>,
+    /// Time of the last output.
+    pub last_at: Option<Instant>,
+}
+
+/// Reads the logs of the attempt, from memory.
+pub(crate) type LogSource = Box<dyn Fn() -> Vec<OwnerLog> + Send + Sync>;
+
+/// Minimum time over which a rate is measured.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// The rates of all owners, independent of how often they are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Rates(BTreeMap<Owner, Rate>);
+
+#[derive(Debug)]
+struct Rate {
+    at: Instant,
+    bytes: u64,
+    per_second: f64,
+}
+
+impl Rates {
+    /// Output rate of this owner in bytes per second.
+    pub(super) fn note(&mut self, owner: Owner, bytes: u64, now: Instant) -> f64 {
+        let rate = self.0.entry(owner).or_insert(Rate { at: now, bytes, per_second: 0.0 });
+        let passed = now.saturating_duration_since(rate.at);
+        if passed >= WINDOW {
+            let per_second = bytes.saturating_sub(rate.bytes) as f64 / passed.as_secs_f64();
+            *rate = Rate { at: now, bytes, per_second };
+        }
+        rate.per_second
     }
 }

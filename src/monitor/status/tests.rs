@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::logs::Rates;
+use super::board::Rates;
 use super::phase::Phases;
 use super::*;
 use crate::watch::{InterfaceSample, RankSample, Sample, Slow, SlowNews};

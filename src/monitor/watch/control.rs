@@ -138,7 +138,7 @@ impl ControlSocket {
 
 /// Asks all sockets of a folder for their records side by side; gives those that answer within `one`, and all within
 /// `all`, by rank and pid. A thread that waits for a stopped process ends by its own deadline.
-pub(super) fn asked(
+pub(crate) fn asked(
     folder: &Path,
     query: &'static str,
     one: Duration,

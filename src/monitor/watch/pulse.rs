@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use super::collectives::{self, Count};
 use super::connections::{self, Connection, OpenFiles};
-use super::program::program;
 use super::progress::{Carried, End, NodePulse, Pulse};
+use super::recorders::{self, Count};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
 use linux::procfs::{self, Process};
@@ -30,7 +29,7 @@ pub(crate) fn pulse(
     connected: bool,
 ) -> NodePulse {
     let all = Process::scan(proc);
-    let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
+    let counts: HashMap<i32, Count> = control.map(recorders::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
     let mut accelerated = BTreeSet::new();
@@ -105,7 +104,7 @@ fn carried(
 }
 
 /// The port at which torch's store is, as a process has it in its environment.
-pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
+pub(crate) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
     let path = proc.join(pid.to_string()).join("environ");
     // A process that holds its own memory lock blocks whoever reads its environment.
     let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
@@ -193,6 +192,18 @@ fn dirty(proc: &Path) -> u64 {
         .filter(|(name, _)| ["Dirty", "Writeback"].contains(name))
         .filter_map(|(_, size)| size.split_ascii_whitespace().next()?.parse::<u64>().ok());
     kib.fold(0, |sum: u64, kib| sum.saturating_add(kib.saturating_mul(1024)))
+}
+
+/// The first process of the rank, from its own process downwards, that answers as a program of torch
+/// does; else the process of the rank.
+pub(crate) fn program(
+    all: &BTreeMap<i32, Process>,
+    rank: i32,
+    answers: impl Fn(i32) -> bool,
+) -> i32 {
+    let below = Process::descendants(all, &[rank]);
+    let mut family = std::iter::once(rank).chain(below.iter().map(|process| process.pid));
+    family.find(|pid| answers(*pid)).unwrap_or(rank)
 }
 
 #[cfg(test)]

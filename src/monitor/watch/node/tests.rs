@@ -10,8 +10,7 @@ use harness::fake_nvml::FakeNvml;
 use harness::skipped;
 use serde_json::json;
 
-use super::reason::{Reason, ReasonKind};
-use super::{NodeReader, NodeReading, NodeSources, Parts};
+use super::{NodeReader, NodeReading, NodeSources, Parts, Reason, ReasonKind};
 use linux::host::Host;
 use node::observe::counters::Counters;
 use node::probe::NvmlGpu;

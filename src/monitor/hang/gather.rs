@@ -8,12 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::control::{ControlSocket, asked};
-use super::program::program;
-use super::pulse::store_port;
-use super::records::now_ns;
+use super::{DeadChild, RankEvidence};
 use super::{dump_pipe, faulthandler};
-use crate::hang::{DeadChild, RankEvidence};
+use crate::watch::{ControlSocket, asked, now_ns, program, store_port};
 use diagnose::recorder::{self, Job, RankRecord, Read};
 use diagnose::stacks::{self, RankStacks, RunningRank, Unread};
 use linux::deadline::spawn_detached;

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::hang::{FirstCulprit, Hang, NodeEvidence, RankEvidence};
+use super::gather::evidence;
+use super::judge::{FirstCulprit, Hang};
+use super::{NodeEvidence, RankEvidence};
 use crate::status::StatusBoard;
-use crate::watch::{self, Awake, Progress, Standing, Surroundings};
+use crate::watch::{Awake, Progress, Standing, Surroundings, pulse};
 use diagnose::stacks::RunningRank;
 use linux::deadline::millis;
 use logs::Logs;
@@ -104,16 +106,16 @@ pub(super) enum Stands {
     Still,
 }
 
-/// State that the thread shares with the answers to other nodes.
-pub(super) struct Shared {
+/// JobState that the thread shares with the answers to other nodes.
+pub(super) struct SharedJob {
     pub(super) watched: Watched,
     pub(super) awake: Awake,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<JobState>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for SharedJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("SharedJob").finish_non_exhaustive()
     }
 }
 
@@ -124,7 +126,7 @@ struct Written {
     at: Instant,
 }
 
-pub(super) struct State {
+pub(super) struct JobState {
     pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
     /// Ranks that ended with code 0.
     pub(super) ended: BTreeMap<GlobalRank, Instant>,
@@ -143,9 +145,9 @@ pub(super) struct State {
     pub(super) is_closed: bool,
 }
 
-impl Shared {
-    pub(super) fn new(watched: Watched) -> Shared {
-        let state = State {
+impl SharedJob {
+    pub(super) fn new(watched: Watched) -> SharedJob {
+        let state = JobState {
             ranks: BTreeMap::new(),
             ended: BTreeMap::new(),
             progress: Progress::new(watched.after),
@@ -157,15 +159,15 @@ impl Shared {
             is_over: false,
             is_closed: false,
         };
-        Shared { watched, awake: Awake::start(), state: Mutex::new(state) }
+        SharedJob { watched, awake: Awake::start(), state: Mutex::new(state) }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, JobState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, in which unobserved time does not count as a standstill.
-    fn state_now(&self) -> MutexGuard<'_, State> {
+    fn state_now(&self) -> MutexGuard<'_, JobState> {
         let mut state = self.state();
         let pauses = self.awake.pauses();
         if std::mem::replace(&mut state.pauses, pauses) != pauses {
@@ -210,7 +212,7 @@ impl Shared {
         let (logs, planned) = (&self.watched.logs, self.watched.planned);
         let output = |rank| logs.written(planned.owner(rank));
         let control = self.watched.control.as_deref();
-        let pulse = watch::pulse(Path::new("/proc"), &pids, output, control, is_quiet);
+        let pulse = pulse(Path::new("/proc"), &pids, output, control, is_quiet);
         let mut state = self.state_now();
         let now = Instant::now();
         for (rank, pulse) in &pulse.ranks {
@@ -266,7 +268,7 @@ impl Shared {
         let within = self.watched.after.min(AT_WORK);
         let is_still = |one: &&RunningRank| !self.state().progress.is_busy(one.rank, began, within);
         let still = running.iter().filter(is_still).map(|one| one.rank).collect();
-        let mut ranks = watch::evidence(&running, &still, self.watched.control.as_deref());
+        let mut ranks = evidence(&running, &still, self.watched.control.as_deref());
         let around = self.watched.surroundings.end(reading);
         let state = self.state_now();
         for rank in &mut ranks {
