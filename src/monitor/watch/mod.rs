@@ -27,6 +27,7 @@ pub use node::{GpuUse, NodeSources, Reason, ReasonKind};
 pub(crate) use progress::{Progress, Standing};
 pub(crate) use pulse::{program, pulse, store_port};
 pub use ras::{Behind, RasSource, RasVerdict};
+pub(crate) use recorders::rank_record;
 pub use recorders::{Cut, now_ns};
 pub use rules::{Breach, Rules};
 pub use sample::{

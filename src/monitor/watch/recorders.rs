@@ -157,11 +157,15 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// None if the answer is not a record.
     pub(crate) fn record(&self) -> Option<RankRecord> {
-        let dumps = self.dumps.iter().filter_map(|dump| recorder::read(dump.as_bytes()).ok());
-        let record =
-            RankRecord { rank: self.rank.0, dumps: dumps.collect(), read: Read::At(self.at_ns) };
-        (!record.dumps.is_empty()).then_some(record)
+        rank_record(self.rank, &self.dumps, self.at_ns)
     }
+}
+
+/// The record of a rank from the JSON of its recorders, read at this time. None if none of them is a record.
+pub(crate) fn rank_record(rank: GlobalRank, dumps: &[String], at_ns: i64) -> Option<RankRecord> {
+    let dumps = dumps.iter().filter_map(|dump| recorder::read(dump.as_bytes()).ok()).collect();
+    let record = RankRecord { rank: rank.0, dumps, read: Read::At(at_ns) };
+    (!record.dumps.is_empty()).then_some(record)
 }
 
 /// The entries of all ranks with sockets in `folder`, asked side by side. A rank that does not answer
