@@ -10,3 +10,10 @@ pub mod socket;
 pub mod status;
 pub mod watch;
 pub mod witnesses;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The lock of a value that a thread that panicked leaves usable.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

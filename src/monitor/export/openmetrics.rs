@@ -3,6 +3,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use Kind::{Counter, Gauge};
+
 use crate::status::{NodeStatus, Phase, RankState, RankStatus};
 
 /// The format of the answer.
@@ -42,7 +44,7 @@ enum Kind {
 impl Kind {
     fn name(self, format: Format) -> &'static str {
         match (self, format) {
-            (Kind::Counter, _) => "counter",
+            (Counter, _) => "counter",
             (Kind::Info, Format::OpenMetrics) => "info",
             (Kind::StateSet, Format::OpenMetrics) => "stateset",
             _ => "gauge",
@@ -52,9 +54,9 @@ impl Kind {
     /// The suffix of the sample names.
     fn suffix(self) -> &'static str {
         match self {
-            Kind::Counter => "_total",
+            Counter => "_total",
             Kind::Info => "_info",
-            Kind::Gauge | Kind::StateSet => "",
+            Gauge | Kind::StateSet => "",
         }
     }
 }
@@ -103,11 +105,11 @@ impl Page {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: Option<impl Display>) {
-        self.family(Kind::Gauge, name, help, value.map(|value| (NONE, value)));
+        self.family(Gauge, name, help, value.map(|value| (NONE, value)));
     }
 
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(Kind::Counter, name, help, [(NONE, value)]);
+        self.family(Counter, name, help, [(NONE, value)]);
     }
 }
 
@@ -191,7 +193,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         ("pausing", ledger.pausing_ms),
     ];
     page.family(
-        Kind::Counter,
+        Counter,
         "spent_seconds",
         "Where the time of the job went on this node.",
         spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time))),
@@ -213,7 +215,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
 fn of_ranks(page: &mut Page, status: &NodeStatus) {
     let states = RankState::ALL.iter();
     page.family(
-        Kind::Gauge,
+        Gauge,
         "ranks",
         "Ranks of this node by their state.",
         states.map(|state| ([("state", state.name().to_owned())], status.count(*state))),
@@ -226,36 +228,34 @@ fn of_ranks(page: &mut Page, status: &NodeStatus) {
         page.family(kind, name, help, samples);
     };
     let count = |count: u64| Some(count as f64);
-    each(Kind::Gauge, "rank_up", "Whether the rank runs.", &|rank| {
+    each(Gauge, "rank_up", "Whether the rank runs.", &|rank| {
         Some(f64::from(u8::from(rank.state == RankState::Running)))
     });
-    each(Kind::Gauge, "rank_start_time_seconds", "When it was started.", &|rank| {
+    each(Gauge, "rank_start_time_seconds", "When it was started.", &|rank| {
         rank.started_ms.map(seconds)
     });
-    each(Kind::Counter, "rank_restarts", "Starts by the engine after the first.", &|rank| {
+    each(Counter, "rank_restarts", "Starts by the engine after the first.", &|rank| {
         Some(f64::from(rank.restarts))
     });
-    each(Kind::Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
+    each(Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
         rank.code.or_else(|| rank.signal.map(|signal| signal.saturating_add(128))).map(f64::from)
     });
-    each(Kind::Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| {
-        rank.cpu_seconds
-    });
-    each(Kind::Gauge, "rank_resident_memory_bytes", "Memory of its first process.", &|rank| {
+    each(Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| rank.cpu_seconds);
+    each(Gauge, "rank_resident_memory_bytes", "Memory of its first process.", &|rank| {
         rank.memory.map(|bytes| bytes as f64)
     });
-    each(Kind::Counter, "rank_log_bytes", "What it has written.", &|rank| count(rank.log_bytes));
-    each(Kind::Counter, "rank_log_lines", "What it has written.", &|rank| count(rank.log_lines));
-    each(Kind::Counter, "rank_log_dropped_bytes", "Output that never reached its file.", &|rank| {
+    each(Counter, "rank_log_bytes", "What it has written.", &|rank| count(rank.log_bytes));
+    each(Counter, "rank_log_lines", "What it has written.", &|rank| count(rank.log_lines));
+    each(Counter, "rank_log_dropped_bytes", "Output that never reached its file.", &|rank| {
         count(rank.log_dropped_bytes)
     });
     each(
-        Kind::Counter,
+        Counter,
         "rank_log_dropped_lines",
         "Lines that the console did not take in time.",
         &|rank| count(rank.log_dropped_lines),
     );
-    each(Kind::Gauge, "rank_last_output_age_seconds", "Since it last wrote something.", &|rank| {
+    each(Gauge, "rank_last_output_age_seconds", "Since it last wrote something.", &|rank| {
         rank.last_line_age_ms.map(seconds)
     });
 }
@@ -298,26 +298,26 @@ fn of_node(page: &mut Page, status: &NodeStatus) {
     let interface = |name: &String| [("interface", name.clone())];
     let interfaces = || status.interfaces.iter();
     page.family(
-        Kind::Counter,
+        Counter,
         "network_receive_bytes",
         "Traffic of an interface since it came up.",
         interfaces().map(|one| (interface(&one.interface), one.received_total)),
     );
     page.family(
-        Kind::Counter,
+        Counter,
         "network_transmit_bytes",
         "Traffic of an interface since it came up.",
         interfaces().map(|one| (interface(&one.interface), one.sent_total)),
     );
     let port = |name: &String| [("port", name.clone())];
     page.family(
-        Kind::Counter,
+        Counter,
         "hca_receive_bytes",
         "Traffic of a port of an HCA since its driver was loaded.",
         status.hcas.iter().map(|one| (port(&one.port), one.received_total)),
     );
     page.family(
-        Kind::Counter,
+        Counter,
         "hca_transmit_bytes",
         "Traffic of a port of an HCA since its driver was loaded.",
         status.hcas.iter().map(|one| (port(&one.port), one.sent_total)),
@@ -339,33 +339,31 @@ fn of_gpus(page: &mut Page, status: &NodeStatus) {
         page.family(kind, name, help, samples);
     };
     each(
-        Kind::Gauge,
+        Gauge,
         "gpu_utilization_ratio",
         "Time in which a kernel ran; one that waits for other ranks counts.",
         &|gpu| gpu.utilization.map(|percent| f64::from(percent) / 100.0),
     );
-    each(Kind::Gauge, "gpu_memory_used_bytes", "Memory in use.", &|gpu| {
+    each(Gauge, "gpu_memory_used_bytes", "Memory in use.", &|gpu| {
         gpu.memory_used.map(|bytes| bytes as f64)
     });
-    each(Kind::Gauge, "gpu_memory_size_bytes", "Its memory.", &|gpu| {
+    each(Gauge, "gpu_memory_size_bytes", "Its memory.", &|gpu| {
         gpu.memory_total.map(|bytes| bytes as f64)
     });
-    each(Kind::Gauge, "gpu_power_watts", "Its power.", &|gpu| gpu.power);
-    each(Kind::Gauge, "gpu_power_limit_watts", "The limit of its power.", &|gpu| gpu.power_limit);
-    each(Kind::Counter, "gpu_energy_joules", "Energy since the driver was loaded.", &|gpu| {
-        gpu.energy
-    });
+    each(Gauge, "gpu_power_watts", "Its power.", &|gpu| gpu.power);
+    each(Gauge, "gpu_power_limit_watts", "The limit of its power.", &|gpu| gpu.power_limit);
+    each(Counter, "gpu_energy_joules", "Energy since the driver was loaded.", &|gpu| gpu.energy);
     let hertz = |mhz: Option<u32>| mhz.map(|mhz| f64::from(mhz) * 1e6);
-    each(Kind::Gauge, "gpu_clock_hertz", "Clock of its multiprocessors.", &|gpu| hertz(gpu.clock));
-    each(Kind::Gauge, "gpu_clock_limit_hertz", "The highest clock.", &|gpu| hertz(gpu.max_clock));
-    each(Kind::Gauge, "gpu_temperature_celsius", "Its temperature.", &|gpu| {
+    each(Gauge, "gpu_clock_hertz", "Clock of its multiprocessors.", &|gpu| hertz(gpu.clock));
+    each(Gauge, "gpu_clock_limit_hertz", "The highest clock.", &|gpu| hertz(gpu.max_clock));
+    each(Gauge, "gpu_temperature_celsius", "Its temperature.", &|gpu| {
         gpu.temperature.map(f64::from)
     });
 }
 
 fn of_findings(page: &mut Page, status: &NodeStatus) {
     page.family(
-        Kind::Counter,
+        Counter,
         "findings",
         "Warnings of the plan, broken rules, hangs, slow ranks and causes, by id.",
         status.findings.iter().map(|(id, count)| ([("id", id.clone())], *count)),
@@ -376,7 +374,7 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
         Some(u8::from(status.standstill.is_some())),
     );
     page.family(
-        Kind::Gauge,
+        Gauge,
         "slow_rank_lost_ratio",
         "The share of their time that the others lose by a rank that is late.",
         status.slow.iter().map(|slow| ([("rank", slow.rank.to_string())], slow.lost)),
@@ -389,7 +387,7 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
     kinds.sort();
     kinds.dedup();
     page.family(
-        Kind::Gauge,
+        Gauge,
         "node_abnormal",
         "What is abnormal about the node since the sample before.",
         kinds.into_iter().map(|kind| ([("kind", kind)], 1)),

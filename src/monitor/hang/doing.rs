@@ -337,29 +337,9 @@ fn uninterruptible(thread: &ThreadStack) -> Option<Doing> {
 /// Whether the kernel may hold a thread in this call until a disk has written something. False for calls that
 /// wait for a started process, a driver, another thread or another machine.
 pub(super) fn may_wait_for_disk(call: &str) -> bool {
-    const OTHERS: &[&str] = &[
-        "vfork",
-        "clone",
-        "clone3",
-        "wait4",
-        "waitid",
-        "ioctl",
-        "futex",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "epoll_wait",
-        "epoll_pwait",
-        "connect",
-        "accept",
-        "accept4",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-    ];
-    !OTHERS.contains(&call)
+    const OTHERS: &str = "vfork clone clone3 wait4 waitid ioctl futex poll ppoll select pselect6 \
+        epoll_wait epoll_pwait connect accept accept4 recvfrom recvmsg sendto sendmsg";
+    !OTHERS.split(' ').any(|other| other == call)
 }
 
 /// Whether the thread is in a call on a file whose server does not answer: the kernel may report such a thread

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::gather::evidence;
 use super::judge::{FirstCulprit, Hang};
 use super::{NodeEvidence, RankEvidence};
+use crate::held;
 use crate::status::StatusBoard;
 use crate::watch::{Awake, Progress, Standing, Surroundings, pulse};
 use diagnose::stacks::RunningRank;
@@ -80,7 +81,7 @@ impl std::fmt::Debug for Watched {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HangQuestion {
-    /// Answered with a [`Stands`].
+    /// Answered with a [`Standing`].
     Standing,
     /// Answered with a [`NodeEvidence`].
     Evidence,
@@ -96,14 +97,6 @@ pub struct JudgedHang {
     /// The hang in the form of agent.jsonl.
     pub document: Value,
     pub first: Option<FirstCulprit>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Stands {
-    Moves,
-    HeldUp,
-    Still,
 }
 
 /// JobState that the thread shares with the answers to other nodes.
@@ -126,6 +119,7 @@ struct Written {
     at: Instant,
 }
 
+#[derive(Default)]
 pub(super) struct JobState {
     pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
     /// Ranks that ended with code 0.
@@ -147,23 +141,13 @@ pub(super) struct JobState {
 
 impl SharedJob {
     pub(super) fn new(watched: Watched) -> SharedJob {
-        let state = JobState {
-            ranks: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            progress: Progress::new(watched.after),
-            pauses: 0,
-            output: BTreeMap::new(),
-            found: Vec::new(),
-            first: None,
-            stands: false,
-            is_over: false,
-            is_closed: false,
-        };
+        let progress = Progress::new(watched.after);
+        let state = JobState { progress, ..JobState::default() };
         SharedJob { watched, awake: Awake::start(), state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, JobState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.state)
     }
 
     /// The state, in which unobserved time does not count as a standstill.
@@ -229,17 +213,13 @@ impl SharedJob {
         self.watched.surroundings.note(moved, &pids);
     }
 
-    pub(super) fn stands(&self) -> Stands {
+    pub(super) fn stands(&self) -> Standing {
         let state = self.state_now();
         // All ranks of this node have ended well: it waits for the other nodes.
         if state.ranks.is_empty() {
-            return if state.ended.is_empty() { Stands::Moves } else { Stands::Still };
+            return if state.ended.is_empty() { Standing::Moves } else { Standing::Still };
         }
-        match state.progress.standing(Instant::now()) {
-            Standing::Moves => Stands::Moves,
-            Standing::HeldUp { .. } => Stands::HeldUp,
-            Standing::Still { .. } => Stands::Still,
-        }
+        state.progress.standing(Instant::now())
     }
 
     pub(super) fn answer(&self, question: HangQuestion) -> Option<Vec<u8>> {

@@ -16,8 +16,9 @@ use tokio::sync::Notify;
 use super::NodeEvidence;
 use super::gather::gives_up_ns;
 use super::judge::{Culprit, FirstCulprit, Hang, Judgement, judge};
-use super::shared::{HangQuestion, JudgedHang, SharedJob, Stands, Standstill, Watched};
+use super::shared::{HangQuestion, JudgedHang, SharedJob, Standstill, Watched};
 use super::words::Kind;
+use crate::watch::Standing;
 use diagnose::Frame;
 use linux::deadline::millis;
 use settings::Reaction;
@@ -216,7 +217,7 @@ impl Watching {
         let stands = shared.stands();
         let limit = self.limit_of_torch(now);
         let is_last_chance = limit.is_some_and(|limit| now >= limit);
-        if stands == Stands::Moves && !is_last_chance {
+        if stands == Standing::Moves && !is_last_chance {
             (self.judged, self.late, self.locked, self.once) = (None, 0, None, None);
             self.is_left_to_torch = false;
             if !shared.state().progress.has_moved() {
@@ -231,7 +232,7 @@ impl Watching {
             return;
         }
         self.moves = None;
-        let is_still = stands == Stands::Still;
+        let is_still = stands == Standing::Still;
         let was_judged = self.judged.is_some_and(|(still, next)| still == is_still && now < next);
         let is_reported = shared.state().stands && !self.is_left_to_torch;
         if is_reported || (was_judged && !is_last_chance) {
@@ -336,9 +337,9 @@ impl Watching {
 
     /// False if ranks of another node move. A node that does not answer is ignored.
     fn do_others_stand(&self) -> bool {
-        let read = |bytes: Vec<u8>| serde_json::from_slice::<Stands>(&bytes).ok();
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<Standing>(&bytes).ok();
         let answers = (self.shared.watched.ask)(&HangQuestion::Standing, STANDING);
-        answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Stands::Moves))
+        answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Standing::Moves))
     }
 
     /// The evidence of all nodes, and the nodes that gave none.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::doing::Doing;
 use super::{NodeEvidence, RankEvidence};
@@ -262,7 +262,8 @@ fn does(facts: &Facts<'_>) -> Text {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     Ended,
     Stopped,
@@ -279,22 +280,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Ended => "ended",
-            Kind::Stopped => "stopped",
-            Kind::BlockedIo => "blocked_io",
-            Kind::WorkerDied => "worker_died",
-            Kind::Deadlock => "deadlock",
-            Kind::OtherCollective => "other_collective",
-            Kind::OtherShape => "other_shape",
-            Kind::NeverEntered => "never_entered",
-            Kind::Link => "link",
-            Kind::Slow => "slow",
-            Kind::Unknown => "unknown",
-        }
-    }
-
     pub fn hint(self) -> Text {
         match self {
             Kind::Ended => text!(
@@ -342,12 +327,6 @@ impl Kind {
                 "请查看所有 rank 的调用栈：ranklaunch stacks"
             ),
         }
-    }
-}
-
-impl Serialize for Kind {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.as_str())
     }
 }
 

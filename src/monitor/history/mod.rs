@@ -222,6 +222,12 @@ pub struct DecisionRow {
     pub source: String,
 }
 
+impl Finding {
+    fn new(kind: &str, at: Millis, text: Words) -> Finding {
+        Finding { kind: kind.to_owned(), at, text, ..Finding::default() }
+    }
+}
+
 impl NodeHistory {
     /// The last attempt that ended, else the last one.
     pub(crate) fn last_attempt(&self) -> Option<&Attempt> {

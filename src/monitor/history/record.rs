@@ -87,7 +87,7 @@ fn links(record: &Value, at: u64) -> Option<Finding> {
     }
     let list = grown.join(", ");
     let said = text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
-    Some(Finding { kind: "links".to_owned(), at, text: Words::Both(said), ..Finding::default() })
+    Some(Finding::new("links", at, Words::Both(said)))
 }
 
 /// An element of `hang`.
@@ -103,15 +103,13 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
         false => text!("no progress for {after} s: {en}", "{after} 秒没有进展：{zh}"),
         true => text!("no progress for {after} s", "{after} 秒没有进展"),
     };
+    // The time since which nothing moved.
+    let since = at.saturating_sub(after.saturating_mul(1000));
     Some(Finding {
-        kind: "hang".to_owned(),
-        // The time since which nothing moved.
-        at: at.saturating_sub(after.saturating_mul(1000)),
-        until: None,
         rank: first.and_then(|one| number(&one["rank"])),
         is_grave: true,
-        text: Words::Both(stands),
         hint: first.map(|one| words(&one["hint"])).unwrap_or_default(),
+        ..Finding::new("hang", since, Words::Both(stands))
     })
 }
 

@@ -9,12 +9,13 @@ use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::held;
 use diagnose::stacks::{RankStacks, RunningRank, collect};
 use linux::deadline::millis;
 use linux::random;
@@ -220,7 +221,7 @@ impl RunningRanks {
     }
 
     fn ranks(&self) -> std::sync::MutexGuard<'_, BTreeMap<GlobalRank, RunningRank>> {
-        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.ranks)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collects the events of this node, and gives them as a [`NodeStatus`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::phase::{Phase, Phases};
@@ -9,6 +9,7 @@ use super::{
     EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
     SlowStatus, Standstill,
 };
+use crate::held;
 use crate::watch::{Reason, Sample, SlowNews};
 use linux::deadline::millis;
 use text::lang::Text;
@@ -356,10 +357,6 @@ impl StatusBoard {
         }
         state.status(now)
     }
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn of_rank(rank: RankId) -> RankStatus {

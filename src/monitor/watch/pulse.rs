@@ -135,27 +135,10 @@ fn io(process: &Path) -> Option<u64> {
 
 /// Number of times that the first thread of a process went to sleep, if it is in a call that reads or writes.
 fn sleeps(process: &Path) -> Option<u64> {
-    const TRANSFERS: &[&str] = &[
-        "read",
-        "write",
-        "pread64",
-        "pwrite64",
-        "readv",
-        "writev",
-        "preadv",
-        "pwritev",
-        "fsync",
-        "fdatasync",
-        "msync",
-        "sync_file_range",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-        "sendfile",
-        "copy_file_range",
-    ];
-    if !TRANSFERS.contains(&first_call(process)?) {
+    const TRANSFERS: &str = "read write pread64 pwrite64 readv writev preadv pwritev fsync \
+        fdatasync msync sync_file_range recvfrom recvmsg sendto sendmsg sendfile copy_file_range";
+    let call = first_call(process)?;
+    if !TRANSFERS.split(' ').any(|transfer| transfer == call) {
         return None;
     }
     let status = std::fs::read_to_string(process.join("status")).ok()?;

@@ -23,7 +23,7 @@ use verdict::outcome::Stream;
 const IDLE: u32 = 1;
 
 /// The rules of a job on this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<WatchedRule>,
     streams: BTreeMap<(GlobalRank, Stream), Partial>,
@@ -56,15 +56,7 @@ struct RuleState {
 impl Rules {
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Rules {
         let watched = |rule| WatchedRule { rule, ranks: BTreeMap::new(), idle_told: false };
-        Rules {
-            rules: rules.into_iter().map(watched).collect(),
-            streams: BTreeMap::new(),
-            ranks: BTreeMap::new(),
-            last: BTreeMap::new(),
-            idle: None,
-            found: Vec::new(),
-            stopped: false,
-        }
+        Rules { rules: rules.into_iter().map(watched).collect(), ..Rules::default() }
     }
 
     pub fn began(&mut self, rank: GlobalRank, at: Instant) {

@@ -11,13 +11,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::node::{NodeReader, NodeReading, NodeSources, Parts, Reason};
 use super::recorders::{Cut, Recorded, recorded};
+use crate::held;
 use diagnose::recorder::{Late, RankRecord, late};
 use text::rank::GlobalRank;
 
@@ -230,11 +231,11 @@ impl SampledNode {
     }
 
     fn began(&self, rank: GlobalRank, pid: i32) {
-        lock(&self.pids).insert(rank, pid);
+        held(&self.pids).insert(rank, pid);
     }
 
     fn ended(&self, rank: GlobalRank) {
-        lock(&self.pids).remove(&rank);
+        held(&self.pids).remove(&rank);
     }
 
     /// The contents of the ranks' recorders; none without `torch.distributed`. Also reads the counters of the
@@ -243,7 +244,7 @@ impl SampledNode {
         let recorded = recorded(&self.control, cut, RECORDS);
         if !recorded.is_empty() {
             let reading = self.reader.read(&self.pids(), Parts::Kernel, COUNTERS);
-            let mut readings = lock(&self.readings);
+            let mut readings = held(&self.readings);
             readings.push_back(reading);
             while readings.len() > READINGS {
                 readings.pop_front();
@@ -258,18 +259,14 @@ impl SampledNode {
         let pids = self.pids();
         pids.iter().find(|(own, _)| *own == rank)?;
         let now = self.reader.read(&pids, Parts::All, GPUS);
-        let readings = lock(&self.readings);
+        let readings = held(&self.readings);
         let change = now.since(readings.front().unwrap_or(&now));
         Some(change.reasons_for(rank).into_iter().cloned().collect())
     }
 
     fn pids(&self) -> Vec<(GlobalRank, i32)> {
-        lock(&self.pids).iter().map(|(rank, pid)| (*rank, *pid)).collect()
+        held(&self.pids).iter().map(|(rank, pid)| (*rank, *pid)).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Number of consecutive looks that must agree.

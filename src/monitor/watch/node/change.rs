@@ -130,10 +130,9 @@ impl Both<'_> {
         let mut all = Vec::new();
         for (folder, new) in &self.new.groups {
             let Some(old) = self.old.groups.get(folder) else { continue };
-            let ranks = self.some(new);
-            self.throttled(&mut all, old, new, ranks);
-            self.memory(&mut all, old, new, ranks);
-            self.pressed(&mut all, [&old.pressure, &new.pressure], ranks, true);
+            self.throttled(&mut all, old, new);
+            self.memory(&mut all, old, new);
+            self.pressed(&mut all, [&old.pressure, &new.pressure], self.some(new), true);
         }
         all.sort_by(|one, other| other.value.total_cmp(&one.value));
         for reason in all {
@@ -144,13 +143,8 @@ impl Both<'_> {
         }
     }
 
-    fn throttled(
-        &self,
-        found: &mut Vec<Reason>,
-        old: &GroupReading,
-        new: &GroupReading,
-        ranks: &[GlobalRank],
-    ) {
+    fn throttled(&self, found: &mut Vec<Reason>, old: &GroupReading, new: &GroupReading) {
+        let ranks = self.some(new);
         let (Some(old), Some(new)) = (old.cpu, new.cpu) else { return };
         // The time is a sum over CPUs, so a group with many threads may have waited for more
         // than all of it. In a period that was throttled it waited at most for the period.
@@ -167,13 +161,8 @@ impl Both<'_> {
         });
     }
 
-    fn memory(
-        &self,
-        found: &mut Vec<Reason>,
-        old: &GroupReading,
-        new: &GroupReading,
-        ranks: &[GlobalRank],
-    ) {
+    fn memory(&self, found: &mut Vec<Reason>, old: &GroupReading, new: &GroupReading) {
+        let ranks = self.some(new);
         let (Some(old), Some(new)) = (old.memory, new.memory) else { return };
         let limit = text::lang::bytes(new.limit);
         tell(found, ReasonKind::OomKill, ranks, grown(old.oom_kills, new.oom_kills), || {

@@ -37,8 +37,8 @@ impl Node {
     fn stands(&self) -> &'static str {
         match self.progress.standing(self.now) {
             Standing::Moves => "moves",
-            Standing::HeldUp { .. } => "held up",
-            Standing::Still { .. } => "still",
+            Standing::HeldUp => "held up",
+            Standing::Still => "still",
         }
     }
 }
