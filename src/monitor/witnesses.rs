@@ -6,6 +6,7 @@ use std::io::{PipeReader, PipeWriter, pipe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::held;
 use linux::host::Host;
 use node::observe::kernel_log::{About, JobIdentity, KernelLine, KernelLog};
 use node::observe::{LoggedKills, gpu};
@@ -17,7 +18,7 @@ use text::rank::GlobalRank;
 #[derive(Debug, Default)]
 pub struct Witnesses {
     driver: Option<DriverWatch>,
-    kernel: Option<KernelWatch>,
+    kernel: Option<Mutex<KernelWatch>>,
 }
 
 impl Witnesses {
@@ -28,7 +29,7 @@ impl Witnesses {
         gpus: Vec<WatchedGpu>,
         asks_driver: bool,
     ) -> Witnesses {
-        let kernel = KernelWatch::start(host, gpus.clone());
+        let kernel = KernelWatch::start(host, gpus.clone()).map(Mutex::new);
         let asks_driver = asks_driver && !gpus.is_empty();
         let driver = if asks_driver { DriverWatch::start(host, mode, gpus).await } else { None };
         Witnesses { driver, kernel }
@@ -36,35 +37,37 @@ impl Witnesses {
 
     /// The process that watches the driver, a child of ours.
     pub fn companion(&self) -> Option<i32> {
-        self.driver.as_ref()?.pid()
+        self.driver.as_ref()?.pid
     }
 
     /// Handle that asks the driver about the activity of the GPUs.
     pub fn live_gpus(&self) -> Option<LiveGpus> {
-        self.driver.as_ref().map(DriverWatch::live_gpus)
+        let driver = self.driver.as_ref()?;
+        Some(LiveGpus(Arc::clone(&driver.watched)))
     }
 
     /// A rank has started.
     pub fn began(&self, rank: GlobalRank, pid: i32) {
         if let Some(kernel) = &self.kernel {
-            kernel.began(rank, pid);
+            held(kernel).began(rank, pid);
         }
     }
 
     /// Statements of all witnesses up to now.
     pub fn statements(&self) -> Vec<Statement> {
-        let driver = self.driver.iter().flat_map(DriverWatch::statements);
-        driver.chain(self.kernel.iter().flat_map(KernelWatch::statements)).collect()
+        let driver = self.driver.iter().flat_map(|driver| driver.watched.statements());
+        driver.chain(self.kernel.iter().flat_map(|kernel| held(kernel).statements())).collect()
     }
 
     /// Kills for memory in the kernel's log; empty if the log is not readable.
     pub fn oom_kills(&self) -> LoggedKills {
-        self.kernel.as_ref().map(KernelWatch::oom_kills).unwrap_or_default()
+        self.kernel.as_ref().map(|kernel| held(kernel).oom_kills()).unwrap_or_default()
     }
 
     /// Time of the driver's first statement while the ranks ran.
     pub fn first(&self) -> Option<Instant> {
-        self.driver.as_ref().and_then(DriverWatch::first)
+        let heard = held(&self.driver.as_ref()?.watched.heard);
+        heard.xids.iter().map(|xid| xid.first).min()
     }
 }
 
@@ -176,26 +179,6 @@ impl DriverWatch {
         let (watched, pid) = begun.ok()?;
         Some(DriverWatch { _stop: stop, watched, pid })
     }
-
-    /// The probe's process, a child of ours.
-    fn pid(&self) -> Option<i32> {
-        self.pid
-    }
-
-    fn live_gpus(&self) -> LiveGpus {
-        LiveGpus(Arc::clone(&self.watched))
-    }
-
-    /// All Xids up to now.
-    fn statements(&self) -> Vec<Statement> {
-        let heard = self.watched.read();
-        heard.xids.iter().map(|xid| of_xid(xid, &heard.gpus)).collect()
-    }
-
-    /// Time of the first Xid, if any has come.
-    fn first(&self) -> Option<Instant> {
-        self.watched.lock().xids.iter().map(|xid| xid.first).min()
-    }
 }
 
 impl LiveGpus {
@@ -220,13 +203,15 @@ impl LiveGpus {
 }
 
 impl WatchedDriver {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All Xids up to now.
+    fn statements(&self) -> Vec<Statement> {
+        let heard = self.read();
+        heard.xids.iter().map(|xid| of_xid(xid, &heard.gpus)).collect()
     }
 
     /// The state after all lines so far.
     fn read(&self) -> MutexGuard<'_, Heard> {
-        let mut heard = self.lock();
+        let mut heard = held(&self.heard);
         let now = Instant::now();
         for line in heard.lines.take() {
             heard.note(line, now);
@@ -312,10 +297,7 @@ const RECENT: Duration = Duration::from_secs(40 * 60);
 
 /// The log of one attempt.
 #[derive(Debug)]
-struct KernelWatch(Mutex<WatchedLog>);
-
-#[derive(Debug)]
-struct WatchedLog {
+struct KernelWatch {
     host: Arc<Host>,
     log: KernelLog,
     job: JobIdentity,
@@ -341,7 +323,7 @@ impl KernelWatch {
         let addresses = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
         let job = JobIdentity::here(host, addresses);
         let pids_are_ours = JobIdentity::has_pids_of_the_machine(host);
-        Some(KernelWatch(Mutex::new(WatchedLog {
+        Some(KernelWatch {
             host: Arc::clone(host),
             log,
             job,
@@ -351,35 +333,30 @@ impl KernelWatch {
             statements: Vec::new(),
             noted: 0,
             kills: LoggedKills::new(pids_are_ours),
-        })))
+        })
     }
 
-    fn began(&self, rank: GlobalRank, pid: i32) {
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if watched.pids_are_ours {
-            watched.ranks.push((pid, rank));
-            watched.job.pids.push(pid);
+    fn began(&mut self, rank: GlobalRank, pid: i32) {
+        if self.pids_are_ours {
+            self.ranks.push((pid, rank));
+            self.job.pids.push(pid);
         }
     }
 
     /// Recent statements of the log up to now.
-    fn statements(&self) -> Vec<Statement> {
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.read();
+    fn statements(&mut self) -> Vec<Statement> {
+        self.read();
         let recent = |statement: &&Statement| statement.arrived.elapsed() <= RECENT;
-        watched.statements.iter().filter(recent).cloned().collect()
+        self.statements.iter().filter(recent).cloned().collect()
     }
 
     /// The processes of the job that the kernel killed for memory, and the place whose memory was
     /// exhausted.
-    fn oom_kills(&self) -> LoggedKills {
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.read();
-        watched.kills.clone()
+    fn oom_kills(&mut self) -> LoggedKills {
+        self.read();
+        self.kills.clone()
     }
-}
 
-impl WatchedLog {
     fn read(&mut self) {
         let lines = self.log.lines(&self.host, &self.job);
         for (at, line) in lines {

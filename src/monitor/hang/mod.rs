@@ -24,6 +24,7 @@ mod tests;
 mod watching;
 mod words;
 
+pub use gather::{Surroundings, node_document, ras_report};
 pub use judge::{Culprit, FirstCulprit, Hang, Judgement, judge};
 pub use shared::{Ask, HangQuestion, Reporter, Standstill, Watched};
 pub use watching::HangWatch;

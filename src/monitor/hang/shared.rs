@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::gather::evidence;
+use super::gather::{Surroundings, evidence};
 use super::judge::{FirstCulprit, Hang};
 use super::{NodeEvidence, RankEvidence};
 use crate::held;
 use crate::status::StatusBoard;
-use crate::watch::{Awake, Progress, Standing, Surroundings, pulse};
+use crate::watch::{Awake, Progress, Standing, pulse};
 use diagnose::stacks::RunningRank;
 use linux::deadline::millis;
 use logs::Logs;

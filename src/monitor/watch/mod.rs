@@ -17,13 +17,13 @@ mod rules;
 mod sample;
 mod sampler;
 mod slow;
-mod surroundings;
 
 pub use awake::Awake;
 pub use control::ControlSocket;
 pub(crate) use control::asked;
 pub use job_progress::{JobProgress, ProgressLines};
 pub use node::{GpuUse, NodeSources, Reason, ReasonKind};
+pub(crate) use node::{NodeReader, NodeReading, Parts};
 pub(crate) use progress::{Progress, Standing};
 pub(crate) use pulse::{program, pulse, store_port};
 pub use ras::{Behind, RasSource, RasVerdict};
@@ -37,4 +37,3 @@ pub use sampler::{SampleSinks, Sampler, Sampling, SamplingPace};
 pub use slow::{
     AskNodes, Clock, ClockedSample, NodeSample, SampledNode, Slow, SlowNews, SlowPace, SlowWatch,
 };
-pub use surroundings::{Surroundings, node_document, ras_report};

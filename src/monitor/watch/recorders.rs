@@ -234,7 +234,9 @@ fn trimmed(answer: &[u8], cut: Cut) -> Option<String> {
 }
 
 #[cfg(test)]
-mod collectives_tests {
+mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -282,13 +284,6 @@ mod collectives_tests {
         let most = i64::MAX.to_string();
         assert_eq!(count(&dump(&most)), Count { sum: u64::MAX, waits: false });
     }
-}
-
-#[cfg(test)]
-mod records_tests {
-    use serde_json::json;
-
-    use super::*;
 
     #[test]
     fn trimmed_record_keeps_last_entries_without_tensor_sizes() {

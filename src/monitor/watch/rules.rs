@@ -450,30 +450,3 @@ impl Partial {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod line_tests {
-    use super::*;
-
-    fn lines(parts: &[&[u8]]) -> Vec<String> {
-        let (mut partial, mut found) = (Partial::default(), Vec::new());
-        for part in parts {
-            match *part == b"SKIP" {
-                true => partial.skip(),
-                false => {
-                    partial.feed(part, |line| found.push(String::from_utf8_lossy(line).into()))
-                }
-            }
-        }
-        found
-    }
-
-    #[test]
-    fn split_input_yields_whole_lines() {
-        assert_eq!(lines(&[b"a\nb\r\nc", b"d\re\n", b"f"]), ["a", "b", "cd", "e"]);
-        assert_eq!(lines(&[b"a", b"SKIP", b"b\nc\n"]), ["c"], "b may be the end of another line");
-        let long = vec![b'x'; 3 * LONGEST_LINE];
-        let found = lines(&[&long, b"y\nz\n"]);
-        assert_eq!((found[0].len(), &*found[1]), (LONGEST_LINE, "z"));
-    }
-}

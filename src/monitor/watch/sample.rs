@@ -205,11 +205,41 @@ impl std::fmt::Debug for WatchedNode {
 struct Baseline {
     /// CPU time, and when it was read.
     cpu: BTreeMap<GlobalRank, (Duration, Instant)>,
-    /// Bytes received and sent, and when they were read.
-    network: BTreeMap<String, (u64, u64)>,
-    network_at: Option<Instant>,
-    ports: BTreeMap<String, (u64, u64)>,
-    ports_at: Option<Instant>,
+    network: Traffic,
+    ports: Traffic,
+}
+
+/// Bytes received and sent by name, and when they were read.
+#[derive(Debug, Default)]
+struct Traffic {
+    bytes: BTreeMap<String, (u64, u64)>,
+    at: Option<Instant>,
+}
+
+impl Traffic {
+    /// The bytes since the last call, and bytes per second. A name counts from its first sight.
+    fn grown(&mut self, now: Vec<(String, u64, u64)>) -> Vec<Grown> {
+        let at = Instant::now();
+        let then = self.at.replace(at).unwrap_or(at);
+        let seconds = at.saturating_duration_since(then).as_secs_f64().max(0.001);
+        let grown = |(name, received_total, sent_total): (String, u64, u64)| {
+            let now = (received_total, sent_total);
+            let before = self.bytes.insert(name.clone(), now).unwrap_or(now);
+            let (received, sent) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+            let rate = |bytes: u64| (bytes as f64 / seconds).round();
+            let bytes = received.saturating_add(sent);
+            Grown { name, bytes, rates: (rate(received), rate(sent)), totals: now }
+        };
+        now.into_iter().map(grown).collect()
+    }
+}
+
+/// The growth of received and sent bytes.
+struct Grown {
+    name: String,
+    bytes: u64,
+    rates: (f64, f64),
+    totals: (u64, u64),
 }
 
 pub(super) struct Readings {
@@ -236,8 +266,10 @@ impl Readings {
             (name.clone(), (data.total_received(), data.total_transmitted()))
         };
         let begin = || Baseline {
-            network: networks.iter().map(totals).collect(),
-            network_at: Some(Instant::now()),
+            network: Traffic {
+                bytes: networks.iter().map(totals).collect(),
+                at: Some(Instant::now()),
+            },
             ..Baseline::default()
         };
         Readings {
@@ -346,43 +378,28 @@ impl Readings {
             self.ports_stuck = true;
             return Vec::new();
         };
-        let now = Instant::now();
-        let then = since.ports_at.replace(now).unwrap_or(now);
-        let seconds = now.saturating_duration_since(then).as_secs_f64().max(0.001);
-        let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds).round();
-        let row = |(port, received_total, sent_total): (String, u64, u64)| {
-            let now = (received_total, sent_total);
-            let before = since.ports.insert(port.clone(), now).unwrap_or(now);
-            let (received, sent) = (rate(now.0, before.0), rate(now.1, before.1));
+        let row = |Grown { name: port, rates: (received, sent), totals, .. }: Grown| {
+            let (received_total, sent_total) = totals;
             HcaSample { port, received, sent, received_total, sent_total }
         };
-        ports.into_iter().map(row).collect()
+        since.ports.grown(ports).into_iter().map(row).collect()
     }
 
     fn network(&mut self, since: &mut Baseline) -> Vec<InterfaceSample> {
         self.networks.refresh(true);
-        let now = Instant::now();
-        let then = since.network_at.replace(now).unwrap_or(now);
-        let seconds = now.saturating_duration_since(then).as_secs_f64().max(0.001);
-        let mut busy = Vec::new();
-        for (name, data) in self.networks.iter().filter(|(name, _)| *name != "lo") {
-            let (received_total, sent_total) = (data.total_received(), data.total_transmitted());
-            let now = (received_total, sent_total);
-            // A new interface counts from its first sight.
-            let before = since.network.insert(name.clone(), now).unwrap_or(now);
-            let grown = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
-            let sum = grown.0.saturating_add(grown.1);
-            if sum > 0 {
-                let rate = |bytes: u64| (bytes as f64 / seconds).round();
-                let (received, sent) = (rate(grown.0), rate(grown.1));
-                let interface = name.clone();
-                let row = InterfaceSample { interface, received, sent, received_total, sent_total };
-                busy.push((sum, row));
-            }
-        }
-        busy.sort_by_key(|(sum, _)| std::cmp::Reverse(*sum));
+        let all =
+            self.networks.iter().filter(|(name, _)| *name != "lo").map(|(name, data)| {
+                (name.clone(), data.total_received(), data.total_transmitted())
+            });
+        let mut busy = since.network.grown(all.collect());
+        busy.retain(|one| one.bytes > 0);
+        busy.sort_by_key(|one| std::cmp::Reverse(one.bytes));
         busy.truncate(INTERFACES);
-        busy.into_iter().map(|(_, row)| row).collect()
+        let row = |Grown { name: interface, rates: (received, sent), totals, .. }: Grown| {
+            let (received_total, sent_total) = totals;
+            InterfaceSample { interface, received, sent, received_total, sent_total }
+        };
+        busy.into_iter().map(row).collect()
     }
 
     /// Free space of the log folder's own file system. sysinfo's list of disks omits network

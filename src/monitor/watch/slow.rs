@@ -386,7 +386,7 @@ impl Clock {
 }
 
 #[cfg(test)]
-mod watch_tests {
+mod tests {
     use serde_json::json;
 
     use super::*;
@@ -474,17 +474,12 @@ mod watch_tests {
         assert_eq!(telling(all.clone(), true), [reason(&[3])]);
         assert_eq!(telling(all.clone(), false), all);
     }
-}
-
-#[cfg(test)]
-mod tracker_tests {
-    use super::*;
 
     fn late(rank: u32) -> Late {
         Late { rank, group: "g".to_owned(), of: 100, share: 0.9, median_ns: 20_000_000, lost: 0.4 }
     }
 
-    fn told(tracker: &mut Tracker, late: &[Late]) -> Vec<(bool, u32)> {
+    fn told_after(tracker: &mut Tracker, late: &[Late]) -> Vec<(bool, u32)> {
         let news = tracker.look(late);
         let one = |news: &SlowNews| match news {
             SlowNews::Slow(slow) => (true, slow.rank.0),
@@ -498,7 +493,7 @@ mod tracker_tests {
         let mut tracker = Tracker::default();
         let slow = [late(3)];
         let looks: [&[Late]; 9] = [&slow, &slow, &slow, &slow, &[], &slow, &[], &[], &[]];
-        let all: Vec<_> = looks.iter().map(|look| told(&mut tracker, look)).collect();
+        let all: Vec<_> = looks.iter().map(|look| told_after(&mut tracker, look)).collect();
         let expected: [&[(bool, u32)]; 9] =
             [&[], &[(true, 3)], &[], &[], &[], &[], &[], &[(false, 3)], &[]];
         assert_eq!(all, expected);
@@ -509,14 +504,9 @@ mod tracker_tests {
     fn alternating_slow_ranks_are_not_reported() {
         let mut tracker = Tracker::default();
         for turn in 0..10 {
-            assert_eq!(told(&mut tracker, &[late(turn % 2)]), []);
+            assert_eq!(told_after(&mut tracker, &[late(turn % 2)]), []);
         }
     }
-}
-
-#[cfg(test)]
-mod clock_tests {
-    use super::*;
 
     fn shown(clock: Clock) -> (i64, i64) {
         (clock.ahead(), clock.doubt())

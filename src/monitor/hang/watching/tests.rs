@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::super::shared::Reporter;
 use super::*;
+use crate::hang::Surroundings;
 use crate::status::StatusBoard;
-use crate::watch::{NodeSources, RasSource, Surroundings};
+use crate::watch::{NodeSources, RasSource};
 use linux::host::Host;
 use logs::{Console, Logs, LogsConfig};
 use node::observe::counters::Counters;

@@ -110,7 +110,7 @@ impl Both<'_> {
     }
 
     fn shares(&self) -> BTreeMap<&'static str, f64> {
-        let (old, new) = (&self.old.pressure, &self.new.pressure);
+        let (old, new) = (&self.old.kernel.pressure, &self.new.kernel.pressure);
         let all = [
             ("cpu", [old.cpu, new.cpu]),
             ("io", [old.io, new.io]),
@@ -122,14 +122,14 @@ impl Both<'_> {
 
     /// Empty if these are all ranks of the node.
     fn some<'g>(&self, group: &'g GroupReading) -> &'g [GlobalRank] {
-        if group.ranks.len() >= self.new.ranks.len() { &[] } else { &group.ranks }
+        if group.ranks.len() >= self.new.kernel.ranks.len() { &[] } else { &group.ranks }
     }
 
     /// If several groups limit a rank, only the group that costs most is reported for each set of ranks.
     fn groups(&self, found: &mut Vec<Reason>) {
         let mut all = Vec::new();
-        for (folder, new) in &self.new.groups {
-            let Some(old) = self.old.groups.get(folder) else { continue };
+        for (folder, new) in &self.new.kernel.groups {
+            let Some(old) = self.old.kernel.groups.get(folder) else { continue };
             self.throttled(&mut all, old, new);
             self.memory(&mut all, old, new);
             self.pressed(&mut all, [&old.pressure, &new.pressure], self.some(new), true);
@@ -185,7 +185,7 @@ impl Both<'_> {
     /// The pressure on the node, if no group of all ranks shows the same.
     fn pressure(&self, found: &mut Vec<Reason>) {
         let mut node = Vec::new();
-        self.pressed(&mut node, [&self.old.pressure, &self.new.pressure], &[], false);
+        self.pressed(&mut node, [&self.old.kernel.pressure, &self.new.kernel.pressure], &[], false);
         node.retain(|new| {
             !found.iter().any(|known| known.kind == new.kind && known.ranks.is_empty())
         });
@@ -234,9 +234,9 @@ impl Both<'_> {
     }
 
     fn ranks(&self, found: &mut Vec<Reason>) {
-        for new in &self.new.ranks {
+        for new in &self.new.kernel.ranks {
             let same = |old: &&_| same_process(old, new);
-            let Some(old) = self.old.ranks.iter().find(same) else { continue };
+            let Some(old) = self.old.kernel.ranks.iter().find(same) else { continue };
             let (rank, ranks) = (new.rank, [new.rank]);
             let throttled = found
                 .iter()
@@ -265,8 +265,8 @@ impl Both<'_> {
     }
 
     fn network(&self, found: &mut Vec<Reason>) {
-        for (name, new) in &self.new.interfaces {
-            let Some(old) = self.old.interfaces.get(name) else { continue };
+        for (name, new) in &self.new.kernel.interfaces {
+            let Some(old) = self.old.kernel.interfaces.get(name) else { continue };
             let down = f64::from(u8::from(new.up == Some(false) && old.up == Some(true)));
             tell(found, ReasonKind::InterfaceDown, &[], down, || {
                 text!("interface {name} is down", "网络接口 {name} 已断开")
@@ -297,7 +297,7 @@ impl Both<'_> {
                 )
             });
         }
-        if let (Some(old), Some(new)) = (self.old.tcp, self.new.tcp) {
+        if let (Some(old), Some(new)) = (self.old.kernel.tcp, self.new.kernel.tcp) {
             let (sent, again) = (grown(old.sent, new.sent), grown(old.sent_again, new.sent_again));
             let share = if sent < FEWEST_SEGMENTS as f64 { 0.0 } else { again / sent };
             tell(found, ReasonKind::TcpSentAgain, &[], share, || {

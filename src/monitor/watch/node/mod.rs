@@ -65,11 +65,8 @@ pub(crate) enum Parts {
 pub(crate) struct NodeReading {
     #[serde(skip)]
     at: Instant,
-    pressure: Pressure,
-    groups: BTreeMap<String, GroupReading>,
-    ranks: Vec<RankReading>,
-    interfaces: BTreeMap<String, InterfaceReading>,
-    tcp: Option<TcpReading>,
+    #[serde(flatten)]
+    kernel: KernelReading,
     #[serde(skip)]
     hcas: Counters,
     gpus: Vec<GpuReading>,
@@ -84,8 +81,9 @@ impl NodeReading {
     }
 }
 
-#[derive(Debug, Default)]
-struct Kernel {
+/// Counters of the kernel.
+#[derive(Debug, Clone, Default, Serialize)]
+struct KernelReading {
     pressure: Pressure,
     groups: BTreeMap<String, GroupReading>,
     ranks: Vec<RankReading>,
@@ -134,14 +132,13 @@ impl NodeReader {
         let kernel = self.kernel.end(kernel, until, &mut late).unwrap_or_default();
         let hcas = self.hcas.end(hcas, until, &mut late).unwrap_or_default();
         let gpus = gpus.and_then(|gpus| self.gpus.end(gpus, until, &mut late)).unwrap_or_default();
-        let Kernel { pressure, groups, ranks, interfaces, tcp } = kernel;
-        NodeReading { at, pressure, groups, ranks, interfaces, tcp, hcas, gpus, late }
+        NodeReading { at, kernel, hcas, gpus, late }
     }
 }
 
-fn kernel(host: &Host, ranks: &[(GlobalRank, i32)]) -> Kernel {
+fn kernel(host: &Host, ranks: &[(GlobalRank, i32)]) -> KernelReading {
     let read = |(rank, pid): &(GlobalRank, i32)| RankReading::of(host, *rank, *pid);
-    Kernel {
+    KernelReading {
         pressure: Pressure::of_node(host),
         groups: groups(host, ranks),
         ranks: ranks.iter().filter_map(read).collect(),
