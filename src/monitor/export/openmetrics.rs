@@ -1,7 +1,10 @@
 //! A [`NodeStatus`] as metrics: OpenMetrics 1.0, or the text format of Prometheus for a client that
 //! does not ask for it.
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
+
+use strum::VariantArray;
 
 use Kind::{Counter, Gauge};
 
@@ -164,7 +167,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         page.gauge("attempt", "The attempt that runs, from 0.", Some(run.attempt));
         page.counter("restarts", "Restarts of the job by the launcher.", run.attempt);
     }
-    let states = Phase::ALL.iter().map(|phase| {
+    let states = Phase::VARIANTS.iter().map(|phase| {
         let label = [("ranklaunch_phase", phase.name().to_owned())];
         (label, u8::from(*phase == status.phase))
     });
@@ -213,7 +216,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
 }
 
 fn of_ranks(page: &mut Page, status: &NodeStatus) {
-    let states = RankState::ALL.iter();
+    let states = RankState::VARIANTS.iter();
     page.family(
         Gauge,
         "ranks",
@@ -295,33 +298,27 @@ fn of_node(page: &mut Page, status: &NodeStatus) {
         "The limit of the control group.",
         of(|memory| memory.group_limit),
     );
-    let interface = |name: &String| [("interface", name.clone())];
-    let interfaces = || status.interfaces.iter();
-    page.family(
-        Counter,
-        "network_receive_bytes",
-        "Traffic of an interface since it came up.",
-        interfaces().map(|one| (interface(&one.interface), one.received_total)),
-    );
-    page.family(
-        Counter,
-        "network_transmit_bytes",
-        "Traffic of an interface since it came up.",
-        interfaces().map(|one| (interface(&one.interface), one.sent_total)),
-    );
-    let port = |name: &String| [("port", name.clone())];
-    page.family(
-        Counter,
-        "hca_receive_bytes",
-        "Traffic of a port of an HCA since its driver was loaded.",
-        status.hcas.iter().map(|one| (port(&one.port), one.received_total)),
-    );
-    page.family(
-        Counter,
-        "hca_transmit_bytes",
-        "Traffic of a port of an HCA since its driver was loaded.",
-        status.hcas.iter().map(|one| (port(&one.port), one.sent_total)),
-    );
+    let interfaces = status.interfaces.iter();
+    let interfaces = interfaces.map(|one| (&one.interface, one.received_total, one.sent_total));
+    let help = "Traffic of an interface since it came up.";
+    traffic(page, "network", "interface", help, interfaces);
+    let ports = status.hcas.iter().map(|one| (&one.port, one.received_total, one.sent_total));
+    let help = "Traffic of a port of an HCA since its driver was loaded.";
+    traffic(page, "hca", "port", help, ports);
+}
+
+/// Bytes received and sent by links that have names.
+fn traffic<'s>(
+    page: &mut Page,
+    what: &str,
+    label: &'static str,
+    help: &str,
+    links: impl Iterator<Item = (&'s String, u64, u64)> + Clone,
+) {
+    let received = links.clone().map(|(name, received, _)| ([(label, name.clone())], received));
+    page.family(Counter, &format!("{what}_receive_bytes"), help, received);
+    let sent = links.map(|(name, _, sent)| ([(label, name.clone())], sent));
+    page.family(Counter, &format!("{what}_transmit_bytes"), help, sent);
 }
 
 fn of_gpus(page: &mut Page, status: &NodeStatus) {
@@ -379,17 +376,11 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
         "The share of their time that the others lose by a rank that is late.",
         status.slow.iter().map(|slow| ([("rank", slow.rank.to_string())], slow.lost)),
     );
-    let mut kinds: Vec<String> = status
-        .abnormal
-        .iter()
-        .filter_map(|reason| Some(serde_json::to_value(reason.kind).ok()?.as_str()?.to_owned()))
-        .collect();
-    kinds.sort();
-    kinds.dedup();
+    let kinds: BTreeSet<&str> = status.abnormal.iter().map(|reason| reason.kind.into()).collect();
     page.family(
         Gauge,
         "node_abnormal",
         "What is abnormal about the node since the sample before.",
-        kinds.into_iter().map(|kind| ([("kind", kind)], 1)),
+        kinds.into_iter().map(|kind| ([("kind", kind.to_owned())], 1)),
     );
 }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strum::VariantArray;
 
 use super::openmetrics::{Format, render};
 use super::trainjob::{HttpUrl, TrainJobTarget};
@@ -293,10 +294,10 @@ fn refused_url_is_quoted_without_secrets() {
 
 #[test]
 fn state_and_phase_names_match_their_json() {
-    for state in RankState::ALL {
+    for state in RankState::VARIANTS {
         assert_eq!(serde_json::to_value(state).expect("JSON"), state.name());
     }
-    for phase in Phase::ALL {
+    for phase in Phase::VARIANTS {
         assert_eq!(serde_json::to_value(phase).expect("JSON"), phase.name());
     }
 }

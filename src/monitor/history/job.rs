@@ -260,12 +260,7 @@ fn differ(part: Part, a: Option<&String>, b: Option<&String>) -> bool {
     let least = match part {
         Part::Timings => SAME_MS,
         Part::Use => 0,
-        Part::Outcome
-        | Part::Versions
-        | Part::Plan
-        | Part::Settings
-        | Part::Command
-        | Part::Checks => return a != b,
+        _ => return a != b,
     };
     match (number(a), number(b)) {
         (Some(a), Some(b)) => a.abs_diff(b) > least.max(a.max(b) / SAME_PART),

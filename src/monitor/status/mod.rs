@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::watch::Reason;
 pub use crate::watch::{
@@ -107,8 +108,22 @@ pub struct RunStatus {
     pub log_folder: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RankState {
     /// The rank is not started yet.
     #[default]
@@ -121,16 +136,8 @@ pub enum RankState {
 }
 
 impl RankState {
-    pub const ALL: &[RankState] =
-        &[RankState::Planned, RankState::Running, RankState::Done, RankState::Failed];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            RankState::Planned => "planned",
-            RankState::Running => "running",
-            RankState::Done => "done",
-            RankState::Failed => "failed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
