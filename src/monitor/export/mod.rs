@@ -166,57 +166,41 @@ impl Connection {
     /// When the connection is over.
     fn go_on(&mut self, pages: &mut Pages) -> io::Result<()> {
         loop {
-            let stepped = match &mut self.state {
+            let mut bytes = [0; 2048];
+            let moved = match &mut self.state {
+                Progress::Taking(answer, sent) => {
+                    self.stream.write(answer.get(*sent..).unwrap_or_default())
+                }
+                Progress::Asking(_) | Progress::Closing => self.stream.read(&mut bytes),
+            };
+            let count = match moved {
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            match &mut self.state {
+                Progress::Asking(_) | Progress::Closing if count == 0 => {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
                 Progress::Asking(request) => {
-                    let mut bytes = [0; 2048];
-                    let read = self.stream.read(&mut bytes);
-                    match read {
-                        Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                        Ok(count) => {
-                            request.extend_from_slice(bytes.get(..count).unwrap_or_default());
-                            request.truncate(LARGEST);
-                            match parse(request).transpose() {
-                                None => Ok(()),
-                                Some(request) => {
-                                    self.state = Progress::Taking(pages.answer(request), 0);
-                                    self.until = Instant::now() + CLIENT;
-                                    Ok(())
-                                }
-                            }
-                        }
-                        Err(error) => Err(error),
+                    request.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                    request.truncate(LARGEST);
+                    if let Some(request) = parse(request).transpose() {
+                        self.state = Progress::Taking(pages.answer(request), 0);
+                        self.until = Instant::now() + CLIENT;
                     }
                 }
                 Progress::Taking(answer, sent) => {
-                    match self.stream.write(answer.get(*sent..).unwrap_or_default()) {
-                        Ok(count) => {
-                            *sent += count;
-                            if *sent >= answer.len() {
-                                self.stream.shutdown(Shutdown::Write)?;
-                                self.state = Progress::Closing;
-                                self.until = Instant::now() + CLOSING;
-                            }
-                            Ok(())
-                        }
-                        Err(error) => Err(error),
+                    *sent += count;
+                    if *sent >= answer.len() {
+                        self.stream.shutdown(Shutdown::Write)?;
+                        self.state = Progress::Closing;
+                        self.until = Instant::now() + CLOSING;
                     }
                 }
-                Progress::Closing => {
-                    let mut rest = [0; 2048];
-                    match self.stream.read(&mut rest) {
-                        Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                        // A client that keeps sending already has its answer. The time limit ends the
-                        // connection.
-                        Ok(_) => return Ok(()),
-                        Err(error) => Err(error),
-                    }
-                }
-            };
-            match stepped {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                // A client that keeps sending already has its answer. The time limit ends the connection.
+                Progress::Closing => return Ok(()),
             }
         }
     }
@@ -244,41 +228,67 @@ impl Pages {
         let text = "text/plain; charset=utf-8";
         let (request, bad) = match request {
             Ok(request) => (request, None),
-            Err(bad) => (Request::none(), Some(bad)),
+            Err(bad) => (Request::default(), Some(bad)),
         };
         let foreign = self.only_loopback
             && request.host.as_ref().is_some_and(|host| !host.is_empty() && !is_loopback(host));
+        let page = |code, body: &str| (code, text, body.to_owned());
         let (code, kind, body) = match (bad, request.path.as_str()) {
-            (Some(Bad::Garbage), _) => {
-                ("400 Bad Request", text, "not a request of HTTP/1.1\n".into())
-            }
-            (Some(Bad::TooLong), _) => {
-                ("431 Request Header Fields Too Large", text, "the head is too long\n".into())
-            }
-            (Some(Bad::Method), _) => {
-                ("405 Method Not Allowed", text, "only GET and HEAD are answered\n".into())
-            }
-            (None, _) if foreign => {
-                let body =
-                    "listens on a loopback address, so only its names are answered: localhost\n";
-                ("403 Forbidden", text, body.into())
-            }
-            (None, "/") => ("200 OK", text, "/metrics\n/status\n/healthz\n/readyz\n".into()),
-            (None, "/healthz") => ("200 OK", text, "ok\n".into()),
+            (Some(Bad::Garbage), _) => page(
+                "400 Bad Request",
+                "not a request of HTTP/1.1
+",
+            ),
+            (Some(Bad::TooLong), _) => page(
+                "431 Request Header Fields Too Large",
+                "the head is too long
+",
+            ),
+            (Some(Bad::Method), _) => page(
+                "405 Method Not Allowed",
+                "only GET and HEAD are answered
+",
+            ),
+            (None, _) if foreign => page(
+                "403 Forbidden",
+                "listens on a loopback address, so only its names are answered: localhost
+",
+            ),
+            (None, "/") => page(
+                "200 OK",
+                "/metrics
+/status
+/healthz
+/readyz
+",
+            ),
+            (None, "/healthz") => page(
+                "200 OK", "ok
+",
+            ),
             (None, "/readyz") => {
                 let phase = self.status().phase;
-                let code =
-                    if phase == Phase::Running { "200 OK" } else { "503 Service Unavailable" };
-                (code, text, format!("{}\n", phase.name()))
+                let runs = phase == Phase::Running;
+                let code = if runs { "200 OK" } else { "503 Service Unavailable" };
+                page(
+                    code,
+                    &format!(
+                        "{}
+",
+                        phase.name()
+                    ),
+                )
             }
             (None, "/metrics") => {
                 let format = Format::wanted(&request.accept);
                 ("200 OK", format.media_type(), render(self.status(), format))
             }
             (None, "/status") => ("200 OK", "application/json", self.status_json()),
-            (None, _) => {
-                ("404 Not Found", text, "known are /metrics /status /healthz /readyz\n".into())
-            }
+            (None, _) => page(
+                "404 Not Found",
+                "known are /metrics /status /healthz /readyz
+",
+            ),
         };
         let length = body.len();
         let allow = if bad == Some(Bad::Method) { "Allow: GET, HEAD\r\n" } else { "" };
@@ -309,19 +319,13 @@ impl Pages {
     }
 }
 
-impl Request {
-    fn none() -> Request {
-        Request { path: String::new(), only_head: false, host: None, accept: String::new() }
-    }
-}
-
 /// Maximum bytes of the head of a request.
 const LARGEST: usize = 8 * 1024;
 /// Maximum number of headers that are read.
 const HEADERS: usize = 64;
 
 /// The request of a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Request {
     /// The path without the query.
     path: String,

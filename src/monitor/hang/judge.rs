@@ -237,18 +237,15 @@ fn culprit(suspect: Suspect, scene: &Scene<'_>, waiting: &BTreeSet<u32>, is_slow
     };
     let own = seen.and_then(|seen| seen.frame.clone()).filter(|_| kind != Kind::Ended);
     let frame = own.or_else(|| suspect.frame.clone());
-    let collective = suspect.collective;
     let text = words::sentence(&words::Facts {
         kind,
         of_messages,
-        rank: suspect.rank,
+        suspect: &suspect,
         node,
         doing,
         frame: frame.as_ref(),
-        collective: collective.as_ref(),
-        entered: suspect.entered.as_ref(),
         evidence,
         is_awaited: !waiting.is_empty(),
     });
-    Culprit { node, rank: suspect.rank, kind, frame, collective, text }
+    Culprit { node, rank: suspect.rank, kind, frame, collective: suspect.collective, text }
 }

@@ -9,7 +9,7 @@ use super::doing::Doing;
 use super::{NodeEvidence, RankEvidence};
 use crate::watch::{Behind, RasVerdict, ReasonKind};
 use diagnose::Frame;
-use diagnose::recorder::{Collective, Entered};
+use diagnose::recorder::{Collective, Culprit as Suspect, Entered};
 use text::lang::{Text, between, leading};
 use text::ranges::listed;
 use text::rank::GlobalRank;
@@ -20,12 +20,10 @@ pub(super) struct Facts<'a> {
     pub(super) kind: Kind,
     /// All ranks that wait, wait for messages.
     pub(super) of_messages: bool,
-    pub(super) rank: Option<u32>,
+    pub(super) suspect: &'a Suspect,
     pub(super) node: Option<u32>,
     pub(super) doing: &'a Doing,
     pub(super) frame: Option<&'a Frame>,
-    pub(super) collective: Option<&'a Collective>,
-    pub(super) entered: Option<&'a Entered>,
     pub(super) evidence: Option<&'a RankEvidence>,
     /// Others wait for it.
     pub(super) is_awaited: bool,
@@ -43,10 +41,10 @@ pub(super) fn sentence(facts: &Facts<'_>) -> Text {
 fn deed(facts: &Facts<'_>) -> Text {
     let who = who(facts);
     let (en, zh) = (&who.en, leading(&who.zh));
-    let Text { en: of, zh: of_zh } = collective(facts.collective);
+    let Text { en: of, zh: of_zh } = collective(facts.suspect.collective.as_ref());
     let in_zh = between(&of_zh);
     let Text { en: missed, zh: missed_zh } = missed(facts);
-    match (facts.kind, facts.entered) {
+    match (facts.kind, &facts.suspect.entered) {
         (Kind::Ended, _) => {
             text!("{en} has ended with code 0 and {missed}", "{zh}已以退出码 0 结束，{missed_zh}")
         }
@@ -71,8 +69,11 @@ fn deed(facts: &Facts<'_>) -> Text {
         ),
         (_, Some(Entered::Sides(sides))) => {
             let Text { en, zh } = Entered::sides(sides);
-            let (seq, group) =
-                facts.collective.map_or((0, ""), |one| (one.seq, one.group.as_str()));
+            let (seq, group) = facts
+                .suspect
+                .collective
+                .as_ref()
+                .map_or((0, ""), |one| (one.seq, one.group.as_str()));
             text!(
                 "{en}, as number {seq} of group {group}",
                 "{zh}，均为组 {group} 的第 {seq} 个集合通信"
@@ -81,14 +82,14 @@ fn deed(facts: &Facts<'_>) -> Text {
         (Kind::OtherCollective, None) => {
             text!("the ranks called different things in {of}", "各 rank 在{in_zh}中的调用不一致")
         }
-        (Kind::OtherShape, None) if facts.rank.is_some() => text!(
+        (Kind::OtherShape, None) if facts.suspect.rank.is_some() => text!(
             "{en} has left {of}, in which others still wait: it called that with another size, or something else",
             "{zh}已离开{of_zh}，而其他 rank 仍在其中等待：它传入的大小不同，或调用了别的操作"
         ),
         (Kind::OtherShape, None) => {
             text!("the ranks do not agree about sizes in {of}", "各 rank 在{in_zh}中的大小不一致")
         }
-        (Kind::Link, _) if facts.rank.is_some() => {
+        (Kind::Link, _) if facts.suspect.rank.is_some() => {
             let zh = &who.zh;
             text!(
                 "all ranks have entered {of} alike, and NCCL does not reach {en}",
@@ -127,13 +128,13 @@ fn deed(facts: &Facts<'_>) -> Text {
 
 /// The part of a rank in what the others wait for.
 fn missed(facts: &Facts<'_>) -> Text {
-    if facts.of_messages && facts.collective.is_none() {
+    if facts.of_messages && facts.suspect.collective.is_none() {
         return text!(
             "never took part in what the others wait for",
             "从未参与其他 rank 所等待的通信"
         );
     }
-    let Text { en: of, zh: of_zh } = collective(facts.collective);
+    let Text { en: of, zh: of_zh } = collective(facts.suspect.collective.as_ref());
     text!("never entered {of}", "从未进入{of_zh}")
 }
 
@@ -196,7 +197,7 @@ fn work(facts: &Facts<'_>) -> Text {
 }
 
 fn who(facts: &Facts<'_>) -> Text {
-    match (facts.rank, facts.node) {
+    match (facts.suspect.rank, facts.node) {
         (Some(rank), Some(node)) => {
             text!("rank {rank} (node {node})", "rank {rank}（节点 {node}）")
         }
