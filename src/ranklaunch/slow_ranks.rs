@@ -43,7 +43,7 @@ pub(super) fn watch(
     nodes: &Nodes,
 ) -> SlowWatch {
     let Some(control) = scratch.injection().map(Injection::control) else {
-        return SlowWatch::none();
+        return SlowWatch::default();
     };
     let member = &plan.membership;
     let node = Arc::new(SampledNode::new(member.node_rank, control, sources));

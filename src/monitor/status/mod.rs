@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::watch::Reason;
@@ -253,41 +254,9 @@ impl NodeStatus {
     /// Reads the status of another node: no text of it has control characters or is too long. None if the bytes
     /// are not a status.
     pub fn read(bytes: &[u8]) -> Option<NodeStatus> {
-        let mut status: NodeStatus = serde_json::from_slice(bytes).ok()?;
-        let NodeStatus { version, host, run, ranks, gpus, interfaces, hcas, end, .. } = &mut status;
-        let mut texts = vec![version, host];
-        if let Some(run) = run {
-            texts.extend([&mut run.engine, &mut run.program]);
-            texts.extend(run.run_id.as_mut());
-            texts.extend(run.log_folder.as_mut());
-        }
-        texts.extend(ranks.iter_mut().filter_map(|rank| rank.last_line.as_mut()));
-        for gpu in gpus {
-            texts.extend(gpu.name.as_mut());
-            texts.extend(gpu.uuid.as_mut());
-        }
-        texts.extend(interfaces.iter_mut().map(|one| &mut one.interface));
-        texts.extend(hcas.iter_mut().map(|one| &mut one.port));
-        if let Some(end) = end {
-            texts.push(&mut end.id);
-            texts.extend(end.cause.as_mut());
-        }
-        texts.into_iter().for_each(clean);
-        let reasons = status.abnormal.iter_mut().map(|reason| &mut reason.text);
-        let stands = status.standstill.iter_mut().filter_map(|one| one.text.as_mut());
-        let end = status.end.iter_mut().map(|end| &mut end.text);
-        for Text { en, zh } in reasons.chain(stands).chain(end) {
-            clean(en.to_mut());
-            clean(zh.to_mut());
-        }
-        let findings = std::mem::take(&mut status.findings).into_iter();
-        status.findings = findings
-            .map(|(mut id, count)| {
-                clean(&mut id);
-                (id, count)
-            })
-            .collect();
-        Some(status)
+        let mut document: Value = serde_json::from_slice(bytes).ok()?;
+        clean(&mut document);
+        serde_json::from_value(document).ok()
     }
 
     /// Ranks in this state.
@@ -296,12 +265,23 @@ impl NodeStatus {
     }
 }
 
-fn clean(text: &mut String) {
-    if text.len() > LONGEST_TEXT {
-        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
-    }
-    if text.contains(is_hidden) {
-        *text = text.replace(is_hidden, " ");
+/// Cleans all texts of a document, the names of its fields included.
+fn clean(document: &mut Value) {
+    let cleaned =
+        |text: &str| text[..text.floor_char_boundary(LONGEST_TEXT)].replace(is_hidden, " ");
+    match document {
+        Value::String(text) => *text = cleaned(text),
+        Value::Array(items) => items.iter_mut().for_each(clean),
+        Value::Object(fields) => {
+            let known = std::mem::take(fields).into_iter();
+            *fields = known
+                .map(|(name, mut value)| {
+                    clean(&mut value);
+                    (cleaned(&name), value)
+                })
+                .collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -53,8 +53,8 @@ pub trait AskNodes: Send {
     fn reasons(&self, rank: GlobalRank) -> Option<Vec<Reason>>;
 }
 
-/// The handle of the thread, which ends when this is dropped.
-#[derive(Debug)]
+/// The handle of the thread, which ends when this is dropped. Watches nothing by default.
+#[derive(Debug, Default)]
 pub struct SlowWatch {
     node: Option<Arc<SampledNode>>,
     /// Tells the thread that there are ranks.
@@ -73,7 +73,7 @@ impl SlowWatch {
     ) -> SlowWatch {
         // A job of one rank waits for nobody.
         if world.is_some_and(|world| world < 2) {
-            return SlowWatch::none();
+            return SlowWatch::default();
         }
         let (begin, begun) = channel();
         let mut looks = Looks { nodes, world, window: pace.window, tracker: Tracker::default() };
@@ -85,11 +85,6 @@ impl SlowWatch {
     /// The watch of a node that only answers another node.
     pub fn only_answers(node: Arc<SampledNode>) -> SlowWatch {
         SlowWatch { node: Some(node), begin: None }
-    }
-
-    /// The watch of a job without control sockets.
-    pub fn none() -> SlowWatch {
-        SlowWatch { node: None, begin: None }
     }
 
     /// The part that answers the questions of other nodes.
