@@ -172,16 +172,10 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         (label, u8::from(*phase == status.phase))
     });
     page.family(Kind::StateSet, "phase", "Where the launch is.", states);
-    page.gauge(
-        "phase_start_time_seconds",
-        "When the phase began, in seconds since 1970.",
-        Some(seconds(status.phase_since_ms)),
-    );
-    page.gauge(
-        "start_time_seconds",
-        "When the launch began, in seconds since 1970.",
-        Some(seconds(status.started_ms)),
-    );
+    let (phase, start) = (seconds(status.phase_since_ms), seconds(status.started_ms));
+    let help = "When the phase began, in seconds since 1970.";
+    page.gauge("phase_start_time_seconds", help, Some(phase));
+    page.gauge("start_time_seconds", "When the launch began, in seconds since 1970.", Some(start));
     let ledger = status.ledger;
     // A scraper would take a falling counter for a restarted one. So the running time does not fall: its excess is
     // subtracted from the stalled time until the job has run for as long again.
@@ -195,12 +189,8 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         ("stopping", ledger.stopping_ms),
         ("pausing", ledger.pausing_ms),
     ];
-    page.family(
-        Counter,
-        "spent_seconds",
-        "Where the time of the job went on this node.",
-        spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time))),
-    );
+    let spent = spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time)));
+    page.family(Counter, "spent_seconds", "Where the time of the job went on this node.", spent);
     page.counter(
         "failed_attempts_seconds",
         "Running time of attempts that failed: lost unless a checkpoint kept it.",
@@ -217,12 +207,8 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
 
 fn of_ranks(page: &mut Page, status: &NodeStatus) {
     let states = RankState::VARIANTS.iter();
-    page.family(
-        Gauge,
-        "ranks",
-        "Ranks of this node by their state.",
-        states.map(|state| ([("state", state.name().to_owned())], status.count(*state))),
-    );
+    let states = states.map(|state| ([("state", state.name().to_owned())], status.count(*state)));
+    page.family(Gauge, "ranks", "Ranks of this node by their state.", states);
     let mut each = |kind, name, help, value: &dyn Fn(&RankStatus) -> Option<f64>| {
         let labels = |rank: &RankStatus| {
             [("rank", rank.rank.to_string()), ("local_rank", rank.local_rank.to_string())]
@@ -268,12 +254,8 @@ fn of_logs(page: &mut Page, status: &NodeStatus) {
     page.counter("log_bytes", "Output of all ranks and the engine.", logs.bytes);
     page.counter("log_lines", "Output of all ranks and the engine.", logs.lines);
     page.counter("log_dropped_bytes", "Output that never reached a file.", logs.dropped_bytes);
-    page.counter(
-        "log_dropped_lines",
-        "Lines that the console did not take in time.",
-        logs.dropped_lines,
-    );
-    let free = status.log_folder_free;
+    let (lines, free) = (logs.dropped_lines, status.log_folder_free);
+    page.counter("log_dropped_lines", "Lines that the console did not take in time.", lines);
     page.gauge("log_folder_available_bytes", "Free space where the logs are.", free);
 }
 
@@ -283,21 +265,12 @@ fn of_node(page: &mut Page, status: &NodeStatus) {
     let memory = status.memory;
     let of = |field: fn(crate::status::MemoryStatus) -> Option<u64>| memory.and_then(field);
     page.gauge("node_memory_used_bytes", "Memory in use.", of(|memory| Some(memory.used)));
-    page.gauge(
-        "node_memory_available_bytes",
-        "Memory that can be had without swapping.",
-        of(|memory| Some(memory.available)),
-    );
-    page.gauge(
-        "cgroup_memory_used_bytes",
-        "Memory in use by the control group.",
-        of(|memory| memory.group_used),
-    );
-    page.gauge(
-        "cgroup_memory_limit_bytes",
-        "The limit of the control group.",
-        of(|memory| memory.group_limit),
-    );
+    let available = of(|memory| Some(memory.available));
+    let help = "Memory that can be had without swapping.";
+    page.gauge("node_memory_available_bytes", help, available);
+    let (used, limit) = (of(|memory| memory.group_used), of(|memory| memory.group_limit));
+    page.gauge("cgroup_memory_used_bytes", "Memory in use by the control group.", used);
+    page.gauge("cgroup_memory_limit_bytes", "The limit of the control group.", limit);
     let interfaces = status.interfaces.iter();
     let interfaces = interfaces.map(|one| (&one.interface, one.received_total, one.sent_total));
     let help = "Traffic of an interface since it came up.";
@@ -365,11 +338,8 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
         "Warnings of the plan, broken rules, hangs, slow ranks and causes, by id.",
         status.findings.iter().map(|(id, count)| ([("id", id.clone())], *count)),
     );
-    page.gauge(
-        "standstill",
-        "Whether the job stands still by a hang that was found.",
-        Some(u8::from(status.standstill.is_some())),
-    );
+    let stands = Some(u8::from(status.standstill.is_some()));
+    page.gauge("standstill", "Whether the job stands still by a hang that was found.", stands);
     page.family(
         Gauge,
         "slow_rank_lost_ratio",

@@ -41,7 +41,8 @@ impl TrainJobTarget {
         let given = |name| variable(name).map(|value| value.trim().to_owned());
         let Some(url) = given(URL).filter(|url| !url.is_empty()) else { return Ok(None) };
         let parsed = HttpUrl::parse(&url).ok_or_else(|| {
-            let url = without_secrets(&url);
+            let url = mask_value("", url.as_ref());
+            let url = url.to_string_lossy();
             text!(
                 "no progress is posted: {URL}={url} is not of the form https://HOST:PORT/PATH",
                 "不上报进度：{URL}={url} 不符合 https://HOST:PORT/PATH 的形式"
@@ -74,7 +75,8 @@ impl TrainJobTarget {
 /// Whether the first line of an answer says that the document was taken.
 pub fn is_taken(answer: &str) -> bool {
     // Python reports its own failure in the same place.
-    answer.starts_with("HTTP/1.") && is_success(answer)
+    let code = answer.split(' ').nth(1).unwrap_or_default();
+    answer.starts_with("HTTP/1.") && code.len() == 3 && code.starts_with('2')
 }
 
 /// `TrainJobTrainerStatus` of the API group trainer.kubeflow.org/v1alpha1, as its server takes it.
@@ -93,11 +95,6 @@ pub fn trainer_status(progress: &JobProgress, at: SystemTime) -> Value {
         fields.insert("estimatedRemainingSeconds".to_owned(), json!(seconds));
     }
     json!({ "trainerStatus": status })
-}
-
-/// A URL as it may be quoted: it may hold a password or a token.
-pub(super) fn without_secrets(url: &str) -> String {
-    mask_value("", url.as_ref()).to_string_lossy().into_owned()
 }
 
 /// A URL of HTTP.
@@ -134,12 +131,6 @@ impl HttpUrl {
         let HttpUrl { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
-}
-
-/// Whether the first line of an answer has a code of success.
-pub(super) fn is_success(line: &str) -> bool {
-    let code = line.split(' ').nth(1).unwrap_or_default();
-    code.len() == 3 && code.starts_with('2')
 }
 
 #[cfg(test)]

@@ -193,7 +193,8 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some('t') => return found(Doing::Debugged),
         _ => {}
     }
-    if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || waits_for_server(first)) {
+    let is_remote = first.kernel.as_ref().is_some_and(is_remote);
+    if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || is_remote) {
         return found(stuck);
     }
     let library = library(stack);
@@ -319,10 +320,6 @@ pub(super) fn may_wait_for_disk(call: &str) -> bool {
 
 /// Whether the thread is in a call on a file whose server does not answer: the kernel may report such a thread
 /// as interruptible.
-fn waits_for_server(thread: &ThreadStack) -> bool {
-    thread.kernel.as_ref().is_some_and(is_remote)
-}
-
 fn is_remote(kernel: &KernelState) -> bool {
     /// Types of file systems that another program or machine serves, as mount(8) names them.
     const SERVED: &[&str] =
@@ -356,6 +353,8 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
     let Some(stacks) = &rank.stacks else { return own };
     let busy = |process: &&ProcessStacks| {
         let first = process.threads.first().map(frames).unwrap_or_default();
+        // A worker of a DataLoader or of a pool without a task waits for one.
+        let waits_for_work = |frame: &Frame| frame.file.contains("multiprocessing/");
         own_frame(first).is_some() && !first.iter().take(4).any(waits_for_work)
     };
     let other = |process: &&ProcessStacks| process.python.is_none() && !process.name.is_empty();
@@ -373,9 +372,4 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
         }
         None => own,
     }
-}
-
-/// A worker of a DataLoader or of a pool without a task.
-fn waits_for_work(frame: &Frame) -> bool {
-    frame.file.contains("multiprocessing/")
 }

@@ -100,16 +100,11 @@ pub struct JudgedHang {
 }
 
 /// JobState that the thread shares with the answers to other nodes.
+#[derive(Debug)]
 pub(super) struct SharedJob {
     pub(super) watched: Watched,
     pub(super) awake: Awake,
     pub(super) state: Mutex<JobState>,
-}
-
-impl std::fmt::Debug for SharedJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedJob").finish_non_exhaustive()
-    }
 }
 
 /// Output of a rank, and the time of the look that first saw it.
@@ -119,7 +114,7 @@ struct Written {
     at: Instant,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct JobState {
     pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
     /// Ranks that ended with code 0.

@@ -5,7 +5,6 @@
 //! from all nodes if none moves. If the nodes cannot ask each other, each judges its own evidence.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -369,7 +368,8 @@ impl Watching {
             limit.at.is_none() && again
         });
         if long && unknown {
-            let at = self.instant(shared.watched.control.as_deref().and_then(gives_up));
+            let at = self
+                .instant(shared.watched.control.as_deref().and_then(gives_up_ns).and_then(time));
             self.limit = Some(Limit { of: since, at, asked: Some(now) });
         }
         let left = self.limit?.at?.saturating_duration_since(now);
@@ -428,11 +428,6 @@ fn found(moved: Option<Instant>, hang: Hang) -> Standstill {
     Standstill { at: SystemTime::now(), after, hang }
 }
 
-/// The time at which torch gives up the first wait of these ranks.
-fn gives_up(control: &Path) -> Option<SystemTime> {
-    gives_up_ns(control).and_then(time)
-}
-
 /// Converts ns since 1970.
 fn time(ns: i64) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_nanos(u64::try_from(ns).ok()?))
@@ -465,7 +460,7 @@ impl Remarks {
         let document = watched.reporter.document(found);
         watched.reporter.keep(json!({ "message": "held_up", "held_up": document }));
         for (node, rank) in &awaited {
-            watched.board.holds_up(*node, GlobalRank(*rank));
+            watched.board.holds_up(*node, GlobalRank(*rank), 1.0);
         }
         watched.reporter.remark(found);
         self.said = Some((awaited, found.after));

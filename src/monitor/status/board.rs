@@ -242,22 +242,17 @@ impl StatusBoard {
     /// A rank holds the others back, or no longer does. `node`: the node of the rank.
     pub fn slow(&self, node: u32, news: &SlowNews) {
         match news {
-            SlowNews::Slow(slow) => self.loses(node, slow.rank, slow.lost),
+            SlowNews::Slow(slow) => self.holds_up(node, slow.rank, slow.lost),
             SlowNews::Over(rank) => self.holds_up_no_more(*rank),
         }
-    }
-
-    /// The others do nothing but wait for this rank, which is at work.
-    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank) {
-        self.loses(node, rank, 1.0);
     }
 
     pub(crate) fn holds_up_no_more(&self, rank: GlobalRank) {
         self.state().slow.remove(&rank);
     }
 
-    /// `lost`: the share of the time that the others lose by this rank.
-    fn loses(&self, node: u32, rank: GlobalRank, lost: f64) {
+    /// The others wait for this rank, and lose this share of the time by it.
+    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank, lost: f64) {
         let since_ms = self.now_ms();
         self.state().slow.insert(rank, SlowStatus { rank, node, since_ms, lost });
         self.finding("slow");

@@ -180,9 +180,9 @@ pub struct RankStatus {
     /// Output in bytes per second.
     pub log_rate: f64,
     /// Bytes that never reached a file, and lines that the console did not take in time.
-    #[serde(skip_serializing_if = "is_zero_64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub log_dropped_bytes: u64,
-    #[serde(skip_serializing_if = "is_zero_64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub log_dropped_lines: u64,
     /// The last line without secrets and control characters, truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,9 +219,9 @@ pub struct LogStatus {
     pub lines: u64,
     /// Output in bytes per second.
     pub rate: f64,
-    #[serde(skip_serializing_if = "is_zero_64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
-    #[serde(skip_serializing_if = "is_zero_64")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub dropped_lines: u64,
 }
 
@@ -242,12 +242,8 @@ pub struct EndStatus {
     pub text: Text,
 }
 
-fn is_zero(value: &u32) -> bool {
-    *value == 0
-}
-
-fn is_zero_64(value: &u64) -> bool {
-    *value == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl NodeStatus {

@@ -137,7 +137,8 @@ fn io(process: &Path) -> Option<u64> {
 fn sleeps(process: &Path) -> Option<u64> {
     const TRANSFERS: &str = "read write pread64 pwrite64 readv writev preadv pwritev fsync \
         fdatasync msync sync_file_range recvfrom recvmsg sendto sendmsg sendfile copy_file_range";
-    let call = first_call(process)?;
+    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
+    let call = call(line.split_ascii_whitespace().next()?.parse().ok()?)?.0;
     if !TRANSFERS.split(' ').any(|transfer| transfer == call) {
         return None;
     }
@@ -145,13 +146,6 @@ fn sleeps(process: &Path) -> Option<u64> {
     let rows = status.lines().filter_map(|line| line.split_once(':'));
     let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
     switches.next()?.1.trim().parse().ok()
-}
-
-/// The call in which the first thread of a process is.
-fn first_call(process: &Path) -> Option<&'static str> {
-    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
-    let number = line.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(call(number)?.0)
 }
 
 /// Bytes that all interfaces but the loopback carried.

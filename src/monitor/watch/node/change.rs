@@ -236,7 +236,8 @@ impl Both<'_> {
 
     fn ranks(&self, found: &mut Vec<Reason>) {
         for new in &self.new.kernel.ranks {
-            let same = |old: &&_| same_process(old, new);
+            let process = |of: &RankReading| (of.rank, of.pid, of.start_ticks);
+            let same = |old: &&RankReading| process(old) == process(new);
             let Some(old) = self.old.kernel.ranks.iter().find(same) else { continue };
             let (rank, ranks) = (new.rank, [new.rank]);
             let throttled = found
@@ -383,10 +384,6 @@ impl Both<'_> {
             text!("GPU {index} does not answer NVML any more", "GPU {index} 不再响应 NVML")
         });
     }
-}
-
-fn same_process(old: &RankReading, new: &RankReading) -> bool {
-    (old.rank, old.pid, old.start_ticks) == (new.rank, new.pid, new.start_ticks)
 }
 
 fn gpu_now(found: &mut Vec<Reason>, one: &GpuReading, all: &[GpuReading]) {
