@@ -80,10 +80,10 @@ struct Serving {
 struct Connection {
     stream: TcpStream,
     until: Instant,
-    state: Progress,
+    state: Exchange,
 }
 
-enum Progress {
+enum Exchange {
     Asking(Vec<u8>),
     /// The answer, and how much of it is sent.
     Taking(Vec<u8>, usize),
@@ -148,15 +148,15 @@ impl Serving {
             self.connections.remove(0);
         }
         let until = Instant::now() + CLIENT;
-        self.connections.push(Connection { stream, until, state: Progress::Asking(Vec::new()) });
+        self.connections.push(Connection { stream, until, state: Exchange::Asking(Vec::new()) });
     }
 }
 
 impl Connection {
     fn wants(&self) -> PollFlags {
         match self.state {
-            Progress::Asking(_) | Progress::Closing => PollFlags::IN,
-            Progress::Taking(..) => PollFlags::OUT,
+            Exchange::Asking(_) | Exchange::Closing => PollFlags::IN,
+            Exchange::Taking(..) => PollFlags::OUT,
         }
     }
 
@@ -168,10 +168,10 @@ impl Connection {
         loop {
             let mut bytes = [0; 2048];
             let moved = match &mut self.state {
-                Progress::Taking(answer, sent) => {
+                Exchange::Taking(answer, sent) => {
                     self.stream.write(answer.get(*sent..).unwrap_or_default())
                 }
-                Progress::Asking(_) | Progress::Closing => self.stream.read(&mut bytes),
+                Exchange::Asking(_) | Exchange::Closing => self.stream.read(&mut bytes),
             };
             let count = match moved {
                 Ok(count) => count,
@@ -180,27 +180,27 @@ impl Connection {
                 Err(error) => return Err(error),
             };
             match &mut self.state {
-                Progress::Asking(_) | Progress::Closing if count == 0 => {
+                Exchange::Asking(_) | Exchange::Closing if count == 0 => {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
-                Progress::Asking(request) => {
+                Exchange::Asking(request) => {
                     request.extend_from_slice(bytes.get(..count).unwrap_or_default());
                     request.truncate(LARGEST);
                     if let Some(request) = parse(request).transpose() {
-                        self.state = Progress::Taking(pages.answer(request), 0);
+                        self.state = Exchange::Taking(pages.answer(request), 0);
                         self.until = Instant::now() + CLIENT;
                     }
                 }
-                Progress::Taking(answer, sent) => {
+                Exchange::Taking(answer, sent) => {
                     *sent += count;
                     if *sent >= answer.len() {
                         self.stream.shutdown(Shutdown::Write)?;
-                        self.state = Progress::Closing;
+                        self.state = Exchange::Closing;
                         self.until = Instant::now() + CLOSING;
                     }
                 }
                 // A client that keeps sending already has its answer. The time limit ends the connection.
-                Progress::Closing => return Ok(()),
+                Exchange::Closing => return Ok(()),
             }
         }
     }

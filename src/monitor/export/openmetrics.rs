@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 
 use strum::VariantArray;
 
-use Kind::{Counter, Gauge};
+use MetricKind::{Counter, Gauge};
 
 use crate::status::{NodeStatus, Phase, RankState, RankStatus};
 
@@ -36,7 +36,7 @@ impl Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Gauge,
     Counter,
     Info,
@@ -44,12 +44,12 @@ enum Kind {
     StateSet,
 }
 
-impl Kind {
+impl MetricKind {
     fn name(self, format: Format) -> &'static str {
         match (self, format) {
             (Counter, _) => "counter",
-            (Kind::Info, Format::OpenMetrics) => "info",
-            (Kind::StateSet, Format::OpenMetrics) => "stateset",
+            (MetricKind::Info, Format::OpenMetrics) => "info",
+            (MetricKind::StateSet, Format::OpenMetrics) => "stateset",
             _ => "gauge",
         }
     }
@@ -58,8 +58,8 @@ impl Kind {
     fn suffix(self) -> &'static str {
         match self {
             Counter => "_total",
-            Kind::Info => "_info",
-            Gauge | Kind::StateSet => "",
+            MetricKind::Info => "_info",
+            Gauge | MetricKind::StateSet => "",
         }
     }
 }
@@ -74,7 +74,7 @@ struct Page {
 
 impl Page {
     /// A family with its samples: the labels of each, and its value. Nothing without samples.
-    fn family<L, V, S>(&mut self, kind: Kind, name: &str, help: &str, samples: S)
+    fn family<L, V, S>(&mut self, kind: MetricKind, name: &str, help: &str, samples: S)
     where
         L: AsRef<[(&'static str, String)]>,
         V: Display,
@@ -152,7 +152,7 @@ pub(crate) fn render(status: &NodeStatus, format: Format) -> String {
 
 fn of_run(page: &mut Page, status: &NodeStatus) {
     let version = [("version", status.version.clone())];
-    page.family(Kind::Info, "build", "The launcher.", [(version, 1)]);
+    page.family(MetricKind::Info, "build", "The launcher.", [(version, 1)]);
     if let Some(run) = &status.run {
         let labels = [
             ("run_id", run.run_id.clone().unwrap_or_default()),
@@ -161,7 +161,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
             ("engine", run.engine.clone()),
             ("program", run.program.clone()),
         ];
-        page.family(Kind::Info, "run", "The run, and this node of it.", [(labels, 1)]);
+        page.family(MetricKind::Info, "run", "The run, and this node of it.", [(labels, 1)]);
         page.gauge("nodes", "Nodes of the job.", Some(run.nodes));
         page.gauge("world_size", "Ranks of the job, of all nodes.", Some(run.world_size));
         page.gauge("attempt", "The attempt that runs, from 0.", Some(run.attempt));
@@ -171,7 +171,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         let label = [("ranklaunch_phase", phase.name().to_owned())];
         (label, u8::from(*phase == status.phase))
     });
-    page.family(Kind::StateSet, "phase", "Where the launch is.", states);
+    page.family(MetricKind::StateSet, "phase", "Where the launch is.", states);
     let (phase, start) = (seconds(status.phase_since_ms), seconds(status.started_ms));
     let help = "When the phase began, in seconds since 1970.";
     page.gauge("phase_start_time_seconds", help, Some(phase));

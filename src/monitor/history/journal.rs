@@ -6,7 +6,7 @@ use super::record::{
     self, code, items, moment, number, own_gpus, pairs, plan, row, span, text, words,
 };
 use super::tracks::{Energy, Millis, Tracks};
-use super::{Finding, NodeHistory, Phase, Words};
+use super::{Finding, NodeHistory, Step, Words};
 use text::lang::Lang;
 use text::text;
 
@@ -133,7 +133,7 @@ impl JournalReader {
         let from = at.saturating_sub(took);
         // The first line of a journal is the end of its first step.
         self.history.began = self.history.began.min(from);
-        self.history.phases.push(Phase { name, from, to: at });
+        self.history.phases.push(Step { name, from, to: at });
     }
 
     fn checked(&mut self, at: Millis, fields: &Value) {

@@ -67,7 +67,7 @@ pub struct NodeHistory {
     pub versions: BTreeMap<String, String>,
     /// Variables of the container that affect the launch: `NCCL_*`, `TORCH_*`, `OMP_NUM_THREADS`.
     pub environment: BTreeMap<String, String>,
-    pub phases: Vec<Phase>,
+    pub phases: Vec<Step>,
     pub attempts: Vec<Attempt>,
     pub ranks: Vec<RankLife>,
     pub findings: Vec<Finding>,
@@ -85,7 +85,7 @@ pub struct NodeHistory {
 /// A step of the launcher before the ranks run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Phase {
+pub struct Step {
     /// `muster`
     pub name: String,
     pub from: Millis,

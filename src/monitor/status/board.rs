@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::phase::{Phase, Phases};
 use super::{
     EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
-    SlowStatus, Standstill,
+    SlowStatus, StandstillStatus,
 };
 use crate::held;
 use crate::watch::{Sample, SlowNews};
@@ -227,7 +227,7 @@ impl StatusBoard {
         let mut state = self.state();
         let since_ms = state.ms_of(since);
         state.phases.stands_still(since, now);
-        state.known.standstill = Some(Standstill { since_ms, text });
+        state.known.standstill = Some(StandstillStatus { since_ms, text });
         drop(state);
         self.finding("hang");
     }

@@ -76,7 +76,7 @@ pub struct NodeStatus {
     pub abnormal: Vec<Reason>,
     /// The present standstill: its start, and the rank that the others wait for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub standstill: Option<Standstill>,
+    pub standstill: Option<StandstillStatus>,
     /// Ranks that hold the others back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowStatus>,
@@ -194,7 +194,7 @@ pub struct RankStatus {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standstill {
+pub struct StandstillStatus {
     pub since_ms: u64,
     /// The first culprit, if one is known.
     #[serde(skip_serializing_if = "Option::is_none")]

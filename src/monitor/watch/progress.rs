@@ -58,12 +58,12 @@ pub(crate) struct Carried {
     pub bytes: u64,
     /// Bytes sent that have not arrived, as far as known.
     pub unheard: u32,
-    pub to: End,
+    pub to: FarEnd,
 }
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum FarEnd {
     /// Another rank, by what sends nothing while nobody calls it.
     Rank,
     /// Torch's store, or another rank by NCCL.
@@ -256,8 +256,8 @@ impl Progress {
             let bytes = one.bytes.saturating_sub(known.map_or(0, |known| known.bytes));
             let waited = known.is_some_and(|known| known.unheard > 0);
             self.is_cut |= waited && one.unheard > 0 && bytes == 0;
-            of_rank.message |= one.to == End::Rank && bytes > 0;
-            if one.to == End::Elsewhere {
+            of_rank.message |= one.to == FarEnd::Rank && bytes > 0;
+            if one.to == FarEnd::Elsewhere {
                 of_rank.elsewhere = of_rank.elsewhere.saturating_add(bytes);
             } else {
                 of_rank.between_ranks = of_rank.between_ranks.max(bytes);

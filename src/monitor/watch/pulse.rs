@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::connections::{self, Connection, OpenFiles};
-use super::progress::{Carried, End, NodePulse, Pulse};
+use super::progress::{Carried, FarEnd, NodePulse, Pulse};
 use super::recorders::{self, Count};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
@@ -90,13 +90,13 @@ fn carried(
         let peer = by_ends.get(&(one.peer, one.local));
         let node = address(one.peer);
         let to = if is_of_store(one) {
-            End::Job
+            FarEnd::Job
         } else if peer.is_some_and(|peer| *peer != rank)
             || (nodes.contains(&node) && !own.contains(&node))
         {
-            if accelerated.contains(&rank) { End::Job } else { End::Rank }
+            if accelerated.contains(&rank) { FarEnd::Job } else { FarEnd::Rank }
         } else {
-            End::Elsewhere
+            FarEnd::Elsewhere
         };
         Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, to })
     };
@@ -238,7 +238,7 @@ mod tests {
             let found = carried(&all, &owners, &accelerated, store);
             found.into_iter().map(|one| (one.inode, one.to)).collect::<Vec<_>>()
         };
-        use End::{Elsewhere, Job, Rank};
+        use FarEnd::{Elsewhere, Job, Rank};
         let expected =
             |ours, far| [(1, ours), (2, Rank), (3, far), (4, Elsewhere), (5, Elsewhere), (6, Job)];
         assert_eq!(ends(&[], Some(STORE)), expected(Rank, Rank));

@@ -218,7 +218,7 @@ struct Traffic {
 
 impl Traffic {
     /// The bytes since the last call, and bytes per second. A name counts from its first sight.
-    fn grown(&mut self, now: Vec<(String, u64, u64)>) -> Vec<Grown> {
+    fn grown(&mut self, now: Vec<(String, u64, u64)>) -> Vec<LinkGrowth> {
         let at = Instant::now();
         let then = self.at.replace(at).unwrap_or(at);
         let seconds = at.saturating_duration_since(then).as_secs_f64().max(0.001);
@@ -228,14 +228,14 @@ impl Traffic {
             let (received, sent) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
             let rate = |bytes: u64| (bytes as f64 / seconds).round();
             let bytes = received.saturating_add(sent);
-            Grown { name, bytes, rates: (rate(received), rate(sent)), totals: now }
+            LinkGrowth { name, bytes, rates: (rate(received), rate(sent)), totals: now }
         };
         now.into_iter().map(grown).collect()
     }
 }
 
 /// The growth of received and sent bytes.
-struct Grown {
+struct LinkGrowth {
     name: String,
     bytes: u64,
     rates: (f64, f64),
@@ -378,7 +378,7 @@ impl Readings {
             self.ports_stuck = true;
             return Vec::new();
         };
-        let row = |Grown { name: port, rates: (received, sent), totals, .. }: Grown| {
+        let row = |LinkGrowth { name: port, rates: (received, sent), totals, .. }: LinkGrowth| {
             let (received_total, sent_total) = totals;
             HcaSample { port, received, sent, received_total, sent_total }
         };
@@ -395,10 +395,11 @@ impl Readings {
         busy.retain(|one| one.bytes > 0);
         busy.sort_by_key(|one| std::cmp::Reverse(one.bytes));
         busy.truncate(INTERFACES);
-        let row = |Grown { name: interface, rates: (received, sent), totals, .. }: Grown| {
-            let (received_total, sent_total) = totals;
-            InterfaceSample { interface, received, sent, received_total, sent_total }
-        };
+        let row =
+            |LinkGrowth { name: interface, rates: (received, sent), totals, .. }: LinkGrowth| {
+                let (received_total, sent_total) = totals;
+                InterfaceSample { interface, received, sent, received_total, sent_total }
+            };
         busy.into_iter().map(row).collect()
     }
 

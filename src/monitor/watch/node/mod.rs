@@ -96,14 +96,14 @@ struct KernelReading {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeReader {
     sources: NodeSources,
-    kernel: Part,
-    hcas: Part,
-    gpus: Part,
+    kernel: TimedPart,
+    hcas: TimedPart,
+    gpus: TimedPart,
 }
 
 impl NodeReader {
     pub(crate) fn new(sources: NodeSources) -> NodeReader {
-        let part = |name| Part { name, busy: Arc::default() };
+        let part = |name| TimedPart { name, busy: Arc::default() };
         NodeReader { sources, kernel: part("kernel"), hcas: part("hcas"), gpus: part("gpus") }
     }
 
@@ -148,12 +148,12 @@ fn kernel(host: &Host, ranks: &[(GlobalRank, i32)]) -> KernelReading {
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct TimedPart {
     name: &'static str,
     busy: Arc<AtomicBool>,
 }
 
-impl Part {
+impl TimedPart {
     /// None while the last reading has not returned.
     fn begin<T: Send + 'static>(
         &self,
@@ -255,7 +255,7 @@ impl GpuUse {
 const MPS: &[u8] = b"nvidia-cuda-mps";
 
 fn readings(host: &Host, gpus: Vec<NvmlGpu>, ranks: &[(GlobalRank, i32)]) -> Vec<GpuReading> {
-    let owner = |pid: i32| -> Option<Owner> {
+    let owner = |pid: i32| -> Option<GpuUser> {
         let mut at = host.process(pid).stat()?;
         if at.comm.starts_with(MPS) {
             return None;
@@ -263,14 +263,14 @@ fn readings(host: &Host, gpus: Vec<NvmlGpu>, ranks: &[(GlobalRank, i32)]) -> Vec
         // A rank's shim is the child of the agent, so a chain is short; a loop cannot be longer.
         for _ in 0..64 {
             if let Some((rank, _)) = ranks.iter().find(|(_, of)| *of == at.pid) {
-                return Some(Owner::Rank(*rank));
+                return Some(GpuUser::Rank(*rank));
             }
             match host.process(at.ppid).stat().filter(|_| at.ppid > 0) {
                 Some(parent) => at = parent,
                 None => break,
             }
         }
-        Some(Owner::Stranger)
+        Some(GpuUser::Stranger)
     };
     gpus.into_iter()
         .map(|gpu| {
@@ -279,8 +279,8 @@ fn readings(host: &Host, gpus: Vec<NvmlGpu>, ranks: &[(GlobalRank, i32)]) -> Vec
             for process in processes.filter(|process| process.kind == ProcessKind::Compute) {
                 let pid = i32::try_from(process.pid).ok().filter(|pid| *pid > 0);
                 match pid.and_then(owner) {
-                    Some(Owner::Rank(rank)) => reading.ranks.push(rank),
-                    Some(Owner::Stranger) => reading.strangers.push(process.pid),
+                    Some(GpuUser::Rank(rank)) => reading.ranks.push(rank),
+                    Some(GpuUser::Stranger) => reading.strangers.push(process.pid),
                     // The process has ended, or NVML's pids are from another namespace.
                     None => {}
                 }
@@ -292,7 +292,7 @@ fn readings(host: &Host, gpus: Vec<NvmlGpu>, ranks: &[(GlobalRank, i32)]) -> Vec
         .collect()
 }
 
-enum Owner {
+enum GpuUser {
     Rank(GlobalRank),
     Stranger,
 }
