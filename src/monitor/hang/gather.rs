@@ -2,20 +2,18 @@
 //!
 //! Stacks, records, NCCL, the kernel and the driver are read side by side. Only changes of the node's counters say
 //! something, so the counters are read each time a rank has moved: the changes since the last such reading belong to
-//! the time in which nothing moves. A source that does not answer is missing in the evidence, and
-//! costs no more than the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if
-//! it stands still.
+//! the time in which nothing moves. A source that does not answer is missing in the evidence, and costs no more than
+//! the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if it stands still.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{DeadChild, RankEvidence};
-use super::{dump_pipe, faulthandler};
+use super::{DeadChild, RankEvidence, dump_pipe, faulthandler};
 use crate::held;
 use crate::watch::ras::{self, RasReport};
 use crate::watch::{
@@ -40,7 +38,6 @@ const HANDLER: Duration = Duration::from_secs(1);
 const SPARE: Duration = Duration::from_millis(200);
 /// The whole record, without stacks.
 const WHOLE: &str = "includecollectives=true";
-
 /// Time limit for the counters of the kernel alone.
 const COUNTERS: Duration = Duration::from_secs(2);
 /// Minimum time between two readings of a job that may move.
@@ -251,10 +248,10 @@ impl Surroundings {
     /// `moved`: time of the last movement of a rank.
     pub fn note(&self, moved: Option<Instant>, ranks: &Pids) {
         let Some(moved) = moved else { return };
-        let known = self.before().as_ref().is_some_and(|(at, _)| *at == moved);
+        let known = held(&self.before).as_ref().is_some_and(|(at, _)| *at == moved);
         if !known {
             let reading = self.reader.read(ranks, Parts::Kernel, COUNTERS);
-            *self.before() = Some((moved, reading));
+            *held(&self.before) = Some((moved, reading));
         }
     }
 
@@ -277,14 +274,10 @@ impl Surroundings {
         let left = || until.saturating_duration_since(Instant::now());
         let ras = ras.recv_timeout(left()).ok().flatten();
         let now = node.recv_timeout(left()).ok();
-        let before = self.before();
+        let before = held(&self.before);
         let change = now.zip(before.as_ref()).map(|(now, (_, before))| now.since(before));
         let Some(change) = change else { return Around { ras, ..Around::default() } };
         Around { ras, reasons: change.reasons().to_vec(), gpus: change.gpu_use() }
-    }
-
-    fn before(&self) -> MutexGuard<'_, Option<(Instant, NodeReading)>> {
-        held(&self.before)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Watches a running job and its node.
 //!
-//! Takes the starts and ends of ranks; gives samples of them and of the node, their progress, the
-//! evidence for a lack of progress, and the ranks that hold the others back. Runs in threads of its
-//! own, so that it never blocks the supervision.
+//! Takes the starts and ends of ranks; gives samples of them and of the node, their progress, and the ranks that hold
+//! the others back. Runs in threads of its own, so that it never blocks the supervision.
 
 mod awake;
 mod connections;
