@@ -3,12 +3,17 @@
 
 #![deny(unsafe_code)]
 
-pub mod end_request;
 pub mod export;
 pub mod hang;
 pub mod history;
 pub mod socket;
-pub mod standstill;
 pub mod status;
 pub mod watch;
 pub mod witnesses;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The lock of a value that a thread that panicked leaves usable.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -28,10 +28,10 @@ use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
 use logs::{FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
+use monitor::hang::{HangWatch, Surroundings, Watched};
 use monitor::socket::{Job, RunningRanks};
-use monitor::standstill::{HangWatch, Watched};
 use monitor::status::Phase;
-use monitor::watch::{Sampling, Surroundings};
+use monitor::watch::Sampling;
 use monitor::witnesses::Witnesses;
 use node::observe::counters::{Counters, Growth};
 use node::observe::{AccelerateConfig, GpuSource, OomWatch};
@@ -236,7 +236,7 @@ impl Attempt {
             nodes: plan.membership.nnodes,
             ranks: Vec::new(),
         });
-        let mut hang = HangWatch::start(self.watched(context, planned, &nodes));
+        let hang = HangWatch::start(self.watched(context, planned, &nodes));
         let stands_still = hang.take_end();
         let evidence = NodeEvidence {
             ranks: running.clone(),
@@ -251,7 +251,7 @@ impl Attempt {
         let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
         let _serving = context.socket.serve(running.clone(), everywhere);
         let sources = node_sources(context, plan);
-        let mut rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
+        let rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
         let posts = status_feed::post_progress(context, plan, &self.diagnosis);
         let mut narrator = Narrator::new(context.speaker(), context.settings.grace.value, planned);

@@ -17,9 +17,8 @@ use super::node_questions::Nodes;
 use super::scratch::Scratch;
 use super::status_feed;
 use logs::LogFolder;
-use monitor::end_request::{self, Asked, EndRequest};
+use monitor::hang::HangWatch;
 use monitor::socket::RunningRanks;
-use monitor::standstill::HangWatch;
 use monitor::watch::{
     self, Awake, Breach, NodeSources, RasSource, Rules, Sampler, SamplingPace, SlowWatch,
 };
@@ -31,6 +30,7 @@ use node::probe::NvmlGpu;
 use plan::Plan;
 use settings::{Reaction, Rule};
 use text::rank::{GlobalRank, LocalRank};
+use tokio::sync::Notify;
 use verdict::outcome::{Notice, Planned, RankUnit};
 
 /// The companions of one attempt.
@@ -188,7 +188,6 @@ pub(super) fn watch_rules(
         say(&breach.words(now));
     };
     let rules = Rules::new(rules);
-    let (end, asked) = end_request::new();
     let fatal = Arc::default();
     let mut watch = RuleWatch {
         pace: rules.gpu_pace(),
@@ -215,7 +214,7 @@ struct RuleWatch {
     /// The utilisation of the job's GPUs in percent; empty if the driver does not answer.
     gpus: Box<dyn Fn() -> Vec<u32> + Send>,
     tell: Box<dyn Fn(&Breach) + Send>,
-    end: EndRequest,
+    end: Arc<Notify>,
     fatal: Arc<OnceLock<(Breach, Instant)>>,
 }
 
@@ -229,7 +228,7 @@ enum Event {
 #[derive(Debug, Default)]
 pub(super) struct WatchedRanks {
     to: Option<Sender<Event>>,
-    asked: Asked,
+    end: Arc<Notify>,
     fatal: Arc<OnceLock<(Breach, Instant)>>,
 }
 
@@ -241,8 +240,9 @@ impl WatchedRanks {
     }
 
     /// Completes when the job is to end for a rule; once.
-    pub(super) fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        std::mem::take(&mut self.asked).made()
+    pub(super) fn take_end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let end = Arc::clone(&self.end);
+        async move { end.notified().await }
     }
 
     /// The breach for which the job is to end, and its time.
@@ -294,7 +294,7 @@ impl RuleWatch {
                 (self.tell)(&breach);
                 if breach.on != Reaction::Report {
                     self.fatal.get_or_init(|| (breach, now));
-                    self.end.make();
+                    self.end.notify_one();
                 }
             }
         }

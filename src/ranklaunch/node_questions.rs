@@ -17,12 +17,12 @@ use super::scratch::Scratch;
 use super::view;
 use super::view::{JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
 use linux::deadline::{millis, spawn_detached};
+use monitor::hang::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::history::NodeHistory;
 use monitor::socket::{
     self, Answer, Ask, Everywhere, JobDump, JobStacks, NodeDump, NodeStacks, Refused, Selection,
     Unanswered,
 };
-use monitor::standstill::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::status::{StatusBoard, look_pace};
 use monitor::watch::{
     AskNodes, Clock, ClockedSample, Cut, NodeSample, NodeSources, Reason, SampledNode, SlowPace,
@@ -293,7 +293,7 @@ pub(super) fn watch_slow_ranks(
     nodes: &Nodes,
 ) -> SlowWatch {
     let Some(control) = scratch.control() else {
-        return SlowWatch::none();
+        return SlowWatch::default();
     };
     let member = &plan.membership;
     let node = Arc::new(SampledNode::new(member.node_rank, control, sources));

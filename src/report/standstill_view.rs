@@ -11,7 +11,7 @@ use super::closing;
 use super::files::stamp;
 use logs::Console;
 use monitor::hang::{Culprit, Hang, Sign};
-use monitor::standstill::{Reporter, Standstill};
+use monitor::hang::{Reporter, Standstill};
 use settings::Reaction;
 use text::lang::{Lang, Text};
 use text::ranges::listed;

@@ -93,7 +93,7 @@ fn gpus(gpus: &[GpuStatus]) -> Option<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monitor::status::{LogStatus, RankStatus, RunStatus, Standstill};
+    use monitor::status::{LogStatus, RankStatus, RunStatus, StandstillStatus};
     use text::columns::columns;
     use text::lang::Lang;
 
@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn essential_status_fits_80_columns() {
         let mut status = running();
-        status.standstill = Some(Standstill { since_ms: 640_000, ..Standstill::default() });
+        status.standstill =
+            Some(StandstillStatus { since_ms: 640_000, ..StandstillStatus::default() });
         let words = line(&status);
         assert!(words.en.starts_with("STANDS STILL for 6:00 · 3 of 3 ranks live"), "{}", words.en);
         status.standstill = None;

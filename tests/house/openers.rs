@@ -64,8 +64,8 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/supervise/warmed.rs", 2, KERNEL),
     ("src/supervise/warm/ahead.rs", 3, "two in a private folder; of the kernel"),
     ("src/supervise/warm/mod.rs", 1, KERNEL),
-    ("src/monitor/watch/dump_pipe.rs", 2, "of the kernel; a pipe that is tried"),
-    ("src/monitor/watch/faulthandler.rs", 1, KERNEL),
+    ("src/monitor/hang/dump_pipe.rs", 2, "of the kernel; a pipe that is tried"),
+    ("src/monitor/hang/faulthandler.rs", 1, KERNEL),
     ("src/monitor/watch/pulse.rs", 7, KERNEL),
 ];
 

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::openmetrics::{Format, render};
-use super::pages::Pages;
-use super::request::{LARGEST, is_loopback, parse};
+use super::{LARGEST, Pages, is_loopback, parse};
 use crate::status::{NodeStatus, StatusBoard};
 
 const CODES: &[&str] = &["200", "400", "403", "404", "405", "431", "503"];

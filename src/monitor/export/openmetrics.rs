@@ -1,7 +1,12 @@
 //! A [`NodeStatus`] as metrics: OpenMetrics 1.0, or the text format of Prometheus for a client that
 //! does not ask for it.
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
+
+use strum::VariantArray;
+
+use MetricKind::{Counter, Gauge};
 
 use crate::status::{NodeStatus, Phase, RankState, RankStatus};
 
@@ -31,7 +36,7 @@ impl Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Gauge,
     Counter,
     Info,
@@ -39,12 +44,12 @@ enum Kind {
     StateSet,
 }
 
-impl Kind {
+impl MetricKind {
     fn name(self, format: Format) -> &'static str {
         match (self, format) {
-            (Kind::Counter, _) => "counter",
-            (Kind::Info, Format::OpenMetrics) => "info",
-            (Kind::StateSet, Format::OpenMetrics) => "stateset",
+            (Counter, _) => "counter",
+            (MetricKind::Info, Format::OpenMetrics) => "info",
+            (MetricKind::StateSet, Format::OpenMetrics) => "stateset",
             _ => "gauge",
         }
     }
@@ -52,9 +57,9 @@ impl Kind {
     /// The suffix of the sample names.
     fn suffix(self) -> &'static str {
         match self {
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-            Kind::Gauge | Kind::StateSet => "",
+            Counter => "_total",
+            MetricKind::Info => "_info",
+            Gauge | MetricKind::StateSet => "",
         }
     }
 }
@@ -69,7 +74,7 @@ struct Page {
 
 impl Page {
     /// A family with its samples: the labels of each, and its value. Nothing without samples.
-    fn family<L, V, S>(&mut self, kind: Kind, name: &str, help: &str, samples: S)
+    fn family<L, V, S>(&mut self, kind: MetricKind, name: &str, help: &str, samples: S)
     where
         L: AsRef<[(&'static str, String)]>,
         V: Display,
@@ -103,11 +108,11 @@ impl Page {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: Option<impl Display>) {
-        self.family(Kind::Gauge, name, help, value.map(|value| (NONE, value)));
+        self.family(Gauge, name, help, value.map(|value| (NONE, value)));
     }
 
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(Kind::Counter, name, help, [(NONE, value)]);
+        self.family(Counter, name, help, [(NONE, value)]);
     }
 }
 
@@ -147,7 +152,7 @@ pub(crate) fn render(status: &NodeStatus, format: Format) -> String {
 
 fn of_run(page: &mut Page, status: &NodeStatus) {
     let version = [("version", status.version.clone())];
-    page.family(Kind::Info, "build", "The launcher.", [(version, 1)]);
+    page.family(MetricKind::Info, "build", "The launcher.", [(version, 1)]);
     if let Some(run) = &status.run {
         let labels = [
             ("run_id", run.run_id.clone().unwrap_or_default()),
@@ -156,27 +161,21 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
             ("engine", run.engine.clone()),
             ("program", run.program.clone()),
         ];
-        page.family(Kind::Info, "run", "The run, and this node of it.", [(labels, 1)]);
+        page.family(MetricKind::Info, "run", "The run, and this node of it.", [(labels, 1)]);
         page.gauge("nodes", "Nodes of the job.", Some(run.nodes));
         page.gauge("world_size", "Ranks of the job, of all nodes.", Some(run.world_size));
         page.gauge("attempt", "The attempt that runs, from 0.", Some(run.attempt));
         page.counter("restarts", "Restarts of the job by the launcher.", run.attempt);
     }
-    let states = Phase::ALL.iter().map(|phase| {
+    let states = Phase::VARIANTS.iter().map(|phase| {
         let label = [("ranklaunch_phase", phase.name().to_owned())];
         (label, u8::from(*phase == status.phase))
     });
-    page.family(Kind::StateSet, "phase", "Where the launch is.", states);
-    page.gauge(
-        "phase_start_time_seconds",
-        "When the phase began, in seconds since 1970.",
-        Some(seconds(status.phase_since_ms)),
-    );
-    page.gauge(
-        "start_time_seconds",
-        "When the launch began, in seconds since 1970.",
-        Some(seconds(status.started_ms)),
-    );
+    page.family(MetricKind::StateSet, "phase", "Where the launch is.", states);
+    let (phase, start) = (seconds(status.phase_since_ms), seconds(status.started_ms));
+    let help = "When the phase began, in seconds since 1970.";
+    page.gauge("phase_start_time_seconds", help, Some(phase));
+    page.gauge("start_time_seconds", "When the launch began, in seconds since 1970.", Some(start));
     let ledger = status.ledger;
     // A scraper would take a falling counter for a restarted one. So the running time does not fall: its excess is
     // subtracted from the stalled time until the job has run for as long again.
@@ -190,12 +189,8 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
         ("stopping", ledger.stopping_ms),
         ("pausing", ledger.pausing_ms),
     ];
-    page.family(
-        Kind::Counter,
-        "spent_seconds",
-        "Where the time of the job went on this node.",
-        spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time))),
-    );
+    let spent = spent.map(|(state, time)| ([("state", state.to_owned())], seconds(time)));
+    page.family(Counter, "spent_seconds", "Where the time of the job went on this node.", spent);
     page.counter(
         "failed_attempts_seconds",
         "Running time of attempts that failed: lost unless a checkpoint kept it.",
@@ -211,13 +206,9 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
 }
 
 fn of_ranks(page: &mut Page, status: &NodeStatus) {
-    let states = RankState::ALL.iter();
-    page.family(
-        Kind::Gauge,
-        "ranks",
-        "Ranks of this node by their state.",
-        states.map(|state| ([("state", state.name().to_owned())], status.count(*state))),
-    );
+    let states = RankState::VARIANTS.iter();
+    let states = states.map(|state| ([("state", state.name().to_owned())], status.count(*state)));
+    page.family(Gauge, "ranks", "Ranks of this node by their state.", states);
     let mut each = |kind, name, help, value: &dyn Fn(&RankStatus) -> Option<f64>| {
         let labels = |rank: &RankStatus| {
             [("rank", rank.rank.to_string()), ("local_rank", rank.local_rank.to_string())]
@@ -226,36 +217,34 @@ fn of_ranks(page: &mut Page, status: &NodeStatus) {
         page.family(kind, name, help, samples);
     };
     let count = |count: u64| Some(count as f64);
-    each(Kind::Gauge, "rank_up", "Whether the rank runs.", &|rank| {
+    each(Gauge, "rank_up", "Whether the rank runs.", &|rank| {
         Some(f64::from(u8::from(rank.state == RankState::Running)))
     });
-    each(Kind::Gauge, "rank_start_time_seconds", "When it was started.", &|rank| {
+    each(Gauge, "rank_start_time_seconds", "When it was started.", &|rank| {
         rank.started_ms.map(seconds)
     });
-    each(Kind::Counter, "rank_restarts", "Starts by the engine after the first.", &|rank| {
+    each(Counter, "rank_restarts", "Starts by the engine after the first.", &|rank| {
         Some(f64::from(rank.restarts))
     });
-    each(Kind::Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
+    each(Gauge, "rank_exit_code", "How it ended; a signal is 128 and its number.", &|rank| {
         rank.code.or_else(|| rank.signal.map(|signal| signal.saturating_add(128))).map(f64::from)
     });
-    each(Kind::Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| {
-        rank.cpu_seconds
-    });
-    each(Kind::Gauge, "rank_resident_memory_bytes", "Memory of its first process.", &|rank| {
+    each(Counter, "rank_cpu_seconds", "CPU time of its first process.", &|rank| rank.cpu_seconds);
+    each(Gauge, "rank_resident_memory_bytes", "Memory of its first process.", &|rank| {
         rank.memory.map(|bytes| bytes as f64)
     });
-    each(Kind::Counter, "rank_log_bytes", "What it has written.", &|rank| count(rank.log_bytes));
-    each(Kind::Counter, "rank_log_lines", "What it has written.", &|rank| count(rank.log_lines));
-    each(Kind::Counter, "rank_log_dropped_bytes", "Output that never reached its file.", &|rank| {
+    each(Counter, "rank_log_bytes", "What it has written.", &|rank| count(rank.log_bytes));
+    each(Counter, "rank_log_lines", "What it has written.", &|rank| count(rank.log_lines));
+    each(Counter, "rank_log_dropped_bytes", "Output that never reached its file.", &|rank| {
         count(rank.log_dropped_bytes)
     });
     each(
-        Kind::Counter,
+        Counter,
         "rank_log_dropped_lines",
         "Lines that the console did not take in time.",
         &|rank| count(rank.log_dropped_lines),
     );
-    each(Kind::Gauge, "rank_last_output_age_seconds", "Since it last wrote something.", &|rank| {
+    each(Gauge, "rank_last_output_age_seconds", "Since it last wrote something.", &|rank| {
         rank.last_line_age_ms.map(seconds)
     });
 }
@@ -265,12 +254,8 @@ fn of_logs(page: &mut Page, status: &NodeStatus) {
     page.counter("log_bytes", "Output of all ranks and the engine.", logs.bytes);
     page.counter("log_lines", "Output of all ranks and the engine.", logs.lines);
     page.counter("log_dropped_bytes", "Output that never reached a file.", logs.dropped_bytes);
-    page.counter(
-        "log_dropped_lines",
-        "Lines that the console did not take in time.",
-        logs.dropped_lines,
-    );
-    let free = status.log_folder_free;
+    let (lines, free) = (logs.dropped_lines, status.log_folder_free);
+    page.counter("log_dropped_lines", "Lines that the console did not take in time.", lines);
     page.gauge("log_folder_available_bytes", "Free space where the logs are.", free);
 }
 
@@ -280,48 +265,33 @@ fn of_node(page: &mut Page, status: &NodeStatus) {
     let memory = status.memory;
     let of = |field: fn(crate::status::MemoryStatus) -> Option<u64>| memory.and_then(field);
     page.gauge("node_memory_used_bytes", "Memory in use.", of(|memory| Some(memory.used)));
-    page.gauge(
-        "node_memory_available_bytes",
-        "Memory that can be had without swapping.",
-        of(|memory| Some(memory.available)),
-    );
-    page.gauge(
-        "cgroup_memory_used_bytes",
-        "Memory in use by the control group.",
-        of(|memory| memory.group_used),
-    );
-    page.gauge(
-        "cgroup_memory_limit_bytes",
-        "The limit of the control group.",
-        of(|memory| memory.group_limit),
-    );
-    let interface = |name: &String| [("interface", name.clone())];
-    let interfaces = || status.interfaces.iter();
-    page.family(
-        Kind::Counter,
-        "network_receive_bytes",
-        "Traffic of an interface since it came up.",
-        interfaces().map(|one| (interface(&one.interface), one.received_total)),
-    );
-    page.family(
-        Kind::Counter,
-        "network_transmit_bytes",
-        "Traffic of an interface since it came up.",
-        interfaces().map(|one| (interface(&one.interface), one.sent_total)),
-    );
-    let port = |name: &String| [("port", name.clone())];
-    page.family(
-        Kind::Counter,
-        "hca_receive_bytes",
-        "Traffic of a port of an HCA since its driver was loaded.",
-        status.hcas.iter().map(|one| (port(&one.port), one.received_total)),
-    );
-    page.family(
-        Kind::Counter,
-        "hca_transmit_bytes",
-        "Traffic of a port of an HCA since its driver was loaded.",
-        status.hcas.iter().map(|one| (port(&one.port), one.sent_total)),
-    );
+    let available = of(|memory| Some(memory.available));
+    let help = "Memory that can be had without swapping.";
+    page.gauge("node_memory_available_bytes", help, available);
+    let (used, limit) = (of(|memory| memory.group_used), of(|memory| memory.group_limit));
+    page.gauge("cgroup_memory_used_bytes", "Memory in use by the control group.", used);
+    page.gauge("cgroup_memory_limit_bytes", "The limit of the control group.", limit);
+    let interfaces = status.interfaces.iter();
+    let interfaces = interfaces.map(|one| (&one.interface, one.received_total, one.sent_total));
+    let help = "Traffic of an interface since it came up.";
+    traffic(page, "network", "interface", help, interfaces);
+    let ports = status.hcas.iter().map(|one| (&one.port, one.received_total, one.sent_total));
+    let help = "Traffic of a port of an HCA since its driver was loaded.";
+    traffic(page, "hca", "port", help, ports);
+}
+
+/// Bytes received and sent by links that have names.
+fn traffic<'s>(
+    page: &mut Page,
+    what: &str,
+    label: &'static str,
+    help: &str,
+    links: impl Iterator<Item = (&'s String, u64, u64)> + Clone,
+) {
+    let received = links.clone().map(|(name, received, _)| ([(label, name.clone())], received));
+    page.family(Counter, &format!("{what}_receive_bytes"), help, received);
+    let sent = links.map(|(name, _, sent)| ([(label, name.clone())], sent));
+    page.family(Counter, &format!("{what}_transmit_bytes"), help, sent);
 }
 
 fn of_gpus(page: &mut Page, status: &NodeStatus) {
@@ -339,59 +309,48 @@ fn of_gpus(page: &mut Page, status: &NodeStatus) {
         page.family(kind, name, help, samples);
     };
     each(
-        Kind::Gauge,
+        Gauge,
         "gpu_utilization_ratio",
         "Time in which a kernel ran; one that waits for other ranks counts.",
         &|gpu| gpu.utilization.map(|percent| f64::from(percent) / 100.0),
     );
-    each(Kind::Gauge, "gpu_memory_used_bytes", "Memory in use.", &|gpu| {
+    each(Gauge, "gpu_memory_used_bytes", "Memory in use.", &|gpu| {
         gpu.memory_used.map(|bytes| bytes as f64)
     });
-    each(Kind::Gauge, "gpu_memory_size_bytes", "Its memory.", &|gpu| {
+    each(Gauge, "gpu_memory_size_bytes", "Its memory.", &|gpu| {
         gpu.memory_total.map(|bytes| bytes as f64)
     });
-    each(Kind::Gauge, "gpu_power_watts", "Its power.", &|gpu| gpu.power);
-    each(Kind::Gauge, "gpu_power_limit_watts", "The limit of its power.", &|gpu| gpu.power_limit);
-    each(Kind::Counter, "gpu_energy_joules", "Energy since the driver was loaded.", &|gpu| {
-        gpu.energy
-    });
+    each(Gauge, "gpu_power_watts", "Its power.", &|gpu| gpu.power);
+    each(Gauge, "gpu_power_limit_watts", "The limit of its power.", &|gpu| gpu.power_limit);
+    each(Counter, "gpu_energy_joules", "Energy since the driver was loaded.", &|gpu| gpu.energy);
     let hertz = |mhz: Option<u32>| mhz.map(|mhz| f64::from(mhz) * 1e6);
-    each(Kind::Gauge, "gpu_clock_hertz", "Clock of its multiprocessors.", &|gpu| hertz(gpu.clock));
-    each(Kind::Gauge, "gpu_clock_limit_hertz", "The highest clock.", &|gpu| hertz(gpu.max_clock));
-    each(Kind::Gauge, "gpu_temperature_celsius", "Its temperature.", &|gpu| {
+    each(Gauge, "gpu_clock_hertz", "Clock of its multiprocessors.", &|gpu| hertz(gpu.clock));
+    each(Gauge, "gpu_clock_limit_hertz", "The highest clock.", &|gpu| hertz(gpu.max_clock));
+    each(Gauge, "gpu_temperature_celsius", "Its temperature.", &|gpu| {
         gpu.temperature.map(f64::from)
     });
 }
 
 fn of_findings(page: &mut Page, status: &NodeStatus) {
     page.family(
-        Kind::Counter,
+        Counter,
         "findings",
         "Warnings of the plan, broken rules, hangs, slow ranks and causes, by id.",
         status.findings.iter().map(|(id, count)| ([("id", id.clone())], *count)),
     );
-    page.gauge(
-        "standstill",
-        "Whether the job stands still by a hang that was found.",
-        Some(u8::from(status.standstill.is_some())),
-    );
+    let stands = Some(u8::from(status.standstill.is_some()));
+    page.gauge("standstill", "Whether the job stands still by a hang that was found.", stands);
     page.family(
-        Kind::Gauge,
+        Gauge,
         "slow_rank_lost_ratio",
         "The share of their time that the others lose by a rank that is late.",
         status.slow.iter().map(|slow| ([("rank", slow.rank.to_string())], slow.lost)),
     );
-    let mut kinds: Vec<String> = status
-        .abnormal
-        .iter()
-        .filter_map(|reason| Some(serde_json::to_value(reason.kind).ok()?.as_str()?.to_owned()))
-        .collect();
-    kinds.sort();
-    kinds.dedup();
+    let kinds: BTreeSet<&str> = status.abnormal.iter().map(|reason| reason.kind.into()).collect();
     page.family(
-        Kind::Gauge,
+        Gauge,
         "node_abnormal",
         "What is abnormal about the node since the sample before.",
-        kinds.into_iter().map(|kind| ([("kind", kind)], 1)),
+        kinds.into_iter().map(|kind| ([("kind", kind.to_owned())], 1)),
     );
 }

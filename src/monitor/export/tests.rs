@@ -4,12 +4,11 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strum::VariantArray;
 
 use super::openmetrics::{Format, render};
-use super::request::{Bad, is_loopback, parse};
-use super::server::HttpServer;
-use super::trainjob::TrainJobTarget;
-use super::url::HttpUrl;
+use super::trainjob::{HttpUrl, TrainJobTarget};
+use super::{Bad, HttpServer, is_loopback, parse};
 use crate::status::{GpuStatus, NodeStatus, Phase, RankState, RunStatus, SlowStatus, StatusBoard};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};
@@ -295,10 +294,10 @@ fn refused_url_is_quoted_without_secrets() {
 
 #[test]
 fn state_and_phase_names_match_their_json() {
-    for state in RankState::ALL {
+    for state in RankState::VARIANTS {
         assert_eq!(serde_json::to_value(state).expect("JSON"), state.name());
     }
-    for phase in Phase::ALL {
+    for phase in Phase::VARIANTS {
         assert_eq!(serde_json::to_value(phase).expect("JSON"), phase.name());
     }
 }

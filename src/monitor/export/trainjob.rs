@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::url::{HttpUrl, is_success, without_secrets};
 use crate::watch::JobProgress;
 use text::lang::Text;
+use text::mask::mask_value;
 use text::text;
 
 pub(super) const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
@@ -41,7 +41,8 @@ impl TrainJobTarget {
         let given = |name| variable(name).map(|value| value.trim().to_owned());
         let Some(url) = given(URL).filter(|url| !url.is_empty()) else { return Ok(None) };
         let parsed = HttpUrl::parse(&url).ok_or_else(|| {
-            let url = without_secrets(&url);
+            let url = mask_value("", url.as_ref());
+            let url = url.to_string_lossy();
             text!(
                 "no progress is posted: {URL}={url} is not of the form https://HOST:PORT/PATH",
                 "不上报进度：{URL}={url} 不符合 https://HOST:PORT/PATH 的形式"
@@ -74,7 +75,8 @@ impl TrainJobTarget {
 /// Whether the first line of an answer says that the document was taken.
 pub fn is_taken(answer: &str) -> bool {
     // Python reports its own failure in the same place.
-    answer.starts_with("HTTP/1.") && is_success(answer)
+    let code = answer.split(' ').nth(1).unwrap_or_default();
+    answer.starts_with("HTTP/1.") && code.len() == 3 && code.starts_with('2')
 }
 
 /// `TrainJobTrainerStatus` of the API group trainer.kubeflow.org/v1alpha1, as its server takes it.
@@ -93,6 +95,42 @@ pub fn trainer_status(progress: &JobProgress, at: SystemTime) -> Value {
         fields.insert("estimatedRemainingSeconds".to_owned(), json!(seconds));
     }
     json!({ "trainerStatus": status })
+}
+
+/// A URL of HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HttpUrl {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) path: String,
+    pub(super) is_tls: bool,
+}
+
+impl HttpUrl {
+    /// None if the text is not an HTTP URL, or names a user.
+    pub(super) fn parse(url: &str) -> Option<HttpUrl> {
+        let of_tls = url.strip_prefix("https://");
+        let rest = of_tls.or_else(|| url.strip_prefix("http://"))?;
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let (host, port) = settings::endpoint::split(authority);
+        let usual = if of_tls.is_some() { 443 } else { 80 };
+        let port = port.map_or(Some(usual), |port| port.parse().ok())?;
+        let odd = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
+        if host.is_empty() || host.contains('@') || odd(url) {
+            return None;
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Some(HttpUrl { host: host.to_owned(), port, path, is_tls: of_tls.is_some() })
+    }
+
+    /// `service:8443`, `[::1]:8443`
+    pub(super) fn authority(&self) -> String {
+        let HttpUrl { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The activity of a rank, as its stacks and the kernel show it.
 
-use super::evidence::RankEvidence;
+use super::RankEvidence;
 use diagnose::stacks::{Frame, KernelState, ProcessStacks, ThreadStack};
 
 /// The reason why a rank stays where it is.
@@ -82,85 +82,65 @@ pub(super) struct Seen {
     pub(super) lines: Vec<(String, u64)>,
 }
 
-/// The activity that a frame of a library shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shows {
-    Debugger,
-    Rendezvous,
-    Message,
-    Collective,
-    Child,
-    Lock,
-    Thread,
-    Serves,
-    Checkpoint,
-    Compiles,
-}
+/// The processes show which child it is.
+const A_CHILD: Doing = Doing::Child { pid: 0, name: String::new() };
 
 /// Part of a file's path, the functions (all functions if empty), and the activity that they show. The first
 /// row of the innermost frame that has one decides, unless the user's own code is further in: a library that
 /// calls user code, such as a DataLoader without workers, waits for nothing else.
-const LIBRARY: &[(&str, &[&str], Shows)] = &[
-    ("/pdb.py", &[], Shows::Debugger),
-    ("/bdb.py", &[], Shows::Debugger),
-    ("/debugpy/", &[], Shows::Debugger),
-    ("/pydevd", &[], Shows::Debugger),
-    ("/ipdb/", &[], Shows::Debugger),
-    ("torch/distributed/rendezvous.py", &[], Shows::Rendezvous),
-    ("torch/distributed/distributed_c10d.py", &["_store_based_barrier"], Shows::Rendezvous),
+const LIBRARY: &[(&str, &str, Doing)] = &[
+    ("/pdb.py", "", Doing::Debugged),
+    ("/bdb.py", "", Doing::Debugged),
+    ("/debugpy/", "", Doing::Debugged),
+    ("/pydevd", "", Doing::Debugged),
+    ("/ipdb/", "", Doing::Debugged),
+    ("torch/distributed/rendezvous.py", "", Doing::Rendezvous),
+    ("torch/distributed/distributed_c10d.py", "_store_based_barrier", Doing::Rendezvous),
     (
         "torch/distributed/distributed_c10d.py",
-        &[
-            "send",
-            "recv",
-            "isend",
-            "irecv",
-            "batch_isend_irecv",
-            "send_object_list",
-            "recv_object_list",
-            "_send_object",
-        ],
-        Shows::Message,
+        "send recv isend irecv batch_isend_irecv send_object_list recv_object_list _send_object",
+        Doing::Message,
     ),
-    ("torch/distributed/pipelining/", &[], Shows::Message),
-    ("torch/distributed/checkpoint/", &[], Shows::Checkpoint),
+    ("torch/distributed/pipelining/", "", Doing::Message),
+    ("torch/distributed/checkpoint/", "", Doing::Checkpoint),
     // No record and no connection shows whether calls come.
-    ("torch/distributed/rpc/", &[], Shows::Thread),
-    ("torch/futures/", &[], Shows::Thread),
-    ("torch/distributed/", &[], Shows::Collective),
-    ("torch/autograd/graph.py", &["_engine_run_backward"], Shows::Collective),
-    ("torch/nn/parallel/distributed.py", &[], Shows::Collective),
-    ("torch/utils/data/dataloader.py", &[], Shows::Child),
-    ("multiprocessing/", &[], Shows::Child),
-    ("/subprocess.py", &[], Shows::Child),
-    ("concurrent/futures/process.py", &[], Shows::Child),
-    ("torch/_inductor/", &[], Shows::Compiles),
-    ("torch/_dynamo/", &[], Shows::Compiles),
-    ("/triton/", &[], Shows::Compiles),
-    ("torch/serialization.py", &[], Shows::Checkpoint),
-    ("/safetensors/", &[], Shows::Checkpoint),
-    ("/threading.py", &["acquire", "__enter__"], Shows::Lock),
-    ("/threading.py", &[], Shows::Thread),
-    ("/queue.py", &["get", "put", "join"], Shows::Thread),
-    ("concurrent/futures/", &[], Shows::Thread),
-    ("/socketserver.py", &[], Shows::Serves),
-    ("/asyncio/base_events.py", &[], Shows::Serves),
-    ("/uvicorn/", &[], Shows::Serves),
-    ("/grpc/", &[], Shows::Serves),
+    ("torch/distributed/rpc/", "", Doing::Thread),
+    ("torch/futures/", "", Doing::Thread),
+    ("torch/distributed/", "", Doing::Collective),
+    ("torch/autograd/graph.py", "_engine_run_backward", Doing::Collective),
+    ("torch/nn/parallel/distributed.py", "", Doing::Collective),
+    ("torch/utils/data/dataloader.py", "", A_CHILD),
+    ("multiprocessing/", "", A_CHILD),
+    ("/subprocess.py", "", A_CHILD),
+    ("concurrent/futures/process.py", "", A_CHILD),
+    ("torch/_inductor/", "", Doing::Compiles),
+    ("torch/_dynamo/", "", Doing::Compiles),
+    ("/triton/", "", Doing::Compiles),
+    ("torch/serialization.py", "", Doing::Checkpoint),
+    ("/safetensors/", "", Doing::Checkpoint),
+    ("/threading.py", "acquire __enter__", Doing::Lock),
+    ("/threading.py", "", Doing::Thread),
+    ("/queue.py", "get put join", Doing::Thread),
+    ("concurrent/futures/", "", Doing::Thread),
+    ("/socketserver.py", "", Doing::Serves),
+    ("/asyncio/base_events.py", "", Doing::Serves),
+    ("/uvicorn/", "", Doing::Serves),
+    ("/grpc/", "", Doing::Serves),
 ];
 
 /// The files of Python's own import, `<frozen importlib._bootstrap_external>`.
 const IMPORT: &str = "<frozen importlib";
 
-fn shows(frame: &Frame) -> Option<Shows> {
+fn shows(frame: &Frame) -> Option<Doing> {
     // `Condition.wait` in 3.11 and later, `wait` before.
     let name = frame.function.rsplit('.').next().unwrap_or_default();
     LIBRARY
         .iter()
         .find(|(file, functions, _)| {
-            frame.file.contains(file) && (functions.is_empty() || functions.contains(&name))
+            frame.file.contains(file)
+                && (functions.is_empty() || functions.split(' ').any(|one| one == name))
         })
-        .map(|(_, _, shows)| *shows)
+        .map(|(_, _, shows)| shows.clone())
 }
 
 /// The frame as reports show it.
@@ -183,7 +163,7 @@ fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
 
 /// The activity that the frames of libraries show, as far as these frames are further in than the user's own
 /// code. A library that is being imported shows none: it waits for nobody.
-fn library(frames: &[Frame]) -> Option<Shows> {
+fn library(frames: &[Frame]) -> Option<Doing> {
     let is_of_library = |frame: &&Frame| shows(frame).is_some() || !shown(frame).is_own();
     let mut of_libraries = frames.iter().take_while(is_of_library);
     if of_libraries.clone().any(|frame| frame.file.starts_with(IMPORT)) {
@@ -213,31 +193,28 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         Some('t') => return found(Doing::Debugged),
         _ => {}
     }
-    if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || waits_for_server(first)) {
+    let is_remote = first.kernel.as_ref().is_some_and(is_remote);
+    if let Some(stuck) = uninterruptible(first).filter(|_| rank.stuck || is_remote) {
         return found(stuck);
     }
     let library = library(stack);
-    match library {
-        Some(Shows::Debugger) => return found(Doing::Debugged),
-        Some(Shows::Rendezvous) => return found(Doing::Rendezvous),
-        Some(Shows::Child) => return child(rank, found(Doing::Thread)),
-        Some(Shows::Serves) => return found(Doing::Serves),
-        Some(Shows::Compiles) => return found(Doing::Compiles),
+    match library.clone() {
+        Some(Doing::Child { .. }) => return child(rank, found(Doing::Thread)),
+        Some(doing @ (Doing::Debugged | Doing::Rendezvous | Doing::Serves | Doing::Compiles)) => {
+            return found(doing);
+        }
         // A process that holds the GIL answers nobody, so its own line matters more.
-        Some(
-            Shows::Message | Shows::Collective | Shows::Checkpoint | Shows::Lock | Shows::Thread,
-        )
-        | None => {}
+        _ => {}
     }
     if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {
         return Seen { frame: own_frame(frames(holder)).or(frame.clone()), ..found(Doing::Gil) };
     }
     match library {
-        Some(Shows::Message) => return found(Doing::Message),
-        Some(Shows::Collective) => return found(Doing::Collective),
-        Some(Shows::Checkpoint) => return found(Doing::Checkpoint),
-        Some(Shows::Lock) => return other_thread(process, found(Doing::Lock)),
-        Some(Shows::Thread) => {
+        Some(doing @ (Doing::Message | Doing::Collective | Doing::Checkpoint)) => {
+            return found(doing);
+        }
+        Some(Doing::Lock) => return other_thread(process, found(Doing::Lock)),
+        Some(Doing::Thread) => {
             let other = awaited_thread(process).unwrap_or_else(|| found(Doing::Thread));
             return other_thread(process, other);
         }
@@ -302,9 +279,8 @@ fn awaited_thread(process: &ProcessStacks) -> Option<Seen> {
     let joins = frames(first).iter().take_while(|frame| shows(frame).is_some()).any(is_join);
     let seen = |thread: &ThreadStack| {
         let doing = match library(frames(thread)) {
-            Some(Shows::Serves) => Doing::Serves,
-            Some(Shows::Message) if joins => Doing::Message,
-            Some(Shows::Collective) if joins => Doing::Collective,
+            Some(Doing::Serves) => Doing::Serves,
+            Some(doing @ (Doing::Message | Doing::Collective)) if joins => doing,
             None if joins && is_operation(thread) => Doing::Operation,
             _ => return None,
         };
@@ -337,37 +313,13 @@ fn uninterruptible(thread: &ThreadStack) -> Option<Doing> {
 /// Whether the kernel may hold a thread in this call until a disk has written something. False for calls that
 /// wait for a started process, a driver, another thread or another machine.
 pub(super) fn may_wait_for_disk(call: &str) -> bool {
-    const OTHERS: &[&str] = &[
-        "vfork",
-        "clone",
-        "clone3",
-        "wait4",
-        "waitid",
-        "ioctl",
-        "futex",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "epoll_wait",
-        "epoll_pwait",
-        "connect",
-        "accept",
-        "accept4",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-    ];
-    !OTHERS.contains(&call)
+    const OTHERS: &str = "vfork clone clone3 wait4 waitid ioctl futex poll ppoll select pselect6 \
+        epoll_wait epoll_pwait connect accept accept4 recvfrom recvmsg sendto sendmsg";
+    !OTHERS.split(' ').any(|other| other == call)
 }
 
 /// Whether the thread is in a call on a file whose server does not answer: the kernel may report such a thread
 /// as interruptible.
-fn waits_for_server(thread: &ThreadStack) -> bool {
-    thread.kernel.as_ref().is_some_and(is_remote)
-}
-
 fn is_remote(kernel: &KernelState) -> bool {
     /// Types of file systems that another program or machine serves, as mount(8) names them.
     const SERVED: &[&str] =
@@ -401,6 +353,8 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
     let Some(stacks) = &rank.stacks else { return own };
     let busy = |process: &&ProcessStacks| {
         let first = process.threads.first().map(frames).unwrap_or_default();
+        // A worker of a DataLoader or of a pool without a task waits for one.
+        let waits_for_work = |frame: &Frame| frame.file.contains("multiprocessing/");
         own_frame(first).is_some() && !first.iter().take(4).any(waits_for_work)
     };
     let other = |process: &&ProcessStacks| process.python.is_none() && !process.name.is_empty();
@@ -418,9 +372,4 @@ fn child(rank: &RankEvidence, own: Seen) -> Seen {
         }
         None => own,
     }
-}
-
-/// A worker of a DataLoader or of a pool without a task.
-fn waits_for_work(frame: &Frame) -> bool {
-    frame.file.contains("multiprocessing/")
 }

@@ -8,17 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::doing::{self, Doing, Seen};
-use super::evidence::{NodeEvidence, RankEvidence};
-use super::kinds::Kind;
-use super::signs::{self, Sign};
-use super::suspects::{
-    Suspect, Suspicion, View, at_other_lines, by_record, by_stacks, name_by_nccl, only_the_odd,
-    waiting,
-};
-use super::{nccl, suspects, words};
+use super::doing::{self, Doing};
+use super::suspects::{self, Scene, Suspect};
+use super::words::{self, Kind, Sign, signs};
+use super::{NodeEvidence, RankEvidence};
 use diagnose::Frame;
-use diagnose::recorder::{self, Collective, Job, RankRecord, Read};
+use diagnose::recorder::{Collective, HangKind};
 use text::lang::Text;
 use verdict::Confidence;
 
@@ -106,64 +101,37 @@ pub enum Judgement {
 /// `silent`: nodes that did not answer. `patient`: a rank at work may go on; otherwise that rank is named as well,
 /// since torch is about to end the wait.
 pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement {
-    let ranks: BTreeMap<u32, (u32, &RankEvidence)> = nodes
-        .iter()
-        .flat_map(|node| node.ranks.iter().map(move |rank| (rank.rank.0, (node.node, rank))))
-        .collect();
-    let seen: BTreeMap<u32, Seen> =
-        ranks.iter().map(|(number, (_, rank))| (*number, doing::seen(rank))).collect();
-    let recorded = recorded(nodes, &ranks);
-    let mut blamed = match &recorded {
-        Some(hang) => by_record(hang, &ranks, &seen),
-        None => Vec::new(),
-    };
-    let mut waiting = waiting(recorded.as_ref(), &ranks, &seen, &blamed);
+    let scene = Scene::of(nodes);
+    let mut blamed = scene.by_record();
+    let mut waiting = scene.waiting(&blamed);
     // If some rank is elsewhere, the others do not wait for the link.
-    if ranks.keys().any(|rank| !waiting.contains(rank)) {
-        blamed.retain(|(kind, _)| *kind != Suspicion::Link);
+    if scene.ranks.keys().any(|rank| !waiting.contains(rank)) {
+        blamed.retain(|one| one.kind != HangKind::Link);
     }
     if blamed.is_empty() {
-        blamed = by_stacks(&ranks, &seen, &waiting);
+        blamed = scene.by_stacks(&waiting);
     }
     if blamed.is_empty() {
-        let world = nodes.iter().map(|node| node.world).max().unwrap_or_default();
-        let sees_all = u32::try_from(ranks.len()).is_ok_and(|seen| seen >= world);
-        let view = View { sees_all, is_cut: nodes.iter().any(|node| node.is_cut) };
-        blamed = at_other_lines(recorded.as_ref(), &ranks, &seen, &waiting, view);
+        blamed = scene.at_other_lines(&waiting);
     }
     // Torch itself ends a wait whose members have all come, unless bytes still flow.
     let moves = nodes.iter().any(|node| node.traffic);
     if moves {
-        blamed.retain(|(kind, _)| *kind != Suspicion::Link);
+        blamed.retain(|one| one.kind != HangKind::Link);
     }
-    only_the_odd(&mut blamed, &seen, &mut waiting);
-    let numbers = || blamed.iter().filter_map(|(_, suspect)| suspect.rank);
-    let at_work = |rank: &u32| {
-        let Some((_, evidence)) = ranks.get(rank) else { return false };
-        match seen.get(rank).map(|seen| &seen.doing) {
-            Some(Doing::Stopped) => false,
-            // Disk writes on this node say nothing about other machines, or about ranks that do not wait for a disk.
-            Some(Doing::Uninterruptible { is_remote, call, .. })
-                if *is_remote || !call.as_deref().is_none_or(doing::may_wait_for_disk) =>
-            {
-                evidence.busy
-            }
-            doing => evidence.busy || evidence.drains || doing::runs(evidence, doing),
-        }
-    };
-    let by_person = |rank: &u32| {
-        matches!(seen.get(rank).map(|seen| &seen.doing), Some(Doing::Debugged | Doing::Serves))
-    };
-    if numbers().any(|rank| by_person(&rank)) {
+    scene.only_the_odd(&mut blamed, &mut waiting);
+    let numbers = || blamed.iter().filter_map(|suspect| suspect.rank);
+    let at_work = |rank: &u32| scene.is_at_work(*rank);
+    let by_person = |rank| matches!(scene.doing(rank), Some(Doing::Debugged | Doing::Serves));
+    if numbers().any(by_person) {
         return Judgement::HeldUp { by: numbers().collect(), gives_up_ns: None, seen: None };
     }
-    let gives_up_ns = recorded.as_ref().and_then(|hang| hang.gives_up_ns);
+    let gives_up_ns = scene.recorded.as_ref().and_then(|hang| hang.gives_up_ns);
     // If all only wait, those that were at work until now may just have come, and all are about to go on.
-    let only_waits = |(kind, suspect): &(Suspicion, Suspect)| {
-        suspect.rank.is_none() || *kind == Suspicion::Circle
-    };
+    let only_waits =
+        |suspect: &Suspect| suspect.rank.is_none() || suspect.kind == HangKind::Deadlock;
     if patient && blamed.iter().all(only_waits) {
-        let came = |rank: &u32| ranks.get(rank).is_some_and(|(_, rank)| rank.may_have_come);
+        let came = |rank: &u32| scene.evidence(*rank).is_some_and(|of| of.may_have_come);
         let by: BTreeSet<u32> = waiting.iter().copied().chain(numbers()).filter(came).collect();
         if !by.is_empty() {
             return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
@@ -172,34 +140,27 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     let held_up: Option<Vec<u32>> =
         Some(numbers().filter(at_work).collect()).filter(|by: &Vec<u32>| patient && !by.is_empty());
     if let Some(by) = &held_up {
-        blamed.retain(|(_, suspect)| suspect.rank.is_some_and(|rank| by.contains(&rank)));
+        blamed.retain(|suspect| suspect.rank.is_some_and(|rank| by.contains(&rank)));
         // A rank that has entered a collective and goes on does not wait in it.
-        let waits = |rank: &u32| {
-            seen.get(rank).is_some_and(|seen| seen.doing.awaits_ranks()) || !at_work(rank)
-        };
-        waiting.retain(waits);
+        waiting
+            .retain(|rank| scene.doing(*rank).is_some_and(Doing::awaits_ranks) || !at_work(rank));
     }
-    let of_nccl = nccl::merged(nodes, |rank| {
-        ranks.get(&rank).is_some_and(|(_, rank)| rank.ended_ms.is_some())
-    });
+    let ended = |rank| scene.evidence(rank).is_some_and(|of| of.ended_ms.is_some());
+    let of_nccl = suspects::merged_verdict(nodes, ended);
     let by_nccl = held_up.is_none()
         && !moves
         && !waiting.is_empty()
-        && name_by_nccl(&of_nccl, &ranks, &mut blamed);
+        && scene.name_by_nccl(&of_nccl, &mut blamed);
     let mut culprits: Vec<Culprit> = blamed
         .into_iter()
-        .filter_map(|(suspicion, suspect)| {
-            let is_slow = held_up.is_some();
-            culprit(suspicion, suspect, &ranks, &seen, &waiting, is_slow)
-        })
+        .map(|suspect| culprit(suspect, &scene, &waiting, held_up.is_some()))
         .collect();
     // The line of a message does not show its other end, so no rank is the first.
-    let is_in_message =
-        |one: &Culprit| one.rank.is_some_and(|rank| suspects::is_in_message(rank, &seen));
+    let is_in_message = |one: &Culprit| one.rank.is_some_and(|rank| scene.is_in_message(rank));
     if culprits.len() > 1
         && culprits.iter().all(|one| one.kind == Kind::Deadlock && is_in_message(one))
     {
-        let operations = seen.values().any(|seen| seen.doing == Doing::Operation);
+        let operations = scene.seen.values().any(|seen| seen.doing == Doing::Operation);
         let waiting = culprits.iter().filter_map(|one| Some((one.rank?, one.frame.as_ref())));
         let text = words::messages(&waiting.collect::<Vec<_>>(), operations);
         culprits.iter_mut().for_each(|one| one.text = text.clone());
@@ -207,13 +168,14 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     if culprits.is_empty() {
         return Judgement::Idle;
     }
-    let certain = !by_nccl && recorded.is_some_and(|hang| hang.confidence == Confidence::Certain);
+    let certain = !by_nccl
+        && scene.recorded.as_ref().is_some_and(|hang| hang.confidence == Confidence::Certain);
     let known = culprits.iter().all(|one| one.kind != Kind::Unknown);
     let confidence = if certain && known { Confidence::Certain } else { Confidence::Likely };
     let named: BTreeSet<u32> = culprits.iter().filter_map(|one| one.rank).collect();
     let mut by_node: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for rank in waiting.iter().filter(|rank| !named.contains(rank)) {
-        if let Some((node, _)) = ranks.get(rank) {
+        if let Some((node, _)) = scene.ranks.get(rank) {
             by_node.entry(*node).or_default().push(*rank);
         }
     }
@@ -221,8 +183,8 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     culprits.sort_by_key(|one| (one.kind, is_in_message(one), one.rank));
     let places: Vec<_> = culprits.iter().map(|one| (one.node, one.rank)).collect();
     let is_link = culprits.iter().any(|one| one.kind == Kind::Link);
-    let signs = signs::signs(nodes, &of_nccl, &places, is_link);
-    let late = named.iter().filter_map(|rank| ranks.get(rank)).any(|(_, rank)| rank.is_late());
+    let signs = signs(nodes, &of_nccl, &places, is_link);
+    let late = named.iter().filter_map(|rank| scene.evidence(*rank)).any(RankEvidence::is_late);
     let silent = silent.to_vec();
     let is_awaited = !waiting.is_empty();
     let hang = Hang { culprits, waiting: by_node, is_awaited, confidence, signs, silent, late };
@@ -234,47 +196,37 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
     }
 }
 
-fn recorded(
-    nodes: &[NodeEvidence],
-    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
-) -> Option<recorder::Hang> {
-    let mut records = Vec::new();
-    for (number, (_, rank)) in ranks {
-        let dumps: Vec<_> =
-            rank.records.iter().filter_map(|text| recorder::read(text.as_bytes()).ok()).collect();
-        if !dumps.is_empty() {
-            records.push(RankRecord { rank: *number, dumps, read: Read::At(rank.read_ns) });
+impl Scene<'_> {
+    fn is_at_work(&self, rank: u32) -> bool {
+        let Some(evidence) = self.evidence(rank) else { return false };
+        match self.doing(rank) {
+            Some(Doing::Stopped) => false,
+            // Disk writes on this node say nothing about other machines, or about ranks that do not wait for a disk.
+            Some(Doing::Uninterruptible { is_remote, call, .. })
+                if *is_remote || !call.as_deref().is_none_or(doing::may_wait_for_disk) =>
+            {
+                evidence.busy
+            }
+            doing => evidence.busy || evidence.drains || doing::runs(evidence, doing),
         }
     }
-    if records.is_empty() {
-        return None;
-    }
-    let world = nodes.iter().map(|node| node.world).max();
-    Some(recorder::judge(&Job { records, world, stood_still: true }))
 }
 
-fn culprit(
-    suspicion: Suspicion,
-    suspect: Suspect,
-    ranks: &BTreeMap<u32, (u32, &RankEvidence)>,
-    seen: &BTreeMap<u32, Seen>,
-    waiting: &BTreeSet<u32>,
-    is_slow: bool,
-) -> Option<Culprit> {
-    let of = suspect.rank.and_then(|rank| Some((rank, *ranks.get(&rank)?)));
-    let node = of.map(|(_, (node, _))| node);
-    let evidence = of.map(|(_, (_, evidence))| evidence);
-    let of_messages = waiting.iter().all(|rank| suspects::is_in_message(*rank, seen));
-    let seen = suspect.rank.and_then(|rank| seen.get(&rank));
+fn culprit(suspect: Suspect, scene: &Scene<'_>, waiting: &BTreeSet<u32>, is_slow: bool) -> Culprit {
+    let of = suspect.rank.and_then(|rank| scene.ranks.get(&rank));
+    let (node, evidence) = (of.map(|(node, _)| *node), of.map(|(_, evidence)| *evidence));
+    let of_messages = waiting.iter().all(|rank| scene.is_in_message(*rank));
+    let seen = suspect.rank.and_then(|rank| scene.seen.get(&rank));
     let doing = seen.map_or(&Doing::Hidden, |seen| &seen.doing);
-    let kind = match suspicion {
+    let has_ended = evidence.is_some_and(|rank| rank.ended_ms.is_some());
+    let kind = match suspect.kind {
         _ if is_slow => Kind::Slow,
-        Suspicion::OtherCollective => Kind::OtherCollective,
-        Suspicion::OtherShape => Kind::OtherShape,
-        Suspicion::Circle => Kind::Deadlock,
-        Suspicion::Link => Kind::Link,
-        Suspicion::Missing if evidence.is_some_and(|rank| rank.ended_ms.is_some()) => Kind::Ended,
-        Suspicion::Missing => match doing {
+        HangKind::OtherCollective => Kind::OtherCollective,
+        HangKind::OtherShape => Kind::OtherShape,
+        HangKind::Deadlock => Kind::Deadlock,
+        HangKind::Link => Kind::Link,
+        HangKind::NeverEntered | HangKind::Unknown if has_ended => Kind::Ended,
+        HangKind::NeverEntered | HangKind::Unknown => match doing {
             Doing::Stopped => Kind::Stopped,
             Doing::Uninterruptible { .. } => Kind::BlockedIo,
             Doing::DeadChild { .. } => Kind::WorkerDied,
@@ -283,21 +235,17 @@ fn culprit(
             _ => Kind::NeverEntered,
         },
     };
-    let ended = kind == Kind::Ended;
-    let own = seen.and_then(|seen| seen.frame.clone()).filter(|_| !ended);
+    let own = seen.and_then(|seen| seen.frame.clone()).filter(|_| kind != Kind::Ended);
     let frame = own.or_else(|| suspect.frame.clone());
-    let collective = suspect.collective;
     let text = words::sentence(&words::Facts {
         kind,
         of_messages,
-        rank: suspect.rank,
+        suspect: &suspect,
         node,
         doing,
         frame: frame.as_ref(),
-        collective: collective.as_ref(),
-        entered: suspect.entered.as_ref(),
         evidence,
         is_awaited: !waiting.is_empty(),
     });
-    Some(Culprit { node, rank: suspect.rank, kind, frame, collective, text })
+    Culprit { node, rank: suspect.rank, kind, frame, collective: suspect.collective, text }
 }

@@ -1,8 +1,8 @@
 //! Judgements from the stacks alone. Records are tested with real ranks.
 
-use super::evidence::{DeadChild, NodeEvidence, RankEvidence};
 use super::judge::{Judgement, judge};
-use super::kinds::Kind;
+use super::words::Kind;
+use super::{DeadChild, NodeEvidence, RankEvidence};
 use crate::watch::{Behind, GpuUse, RasVerdict, Reason, ReasonKind};
 use diagnose::stacks::{
     Frame, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall, ThreadStack, Unread,

@@ -2,16 +2,13 @@
 
 use serde_json::Value;
 
-use super::energy::Energy;
-use super::moment::{Millis, moment, span};
-use super::plan::{own_gpus, plan, row};
-use super::record;
-use super::tracks::Tracks;
-use super::types::{Finding, NodeHistory, Phase, Verdict, Words};
-use super::value::{code, items, number, pairs, text, words};
+use super::record::{
+    self, code, items, moment, number, own_gpus, pairs, plan, row, span, text, words,
+};
+use super::tracks::{Energy, Millis, Tracks};
+use super::{Finding, NodeHistory, Step, Words};
 use text::lang::Lang;
 use text::text;
-use verdict::Class;
 
 /// The steps before the ranks run, by the names of their spans.
 const STEPS: [&str; 6] = ["settings", "observe", "stale.look", "muster", "wait", "stale.end"];
@@ -59,7 +56,7 @@ impl JournalReader {
             Some("close") => self.close(at, &line["span"], fields),
             Some("checked") => self.checked(at, fields),
             Some("planned") => self.planned(at, fields),
-            Some("ended") => self.ended(fields),
+            Some("ended") => record::add(&mut self.history, &fields["record"]),
             Some("refused") => self.refused(at, fields),
             Some("sampled") => self.sampled(at, fields),
             Some("hang") => self.find(record::hang(&fields["hang"])),
@@ -74,7 +71,9 @@ impl JournalReader {
             Some("slow_over" | "held_up_over") => self.over("slow", number(&fields["rank"]), at),
             Some("rule") => self.rule(at, &fields["rule"]),
             Some("Xid") => self.xid(at, fields),
-            Some("the kernel logged") => self.kernel(at, fields),
+            Some("the kernel logged") => {
+                self.find(Finding::new("kernel", at, Words::One(text(&fields["line"]))))
+            }
             _ => self.noticed(at, fields),
         }
     }
@@ -134,7 +133,7 @@ impl JournalReader {
         let from = at.saturating_sub(took);
         // The first line of a journal is the end of its first step.
         self.history.began = self.history.began.min(from);
-        self.history.phases.push(Phase { name, from, to: at });
+        self.history.phases.push(Step { name, from, to: at });
     }
 
     fn checked(&mut self, at: Millis, fields: &Value) {
@@ -157,10 +156,6 @@ impl JournalReader {
         self.energy.of_job(own_gpus(&fields["plan"], history.task));
         self.attempt = number(&fields["attempt"]).unwrap_or(self.attempt);
         record::attempt_of(history, self.attempt).began = at;
-    }
-
-    fn ended(&mut self, fields: &Value) {
-        record::add(&mut self.history, &fields["record"]);
     }
 
     /// The launch ended between two attempts, or before the first.
@@ -246,13 +241,8 @@ impl JournalReader {
         };
         match self.history.findings.iter_mut().rev().find(of) {
             Some(known) => known.until = Some(at),
-            None => self.find(Some(Finding {
-                kind,
-                at,
-                until: Some(at),
-                text: words(&one["text"]),
-                ..Finding::default()
-            })),
+            None => self
+                .find(Finding { until: Some(at), ..Finding::new(&kind, at, words(&one["text"])) }),
         }
     }
 
@@ -264,53 +254,34 @@ impl JournalReader {
             "rank {rank} 拖慢了组 {group} 的其他 rank：损失 {lost:.0} % 的时间"
         );
         let reason = items(&fields["reasons"]).first();
-        self.find(Some(Finding {
-            kind: "slow".to_owned(),
-            at,
+        self.find(Finding {
             rank: number(&fields["rank"]),
-            text: Words::Both(said),
             hint: reason.map(|one| words(&one["text"])).unwrap_or_default(),
-            ..Finding::default()
-        }));
+            ..Finding::new("slow", at, Words::Both(said))
+        });
     }
 
     fn rule(&mut self, at: Millis, rule: &Value) {
         let after = rule["after_s"].as_u64().unwrap_or_default();
-        self.find(Some(Finding {
-            kind: "rule".to_owned(),
-            at: at.saturating_sub(after.saturating_mul(1000)),
+        let since = at.saturating_sub(after.saturating_mul(1000));
+        self.find(Finding {
             until: Some(at),
             rank: number(&rule["rank"]),
             is_grave: rule["on"] == "end",
-            text: words(&rule["text"]),
             hint: words(&rule["hint"]),
-        }));
+            ..Finding::new("rule", since, words(&rule["text"]))
+        });
     }
 
     fn xid(&mut self, at: Millis, fields: &Value) {
         let (gpu, number) = (text(&fields["gpu"]), text(&fields["number"]));
         let said = text!("Xid {number} of GPU {gpu}", "GPU {gpu} 的 Xid {number}");
-        self.find(Some(Finding {
-            kind: "xid".to_owned(),
-            at,
-            is_grave: true,
-            text: Words::Both(said),
-            ..Finding::default()
-        }));
+        self.find(Finding { is_grave: true, ..Finding::new("xid", at, Words::Both(said)) });
     }
 
-    fn kernel(&mut self, at: Millis, fields: &Value) {
-        self.find(Some(Finding {
-            kind: "kernel".to_owned(),
-            at,
-            text: Words::One(text(&fields["line"])),
-            ..Finding::default()
-        }));
-    }
-
-    fn find(&mut self, finding: Option<Finding>) {
+    fn find(&mut self, finding: impl Into<Option<Finding>>) {
         let is_room = self.history.findings.len() < MOST_FINDINGS;
-        if let Some(finding) = finding.filter(|one| is_room || one.is_grave) {
+        if let Some(finding) = finding.into().filter(|one| is_room || one.is_grave) {
             self.history.findings.push(finding);
         }
     }
@@ -324,9 +295,4 @@ impl JournalReader {
             one.until = Some(at);
         }
     }
-}
-
-/// Whether an attempt with this end did its work.
-pub(super) fn is_well(verdict: &Verdict) -> bool {
-    serde_json::to_value(Class::Done).is_ok_and(|done| done == verdict.class.as_str())
 }

@@ -1,11 +1,16 @@
-//! The contents of run.json, and the event of the journal that holds the same in both languages.
+//! The contents of run.json, and the event of the journal that holds the same in both languages: values of documents
+//! that may be anything, of which a value that is not understood is missing.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
+use time::{Date, Month, Time};
 
-use super::moment::moment;
-use super::plan::plan;
-use super::types::{Attempt, Cause, Finding, NodeHistory, RankLife, Verdict, Words};
-use super::value::{code, items, number, text, words};
+use super::tracks::Millis;
+use super::{
+    Attempt, Cause, CheckRow, DecisionRow, Finding, NodeHistory, PlanRecord, RankLife, Verdict,
+    Words,
+};
 use text::lang::{Lang, Text};
 use text::text;
 
@@ -82,7 +87,7 @@ fn links(record: &Value, at: u64) -> Option<Finding> {
     }
     let list = grown.join(", ");
     let said = text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
-    Some(Finding { kind: "links".to_owned(), at, text: Words::Both(said), ..Finding::default() })
+    Some(Finding::new("links", at, Words::Both(said)))
 }
 
 /// An element of `hang`.
@@ -98,15 +103,13 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
         false => text!("no progress for {after} s: {en}", "{after} 秒没有进展：{zh}"),
         true => text!("no progress for {after} s", "{after} 秒没有进展"),
     };
+    // The time since which nothing moved.
+    let since = at.saturating_sub(after.saturating_mul(1000));
     Some(Finding {
-        kind: "hang".to_owned(),
-        // The time since which nothing moved.
-        at: at.saturating_sub(after.saturating_mul(1000)),
-        until: None,
         rank: first.and_then(|one| number(&one["rank"])),
         is_grave: true,
-        text: Words::Both(stands),
         hint: first.map(|one| words(&one["hint"])).unwrap_or_default(),
+        ..Finding::new("hang", since, Words::Both(stands))
     })
 }
 
@@ -197,4 +200,113 @@ pub(super) fn life_of(history: &mut NodeHistory, attempt: u32, rank: u32) -> &mu
         history.ranks.len() - 1
     });
     &mut history.ranks[at]
+}
+
+pub(super) fn plan(document: &Value) -> PlanRecord {
+    let is_used = |gpu: &&Value| gpu["selected"] == true;
+    let gpus = items(&document["gpus"]).iter().filter(is_used).count();
+    PlanRecord {
+        engine: text(&document["engine"]),
+        world_size: number(&document["world_size"]).unwrap_or_default(),
+        gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+        decisions: items(&document["decisions"])
+            .iter()
+            .map(|one| DecisionRow {
+                what: text(&one["what"]),
+                value: text(&one["value"]),
+                because: words(&one["because"]),
+                source: text(&one["source"]),
+            })
+            .collect(),
+        warnings: items(&document["warnings"]).iter().map(|one| row(one, "warn")).collect(),
+        env: pairs(&document["env"]).collect(),
+        argv: items(&document["argv"]).iter().map(text).collect(),
+    }
+}
+
+/// NVML's numbers of the GPUs that the ranks of this launcher use.
+pub(super) fn own_gpus(document: &Value, task: Option<u32>) -> BTreeSet<u32> {
+    let is_own = |gpu: &&Value| {
+        gpu["selected"] == true && (task.is_none() || number(&gpu["local_rank"]) == task)
+    };
+    let gpus = items(&document["gpus"]).iter().filter(is_own);
+    gpus.filter_map(|gpu| number(&gpu["index"])).collect()
+}
+
+/// A check, or a warning, which has no severity of its own.
+pub(super) fn row(one: &Value, severity: &str) -> CheckRow {
+    CheckRow {
+        id: text(&one["id"]),
+        severity: one["severity"].as_str().unwrap_or(severity).to_owned(),
+        text: words(&one["text"]),
+        hint: words(&one["hint"]),
+    }
+}
+
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Bool(value) => value.to_string(),
+        Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
+    }
+}
+
+pub(super) fn number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+pub(super) fn code(value: &Value) -> Option<i32> {
+    value.as_i64().and_then(|number| i32::try_from(number).ok())
+}
+
+/// A sentence: `"…"`, or `{"en": "…", "zh": "…"}`.
+pub(super) fn words(value: &Value) -> Words {
+    match (value["en"].as_str(), value["zh"].as_str()) {
+        (Some(en), Some(zh)) => Words::Both(Text::new(en.to_owned(), zh.to_owned())),
+        _ => Words::One(text(value)),
+    }
+}
+
+pub(super) fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Keys and values as text.
+pub(super) fn pairs(value: &Value) -> impl Iterator<Item = (String, String)> + '_ {
+    let entries = value.as_object().into_iter().flatten();
+    entries.filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), text(value)))
+}
+
+/// `2026-11-23T18:00:02.697792Z`
+pub(super) fn moment(stamp: &str) -> Option<Millis> {
+    let stamp = stamp.strip_suffix('Z')?;
+    let (date, clock) = stamp.split_once('T')?;
+    let mut date = date.splitn(3, '-');
+    let mut next = || date.next();
+    let (year, month, day) = (next()?.parse().ok()?, next()?.parse::<u8>().ok()?, next()?);
+    let date = Date::from_calendar_date(year, Month::try_from(month).ok()?, day.parse().ok()?);
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let mut clock = clock.splitn(3, ':');
+    let mut next = || clock.next()?.parse::<u8>().ok();
+    let time = Time::from_hms(next()?, next()?, next()?).ok()?;
+    let digits = fraction.get(..fraction.len().min(3))?;
+    let scale = [1000, 100, 10, 1].get(digits.len())?;
+    let millis = u64::from(digits.parse::<u16>().ok()?) * scale;
+    let seconds = date.ok()?.with_time(time).assume_utc().unix_timestamp();
+    Some(u64::try_from(seconds).ok()?.saturating_mul(1000).saturating_add(millis))
+}
+
+/// `16.1s`, `58.8ms`, `29.2µs`, `100ns` of `tracing`, in milliseconds.
+pub(super) fn span(text: &str) -> Option<f64> {
+    let at = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+    let (number, unit) = text.split_at_checked(at)?;
+    let scale = match unit {
+        "ns" => 1e-6,
+        "µs" => 1e-3,
+        "ms" => 1.0,
+        "s" => 1000.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * scale)
 }

@@ -15,8 +15,7 @@ use memchr::memchr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::answer::{Answer, Ask};
-use super::server::{OTHERS, PREFIX, READING};
+use super::{Answer, Ask, OTHERS, PREFIX, READING, Refused};
 use linux::deadline::{read_by, spawn_detached};
 use linux::sys::Peer;
 use text::lang::failure;
@@ -192,7 +191,7 @@ fn ask_on(mut stream: &UnixStream, listener: &Listener, ask: &Ask) -> io::Result
     let limit = limit(listener, ask);
     let until = Instant::now() + limit;
     if let (Some(owner), true) = (listener.stranger(), us() != 0) {
-        return Ok(Answer::Refused(super::Refused::User { uid: us(), owner }));
+        return Ok(Answer::Refused(Refused::User { uid: us(), owner }));
     }
     stream.set_write_timeout(Some(limit))?;
     let mut question = serde_json::to_vec(ask)?;

@@ -1,16 +1,16 @@
 //! Collects the events of this node, and gives them as a [`NodeStatus`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::logs::{LogSource, Rates};
-use super::node::{
-    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
-    SlowStatus, Standstill,
-};
 use super::phase::{Phase, Phases};
-use crate::watch::{Reason, Sample, SlowNews};
+use super::{
+    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
+    SlowStatus, StandstillStatus,
+};
+use crate::held;
+use crate::watch::{Sample, SlowNews};
 use linux::deadline::millis;
 use text::lang::Text;
 use text::rank::{GlobalRank, RankId};
@@ -24,10 +24,10 @@ const INTERFACES: usize = 32;
 
 /// The current knowledge about the job. Clones are the same board.
 #[derive(Clone)]
-pub struct StatusBoard(Arc<Shared>);
+pub struct StatusBoard(Arc<SharedBoard>);
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedBoard {
+    state: Mutex<BoardState>,
     /// Reads the logs. Not held together with the state, since it takes the locks of the logs.
     logs: Mutex<Option<Arc<LogSource>>>,
     /// Wakes the thread that takes samples.
@@ -40,95 +40,81 @@ impl std::fmt::Debug for StatusBoard {
     }
 }
 
-struct State {
-    version: &'static str,
-    host: String,
-    pid: u32,
+struct BoardState {
+    /// All that is known apart from the other fields.
+    known: NodeStatus,
     /// The same moment on both clocks.
     zero: (Instant, SystemTime),
     phases: Phases,
-    run: Option<RunStatus>,
     ranks: BTreeMap<GlobalRank, RankStatus>,
     gpus: BTreeMap<u32, GpuStatus>,
-    sample: Option<(Sample, Instant)>,
-    /// Findings of the last sample that looked for them.
-    abnormal: Vec<Reason>,
-    log_folder_free: Option<u64>,
-    findings: BTreeMap<String, u64>,
-    standstill: Option<Standstill>,
     slow: BTreeMap<GlobalRank, SlowStatus>,
-    end: Option<EndStatus>,
-    rates: Rates,
-    logs: LogStatus,
-    looked: Option<Instant>,
-    always_watched: bool,
     /// Interfaces that had traffic.
     interfaces: BTreeMap<String, InterfaceStatus>,
+    rates: Rates,
+    looked: Option<Instant>,
+    always_watched: bool,
 }
 
 impl StatusBoard {
     pub fn new(host: String) -> StatusBoard {
         let now = Instant::now();
-        let state = State {
-            version: env!("CARGO_PKG_VERSION"),
+        let known = NodeStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             host,
-            pid: std::process::id(),
+            agent_pid: std::process::id(),
+            ..NodeStatus::default()
+        };
+        let state = BoardState {
+            known,
             zero: (now, SystemTime::now()),
             phases: Phases::new(now),
-            run: None,
             ranks: BTreeMap::new(),
             gpus: BTreeMap::new(),
-            sample: None,
-            abnormal: Vec::new(),
-            log_folder_free: None,
-            findings: BTreeMap::new(),
-            standstill: None,
             slow: BTreeMap::new(),
-            end: None,
+            interfaces: BTreeMap::new(),
             rates: Rates::default(),
-            logs: LogStatus::default(),
             looked: None,
             always_watched: false,
-            interfaces: BTreeMap::new(),
         };
-        StatusBoard(Arc::new(Shared {
+        StatusBoard(Arc::new(SharedBoard {
             state: Mutex::new(state),
             logs: Mutex::default(),
             wake: Mutex::default(),
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BoardState> {
         held(&self.0.state)
     }
 
     /// A phase begins. False if it has begun already.
     pub fn enter(&self, phase: Phase) -> bool {
         let mut state = self.state();
-        let attempt = state.run.as_ref().map_or(0, |run| run.attempt);
+        let attempt = state.known.run.as_ref().map_or(0, |run| run.attempt);
         state.phases.enter(phase, attempt, Instant::now())
     }
 
     /// A further attempt begins by the same plan.
     pub fn set_attempt(&self, attempt: u32) {
-        if let Some(run) = &mut self.state().run {
+        if let Some(run) = &mut self.state().known.run {
             run.attempt = attempt;
         }
     }
 
     pub fn attempt_number(&self) -> u32 {
-        self.state().run.as_ref().map_or(0, |run| run.attempt)
+        self.state().known.run.as_ref().map_or(0, |run| run.attempt)
     }
 
     /// Sets the current run, as far as it is known.
     pub fn run(&self, run: RunStatus) {
-        self.state().run = Some(run);
+        self.state().known.run = Some(run);
     }
 
     /// An attempt begins with these ranks and GPUs.
     pub fn attempt(&self, run: RunStatus, ranks: &[RankId], gpus: Vec<GpuStatus>) {
         let mut state = self.state();
-        state.run = Some(run);
+        state.known.run = Some(run);
         state.gpus = gpus.into_iter().map(|gpu| (gpu.gpu, gpu)).collect();
         let gpu_of = |rank: &RankId| {
             state.gpus.values().find(|gpu| gpu.local_rank == Some(rank.local)).map(|gpu| gpu.gpu)
@@ -137,10 +123,10 @@ impl StatusBoard {
             .iter()
             .map(|rank| (rank.global, RankStatus { gpu: gpu_of(rank), ..of_rank(*rank) }))
             .collect();
-        (state.standstill, state.end) = (None, None);
+        (state.known.standstill, state.known.end) = (None, None);
         state.slow.clear();
         state.rates = Rates::default();
-        state.logs = LogStatus::default();
+        state.known.logs = LogStatus::default();
     }
 
     /// Sets the source from which the logs of the attempt are read from now on.
@@ -194,10 +180,10 @@ impl StatusBoard {
     pub fn sample(&self, sample: &Sample) {
         let mut state = self.state();
         if let Some(abnormal) = &sample.abnormal {
-            state.abnormal.clone_from(abnormal);
+            state.known.abnormal.clone_from(abnormal);
         }
         if sample.log_folder_free.is_some() {
-            state.log_folder_free = sample.log_folder_free;
+            state.known.log_folder_free = sample.log_folder_free;
         }
         for one in state.interfaces.values_mut() {
             (one.received, one.sent) = (0.0, 0.0);
@@ -222,13 +208,15 @@ impl StatusBoard {
                 *gpu = GpuStatus { name, uuid, local_rank: gpu.local_rank, ..row.clone() };
             }
         }
-        state.sample = Some((sample.clone(), Instant::now()));
+        state.known.hcas.clone_from(&sample.hcas);
+        state.known.memory = Some(sample.memory);
+        state.known.sampled_ms = Some(state.ms_of(Instant::now()));
     }
 
     /// A finding was made, by its id.
     pub fn finding(&self, id: &str) {
         let mut state = self.state();
-        let count = state.findings.entry(id.to_owned()).or_default();
+        let count = state.known.findings.entry(id.to_owned()).or_default();
         *count = count.saturating_add(1);
     }
 
@@ -239,7 +227,7 @@ impl StatusBoard {
         let mut state = self.state();
         let since_ms = state.ms_of(since);
         state.phases.stands_still(since, now);
-        state.standstill = Some(Standstill { since_ms, text });
+        state.known.standstill = Some(StandstillStatus { since_ms, text });
         drop(state);
         self.finding("hang");
     }
@@ -248,28 +236,23 @@ impl StatusBoard {
     pub fn goes_on(&self) {
         let mut state = self.state();
         state.phases.goes_on(Instant::now());
-        state.standstill = None;
+        state.known.standstill = None;
     }
 
     /// A rank holds the others back, or no longer does. `node`: the node of the rank.
     pub fn slow(&self, node: u32, news: &SlowNews) {
         match news {
-            SlowNews::Slow(slow) => self.loses(node, slow.rank, slow.lost),
+            SlowNews::Slow(slow) => self.holds_up(node, slow.rank, slow.lost),
             SlowNews::Over(rank) => self.holds_up_no_more(*rank),
         }
-    }
-
-    /// The others do nothing but wait for this rank, which is at work.
-    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank) {
-        self.loses(node, rank, 1.0);
     }
 
     pub(crate) fn holds_up_no_more(&self, rank: GlobalRank) {
         self.state().slow.remove(&rank);
     }
 
-    /// `lost`: the share of the time that the others lose by this rank.
-    fn loses(&self, node: u32, rank: GlobalRank, lost: f64) {
+    /// The others wait for this rank, and lose this share of the time by it.
+    pub(crate) fn holds_up(&self, node: u32, rank: GlobalRank, lost: f64) {
         let since_ms = self.now_ms();
         self.state().slow.insert(rank, SlowStatus { rank, node, since_ms, lost });
         self.finding("slow");
@@ -277,7 +260,7 @@ impl StatusBoard {
 
     /// The attempt or the launch has its verdict.
     pub fn judged(&self, end: EndStatus) {
-        let before = self.state().end.replace(end.clone());
+        let before = self.state().known.end.replace(end.clone());
         if end.code != 0 && before.as_ref() != Some(&end) {
             self.finding(end.cause.as_ref().unwrap_or(&end.id));
         }
@@ -352,22 +335,18 @@ impl StatusBoard {
             }
             // The last values stay when the logs are closed.
             if !logs.is_empty() {
-                state.logs = sum;
+                state.known.logs = sum;
             }
         }
         state.status(now)
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn of_rank(rank: RankId) -> RankStatus {
     RankStatus { rank: rank.global, local_rank: rank.local, ..RankStatus::default() }
 }
 
-impl State {
+impl BoardState {
     fn is_watched(&self) -> bool {
         self.always_watched || self.looked.is_some_and(|at| at.elapsed() < LOOKS_FOR)
     }
@@ -384,30 +363,63 @@ impl State {
 
     fn status(&self, now: Instant) -> NodeStatus {
         let phase = self.phases.current();
-        let sample = self.sample.as_ref().map(|(sample, _)| sample);
         NodeStatus {
-            version: self.version.to_owned(),
             at_ms: self.ms_of(now),
-            host: self.host.clone(),
-            agent_pid: self.pid,
             started_ms: self.ms_of(self.zero.0),
             phase: phase.phase,
             phase_since_ms: self.ms_of(phase.began),
-            run: self.run.clone(),
             ranks: self.ranks.values().cloned().collect(),
             gpus: self.gpus.values().cloned().collect(),
             interfaces: self.interfaces.values().cloned().collect(),
-            hcas: sample.map(|sample| sample.hcas.clone()).unwrap_or_default(),
-            memory: sample.map(|sample| sample.memory),
-            log_folder_free: self.log_folder_free,
-            sampled_ms: self.sample.as_ref().map(|(_, at)| self.ms_of(*at)),
-            findings: self.findings.clone(),
-            abnormal: self.abnormal.clone(),
-            standstill: self.standstill.clone(),
             slow: self.slow.values().cloned().collect(),
-            logs: self.logs,
             ledger: self.phases.ledger(now),
-            end: self.end.clone(),
+            ..self.known.clone()
         }
+    }
+}
+
+/// The output that one owner has written so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerLog {
+    pub owner: Owner,
+    pub bytes: u64,
+    pub lines: u64,
+    /// Bytes that never reached a file.
+    pub dropped_bytes: u64,
+    /// Lines that the console did not take in time.
+    pub dropped_lines: u64,
+    /// The last line, made printable.
+    pub last_line: Option<String>,
+    /// Time of the last output.
+    pub last_at: Option<Instant>,
+}
+
+/// Reads the logs of the attempt, from memory.
+pub(crate) type LogSource = Box<dyn Fn() -> Vec<OwnerLog> + Send + Sync>;
+
+/// Minimum time over which a rate is measured.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// The rates of all owners, independent of how often they are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Rates(BTreeMap<Owner, Rate>);
+
+#[derive(Debug)]
+struct Rate {
+    at: Instant,
+    bytes: u64,
+    per_second: f64,
+}
+
+impl Rates {
+    /// Output rate of this owner in bytes per second.
+    pub(super) fn note(&mut self, owner: Owner, bytes: u64, now: Instant) -> f64 {
+        let rate = self.0.entry(owner).or_insert(Rate { at: now, bytes, per_second: 0.0 });
+        let passed = now.saturating_duration_since(rate.at);
+        if passed >= WINDOW {
+            let per_second = bytes.saturating_sub(rate.bytes) as f64 / passed.as_secs_f64();
+            *rate = Rate { at: now, bytes, per_second };
+        }
+        rate.per_second
     }
 }

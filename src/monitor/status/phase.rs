@@ -2,15 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use linux::deadline::millis;
-
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
+
+use linux::deadline::millis;
 
 /// The phases of a launch, in the order in which they usually come.
 #[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// Nothing is known yet.
     #[default]
@@ -40,38 +54,9 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, in their order.
-    pub const ALL: &[Phase] = &[
-        Phase::Starting,
-        Phase::Observing,
-        Phase::Planning,
-        Phase::Agreeing,
-        Phase::Clearing,
-        Phase::Launching,
-        Phase::Running,
-        Phase::Stopping,
-        Phase::Judging,
-        Phase::Finishing,
-        Phase::Pausing,
-        Phase::Ended,
-    ];
-
     /// The name in JSON and in labels of metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Phase::Starting => "starting",
-            Phase::Observing => "observing",
-            Phase::Planning => "planning",
-            Phase::Agreeing => "agreeing",
-            Phase::Clearing => "clearing",
-            Phase::Launching => "launching",
-            Phase::Running => "running",
-            Phase::Stopping => "stopping",
-            Phase::Judging => "judging",
-            Phase::Finishing => "finishing",
-            Phase::Pausing => "pausing",
-            Phase::Ended => "ended",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

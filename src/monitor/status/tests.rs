@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::logs::Rates;
+use super::board::Rates;
 use super::phase::Phases;
 use super::*;
 use crate::watch::{InterfaceSample, RankSample, Sample, Slow, SlowNews};
@@ -246,7 +246,7 @@ fn remote_status_is_sanitized_and_truncated() {
     status.host = "\u{1b}]0;x\u{7}".to_owned();
     status.ranks[0].last_line = Some("é".repeat(4000));
     status.findings.insert("a\nb".to_owned(), 1);
-    status.standstill = Some(Standstill { since_ms: 1, text: Some(Text::same("a\rb")) });
+    status.standstill = Some(StandstillStatus { since_ms: 1, text: Some(Text::same("a\rb")) });
     let read = NodeStatus::read(&serde_json::to_vec(&status).expect("JSON")).expect("a status");
     assert_eq!(read.host, " ]0;x ");
     assert_eq!(read.ranks[0].last_line.as_ref().map(String::len), Some(1024));

@@ -3,9 +3,10 @@
 //! it says nothing about the ranks. Also notices changes of the time of day, in which torch reports its limits.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::held;
 use linux::sys::Clocks;
 
 /// Time between two beats.
@@ -63,7 +64,7 @@ impl Awake {
 }
 
 fn beat(beats: &Mutex<Beats>) -> MutexGuard<'_, Beats> {
-    let mut beats = beats.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut beats = held(beats);
     beats.beat(Clocks::now());
     beats
 }

@@ -8,12 +8,13 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memchr::memmem;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::held;
 use linux::deadline::read_by;
 use text::rank::GlobalRank;
 
@@ -138,7 +139,7 @@ impl ControlSocket {
 
 /// Asks all sockets of a folder for their records side by side; gives those that answer within `one`, and all within
 /// `all`, by rank and pid. A thread that waits for a stopped process ends by its own deadline.
-pub(super) fn asked(
+pub(crate) fn asked(
     folder: &Path,
     query: &'static str,
     one: Duration,
@@ -147,11 +148,11 @@ pub(super) fn asked(
     let until = Instant::now() + all;
     let sockets = Arc::new(Mutex::new(VecDeque::from(ControlSocket::all(folder))));
     let (tell, told) = channel();
-    let askers = sockets.lock().unwrap_or_else(PoisonError::into_inner).len().min(ASKERS);
+    let askers = held(&sockets).len().min(ASKERS);
     for _ in 0..askers {
         let (sockets, tell) = (Arc::clone(&sockets), tell.clone());
         let ask = move || {
-            let next = || sockets.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let next = || held(&sockets).pop_front();
             while let Some(socket) = next() {
                 let left = until.saturating_duration_since(Instant::now()).min(one);
                 if left.is_zero() {

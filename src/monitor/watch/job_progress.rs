@@ -40,7 +40,7 @@ pub struct JobProgress {
 }
 
 /// Reads the lines of one rank.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProgressLines {
     patterns: Vec<Regex>,
     /// The pattern of the numbers in a line, if the user gives none.
@@ -73,12 +73,7 @@ impl ProgressLines {
         ProgressLines {
             patterns: pattern.map_or_else(known, |pattern| vec![pattern]),
             number: if own { None } else { pattern::compile(NUMBER).ok() },
-            out: Partial::default(),
-            err: Partial::default(),
-            followed: None,
-            first: None,
-            latest: None,
-            starts_over: false,
+            ..ProgressLines::default()
         }
     }
 

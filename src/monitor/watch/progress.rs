@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use linux::deadline::millis;
 use text::rank::GlobalRank;
 
@@ -56,12 +58,12 @@ pub(crate) struct Carried {
     pub bytes: u64,
     /// Bytes sent that have not arrived, as far as known.
     pub unheard: u32,
-    pub to: End,
+    pub to: FarEnd,
 }
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum FarEnd {
     /// Another rank, by what sends nothing while nobody calls it.
     Rank,
     /// Torch's store, or another rank by NCCL.
@@ -83,14 +85,15 @@ pub(crate) struct NodePulse {
 }
 
 /// The standing of this node's ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
     /// Some rank moves, or did so lately.
     Moves,
-    /// No rank has moved since then, but some compute, read or write.
-    HeldUp { since: Instant },
-    /// Nothing has happened since then.
-    Still { since: Instant },
+    /// No rank has moved for long, but some compute, read or write.
+    HeldUp,
+    /// Nothing has happened for long.
+    Still,
 }
 
 /// Bytes of the connections of a rank since the last look.
@@ -132,7 +135,7 @@ impl Track {
 }
 
 /// The known progress of the ranks of a node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Progress {
     ranks: BTreeMap<GlobalRank, Track>,
     at: Option<Instant>,
@@ -156,19 +159,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(after: Duration) -> Progress {
-        Progress {
-            ranks: BTreeMap::new(),
-            at: None,
-            afresh: None,
-            moved_before: None,
-            connections: None,
-            is_cut: false,
-            network: 0,
-            dirty: 0,
-            carried: None,
-            after,
-            longest_pause: Duration::ZERO,
-        }
+        Progress { after, ..Progress::default() }
     }
 
     /// Begins anew, since nobody looked for a while: unobserved ranks have not stood still.
@@ -265,8 +256,8 @@ impl Progress {
             let bytes = one.bytes.saturating_sub(known.map_or(0, |known| known.bytes));
             let waited = known.is_some_and(|known| known.unheard > 0);
             self.is_cut |= waited && one.unheard > 0 && bytes == 0;
-            of_rank.message |= one.to == End::Rank && bytes > 0;
-            if one.to == End::Elsewhere {
+            of_rank.message |= one.to == FarEnd::Rank && bytes > 0;
+            if one.to == FarEnd::Elsewhere {
                 of_rank.elsewhere = of_rank.elsewhere.saturating_add(bytes);
             } else {
                 of_rank.between_ranks = of_rank.between_ranks.max(bytes);
@@ -283,16 +274,14 @@ impl Progress {
     pub(crate) fn standing(&self, now: Instant) -> Standing {
         let patience = self.longest_pause.saturating_mul(LONGER).min(self.after * MOST_PATIENCE);
         let longest = self.after.max(patience);
-        let (Some(still), Some(moved)) =
-            (self.still_since(), self.ranks.values().map(|track| track.moved).max())
-        else {
+        let (Some(still), Some(moved)) = (self.still_since(), self.moved()) else {
             return Standing::Moves;
         };
         if now.duration_since(still) >= longest {
-            return Standing::Still { since: still };
+            return Standing::Still;
         }
         if now.duration_since(moved) >= longest {
-            return Standing::HeldUp { since: moved };
+            return Standing::HeldUp;
         }
         Standing::Moves
     }

@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use super::collectives::{self, Count};
 use super::connections::{self, Connection, OpenFiles};
-use super::program::program;
-use super::progress::{Carried, End, NodePulse, Pulse};
+use super::progress::{Carried, FarEnd, NodePulse, Pulse};
+use super::recorders::{self, Count};
 use diagnose::stacks::call;
 use linux::deadline::io_with_deadline;
 use linux::procfs::{self, Process};
@@ -30,7 +29,7 @@ pub(crate) fn pulse(
     connected: bool,
 ) -> NodePulse {
     let all = Process::scan(proc);
-    let counts: HashMap<i32, Count> = control.map(collectives::counts).unwrap_or_default();
+    let counts: HashMap<i32, Count> = control.map(recorders::counts).unwrap_or_default();
     let mut owners: BTreeMap<u32, GlobalRank> = BTreeMap::new();
     let mut store = None;
     let mut accelerated = BTreeSet::new();
@@ -91,13 +90,13 @@ fn carried(
         let peer = by_ends.get(&(one.peer, one.local));
         let node = address(one.peer);
         let to = if is_of_store(one) {
-            End::Job
+            FarEnd::Job
         } else if peer.is_some_and(|peer| *peer != rank)
             || (nodes.contains(&node) && !own.contains(&node))
         {
-            if accelerated.contains(&rank) { End::Job } else { End::Rank }
+            if accelerated.contains(&rank) { FarEnd::Job } else { FarEnd::Rank }
         } else {
-            End::Elsewhere
+            FarEnd::Elsewhere
         };
         Some(Carried { rank, inode: one.inode, bytes: one.bytes, unheard: one.unheard, to })
     };
@@ -105,7 +104,7 @@ fn carried(
 }
 
 /// The port at which torch's store is, as a process has it in its environment.
-pub(super) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
+pub(crate) fn store_port(proc: &Path, pid: i32) -> Option<u16> {
     let path = proc.join(pid.to_string()).join("environ");
     // A process that holds its own memory lock blocks whoever reads its environment.
     let environ = io_with_deadline(ENVIRON, move || std::fs::read(path)).ok()?;
@@ -136,40 +135,17 @@ fn io(process: &Path) -> Option<u64> {
 
 /// Number of times that the first thread of a process went to sleep, if it is in a call that reads or writes.
 fn sleeps(process: &Path) -> Option<u64> {
-    const TRANSFERS: &[&str] = &[
-        "read",
-        "write",
-        "pread64",
-        "pwrite64",
-        "readv",
-        "writev",
-        "preadv",
-        "pwritev",
-        "fsync",
-        "fdatasync",
-        "msync",
-        "sync_file_range",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-        "sendfile",
-        "copy_file_range",
-    ];
-    if !TRANSFERS.contains(&first_call(process)?) {
+    const TRANSFERS: &str = "read write pread64 pwrite64 readv writev preadv pwritev fsync \
+        fdatasync msync sync_file_range recvfrom recvmsg sendto sendmsg sendfile copy_file_range";
+    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
+    let call = call(line.split_ascii_whitespace().next()?.parse().ok()?)?.0;
+    if !TRANSFERS.split(' ').any(|transfer| transfer == call) {
         return None;
     }
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let rows = status.lines().filter_map(|line| line.split_once(':'));
     let mut switches = rows.filter(|(name, _)| *name == "voluntary_ctxt_switches");
     switches.next()?.1.trim().parse().ok()
-}
-
-/// The call in which the first thread of a process is.
-fn first_call(process: &Path) -> Option<&'static str> {
-    let line = std::fs::read_to_string(process.join("syscall")).ok()?;
-    let number = line.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(call(number)?.0)
 }
 
 /// Bytes that all interfaces but the loopback carried.
@@ -193,6 +169,18 @@ fn dirty(proc: &Path) -> u64 {
         .filter(|(name, _)| ["Dirty", "Writeback"].contains(name))
         .filter_map(|(_, size)| size.split_ascii_whitespace().next()?.parse::<u64>().ok());
     kib.fold(0, |sum: u64, kib| sum.saturating_add(kib.saturating_mul(1024)))
+}
+
+/// The first process of the rank, from its own process downwards, that answers as a program of torch
+/// does; else the process of the rank.
+pub(crate) fn program(
+    all: &BTreeMap<i32, Process>,
+    rank: i32,
+    answers: impl Fn(i32) -> bool,
+) -> i32 {
+    let below = Process::descendants(all, &[rank]);
+    let mut family = std::iter::once(rank).chain(below.iter().map(|process| process.pid));
+    family.find(|pid| answers(*pid)).unwrap_or(rank)
 }
 
 #[cfg(test)]
@@ -250,7 +238,7 @@ mod tests {
             let found = carried(&all, &owners, &accelerated, store);
             found.into_iter().map(|one| (one.inode, one.to)).collect::<Vec<_>>()
         };
-        use End::{Elsewhere, Job, Rank};
+        use FarEnd::{Elsewhere, Job, Rank};
         let expected =
             |ours, far| [(1, ours), (2, Rank), (3, far), (4, Elsewhere), (5, Elsewhere), (6, Job)];
         assert_eq!(ends(&[], Some(STORE)), expected(Rank, Rank));

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::node::Parts;
-use super::readings::{Readings, WatchedNode};
-use super::sample::Sample;
+use super::sample::{Readings, Sample, WatchedNode};
 use text::rank::GlobalRank;
 
 /// The times of the samples.

@@ -23,7 +23,7 @@ _HELPER_LINES = [
     (b"/torch/_inductor/compile_worker/", "spare"),
 ]
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# SIGRTMAX-6: see src/monitor/watch/faulthandler.rs.
+# SIGRTMAX-6: see src/monitor/hang/faulthandler.rs.
 _STACKS = 58
 # A program that closes all descriptors uses the lowest ones for its own files, and no stacks must be
 # written there. Below the usual limit of 1024.

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
-use super::gpus::{GpuReading, GpuUse};
-use super::groups::GroupReading;
-use super::kernel::{Pressure, Stall};
-use super::reading::NodeReading;
-use super::reason::{Reason, ReasonKind, percent};
+use super::counters::{GroupReading, Pressure, RankReading, Stall};
+use super::{GpuReading, GpuUse, NodeReading};
 use node::observe::counters::Growth;
 use node::observe::gpu::THROTTLED;
 use text::lang::Text;
@@ -113,7 +111,7 @@ impl Both<'_> {
     }
 
     fn shares(&self) -> BTreeMap<&'static str, f64> {
-        let (old, new) = (&self.old.pressure, &self.new.pressure);
+        let (old, new) = (&self.old.kernel.pressure, &self.new.kernel.pressure);
         let all = [
             ("cpu", [old.cpu, new.cpu]),
             ("io", [old.io, new.io]),
@@ -125,18 +123,17 @@ impl Both<'_> {
 
     /// Empty if these are all ranks of the node.
     fn some<'g>(&self, group: &'g GroupReading) -> &'g [GlobalRank] {
-        if group.ranks.len() >= self.new.ranks.len() { &[] } else { &group.ranks }
+        if group.ranks.len() >= self.new.kernel.ranks.len() { &[] } else { &group.ranks }
     }
 
     /// If several groups limit a rank, only the group that costs most is reported for each set of ranks.
     fn groups(&self, found: &mut Vec<Reason>) {
         let mut all = Vec::new();
-        for (folder, new) in &self.new.groups {
-            let Some(old) = self.old.groups.get(folder) else { continue };
-            let ranks = self.some(new);
-            self.throttled(&mut all, old, new, ranks);
-            self.memory(&mut all, old, new, ranks);
-            self.pressed(&mut all, [&old.pressure, &new.pressure], ranks, true);
+        for (folder, new) in &self.new.kernel.groups {
+            let Some(old) = self.old.kernel.groups.get(folder) else { continue };
+            self.throttled(&mut all, old, new);
+            self.memory(&mut all, old, new);
+            self.pressed(&mut all, [&old.pressure, &new.pressure], self.some(new), true);
         }
         all.sort_by(|one, other| other.value.total_cmp(&one.value));
         for reason in all {
@@ -147,13 +144,8 @@ impl Both<'_> {
         }
     }
 
-    fn throttled(
-        &self,
-        found: &mut Vec<Reason>,
-        old: &GroupReading,
-        new: &GroupReading,
-        ranks: &[GlobalRank],
-    ) {
+    fn throttled(&self, found: &mut Vec<Reason>, old: &GroupReading, new: &GroupReading) {
+        let ranks = self.some(new);
         let (Some(old), Some(new)) = (old.cpu, new.cpu) else { return };
         // The time is a sum over CPUs, so a group with many threads may have waited for more
         // than all of it. In a period that was throttled it waited at most for the period.
@@ -170,13 +162,8 @@ impl Both<'_> {
         });
     }
 
-    fn memory(
-        &self,
-        found: &mut Vec<Reason>,
-        old: &GroupReading,
-        new: &GroupReading,
-        ranks: &[GlobalRank],
-    ) {
+    fn memory(&self, found: &mut Vec<Reason>, old: &GroupReading, new: &GroupReading) {
+        let ranks = self.some(new);
         let (Some(old), Some(new)) = (old.memory, new.memory) else { return };
         let limit = text::lang::bytes(new.limit);
         tell(found, ReasonKind::OomKill, ranks, grown(old.oom_kills, new.oom_kills), || {
@@ -199,7 +186,7 @@ impl Both<'_> {
     /// The pressure on the node, if no group of all ranks shows the same.
     fn pressure(&self, found: &mut Vec<Reason>) {
         let mut node = Vec::new();
-        self.pressed(&mut node, [&self.old.pressure, &self.new.pressure], &[], false);
+        self.pressed(&mut node, [&self.old.kernel.pressure, &self.new.kernel.pressure], &[], false);
         node.retain(|new| {
             !found.iter().any(|known| known.kind == new.kind && known.ranks.is_empty())
         });
@@ -248,9 +235,10 @@ impl Both<'_> {
     }
 
     fn ranks(&self, found: &mut Vec<Reason>) {
-        for new in &self.new.ranks {
-            let same = |old: &&_| same_process(old, new);
-            let Some(old) = self.old.ranks.iter().find(same) else { continue };
+        for new in &self.new.kernel.ranks {
+            let process = |of: &RankReading| (of.rank, of.pid, of.start_ticks);
+            let same = |old: &&RankReading| process(old) == process(new);
+            let Some(old) = self.old.kernel.ranks.iter().find(same) else { continue };
             let (rank, ranks) = (new.rank, [new.rank]);
             let throttled = found
                 .iter()
@@ -279,8 +267,8 @@ impl Both<'_> {
     }
 
     fn network(&self, found: &mut Vec<Reason>) {
-        for (name, new) in &self.new.interfaces {
-            let Some(old) = self.old.interfaces.get(name) else { continue };
+        for (name, new) in &self.new.kernel.interfaces {
+            let Some(old) = self.old.kernel.interfaces.get(name) else { continue };
             let down = f64::from(u8::from(new.up == Some(false) && old.up == Some(true)));
             tell(found, ReasonKind::InterfaceDown, &[], down, || {
                 text!("interface {name} is down", "网络接口 {name} 已断开")
@@ -311,7 +299,7 @@ impl Both<'_> {
                 )
             });
         }
-        if let (Some(old), Some(new)) = (self.old.tcp, self.new.tcp) {
+        if let (Some(old), Some(new)) = (self.old.kernel.tcp, self.new.kernel.tcp) {
             let (sent, again) = (grown(old.sent, new.sent), grown(old.sent_again, new.sent_again));
             let share = if sent < FEWEST_SEGMENTS as f64 { 0.0 } else { again / sent };
             tell(found, ReasonKind::TcpSentAgain, &[], share, || {
@@ -398,10 +386,6 @@ impl Both<'_> {
     }
 }
 
-fn same_process(old: &super::kernel::RankReading, new: &super::kernel::RankReading) -> bool {
-    (old.rank, old.pid, old.start_ticks) == (new.rank, new.pid, new.start_ticks)
-}
-
 fn gpu_now(found: &mut Vec<Reason>, one: &GpuReading, all: &[GpuReading]) {
     let (index, health) = (one.gpu.index, &one.gpu.health);
     let events = health.throttle_reasons.unwrap_or(0);
@@ -443,4 +427,114 @@ fn gpu_now(found: &mut Vec<Reason>, one: &GpuReading, all: &[GpuReading]) {
             )
         });
     }
+}
+
+/// Something abnormal about a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    pub kind: ReasonKind,
+    /// The ranks that it concerns; empty: all ranks of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<GlobalRank>,
+    /// NVML's index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// The value in the unit of [`ReasonKind::least`].
+    pub value: f64,
+    /// A sentence without a full stop.
+    pub text: Text,
+}
+
+impl Reason {
+    /// Whether it concerns this rank of the node.
+    pub fn concerns(&self, rank: GlobalRank) -> bool {
+        self.ranks.is_empty() || self.ranks.contains(&rank)
+    }
+}
+
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum ReasonKind {
+    CpuThrottled,
+    CpuWait,
+    CpuPressure,
+    MemoryPressure,
+    MemoryLimit,
+    OomKill,
+    MajorFaults,
+    IoPressure,
+    InterfaceDown,
+    LinkLost,
+    InterfaceErrors,
+    InterfaceDrops,
+    TcpSentAgain,
+    HcaErrors,
+    GpuClocks,
+    GpuPowerCap,
+    GpuShared,
+    GpuEcc,
+    GpuNvlink,
+    GpuNvlinkDown,
+    GpuPcie,
+    GpuSilent,
+}
+
+/// The value from which on something is abnormal. The first rows are shares of the time between the
+/// two readings.
+const LEAST: &[(ReasonKind, f64)] = &[
+    // A rank that is throttled for this share costs the job as much.
+    (ReasonKind::CpuThrottled, 0.05),
+    // Time of the rank's main thread. On a node whose CPUs are all busy, this is the first sign.
+    (ReasonKind::CpuWait, 0.10),
+    // Time in which some task stood still: with data loading it is seldom below a fifth on a
+    // healthy node.
+    (ReasonKind::CpuPressure, 0.50),
+    // Time in which some task stood still. A healthy node has almost none.
+    (ReasonKind::MemoryPressure, 0.10),
+    // Time in which all tasks of the node or of a group stood still: loading data alone stops some
+    // of them.
+    (ReasonKind::IoPressure, 0.25),
+    // Share of TCP segments sent again. The throughput already falls at a tenth of this.
+    (ReasonKind::TcpSentAgain, 0.01),
+    // Share of the packets received and sent.
+    (ReasonKind::InterfaceDrops, 0.001),
+    // A clock below this part of the fastest GPU of the same model.
+    (ReasonKind::GpuPowerCap, 0.90),
+    // Events per second. Starting a program or mapping a data set causes tens for a moment.
+    (ReasonKind::MajorFaults, 50.0),
+    (ReasonKind::MemoryLimit, 50.0),
+    // Events per minute: a healthy link has a few per day.
+    (ReasonKind::GpuPcie, 10.0),
+    (ReasonKind::GpuNvlink, 10.0),
+    (ReasonKind::InterfaceErrors, 10.0),
+];
+
+impl ReasonKind {
+    /// Whether the reason concerns a link that carries the ranks' messages.
+    pub(crate) fn is_of_links(self) -> bool {
+        matches!(
+            self,
+            ReasonKind::InterfaceDown
+                | ReasonKind::LinkLost
+                | ReasonKind::InterfaceErrors
+                | ReasonKind::InterfaceDrops
+                | ReasonKind::TcpSentAgain
+                | ReasonKind::HcaErrors
+                | ReasonKind::GpuNvlink
+                | ReasonKind::GpuNvlinkDown
+        )
+    }
+
+    /// The minimum value that is reported; for events that should never happen, one.
+    pub(super) fn least(self) -> f64 {
+        LEAST.iter().find(|(kind, _)| *kind == self).map_or(1.0, |(_, least)| *least)
+    }
+}
+
+/// `37 %`
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }

@@ -10,8 +10,7 @@ use harness::fake_nvml::FakeNvml;
 use harness::skipped;
 use serde_json::json;
 
-use super::reason::{Reason, ReasonKind};
-use super::{NodeReader, NodeReading, NodeSources, Parts};
+use super::{NodeReader, NodeReading, NodeSources, Parts, Reason, ReasonKind};
 use linux::host::Host;
 use node::observe::counters::Counters;
 use node::probe::NvmlGpu;
@@ -127,7 +126,7 @@ fn idle_node_has_no_reasons() {
     let host = node.host(&[]);
     let (before, now) = (node.reading(&host, 0), node.reading(&host, 10));
     assert_eq!(told(&before, &now), []);
-    assert_eq!(before.groups.len(), 2, "{:?}", before.groups);
+    assert_eq!(before.kernel.groups.len(), 2, "{:?}", before.kernel.groups);
 }
 
 #[test]
@@ -372,7 +371,7 @@ fn hung_part_is_reported_late_and_asked_once() {
         let began = Instant::now();
         let reading = reader.read(&own, Parts::All, Duration::from_millis(200));
         assert!(began.elapsed() < SOON);
-        assert_eq!((reading.late, reading.ranks.len()), (vec!["gpus"], 1));
+        assert_eq!((reading.late, reading.kernel.ranks.len()), (vec!["gpus"], 1));
     }
     assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
     drop(stop);

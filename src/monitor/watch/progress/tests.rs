@@ -37,8 +37,8 @@ impl Node {
     fn stands(&self) -> &'static str {
         match self.progress.standing(self.now) {
             Standing::Moves => "moves",
-            Standing::HeldUp { .. } => "held up",
-            Standing::Still { .. } => "still",
+            Standing::HeldUp => "held up",
+            Standing::Still => "still",
         }
     }
 }
@@ -134,7 +134,7 @@ fn rank_may_have_come_unless_it_waits_since() {
 
 /// The standing after 30 s in which a connection of rank 1 carries so many bytes per second, while both
 /// ranks wait or not.
-fn carries(bytes: u64, to: End, waits: bool) -> &'static str {
+fn carries(bytes: u64, to: FarEnd, waits: bool) -> &'static str {
     let mut node = Node::new();
     for second in 0..30 {
         let bytes = second * bytes;
@@ -148,19 +148,19 @@ fn carries(bytes: u64, to: End, waits: bool) -> &'static str {
 #[test]
 fn only_bulk_connection_traffic_counts_as_activity() {
     for (bytes, to, waits, expected) in [
-        (5 << 10, End::Elsewhere, false, "held up"),
-        (20 << 20, End::Elsewhere, false, "held up"),
-        (100, End::Elsewhere, false, "still"),
+        (5 << 10, FarEnd::Elsewhere, false, "held up"),
+        (20 << 20, FarEnd::Elsewhere, false, "held up"),
+        (100, FarEnd::Elsewhere, false, "still"),
         // Loads by a prefetching thread do not end the wait for another rank.
-        (20 << 20, End::Elsewhere, true, "still"),
-        (8 << 10, End::Job, false, "still"),
-        (8 << 10, End::Job, true, "still"),
-        (1 << 20, End::Job, false, "held up"),
-        (1 << 20, End::Job, true, "held up"),
+        (20 << 20, FarEnd::Elsewhere, true, "still"),
+        (8 << 10, FarEnd::Job, false, "still"),
+        (8 << 10, FarEnd::Job, true, "still"),
+        (1 << 20, FarEnd::Job, false, "held up"),
+        (1 << 20, FarEnd::Job, true, "held up"),
         // A message, however small.
-        (1, End::Rank, false, "moves"),
-        (1, End::Rank, true, "moves"),
-        (0, End::Rank, true, "still"),
+        (1, FarEnd::Rank, false, "moves"),
+        (1, FarEnd::Rank, true, "moves"),
+        (0, FarEnd::Rank, true, "still"),
     ] {
         assert_eq!(carries(bytes, to, waits), expected, "{bytes} {to:?} {waits}");
     }
@@ -169,7 +169,7 @@ fn only_bulk_connection_traffic_counts_as_activity() {
 #[test]
 fn connection_bytes_count_from_the_second_look() {
     let of = |inode, bytes| {
-        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, to: End::Elsewhere }])
+        Some(vec![Carried { rank: GlobalRank(1), inode, bytes, unheard: 0, to: FarEnd::Elsewhere }])
     };
     let mut node = Node::new();
     node.pass(9, quiet).pulse.carried = of(7, 1 << 30);
@@ -191,7 +191,8 @@ fn bytes_that_wait_between_two_looks_show_a_cut() {
     ] {
         let mut node = Node::new();
         for (bytes, unheard) in bytes.into_iter().zip(unheard) {
-            let one = Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, to: End::Elsewhere };
+            let one =
+                Carried { rank: GlobalRank(1), inode: 7, bytes, unheard, to: FarEnd::Elsewhere };
             node.pulse.carried = Some(vec![one]);
             assert!(!node.progress.is_cut());
             node.pass(1, quiet);

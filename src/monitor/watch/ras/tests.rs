@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use super::client::{RasError, RasReport, ask};
 use super::view::read;
-use super::{RasVerdict, fuzz};
+use super::*;
 use text::rank::GlobalRank;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ enum Plays {
 }
 
 /// Reads lines and answers them like NCCL's RAS thread.
-fn serve(stream: TcpStream, plays: Plays) -> std::io::Result<()> {
+fn serve(stream: TcpStream, plays: Plays) -> io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?);
     let mut out = stream;
     let mut json = false;
@@ -85,7 +85,7 @@ fn serve(stream: TcpStream, plays: Plays) -> std::io::Result<()> {
     }
 }
 
-fn wait(lines: &mut impl BufRead) -> std::io::Result<()> {
+fn wait(lines: &mut impl BufRead) -> io::Result<()> {
     lines.read_line(&mut String::new()).map(|_| ())
 }
 
@@ -215,4 +215,32 @@ fn list_of_lagging_ranks_is_bounded() {
     let behind = view.verdict(Some(5000), &[]).behind;
     assert_eq!(behind.first().map(|one| (one.rank, one.count)), Some((GlobalRank(7), 3)));
     assert_eq!(behind.len(), 512);
+}
+
+/// A process with this environment, which waits for its input to end.
+fn rank(variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new("cat");
+    command.env_clear().envs(variables.iter().copied());
+    command.stdin(std::process::Stdio::piped()).spawn().expect("cat")
+}
+
+#[test]
+fn rank_environment_names_the_ras_address() {
+    let host = Host::live();
+    let named = Some(Some("127.0.0.1:4000".to_owned()));
+    for (variables, gpus, else_named) in [
+        (&[(ADDRESS, "127.0.0.1:4000")][..], &named, &named),
+        (&[(ADDRESS, "127.0.0.1:4000"), (ENABLED, "0")], &None, &None),
+        (&[(ADDRESS, "127.0.0.1:4000"), (ENABLED, "1")], &named, &named),
+        (&[], &Some(None), &None),
+        (&[(ADDRESS, "")], &Some(None), &None),
+    ] {
+        let mut child = rank(variables);
+        let ranks = [(GlobalRank(0), child.id().cast_signed())];
+        assert_eq!(&address(&host, RasSource::Gpus, &ranks), gpus, "{variables:?}");
+        assert_eq!(&address(&host, RasSource::IfNamed, &ranks), else_named, "{variables:?}");
+        assert!(processes(&ranks).contains(&ranks[0]));
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+    }
 }

@@ -23,10 +23,11 @@ pub struct RasCommunicator {
     #[serde(default)]
     pub ranks: Vec<RasRank>,
     #[serde(default)]
-    pub missing_ranks: Vec<RasMissing>,
+    /// Ranks that RAS did not reach.
+    pub missing_ranks: Vec<RasRank>,
 }
 
-/// A rank that RAS reached.
+/// A rank, as far as RAS knows it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RasRank {
     /// Rank in the communicator.
@@ -43,35 +44,15 @@ pub struct RasRank {
     pub collective_counts: BTreeMap<String, u64>,
 }
 
-/// `ncclResult_t`s: 0 success, 7 in progress, others are errors.
+/// The states are `ncclResult_t`s: 0 success, 7 in progress, others are errors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RasStatus {
     pub init_state: i32,
     pub async_error: i32,
-    pub finalize_called: bool,
-    pub destroy_flag: bool,
-    pub abort_flag: bool,
-}
-
-/// A rank that RAS did not reach.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct RasMissing {
-    pub rank: u32,
-    #[serde(default)]
-    pub host: String,
-    #[serde(default)]
-    pub pid: i32,
-    #[serde(default)]
-    pub status: RasMissingStatus,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct RasMissingStatus {
-    /// The rank did not answer this time.
+    /// A missing rank did not answer this time.
     pub unresponsive: bool,
-    /// The rank has not answered for a minute.
+    /// A missing rank has not answered for a minute.
     pub considered_dead: bool,
 }
 

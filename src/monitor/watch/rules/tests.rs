@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Breach, Rules};
+use super::{Breach, LONGEST_LINE, Partial, Rules};
 use settings::{Expects, Lines, Ranks, Reaction, Rule, Time};
 use text::lang::{Lang, Text};
 use text::pattern;
@@ -229,4 +229,24 @@ fn secret_is_masked_before_a_line_is_cut() {
     let line = line.expect("a breach");
     assert!(line.starts_with("x x ") && line.len() <= 200, "{line}");
     assert!(line.contains("https://") && !line.contains("hunter"), "{line}");
+}
+
+fn whole_lines(parts: &[&[u8]]) -> Vec<String> {
+    let (mut partial, mut found) = (Partial::default(), Vec::new());
+    for part in parts {
+        match *part == b"SKIP" {
+            true => partial.skip(),
+            false => partial.feed(part, |line| found.push(String::from_utf8_lossy(line).into())),
+        }
+    }
+    found
+}
+
+#[test]
+fn split_input_yields_whole_lines() {
+    assert_eq!(whole_lines(&[b"a\nb\r\nc", b"d\re\n", b"f"]), ["a", "b", "cd", "e"]);
+    assert_eq!(whole_lines(&[b"a", b"SKIP", b"b\nc\n"]), ["c"], "b may be the end of another line");
+    let long = vec![b'x'; 3 * LONGEST_LINE];
+    let found = whole_lines(&[&long, b"y\nz\n"]);
+    assert_eq!((found[0].len(), &*found[1]), (LONGEST_LINE, "z"));
 }

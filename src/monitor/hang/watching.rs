@@ -1,23 +1,109 @@
-//! The thread that looks at the ranks, and judges the job if nothing moves.
+//! Watches whether the job makes progress, and reports who holds it up if it does not.
 //!
-//! Once the ranks of node 0 stand still, node 0 asks the others whether theirs do, and gathers evidence from
-//! all nodes if none moves. If the nodes cannot ask each other, each judges its own evidence.
+//! A thread of its own looks at the ranks, and judges the job if nothing moves; it never blocks a rank or the
+//! supervision. Once the ranks of node 0 stand still, node 0 asks the others whether theirs do, and gathers evidence
+//! from all nodes if none moves. If the nodes cannot ask each other, each judges its own evidence.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::remarks::Remarks;
-use super::shared::{HangQuestion, JudgedHang, Shared, Stands, Standstill};
-use crate::end_request::EndRequest;
-use crate::hang::{Culprit, Hang, Judgement, Kind, NodeEvidence, judge};
-use crate::watch;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::NodeEvidence;
+use super::gather::gives_up_ns;
+use super::judge::{Culprit, FirstCulprit, Hang, Judgement, judge};
+use super::shared::{HangQuestion, JudgedHang, SharedJob, Standstill, Watched};
+use super::words::Kind;
+use crate::watch::Standing;
 use diagnose::Frame;
 use linux::deadline::millis;
 use settings::Reaction;
-use text::rank::GlobalRank;
+use text::rank::{GlobalRank, RankId};
+use verdict::outcome::End;
+
+/// The handle of the thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct HangWatch {
+    /// Tells the thread to inform the other nodes that the job goes on.
+    tell_others: Option<Sender<()>>,
+    shared: Option<Arc<SharedJob>>,
+    end: Arc<Notify>,
+}
+
+impl HangWatch {
+    /// None if nothing is watched. If no thread can be started, the job is not judged.
+    pub fn start(watched: Option<Watched>) -> HangWatch {
+        let nothing = || HangWatch { tell_others: None, shared: None, end: Arc::default() };
+        let Some(watched) = watched else { return nothing() };
+        let shared = Arc::new(SharedJob::new(watched));
+        let (tell_others, told) = channel();
+        let end = Arc::<Notify>::default();
+        let mut watching = Watching::new(Arc::clone(&shared), Arc::clone(&end));
+        let thread = std::thread::Builder::new().name("hang".into()).stack_size(1 << 20);
+        match thread.spawn(move || watching.run(&told)) {
+            Ok(_) => HangWatch { tell_others: Some(tell_others), shared: Some(shared), end },
+            Err(_) => nothing(),
+        }
+    }
+
+    pub fn began(&self, rank: RankId, pid: i32) {
+        if let Some(shared) = &self.shared {
+            shared.began(rank, pid);
+        }
+    }
+
+    pub fn ended(&self, rank: RankId, end: Option<End>) {
+        let Some(shared) = &self.shared else { return };
+        if shared.ended(rank, end.is_some_and(End::success))
+            && let Some(tell_others) = &self.tell_others
+        {
+            let _ = tell_others.send(());
+        }
+    }
+
+    /// The ranks end because they are told to: their behaviour from now on proves nothing about a hang.
+    pub fn stopping(&self) {
+        if let Some(shared) = &self.shared {
+            shared.state().is_over = true;
+        }
+    }
+
+    /// Function that answers the questions of node 0.
+    pub fn answerer(&self) -> impl Fn(HangQuestion) -> Option<Vec<u8>> + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move |question| shared.as_ref()?.answer(question)
+    }
+
+    /// Completes when the job stands still and is to end; once.
+    pub fn take_end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let end = Arc::clone(&self.end);
+        async move { end.notified().await }
+    }
+
+    /// All hangs of the attempt, in the form of run.json.
+    pub fn found(&self) -> Vec<Value> {
+        self.shared.as_ref().map(|shared| shared.state().found.clone()).unwrap_or_default()
+    }
+
+    /// The rank that the others waited for when the attempt ended.
+    pub fn culprit(&self) -> Option<FirstCulprit> {
+        let state = self.shared.as_ref()?.state();
+        state.first.clone().filter(|_| state.stands)
+    }
+}
+
+impl Drop for HangWatch {
+    /// The thread may still judge, and node 0 may still report; neither belongs to the next attempt.
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            let mut state = shared.state();
+            (state.is_over, state.is_closed) = (true, true);
+        }
+    }
+}
 
 /// Number of looks within the time after which a job counts as standing still.
 const LOOKS: u32 = 10;
@@ -64,9 +150,9 @@ struct Once {
 }
 
 /// The thread that judges.
-pub(super) struct Watching {
-    shared: Arc<Shared>,
-    end: EndRequest,
+struct Watching {
+    shared: Arc<SharedJob>,
+    end: Arc<Notify>,
     /// Whether the job was judged as still or as held up, and the time before which it is not judged again.
     judged: Option<(bool, Instant)>,
     limit: Option<Limit>,
@@ -84,7 +170,7 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    pub(super) fn new(shared: Arc<Shared>, end: EndRequest) -> Watching {
+    fn new(shared: Arc<SharedJob>, end: Arc<Notify>) -> Watching {
         Watching {
             shared,
             end,
@@ -99,7 +185,7 @@ impl Watching {
         }
     }
 
-    pub(super) fn run(&mut self, told: &Receiver<()>) {
+    fn run(&mut self, told: &Receiver<()>) {
         let tick = (self.shared.watched.after / LOOKS).clamp(MOST_OFTEN, LEAST_OFTEN);
         let mut next = Instant::now() + tick;
         loop {
@@ -130,7 +216,7 @@ impl Watching {
         let stands = shared.stands();
         let limit = self.limit_of_torch(now);
         let is_last_chance = limit.is_some_and(|limit| now >= limit);
-        if stands == Stands::Moves && !is_last_chance {
+        if stands == Standing::Moves && !is_last_chance {
             (self.judged, self.late, self.locked, self.once) = (None, 0, None, None);
             self.is_left_to_torch = false;
             if !shared.state().progress.has_moved() {
@@ -145,7 +231,7 @@ impl Watching {
             return;
         }
         self.moves = None;
-        let is_still = stands == Stands::Still;
+        let is_still = stands == Standing::Still;
         let was_judged = self.judged.is_some_and(|(still, next)| still == is_still && now < next);
         let is_reported = shared.state().stands && !self.is_left_to_torch;
         if is_reported || (was_judged && !is_last_chance) {
@@ -250,9 +336,9 @@ impl Watching {
 
     /// False if ranks of another node move. A node that does not answer is ignored.
     fn do_others_stand(&self) -> bool {
-        let read = |bytes: Vec<u8>| serde_json::from_slice::<Stands>(&bytes).ok();
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<Standing>(&bytes).ok();
         let answers = (self.shared.watched.ask)(&HangQuestion::Standing, STANDING);
-        answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Stands::Moves))
+        answers.into_iter().all(|(_, answer)| answer.and_then(read) != Some(Standing::Moves))
     }
 
     /// The evidence of all nodes, and the nodes that gave none.
@@ -282,7 +368,8 @@ impl Watching {
             limit.at.is_none() && again
         });
         if long && unknown {
-            let at = self.instant(shared.watched.control.as_deref().and_then(gives_up));
+            let at = self
+                .instant(shared.watched.control.as_deref().and_then(gives_up_ns).and_then(time));
             self.limit = Some(Limit { of: since, at, asked: Some(now) });
         }
         let left = self.limit?.at?.saturating_duration_since(now);
@@ -320,7 +407,7 @@ impl Watching {
         (shared.watched.ask)(&HangQuestion::Stands(Box::new(news)), STANDING);
         if ends {
             shared.state().is_over = true;
-            self.end.make();
+            self.end.notify_one();
         }
     }
 
@@ -341,12 +428,57 @@ fn found(moved: Option<Instant>, hang: Hang) -> Standstill {
     Standstill { at: SystemTime::now(), after, hang }
 }
 
-/// The time at which torch gives up the first wait of these ranks.
-fn gives_up(control: &Path) -> Option<SystemTime> {
-    watch::gives_up_ns(control).and_then(time)
-}
-
 /// Converts ns since 1970.
 fn time(ns: i64) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_nanos(u64::try_from(ns).ok()?))
 }
+
+/// A remark is repeated after a wait that is longer by this factor.
+const AGAIN: u32 = 2;
+
+/// The remarks on the current wait.
+#[derive(Debug, Default)]
+struct Remarks {
+    /// Ranks that the others wait for, with their nodes, and the length of the wait at the last remark.
+    said: Option<(Vec<(u32, u32)>, Duration)>,
+}
+
+impl Remarks {
+    fn make(&mut self, shared: &SharedJob, found: &Standstill) {
+        let awaited: Vec<(u32, u32)> =
+            found.hang.culprits.iter().filter_map(|one| one.node.zip(one.rank)).collect();
+        let is_news = self.said.as_ref().is_none_or(|(before, after)| {
+            *before != awaited || found.after >= after.saturating_mul(AGAIN)
+        });
+        if awaited.is_empty() || !is_news || shared.state().is_closed {
+            return;
+        }
+        if self.said.as_ref().is_some_and(|(before, _)| *before != awaited) {
+            self.over(shared);
+        }
+        let watched = &shared.watched;
+        let document = watched.reporter.document(found);
+        watched.reporter.keep(json!({ "message": "held_up", "held_up": document }));
+        for (node, rank) in &awaited {
+            watched.board.holds_up(*node, GlobalRank(*rank), 1.0);
+        }
+        watched.reporter.remark(found);
+        self.said = Some((awaited, found.after));
+    }
+
+    /// The ranks move.
+    fn over(&mut self, shared: &SharedJob) {
+        let Some((awaited, _)) = self.said.take() else { return };
+        if shared.state().is_closed {
+            return;
+        }
+        for (node, rank) in awaited {
+            shared.watched.board.holds_up_no_more(GlobalRank(rank));
+            let event = json!({ "message": "held_up_over", "node": node, "rank": rank });
+            shared.watched.reporter.keep(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

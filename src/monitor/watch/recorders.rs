@@ -1,31 +1,34 @@
-//! The number of collectives that each rank has started and completed, as torch's flight recorder counts them.
+//! The flight recorders of the ranks of this node, read while they run: their counters, and their entries.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::control::asked;
+use super::control::{ControlSocket, asked};
+use diagnose::recorder::{self, RankRecord, Read};
+use text::rank::GlobalRank;
 
 /// The counters alone, without the recorded collectives.
 const COUNTERS: &str = "includecollectives=false";
 /// Time limit for one rank, whose handler answers within milliseconds, and for all ranks.
 const ANSWER: Duration = Duration::from_millis(500);
-const ALL: Duration = Duration::from_secs(2);
+const ALL_RANKS: Duration = Duration::from_secs(2);
 
 /// The part of a flight recorder's dump that is read.
 #[derive(Debug, Deserialize)]
-struct Dump {
+struct CounterDump {
     #[serde(default)]
-    pg_config: BTreeMap<String, Group>,
+    pg_config: BTreeMap<String, GroupConfig>,
     #[serde(default)]
     pg_status: BTreeMap<String, Map<String, Value>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Group {
+struct GroupConfig {
     #[serde(default)]
     desc: String,
 }
@@ -34,7 +37,7 @@ struct Group {
 /// `{"rank":0,"pid":17,"groups":{"default_pg":{"enqueued":4,"started":-1,"completed":3}}}`, each
 /// number that of the last collective, or -1. A group of two backends has two entries, the second `default_pg 2`.
 pub(super) fn rows(folder: &Path) -> Vec<Value> {
-    asked(folder, COUNTERS, ANSWER, ALL)
+    asked(folder, COUNTERS, ANSWER, ALL_RANKS)
         .into_iter()
         .filter_map(|(socket, dumps)| {
             let groups = joined(dumps.iter().filter_map(|dump| groups(dump)))?;
@@ -68,7 +71,7 @@ pub(super) struct Count {
 /// Positions by pid, of the processes that answer and have a process group.
 pub(super) fn counts(folder: &Path) -> HashMap<i32, Count> {
     let mut counts: HashMap<i32, Count> = HashMap::new();
-    for (socket, dumps) in asked(folder, COUNTERS, ANSWER, ALL) {
+    for (socket, dumps) in asked(folder, COUNTERS, ANSWER, ALL_RANKS) {
         for groups in dumps.iter().filter_map(|dump| groups(dump)) {
             let count = count(&groups);
             let all = counts.entry(socket.pid).or_insert(Count { sum: 0, waits: false });
@@ -95,7 +98,7 @@ fn count(groups: &Map<String, Value>) -> Count {
 
 /// None without a group, or if the bytes are not a dump.
 fn groups(answer: &[u8]) -> Option<Map<String, Value>> {
-    let dump: Dump = serde_json::from_slice(answer).ok()?;
+    let dump: CounterDump = serde_json::from_slice(answer).ok()?;
     let mut groups: Map<String, Value> = Map::new();
     for (name, status) in &dump.pg_status {
         let group = dump.pg_config.get(name);
@@ -126,8 +129,114 @@ fn number(value: Option<&Value>) -> Option<i64> {
     }
 }
 
+/// A full recorder has 1 to 2 MB, which torch writes in some 50 ms.
+const WHOLE: &str = "includecollectives=true";
+
+/// Selects the entries that are kept: the last ones before a moment, so that the entries of ranks
+/// that are asked one after the other cover the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// End of the kept entries, in ns since 1970 by the clock of the rank's node.
+    pub until_ns: i64,
+    pub window: Duration,
+    /// Maximum number of entries of each rank.
+    pub most: u32,
+}
+
+/// The contents of a rank's recorder, without unused parts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    pub rank: GlobalRank,
+    /// Time at which the rank was asked, in ns since 1970 by the clock of its node; its answer is not
+    /// older.
+    pub at_ns: i64,
+    /// JSON of torch, from each of its recorders.
+    dumps: Vec<String>,
+}
+
+impl Recorded {
+    /// None if the answer is not a record.
+    pub(crate) fn record(&self) -> Option<RankRecord> {
+        rank_record(self.rank, &self.dumps, self.at_ns)
+    }
+}
+
+/// The record of a rank from the JSON of its recorders, read at this time. None if none of them is a record.
+pub(crate) fn rank_record(rank: GlobalRank, dumps: &[String], at_ns: i64) -> Option<RankRecord> {
+    let dumps = dumps.iter().filter_map(|dump| recorder::read(dump.as_bytes()).ok()).collect();
+    let record = RankRecord { rank: rank.0, dumps, read: Read::At(at_ns) };
+    (!record.dumps.is_empty()).then_some(record)
+}
+
+/// The entries of all ranks with sockets in `folder`, asked side by side. A rank that does not answer
+/// within `timeout` is left out.
+pub(super) fn recorded(folder: &Path, cut: Cut, timeout: Duration) -> Vec<Recorded> {
+    let at_ns = now_ns();
+    let answers = asked(folder, WHOLE, timeout, timeout);
+    let trim = |(socket, answers): (ControlSocket, Vec<Vec<u8>>)| {
+        // `calls.py` reports no times of finished collectives.
+        if socket.is_calls {
+            return None;
+        }
+        let dumps: Vec<String> = answers.iter().filter_map(|dump| trimmed(dump, cut)).collect();
+        Some(Recorded { rank: socket.rank.filter(|_| !dumps.is_empty())?, at_ns, dumps })
+    };
+    let by_rank: BTreeMap<GlobalRank, Recorded> =
+        answers.into_iter().filter_map(trim).map(|found| (found.rank, found)).collect();
+    by_rank.into_values().collect()
+}
+
+pub fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The fields that show the arrival of each rank. Sizes of tensors make up most of a record.
+#[derive(Debug, Serialize, Deserialize)]
+struct RecordDump<'a> {
+    #[serde(borrow)]
+    version: Cow<'a, str>,
+    #[serde(default)]
+    pg_config: Value,
+    #[serde(borrow, default)]
+    entries: Vec<RecordEntry<'a>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct RecordEntry<'a> {
+    record_id: i64,
+    pg_id: i64,
+    process_group: Value,
+    collective_seq_id: i64,
+    #[serde(default)]
+    p2p_seq_id: i64,
+    #[serde(default)]
+    is_p2p: bool,
+    #[serde(borrow)]
+    profiling_name: Cow<'a, str>,
+    #[serde(borrow)]
+    state: Cow<'a, str>,
+    #[serde(default)]
+    retired: bool,
+    time_created_ns: i64,
+}
+
+/// None if the answer is not a record of torch 2.5 or later.
+fn trimmed(answer: &[u8], cut: Cut) -> Option<String> {
+    let mut dump: RecordDump<'_> = serde_json::from_slice(answer).ok()?;
+    let window = i64::try_from(cut.window.as_nanos()).unwrap_or(i64::MAX);
+    let times = cut.until_ns.saturating_sub(window)..=cut.until_ns;
+    dump.entries.retain(|entry| times.contains(&entry.time_created_ns));
+    let most = usize::try_from(cut.most).unwrap_or(usize::MAX);
+    let more = dump.entries.len().saturating_sub(most);
+    dump.entries.drain(..more);
+    serde_json::to_string(&dump).ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -174,5 +283,32 @@ mod tests {
         assert_eq!(count(&dump("2")).sum + 4, count(&dump("3")).sum);
         let most = i64::MAX.to_string();
         assert_eq!(count(&dump(&most)), Count { sum: u64::MAX, waits: false });
+    }
+
+    #[test]
+    fn trimmed_record_keeps_last_entries_without_tensor_sizes() {
+        let entry = |at: i64| {
+            json!({
+                "record_id": at, "pg_id": 0, "process_group": ["0", "default_pg"],
+                "collective_seq_id": at, "profiling_name": "gloo:all_reduce", "state": "completed",
+                "time_created_ns": at * 1_000_000_000, "input_sizes": [[64]], "timeout_ms": 1,
+            })
+        };
+        let entries: Vec<Value> = (1..=100).map(entry).collect();
+        let answer = json!({ "version": "2.10", "pg_config": {}, "entries": entries }).to_string();
+        let kept = |until: i64, window: u64, most| {
+            let cut =
+                Cut { until_ns: until * 1_000_000_000, window: Duration::from_secs(window), most };
+            let dump = trimmed(answer.as_bytes(), cut).expect("a record");
+            let dump: Value = serde_json::from_str(&dump).expect("JSON");
+            let entries = dump["entries"].as_array().expect("entries");
+            assert!(entries.iter().all(|entry| entry.get("input_sizes").is_none()));
+            entries.iter().filter_map(|entry| entry["record_id"].as_i64()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(60, 2, 400), [58, 59, 60]);
+        assert_eq!(kept(60, 45, 2), [59, 60]);
+        assert_eq!(kept(1000, 45, 400), [0; 0]);
+        let cut = Cut { until_ns: 0, window: Duration::ZERO, most: 1 };
+        assert_eq!(trimmed(b"[]", cut), None);
     }
 }

@@ -1,23 +1,101 @@
-//! Hears from the driver, while the ranks run, about the Xids of the GPUs that they use, and asks it
-//! about the activity of these GPUs.
+//! External evidence for why a job ended: the driver and the kernel.
 //!
-//! Takes the GPUs; gives [`Statement`]s to the diagnosis, and the load of each GPU to viewers. A
-//! probe waits in the driver; a thread of ours owns it, since a probe dies with the thread that
-//! started it. No rank and no end of a job ever waits for the driver. A failure of the watch is noted
-//! in agent.jsonl, once.
+//! Takes the GPUs and the ranks of a node; gives their [`Statement`]s to the diagnosis, at any time.
 
 use std::io::{PipeReader, PipeWriter, pipe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::statement::{Statement, WatchedGpu};
+use crate::held;
 use linux::host::Host;
-use node::observe::gpu;
+use node::observe::kernel_log::{About, JobIdentity, KernelLine, KernelLog};
+use node::observe::{LoggedKills, gpu};
 use node::probe::{CallError, NvmlGpu, Waited, WatchLine, WatchLines, WatchProbe};
 use settings::ProbeMode;
+use text::rank::GlobalRank;
+
+/// All witnesses of one attempt.
+#[derive(Debug, Default)]
+pub struct Witnesses {
+    driver: Option<DriverWatch>,
+    kernel: Option<Mutex<KernelWatch>>,
+}
+
+impl Witnesses {
+    /// Begins to watch these GPUs and the kernel's log. `asks_driver`: NVML counted the GPUs.
+    pub async fn start(
+        host: &Arc<Host>,
+        mode: ProbeMode,
+        gpus: Vec<WatchedGpu>,
+        asks_driver: bool,
+    ) -> Witnesses {
+        let kernel = KernelWatch::start(host, gpus.clone()).map(Mutex::new);
+        let asks_driver = asks_driver && !gpus.is_empty();
+        let driver = if asks_driver { DriverWatch::start(host, mode, gpus).await } else { None };
+        Witnesses { driver, kernel }
+    }
+
+    /// The process that watches the driver, a child of ours.
+    pub fn companion(&self) -> Option<i32> {
+        self.driver.as_ref()?.pid
+    }
+
+    /// Handle that asks the driver about the activity of the GPUs.
+    pub fn live_gpus(&self) -> Option<LiveGpus> {
+        let driver = self.driver.as_ref()?;
+        Some(LiveGpus(Arc::clone(&driver.watched)))
+    }
+
+    /// A rank has started.
+    pub fn began(&self, rank: GlobalRank, pid: i32) {
+        if let Some(kernel) = &self.kernel {
+            held(kernel).began(rank, pid);
+        }
+    }
+
+    /// Statements of all witnesses up to now.
+    pub fn statements(&self) -> Vec<Statement> {
+        let driver = self.driver.iter().flat_map(|driver| driver.watched.statements());
+        driver.chain(self.kernel.iter().flat_map(|kernel| held(kernel).statements())).collect()
+    }
+
+    /// Kills for memory in the kernel's log; empty if the log is not readable.
+    pub fn oom_kills(&self) -> LoggedKills {
+        self.kernel.as_ref().map(|kernel| held(kernel).oom_kills()).unwrap_or_default()
+    }
+
+    /// Time of the driver's first statement while the ranks ran.
+    pub fn first(&self) -> Option<Instant> {
+        let heard = held(&self.driver.as_ref()?.watched.heard);
+        heard.xids.iter().map(|xid| xid.first).min()
+    }
+}
+
+/// One line of a witness that is not a process of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// Source of the line, as people read it.
+    pub place: &'static str,
+    /// The rank that the line is about, if known.
+    pub rank: Option<GlobalRank>,
+    /// Arrival of the line.
+    pub arrived: Instant,
+    pub line: String,
+}
+
+/// A GPU that the ranks of this launcher use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedGpu {
+    /// `0000:18:00.0`
+    pub pci: String,
+    /// NVML's number.
+    pub index: u32,
+    /// None if several ranks share the GPU, or its user is unknown.
+    pub rank: Option<GlobalRank>,
+}
 
 /// Source of these statements, as people read it.
-const PLACE: &str = "NVML event";
+const DRIVER: &str = "NVML event";
 /// Time limit to execute the probe, which takes milliseconds: the start of the ranks waits for it,
 /// since their supervisor has to know it from the start.
 const STARTED: Duration = Duration::from_secs(5);
@@ -27,24 +105,24 @@ const ANSWER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(2);
 /// The same Xid of a GPU after a longer pause counts as a new event.
 const EPISODE: Duration = Duration::from_secs(60);
-/// Maximum number of statements that are kept; a GPU has no more different Xids in a job.
+/// Maximum number of statements of each witness that are kept; a GPU has no more different Xids in a job.
 const MOST: usize = 256;
 
 /// The watch of one attempt. Ends when dropped.
 #[derive(Debug)]
-pub(super) struct DriverWatch {
+struct DriverWatch {
     /// Ends the thread when closed.
     _stop: PipeWriter,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedDriver>,
     pid: Option<i32>,
 }
 
 /// Asks the driver about the activity of the job's GPUs, for any thread.
 #[derive(Debug, Clone)]
-pub struct LiveGpus(Arc<Watched>);
+pub struct LiveGpus(Arc<WatchedDriver>);
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedDriver {
     heard: Mutex<Heard>,
     /// Lines were read.
     read: Condvar,
@@ -71,11 +149,7 @@ struct HeardXid {
 
 impl DriverWatch {
     /// Starts the probe for GPUs that NVML counted. None if it could not be started.
-    pub(super) async fn start(
-        host: &Host,
-        mode: ProbeMode,
-        gpus: Vec<WatchedGpu>,
-    ) -> Option<DriverWatch> {
+    async fn start(host: &Host, mode: ProbeMode, gpus: Vec<WatchedGpu>) -> Option<DriverWatch> {
         let library = gpu::library(host);
         let (stopped, stop) = pipe().ok()?;
         let (started, begun) = tokio::sync::oneshot::channel();
@@ -89,7 +163,7 @@ impl DriverWatch {
                 }
             };
             let heard = Mutex::new(Heard::new(lines, gpus));
-            let watched = Arc::new(Watched { heard, read: Condvar::new() });
+            let watched = Arc::new(WatchedDriver { heard, read: Condvar::new() });
             // Without a receiver it is too late: the probe would be taken for a part of the job.
             match started.send((Arc::clone(&watched), probe.pid())) {
                 Ok(()) => watch(probe, &watched, &stopped),
@@ -104,26 +178,6 @@ impl DriverWatch {
         };
         let (watched, pid) = begun.ok()?;
         Some(DriverWatch { _stop: stop, watched, pid })
-    }
-
-    /// The probe's process, a child of ours.
-    pub(super) fn pid(&self) -> Option<i32> {
-        self.pid
-    }
-
-    pub(super) fn live_gpus(&self) -> LiveGpus {
-        LiveGpus(Arc::clone(&self.watched))
-    }
-
-    /// All Xids up to now.
-    pub(super) fn statements(&self) -> Vec<Statement> {
-        let heard = self.watched.read();
-        heard.xids.iter().map(|xid| statement(xid, &heard.gpus)).collect()
-    }
-
-    /// Time of the first Xid, if any has come.
-    pub(super) fn first(&self) -> Option<Instant> {
-        self.watched.lock().xids.iter().map(|xid| xid.first).min()
     }
 }
 
@@ -148,14 +202,16 @@ impl LiveGpus {
     }
 }
 
-impl Watched {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatchedDriver {
+    /// All Xids up to now.
+    fn statements(&self) -> Vec<Statement> {
+        let heard = self.read();
+        heard.xids.iter().map(|xid| of_xid(xid, &heard.gpus)).collect()
     }
 
     /// The state after all lines so far.
     fn read(&self) -> MutexGuard<'_, Heard> {
-        let mut heard = self.lock();
+        let mut heard = held(&self.heard);
         let now = Instant::now();
         for line in heard.lines.take() {
             heard.note(line, now);
@@ -166,7 +222,7 @@ impl Watched {
 }
 
 /// Reads the output of the probe until the watch is dropped.
-fn watch(mut probe: WatchProbe, watched: &Watched, stopped: &PipeReader) {
+fn watch(mut probe: WatchProbe, watched: &WatchedDriver, stopped: &PipeReader) {
     while probe.wait(stopped) == Waited::Readable {
         let ended = watched.read().lines.ended;
         if ended {
@@ -217,17 +273,116 @@ impl Heard {
 }
 
 /// The Xid as a line of the kernel, whose rows of the catalogue know it.
-fn statement(xid: &HeardXid, gpus: &[WatchedGpu]) -> Statement {
+fn of_xid(xid: &HeardXid, gpus: &[WatchedGpu]) -> Statement {
     let HeardXid { pci, number, first, .. } = xid;
     let gpu = gpus.iter().find(|gpu| Some(&gpu.pci) == pci.as_ref());
     // The kernel leaves out the function.
     let address = pci.as_deref().map_or("?", |pci| pci.rsplit_once('.').map_or(pci, |(at, _)| at));
     let index = gpu.map(|gpu| format!(", GPU {}", gpu.index)).unwrap_or_default();
     Statement {
-        place: PLACE,
+        place: DRIVER,
         rank: gpu.and_then(|gpu| gpu.rank),
         arrived: *first,
         line: format!("NVRM: Xid (PCI:{address}): {number}{index}"),
+    }
+}
+
+/// Source of these statements, as people read it.
+const KERNEL: &str = "kernel log";
+/// Maximum number of other lines of the kernel that are noted.
+const MOST_NOTED: usize = 20;
+/// Older lines are not evidence. They are read so late that nothing shows whether the job went on
+/// after them; a hang ends by the time-out of the collectives, usually after 10 or 30 minutes.
+const RECENT: Duration = Duration::from_secs(40 * 60);
+
+/// The log of one attempt.
+#[derive(Debug)]
+struct KernelWatch {
+    host: Arc<Host>,
+    log: KernelLog,
+    job: JobIdentity,
+    /// Whether pids of the log are those that we see.
+    pids_are_ours: bool,
+    gpus: Vec<WatchedGpu>,
+    ranks: Vec<(i32, GlobalRank)>,
+    statements: Vec<Statement>,
+    noted: usize,
+    kills: LoggedKills,
+}
+
+impl KernelWatch {
+    /// None if the log is not readable.
+    fn start(host: &Arc<Host>, gpus: Vec<WatchedGpu>) -> Option<KernelWatch> {
+        let log = match KernelLog::begin(host) {
+            Ok(log) => log,
+            Err(error) => {
+                tracing::info!(%error, "the kernel log is not readable");
+                return None;
+            }
+        };
+        let addresses = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
+        let job = JobIdentity::here(host, addresses);
+        let pids_are_ours = JobIdentity::has_pids_of_the_machine(host);
+        Some(KernelWatch {
+            host: Arc::clone(host),
+            log,
+            job,
+            pids_are_ours,
+            gpus,
+            ranks: Vec::new(),
+            statements: Vec::new(),
+            noted: 0,
+            kills: LoggedKills::new(pids_are_ours),
+        })
+    }
+
+    fn began(&mut self, rank: GlobalRank, pid: i32) {
+        if self.pids_are_ours {
+            self.ranks.push((pid, rank));
+            self.job.pids.push(pid);
+        }
+    }
+
+    /// Recent statements of the log up to now.
+    fn statements(&mut self) -> Vec<Statement> {
+        self.read();
+        let recent = |statement: &&Statement| statement.arrived.elapsed() <= RECENT;
+        self.statements.iter().filter(recent).cloned().collect()
+    }
+
+    /// The processes of the job that the kernel killed for memory, and the place whose memory was
+    /// exhausted.
+    fn oom_kills(&mut self) -> LoggedKills {
+        self.read();
+        self.kills.clone()
+    }
+
+    fn read(&mut self) {
+        let lines = self.log.lines(&self.host, &self.job);
+        for (at, line) in lines {
+            self.note(at, line);
+        }
+    }
+
+    fn note(&mut self, arrived: Instant, KernelLine { about, text, .. }: KernelLine) {
+        self.kills.read(&text, &self.job.groups);
+        let rank = match about {
+            About::Gpu(at) => self.gpus.get(at).and_then(|gpu| gpu.rank),
+            About::Process(pid) => {
+                self.ranks.iter().find(|(known, _)| *known == pid).map(|(_, rank)| *rank)
+            }
+            About::Group | About::Storage => {
+                if self.noted < MOST_NOTED {
+                    self.noted += 1;
+                    tracing::warn!(line = text, "the kernel logged, which is no cause");
+                }
+                return;
+            }
+        };
+        if self.statements.len() < MOST {
+            tracing::warn!(line = text, "the kernel logged");
+            self.statements.push(Statement { place: KERNEL, rank, arrived, line: text });
+        }
     }
 }
 
@@ -252,10 +407,10 @@ mod tests {
     fn xid_statement_has_kernel_wording_and_gpu_rank() {
         let now = Instant::now();
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: Some(GlobalRank(10)) };
-        let told = statement(&xid(Some("0000:3b:00.0"), 79, now), &[gpu]);
+        let told = of_xid(&xid(Some("0000:3b:00.0"), 79, now), &[gpu]);
         assert_eq!(told.line, "NVRM: Xid (PCI:0000:3b:00): 79, GPU 2");
         assert_eq!((told.rank, told.place), (Some(GlobalRank(10)), "NVML event"));
-        let unknown = statement(&xid(None, 48, now), &[]);
+        let unknown = of_xid(&xid(None, 48, now), &[]);
         assert_eq!((&*unknown.line, unknown.rank), ("NVRM: Xid (PCI:?): 48", None));
     }
 
@@ -280,7 +435,8 @@ mod tests {
     fn hung_driver_is_asked_and_awaited_once() {
         let gpu = WatchedGpu { pci: "0000:3b:00.0".into(), index: 2, rank: None };
         let (heard, mut probe) = heard(vec![gpu]);
-        let live = LiveGpus(Arc::new(Watched { heard: Mutex::new(heard), read: Condvar::new() }));
+        let live =
+            LiveGpus(Arc::new(WatchedDriver { heard: Mutex::new(heard), read: Condvar::new() }));
         assert_eq!(live.now(), []);
         let again = Instant::now();
         assert_eq!(live.now(), []);

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::hang::{FirstCulprit, Hang, NodeEvidence, RankEvidence};
+use super::gather::{Surroundings, evidence};
+use super::judge::{FirstCulprit, Hang};
+use super::{NodeEvidence, RankEvidence};
+use crate::held;
 use crate::status::StatusBoard;
-use crate::watch::{self, Awake, Progress, Standing, Surroundings};
+use crate::watch::{Awake, Progress, Standing, pulse};
 use diagnose::stacks::RunningRank;
 use linux::deadline::millis;
 use logs::Logs;
@@ -78,7 +81,7 @@ impl std::fmt::Debug for Watched {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HangQuestion {
-    /// Answered with a [`Stands`].
+    /// Answered with a [`Standing`].
     Standing,
     /// Answered with a [`NodeEvidence`].
     Evidence,
@@ -96,25 +99,12 @@ pub struct JudgedHang {
     pub first: Option<FirstCulprit>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Stands {
-    Moves,
-    HeldUp,
-    Still,
-}
-
-/// State that the thread shares with the answers to other nodes.
-pub(super) struct Shared {
+/// JobState that the thread shares with the answers to other nodes.
+#[derive(Debug)]
+pub(super) struct SharedJob {
     pub(super) watched: Watched,
     pub(super) awake: Awake,
-    pub(super) state: Mutex<State>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
+    pub(super) state: Mutex<JobState>,
 }
 
 /// Output of a rank, and the time of the look that first saw it.
@@ -124,7 +114,8 @@ struct Written {
     at: Instant,
 }
 
-pub(super) struct State {
+#[derive(Debug, Default)]
+pub(super) struct JobState {
     pub(super) ranks: BTreeMap<GlobalRank, RunningRank>,
     /// Ranks that ended with code 0.
     pub(super) ended: BTreeMap<GlobalRank, Instant>,
@@ -143,29 +134,19 @@ pub(super) struct State {
     pub(super) is_closed: bool,
 }
 
-impl Shared {
-    pub(super) fn new(watched: Watched) -> Shared {
-        let state = State {
-            ranks: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            progress: Progress::new(watched.after),
-            pauses: 0,
-            output: BTreeMap::new(),
-            found: Vec::new(),
-            first: None,
-            stands: false,
-            is_over: false,
-            is_closed: false,
-        };
-        Shared { watched, awake: Awake::start(), state: Mutex::new(state) }
+impl SharedJob {
+    pub(super) fn new(watched: Watched) -> SharedJob {
+        let progress = Progress::new(watched.after);
+        let state = JobState { progress, ..JobState::default() };
+        SharedJob { watched, awake: Awake::start(), state: Mutex::new(state) }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, JobState> {
+        held(&self.state)
     }
 
     /// The state, in which unobserved time does not count as a standstill.
-    fn state_now(&self) -> MutexGuard<'_, State> {
+    fn state_now(&self) -> MutexGuard<'_, JobState> {
         let mut state = self.state();
         let pauses = self.awake.pauses();
         if std::mem::replace(&mut state.pauses, pauses) != pauses {
@@ -210,7 +191,7 @@ impl Shared {
         let (logs, planned) = (&self.watched.logs, self.watched.planned);
         let output = |rank| logs.written(planned.owner(rank));
         let control = self.watched.control.as_deref();
-        let pulse = watch::pulse(Path::new("/proc"), &pids, output, control, is_quiet);
+        let pulse = pulse(Path::new("/proc"), &pids, output, control, is_quiet);
         let mut state = self.state_now();
         let now = Instant::now();
         for (rank, pulse) in &pulse.ranks {
@@ -227,17 +208,13 @@ impl Shared {
         self.watched.surroundings.note(moved, &pids);
     }
 
-    pub(super) fn stands(&self) -> Stands {
+    pub(super) fn stands(&self) -> Standing {
         let state = self.state_now();
         // All ranks of this node have ended well: it waits for the other nodes.
         if state.ranks.is_empty() {
-            return if state.ended.is_empty() { Stands::Moves } else { Stands::Still };
+            return if state.ended.is_empty() { Standing::Moves } else { Standing::Still };
         }
-        match state.progress.standing(Instant::now()) {
-            Standing::Moves => Stands::Moves,
-            Standing::HeldUp { .. } => Stands::HeldUp,
-            Standing::Still { .. } => Stands::Still,
-        }
+        state.progress.standing(Instant::now())
     }
 
     pub(super) fn answer(&self, question: HangQuestion) -> Option<Vec<u8>> {
@@ -266,7 +243,7 @@ impl Shared {
         let within = self.watched.after.min(AT_WORK);
         let is_still = |one: &&RunningRank| !self.state().progress.is_busy(one.rank, began, within);
         let still = running.iter().filter(is_still).map(|one| one.rank).collect();
-        let mut ranks = watch::evidence(&running, &still, self.watched.control.as_deref());
+        let mut ranks = evidence(&running, &still, self.watched.control.as_deref());
         let around = self.watched.surroundings.end(reading);
         let state = self.state_now();
         for rank in &mut ranks {

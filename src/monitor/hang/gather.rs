@@ -1,27 +1,34 @@
 //! Collects evidence about the ranks of this node that shows why a job stands still.
 //!
-//! Stacks and records are read side by side. A source that does not answer is missing in the evidence, and
-//! costs no more than the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if
-//! it stands still.
+//! Stacks, records, NCCL, the kernel and the driver are read side by side. Only changes of the node's counters say
+//! something, so the counters are read each time a rank has moved: the changes since the last such reading belong to
+//! the time in which nothing moves. A source that does not answer is missing in the evidence, and costs no more than
+//! the time limit. A rank whose memory is hidden is asked for its stacks by a signal, if it stands still.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::control::{ControlSocket, asked};
-use super::program::program;
-use super::pulse::store_port;
-use super::records::now_ns;
-use super::{dump_pipe, faulthandler};
-use crate::hang::{DeadChild, RankEvidence};
+use serde_json::{Value, json};
+
+use super::{DeadChild, RankEvidence, dump_pipe, faulthandler};
+use crate::held;
+use crate::watch::ras::{self, RasReport};
+use crate::watch::{
+    ControlSocket, GpuUse, NodeReader, NodeReading, NodeSources, Parts, RasSource, RasVerdict,
+    Reason, asked, now_ns, program, store_port,
+};
 use diagnose::recorder::{self, Job, RankRecord, Read};
 use diagnose::stacks::{self, RankStacks, RunningRank, Unread};
 use linux::deadline::spawn_detached;
 use linux::procfs::Process;
 use text::escape::printable;
+use text::lang::Text;
 use text::rank::GlobalRank;
 
-/// Time limit for the stacks and the records of all ranks.
+/// Time limit for the stacks and the records of all ranks, for NCCL, and for the node with its driver.
 const READING: Duration = Duration::from_secs(4);
 /// Time limit for one rank's record.
 const RECORD: Duration = Duration::from_secs(3);
@@ -31,6 +38,10 @@ const HANDLER: Duration = Duration::from_secs(1);
 const SPARE: Duration = Duration::from_millis(200);
 /// The whole record, without stacks.
 const WHOLE: &str = "includecollectives=true";
+/// Time limit for the counters of the kernel alone.
+const COUNTERS: Duration = Duration::from_secs(2);
+/// Minimum time between two readings of a job that may move.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// All evidence of these ranks. `still`: the ranks that neither compute nor read nor write.
 pub(crate) fn evidence(
@@ -39,7 +50,7 @@ pub(crate) fn evidence(
     control: Option<&Path>,
 ) -> Vec<RankEvidence> {
     let proc = Path::new("/proc");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told) = channel();
     let all = Process::scan(proc);
     let programs = programs(&all, ranks, control);
     if let Some(folder) = control.map(PathBuf::from) {
@@ -91,7 +102,7 @@ fn programs(
 /// Asks the handlers of all ranks in parallel.
 fn ask_handlers<'a>(control: &Path, ranks: impl Iterator<Item = &'a mut RankStacks>) {
     let asked = ranks.filter(|stacks| is_hidden(stacks)).map(|stacks| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = channel();
         let (folder, pid) = (control.to_owned(), stacks.process.pid);
         spawn_detached(move || drop(tell.send(faulthandler::stacks(&folder, pid, HANDLER))));
         (stacks, told)
@@ -137,7 +148,7 @@ fn records_by_pid(control: &Path, pids: &[i32]) -> HashMap<i32, (Vec<String>, i6
         }
         by_pid.entry(socket.pid).or_insert((Vec::new(), read_ns)).0.extend(texts);
     }
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told) = channel();
     for pid in pids.iter().copied().filter(|pid| !served.contains(pid)) {
         let tell = tell.clone();
         let until = until.checked_sub(SPARE).unwrap_or(until);
@@ -197,4 +208,90 @@ fn dead_children(
         (rank.pid, dead.collect())
     };
     ranks.iter().map(of).collect()
+}
+
+/// Ranks with the pids of their processes.
+type Pids = [(GlobalRank, i32)];
+
+/// Reads the surroundings of a node's ranks: NCCL, the kernel and the driver.
+#[derive(Debug)]
+pub struct Surroundings {
+    ras: RasSource,
+    /// Number of ranks of the job, if known.
+    world: Option<u32>,
+    reader: NodeReader,
+    /// The reading from the last movement of a rank.
+    before: Mutex<Option<(Instant, NodeReading)>>,
+}
+
+/// The result of a reading.
+#[derive(Debug, Default)]
+pub struct Around {
+    pub ras: Option<RasVerdict>,
+    pub reasons: Vec<Reason>,
+    pub gpus: Vec<GpuUse>,
+}
+
+/// A reading in progress.
+#[derive(Debug)]
+pub struct AroundReading {
+    ras: Receiver<Option<RasVerdict>>,
+    node: Receiver<NodeReading>,
+    until: Instant,
+}
+
+impl Surroundings {
+    pub fn new(sources: NodeSources, ras: RasSource, world: Option<u32>) -> Surroundings {
+        Surroundings { ras, world, reader: NodeReader::new(sources), before: Mutex::new(None) }
+    }
+
+    /// `moved`: time of the last movement of a rank.
+    pub fn note(&self, moved: Option<Instant>, ranks: &Pids) {
+        let Some(moved) = moved else { return };
+        let known = held(&self.before).as_ref().is_some_and(|(at, _)| *at == moved);
+        if !known {
+            let reading = self.reader.read(ranks, Parts::Kernel, COUNTERS);
+            *held(&self.before) = Some((moved, reading));
+        }
+    }
+
+    /// Begins a reading in parallel with the caller's own.
+    pub fn begin(&self, ranks: &Pids) -> AroundReading {
+        let (tell_ras, ras) = channel();
+        let (source, world, own) = (self.ras, self.world, ranks.to_vec());
+        spawn_detached(move || {
+            let _ = tell_ras.send(ras::verdict(source, world, &own, READING));
+        });
+        let (tell_node, node) = channel();
+        let (reader, own) = (self.reader.clone(), ranks.to_vec());
+        spawn_detached(move || drop(tell_node.send(reader.read(&own, Parts::All, READING))));
+        AroundReading { ras, node, until: Instant::now() + READING }
+    }
+
+    /// The result of the reading. A source that has not answered in time is missing.
+    pub fn end(&self, reading: AroundReading) -> Around {
+        let AroundReading { ras, node, until } = reading;
+        let left = || until.saturating_duration_since(Instant::now());
+        let ras = ras.recv_timeout(left()).ok().flatten();
+        let now = node.recv_timeout(left()).ok();
+        let before = held(&self.before);
+        let change = now.zip(before.as_ref()).map(|(now, (_, before))| now.since(before));
+        let Some(change) = change else { return Around { ras, ..Around::default() } };
+        Around { ras, reasons: change.reasons().to_vec(), gpus: change.gpu_use() }
+    }
+}
+
+/// All counters of the node now, and the abnormal findings within a moment, as evidence. Blocks for some
+/// seconds at most.
+pub fn node_document(sources: NodeSources, ranks: &Pids) -> Value {
+    let reader = NodeReader::new(sources);
+    let before = reader.read(ranks, Parts::Kernel, COUNTERS);
+    std::thread::sleep(MOMENT);
+    let now = reader.read(ranks, Parts::All, READING - MOMENT);
+    json!({ "change": now.since(&before), "counters": now })
+}
+
+/// The whole report of NCCL's RAS; the error as text. None if RAS is not asked.
+pub fn ras_report(source: RasSource, ranks: &Pids) -> Option<Result<RasReport, Text>> {
+    Some(ras::report(source, ranks, READING)?.map_err(|error| error.text()))
 }
