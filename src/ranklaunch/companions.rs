@@ -188,18 +188,18 @@ pub(super) fn watch_rules(
         say(&breach.words(now));
     };
     let rules = Rules::new(rules);
-    let fatal = Arc::default();
+    let (end, fatal) = (Arc::<Notify>::default(), Arc::default());
     let mut watch = RuleWatch {
         pace: rules.gpu_pace(),
         gpus: Box::new(gpus),
         tell: Box::new(tell),
-        end,
+        end: Arc::clone(&end),
         fatal: Arc::clone(&fatal),
     };
     let ((to, hear), read_up) = (channel(), diagnosis.read_along(rules));
     let thread = std::thread::Builder::new().name("rules".to_owned());
     match thread.spawn(move || watch.run(&hear, &read_up)) {
-        Ok(_) => WatchedRanks { to: Some(to), asked, fatal },
+        Ok(_) => WatchedRanks { to: Some(to), end, fatal },
         Err(error) => {
             tracing::warn!(%error, "no thread for the rules of the profile");
             WatchedRanks::default()
