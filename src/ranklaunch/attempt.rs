@@ -33,7 +33,6 @@ use monitor::socket::{Job, RunningRanks};
 use monitor::status::Phase;
 use monitor::watch::Sampling;
 use monitor::witnesses::Witnesses;
-use node::observe::counters::{Counters, Growth};
 use node::observe::{AccelerateConfig, GpuSource, OomWatch};
 use plan::{Plan, RunIdentity};
 use preflight::prepare;

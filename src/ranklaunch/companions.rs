@@ -24,7 +24,7 @@ use monitor::watch::{
 };
 use monitor::witnesses::{LiveGpus, WatchedGpu, Witnesses};
 use muster::{MemberKind, Questions};
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::observe::{GpuSource, Limits};
 use node::probe::NvmlGpu;
 use plan::Plan;

@@ -11,7 +11,7 @@ use crate::status::StatusBoard;
 use crate::watch::{NodeSources, RasSource};
 use linux::host::Host;
 use logs::{Console, Logs, LogsConfig};
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use settings::{ConsoleMode, ConsolePrefix, Reaction};
 use text::lang::{Lang, Text};
 use text::rank::{GlobalRank, LocalRank};

@@ -8,7 +8,7 @@ use strum::IntoStaticStr;
 
 use super::counters::{GroupReading, Pressure, RankReading, Stall};
 use super::{GpuReading, GpuUse, NodeReading};
-use node::observe::counters::Growth;
+use node::observe::Growth;
 use node::observe::gpu::THROTTLED;
 use text::lang::Text;
 use text::rank::GlobalRank;

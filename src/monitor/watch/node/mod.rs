@@ -18,7 +18,7 @@ use counters::{
 };
 use linux::deadline::spawn_detached;
 use linux::host::Host;
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::probe::{NvmlGpu, ProcessKind};
 use text::lang::Text;
 use text::rank::GlobalRank;

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{NodeReader, NodeReading, NodeSources, Parts, Reason, ReasonKind};
 use linux::host::Host;
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::probe::NvmlGpu;
 use settings::ProbeMode;
 use text::rank::GlobalRank;
