@@ -50,8 +50,8 @@ use report::files::RunRecord;
 use report::record_events;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, engine_log};
-use supervise::EndStep;
 use supervise::inject::Injection;
+use supervise::{AgentReport, EndStep};
 use text::lang::Text;
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
@@ -283,12 +283,12 @@ impl Attempt {
             memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
-            guard.link.announce_interactive();
+            guard.link.say(&AgentReport::Interactive);
             // Our own lines must not appear between a prompt and its answer.
             context.console.flush(PROMPT);
         }
         if !ready.interactive
-            && let Some(text) = supervise::stdin::remark(self.number > 0)
+            && let Some(text) = supervise::stdin_remark(self.number > 0)
         {
             context.say(&text);
         }
@@ -456,7 +456,7 @@ async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> In
     let mut told = None;
     while let Some(look) = oom.look(host) {
         if told != Some(look.outlived) {
-            guard.link.announce_outlived(look.outlived);
+            guard.link.say(&AgentReport::Outlived(look.outlived));
             told = Some(look.outlived);
         }
         tokio::time::sleep(look.next).await;

@@ -22,7 +22,7 @@ use report::journal::Journal;
 use report::start::Remarks;
 use report::{Ending, closing, files};
 use settings::Settings;
-use supervise::{AgentLink, EndStep, GuardCommands};
+use supervise::{AgentLink, AgentReport, EndStep, GuardCommands};
 use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::outcome::Halt;
@@ -144,7 +144,7 @@ impl Context {
         }
         // If the console does not drain, the guard could not print it either.
         self.console.flush(SAID.min(clock.left_for_answer(EndStep::LastWords)));
-        link.announce_reported(code);
+        link.say(&AgentReport::Reported(code));
     }
 }
 

@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::budget::UNKILLABLE;
+use super::isolate::isolate_from_foreign_children;
 use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
-use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
 use linux::sys::{self, ProcessGroup, Signal, SignalSet, Taken, own_pid};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 
 use super::bind;
-use super::sweep::{Newcomers, Sweep, SweepStep};
+use super::budget::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
 use linux::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,

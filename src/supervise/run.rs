@@ -5,7 +5,6 @@
 //! The state is in [`supervisor`], the rules of a stop are in [`stop`]. The loss
 //! of the guard is a KILL at once.
 
-mod launching;
 mod stop;
 mod supervisor;
 
@@ -16,11 +15,10 @@ use std::path::PathBuf;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::engine::{self, Launch, Start};
+use super::engine::{self, Launch, Launching, Start};
 use super::link::{GuardCommand, GuardCommands};
 use super::socket::ShimListener;
 use super::tree;
-use launching::Launching;
 use stop::kill_all_descendants;
 pub use supervisor::Streams;
 use supervisor::{Companion, ShimConnection, Supervisor};
@@ -47,7 +45,7 @@ pub async fn run(
     let mut ended =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).map_err(nowhere)?;
     let (sender, mut said) = mpsc::unbounded_channel();
-    let started = engine::start(launch, listener.name(), listener.token()).await;
+    let started = engine::start(launch, &listener.name, &listener.token).await;
     let started = started.and_then(|mut started| {
         let reports = std::mem::take(&mut started.reports);
         Ok((Launching::new(reports, launch.exec_timeout).map_err(nowhere)?, started))
@@ -62,7 +60,7 @@ pub async fn run(
     streams.attach(Owner::Engine, Stream::Out, started.out);
     streams.attach(Owner::Engine, Stream::Err, started.err);
     let mut state = Supervisor {
-        token: listener.token().to_owned(),
+        token: listener.token.clone(),
         companion: launch
             .companion
             .filter(|pid| others.contains(pid))

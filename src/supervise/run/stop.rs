@@ -11,9 +11,10 @@ use rustix::process::WaitOptions;
 use tokio::signal::unix::Signal as Signals;
 
 use super::super::asked;
-use super::super::budget::{EndBudget, EndStep, UNKILLABLE};
-use super::super::message::ToRank;
-use super::super::sweep::{KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
+use super::super::budget::{
+    EndBudget, EndStep, KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep, UNKILLABLE,
+};
+use super::super::socket::ToRank;
 use super::super::tree;
 use super::supervisor::{
     Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
@@ -143,7 +144,7 @@ impl Supervisor<'_> {
     /// a time of its own.
     fn strays<'a>(&self, all: &'a BTreeMap<i32, tree::Process>) -> Vec<&'a tree::Process> {
         let mut left = tree::job(all, own_pid(), &self.others);
-        let shims = self.shims.values().map(|shim| shim.connection.peer());
+        let shims = self.shims.values().map(|shim| shim.connection.peer);
         let roots: Vec<i32> = self.children.keys().copied().chain(shims).collect();
         let known = tree::family(all, &roots);
         left.retain(|process| !known.contains(&process.pid));
@@ -211,7 +212,7 @@ impl Supervisor<'_> {
         let released = self.stop.as_ref().and_then(|stop| stop.released);
         let released =
             released.filter(|released| !released.all).map(|released| released.first + ENGINE_LOOKS);
-        let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.wake);
+        let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.sweep.wake(now));
         let companion = self.companion.as_ref().and_then(|companion| companion.given_up);
         let companion = companion.filter(|at| *at > now);
         [stop, engine, released, leftovers, companion]
@@ -252,10 +253,9 @@ impl Supervisor<'_> {
         let leftovers = self.leftovers.get_or_insert_with(|| {
             let last_wait = budget.after_kill();
             let sweep = Sweep::begin(now, Newcomers::Asked, SETTLE, grace, last_wait);
-            Leftovers { sweep, wake: now, announced: false }
+            Leftovers { sweep, announced: false }
         });
-        let (step, wake) = leftovers.sweep.step(now);
-        leftovers.wake = wake;
+        let (step, _) = leftovers.sweep.step(now);
         if step != SweepStep::Wait && !left.is_empty() && !leftovers.announced {
             leftovers.announced = true;
             let names = tree::names(&left, Notice::NAMED);
@@ -279,9 +279,7 @@ impl Supervisor<'_> {
             }
         }
     }
-}
 
-impl Supervisor<'_> {
     /// Kills the companion. True: it may still end, and then only the kernel's word that no child
     /// is left proves the end of the job.
     fn end_companion(&mut self) -> bool {

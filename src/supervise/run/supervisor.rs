@@ -12,12 +12,11 @@ use rustix::process::WaitOptions;
 use tokio::sync::mpsc;
 
 use super::super::asked;
+use super::super::budget::Sweep;
+use super::super::engine::Launching;
 use super::super::link::GuardCommand;
-use super::super::message::{FromRank, LARGEST_RECORD, ToRank};
-use super::super::socket::ShimSocket;
-use super::super::sweep::Sweep;
+use super::super::socket::{FromRank, LARGEST_RECORD, ShimSocket, ToRank};
 use super::super::{terminal, tree};
-use super::launching::Launching;
 use linux::deadline::millis;
 use linux::sys::{Session, Signal, own_pid};
 use text::rank::{GlobalRank, RankId};
@@ -164,7 +163,6 @@ pub(super) struct Companion {
 /// The sweep of processes that are left after the engine and all shims.
 pub(super) struct Leftovers {
     pub(super) sweep: Sweep,
-    pub(super) wake: std::time::Instant,
     pub(super) announced: bool,
 }
 
@@ -191,7 +189,7 @@ impl Supervisor<'_> {
                     None => planned.rank(local_rank),
                 };
                 // The pid comes from the kernel, not from the packet.
-                let session = Session::of(shim.connection.peer()).map_or(0, |session| session.0);
+                let session = Session::of(shim.connection.peer).map_or(0, |session| session.0);
                 shim.phase = ShimPhase::Rank(Identity { rank, session });
                 if self.interactive {
                     give_terminal(&shim.connection);
@@ -217,7 +215,7 @@ impl Supervisor<'_> {
             }
             (FromRank::Started { pid }, ShimPhase::Rank(Identity { rank, .. })) => {
                 // The rank is the shim's child, or ours after the shim has ended.
-                let parents = [shim.connection.peer(), own_pid()];
+                let parents = [shim.connection.peer, own_pid()];
                 if tree::process(pid).is_some_and(|seen| !parents.contains(&seen.ppid)) {
                     return;
                 }
@@ -374,7 +372,7 @@ impl Supervisor<'_> {
             let newest = *one.newest.get_or_insert(accepted);
             let may_be_its = |(id, shim): (&u64, &ShimConnection)| {
                 // The shim of a forked rank is another process.
-                *id <= newest && (shim.connection.peer() == pid || shim.phase == ShimPhase::New)
+                *id <= newest && (shim.connection.peer == pid || shim.phase == ShimPhase::New)
             };
             if self.shims.iter().any(may_be_its) {
                 // The last packets of the shim are not read yet.
@@ -397,10 +395,10 @@ impl Supervisor<'_> {
     /// sees both at once.
     pub(super) fn weigh_engine(&mut self) {
         let Some(end) = self.outcome.engine.filter(|_| !self.engine_weighed) else { return };
-        let lives = |shim: &ShimConnection| tree::is_running(shim.connection.peer());
+        let lives = |shim: &ShimConnection| tree::is_running(shim.connection.peer);
         if self.shims.values().any(|shim| shim.identity().is_some() && lives(shim)) {
             self.engine_weighed = true;
-            self.engine_gone(end);
+            self.begin_stop(StopReason::EngineGone(end));
         } else if self.engine_restarts && !end.success() && self.shims.is_empty() {
             self.engine_weighed = true;
             // The ranks that the engine ended because of a failure ended after that failure.
@@ -410,10 +408,6 @@ impl Supervisor<'_> {
                 self.begin_stop(StopReason::RankFailed(rank));
             }
         }
-    }
-
-    fn engine_gone(&mut self, end: End) {
-        self.begin_stop(StopReason::EngineGone(end));
     }
 
     pub(super) fn into_outcome(self) -> Outcome {
@@ -489,9 +483,9 @@ mod tests {
         let listener = ShimListener::bind().expect("a socket");
         let (sender, mut said) = mpsc::unbounded_channel();
         let (mut streams, mut notice) = (Nowhere, |_: Notice| {});
-        let mut state = supervisor(listener.token(), &mut streams, &mut notice);
+        let mut state = supervisor(&listener.token, &mut streams, &mut notice);
         let dialed = |id: u64| {
-            let peer = dial(listener.name()).expect("it listens");
+            let peer = dial(&listener.name).expect("it listens");
             let connection = listener.accept_waiting().expect("it is in the queue");
             (peer, ShimConnection::new(connection, id, sender.clone()))
         };
