@@ -66,6 +66,12 @@ pub struct Launch {
     pub companion: Option<i32>,
 }
 
+impl Launch {
+    pub(super) fn has_engine(&self) -> bool {
+        matches!(self.start, Start::Engine { .. })
+    }
+}
+
 #[derive(Debug)]
 pub enum Start {
     /// An engine that starts the ranks, with the shim in its command line.
@@ -123,15 +129,14 @@ pub(super) async fn start(
     // Slurm signals every process of a step, and Python has no handler for these: an engine would
     // die of them. Ignored signals stay ignored by exec, so the shims give the ranks the default.
     let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(&TWICE));
-    let is_deaf =
-        matches!(launch.start, Start::Engine { .. }) && !dispositions.ignored.has_any_of(&twice);
+    let is_deaf = launch.has_engine() && !dispositions.ignored.has_any_of(&twice);
     if is_deaf {
         dispositions.ignored = dispositions.ignored.with(&twice);
         agent_socket = format!("{agent_socket} {DEAF_ENGINE}");
     }
     // A session of its own would detach a rank from the terminal. An engine creates sessions
     // itself and needs no terminal.
-    let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
+    let own_session = !launch.interactive || launch.has_engine();
     let (_, mark) = mark_of(&launch.job);
 
     let environment = |more: &BTreeMap<OsString, OsString>| {

@@ -204,7 +204,7 @@ impl Guard {
                 }
                 // The agent has done everything, and a thread that no signal ends keeps it alive.
                 ChildEvent::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
-                    self.reaper.give_up_child();
+                    self.reaper.given_up = true;
                     return AgentEnd::Code(self.verdict.map_or(0, |(code, _)| code));
                 }
                 // The agent exceeded its whole budget: it hangs, and is killed with everything

@@ -130,7 +130,7 @@ impl Init {
             return;
         }
         if taken.is(Signal::INT) && self.reaper.interrupted_again() {
-            return sys::send(self.reaper.child(), Signal::KILL.as_raw());
+            return sys::send(self.reaper.child, Signal::KILL.as_raw());
         }
         match &self.place {
             TerminalGroup::Foreground(terminal) if taken.is(Signal::CONT) => {
@@ -139,7 +139,7 @@ impl Init {
             }
             _ => {
                 self.told_to_stop |= taken.is(Signal::TSTP);
-                sys::send(self.reaper.child(), taken.number);
+                sys::send(self.reaper.child, taken.number);
             }
         }
     }

@@ -28,7 +28,7 @@ use super::socket::{
     ToRank,
 };
 use super::terminal::{self, Terminal};
-use super::warmed::{self, Adoption};
+use super::warmed::{self, ADOPTED, Adoption, WARM};
 use crate::inject;
 use linux::sys::{self, Dispositions, ProcessGroup, SignalQueue, SignalSet, own_pid};
 use stay::{Lent, NAMED, Shim};
@@ -55,8 +55,11 @@ pub fn rank(argv: Vec<OsString>) -> i32 {
         return 64;
     };
     let mut command = Command::new(program);
-    command.args(args).env_remove(AGENT_SOCKET).env_remove(RANK_SLOT).env_remove(bind::CPUS);
-    warmed::remove_variables(&mut command);
+    command.args(args);
+    // Variables of ours that no rank gets.
+    for name in [AGENT_SOCKET, RANK_SLOT, bind::CPUS, WARM, ADOPTED] {
+        command.env_remove(name);
+    }
     for (name, value) in inject::for_rank(|name| std::env::var_os(name)) {
         match value {
             Some(value) => command.env(name, value),
@@ -255,6 +258,7 @@ fn start(
     let named: String = program.chars().take(NAMED).collect();
     let program = named.clone();
     let hello = FromRank::Hello { token, rank, local_rank, world_size, program };
+    let placement = Placement::of(local_rank.0);
     let mut running = None;
     let terminal = if interactive {
         socket::send(&agent, &hello, &[])?;
@@ -264,7 +268,6 @@ fn start(
         let (err_read, err_write) = io::pipe()?;
         socket::send(&agent, &hello, &[out_read.as_fd(), err_read.as_fd()])?;
         if let Some(forked) = &adoption {
-            let placement = Placement::of(local_rank.0);
             placement.give(forked.rank, &err_write);
             if engine.is_some() {
                 ProcessGroup::give(forked.rank);
@@ -283,7 +286,6 @@ fn start(
     if let Some(lent) = &terminal {
         sys::in_child(&mut command, lent.terminal.lend_in_child()?);
     }
-    let placement = Placement::of(local_rank.0);
     sys::in_child(&mut command, move || {
         placement.take();
         if engine.is_some() {
@@ -326,8 +328,8 @@ fn start(
             let errno = error.raw_os_error().unwrap_or(0);
             let failed = FromRank::NotExecuted { program: named, errno };
             let _ = socket::send(&agent, &failed, &[]);
-            let _ =
-                socket::send(&agent, &FromRank::Ended { end: End::Code(exec_code(&error)) }, &[]);
+            let end = End::Code(exec_code(&error));
+            let _ = socket::send(&agent, &FromRank::Ended { end }, &[]);
             Err(error)
         }
     }

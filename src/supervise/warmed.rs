@@ -31,7 +31,7 @@ use verdict::outcome::End;
 /// `<abstract name> <time limit in ms>` of the interpreter, for the shims that an engine starts.
 pub const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
 /// `<pid of the rank> <its socket> <socket of the relay> <pid of the engine>`, for the shim of a forked rank.
-const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
+pub(super) const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
 /// Time limit for a forked process to become a rank. It has little to do.
 const BEGINS: Duration = Duration::from_secs(30);
 
@@ -190,16 +190,14 @@ impl EngineRequest {
     /// cancel-safe: an engine may be forked without anybody knowing it. None means that the engine is started as
     /// usual.
     pub(super) async fn fork(self) -> Option<i32> {
-        in_thread(move || self.fork_now()).await
-    }
-
-    /// The same, blocking for [`FORKED`] at most.
-    fn fork_now(&self) -> Option<i32> {
-        let streams = self.streams.each_ref().map(OwnedFd::as_fd);
-        let interpreter = send(&self.name, FORKED, "engine", &self.request, streams).ok()?;
-        let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
-        socket::send(&interpreter, &"begin", &[]).ok()?;
-        Some(forked.pid)
+        in_thread(move || {
+            let streams = self.streams.each_ref().map(OwnedFd::as_fd);
+            let interpreter = send(&self.name, FORKED, "engine", &self.request, streams).ok()?;
+            let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
+            socket::send(&interpreter, &"begin", &[]).ok()?;
+            Some(forked.pid)
+        })
+        .await
     }
 }
 
@@ -285,11 +283,6 @@ impl Adoption {
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
-}
-
-/// Variables of ours that no rank gets.
-pub(super) fn remove_variables(command: &mut Command) {
-    command.env_remove(WARM).env_remove(ADOPTED);
 }
 
 /// The shim's end of the connection to its relay.

@@ -143,16 +143,24 @@ fn stack(input: &CheckInput<'_>) -> Vec<CheckFinding> {
 
 fn pids(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let limits = &input.facts.limits;
-    if let Some(finding) = user_processes(input) {
-        return vec![finding];
+    let wanted = match u64::from(input.on_gpus()) {
+        0 => u64::from(input.nproc()).saturating_mul(PIDS_PER_CPU_RANK),
+        gpus => gpus.saturating_mul(PIDS_PER_GPU),
+    };
+    // This limit counts everything that this user runs on the machine.
+    if let Some(most) = limits.nproc_soft.filter(|most| *most < wanted) {
+        return vec![bad(hinted!(
+            "this user may have {most} processes and threads (ulimit -u), but the ranks may need {wanted}",
+            "该用户最多允许 {most} 个进程和线程（ulimit -u），而各进程可能需要 {wanted} 个",
+            "docker run --ulimit nproc=-1, or raise nproc in limits.conf",
+            "请使用 docker run --ulimit nproc=-1，或提高 limits.conf 中的 nproc"
+        ))];
     }
     let Some(most) = limits.pids_max else {
         return vec![ok(text!("unlimited", "无限制"))];
     };
     let now = limits.pids_current.unwrap_or(0);
-    let room = most.saturating_sub(now);
-    let wanted = processes_wanted(input);
-    if room < wanted {
+    if most.saturating_sub(now) < wanted {
         return vec![bad(hinted!(
             "the cgroup allows {most} processes and threads, {now} are in use, but the ranks may need {wanted}",
             "cgroup 允许 {most} 个进程和线程，已用 {now} 个，而各进程可能需要 {wanted} 个",
@@ -161,27 +169,6 @@ fn pids(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         ))];
     }
     vec![ok(text!("{most}, {now} in use", "{most}，已用 {now}"))]
-}
-
-/// Number of processes and threads of all ranks.
-fn processes_wanted(input: &CheckInput<'_>) -> u64 {
-    match u64::from(input.on_gpus()) {
-        0 => u64::from(input.nproc()).saturating_mul(PIDS_PER_CPU_RANK),
-        gpus => gpus.saturating_mul(PIDS_PER_GPU),
-    }
-}
-
-/// `ulimit -u`, which counts everything that this user runs on the machine.
-fn user_processes(input: &CheckInput<'_>) -> Option<CheckFinding> {
-    let (most, wanted) = (input.facts.limits.nproc_soft?, processes_wanted(input));
-    (most < wanted).then(|| {
-        bad(hinted!(
-            "this user may have {most} processes and threads (ulimit -u), but the ranks may need {wanted}",
-            "该用户最多允许 {most} 个进程和线程（ulimit -u），而各进程可能需要 {wanted} 个",
-            "docker run --ulimit nproc=-1, or raise nproc in limits.conf",
-            "请使用 docker run --ulimit nproc=-1，或提高 limits.conf 中的 nproc"
-        ))
-    })
 }
 
 /// Settings that make the kernel refuse memory that is free.

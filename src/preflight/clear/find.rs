@@ -346,7 +346,9 @@ impl<'a> ProcessScan<'a> {
                     name: self.all.get(&process.ppid).map(shown).unwrap_or_default(),
                 };
                 let start_ticks = process.start_ticks;
-                let age = uptime.map(|now| now.saturating_sub(since_boot(start_ticks)));
+                // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
+                let began = Duration::from_millis(start_ticks.saturating_mul(10));
+                let age = uptime.map(|now| now.saturating_sub(began));
                 Some(StaleProcess {
                     pid,
                     start_ticks,
@@ -391,7 +393,8 @@ impl ProcessScan<'_> {
         if root_of.is_empty() {
             return;
         }
-        let ours = self.own_tree();
+        let below = Process::descendants(all, &[self.own.pid]).into_iter().map(|one| one.pid);
+        let below: BTreeSet<i32> = below.collect();
         let of_persons: BTreeSet<i32> = root_of
             .keys()
             .filter_map(|pid| all.get(pid))
@@ -399,7 +402,8 @@ impl ProcessScan<'_> {
             .map(|process| process.session)
             .collect();
         for (pid, root) in root_of {
-            let Some(process) = all.get(&pid).filter(|_| !ours.contains(&pid)) else { continue };
+            let is_ours = self.is_ours(pid) || below.contains(&pid);
+            let Some(process) = all.get(&pid).filter(|_| !is_ours) else { continue };
             if of_persons.contains(&process.session) && process.terminal != 0 {
                 let why =
                     text!("an interactive shell uses this terminal", "该终端正由交互式 shell 使用");
@@ -408,13 +412,6 @@ impl ProcessScan<'_> {
                 self.add(fates, process, root, roots.get(&pid), fate);
             }
         }
-    }
-
-    /// Ourselves, our ancestors and our descendants.
-    fn own_tree(&self) -> BTreeSet<i32> {
-        let own = self.own.pid;
-        let below = Process::descendants(self.all, &[own]).into_iter().map(|one| one.pid);
-        below.chain(self.above.iter().copied()).chain([own]).collect()
     }
 
     fn add(
@@ -477,9 +474,4 @@ fn uptime(host: &Host) -> Option<Duration> {
     let text = host.read("/proc/uptime").ok()?;
     let seconds: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn since_boot(ticks: u64) -> Duration {
-    // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
-    Duration::from_millis(ticks.saturating_mul(10))
 }

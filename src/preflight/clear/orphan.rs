@@ -173,18 +173,15 @@ impl<'a> ProcessScan<'a> {
             return Err(still_running(pid, &name));
         }
         let of_one = INITS_OF_ONE.contains(&comm) || own_executable::is_comm(comm);
-        if of_one && self.first_child(pid) == Some(top.pid) {
+        let children = self.all.values().filter(|one| one.ppid == pid);
+        let first = || children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid);
+        if of_one && first() == Some(top.pid) {
             return Err(text!(
                 "its parent {pid} ({name}) started it",
                 "由其父进程 {pid}（{name}）启动"
             ));
         }
         Ok(Some(parent))
-    }
-
-    fn first_child(&self, pid: i32) -> Option<i32> {
-        let children = self.all.values().filter(|one| one.ppid == pid);
-        children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid)
     }
 
     /// setproctitle changes the arguments of an interpreter, not its executable; a frozen program

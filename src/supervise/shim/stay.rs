@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid};
+use rustix::process::{WaitId, WaitOptions, waitid};
 
 use crate::asked::{self, Asked};
 use crate::budget::{EndBudget, KILL_PAUSE, Newcomers, SETTLE, Sweep, SweepStep};
@@ -85,8 +85,7 @@ impl Lent {
 /// The control group of a child that SIGKILL has ended and that is not reaped yet, if it is not ours:
 /// a rank may have entered another group, and the kernel counts kills for memory there.
 fn killed_elsewhere(child: i32) -> Option<String> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let ended = waitid(WaitId::Pid(Pid::from_raw(child)?), options).ok()??;
+    let ended = waitid(WaitId::Pid(Pid::from_raw(child)?), tree::PEEK).ok()??;
     if ended.terminating_signal() != Some(Signal::KILL.as_raw()) {
         return None;
     }
@@ -109,8 +108,7 @@ impl Shim {
             }
             if self.agent.is_none() {
                 // Repeated, since the rank may be forking.
-                signal_descendants(Signal::KILL);
-                tree::kill_children(&HashSet::new());
+                kill_descendants();
             }
             self.wait(if self.agent.is_none() { Some(KILL_PAUSE) } else { None });
         };
@@ -335,10 +333,7 @@ impl Shim {
                         stop.kill_mute(now);
                     }
                 }
-                (SweepStep::Kill, _) => {
-                    signal_descendants(Signal::KILL);
-                    tree::kill_children(&HashSet::new());
-                }
+                (SweepStep::Kill, _) => kill_descendants(),
                 // A process that outlives SIGKILL sleeps in the kernel; the agent will report it.
                 (SweepStep::GiveUp, _) => return,
             }
@@ -357,6 +352,11 @@ impl Shim {
             let _ = socket::send(agent, &said, &[]);
         }
     }
+}
+
+fn kill_descendants() {
+    signal_descendants(Signal::KILL);
+    tree::kill_children(&HashSet::new());
 }
 
 fn signal_descendants(signal: Signal) {

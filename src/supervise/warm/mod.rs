@@ -119,16 +119,16 @@ impl Warmed {
         let program = warming.program().to_vec();
         let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
         let run = move || {
-            let told = |event: &Event| match event {
-                Event::Ready(_) => shared.set(Phase::Ready),
-                Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
-                Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => {}
-            };
             let tell = |event: Event| {
-                if matches!(event, Event::Ready(_) | Event::Aside(_)) {
+                let phase = match &event {
+                    Event::Ready(_) => Some(Phase::Ready),
+                    Event::Aside(why) => Some(Phase::Aside(why.clone())),
+                    Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => None,
+                };
+                if let Some(phase) = phase {
                     shared.end_reader();
+                    shared.set(phase);
                 }
-                told(&event);
                 tell(event);
             };
             let Err(why) = warm(&shared, &warming, &name, &tell) else { return };

@@ -275,22 +275,19 @@ impl Learned {
     /// The reason why the knowledge cannot be kept.
     pub(super) fn leave_out(&self, modules: &[String], why: &[&str]) -> io::Result<()> {
         let Some(file) = self.file.clone().filter(|_| !modules.is_empty()) else { return Ok(()) };
-        let (of, modules) = (self.clone(), modules.to_vec());
         let why: Vec<String> = why.iter().map(|word| (*word).to_owned()).collect();
-        io_with_deadline(ANSWERS, move || of.write(&file, &modules, &why))
+        let one = |module: &String| LeftOut { module: module.clone(), why: why.clone(), at: now() };
+        let (of, new) = (self.clone(), modules.iter().map(one).collect());
+        io_with_deadline(ANSWERS, move || of.write(&file, new))
     }
 
-    fn write(&self, file: &Path, modules: &[String], why: &[String]) -> io::Result<()> {
+    fn write(self, file: &Path, new: Vec<LeftOut>) -> io::Result<()> {
         let mut known = known(file);
-        let mut left_out = match known.iter().position(|known| self.is_of(known)) {
-            Some(at) => known.remove(at).left_out,
-            None => Vec::new(),
-        };
-        left_out.retain(|one| !modules.contains(&one.module));
-        let one =
-            |module: &String| LeftOut { module: module.clone(), why: why.to_vec(), at: now() };
-        left_out.extend(modules.iter().map(one));
-        let (interpreter, program) = (self.interpreter.clone(), self.program.clone());
+        let at = known.iter().position(|known| self.is_of(known));
+        let mut left_out = at.map_or(Vec::new(), |at| known.remove(at).left_out);
+        left_out.retain(|one| new.iter().all(|new| new.module != one.module));
+        left_out.extend(new);
+        let Learned { interpreter, program, .. } = self;
         known.insert(0, Known { interpreter, program, left_out });
         known.truncate(MOST);
         fs::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
