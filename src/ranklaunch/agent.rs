@@ -30,8 +30,8 @@ use report::closing;
 use report::ending::memory;
 use report::journal::Journal;
 use settings::cli::Options;
-use supervise::AgentLink;
 use supervise::guard::{self, HowLost, LostAgent};
+use supervise::{AgentLink, AgentReport};
 use text::lang::{Lang, Text, cause};
 use text::style::Color;
 use text::text;
@@ -90,8 +90,8 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
     // None if the agent was lost before it had read the settings.
     let report_settings = lost
         .report_settings
-        .as_deref()
-        .and_then(|report_settings| serde_json::from_slice(report_settings).ok());
+        .clone()
+        .and_then(|report_settings| serde_json::from_value(report_settings).ok());
     let report_settings = report_settings.unwrap_or_else(|| ReportSettings {
         lang: options.language(&host),
         color: options.color(&host),
@@ -172,21 +172,22 @@ async fn conduct(
     }
     // The ranks inherit the limits, and our own sockets count against them.
     preflight::prepare::raise_limits();
-    link.announce_grace(settings.grace.value);
+    link.say(&AgentReport::Grace(settings.grace.value));
     let report_settings = ReportSettings {
         lang: settings.lang,
         color: settings.color.value,
         exit_codes: settings.exit_codes.clone(),
         termination_log: settings.termination_log.as_ref().map(|path| path.value.clone()),
     };
-    link.send_report_settings(&serde_json::to_vec(&report_settings).unwrap_or_default());
+    let report_settings = serde_json::to_value(&report_settings).unwrap_or_default();
+    link.say(&AgentReport::ReportSettings(report_settings));
     let console = match Console::standard(settings.lang, settings.color.value) {
         Ok(console) => console,
         // Other work may have taken the threads that the trial found.
         Err(error) => return refuse(&preflight::prepare::no_thread(&error), settings.lang),
     };
     if console.has_status() {
-        link.announce_status_line();
+        link.say(&AgentReport::StatusLine);
     }
     let board = StatusBoard::new(collect::hostname(&host));
     let socket = RunSocket::start(board.clone());

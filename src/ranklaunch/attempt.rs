@@ -33,7 +33,7 @@ use monitor::socket::{Job, RunningRanks};
 use monitor::status::Phase;
 use monitor::watch::Sampling;
 use monitor::witnesses::Witnesses;
-use node::observe::{AccelerateConfig, GpuSource, OomWatch};
+use node::observe::{AccelerateConfig, Counters, GpuSource, Growth, OomWatch};
 use plan::{Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
@@ -41,7 +41,7 @@ use report::ending::{self, ending, memory};
 use report::files::RunRecord;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, engine_log, record_events};
-use supervise::{EndStep, WARM};
+use supervise::{AgentReport, EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Id, Refusal};
@@ -284,12 +284,12 @@ impl Attempt {
             memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
-            guard.link.announce_interactive();
+            guard.link.say(&AgentReport::Interactive);
             // Our own lines must not appear between a prompt and its answer.
             context.console.flush(PROMPT);
         }
         if !ready.interactive
-            && let Some(text) = supervise::stdin::remark(self.number > 0)
+            && let Some(text) = supervise::stdin_remark(self.number > 0)
         {
             context.say(&text);
         }
@@ -432,7 +432,7 @@ async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> In
     let mut told = None;
     while let Some(look) = oom.look(host) {
         if told != Some(look.outlived) {
-            guard.link.announce_outlived(look.outlived);
+            guard.link.say(&AgentReport::Outlived(look.outlived));
             told = Some(look.outlived);
         }
         tokio::time::sleep(look.next).await;

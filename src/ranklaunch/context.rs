@@ -20,7 +20,7 @@ use report::start::Remarks;
 use report::{Ending, closing, files};
 use settings::Settings;
 use supervise::warm::Warmed;
-use supervise::{AgentLink, EndBudget, EndStep, GuardCommands};
+use supervise::{AgentLink, AgentReport, EndBudget, EndStep, GuardCommands};
 use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::outcome::{Halt, Outcome};
@@ -156,7 +156,7 @@ impl Context {
         }
         // If the console does not drain, the guard could not print it either.
         self.console.flush(SAID.min(clock.left_for_answer(EndStep::LastWords)));
-        link.announce_reported(code);
+        link.say(&AgentReport::Reported(code));
     }
 }
 

@@ -1,24 +1,36 @@
-//! Starts the engine, or the ranks if there is no engine.
+//! Starts the engine, or the ranks if there is no engine, and tracks programs whose execve has not finished.
+//!
+//! execve reads the program and its interpreter, which takes for ever on a mount without its
+//! server. A program that hangs there is reported and finally given up, while the supervisor
+//! goes on.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 
 use super::bind;
 use super::forwarded::TWICE;
-use super::message::{
-    AGENT_SOCKET, DEAF_ENGINE, FREE_ENGINE, JOB_MARK, RANK_SLOT, RESTARTS, TERMINAL,
+use super::socket::{
+    AGENT_SOCKET, ATTEMPT, DEAF_ENGINE, FREE_ENGINE, RANK_SLOT, RESTARTS, TERMINAL,
 };
 use super::warmed::{EngineRequest, WARM};
-use super::{attempts, stdin, tree};
+use super::{terminal, tree};
 use linux::cpus::CpuList;
 use linux::host::Host;
+use linux::procfs::JOB_MARK;
 use linux::sys::{self, Begun, Dispositions, ProcessGroup, Session, Signal, SignalSet};
-use text::rank::RankId;
-use verdict::outcome::{Planned, RankUnit};
+use text::lang::failure;
+use text::rank::{GlobalRank, RankId};
+use text::text;
+use verdict::outcome::{Notice, Planned, RankUnit};
 
 /// The launch on this node, as fixed by the plan.
 #[derive(Debug)]
@@ -52,6 +64,12 @@ pub struct Launch {
     /// The pid of a child of ours that watches the node beside the job. It is killed when the
     /// ranks are over, and one that does not end then is left behind.
     pub companion: Option<i32>,
+}
+
+impl Launch {
+    pub(super) fn has_engine(&self) -> bool {
+        matches!(self.start, Start::Engine { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -111,15 +129,14 @@ pub(super) async fn start(
     // Slurm signals every process of a step, and Python has no handler for these: an engine would
     // die of them. Ignored signals stay ignored by exec, so the shims give the ranks the default.
     let (mut dispositions, twice) = (launch.dispositions, SignalSet::of(&TWICE));
-    let is_deaf =
-        matches!(launch.start, Start::Engine { .. }) && !dispositions.ignored.has_any_of(&twice);
+    let is_deaf = launch.has_engine() && !dispositions.ignored.has_any_of(&twice);
     if is_deaf {
         dispositions.ignored = dispositions.ignored.with(&twice);
         agent_socket = format!("{agent_socket} {DEAF_ENGINE}");
     }
     // A session of its own would detach a rank from the terminal. An engine creates sessions
     // itself and needs no terminal.
-    let own_session = !launch.interactive || matches!(launch.start, Start::Engine { .. });
+    let own_session = !launch.interactive || launch.has_engine();
     let (_, mark) = mark_of(&launch.job);
 
     let environment = |more: &BTreeMap<OsString, OsString>| {
@@ -127,7 +144,7 @@ pub(super) async fn start(
         env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
         env.insert(AGENT_SOCKET.into(), OsString::from(&agent_socket));
         env.insert(JOB_MARK.into(), OsString::from(&mark));
-        env.insert(attempts::ATTEMPT.into(), launch.attempt.to_string().into());
+        env.insert(ATTEMPT.into(), launch.attempt.to_string().into());
         match launch.bindings.as_slice() {
             [] => env.remove(OsStr::new(bind::CPUS)),
             bindings => env.insert(bind::CPUS.into(), bind::encode(bindings)),
@@ -135,7 +152,7 @@ pub(super) async fn start(
         env
     };
     let streams = |is_first: bool| -> io::Result<[OwnedFd; 3]> {
-        let input = if is_first { stdin::own() } else { stdin::nothing() }?;
+        let input = if is_first { terminal::own_stdin() } else { terminal::no_stdin() }?;
         Ok([input, out_write.try_clone()?.into(), err_write.try_clone()?.into()])
     };
     let spawn = |argv: &[OsString], more: &BTreeMap<OsString, OsString>, is_first: bool| {
@@ -184,4 +201,128 @@ pub(super) async fn start(
         }
     }
     Ok(StartedEngine { children, reports, out: out.into(), err: err.into() })
+}
+
+/// A program that is not executed after this time is reported.
+const QUIET: Duration = Duration::from_secs(5);
+
+pub(super) struct Launching {
+    since: Instant,
+    timeout: Duration,
+    /// Our own children.
+    begun: Vec<Starting>,
+    /// The programs of ranks, which their shims execute.
+    ranks: Vec<(RankId, String, Instant)>,
+    told: bool,
+}
+
+struct Starting {
+    program: PathBuf,
+    report: AsyncFd<OwnedFd>,
+}
+
+impl Launching {
+    pub(super) fn new(
+        reports: Vec<(PathBuf, OwnedFd)>,
+        timeout: Duration,
+    ) -> io::Result<Launching> {
+        let watched = |(program, report): (PathBuf, OwnedFd)| {
+            rustix::io::ioctl_fionbio(&report, true)?;
+            Ok(Starting { program, report: sys::watch(report)? })
+        };
+        let begun = reports.into_iter().map(watched).collect::<io::Result<_>>()?;
+        Ok(Launching { since: Instant::now(), timeout, begun, ranks: Vec::new(), told: false })
+    }
+
+    /// Records that a shim is about to execute its rank's program.
+    pub(super) fn rank_begins(&mut self, rank: RankId, program: String) {
+        self.ranks.push((rank, program, Instant::now()));
+    }
+
+    /// Records that the rank's program was executed, or never will be.
+    pub(super) fn rank_is_through(&mut self, rank: GlobalRank) {
+        self.ranks.retain(|(id, _, _)| id.global != rank);
+    }
+
+    /// Whether all our own children were executed.
+    pub(super) fn is_through(&self) -> bool {
+        self.begun.is_empty()
+    }
+
+    /// Completes when [`look`](Self::look) has something to read. Cancel-safe.
+    pub(super) async fn changed(&self) {
+        poll_fn(|context| {
+            for one in &self.begun {
+                while let Poll::Ready(ready) = one.report.poll_read_ready(context) {
+                    match ready {
+                        Ok(mut ready) if !sys::is_readable(&one.report) => ready.clear_ready(),
+                        _ => return Poll::Ready(()),
+                    }
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Reads the reports.
+    ///
+    /// # Errors
+    /// The first program whose execve failed or was late, and why.
+    pub(super) fn look(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let mut failed = None;
+        self.begun.retain(|one| {
+            let mut number = [0; 4];
+            match rustix::io::read(&one.report, &mut number) {
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+                Ok(4) => {
+                    let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number));
+                    failed.get_or_insert((one.program.clone(), error));
+                    false
+                }
+                Ok(_) | Err(_) => false,
+            }
+        });
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        if let Some(late) = self.begun.first().filter(|_| self.since.elapsed() >= self.timeout) {
+            let seconds = self.timeout.as_secs_f64();
+            let why = text!(
+                "it was not executed within {seconds} s; its mount may be dead",
+                "{seconds} 秒内仍未开始执行，其挂载点可能已失效"
+            );
+            return Err((late.program.clone(), failure(io::ErrorKind::TimedOut, why)));
+        }
+        Ok(())
+    }
+
+    /// Reports each program that hangs, once.
+    pub(super) fn tell(&mut self, notice: &mut (dyn FnMut(Notice) + Send)) {
+        if let Some(one) = self.begun.first()
+            && !self.told
+            && self.since.elapsed() >= QUIET
+        {
+            self.told = true;
+            let program = one.program.display().to_string();
+            let given_up = Some(self.timeout);
+            notice(Notice::NotExecuted { rank: None, program, after: QUIET, given_up });
+        }
+        self.ranks.retain(|(rank, program, since)| {
+            let late = since.elapsed() >= QUIET;
+            if late {
+                let (rank, program) = (Some(*rank), program.clone());
+                notice(Notice::NotExecuted { rank, program, after: QUIET, given_up: None });
+            }
+            !late
+        });
+    }
+
+    /// The next time to call [`look`](Self::look) and [`tell`](Self::tell).
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let told = if self.told { self.timeout } else { QUIET.min(self.timeout) };
+        let own = (!self.is_through()).then(|| self.since + told);
+        let ranks = self.ranks.iter().map(|(_, _, since)| *since + QUIET);
+        ranks.chain(own).min()
+    }
 }

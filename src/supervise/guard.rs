@@ -9,15 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde_json::Value;
 
 use super::budget::{EndBudget, EndStep, UNKILLABLE};
-use super::isolate;
+use super::isolate::{self, isolate_from_foreign_children};
 use super::link::{self, AgentLink, AgentReport, GuardCommand};
-use super::message::JOB_MARK;
 use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
-use super::relay::isolate_from_foreign_children;
 use super::terminal::Terminal;
 use super::tree;
+use linux::procfs::JOB_MARK;
 use linux::sys::{self, Dispositions, Fork, ProcessGroup, Signal, SignalSet};
 use linux::terminal;
 use verdict::outcome::End;
@@ -55,9 +55,9 @@ const WATCHED: [Signal; 14] = [
 pub struct LostAgent {
     pub how: HowLost,
     pub at: Instant,
-    /// Settings that the agent sent with [`AgentLink::send_report_settings`].
-    pub report_settings: Option<Vec<u8>>,
-    /// The last count that the agent sent with [`AgentLink::announce_outlived`].
+    /// Settings that the agent sent as [`AgentReport::ReportSettings`].
+    pub report_settings: Option<Value>,
+    /// The last count that the agent sent as [`AgentReport::Outlived`].
     pub outlived: Option<Outlived>,
 }
 
@@ -124,11 +124,12 @@ pub fn guarded(
             // A thread that is stuck in a dead mount keeps this process alive. Neither the guard
             // nor a reader of our output may wait for that.
             isolate::detach_stdio();
-            let left = tree::living_below();
+            let mut left = tree::living_below();
+            left.truncate(link::LONGEST / 16);
             if !left.is_empty() {
-                link.announce_left(left);
+                link.say(&AgentReport::Left(left));
             }
-            link.announce_verdict(code);
+            link.say(&AgentReport::Verdict(code));
             sys::exit_now(code)
         }
         Fork::Parent { child } => child,
@@ -179,7 +180,7 @@ struct Guard {
     interactive: bool,
     /// The agent draws a line at the end of the terminal.
     status_line: bool,
-    report_settings: Option<Vec<u8>>,
+    report_settings: Option<Value>,
     outlived: Option<Outlived>,
 }
 
@@ -203,7 +204,7 @@ impl Guard {
                 }
                 // The agent has done everything, and a thread that no signal ends keeps it alive.
                 ChildEvent::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
-                    self.reaper.give_up_child();
+                    self.reaper.given_up = true;
                     return AgentEnd::Code(self.verdict.map_or(0, |(code, _)| code));
                 }
                 // The agent exceeded its whole budget: it hangs, and is killed with everything
@@ -225,22 +226,21 @@ impl Guard {
     fn read_agent(&mut self) {
         let mut packet = [0u8; link::LONGEST];
         while let Ok((length, _)) = recv(&self.link, &mut packet, RecvFlags::DONTWAIT) {
-            match AgentReport::decode(packet.get(..length).unwrap_or_default()) {
-                Some(AgentReport::Grace(grace)) => self.grace = grace,
-                Some(AgentReport::Interactive) => self.interactive = true,
-                Some(AgentReport::StatusLine) => self.status_line = true,
-                Some(AgentReport::Reported(code)) => self.said = Some(code),
-                Some(AgentReport::Left(pids)) => self.reaper.leave_behind(&pids),
-                Some(AgentReport::ReportSettings(report_settings)) => {
-                    self.report_settings = Some(report_settings)
-                }
-                Some(AgentReport::Outlived(count)) => {
+            let Ok(report) = serde_json::from_slice(packet.get(..length).unwrap_or_default())
+            else {
+                return;
+            };
+            match report {
+                AgentReport::Grace(grace) => self.grace = grace,
+                AgentReport::Interactive => self.interactive = true,
+                AgentReport::StatusLine => self.status_line = true,
+                AgentReport::Reported(code) => self.said = Some(code),
+                AgentReport::Left(pids) => self.reaper.leave_behind(&pids),
+                AgentReport::ReportSettings(settings) => self.report_settings = Some(settings),
+                AgentReport::Outlived(count) => {
                     self.outlived = Some(Outlived::then(self.outlived, count));
                 }
-                Some(AgentReport::Verdict(code)) => {
-                    self.verdict = Some((code, Instant::now() + LEAVE));
-                }
-                None => return,
+                AgentReport::Verdict(code) => self.verdict = Some((code, Instant::now() + LEAVE)),
             }
         }
     }
@@ -284,7 +284,7 @@ impl Guard {
 
     fn tell(&self, word: GuardCommand) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let _ = send(&self.link, &link::encode(word), flags);
+        let _ = send(&self.link, &link::encode(&word), flags);
     }
 
     fn after_agent(mut self, over: AgentEnd, lost: impl Fn(&LostAgent) -> i32) -> i32 {

@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::budget::UNKILLABLE;
+use super::isolate::isolate_from_foreign_children;
 use super::reaper::{ChildEvent, ChildWatch, ProcessMark, Reaper};
-use super::relay::isolate_from_foreign_children;
 use super::terminal::{Terminal, Then, shares_group};
 use super::tree;
 use linux::sys::{self, ProcessGroup, Signal, SignalSet, Taken, own_pid};
@@ -130,7 +130,7 @@ impl Init {
             return;
         }
         if taken.is(Signal::INT) && self.reaper.interrupted_again() {
-            return sys::send(self.reaper.child(), Signal::KILL.as_raw());
+            return sys::send(self.reaper.child, Signal::KILL.as_raw());
         }
         match &self.place {
             TerminalGroup::Foreground(terminal) if taken.is(Signal::CONT) => {
@@ -139,7 +139,7 @@ impl Init {
             }
             _ => {
                 self.told_to_stop |= taken.is(Signal::TSTP);
-                sys::send(self.reaper.child(), taken.number);
+                sys::send(self.reaper.child, taken.number);
             }
         }
     }

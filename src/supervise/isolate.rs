@@ -1,9 +1,16 @@
-//! Runs work that may get stuck in the kernel in a process of its own.
+//! Work in a process of its own, whose end this process takes over.
 //!
+//! Work that may get stuck in the kernel ([`isolate`]).
 //! No signal ends a thread that waits in a dead mount or a driver (state D), and a process with
 //! such a thread does not end either; its parent would wait as long as the mount is dead. So the
 //! work is done in a child that sends its exit code as soon as it is known. Takes the work;
 //! gives its exit code, even if the child never ends.
+//!
+//! Work beside children that we inherited from a shell ([`isolate_from_foreign_children`]). A shell that starts a
+//! background process and then execs us (`x & exec ranklaunch …`) leaves us its children. We adopt their orphans as well
+//! as those of the job, and could not tell a leftover with a cleared environment from them. So the work is done in a
+//! child without other children: every orphan below it belongs to the job. This process forwards signals, reaps, and
+//! ends as that child ends. PID 1 does not need this, since the kernel ends everything with it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -11,30 +18,48 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{WaitOptions, WaitStatus};
 
-use crate::ends::take_over;
+use super::reaper::children_of_self;
 use linux::signal;
-use linux::sys::{self, Fork, Pid, Signal};
+use linux::sys::{
+    self, Fork, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
+};
 use verdict::Verdict;
 use verdict::outcome::End;
 
 /// Time limit for the child to end after it has sent its exit code.
 const LEAVE: Duration = Duration::from_secs(1);
 
+/// Forks a child that gets the signal `orphaned` if this process is killed.
+fn fork_below_us(orphaned: Signal) -> io::Result<Fork> {
+    let parent = rustix::process::getpid();
+    let fork = Fork::single_threaded()?;
+    if let Fork::Child = fork {
+        let _ = rustix::process::set_parent_process_death_signal(Some(orphaned));
+        if rustix::process::getppid() != Some(parent) {
+            // The parent died before the death signal was set.
+            sys::exit_now(End::Signal(orphaned.as_raw()).shell_code());
+        }
+    }
+    Ok(fork)
+}
+
+/// Ends this process in the same way if that was by a signal; else gives the code to end with.
+pub(crate) fn take_over(end: End) -> i32 {
+    if let End::Signal(signal) = end {
+        sys::die_by(signal);
+    }
+    end.shell_code()
+}
+
 /// The exit code of `work`, as soon as it is known. Call before any thread exists.
 ///
 /// The child dies with this process. If no process can be created, the work is done here.
 pub fn isolate(work: impl FnOnce() -> i32) -> i32 {
     let Ok((mut verdict, mut said)) = io::pipe() else { return work() };
-    let parent = rustix::process::getpid();
-    match Fork::single_threaded() {
+    match fork_below_us(Signal::KILL) {
         Err(_) => work(),
         Ok(Fork::Child) => {
             drop(verdict);
-            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            if rustix::process::getppid() != Some(parent) {
-                // The parent died before the death signal was set.
-                sys::exit_now(End::Signal(9).shell_code());
-            }
             let code = work();
             detach_stdio();
             let _ = said.write_all(&code.to_le_bytes());
@@ -91,5 +116,55 @@ fn ended(child: i32, deadline: Option<Instant>) -> Option<WaitStatus> {
             }
             Err(_) => return None,
         }
+    }
+}
+
+/// Forks if this process has foreign children. Gives the exit code in the parent, after the
+/// child has ended, and None in the process that has to do the work.
+///
+/// The child gets the signal `orphaned` if this process is killed. Call before any thread exists
+/// and before the signal state is changed.
+pub(super) fn isolate_from_foreign_children(orphaned: Signal) -> io::Result<Option<i32>> {
+    if own_pid() == 1 || children_of_self().is_empty() {
+        return Ok(None);
+    }
+    match fork_below_us(orphaned)? {
+        Fork::Child => Ok(None),
+        Fork::Parent { child } => Ok(Some(relay(child)?)),
+    }
+}
+
+fn relay(child: i32) -> io::Result<i32> {
+    let kept = [Signal::KILL, Signal::STOP, Signal::TTIN, Signal::TTOU];
+    let signals = SignalQueue::begin(SignalSet::all_but(&kept))?;
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid.as_raw_pid() == child => {
+                if let Some(end) = End::from_wait(status) {
+                    return Ok(end.shell_code());
+                }
+            }
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Err(_no_child) => return Ok(Verdict::Internal.code()),
+            Ok(None) => match signals.take() {
+                Some(taken) => pass_on(taken, child),
+                None => {
+                    let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
+                }
+            },
+        }
+    }
+}
+
+/// The child is in our process group, so it already has the signals of the terminal.
+fn pass_on(taken: Taken, child: i32) {
+    if taken.is(Signal::CHILD) || taken.by_kernel {
+        return;
+    }
+    if taken.sender != child {
+        sys::send(child, taken.number);
+    } else if taken.is(Signal::TSTP) {
+        // The child's command was stopped, and a shell expects us to stop as well.
+        sys::send(own_pid(), Signal::STOP.as_raw());
     }
 }

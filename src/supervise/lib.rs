@@ -9,10 +9,8 @@
 #![deny(unsafe_code)]
 
 mod asked;
-mod attempts;
 mod bind;
-pub mod budget;
-mod ends;
+mod budget;
 mod engine;
 mod forwarded;
 pub mod guard;
@@ -20,16 +18,10 @@ pub mod init;
 pub mod inject;
 pub mod isolate;
 mod link;
-mod manager;
-mod message;
 mod reaper;
-mod record;
-mod relay;
 mod run;
 pub mod shim;
 mod socket;
-pub mod stdin;
-mod sweep;
 mod terminal;
 mod tree;
 pub mod warm;
@@ -37,9 +29,8 @@ mod warmed;
 
 pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start, mark_of};
-pub use link::{AgentLink, GuardCommands};
-pub use message::{ERROR_FILE, LARGEST_RECORD};
+pub use link::{AgentLink, AgentReport, GuardCommands};
 pub use run::{Streams, run};
-pub use socket::have_ranks;
-pub use terminal::at_terminal;
+pub use socket::{ERROR_FILE, LARGEST_RECORD, have_ranks};
+pub use terminal::{at_terminal, stdin_remark};
 pub use warmed::WARM;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::WaitOptions;
 
 use super::bind;
-use super::sweep::{Newcomers, Sweep, SweepStep};
+use super::budget::{Newcomers, Sweep, SweepStep};
 use super::tree::{self, Process};
 use linux::sys::{
     self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, Taken, own_pid, poll,
@@ -104,30 +104,21 @@ pub(super) enum ChildEvent {
 }
 
 pub(super) struct Reaper {
-    child: i32,
+    pub(super) child: i32,
     end: Option<End>,
     stopped: Option<i32>,
     /// Children that existed before the child.
     foreign_pids: HashSet<i32>,
     adopts_outsiders: bool,
-    /// The child has done its work and cannot end, so it is not waited for.
-    given_up: bool,
+    /// The child has done its work and cannot end, since one of its threads is stuck in the kernel, so it is not waited
+    /// for. Processes that it started are swept as usual.
+    pub(super) given_up: bool,
     mark: ProcessMark,
     signals: SignalQueue,
     interrupted: Option<Instant>,
 }
 
 impl Reaper {
-    pub(super) fn child(&self) -> i32 {
-        self.child
-    }
-
-    /// Stops waiting for the child: it has done its work, and one of its threads is stuck in the
-    /// kernel. Processes that it started are swept as usual.
-    pub(super) fn give_up_child(&mut self) {
-        self.given_up = true;
-    }
-
     /// Waits for the next event, and reaps meanwhile. After the child's end every call gives
     /// that end.
     pub(super) fn next(

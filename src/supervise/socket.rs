@@ -1,4 +1,5 @@
-//! The sockets between shims and agent: packets with descriptors over an abstract Unix socket.
+//! Between shims and agent: the messages, and packets with descriptors over an abstract Unix socket, one JSON document
+//! per packet.
 //!
 //! Abstract, because a name in the file system needs a writable folder, which a root may not
 //! have. Every process in the network namespace can connect; with the host's network that is
@@ -16,11 +17,105 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
 use linux::random;
 use linux::sys;
+use text::rank::{GlobalRank, LocalRank};
+use verdict::outcome::End;
+
+/// The variable that tells a shim its agent's socket: `<abstract name> <token> <grace in ms>`,
+/// [`TERMINAL`] if the rank keeps the launcher's own streams, [`FREE_ENGINE`], and [`DEAF_ENGINE`] below an
+/// engine that ignores the signals of [`super::forwarded::TWICE`]. The token proves that the
+/// agent has started the shim: every process in the network namespace can read the name of a
+/// socket, but not the environment of a process.
+pub(super) const AGENT_SOCKET: &str = "RANKLAUNCH_AGENT_SOCKET";
+/// A word of [`AGENT_SOCKET`].
+pub(super) const TERMINAL: &str = "terminal";
+/// A word of [`AGENT_SOCKET`]: the rank must not ignore the signals that the engine ignores, although it
+/// inherits that.
+pub(super) const DEAF_ENGINE: &str = "deaf-engine";
+/// A word of [`AGENT_SOCKET`]: the engine sees a failed rank at once, since it decides what follows.
+pub(super) const FREE_ENGINE: &str = "free-engine";
+/// A word of [`AGENT_SOCKET`], with the number of attempts that may follow the first; not for a command.
+pub(super) const RESTARTS: &str = "restarts=";
+/// The file in which torch's `@record` writes down the exception that ends a rank. torchrun sets it for
+/// each of its ranks; empty means none.
+pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+/// Maximum bytes of that file that are read.
+pub const LARGEST_RECORD: u64 = 1024 * 1024;
+/// `<rank> <local rank>`, without an engine that sets RANK and LOCAL_RANK. A shim without this variable is
+/// below an engine, and waits for [`ToRank::Leave`] after a failure.
+pub(super) const RANK_SLOT: &str = "RANKLAUNCH_SLOT";
+
+/// Shim → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub(super) enum FromRank {
+    /// The first packet. Carries the read ends of stdout and stderr, in this order, unless the
+    /// rank gets the terminal.
+    Hello {
+        token: String,
+        /// None if the shim's environment has no rank.
+        rank: Option<GlobalRank>,
+        local_rank: LocalRank,
+        /// WORLD_SIZE as the rank will see it.
+        world_size: Option<u32>,
+        /// The program that the shim is about to execute.
+        program: String,
+    },
+    Started {
+        pid: i32,
+    },
+    NotExecuted {
+        program: String,
+        errno: i32,
+    },
+    /// The rank failed, and torch's `@record` has written down the exception. Carries a copy of that file
+    /// in memory, since torchrun removes the file soon. Device and inode tell files apart: if the user has
+    /// named one file for all ranks, it belongs to the rank that ended first.
+    Recorded {
+        device: u64,
+        inode: u64,
+    },
+    /// Sent before the end by SIGKILL of a rank that had left the control group of its shim. Carries the
+    /// rank's own group, as /proc names it.
+    KilledIn {
+        group: String,
+    },
+    Ended {
+        end: End,
+    },
+    /// The rank ended with 0 and left these behind; they are being ended.
+    Leftovers {
+        names: Vec<String>,
+        count: usize,
+    },
+}
+
+/// Agent → shim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub(super) enum ToRank {
+    /// The answer to a Hello without pipes: stdin, stdout and stderr for the rank, and the
+    /// process group that owns the terminal.
+    Terminal { owner: i32 },
+    /// Send this signal to the user's process.
+    Signal { number: i32 },
+    /// The job stops: send this signal to the user's process alone, unless it has had it.
+    Stop { number: i32 },
+    /// The rank has not ended after most of its time: see [`super::asked::Asked::late`].
+    Late,
+    /// The job stops for a reason on this node, so no manager signals the ranks as well.
+    NoManager,
+    /// All ranks of the node have ended, so the engine may learn that this one failed.
+    Leave,
+}
+
+/// The number of the attempt, from 0; the folders of the logs contain it too.
+pub(crate) const ATTEMPT: &str = "RANKLAUNCH_ATTEMPT";
 
 /// Maximum size of a packet; a path of PATH_MAX fits.
 const PACKET: usize = 8192;
@@ -114,8 +209,9 @@ pub fn have_ranks(table: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct ShimListener {
     fd: AsyncFd<OwnedFd>,
-    name: String,
-    token: String,
+    pub(super) name: String,
+    /// The token that a shim of ours sends first.
+    pub(super) token: String,
 }
 
 impl ShimListener {
@@ -127,15 +223,6 @@ impl ShimListener {
         listen(&fd, 1024)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(ShimListener { fd: sys::watch(fd)?, name, token: random::hex::<12>()? })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The token that a shim of ours sends first.
-    pub(super) fn token(&self) -> &str {
-        &self.token
     }
 
     /// Accepts a connection that is already in the queue.
@@ -175,15 +262,11 @@ impl ShimListener {
 #[derive(Debug)]
 pub(super) struct ShimSocket {
     fd: AsyncFd<OwnedFd>,
-    peer: i32,
+    /// The shim's pid at the time of the connection.
+    pub(super) peer: i32,
 }
 
 impl ShimSocket {
-    /// The shim's pid at the time of the connection.
-    pub(super) fn peer(&self) -> i32 {
-        self.peer
-    }
-
     pub(super) async fn receive<M: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {

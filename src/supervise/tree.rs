@@ -43,17 +43,11 @@ pub(super) fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Proce
     found
 }
 
-/// The living descendants of `root`, without `others` and their descendants.
-pub(super) fn job<'a>(
-    all: &'a BTreeMap<i32, Process>,
-    root: i32,
-    others: &HashSet<i32>,
-) -> Vec<&'a Process> {
-    let mut found = descendants(all, root);
+/// Our living descendants, without `others` and their descendants.
+pub(super) fn job<'a>(all: &'a BTreeMap<i32, Process>, others: &HashSet<i32>) -> Vec<&'a Process> {
+    let mut found = descendants(all, sys::own_pid());
     if !others.is_empty() {
-        let roots: Vec<i32> = others.iter().copied().collect();
-        let below = Process::descendants(all, &roots);
-        let foreign: HashSet<i32> = below.iter().map(|process| process.pid).chain(roots).collect();
+        let foreign = family(all, &Vec::from_iter(others.iter().copied()));
         found.retain(|process| !foreign.contains(&process.pid));
     }
     found
@@ -160,22 +154,19 @@ pub(super) fn kill_children(others: &HashSet<i32>) {
     }
 }
 
-/// Whether we have a child, zombies included. The kernel's lists per thread are not enough:
-/// while a thread exits, its children are in none.
-pub(super) fn has_children() -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    waitid(WaitId::All, options).is_ok()
-}
-
-/// Our living descendants; at the end of a launch, those that could not be ended. Without a child, the usual case,
-/// no scan is needed.
+/// Our living descendants; at the end of a launch, those that could not be ended. Without a child, zombies included,
+/// no scan is needed, which is the usual case. The kernel's lists per thread do not show that: while a thread exits, its
+/// children are in none.
 pub(super) fn living_below() -> Vec<i32> {
-    if !has_children() {
+    if waitid(WaitId::All, PEEK).is_err() {
         return Vec::new();
     }
-    let own = sys::own_pid();
-    descendants(&snapshot(), own).iter().map(|process| process.pid).collect()
+    descendants(&snapshot(), sys::own_pid()).iter().map(|process| process.pid).collect()
 }
+
+/// Shows the end of a child and does not reap it.
+pub(super) const PEEK: WaitIdOptions =
+    WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// Whether /proc shows processes here at all.
 pub(super) fn has_proc() -> bool {
@@ -192,10 +183,8 @@ const LAST_PID: i32 = 1 << 22;
 /// The kernel assigns pids upwards and wraps around. A process that is forked here and exits at
 /// once shows the current position.
 pub(super) fn children_without_proc(first: i32) -> Vec<i32> {
-    let is_child = |pid: &i32| {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        Pid::from_raw(*pid).is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
-    };
+    let is_child =
+        |pid: &i32| Pid::from_raw(*pid).is_some_and(|pid| waitid(WaitId::Pid(pid), PEEK).is_ok());
     let last = match sys::Fork::single_threaded() {
         Ok(sys::Fork::Child) => sys::exit_now(0),
         Ok(sys::Fork::Parent { child }) => {

@@ -18,8 +18,8 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 
-use super::ends::take_over;
 use super::forwarded::WATCHED;
+use super::isolate::take_over;
 use super::socket;
 use linux::deadline::in_thread;
 use linux::own_executable;
@@ -31,7 +31,7 @@ use verdict::outcome::End;
 /// `<abstract name> <time limit in ms>` of the interpreter, for the shims that an engine starts.
 pub const WARM: &str = "RANKLAUNCH_WARM_SOCKET";
 /// `<pid of the rank> <its socket> <socket of the relay> <pid of the engine>`, for the shim of a forked rank.
-const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
+pub(super) const ADOPTED: &str = "RANKLAUNCH_ADOPTED";
 /// Time limit for a forked process to become a rank. It has little to do.
 const BEGINS: Duration = Duration::from_secs(30);
 
@@ -44,14 +44,6 @@ enum ToRelay {
     Ended {
         end: End,
     },
-}
-
-/// Relay → shim.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
-enum FromRelay {
-    /// The engine has sent this signal.
-    Signal { number: i32 },
 }
 
 /// The shim that the engine has started, while another shim has the rank.
@@ -198,16 +190,14 @@ impl EngineRequest {
     /// cancel-safe: an engine may be forked without anybody knowing it. None means that the engine is started as
     /// usual.
     pub(super) async fn fork(self) -> Option<i32> {
-        in_thread(move || self.fork_now()).await
-    }
-
-    /// The same, blocking for [`FORKED`] at most.
-    fn fork_now(&self) -> Option<i32> {
-        let streams = self.streams.each_ref().map(OwnedFd::as_fd);
-        let interpreter = send(&self.name, FORKED, "engine", &self.request, streams).ok()?;
-        let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
-        socket::send(&interpreter, &"begin", &[]).ok()?;
-        Some(forked.pid)
+        in_thread(move || {
+            let streams = self.streams.each_ref().map(OwnedFd::as_fd);
+            let interpreter = send(&self.name, FORKED, "engine", &self.request, streams).ok()?;
+            let (forked, _) = socket::receive::<ForkedEngine>(&interpreter).ok()??;
+            socket::send(&interpreter, &"begin", &[]).ok()?;
+            Some(forked.pid)
+        })
+        .await
     }
 }
 
@@ -230,8 +220,7 @@ impl Relay {
             while let Some(taken) = signals.as_ref().and_then(SignalQueue::take) {
                 // Signals from other senders reach the shim as well.
                 if taken.sender == self.engine {
-                    let word = FromRelay::Signal { number: taken.number };
-                    let _ = socket::send(&self.shim, &word, &[]);
+                    let _ = socket::send(&self.shim, &taken.number, &[]);
                 }
             }
             if !said {
@@ -247,11 +236,11 @@ impl Relay {
     }
 }
 
-/// A rank that was forked for this shim, and the relay for which it was forked.
+/// A rank that was forked for this shim as its child, and waits for its streams; and the relay for which it was forked.
 pub(super) struct Adoption {
-    rank: i32,
+    pub(super) rank: i32,
     socket: OwnedFd,
-    relay: OwnedFd,
+    pub(super) relay: RelaySocket,
     pub(super) engine: i32,
 }
 
@@ -264,30 +253,16 @@ impl Adoption {
         Some(Adoption {
             rank,
             socket: sys::Inherited(socket).take().ok()?,
-            relay: sys::Inherited(relay).take().ok()?,
+            relay: RelaySocket(sys::Inherited(relay).take().ok()?),
             engine,
         })
     }
 
     /// From here on this shim answers for the rank, and the other shim is the relay.
-    pub(super) fn begin(self) -> io::Result<(ForkedRank, RelaySocket)> {
-        socket::send(&self.relay, &ToRelay::Adopted, &[])?;
-        Ok((ForkedRank { pid: self.rank, socket: self.socket }, RelaySocket(self.relay)))
+    pub(super) fn adopt(&self) -> io::Result<()> {
+        socket::send(&self.relay, &ToRelay::Adopted, &[])
     }
-}
 
-/// Variables of ours that no rank gets.
-pub(super) fn remove_variables(command: &mut Command) {
-    command.env_remove(WARM).env_remove(ADOPTED);
-}
-
-/// Our child, which waits for its streams to become the rank.
-pub(super) struct ForkedRank {
-    pub(super) pid: i32,
-    socket: OwnedFd,
-}
-
-impl ForkedRank {
     /// Lets the child become the rank, with these streams as standard output and standard error.
     ///
     /// # Errors
@@ -295,7 +270,7 @@ impl ForkedRank {
     pub(super) fn begin(&self, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -> io::Result<()> {
         let begun = self.pass(out, err);
         if begun.is_err() {
-            sys::send(self.pid, Signal::KILL.as_raw());
+            sys::send(self.rank, Signal::KILL.as_raw());
         }
         begun
     }
@@ -320,7 +295,7 @@ impl RelaySocket {
     /// The relay has ended: the engine has killed it.
     pub(super) fn signal(&self) -> io::Result<i32> {
         match socket::receive(&self.0)? {
-            Some((FromRelay::Signal { number }, _)) => Ok(number),
+            Some((number, _)) => Ok(number),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

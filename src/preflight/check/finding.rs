@@ -1,11 +1,94 @@
-//! Results of a check, before their severity is known.
+//! The input of the checks and their results before the severity is known.
+//!
+//! The input: settings, facts, the planner's survey, and the results of trials ([`Tried`]), such as a connection to
+//! the master. A result is a [`CheckFinding`].
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use super::input::CheckInput;
+use serde::{Deserialize, Serialize};
+
+use crate::prepare::WriteProblem;
+use muster::LinkReport;
+use node::observe::Facts;
+use plan::{Plan, Survey};
+use settings::Settings;
 use text::lang::Text;
 use text::letters::is_hidden;
-use verdict::{Id, Verdict};
+use verdict::{Id, Refusal, Verdict};
+
+/// Results of trials; None for a trial that does not apply.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Tried {
+    /// Whether node 0 of several nodes can bind the master port.
+    pub port: Option<Result<u16, Refusal>>,
+    /// Whether a leftover of an earlier run holds that port, and a launch ends it.
+    pub port_freed: Option<Text>,
+    /// Whether leftovers hold memory of the chosen GPUs, and a launch ends them.
+    #[serde(default)]
+    pub gpus_freed: bool,
+    /// The one connection to the master that the other nodes make.
+    pub reach: Option<Result<SocketAddr, Reach>>,
+    /// For `check`: the folder for logs, or the reason why no file could be written in it.
+    pub write: Option<Result<PathBuf, WriteProblem>>,
+    /// For `--torch`: the result of the ranks, or the reason of their failure.
+    pub torch: Option<Result<Text, Text>>,
+    /// The meeting with the other nodes; None for a capture, which covers one node.
+    #[serde(skip)]
+    pub nodes: Option<Nodes>,
+}
+
+/// Result of the meeting with the other nodes.
+#[derive(Debug, Clone)]
+pub enum Nodes {
+    Found(Box<LinkReport>),
+    /// A node takes no part, so only this node is examined.
+    Alone(Text),
+    /// A node did not come, or the nodes do not fit together.
+    Refused(Box<Refusal>),
+}
+
+/// The reason why a connection to the master failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    pub peer: SocketAddr,
+    pub cause: Text,
+}
+
+/// All inputs that a check may read.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckInput<'a> {
+    pub settings: &'a Settings,
+    pub facts: &'a Facts,
+    pub survey: &'a Survey,
+    pub tried: &'a Tried,
+}
+
+impl<'a> CheckInput<'a> {
+    /// The plan, if one could be made.
+    pub(super) fn outline(&self) -> Option<&'a Plan> {
+        self.survey.outline()
+    }
+
+    pub(super) fn nnodes(&self) -> u32 {
+        self.outline().map_or(1, |plan| plan.membership.nnodes)
+    }
+
+    /// Number of processes on this node; without a plan, one per visible GPU.
+    pub(super) fn nproc(&self) -> u32 {
+        let visible = u32::try_from(self.facts.gpus.visible.len()).unwrap_or(u32::MAX);
+        self.outline().map_or(visible.max(1), |plan| plan.nproc_per_node)
+    }
+
+    /// Number of processes of this node that compute on GPUs.
+    pub(super) fn on_gpus(&self) -> u32 {
+        match self.outline() {
+            Some(plan) if !plan.gpus.iter().any(|gpu| gpu.selected) => 0,
+            _ if self.facts.gpus.visible.is_empty() => 0,
+            _ => self.nproc(),
+        }
+    }
+}
 
 /// One result of a check.
 #[derive(Debug, Clone)]
@@ -30,26 +113,46 @@ pub(super) enum FindingKind {
     Ok,
 }
 
-impl CheckFinding {
-    pub(super) fn new(kind: FindingKind, text: Text, hint: Text) -> CheckFinding {
-        CheckFinding { kind, text, hint, planned: false, verdict: None }
-    }
+/// A result, and a hint unless it is empty.
+fn finding(kind: FindingKind, (text, hint): (Text, Text)) -> CheckFinding {
+    CheckFinding { kind, text, hint, planned: false, verdict: None }
+}
 
-    pub(super) fn bad(text: Text, hint: Text) -> CheckFinding {
-        CheckFinding::new(FindingKind::Bad, text, hint)
-    }
+pub(super) fn bad(said: (Text, Text)) -> CheckFinding {
+    finding(FindingKind::Bad, said)
+}
 
-    pub(super) fn doubtful(text: Text, hint: Text) -> CheckFinding {
-        CheckFinding::new(FindingKind::Doubtful, text, hint)
-    }
+pub(super) fn doubtful(said: (Text, Text)) -> CheckFinding {
+    finding(FindingKind::Doubtful, said)
+}
 
-    pub(super) fn info(text: Text) -> CheckFinding {
-        CheckFinding::new(FindingKind::Info, text, Text::same(""))
-    }
+/// Information with a hint.
+pub(super) fn note(said: (Text, Text)) -> CheckFinding {
+    finding(FindingKind::Info, said)
+}
 
-    pub(super) fn ok(text: Text) -> CheckFinding {
-        CheckFinding::new(FindingKind::Ok, text, Text::same(""))
-    }
+pub(super) fn info(text: Text) -> CheckFinding {
+    finding(FindingKind::Info, (text, Text::same("")))
+}
+
+pub(super) fn ok(text: Text) -> CheckFinding {
+    finding(FindingKind::Ok, (text, Text::same("")))
+}
+
+/// A text and its hint, each in both languages.
+macro_rules! hinted {
+    ($en:literal, $zh:literal, $hint:literal, $hint_zh:literal) => {
+        (text::text!($en, $zh), text::text!($hint, $hint_zh))
+    };
+}
+pub(super) use hinted;
+
+/// These findings; without one, the finding that nothing is wrong.
+pub(super) fn or(
+    found: Vec<CheckFinding>,
+    otherwise: impl FnOnce() -> CheckFinding,
+) -> Vec<CheckFinding> {
+    if found.is_empty() { vec![otherwise()] } else { found }
 }
 
 /// A path as one line: a name may contain control characters, which would forge lines of ours or
@@ -81,7 +184,7 @@ pub(super) fn planned(input: &CheckInput<'_>, ids: &[Id]) -> Vec<CheckFinding> {
         .filter(|(_, id, ..)| ids.contains(id))
         .map(|(kind, _, text, hint)| CheckFinding {
             planned: true,
-            ..CheckFinding::new(kind, text.clone(), hint.clone())
+            ..finding(kind, (text.clone(), hint.clone()))
         })
         .collect()
 }

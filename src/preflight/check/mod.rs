@@ -1,17 +1,14 @@
 //! Judges whether this node is fit for the job: one result per check id.
 //!
-//! Takes the facts, the planner's findings and the results of trials ([`input`]); gives
+//! Takes the facts, the planner's findings and the results of trials ([`CheckInput`]); gives
 //! [`Check`]s in the order of the table of ids, each with its severity and a hint. Pure: it
 //! tries nothing itself. `run` refuses by the same checks that `check` shows.
 
 mod finding;
-mod gpu_health;
 mod gpus;
-mod input;
 mod limits;
 mod network;
 mod nodes;
-mod signals;
 mod software;
 mod storage;
 
@@ -23,8 +20,8 @@ use settings::Need;
 use text::lang::Text;
 use verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
 
+pub use finding::{CheckInput, Nodes, Reach, Tried};
 use finding::{FindingKind, Judge};
-pub use input::{CheckInput, Nodes, Reach, Tried};
 
 /// Result of one check, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -63,17 +60,9 @@ impl Check {
 
 /// Every check, in the order of the table of ids.
 fn judges() -> Vec<Judge> {
-    let rooms = [
-        gpus::JUDGES,
-        gpu_health::JUDGES,
-        limits::JUDGES,
-        storage::JUDGES,
-        signals::JUDGES,
-        network::JUDGES,
-        software::JUDGES,
-        nodes::JUDGES,
-    ];
-    let mut all = rooms.concat();
+    let [gpus, limits, storage] = [gpus::JUDGES, limits::JUDGES, storage::JUDGES];
+    let [network, software, nodes] = [network::JUDGES, software::JUDGES, nodes::JUDGES];
+    let mut all = [gpus, limits, storage, network, software, nodes].concat();
     all.sort_by_key(|(id, _)| *id);
     all
 }

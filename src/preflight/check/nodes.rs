@@ -2,8 +2,9 @@
 //!
 //! Without other nodes these checks are left out.
 
-use super::finding::{CheckFinding, FindingKind, Judge};
-use super::input::{CheckInput, Nodes};
+use super::finding::{
+    CheckFinding, CheckInput, FindingKind, Judge, Nodes, bad, doubtful, hinted, ok, or,
+};
 use muster::{
     AffectedLinks, Difference, LinkReport, Loss, Measured, Outlier, Property, Speed, Trouble,
 };
@@ -49,31 +50,32 @@ fn name(found: &LinkReport, node: u32) -> Text {
 fn arrive(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let found = match &input.tried.nodes {
         None => return Vec::new(),
-        Some(Nodes::Alone(why)) => {
-            let Text { en, zh } = why;
-            return vec![CheckFinding::doubtful(
-                text!("only this node was checked: {en}", "仅检查了本节点：{zh}"),
-                text!(
-                    "start ranklaunch check on all nodes at the same time",
-                    "请在所有节点同时执行 ranklaunch check"
-                ),
-            )];
+        Some(Nodes::Alone(Text { en, zh })) => {
+            return vec![doubtful(hinted!(
+                "only this node was checked: {en}",
+                "仅检查了本节点：{zh}",
+                "start ranklaunch check on all nodes at the same time",
+                "请在所有节点同时执行 ranklaunch check"
+            ))];
         }
         Some(Nodes::Refused(refusal)) => {
             if DIFFERENT.contains(&refusal.id) {
-                return vec![CheckFinding::ok(text!("all nodes have arrived", "全部节点均已到达"))];
+                return vec![ok(text!("all nodes have arrived", "全部节点均已到达"))];
             }
-            let finding = CheckFinding::bad(refusal.text.clone(), with_off(&refusal.hint));
-            return vec![CheckFinding { verdict: Some(refusal.verdict), ..finding }];
+            // A launch gives the same hint without the additional choice that `check` has.
+            let Text { en, zh } = &refusal.hint;
+            let hint = text!(
+                "{en}; --muster off checks only this node",
+                "{zh}；--muster off 仅检查本节点"
+            );
+            let verdict = Some(refusal.verdict);
+            return vec![CheckFinding { verdict, ..bad((refusal.text.clone(), hint)) }];
         }
         Some(Nodes::Found(found)) => found,
     };
     if found.lost.is_empty() {
         let nodes = found.nnodes;
-        return vec![CheckFinding::ok(text!(
-            "all {nodes} have arrived",
-            "全部 {nodes} 个节点均已到达"
-        ))];
+        return vec![ok(text!("all {nodes} have arrived", "全部 {nodes} 个节点均已到达"))];
     }
     let lost = found.lost.iter().map(|(node, loss)| {
         let Text { en, zh } = name(found, *node);
@@ -89,74 +91,49 @@ fn arrive(input: &CheckInput<'_>) -> Vec<CheckFinding> {
             "check that node: its pod may have been deleted, evicted or stopped",
             "请检查该节点：其 Pod 可能已被删除、驱逐或停止"
         );
-        CheckFinding::bad(text, hint)
+        bad((text, hint))
     });
     lost.collect()
-}
-
-/// The hint of a launch, with the additional choice that `check` has.
-fn with_off(hint: &Text) -> Text {
-    let Text { en, zh } = hint;
-    text!("{en}; --muster off checks only this node", "{zh}；--muster off 仅检查本节点")
 }
 
 /// Failures of other nodes, with their exit code there.
 fn others(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(found) = found(input) else { return Vec::new() };
     let own = input.outline().map(|plan| plan.membership.node_rank);
-    let failed: Vec<CheckFinding> = found
-        .nodes
-        .iter()
-        .filter(|visited| Some(visited.node) != own)
-        .filter_map(|visited| {
-            let refusal = visited.endpoint.failed.as_ref()?;
-            let Text { en, zh } = name(found, visited.node);
-            let (id, said, said_zh) = (&refusal.id, &refusal.text.en, &refusal.text.zh);
-            let finding = CheckFinding::bad(
-                text!("{en}: {id}: {said}", "{zh}：{id}：{said_zh}"),
-                refusal.hint.clone(),
-            );
-            Some(CheckFinding { verdict: Some(refusal.verdict), ..finding })
-        })
-        .collect();
-    if failed.is_empty() {
-        return vec![CheckFinding::ok(text!(
-            "no check fails on other nodes",
-            "其他节点没有检查失败"
-        ))];
-    }
-    failed
+    let failed = found.nodes.iter().filter(|visited| Some(visited.node) != own);
+    let failed = failed.filter_map(|visited| {
+        let refusal = visited.endpoint.failed.as_ref()?;
+        let Text { en, zh } = name(found, visited.node);
+        let (id, said, said_zh) = (&refusal.id, &refusal.text.en, &refusal.text.zh);
+        let text = text!("{en}: {id}: {said}", "{zh}：{id}：{said_zh}");
+        let verdict = Some(refusal.verdict);
+        Some(CheckFinding { verdict, ..bad((text, refusal.hint.clone())) })
+    });
+    or(failed.collect(), || ok(text!("no check fails on other nodes", "其他节点没有检查失败")))
 }
 
 fn differ(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     if let Some(Nodes::Refused(refusal)) = &input.tried.nodes
         && DIFFERENT.contains(&refusal.id)
     {
-        let kind = FindingKind::Refused;
-        let finding = CheckFinding::new(kind, refusal.text.clone(), refusal.hint.clone());
-        return vec![CheckFinding { verdict: Some(refusal.verdict), ..finding }];
+        let (kind, verdict) = (FindingKind::Refused, Some(refusal.verdict));
+        let finding = bad((refusal.text.clone(), refusal.hint.clone()));
+        return vec![CheckFinding { kind, verdict, ..finding }];
     }
     let Some(found) = found(input) else { return Vec::new() };
-    let all = differences(input, found, |property| !is_of_rdma(property));
-    if all.is_empty() {
-        return vec![CheckFinding::ok(text!(
-            "software, settings, MTU and clocks are the same",
-            "软件、设置、MTU 与时钟一致"
-        ))];
-    }
-    all
+    or(differences(input, found, |property| !is_of_rdma(property)), || {
+        ok(text!("software, settings, MTU and clocks are the same", "软件、设置、MTU 与时钟一致"))
+    })
 }
 
 fn rails(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(found) = found(input) else { return Vec::new() };
-    let all = differences(input, found, is_of_rdma);
-    if all.is_empty() {
-        return vec![CheckFinding::ok(text!(
+    or(differences(input, found, is_of_rdma), || {
+        ok(text!(
             "number, speed and type of the RDMA ports are the same",
             "RDMA 端口的数量、速率与类型一致"
-        ))];
-    }
-    all
+        ))
+    })
 }
 
 fn is_of_rdma(property: Property) -> bool {
@@ -172,10 +149,8 @@ fn differences(
     let finding = |difference: &Difference| {
         let Warning { text, hint, .. } = difference.warning();
         // The same as in a launch: fewer GPUs on one node only make the plan smaller.
-        if required && difference.property == Property::Gpus {
-            return CheckFinding::doubtful(text, hint);
-        }
-        CheckFinding::bad(text, hint)
+        let is_doubtful = required && difference.property == Property::Gpus;
+        if is_doubtful { doubtful((text, hint)) } else { bad((text, hint)) }
     };
     found.differences.iter().filter(|one| wanted(one.property)).map(finding).collect()
 }
@@ -192,22 +167,17 @@ fn reach(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     });
     let unmeasured = found.unmeasured;
     if unmeasured > 0 && found.lost.is_empty() {
-        all.push(CheckFinding::doubtful(
-            text!(
-                "{unmeasured} directions were not measured in time",
-                "有 {unmeasured} 个方向未能及时测量"
-            ),
-            text!("run it again on idle nodes", "请在空闲节点上重新执行"),
-        ));
-    }
-    if all.is_empty() {
-        let nodes = found.nnodes;
-        all.push(CheckFinding::ok(text!(
-            "all {nodes} nodes can connect to each other",
-            "{nodes} 个节点两两均可连接"
+        all.push(doubtful(hinted!(
+            "{unmeasured} directions were not measured in time",
+            "有 {unmeasured} 个方向未能及时测量",
+            "run it again on idle nodes",
+            "请在空闲节点上重新执行"
         )));
     }
-    all
+    let nodes = found.nnodes;
+    or(all, || {
+        ok(text!("all {nodes} nodes can connect to each other", "{nodes} 个节点两两均可连接"))
+    })
 }
 
 fn latency(input: &CheckInput<'_>) -> Vec<CheckFinding> {
@@ -274,17 +244,13 @@ fn odd(
     hint: &Text,
     what: impl Fn(&Outlier) -> Option<Text>,
 ) -> Vec<CheckFinding> {
-    found
-        .outliers
-        .iter()
-        .filter(|odd| odd.trouble == trouble)
-        .filter_map(|odd| {
-            let Text { en, zh } = place(found, odd);
-            let said = what(odd)?;
-            let (said, said_zh) = (said.en, said.zh);
-            Some(CheckFinding::bad(text!("{en}: {said}", "{zh}：{said_zh}"), hint.clone()))
-        })
-        .collect()
+    let all = found.outliers.iter().filter(|odd| odd.trouble == trouble);
+    let finding = |odd: &Outlier| {
+        let Text { en, zh } = place(found, odd);
+        let Text { en: said, zh: said_zh } = what(odd)?;
+        Some(bad((text!("{en}: {said}", "{zh}：{said_zh}"), hint.clone())))
+    };
+    all.filter_map(finding).collect()
 }
 
 /// The node or link of an outlier, with the interface.
@@ -328,11 +294,11 @@ fn or_range(
     words: impl Fn(u64, u64) -> Text,
 ) -> Vec<CheckFinding> {
     let values = || found.links.iter().filter_map(|link| link.speed()).map(&value);
-    match (values().min(), values().max()) {
-        (Some(low), Some(high)) if all.is_empty() => vec![CheckFinding::ok(words(low, high))],
-        (None, _) if all.is_empty() && found.links.is_empty() && found.outlier_count == 0 => {
-            vec![CheckFinding::ok(text!("no outliers", "无异常"))]
+    match values().min().zip(values().max()) {
+        Some((low, high)) => or(all, || ok(words(low, high))),
+        None if found.links.is_empty() && found.outlier_count == 0 => {
+            or(all, || ok(text!("no outliers", "无异常")))
         }
-        _ => all,
+        None => all,
     }
 }

@@ -1,8 +1,11 @@
-//! Checks of software: script, Python, torch and NCCL as read from files, and the all-reduce of
-//! `check --torch`.
+//! Checks of software: script, Python, torch and NCCL as read from files, the all-reduce of `check --torch`, and
+//! the container's first process.
 
-use super::finding::{CheckFinding, FindingKind, Judge, planned, shown};
-use super::input::CheckInput;
+use std::path::Path;
+
+use super::finding::{
+    CheckFinding, CheckInput, Judge, bad, doubtful, hinted, info, note, ok, or, planned, shown,
+};
 use node::observe::FirstLineFault;
 use settings::{EMBEDDED, Source, config_files};
 use text::lang::Text;
@@ -18,50 +21,47 @@ pub(super) const JUDGES: &[Judge] = &[
     (Id::CudaCompat, compat),
     (Id::NumaCalls, numa),
     (Id::TorchAllreduce, allreduce),
+    (Id::SignalsTerm, first_process),
 ];
 
 fn torch(input: &CheckInput<'_>) -> Vec<CheckFinding> {
-    let mut found = planned(input, &[Id::PythonInterpreter, Id::PythonTorch]);
-    let python = &input.facts.python;
-    if found.is_empty() {
-        let path = python.interpreter.as_ref().map(|path| path.display().to_string());
-        let path = path.unwrap_or_else(|| "-".to_owned());
-        found.push(match &python.torch {
+    or(planned(input, &[Id::PythonInterpreter, Id::PythonTorch]), || {
+        let python = &input.facts.python;
+        let path = python.interpreter.as_deref().unwrap_or(Path::new("-")).display();
+        match &python.torch {
             Some(torch) => {
                 let version = &torch.version;
-                CheckFinding::ok(text!("torch {version}, {path}", "torch {version}，{path}"))
+                ok(text!("torch {version}, {path}", "torch {version}，{path}"))
             }
-            None => CheckFinding::info(text!(
-                "no torch; none is needed ({path})",
-                "没有 torch，也不需要（{path}）"
-            )),
-        });
-    }
-    found
+            None => {
+                info(text!("no torch; none is needed ({path})", "没有 torch，也不需要（{path}）"))
+            }
+        }
+    })
 }
 
 fn script(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(script) = &input.facts.state.script else {
-        return vec![CheckFinding::info(text!(
-            "no script file to check",
-            "没有需要检查的脚本文件"
-        ))];
+        return vec![info(text!("no script file to check", "没有需要检查的脚本文件"))];
     };
-    let (path, from) = (shown(&script.path), shown(&script.from));
-    let place = if script.path.is_absolute() { String::new() } else { format!(" ({from})") };
+    let (path, place) = shown_from(&script.path, &script.from);
     if let Some(fault) = &script.fault {
         return vec![first_line(&path, &place, fault)];
     }
     if script.exists {
-        return vec![CheckFinding::ok(text!("{path}{place}", "{path}{place}"))];
+        return vec![ok(text!("{path}{place}", "{path}{place}"))];
     }
-    vec![CheckFinding::bad(
-        text!(
-            "the script {path} does not exist{place}; every rank would fail",
-            "脚本 {path} 不存在{place}：所有 rank 都会失败"
-        ),
-        missing_script(input),
-    )]
+    let text = text!(
+        "the script {path} does not exist{place}; every rank would fail",
+        "脚本 {path} 不存在{place}：所有 rank 都会失败"
+    );
+    vec![bad((text, missing_script(input)))]
+}
+
+/// A path and the folder from which it is meant, if that is not in the path.
+fn shown_from(path: &Path, from: &Path) -> (String, String) {
+    let place = if path.is_absolute() { String::new() } else { format!(" ({})", shown(from)) };
+    (shown(path), place)
 }
 
 fn first_line(path: &str, place: &str, fault: &FirstLineFault) -> CheckFinding {
@@ -72,32 +72,28 @@ fn first_line(path: &str, place: &str, fault: &FirstLineFault) -> CheckFinding {
         )
     };
     match fault {
-        FirstLineFault::KernelReads(line) => CheckFinding::bad(
+        FirstLineFault::KernelReads(line) => bad((
             text!(
                 "line 1 of {path}{place} is `{line}` with a carriage return behind it (CRLF, as Windows ends lines), which the kernel takes for a part of it; no rank could start",
                 "{path}{place} 第 1 行 `{line}` 后有回车符（CRLF，即 Windows 换行符），内核会把它当作该行的一部分：任何 rank 都无法启动"
             ),
             convert(),
-        ),
-        FirstLineFault::ShellReads(shell) => CheckFinding::doubtful(
+        )),
+        FirstLineFault::ShellReads(shell) => doubtful((
             text!(
                 "line 1 of {path}{place} ends with a carriage return (CRLF, as Windows ends lines); {shell} takes it for a part of the last word of each line",
                 "{path}{place} 第 1 行以回车符结尾（CRLF，即 Windows 换行符）；{shell} 会把它当作每行最后一个词的一部分"
             ),
             convert(),
-        ),
+        )),
         FirstLineFault::NoInterpreter(interpreter) => {
             let interpreter = shown(interpreter);
-            CheckFinding::bad(
-                text!(
-                    "line 1 of {path}{place} names the interpreter {interpreter}, which does not exist; no rank could start",
-                    "{path}{place} 第 1 行指定的解释器 {interpreter} 不存在：任何 rank 都无法启动"
-                ),
-                text!(
-                    "correct that line, or give the interpreter before the file: -- bash {path}",
-                    "请改正该行，或在文件前写出解释器：-- bash {path}"
-                ),
-            )
+            bad(hinted!(
+                "line 1 of {path}{place} names the interpreter {interpreter}, which does not exist; no rank could start",
+                "{path}{place} 第 1 行指定的解释器 {interpreter} 不存在：任何 rank 都无法启动",
+                "correct that line, or give the interpreter before the file: -- bash {path}",
+                "请改正该行，或在文件前写出解释器：-- bash {path}"
+            ))
         }
     }
 }
@@ -127,54 +123,40 @@ fn engine_files(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(plan) = input.outline() else { return Vec::new() };
     let named = config_files(&plan.engine_args, Some(&plan.program));
     let looked_at = &input.facts.state.engine_files;
-    let found = named.iter().filter_map(|(argument, path)| {
-        let file = looked_at.iter().find(|file| file.path.as_os_str() == path.as_str())?;
-        Some((argument, file))
-    });
-    let mut findings = Vec::new();
     if named.is_empty() {
-        findings.push(CheckFinding::info(text!(
+        return vec![info(text!(
             "the engine takes no configuration file",
             "未给启动引擎指定配置文件"
-        )));
+        ))];
     }
-    for (argument, file) in found {
-        let (path, from) = (shown(&file.path), shown(&file.from));
-        let place = if file.path.is_absolute() { String::new() } else { format!(" ({from})") };
-        findings.push(if file.exists {
-            CheckFinding::ok(text!("{path}{place}", "{path}{place}"))
+    let finding = |(argument, path): &(_, String)| {
+        let file = looked_at.iter().find(|file| file.path.as_os_str() == path.as_str())?;
+        let (path, place) = shown_from(&file.path, &file.from);
+        Some(if file.exists {
+            ok(text!("{path}{place}", "{path}{place}"))
         } else {
-            CheckFinding::bad(
-                text!(
-                    "{argument} names {path}, which does not exist{place}",
-                    "{argument} 指定的 {path} 不存在{place}"
-                ),
-                text!(
-                    "correct the name, give its absolute path, or set its folder with --chdir DIR",
-                    "请改正文件名、使用绝对路径，或用 --chdir DIR 指定其所在目录"
-                ),
-            )
-        });
-    }
-    findings
+            bad(hinted!(
+                "{argument} names {path}, which does not exist{place}",
+                "{argument} 指定的 {path} 不存在{place}",
+                "correct the name, give its absolute path, or set its folder with --chdir DIR",
+                "请改正文件名、使用绝对路径，或用 --chdir DIR 指定其所在目录"
+            ))
+        })
+    };
+    named.iter().filter_map(finding).collect()
 }
 
 /// Flags that the installed engine would refuse.
 fn engine_flags(input: &CheckInput<'_>) -> Vec<CheckFinding> {
-    let mut found = planned(input, &[Id::EngineFlags]);
-    if found.is_empty() {
-        found.push(match &input.facts.python.engine_cli {
-            Some(cli) => {
-                let package = &cli.package;
-                CheckFinding::ok(text!("{package} knows all of them", "{package} 支持全部参数"))
-            }
-            None => CheckFinding::info(text!(
-                "no command line of an engine to check",
-                "没有需要检查的启动引擎命令行"
-            )),
-        });
-    }
-    found
+    or(planned(input, &[Id::EngineFlags]), || match &input.facts.python.engine_cli {
+        Some(cli) => {
+            let package = &cli.package;
+            ok(text!("{package} knows all of them", "{package} 支持全部参数"))
+        }
+        None => {
+            info(text!("no command line of an engine to check", "没有需要检查的启动引擎命令行"))
+        }
+    })
 }
 
 /// NCCL versions that allocate host memory by NUMA node without a fallback.
@@ -182,10 +164,10 @@ const NEEDS_NUMA: std::ops::Range<Version> = Version::new(2, 23, 0)..Version::ne
 
 fn numa(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let Some(blocked) = input.facts.state.numa_blocked else {
-        return vec![CheckFinding::info(text!("not known", "未知"))];
+        return vec![info(text!("not known", "未知"))];
     };
     if !blocked {
-        return vec![CheckFinding::ok(text!("allowed", "允许"))];
+        return vec![ok(text!("allowed", "允许"))];
     }
     let torch = input.facts.python.torch.as_ref();
     let nccl = torch.and_then(|torch| torch.nccl.as_deref());
@@ -194,69 +176,55 @@ fn numa(input: &CheckInput<'_>) -> Vec<CheckFinding> {
         "请设置 NCCL_CUMEM_HOST_ENABLE=0、将 NCCL 升级到 2.26.5，或使用 docker run --cap-add SYS_NICE"
     );
     let set = input.facts.environment.get("NCCL_CUMEM_HOST_ENABLE");
-    match nccl.and_then(|nccl| nccl.parse().ok()) {
-        Some(found)
-            if NEEDS_NUMA.contains(&found)
-                && input.on_gpus() > 0
-                && set.is_none_or(|value| value != "0") =>
-        {
-            let nccl = nccl.unwrap_or_default();
-            vec![CheckFinding::bad(
-                text!(
-                    "seccomp forbids get_mempolicy and set_mempolicy; NCCL {nccl} fails without them",
-                    "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL {nccl} 没有它们会失败"
-                ),
-                hint,
-            )]
-        }
-        _ => vec![CheckFinding::new(
-            FindingKind::Info,
-            text!(
-                "seccomp forbids get_mempolicy and set_mempolicy; NCCL 2.23 to 2.26.4 needs them",
-                "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL 2.23 至 2.26.4 需要它们"
-            ),
-            if nccl.is_some() { Text::same("") } else { hint },
-        )],
+    if let Some(nccl) = nccl
+        && nccl.parse().is_ok_and(|version| NEEDS_NUMA.contains(&version))
+        && input.on_gpus() > 0
+        && set.is_none_or(|value| value != "0")
+    {
+        let text = text!(
+            "seccomp forbids get_mempolicy and set_mempolicy; NCCL {nccl} fails without them",
+            "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL {nccl} 没有它们会失败"
+        );
+        return vec![bad((text, hint))];
     }
+    let text = text!(
+        "seccomp forbids get_mempolicy and set_mempolicy; NCCL 2.23 to 2.26.4 needs them",
+        "seccomp 禁止了 get_mempolicy 与 set_mempolicy，NCCL 2.23 至 2.26.4 需要它们"
+    );
+    vec![note((text, if nccl.is_some() { Text::same("") } else { hint }))]
 }
 
 fn compat(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let gpus = &input.facts.gpus;
     let Some(found) = &input.facts.state.compat else {
-        return vec![CheckFinding::ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
+        return vec![ok(text!("the driver's own libcuda", "使用驱动自带的 libcuda"))];
     };
     let (folder, by) = (found.folder.display(), &found.by);
-    let hint = || {
-        text!(
-            "remove {folder} from {by}, so that the driver's own libcuda is used",
-            "请从 {by} 中去掉 {folder}，以使用驱动自带的 libcuda"
-        )
-    };
+    let hint = text!(
+        "remove {folder} from {by}, so that the driver's own libcuda is used",
+        "请从 {by} 中去掉 {folder}，以使用驱动自带的 libcuda"
+    );
     if let (Some(compat), Some(driver)) = (&found.driver, &gpus.driver_version)
         && let (Ok(old), Ok(new)) = (compat.parse::<Version>(), driver.parse::<Version>())
         && old <= new
     {
-        return vec![CheckFinding::bad(
-            text!(
-                "{by} puts {folder} first, whose libcuda {compat} is no newer than the driver {driver}: CUDA may fail with error 803",
-                "{by} 将 {folder} 置于最前，其中的 libcuda {compat} 并不比驱动 {driver} 新：CUDA 可能报错 803"
-            ),
-            hint(),
-        )];
+        let text = text!(
+            "{by} puts {folder} first, whose libcuda {compat} is no newer than the driver {driver}: CUDA may fail with error 803",
+            "{by} 将 {folder} 置于最前，其中的 libcuda {compat} 并不比驱动 {driver} 新：CUDA 可能报错 803"
+        );
+        return vec![bad((text, hint))];
     }
     let consumer = |name: &&str| name.contains("GeForce") || name.contains("TITAN");
     let name = gpus.gpus.iter().filter_map(|gpu| gpu.name.as_deref()).find(consumer);
     if let Some(name) = name {
-        return vec![CheckFinding::bad(
-            text!(
-                "{by} puts CUDA's forward compatibility first ({folder}), which {name} does not support: CUDA fails with error 804",
-                "{by} 将 CUDA 前向兼容库（{folder}）置于最前，而 {name} 不支持它：CUDA 会报错 804"
-            ),
-            hint(),
-        )];
+        let text = text!(
+            "{by} puts CUDA's forward compatibility first ({folder}), which {name} does not support: CUDA fails with error 804",
+            "{by} 将 CUDA 前向兼容库（{folder}）置于最前，而 {name} 不支持它：CUDA 会报错 804"
+        );
+        return vec![bad((text, hint))];
     }
     let version = found.driver.as_deref().unwrap_or("?");
-    vec![CheckFinding::info(text!(
+    vec![info(text!(
         "forward compatibility: libcuda {version} of {folder}, by {by}",
         "前向兼容：使用 {folder} 中的 libcuda {version}（由 {by} 指定）"
     ))]
@@ -266,14 +234,27 @@ fn compat(input: &CheckInput<'_>) -> Vec<CheckFinding> {
 fn allreduce(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     match &input.tried.torch {
         None => Vec::new(),
-        Some(Ok(said)) => vec![CheckFinding::ok(said.clone())],
-        Some(Err(why)) => vec![CheckFinding::new(
-            FindingKind::Bad,
-            why.clone(),
-            text!(
+        Some(Ok(said)) => vec![ok(said.clone())],
+        Some(Err(why)) => {
+            let hint = text!(
                 "run the same ranks with NCCL_DEBUG=INFO: ranklaunch run --nnodes 1 -- SCRIPT",
                 "请设置 NCCL_DEBUG=INFO 后再运行：ranklaunch run --nnodes 1 -- SCRIPT"
-            ),
-        )],
+            );
+            vec![bad((why.clone(), hint))]
+        }
     }
+}
+
+/// Whether SIGTERM to the container reaches ranklaunch, or is lost in a shell that is PID 1.
+fn first_process(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(shell) = &input.facts.state.non_forwarding_init else {
+        return vec![ok(text!("PID 1 forwards SIGTERM", "PID 1 会转发 SIGTERM"))];
+    };
+    let (name, command) = (&shell.name, &shell.command);
+    vec![bad(hinted!(
+        "PID 1 is {name} ({command}), which does not forward SIGTERM: when this container is stopped, no rank receives the signal and all are killed after the grace period",
+        "PID 1 是 {name}（{command}），它不会转发 SIGTERM：停止容器时各 rank 收不到信号，宽限期过后全部被强制终止",
+        "run ranklaunch as the last command of that script with exec, or make ranklaunch the entry point itself (exec form)",
+        "请在脚本末尾用 exec ranklaunch 启动，或以 exec 形式直接将 ranklaunch 设为 ENTRYPOINT"
+    ))]
 }

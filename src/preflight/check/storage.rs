@@ -1,10 +1,10 @@
 //! Checks of places where a job writes: log folder, caches, and shared memory left by earlier
 //! runs.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::finding::{CheckFinding, Judge, shown};
-use super::input::CheckInput;
+use super::finding::{CheckFinding, CheckInput, Judge, bad, hinted, info, ok, or, shown};
 use crate::prepare::WriteProblem;
 use node::observe::{Folder, UsedFolder};
 use text::lang::{Text, bytes, cause};
@@ -22,18 +22,18 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn logs(input: &CheckInput<'_>) -> Vec<CheckFinding> {
-    let hint = || text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录");
     if let Some(Err(problem)) = &input.tried.write {
         return vec![unwritable(problem)];
     }
     let Some(folder) = &input.facts.state.logs else {
-        return vec![CheckFinding::info(text!("not known", "未知"))];
+        return vec![info(text!("not known", "未知"))];
     };
     if let Some(text) = trouble(folder, &Text::same(folder.path.display().to_string())) {
-        return vec![CheckFinding::bad(text, hint())];
+        let hint = text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录");
+        return vec![bad((text, hint))];
     }
     let (path, free) = (folder.path.display(), bytes(folder.free));
-    vec![CheckFinding::ok(match &input.tried.write {
+    vec![ok(match &input.tried.write {
         Some(Ok(_)) => text!(
             "{free} free in {path}; a test file was written there",
             "{path} 空闲 {free}，写入测试通过"
@@ -65,10 +65,7 @@ fn unwritable(problem: &WriteProblem) -> CheckFinding {
         _ => text!("set another folder with --log-dir", "请用 --log-dir 指定其他目录"),
     };
     let Text { en, zh } = cause(&error);
-    CheckFinding::bad(
-        text!("no file can be written in {path}: {en}", "无法在 {path} 写入文件：{zh}"),
-        hint,
-    )
+    bad((text!("no file can be written in {path}: {en}", "无法在 {path} 写入文件：{zh}"), hint))
 }
 
 /// The problem of a folder's file system, if any. `paths`: the folder, and others on this file system.
@@ -134,46 +131,37 @@ fn shortage(used: &[&UsedFolder]) -> Option<CheckFinding> {
             "它们在同一文件系统上：请清理该文件系统，或用 {by_zh} 指定其他文件系统上的目录"
         ),
     };
-    Some(CheckFinding::bad(text!("{by}: {text}", "{by_zh}：{text_zh}"), hint))
+    Some(bad((text!("{by}: {text}", "{by_zh}：{text_zh}"), hint)))
 }
 
 fn space(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let folders = &input.facts.state.folders;
-    let found: Vec<CheckFinding> =
-        by_file_system(folders).iter().filter_map(|used| shortage(used)).collect();
-    if !found.is_empty() {
-        return found;
-    }
-    let least = folders.iter().min_by_key(|used| used.folder.free);
-    vec![match least {
-        None => CheckFinding::ok(text!("no cache folder is set", "未指定缓存目录")),
-        Some(used) => {
-            let (free, path) = (bytes(used.folder.free), used.folder.path.display());
-            CheckFinding::ok(text!(
-                "at least {free} free (least in {path})",
-                "至少空闲 {free}（最少者为 {path}）"
-            ))
-        }
-    }]
+    let found = by_file_system(folders).iter().filter_map(|used| shortage(used)).collect();
+    or(found, || {
+        ok(match folders.iter().min_by_key(|used| used.folder.free) {
+            None => text!("no cache folder is set", "未指定缓存目录"),
+            Some(used) => {
+                let (free, path) = (bytes(used.folder.free), used.folder.path.display());
+                text!(
+                    "at least {free} free (least in {path})",
+                    "至少空闲 {free}（最少者为 {path}）"
+                )
+            }
+        })
+    })
 }
 
 fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let left = &input.facts.state.leftovers;
     if left.is_empty() {
-        return vec![CheckFinding::ok(text!(
-            "no leftover files in /dev/shm",
-            "/dev/shm 中无残留文件"
-        ))];
+        return vec![ok(text!("no leftover files in /dev/shm", "/dev/shm 中无残留文件"))];
     }
     const SHOWN: usize = 3;
     // A sparse file may have any size.
     let all = left.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let (count, all) = (left.len(), bytes(all));
-    let mut users: Vec<u32> = left.iter().map(|file| file.uid).collect();
-    users.sort_unstable();
-    users.dedup();
-    let users: Vec<String> = users.iter().map(u32::to_string).collect();
-    let users = users.join(", ");
+    let users: BTreeSet<u32> = left.iter().map(|file| file.uid).collect();
+    let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut largest: Vec<_> = left.iter().collect();
     largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
     // Any user may have named these files.
@@ -182,54 +170,33 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let more = if count > SHOWN { ", …" } else { "" };
     let names = names.join(", ");
     let kinds = left.iter().filter_map(|file| file.name.get(..4));
-    let mut globs: Vec<&str> = kinds
-        .filter_map(|start| match start {
-            "nccl" => Some("/dev/shm/nccl-*"),
-            "torc" => Some("/dev/shm/torch_*"),
-            "sem." => Some("/dev/shm/sem.*"),
-            _ => None,
-        })
-        .collect();
-    globs.sort_unstable();
-    globs.dedup();
-    let globs = globs.join(" ");
-    vec![CheckFinding::bad(
-        text!(
-            "{count} leftover files of ended processes take {all} in /dev/shm, owner {users}: {names}{more}",
-            "/dev/shm 中有 {count} 个已结束进程的残留文件，共 {all}，属主 {users}：{names}{more}"
-        ),
-        text!(
-            "when no job runs on this node: rm {globs}",
-            "确认本节点没有任务运行后执行：rm {globs}"
-        ),
-    )]
+    let globs = kinds.filter_map(|start| match start {
+        "nccl" => Some("/dev/shm/nccl-*"),
+        "torc" => Some("/dev/shm/torch_*"),
+        "sem." => Some("/dev/shm/sem.*"),
+        _ => None,
+    });
+    let globs = Vec::from_iter(BTreeSet::from_iter(globs)).join(" ");
+    vec![bad(hinted!(
+        "{count} leftover files of ended processes take {all} in /dev/shm, owner {users}: {names}{more}",
+        "/dev/shm 中有 {count} 个已结束进程的残留文件，共 {all}，属主 {users}：{names}{more}",
+        "when no job runs on this node: rm {globs}",
+        "确认本节点没有任务运行后执行：rm {globs}"
+    ))]
 }
 
 fn storage(input: &CheckInput<'_>) -> Vec<CheckFinding> {
-    let late = &input.facts.state.late;
-    if late.is_empty() {
-        return vec![CheckFinding::ok(text!(
-            "every source responded in time",
-            "各信息来源均及时应答"
-        ))];
-    }
-    late.iter()
-        .map(|late| {
-            let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
-            let path = path.unwrap_or_default();
-            let (en, zh) = (&late.source.en, &late.source.zh);
-            let late_after = std::time::Duration::from_millis(late.after_millis);
-            let seconds = format!("{:.1}", late_after.as_secs_f64());
-            CheckFinding::bad(
-                text!(
-                    "no answer within {seconds} s: {en}{path}; a mount may be dead",
-                    "{seconds} 秒内无应答：{zh}{path}；可能有挂载点失效"
-                ),
-                text!(
-                    "look for processes in state D and for \"not responding\" in the host's dmesg",
-                    "请查找处于 D 状态的进程，以及宿主机 dmesg 中的 \"not responding\""
-                ),
-            )
-        })
-        .collect()
+    let late = input.facts.state.late.iter().map(|late| {
+        let path = late.path.as_ref().map(|path| format!(" ({})", path.display()));
+        let path = path.unwrap_or_default();
+        let Text { en, zh } = &late.source;
+        let seconds = std::time::Duration::from_millis(late.after_millis).as_secs_f64();
+        bad(hinted!(
+            "no answer within {seconds:.1} s: {en}{path}; a mount may be dead",
+            "{seconds:.1} 秒内无应答：{zh}{path}；可能有挂载点失效",
+            "look for processes in state D and for \"not responding\" in the host's dmesg",
+            "请查找处于 D 状态的进程，以及宿主机 dmesg 中的 \"not responding\""
+        ))
+    });
+    or(late.collect(), || ok(text!("every source responded in time", "各信息来源均及时应答")))
 }

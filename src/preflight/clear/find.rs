@@ -1,4 +1,5 @@
-//! Finds stale processes: a decision over one scan of /proc that sends no signal.
+//! Finds stale processes: a decision over one scan of /proc that sends no signal. A process ends together with its
+//! descendants, and with every process in a session that one of them created.
 //!
 //! Cheap reads come first. Every process costs one `stat`. Arguments are read only of processes
 //! older than us; environment, descriptors, owner and container only of pythons, launchers and
@@ -8,17 +9,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::identity::{ProgramKind, kind};
-use super::orphan::{self, Around};
+use super::orphan::{is_shell, shown};
 use super::reading::{Reading, Reads};
-use super::scan::{ProcessScan, Seen};
-use super::spread::{DoomedTrees, Fates, Sessions, running};
-use super::tell::silence;
-use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule};
+use super::scan::{ProcessScan, ProgramKind, Seen};
+use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule, silence};
 use linux::host::Host;
 use linux::procfs::{self, ListeningSocket, Process};
 use text::lang::Text;
 use text::text;
+
+/// Sessions of stale trees, each with the start time of its leader. The kernel
+/// does not give a session's number to a new process while it has members, so
+/// another leader means that the session has ended.
+pub(super) type Sessions = BTreeMap<i32, u64>;
+
+/// Fates by pid.
+type Fates = BTreeMap<i32, (StaleRule, Vec<HeldResource>, Fate)>;
+
+/// The roots of the trees to end.
+#[derive(Debug, Default)]
+struct DoomedTrees {
+    /// Each root with its reason, which is printed for a root that no rule matched.
+    roots: BTreeMap<i32, Text>,
+    /// Known from an earlier scan.
+    sessions: Sessions,
+}
 
 /// All processes that a rule matched, by pid, with the trees that end with them.
 pub fn find(host: &Host, request: &Request) -> Vec<StaleProcess> {
@@ -143,7 +158,7 @@ impl<'a> ProcessScan<'a> {
     }
 
     /// A process of which nothing can be read, unless it is none of ours and holds nothing.
-    fn unreadable(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
+    fn unreadable(&self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
         let pid = process.pid;
         let gpu = self.open_gpu(pid).map(HeldResource::Gpu);
         let holds: Vec<HeldResource> =
@@ -151,16 +166,16 @@ impl<'a> ProcessScan<'a> {
         if holds.is_empty() && self.foreign(pid).is_some() {
             return None;
         }
-        let argv = process.bracketed();
-        self.seen.insert(pid, Seen { argv, kind: ProgramKind::Other, marker: None });
+        let seen = Seen { argv: process.bracketed(), kind: ProgramKind::Other, marker: None };
+        self.seen.borrow_mut().insert(pid, seen);
         Some(Match { process, rule: StaleRule::Unreadable, otherwise: None, holds })
     }
 
     /// The rule that matches a process, if one does.
-    fn matched(&mut self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
+    fn matched(&self, process: &'a Process, port: Option<u16>) -> Option<Match<'a>> {
         let argv = self.reads.cmdline(self.host, process.pid)?;
         let pid = process.pid;
-        let kind = kind(self.host, pid, &argv, self.wanted());
+        let kind = self.wanted().kind(pid, &argv);
         let asks_marker = kind != ProgramKind::Other || port.is_some() || self.is_orphan(process);
         let marker = asks_marker.then(|| self.marker(pid)).flatten();
         let runs = match kind {
@@ -185,13 +200,13 @@ impl<'a> ProcessScan<'a> {
             }
             _ => otherwise.clone(),
         };
-        self.seen.insert(pid, Seen { argv, kind, marker });
+        self.seen.borrow_mut().insert(pid, Seen { argv, kind, marker });
         Some(Match { process, rule: rule?, otherwise, holds })
     }
 
     /// The mode that may end a process that runs the script or carries a dead run's marker.
     fn fate(
-        &mut self,
+        &self,
         process: &'a Process,
         rule: &StaleRule,
         proven: &mut DoomedTrees,
@@ -212,8 +227,7 @@ impl<'a> ProcessScan<'a> {
             Ok(top) => top,
             Err(why) => return Fate::Spared(why),
         };
-        let launches =
-            matches!(self.kind_of(top.pid), ProgramKind::Launcher { .. } | ProgramKind::Ranklaunch);
+        let launches = self.kind_of(top.pid).launches();
         let pid = top.pid;
         let alive = match agent {
             Some(agent) => running(agent),
@@ -240,7 +254,7 @@ impl<'a> ProcessScan<'a> {
     /// rank, or with its environment (`sbatch --export=ALL`, at(1), a shell that was opened in it), carries the
     /// marker as well: in that case a living process without the marker has started the topmost one, or a run goes
     /// on in its tree.
-    fn is_left(&mut self, process: &'a Process) -> bool {
+    fn is_left(&self, process: &'a Process) -> bool {
         let (mut top, mut chain) = (process, Process::ancestors(self.all, process.pid).into_iter());
         loop {
             if self.living.contains_key(&top.pid) {
@@ -253,48 +267,23 @@ impl<'a> ProcessScan<'a> {
                 _ => break,
             }
         }
-        self.around(top, |around| around.is_adopted(top))
-    }
-
-    fn dead_launcher(&mut self, process: &Process) -> Result<(i32, Text), Text> {
-        self.around(process, |around| around.dead_launcher(process))
-    }
-
-    /// Calls `prove` with the facts that it needs about the processes above this one.
-    fn around<T>(&mut self, process: &Process, prove: impl FnOnce(&Around<'_>) -> T) -> T {
-        // Reads the kinds of all ancestors first, since the closure below cannot borrow `self`.
-        let chain: Vec<i32> =
-            Process::ancestors(self.all, process.pid).iter().map(|one| one.pid).collect();
-        let kinds: BTreeMap<i32, ProgramKind> =
-            chain.into_iter().map(|pid| (pid, self.kind_of(pid))).collect();
-        let ours = |pid| pid == self.own.pid || self.above.contains(&pid);
-        let kind = |pid: i32| kinds.get(&pid).copied().unwrap_or(ProgramKind::Other);
-        prove(&Around {
-            host: self.host,
-            reads: &self.reads,
-            all: self.all,
-            ours: &ours,
-            kind: &kind,
-        })
+        self.is_adopted(top)
     }
 
     /// The living ranklaunch that supervises a process.
-    fn supervising_agent(&mut self, process: &Process) -> Option<i32> {
-        let marker = self.seen.get(&process.pid).and_then(|seen| seen.marker.clone());
-        if let Some(marker) = marker.filter(|marker| marker.alive) {
+    fn supervising_agent(&self, process: &Process) -> Option<i32> {
+        let marked = |pid| self.seen.borrow().get(&pid).and_then(|seen| seen.marker.clone());
+        if let Some(marker) = marked(process.pid).filter(|marker| marker.alive) {
             return Some(marker.agent);
         }
-        let chain: Vec<i32> = Process::ancestors(self.all, process.pid)
-            .iter()
-            .filter(|one| !one.is_dead())
-            .map(|one| one.pid)
-            .collect();
-        chain.into_iter().find(|pid| {
+        let chain = Process::ancestors(self.all, process.pid).into_iter();
+        let mut chain = chain.filter(|one| !one.is_dead()).map(|one| one.pid);
+        chain.find(|pid| {
             // A rank shim is part of a job and carries its marker. A guard above us is ours and
             // adopts every orphan of the container.
             self.kind_of(*pid) == ProgramKind::Ranklaunch
                 && !self.above.contains(pid)
-                && self.seen.get(pid).is_none_or(|seen| seen.marker.is_none())
+                && marked(*pid).is_none()
         })
     }
 
@@ -303,11 +292,11 @@ impl<'a> ProcessScan<'a> {
     ///
     /// # Errors
     /// The reason why nothing of that tree may be ended.
-    fn top(&mut self, process: &'a Process) -> Result<&'a Process, Text> {
+    fn top(&self, process: &'a Process) -> Result<&'a Process, Text> {
         let mut top = process;
         for one in Process::ancestors(self.all, process.pid) {
             let kind = self.kind_of(one.pid);
-            if self.above.contains(&one.pid) || one.pid == self.own.pid {
+            if self.is_ours(one.pid) {
                 if matches!(kind, ProgramKind::Launcher { .. }) {
                     return Err(text!(
                         "it belongs to the job that we run in",
@@ -338,7 +327,7 @@ impl<'a> ProcessScan<'a> {
         Ok(top)
     }
 
-    fn found(mut self, fates: Fates) -> Vec<StaleProcess> {
+    fn found(&self, fates: Fates) -> Vec<StaleProcess> {
         let uptime = uptime(self.host);
         let class = |fate: &Fate| std::mem::discriminant(fate);
         let classes: BTreeMap<i32, _> =
@@ -348,16 +337,18 @@ impl<'a> ProcessScan<'a> {
             .filter_map(|(pid, (rule, holds, fate))| {
                 let process = self.all.get(&pid)?;
                 self.kind_of(pid);
-                let command = procfs::shown(self.seen.get(&pid).map(|seen| seen.argv.as_slice())?);
+                let command = procfs::shown(&self.seen.borrow().get(&pid)?.argv);
                 let inner = Process::ancestors(self.all, pid)
                     .iter()
                     .any(|one| classes.get(&one.pid) == Some(&class(&fate)));
                 let parent = Parent {
                     pid: process.ppid,
-                    name: self.all.get(&process.ppid).map(orphan::shown).unwrap_or_default(),
+                    name: self.all.get(&process.ppid).map(shown).unwrap_or_default(),
                 };
                 let start_ticks = process.start_ticks;
-                let age = uptime.map(|now| now.saturating_sub(since_boot(start_ticks)));
+                // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
+                let began = Duration::from_millis(start_ticks.saturating_mul(10));
+                let age = uptime.map(|now| now.saturating_sub(began));
                 Some(StaleProcess {
                     pid,
                     start_ticks,
@@ -374,14 +365,113 @@ impl<'a> ProcessScan<'a> {
     }
 }
 
+impl ProcessScan<'_> {
+    /// Adds data loaders, helpers and everything else that a rank or a launcher started, in one
+    /// walk over all processes.
+    fn spread(&self, fates: &mut Fates, tree: DoomedTrees, fate: fn(Text) -> Fate) {
+        let DoomedTrees { roots, mut sessions } = tree;
+        let all = self.all;
+        let mut root_of: BTreeMap<i32, i32> = roots.keys().map(|pid| (*pid, *pid)).collect();
+        let pids: Vec<i32> = roots.keys().copied().collect();
+        for below in Process::descendants(all, &pids) {
+            if let Some(root) = root_of.get(&below.ppid).copied() {
+                root_of.entry(below.pid).or_insert(root);
+            }
+        }
+        for process in root_of.keys().filter_map(|pid| all.get(pid)) {
+            if process.session == process.pid {
+                sessions.insert(process.pid, process.start_ticks);
+            }
+        }
+        for process in all.values() {
+            let Some(start_ticks) = sessions.get(&process.session) else { continue };
+            let leader = all.get(&process.session);
+            if leader.is_none_or(|leader| leader.start_ticks == *start_ticks) {
+                root_of.entry(process.pid).or_insert(process.session);
+            }
+        }
+        if root_of.is_empty() {
+            return;
+        }
+        let below = Process::descendants(all, &[self.own.pid]).into_iter().map(|one| one.pid);
+        let below: BTreeSet<i32> = below.collect();
+        let of_persons: BTreeSet<i32> = root_of
+            .keys()
+            .filter_map(|pid| all.get(pid))
+            .filter(|process| self.is_a_persons(process))
+            .map(|process| process.session)
+            .collect();
+        for (pid, root) in root_of {
+            let is_ours = self.is_ours(pid) || below.contains(&pid);
+            let Some(process) = all.get(&pid).filter(|_| !is_ours) else { continue };
+            if of_persons.contains(&process.session) && process.terminal != 0 {
+                let why =
+                    text!("an interactive shell uses this terminal", "该终端正由交互式 shell 使用");
+                fates.insert(pid, (StaleRule::PartOf { root }, Vec::new(), Fate::Spared(why)));
+            } else {
+                self.add(fates, process, root, roots.get(&pid), fate);
+            }
+        }
+    }
+
+    fn add(
+        &self,
+        fates: &mut Fates,
+        process: &Process,
+        root: i32,
+        why: Option<&Text>,
+        fate: fn(Text) -> Fate,
+    ) {
+        let pid = process.pid;
+        if process.is_dead() || pid == 1 {
+            return;
+        }
+        let with_the_tree = || text!("it ends with that tree", "它随该进程树一同结束");
+        let part = fate(why.cloned().unwrap_or_else(with_the_tree));
+        match (fates.get(&pid).map(|(_, _, known)| known), &part) {
+            // The process's own rule has already decided.
+            (Some(Fate::Leftover(_)), _) | (Some(Fate::Forced(_)), Fate::Forced(_)) => return,
+            _ => {}
+        }
+        let marked = self.marker(pid).filter(|marker| marker.alive).map(|marker| marker.agent);
+        // The guard and the agent do not carry the marker of the run that they serve.
+        let agent = marked.or_else(|| self.living.get(&pid).copied());
+        let fate = match (&part, self.foreign(pid), agent) {
+            (_, Some(why), _) => Fate::Spared(why),
+            // It may belong to a run that goes on.
+            _ if self.reads.is_silent(pid) => Fate::Spared(silence()),
+            // `force` ends the job of that ranklaunch, so its agent protects it only under
+            // `kill`.
+            (Fate::Leftover(_), None, Some(agent)) => Fate::Spared(running(agent)),
+            _ => part,
+        };
+        let (rule, holds) = match fates.remove(&pid) {
+            Some((rule, holds, _)) => (rule, holds),
+            None if why.is_some() => (StaleRule::Launcher, Vec::new()),
+            None => (StaleRule::PartOf { root }, Vec::new()),
+        };
+        fates.insert(pid, (rule, holds, fate));
+    }
+
+    /// A shell that leads a session at a terminal.
+    fn is_a_persons(&self, process: &Process) -> bool {
+        process.terminal != 0 && process.session == process.pid && {
+            let argv = self.reads.cmdline(self.host, process.pid).unwrap_or_default();
+            is_shell(&argv, &process.comm)
+        }
+    }
+}
+
+fn running(agent: i32) -> Text {
+    text!(
+        "its job is running: ranklaunch {agent} is still running",
+        "所属任务仍在运行：ranklaunch {agent} 仍在运行"
+    )
+}
+
 /// proc_uptime(5): seconds since boot, in the same time namespace as the start times.
 fn uptime(host: &Host) -> Option<Duration> {
     let text = host.read("/proc/uptime").ok()?;
     let seconds: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn since_boot(ticks: u64) -> Duration {
-    // USER_HZ is 100 on every architecture but alpha and ia64 (asm/param.h).
-    Duration::from_millis(ticks.saturating_mul(10))
 }

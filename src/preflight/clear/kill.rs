@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::find::find_among;
+use super::find::{Sessions, find_among};
 use super::reading::Reading;
-use super::spread::Sessions;
 use super::{ClearReport, Request, StaleProcess};
 use linux::host::Host;
 use linux::signal;
@@ -54,7 +53,7 @@ pub fn clear(
     targets.signal(host, Signal::TERM);
     targets.wait(host, start + request.term_wait.min(QUIET));
     targets.tell(host, progress);
-    let slow = targets.living(host).len();
+    let slow = targets.living(host).count();
     if slow > 0 && request.term_wait > QUIET {
         let seconds = request.term_wait.as_secs();
         progress(text!(
@@ -70,7 +69,7 @@ pub fn clear(
     loop {
         let again = find_among(host, request, &sessions, &reading);
         targets.add(host, &again, request.mode, &mut sessions);
-        if targets.living(host).is_empty() {
+        if targets.living(host).next().is_none() {
             break;
         }
         targets.signal(host, Signal::KILL);
@@ -81,11 +80,11 @@ pub fn clear(
         }
     }
     targets.tell(host, progress);
-    let left = targets.living(host);
-    let gone = |(pid, _): &&(i32, u64)| !left.contains(pid);
-    let ended: Vec<i32> = targets.all.keys().filter(gone).map(|(pid, _)| *pid).collect();
+    let left: Vec<i32> = targets.living(host).map(|target| target.found.pid).collect();
+    let all = || targets.all.values().map(|target| &target.found);
+    let ended = all().map(|one| one.pid).filter(|pid| !left.contains(pid)).collect();
     // Include processes that appeared while the others ended.
-    for target in targets.all.values().map(|target| &target.found) {
+    for target in all() {
         if !found.iter().any(|one| (one.pid, one.start_ticks) == (target.pid, target.start_ticks)) {
             found.push(target.clone());
         }
@@ -109,6 +108,12 @@ struct Target {
     refused: Option<Errno>,
     /// The end of the process was reported.
     told: bool,
+}
+
+impl Target {
+    fn is_alive(&self, host: &Host) -> bool {
+        host.process(self.found.pid).is_alive(self.found.start_ticks)
+    }
 }
 
 impl Targets {
@@ -142,13 +147,10 @@ impl Targets {
     }
 
     fn signal(&mut self, host: &Host, signal: Signal) {
-        for ((pid, start_ticks), target) in &mut self.all {
-            if !host.process(*pid).is_alive(*start_ticks) {
-                continue;
-            }
+        for target in self.all.values_mut().filter(|target| target.is_alive(host)) {
             let send = |signal| {
-                let Some(raw) = Pid::from_raw(*pid) else { return Ok(()) };
-                let one = (raw, *start_ticks);
+                let Some(pid) = Pid::from_raw(target.found.pid) else { return Ok(()) };
+                let one = (pid, target.found.start_ticks);
                 signal::send(&host.path("/proc"), one, target.handle.as_ref(), signal)
             };
             target.refused = send(signal).err().filter(|errno| *errno != Errno::SRCH);
@@ -161,31 +163,22 @@ impl Targets {
 
     /// Reports each ended process once.
     fn tell(&mut self, host: &Host, progress: &mut dyn FnMut(Text)) {
-        for ((pid, start_ticks), target) in &mut self.all {
-            if !target.told && !host.process(*pid).is_alive(*start_ticks) {
+        for target in self.all.values_mut() {
+            if !target.told && !target.is_alive(host) {
                 target.told = true;
                 progress(target.found.ended());
             }
         }
     }
 
-    fn living(&self, host: &Host) -> Vec<i32> {
-        self.all
-            .keys()
-            .filter(|(pid, start_ticks)| host.process(*pid).is_alive(*start_ticks))
-            .map(|(pid, _)| *pid)
-            .collect()
+    fn living(&self, host: &Host) -> impl Iterator<Item = &Target> {
+        self.all.values().filter(|target| target.is_alive(host))
     }
 
     /// Waits until all have ended (a zombie counts as ended) or the deadline.
     fn wait(&self, host: &Host, deadline: Instant) {
         loop {
-            let living: Vec<&Target> = self
-                .all
-                .iter()
-                .filter(|((pid, start_ticks), _)| host.process(*pid).is_alive(*start_ticks))
-                .map(|(_, target)| target)
-                .collect();
+            let living: Vec<&Target> = self.living(host).collect();
             let left = deadline.saturating_duration_since(Instant::now());
             if living.is_empty() || left.is_zero() {
                 return;
@@ -207,21 +200,17 @@ impl Targets {
 fn unkillable(host: &Host, targets: &Targets, left: &[i32], waited: Duration) -> Refusal {
     let seconds = waited.as_secs();
     let mut blocked = false;
-    let names: Vec<String> = targets
-        .all
-        .iter()
-        .filter(|((pid, _), _)| left.contains(pid))
-        .map(|((pid, _), target)| {
-            let state = host.process(*pid).stat().map_or('?', |now| char::from(now.state));
+    let named = targets.all.values().filter(|target| left.contains(&target.found.pid));
+    let named =
+        named.map(|Target { found: StaleProcess { pid, command, .. }, refused, .. }| {
+            let process = host.process(*pid);
+            let state = process.stat().map_or('?', |now| char::from(now.state));
             blocked |= state == 'D';
-            let place =
-                host.process(*pid).wchan().map_or_else(String::new, |at| format!(" in {at}"));
-            let refused =
-                target.refused.map_or_else(String::new, |errno| format!(", signal: {errno}"));
-            format!("pid {pid} ({}, state {state}{place}{refused})", target.found.command)
-        })
-        .collect();
-    let names = names.join("; ");
+            let place = process.wchan().map_or_else(String::new, |at| format!(" in {at}"));
+            let refused = refused.map_or_else(String::new, |errno| format!(", signal: {errno}"));
+            format!("pid {pid} ({command}, state {state}{place}{refused})")
+        });
+    let names = named.collect::<Vec<_>>().join("; ");
     let hint = if blocked {
         text!(
             "state D is a wait inside the kernel (driver or file system) that no signal ends: reset or reboot the node; --stale report launches beside it",

@@ -16,11 +16,7 @@
 //! a launcher has adopted the rank. Ranks that such a PID 1 (node, java, a shell) started itself do
 //! not have the variable.
 
-use std::collections::BTreeMap;
-
-use super::identity::ProgramKind;
-use super::reading::Reads;
-use linux::host::Host;
+use super::scan::{ProcessScan, ProgramKind};
 use linux::own_executable;
 use linux::procfs::{self, Process};
 use settings::launchers::PythonRun;
@@ -69,26 +65,15 @@ pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
     [name, comm].into_iter().any(|name| procfs::is_shell(name) || name == b"fish")
 }
 
-/// Facts about the other processes that the proof needs.
-pub(super) struct Around<'a> {
-    pub(super) host: &'a Host,
-    pub(super) reads: &'a Reads,
-    pub(super) all: &'a BTreeMap<i32, Process>,
-    /// Whether a pid is ourselves or an ancestor.
-    pub(super) ours: &'a dyn Fn(i32) -> bool,
-    /// The kind of the process with a pid.
-    pub(super) kind: &'a dyn Fn(i32) -> ProgramKind,
-}
-
-impl Around<'_> {
+impl<'a> ProcessScan<'a> {
     /// The topmost process of the rank (a wrapper that torchrun started in place of the script), and
     /// the proof that its launcher is dead; else the reason why that is not proven.
-    pub(super) fn dead_launcher(&self, rank: &Process) -> Result<(i32, Text), Text> {
+    pub(super) fn dead_launcher(&self, rank: &'a Process) -> Result<(i32, Text), Text> {
         let environ = self.reads.environ(self.host, rank.pid).unwrap_or_default();
         let Some((name, value)) = self.of_launcher(&environ) else {
             return Err(by_itself(&environ));
         };
-        let top = self.top(rank, name, value);
+        let top = self.top_of_rank(rank, name, value);
         let adopter = self.adopter(top)?;
         if let Some(adopter) = adopter
             && self.variable(adopter.pid, name).as_deref() == Some(value)
@@ -127,19 +112,16 @@ impl Around<'_> {
 
     /// The topmost process that the launcher started for this rank: same variable, same session,
     /// no terminal. A tmux that a user began in a step has its own session.
-    fn top<'b>(&'b self, rank: &'b Process, name: &str, value: &[u8]) -> &'b Process {
+    fn top_of_rank(&self, rank: &'a Process, name: &str, value: &[u8]) -> &'a Process {
         let mut top = rank;
         // A reused pid could form a cycle.
         for _ in 0..64 {
             let Some(parent) = self.all.get(&top.ppid) else { break };
             let of_the_rank = parent.pid > 1
-                && !(self.ours)(parent.pid)
+                && !self.is_ours(parent.pid)
                 && parent.session == top.session
                 && parent.terminal == 0
-                && !matches!(
-                    (self.kind)(parent.pid),
-                    ProgramKind::Launcher { .. } | ProgramKind::Ranklaunch
-                )
+                && !self.kind_of(parent.pid).launches()
                 && self.variable(parent.pid, name).as_deref() == Some(value);
             if !of_the_rank {
                 break;
@@ -164,7 +146,7 @@ impl Around<'_> {
 
     /// The adopter: PID 1 or a known subreaper, unless it may be the launcher. None if PID 1 is
     /// hidden from us.
-    fn adopter(&self, top: &Process) -> Result<Option<&Process>, Text> {
+    fn adopter(&self, top: &Process) -> Result<Option<&'a Process>, Text> {
         let pid = top.ppid;
         let Some(parent) = self.all.get(&pid) else {
             // hidepid hides processes of other users, such as the host's init.
@@ -176,10 +158,10 @@ impl Around<'_> {
         if self.reads.is_silent(pid) {
             return Err(still_running(pid, &name));
         }
-        let adopts = match (self.kind)(pid) {
+        let adopts = match self.kind_of(pid) {
             ProgramKind::Launcher { .. } | ProgramKind::Python { .. } => false,
             // Our own guard, or a `ranklaunch init` around the whole container.
-            ProgramKind::Ranklaunch => (self.ours)(pid),
+            ProgramKind::Ranklaunch => self.is_ours(pid),
             ProgramKind::Other => {
                 (pid == 1 || SUBREAPERS.contains(&comm))
                     && !JOB_DAEMONS.contains(&comm)
@@ -190,18 +172,15 @@ impl Around<'_> {
             return Err(still_running(pid, &name));
         }
         let of_one = INITS_OF_ONE.contains(&comm) || own_executable::is_comm(comm);
-        if of_one && self.first_child(pid) == Some(top.pid) {
+        let children = self.all.values().filter(|one| one.ppid == pid);
+        let first = || children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid);
+        if of_one && first() == Some(top.pid) {
             return Err(text!(
                 "its parent {pid} ({name}) started it",
                 "由其父进程 {pid}（{name}）启动"
             ));
         }
         Ok(Some(parent))
-    }
-
-    fn first_child(&self, pid: i32) -> Option<i32> {
-        let children = self.all.values().filter(|one| one.ppid == pid);
-        children.min_by_key(|one| (one.start_ticks, one.pid)).map(|one| one.pid)
     }
 
     /// setproctitle changes the arguments of an interpreter, not its executable; a frozen program

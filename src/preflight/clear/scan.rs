@@ -1,22 +1,47 @@
 //! Reads the properties of a process on which its fate depends: age, program, owner, container,
-//! marker. Each is read once, and only if it is needed.
+//! marker. Each is read once, and only if it is needed. Launchers, pythons and ranklaunch are recognised by the
+//! structure of their arguments.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
 
-use super::identity::{ProgramKind, Wanted, kind};
 use super::reading::Reads;
 use super::{MARKER, Request};
-use linux::host::Host;
+use linux::host::{Host, normal};
 use linux::own_executable;
-use linux::procfs::{self, Process};
+use linux::procfs::{self, Process, as_path, basename};
 use linux::sys::Pid;
 use settings::contract::Claim;
-use settings::launchers::{Launcher, LauncherKind};
+use settings::launchers::{Launcher, LauncherKind, PythonProgram, PythonRun};
 use text::lang::Text;
 use text::text;
+
+/// The program of the job, as [`crate::clear::Request`] names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    host: &'a Host,
+    script: Option<&'a Path>,
+    module: Option<&'a str>,
+    reads: &'a Reads,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProgramKind {
+    /// torchrun, accelerate, deepspeed; `wanted` when its program is the job's.
+    Launcher {
+        wanted: bool,
+    },
+    /// A python; `wanted` when its script or module is the job's.
+    Python {
+        wanted: bool,
+    },
+    Ranklaunch,
+    Other,
+}
 
 /// One scan of all processes.
 pub(super) struct ProcessScan<'a> {
@@ -34,7 +59,7 @@ pub(super) struct ProcessScan<'a> {
     pub(super) all: &'a BTreeMap<i32, Process>,
     pub(super) reads: Reads,
     /// Facts about each process beyond its stat.
-    pub(super) seen: BTreeMap<i32, Seen>,
+    pub(super) seen: RefCell<BTreeMap<i32, Seen>>,
     /// Processes of runs that go on, each with its living agent, as far as a match led to them.
     pub(super) living: BTreeMap<i32, i32>,
 }
@@ -62,6 +87,82 @@ impl JobMarker {
     }
 }
 
+impl ProgramKind {
+    /// Whether it starts other programs of a job.
+    pub(super) fn launches(self) -> bool {
+        matches!(self, ProgramKind::Launcher { .. } | ProgramKind::Ranklaunch)
+    }
+}
+
+/// Text is no proof: `vim train.py`, `grep train.py` and `sh -c 'python train.py'` contain the same words. A process
+/// counts only if it is an interpreter whose script is the job's file, or a launcher whose program is.
+impl Wanted<'_> {
+    /// The kind of a process by the structure of its arguments.
+    pub(super) fn kind(self, pid: i32, argv: &[Vec<u8>]) -> ProgramKind {
+        let Some(first) = argv.first() else { return ProgramKind::Other };
+        if own_executable::is_named(first) {
+            return ProgramKind::Ranklaunch;
+        }
+        if let Some((launcher, at)) = Launcher::of_argv(argv) {
+            let own = argv.get(at..).unwrap_or_default();
+            return ProgramKind::Launcher { wanted: self.is_launched(pid, launcher, own) };
+        }
+        if !PythonRun::is_by(first) {
+            return ProgramKind::Other;
+        }
+        let run = PythonRun::of(argv.get(1..).unwrap_or_default());
+        ProgramKind::Python { wanted: self.is_run(pid, run) }
+    }
+
+    fn is_run(self, pid: i32, run: Option<PythonRun<'_>>) -> bool {
+        match run.map(|run| run.program) {
+            Some(PythonProgram::Module(name)) => self.is_module(name),
+            Some(PythonProgram::Script(script)) => self.is_script(pid, script),
+            None => false,
+        }
+    }
+
+    /// Whether a launcher's program is the job's. If the flags of a launcher are in no table, any
+    /// argument that names the program counts. A launcher that starts ranklaunch does not count: it may
+    /// be our own, whose only process above us is a daemon.
+    fn is_launched(self, pid: i32, launcher: &Launcher, own: &[Vec<u8>]) -> bool {
+        if launcher.is_read() {
+            return self.is_run(pid, launcher.target(own));
+        }
+        let is_named = |(at, word): (usize, &Vec<u8>)| {
+            self.is_script(pid, word)
+                || (word == b"-m" && own.get(at + 1).is_some_and(|name| self.is_module(name)))
+        };
+        !own.iter().any(|word| own_executable::is_named(word))
+            && own.iter().enumerate().any(is_named)
+    }
+
+    fn is_module(self, name: &[u8]) -> bool {
+        self.module.is_some_and(|module| module.as_bytes() == name)
+    }
+
+    /// Whether an argument of `pid` names the job's script: the same file, or the same path if one
+    /// of the two was deleted since.
+    fn is_script(self, pid: i32, argument: &[u8]) -> bool {
+        let Some(script) = self.script else { return false };
+        // Links keep the name of the program, so another file name is another script.
+        let named = script
+            .file_name()
+            .is_some_and(|name| std::os::unix::ffi::OsStrExt::as_bytes(name) == basename(argument));
+        let mut path = as_path(argument);
+        if !path.is_absolute() {
+            let Some(cwd) = self.host.process(pid).cwd() else { return false };
+            path = cwd.join(path);
+        }
+        let identity = |path: &Path| self.reads.identity(self.host.path(path));
+        match (identity(&path), identity(script)) {
+            (Some(one), Some(other)) => one == other,
+            // The path decides only if one of the two files has been deleted, or cannot be read.
+            _ => named && normal(&path) == normal(script),
+        }
+    }
+}
+
 impl<'a> ProcessScan<'a> {
     pub(super) fn new(
         host: &'a Host,
@@ -76,7 +177,7 @@ impl<'a> ProcessScan<'a> {
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.
         let born = first.into_iter().fold(born(host, &reads, own, all), u64::min);
-        let (seen, living) = (BTreeMap::new(), BTreeMap::new());
+        let (seen, living) = (RefCell::default(), BTreeMap::new());
         let place = host.process(own.pid).pid_place();
         ProcessScan { host, request, own, above, siblings, born, place, all, reads, seen, living }
     }
@@ -84,12 +185,12 @@ impl<'a> ProcessScan<'a> {
     /// The program of this job.
     pub(super) fn wanted(&self) -> Wanted<'_> {
         let Request { script, module, .. } = self.request;
-        Wanted { script: script.as_deref(), module: module.as_deref(), reads: &self.reads }
+        let (host, reads) = (self.host, &self.reads);
+        Wanted { host, script: script.as_deref(), module: module.as_deref(), reads }
     }
 
     pub(super) fn is_older(&self, process: &Process) -> bool {
-        process.pid != self.own.pid
-            && !self.above.contains(&process.pid)
+        !self.is_ours(process.pid)
             && !process.is_dead()
             && !process.is_kernel_thread()
             && process.start_ticks < self.born
@@ -158,15 +259,20 @@ impl<'a> ProcessScan<'a> {
     }
 
     /// The kind of a process, read once.
-    pub(super) fn kind_of(&mut self, pid: i32) -> ProgramKind {
-        if let Some(seen) = self.seen.get(&pid) {
+    pub(super) fn kind_of(&self, pid: i32) -> ProgramKind {
+        if let Some(seen) = self.seen.borrow().get(&pid) {
             return seen.kind;
         }
         let argv = self.reads.cmdline(self.host, pid).unwrap_or_default();
-        let kind = kind(self.host, pid, &argv, self.wanted());
+        let kind = self.wanted().kind(pid, &argv);
         let marker = if kind == ProgramKind::Ranklaunch { self.marker(pid) } else { None };
-        self.seen.insert(pid, Seen { argv, kind, marker });
+        self.seen.borrow_mut().insert(pid, Seen { argv, kind, marker });
         kind
+    }
+
+    /// Whether a process is ourselves or above us.
+    pub(super) fn is_ours(&self, pid: i32) -> bool {
+        pid == self.own.pid || self.above.contains(&pid)
     }
 
     /// Whether a process belongs to a job: it has no terminal, and a launcher's variable or the
@@ -298,5 +404,63 @@ mod tests {
         assert!(!is_alive(None, 90, || Some(Err(Errno::SRCH))), "gone");
         assert!(!is_alive(None, 90, || Some(Ok(()))), "ours would be listed");
         assert!(!is_alive(None, 90, || None), "a replayed host");
+    }
+
+    fn argv(line: &str) -> Vec<Vec<u8>> {
+        line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn only_the_program_argument_is_matched() {
+        let folder = tempfile::tempdir().expect("folder");
+        let root = folder.path();
+        for file in ["work/train.py", "work/other.py", "work/train.yaml", "proc/7/x"] {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().expect("parent")).expect("folders");
+            std::fs::write(path, file).expect("file");
+        }
+        std::os::unix::fs::symlink("/work", root.join("proc/7/cwd")).expect("cwd");
+        let host = Host::replayed(root, BTreeMap::new());
+        let wanted = Wanted {
+            host: &host,
+            script: Some(Path::new("/work/train.py")),
+            module: Some("wan.train"),
+            reads: &Reads::default(),
+        };
+        let python = |wanted| ProgramKind::Python { wanted };
+        let launcher = |wanted| ProgramKind::Launcher { wanted };
+        for (line, expected) in [
+            ("python train.py --task t2v", python(true)),
+            ("/opt/conda/bin/python3.11 -u -X dev ../work/./train.py", python(true)),
+            ("python3 -um wan.train", python(true)),
+            ("python3 -m wan.other train.py", python(false)),
+            ("python other.py --lint train.py", python(false)),
+            ("python -c import(train.py) train.py", python(false)),
+            ("python -W ignore /work/train.py", python(true)),
+            ("python -m pdb train.py", python(false)),
+            ("python", python(false)),
+            ("torchrun --nproc-per-node 8 train.py", launcher(true)),
+            ("python /usr/bin/torchrun --nproc_per_node=8 other.py train.py", launcher(false)),
+            ("python -m torch.distributed.run --nnodes 2 /work/train.py", launcher(true)),
+            ("accelerate launch --config_file train.yaml train.py", launcher(true)),
+            ("deepspeed --module wan.train", launcher(true)),
+            ("torchrun --nproc-per-node 8 -m wan.other", launcher(false)),
+            ("srun --ntasks-per-node=1 python train.py", launcher(true)),
+            ("srun --ntasks-per-node=1 /bin/ranklaunch run -- train.py", launcher(false)),
+            ("timeout -k 30 1h torchrun --nproc-per-node 8 train.py", launcher(true)),
+            ("uv run --with x -m torch.distributed.run train.py", launcher(true)),
+            ("sudo -u me accelerate launch other.py train.py", launcher(false)),
+            // The process only waits for its python, which has its own match.
+            ("timeout 1h python train.py", ProgramKind::Other),
+            ("uv run train.py", ProgramKind::Other),
+            ("vim train.py", ProgramKind::Other),
+            ("grep train.py train.py", ProgramKind::Other),
+            ("sh -c python train.py", ProgramKind::Other),
+            ("tail -f train.py", ProgramKind::Other),
+            ("/usr/local/bin/ranklaunch run -- train.py", ProgramKind::Ranklaunch),
+        ] {
+            assert_eq!(wanted.kind(7, &argv(line)), expected, "{line}");
+        }
+        assert_eq!(wanted.kind(7, &[]), ProgramKind::Other);
     }
 }

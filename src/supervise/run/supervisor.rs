@@ -12,12 +12,11 @@ use rustix::process::WaitOptions;
 use tokio::sync::mpsc;
 
 use super::super::asked;
+use super::super::budget::Sweep;
+use super::super::engine::{Launch, Launching};
 use super::super::link::GuardCommand;
-use super::super::message::{FromRank, LARGEST_RECORD, ToRank};
-use super::super::socket::ShimSocket;
-use super::super::sweep::Sweep;
+use super::super::socket::{FromRank, LARGEST_RECORD, ShimSocket, ToRank};
 use super::super::{terminal, tree};
-use super::launching::Launching;
 use linux::deadline::millis;
 use linux::sys::{Session, Signal, own_pid};
 use text::rank::{GlobalRank, RankId};
@@ -93,8 +92,9 @@ impl ShimConnection {
     }
 }
 
-/// Knowledge about the attempt. [`super::stop`] contains the rules for its stop.
+/// Knowledge about the attempt. [`super`] contains the rules for its stop.
 pub(super) struct Supervisor<'a> {
+    pub(super) launch: &'a Launch,
     /// The token that a shim of ours sends first.
     pub(super) token: String,
     /// Descendants from before the job; they are left alone.
@@ -102,10 +102,6 @@ pub(super) struct Supervisor<'a> {
     pub(super) companion: Option<Companion>,
     /// Device and inode of the files that `@record` wrote.
     pub(super) records: HashSet<(u64, u64)>,
-    pub(super) grace: Duration,
-    pub(super) interactive: bool,
-    pub(super) has_engine: bool,
-    pub(super) engine_restarts: bool,
     /// The engine, or our shims: pid → rank, until reaped.
     pub(super) children: HashMap<i32, Option<RankId>>,
     pub(super) shims: HashMap<u64, ShimConnection>,
@@ -164,7 +160,6 @@ pub(super) struct Companion {
 /// The sweep of processes that are left after the engine and all shims.
 pub(super) struct Leftovers {
     pub(super) sweep: Sweep,
-    pub(super) wake: std::time::Instant,
     pub(super) announced: bool,
 }
 
@@ -191,9 +186,9 @@ impl Supervisor<'_> {
                     None => planned.rank(local_rank),
                 };
                 // The pid comes from the kernel, not from the packet.
-                let session = Session::of(shim.connection.peer()).map_or(0, |session| session.0);
+                let session = Session::of(shim.connection.peer).map_or(0, |session| session.0);
                 shim.phase = ShimPhase::Rank(Identity { rank, session });
-                if self.interactive {
+                if self.launch.interactive {
                     give_terminal(&shim.connection);
                 } else if pipes.len() < 2 {
                     // We are out of descriptors, so the kernel closed those of the packet.
@@ -203,7 +198,7 @@ impl Supervisor<'_> {
                     self.streams.attach(planned.owner(rank.global), stream, pipe);
                 }
                 let at = SystemTime::now();
-                if self.engine_restarts {
+                if self.launch.engine_restarts {
                     // The new rank replaces the previous one, which may have had another number.
                     self.ranks.retain(|_, before| before.id.local != rank.local);
                 }
@@ -217,7 +212,7 @@ impl Supervisor<'_> {
             }
             (FromRank::Started { pid }, ShimPhase::Rank(Identity { rank, .. })) => {
                 // The rank is the shim's child, or ours after the shim has ended.
-                let parents = [shim.connection.peer(), own_pid()];
+                let parents = [shim.connection.peer, own_pid()];
                 if tree::process(pid).is_some_and(|seen| !parents.contains(&seen.ppid)) {
                     return;
                 }
@@ -252,7 +247,7 @@ impl Supervisor<'_> {
                 self.rank_ended(rank, Some(end));
             }
             (FromRank::Leftovers { names, count }, ShimPhase::Ended(rank)) => {
-                let grace_ms = millis(self.grace);
+                let grace_ms = millis(self.launch.grace);
                 (self.notice)(Notice::Leftovers { rank: Some(rank), names, count, grace_ms });
             }
             // The peer is not a shim of ours, and this packet ends its time limit: nothing may wait for it.
@@ -270,7 +265,7 @@ impl Supervisor<'_> {
         // The shim died without a report, so its rank is unsupervised and is killed. If ranks
         // share a session (deepspeed's is the launcher's own, and a rank with the terminal is in
         // the user's), the session must not be signalled.
-        let engines = self.has_engine && self.children.contains_key(&session);
+        let engines = self.launch.has_engine() && self.children.contains_key(&session);
         let users = Session::own() == Some(Session(session));
         let shared = self
             .shims
@@ -296,7 +291,7 @@ impl Supervisor<'_> {
             seen.at = SystemTime::now();
         }
         (self.notice)(Notice::RankEnded { rank, end });
-        if self.engine_restarts && self.outcome.engine.is_none() {
+        if self.launch.engine_restarts && self.outcome.engine.is_none() {
             // The engine ends the others, and starts all again or ends itself.
             return;
         }
@@ -374,7 +369,7 @@ impl Supervisor<'_> {
             let newest = *one.newest.get_or_insert(accepted);
             let may_be_its = |(id, shim): (&u64, &ShimConnection)| {
                 // The shim of a forked rank is another process.
-                *id <= newest && (shim.connection.peer() == pid || shim.phase == ShimPhase::New)
+                *id <= newest && (shim.connection.peer == pid || shim.phase == ShimPhase::New)
             };
             if self.shims.iter().any(may_be_its) {
                 // The last packets of the shim are not read yet.
@@ -397,11 +392,11 @@ impl Supervisor<'_> {
     /// sees both at once.
     pub(super) fn weigh_engine(&mut self) {
         let Some(end) = self.outcome.engine.filter(|_| !self.engine_weighed) else { return };
-        let lives = |shim: &ShimConnection| tree::is_running(shim.connection.peer());
+        let lives = |shim: &ShimConnection| tree::is_running(shim.connection.peer);
         if self.shims.values().any(|shim| shim.identity().is_some() && lives(shim)) {
             self.engine_weighed = true;
-            self.engine_gone(end);
-        } else if self.engine_restarts && !end.success() && self.shims.is_empty() {
+            self.begin_stop(StopReason::EngineGone(end));
+        } else if self.launch.engine_restarts && !end.success() && self.shims.is_empty() {
             self.engine_weighed = true;
             // The ranks that the engine ended because of a failure ended after that failure.
             let failed = self.ranks.values().filter(|rank| rank.failed());
@@ -410,14 +405,6 @@ impl Supervisor<'_> {
                 self.begin_stop(StopReason::RankFailed(rank));
             }
         }
-    }
-
-    fn engine_gone(&mut self, end: End) {
-        self.begin_stop(StopReason::EngineGone(end));
-    }
-
-    pub(super) fn into_outcome(self) -> Outcome {
-        Outcome { ranks: self.ranks.into_values().collect(), ..self.outcome }
     }
 }
 
@@ -443,8 +430,11 @@ fn in_memory(file: OwnedFd) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Start;
     use crate::socket::{ShimListener, dial, send};
+    use linux::sys::Dispositions;
     use text::rank::LocalRank;
+    use verdict::outcome::Planned;
 
     struct Nowhere;
 
@@ -454,21 +444,38 @@ mod tests {
         fn recorded(&mut self, _: Owner, _: Vec<u8>) {}
     }
 
+    fn launch() -> Launch {
+        Launch {
+            start: Start::Ranks { shim: "shim".into(), argv: Vec::new(), ranks: Vec::new() },
+            planned: Planned::default(),
+            env: BTreeMap::new(),
+            dispositions: Dispositions::inherited(),
+            engine_restarts: false,
+            forks_engine: false,
+            grace: Duration::from_secs(1),
+            exec_timeout: Duration::from_secs(60),
+            interactive: false,
+            attempt: 0,
+            restarts: 0,
+            job: "job".to_owned(),
+            bindings: Vec::new(),
+            companion: None,
+        }
+    }
+
     fn supervisor<'a>(
+        launch: &'a Launch,
         token: &str,
         streams: &'a mut Nowhere,
         notice: &'a mut (dyn FnMut(Notice) + Send),
     ) -> Supervisor<'a> {
-        let launching = Launching::new(Vec::new(), Duration::from_secs(60)).expect("nothing begun");
+        let launching = Launching::new(Vec::new(), launch.exec_timeout).expect("nothing begun");
         Supervisor {
+            launch,
             token: token.to_owned(),
             others: HashSet::new(),
             companion: None,
             records: HashSet::new(),
-            grace: Duration::from_secs(1),
-            interactive: false,
-            has_engine: false,
-            engine_restarts: false,
             children: HashMap::new(),
             shims: HashMap::new(),
             unreported: Vec::new(),
@@ -489,9 +496,10 @@ mod tests {
         let listener = ShimListener::bind().expect("a socket");
         let (sender, mut said) = mpsc::unbounded_channel();
         let (mut streams, mut notice) = (Nowhere, |_: Notice| {});
-        let mut state = supervisor(listener.token(), &mut streams, &mut notice);
+        let launch = launch();
+        let mut state = supervisor(&launch, &listener.token, &mut streams, &mut notice);
         let dialed = |id: u64| {
-            let peer = dial(listener.name()).expect("it listens");
+            let peer = dial(&listener.name).expect("it listens");
             let connection = listener.accept_waiting().expect("it is in the queue");
             (peer, ShimConnection::new(connection, id, sender.clone()))
         };

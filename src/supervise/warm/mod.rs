@@ -11,32 +11,28 @@
 //! A thread reads the reports of the interpreter. Nothing waits for it but [`Warmed::is_listening`] and whoever
 //! requires it.
 
-mod ahead;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod kill;
-mod learned;
 mod reasons;
 mod scouted;
-mod warming;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ahead::Reader;
-use learned::Learned;
-pub use scouted::Scouted;
-pub use warming::{ReadAhead, Target, Warming};
+use rustix::process::{WaitOptions, waitpid};
+
+use scouted::Learned;
+pub use scouted::{ReadAhead, Scouted, Target, Warming};
 
 use linux::procfs::Process;
 use linux::random;
-use linux::sys::{self, Session};
+use linux::sys::{self, Pid, Session, Signal};
 use text::lang::{Text, cause};
 
 /// Time limit for the interpreter to start.
@@ -123,16 +119,16 @@ impl Warmed {
         let program = warming.program().to_vec();
         let warmed = Warmed { shared: Arc::clone(&shared), name: name.clone(), program };
         let run = move || {
-            let told = |event: &Event| match event {
-                Event::Ready(_) => shared.set(Phase::Ready),
-                Event::Aside(why) => shared.set(Phase::Aside(why.clone())),
-                Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => {}
-            };
             let tell = |event: Event| {
-                if matches!(event, Event::Ready(_) | Event::Aside(_)) {
+                let phase = match &event {
+                    Event::Ready(_) => Some(Phase::Ready),
+                    Event::Aside(why) => Some(Phase::Aside(why.clone())),
+                    Event::Scouted(_) | Event::Refused(_) | Event::RefusedEngine(_) => None,
+                };
+                if let Some(phase) = phase {
                     shared.end_reader();
+                    shared.set(phase);
                 }
-                told(&event);
                 tell(event);
             };
             let Err(why) = warm(&shared, &warming, &name, &tell) else { return };
@@ -146,7 +142,7 @@ impl Warmed {
             }
             tell(Event::Aside(why));
             if let Some(process) = process {
-                kill::kill_after(&process, LEAVES);
+                kill_after(&process, LEAVES);
             }
         };
         std::thread::Builder::new().name("warm".to_owned()).spawn(run)?;
@@ -195,7 +191,7 @@ impl Warmed {
         };
         self.shared.end_reader();
         if let Some(process) = process {
-            kill::kill(&process);
+            kill(&process);
         }
     }
 }
@@ -332,6 +328,85 @@ fn start(
     Ok(said.into())
 }
 
+/// The process that reads ahead the files that the interpreter will import, so that it waits for no file: `ahead.py`,
+/// forked from the scout.
+///
+/// This is a process and not a thread: on a mount that hangs, a thread could not be ended, and would block the end of
+/// the agent. It runs at a lower priority and is killed before the first rank begins.
+#[derive(Debug)]
+struct Reader {
+    process: Process,
+    /// The file in which the process reports at its end the reason and the number of bytes read. Its exit status may go
+    /// to whoever supervises the ranks.
+    report: PathBuf,
+}
+
+impl Reader {
+    /// `folder`: the folder of the process's files, in which it has written its pid and start time before reading
+    /// anything. None if no such process exists, or it has ended.
+    fn of(folder: &Path) -> Option<Reader> {
+        let named = std::fs::read_to_string(folder.join("reader")).ok()?;
+        let (pid, started) = named.split_once(' ')?;
+        let process = Process::at("/proc".as_ref(), pid.parse().ok()?)?;
+        let is_it = started.parse::<u64>() == Ok(process.start_ticks);
+        is_it.then(|| Reader { process, report: folder.join("ahead") })
+    }
+
+    /// Ends the process, and logs its report. Waits a moment for its end.
+    fn end(self) {
+        let so_far = read_bytes(self.process.pid);
+        kill(&self.process);
+        let report = std::fs::read_to_string(&self.report).unwrap_or_default();
+        let (bytes, why) = report.split_once(' ').unwrap_or_default();
+        let why = match why {
+            "done" => "all was read",
+            "cached" => "the page cache had it",
+            "not kept" => "the file system keeps nothing",
+            "bound" => "the limit of memory",
+            _ => "ended by us",
+        };
+        tracing::info!(bytes = bytes.parse().ok().or(so_far), why, "read ahead");
+    }
+}
+
+/// Bytes that the process has read, including its own start.
+fn read_bytes(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
+}
+
+/// Time limit for a process to end after SIGKILL. A process that waits for a dead mount takes
+/// longer.
+const ENDS: Duration = Duration::from_millis(250);
+
+/// Kills the process if it has not ended by itself within this time.
+fn kill_after(process: &Process, within: Duration) {
+    let Some(pid) = Pid::from_raw(process.pid) else { return };
+    let Ok(handle) = linux::signal::handle(pid) else { return };
+    match &handle {
+        Some(_) => linux::signal::wait_for_end(handle.as_ref(), within),
+        None => std::thread::sleep(within),
+    }
+    kill(process);
+}
+
+/// Sends SIGKILL and waits a moment for the end.
+fn kill(process: &Process) {
+    let Some(pid) = Pid::from_raw(process.pid) else { return };
+    let Ok(handle) = linux::signal::handle(pid) else { return };
+    let one = (pid, process.start_ticks);
+    let sent = linux::signal::send("/proc".as_ref(), one, handle.as_ref(), Signal::KILL);
+    let until = Instant::now() + ENDS;
+    while sent.is_ok() && Instant::now() < until {
+        // A supervising process may have taken its status already.
+        if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) {
+            return;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        linux::signal::wait_for_end(handle.as_ref(), left);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,5 +423,24 @@ mod tests {
         // A folder of somebody else is neither used nor removed.
         write_own_files(&folder).expect_err("it is there already");
         assert!(folder.join("watch.py").exists());
+    }
+
+    #[test]
+    fn reader_is_identified_by_pid_and_start_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let found = || Reader::of(folder.path()).map(|reader| reader.process.pid);
+        let name = |text: &str| {
+            std::fs::write(folder.path().join("reader"), text).expect("written");
+        };
+        assert_eq!(found(), None);
+        let me = Process::at("/proc".as_ref(), sys::own_pid()).expect("it lives");
+        let (pid, started) = (me.pid, me.start_ticks);
+        name(&format!("{pid} {started}"));
+        assert_eq!(found(), Some(pid));
+        // Another process has this pid by now, or the file was not completely written.
+        for other in [format!("{pid} {}", started + 1), format!("{pid}"), String::new()] {
+            name(&other);
+            assert_eq!(found(), None, "{other:?}");
+        }
     }
 }

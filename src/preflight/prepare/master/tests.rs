@@ -1,11 +1,10 @@
 //! Waits for listeners on loopback, with names in a hosts file that changes.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::*;
-use crate::prepare::free_port;
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
@@ -121,4 +120,33 @@ fn unresolved_name_is_refused_at_the_deadline() {
     for part in ["master.ns", "/etc/hosts", "127.255.255.254"] {
         assert!(refusal.text.en.contains(part), "{}", refusal.text.en);
     }
+}
+
+#[test]
+fn port_bound_on_one_address_names_its_owner() {
+    for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv4Addr::UNSPECIFIED.into()] {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let refusal = check_port(&Host::live(), port).expect_err("in use");
+        assert_eq!(refusal.verdict.code(), 87);
+        let owner = format!("pid {} (", std::process::id());
+        assert!(refusal.text.en.contains(&owner), "{}", refusal.text.en);
+        assert!(refusal.hint.en.contains("--master-port"));
+    }
+}
+
+#[test]
+fn port_with_old_connections_is_free() {
+    let port = free_port(Ipv4Addr::LOCALHOST.into()).expect("port");
+    assert_eq!(check_port(&Host::live(), port), Ok(()));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("bind");
+    let client = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
+    let (served, _) = listener.accept().expect("accept");
+    drop(listener);
+    // torchrun can bind while connections are still open.
+    assert_eq!(check_port(&Host::live(), port), Ok(()));
+    // The side that closes first stays in TIME_WAIT.
+    drop(served);
+    drop(client);
+    assert_eq!(check_port(&Host::live(), port), Ok(()));
 }

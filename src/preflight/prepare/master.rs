@@ -1,6 +1,7 @@
-//! Waits until the master can be reached, on nodes other than the master.
+//! The master: its port on this node, and the wait of other nodes until it can be reached.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -9,11 +10,66 @@ use tokio::time::{Instant, timeout};
 
 use linux::host::Host;
 use linux::pace::{Pace, clock, with_lines};
+use linux::procfs::{self, ListeningSocket};
 use muster::names::LastResort;
-use muster::net::{DialError, Dialer, Seen, Target};
+use muster::net::{DialError, Dialer, Seen, Target, on_all_addresses};
 use text::lang::{Text, cause};
 use text::text;
-use verdict::Refusal;
+use verdict::{Id, Refusal};
+
+/// A TCP port of `address` that is free at this moment.
+///
+/// # Errors
+/// When the address is not this node's, or no port is left.
+pub fn free_port(address: IpAddr) -> io::Result<u16> {
+    TcpListener::bind(SocketAddr::new(address, 0))?.local_addr().map(|bound| bound.port())
+}
+
+/// Whether torch's store could listen on `port`.
+///
+/// # Errors
+/// `Verdict::PortInUse`, with the owner if it is visible.
+pub fn check_port(host: &Host, port: u16) -> Result<(), Refusal> {
+    let Err(error) = on_all_addresses(port) else { return Ok(()) };
+    let error = io::Error::from(error);
+    let Text { en: why, zh: why_zh } = cause(&error);
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return Err(Refusal::new(
+            Id::PortForbidden,
+            text!(
+                "master port {port} may not be bound by this user: {why}",
+                "当前用户无权绑定 Master 端口 {port}：{why_zh}"
+            ),
+            text!(
+                "choose a port above 1023 with --master-port, the same on every node",
+                "请在所有节点上用 --master-port 指定同一个大于 1023 的端口"
+            ),
+        ));
+    }
+    let (en, zh) = match ListeningSocket::on(host, port) {
+        Some(ListeningSocket { owner: Some((pid, argv)), .. }) => {
+            let command = procfs::shown(&argv);
+            (format!("held by pid {pid} ({command})"), format!("占用者为 pid {pid}（{command}）"))
+        }
+        Some(_) => (
+            "held by a process that is not visible here: another container of this pod or host network, or another user"
+                .to_owned(),
+            "占用者在此处不可见：同一 Pod 或主机网络中的其他容器，或其他用户".to_owned(),
+        ),
+        None => (format!("no listener is visible: {why}"), format!("未见监听者：{why_zh}")),
+    };
+    Err(Refusal::new(
+        Id::PortFree,
+        text!(
+            "master port {port} is in use on this node, {en}",
+            "本节点的 Master 端口 {port} 已被占用，{zh}"
+        ),
+        text!(
+            "end that process, or choose another port with --master-port, the same on every node",
+            "请结束该进程，或在所有节点上用 --master-port 指定同一个其他端口"
+        ),
+    ))
+}
 
 /// Time for which a connection must stay open to count: a service-mesh sidecar accepts every
 /// connection, and closes it if there is no listener.

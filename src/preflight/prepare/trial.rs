@@ -1,11 +1,16 @@
-//! The all-reduce of `check --torch`: a separate launch that proves that ranks can communicate.
+//! The trials of `check`: the all-reduce of `--torch`, a separate launch that proves that ranks can communicate, and a
+//! file that is written in a folder.
 //!
-//! Takes python, devices and the number of ranks; gives one line for the report, or the reason
-//! of the failure. Starts this executable again and waits for it within a deadline.
+//! Takes python, devices and the number of ranks, or a folder; gives one line for the report, or the reason of the
+//! failure. Starts this executable again and waits for it within a deadline.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use linux::host::Host;
 use linux::own_executable;
@@ -37,14 +42,14 @@ pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Res
         Some(plan) if on_gpus => plan.nproc_per_node,
         _ => 2,
     };
-    let problem = |error: std::io::Error| {
+    let problem = |error: io::Error| {
         let Text { en, zh } = lang::cause(&error);
         text!("the all-reduce cannot be started: {en}", "无法启动 all-reduce：{zh}")
     };
     let named = tempfile::Builder::new().prefix("ranklaunch-check-").tempdir();
     let scratch = named.map_err(problem)?;
     let at = |name: &str| scratch.path().join(name);
-    std::fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
+    fs::write(at("allreduce.py"), PROGRAM).map_err(problem)?;
     let mut command = Command::new(own_executable::path().map_err(problem)?);
     command
         .args(["run", "--engine", "direct", "--nnodes", "1", "--node-rank", "0"])
@@ -76,9 +81,8 @@ pub fn all_reduce(host: &Host, python: &PythonFacts, plan: Option<&Plan>) -> Res
     }
     let mut child = command.spawn().map_err(problem)?;
     let ended = wait(&mut child, ALL_REDUCE);
-    let read = |name: &str| {
-        String::from_utf8_lossy(&std::fs::read(at(name)).unwrap_or_default()).into_owned()
-    };
+    let read =
+        |name: &str| String::from_utf8_lossy(&fs::read(at(name)).unwrap_or_default()).into_owned();
     let (out, err) = (read("out"), read("err"));
     let said = out.lines().find_map(|line| line.strip_prefix("allreduce "));
     match (ended, said) {
@@ -147,5 +151,82 @@ fn ended_within(child: &mut Child, timeout: Duration) -> Option<i32> {
             return None;
         }
         signal::wait_for_end(handle.as_ref(), left);
+    }
+}
+
+/// The reason why no file could be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteProblem {
+    /// The folder that was tried: the folder itself or its nearest existing parent.
+    pub folder: PathBuf,
+    /// The errno; None if the error does not come from the kernel.
+    pub code: Option<i32>,
+    /// The error as text, if it has no errno.
+    #[serde(default)]
+    pub text: String,
+    /// Our effective user.
+    pub user: u32,
+}
+
+impl WriteProblem {
+    pub fn of(folder: &Path, error: &io::Error) -> WriteProblem {
+        let user = rustix::process::geteuid().as_raw();
+        let (code, text) = (error.raw_os_error(), error.to_string());
+        WriteProblem { folder: folder.to_owned(), code, text, user }
+    }
+
+    /// The error of the write.
+    pub fn error(&self) -> io::Error {
+        // Captures of 0.1 have 0 if there is no errno.
+        match self.code.filter(|code| *code != 0) {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None if self.text.is_empty() => io::Error::other("the system gave no reason"),
+            None => io::Error::other(self.text.clone()),
+        }
+    }
+}
+
+/// Creates a file, syncs a byte to the disk and removes the file, in `folder` or its nearest
+/// existing parent. Gives that folder. Hangs if its mount is dead.
+///
+/// # Errors
+/// The kernel's error, by which permissions, a read-only mount and a full disk are
+/// distinguished.
+pub fn try_write(folder: &Path) -> Result<PathBuf, WriteProblem> {
+    let existing = folder.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"));
+    // Nodes that share the folder may have equal pids, so the name is random.
+    let file = linux::random::hex::<8>().map(|name| existing.join(format!(".ranklaunch-{name}")));
+    match file.and_then(|file| write(&file)) {
+        Ok(()) => Ok(existing.to_owned()),
+        Err(error) => Err(WriteProblem::of(existing, &error)),
+    }
+}
+
+fn write(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    // A full disk or quota may show only at the sync.
+    let written = file.write_all(b"\n").and_then(|()| file.sync_all());
+    drop(file);
+    let removed = fs::remove_file(path);
+    written.and(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_without_errno_keeps_its_text() {
+        let again = |problem: &WriteProblem| {
+            let text = serde_json::to_string(problem).expect("JSON");
+            serde_json::from_str::<WriteProblem>(&text).expect("the same").error().to_string()
+        };
+        let of = |error: io::Error| WriteProblem::of(Path::new("/logs"), &error);
+        let full = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        assert_eq!(again(&of(full())), full().to_string());
+        assert_eq!(again(&of(io::Error::other("getrandom: refused"))), "getrandom: refused");
+        let earlier = r#"{"folder":"/logs","code":0,"user":1000}"#;
+        let earlier: WriteProblem = serde_json::from_str(earlier).expect("an earlier capture");
+        assert!(!earlier.error().to_string().contains("Success"), "{}", earlier.error());
     }
 }
