@@ -7,14 +7,11 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::sleep;
 
-use super::connection::{Connection, ConnectionLost, Received};
-use super::resume::Resumption;
-use crate::clock::now;
-use crate::protocol::{
-    Cause, Channel, FromMember, FromNode0, Loss, MemberKind, Memory, QuestionFrame,
-};
-use crate::questions::desk::{Event, Outgoing};
-use crate::reach::Cut;
+use super::connection::{Connection, ConnectionLost, Received, Resumption};
+use crate::keepalive::{Cut, now};
+use crate::protocol::{Cause, Channel, FromMember, FromNode0, Loss, MemberKind, Memory};
+use crate::questions::frames::QuestionFrame;
+use crate::questions::{Event, Outgoing};
 use crate::session::{Ends, SessionCommand, SessionEvent};
 
 /// Interval at which this node reads its memory use.

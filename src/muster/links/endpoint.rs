@@ -19,13 +19,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Link, Measured, Speed};
-use crate::clock::now;
-use crate::config::Config;
-use crate::connection_limiter::ConnectionLimiter;
-use crate::keepalive;
-use crate::net::connect;
-use crate::protocol::handshake;
-use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
+use crate::keepalive::{self, now};
+use crate::net::{ConnectionLimiter, connect};
+use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret, handshake};
+use crate::session::Config;
 
 /// Time limit for connecting: a lost first packet is sent again after 1 s, a second one after 2 s more.
 const CONNECT: Duration = Duration::from_secs(4);

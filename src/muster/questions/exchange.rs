@@ -12,12 +12,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deflate::Packed;
-use super::local::Form;
-use super::room::{Lease, Room};
-use super::standing::{Repeated, Standing, later};
-use crate::protocol::NoAnswer;
-use crate::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
+use super::frames::{
+    Form, LARGEST_DEFLATED, LONGEST_QUESTION, NoAnswer, PART, Packed, QuestionFrame,
+};
+use super::standing::{Lease, Repeated, Room, Standing, later};
 
 /// Maximum bytes of an answer that is sent to node 0 at once. Such an answer costs two frames instead of four. If
 /// thousands of nodes answer in the same moment, no answer takes more room than that.

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deflate::Packed;
 use super::exchange::{Action, Exchange, For, Reply};
-use crate::protocol::question::{LARGEST_DEFLATED, PART};
-use crate::protocol::{NoAnswer, QuestionFrame};
+use super::frames::{LARGEST_DEFLATED, NoAnswer, PART, Packed, QuestionFrame};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -13,15 +13,14 @@ use tokio::time::{Instant, sleep_until};
 use super::compare;
 use super::listener::{Arrival, ConnectionEvent, ConnectionId, EventReceiver, Listener, drain};
 use super::refusals::{
-    Absence, cannot_listen, declined, duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+    Absence, Rejected, Say, cannot_listen, declined, duplicate, wrong_count, wrong_job,
+    wrong_purpose, wrong_rank,
 };
 use super::registry::Registry;
-use super::rejected::{Rejected, Say};
-use crate::clock::{millis, now};
-use crate::config::Config;
 use crate::foreign::ForeignAction;
-use crate::keepalive::Heartbeat;
+use crate::keepalive::{Heartbeat, millis, now};
 use crate::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
+use crate::session::Config;
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;

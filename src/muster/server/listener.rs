@@ -10,13 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, unconstrained, yield_now};
 use tokio::time::timeout;
 
-use crate::connection_limiter::ConnectionLimiter;
-use crate::keepalive;
-use crate::net::on_all_addresses;
-use crate::protocol::codec;
+use crate::keepalive::{self, Cut};
+use crate::net::{ConnectionLimiter, on_all_addresses};
 use crate::protocol::handshake::{self, Rejection};
-use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
-use crate::reach::Cut;
+use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret, channel};
 use text::text;
 
 /// Offset of the connection numbers of a second listener, which are greater than those of the first.
@@ -55,7 +52,7 @@ impl Frames {
 
 impl FrameSender {
     pub fn send(&self, frame: &FromNode0) {
-        self.send_encoded(codec::encode(frame).into());
+        self.send_encoded(channel::encode(frame).into());
     }
 
     pub(crate) fn send_encoded(&self, bytes: Arc<[u8]>) {

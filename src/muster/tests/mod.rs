@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::protocol::JobKey;
-use super::server::gather::Gathered;
+use super::server::Gathered;
 use super::*;
 use linux::host::Host;
 use verdict::{Id, Refusal};
