@@ -4,10 +4,10 @@
 //! counted. A failure is reported at the end of the output, so the end is kept.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memchr::memchr_iter;
+use parking_lot::{Condvar, Mutex};
 
 use verdict::outcome::{Owner, Stream};
 
@@ -145,17 +145,13 @@ impl Kept {
 }
 
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds bytes that were read from a stream, with the number of their line feeds. Never waits for the consumer.
     pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize) {
         self.push_at(owner, stream, bytes, line_feeds, Instant::now());
     }
 
     fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State { streams, spares, closed } = &mut *state;
         if *closed {
             return;
@@ -172,7 +168,7 @@ impl Backlog {
     }
 
     fn spare(&self, buffers: Vec<Vec<u8>>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let room = SPARES.saturating_sub(state.spares.len());
         state.spares.extend(buffers.into_iter().take(room));
     }
@@ -182,7 +178,7 @@ impl Backlog {
     pub fn take(&self) -> Vec<Piece> {
         // Nothing is copied while the lock is held, since the readers of the pipes would have to wait for it.
         let taken: Vec<((Owner, Stream), Kept)> = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.streams.iter_mut().map(|(key, kept)| (*key, std::mem::take(kept))).collect()
         };
         let mut pieces = Vec::new();
@@ -202,20 +198,15 @@ impl Backlog {
     /// Waits until there is something to take, and a moment longer for more of it. False: nothing more will come.
     pub fn wait(&self) -> bool {
         let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
-        let state = self
-            .filled
-            .wait_while(self.lock(), |state| !state.closed && is_empty(state))
-            .unwrap_or_else(PoisonError::into_inner);
-        let (state, _) = self
-            .filled
-            .wait_timeout_while(state, GATHER, |state| !state.closed)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.filled.wait_while(&mut state, |state| !state.closed && is_empty(state));
+        self.filled.wait_while_for(&mut state, |state| !state.closed, GATHER);
         !state.closed
     }
 
     /// Accepts no more bytes. Bytes already kept can still be taken.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.filled.notify_all();
     }
 }

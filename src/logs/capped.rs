@@ -18,9 +18,8 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memrchr};
 
-use super::file_names::segment;
+use super::file_names::{HeadMark, segment};
 use super::folder::{FolderLevel, LogFolder};
-use super::head_mark::HeadMark;
 use text::lang::Lang;
 use text::text;
 

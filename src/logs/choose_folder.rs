@@ -9,9 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::candidate::{Candidate, Unusable};
 use super::file_names::{LauncherFolder, attempt_folders};
-use super::folder::LogFolder;
+use super::folder::{Candidate, LogFolder, Unusable};
 use linux::deadline::with_deadline;
 use text::lang::Text;
 use text::letters::is_hidden;
@@ -123,8 +122,7 @@ mod tests {
     use std::time::Instant;
     use std::{fs, io};
 
-    use super::super::candidate::{Access, default_candidates};
-    use super::super::folder::FolderLevel;
+    use super::super::folder::{Access, FolderLevel, default_candidates};
     use super::*;
 
     const NODE_0: LauncherFolder = LauncherFolder { node_rank: 0, task: None };

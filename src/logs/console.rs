@@ -2,7 +2,7 @@
 //!
 //! Owns two sinks with a thread each. Takes our own text and finished lines of the ranks. Writes whole lines: our own
 //! first, then the streams in turn. A blocked sink does not block the other sink, and blocks a producer for no longer
-//! than its [`StallBudget`](super::stall_budget::StallBudget) allows: buffers are bounded, and lines that do not fit
+//! than its [`StallBudget`](super::queue::StallBudget) allows: buffers are bounded, and lines that do not fit
 //! are dropped, counted and reported at the gap.
 //!
 //! Starts threads, so it must be created after the last fork without exec.
@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::sink::{ConsoleAccount, Lane, Sink};
+use super::sink::{Lane, Sink};
+use super::waiting::ConsoleAccount;
 use linux::terminal::{Look, Screen, can_draw};
 use text::escape::printable;
 use text::lang::{Lang, Text};
@@ -80,9 +81,8 @@ impl Console {
                 started.map(|()| console)
             }
             _ => {
-                let dead = || Arc::new(Sink::new(true));
                 let (out_screen, err_screen) = (Screen::none(), Screen::none());
-                let (out, err) = (dead(), dead());
+                let (out, err) = (Sink::dead(), Sink::dead());
                 let inner = Inner { out, err, lang, out_screen, err_screen, has_status: false };
                 Ok(Console { inner: Arc::new(inner) })
             }

@@ -6,17 +6,18 @@
 //! counts the remaining bytes as lost.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::capped::CappedFile;
 use super::console::Console;
 use super::folder::LogFolder;
 use super::index::{IndexWriter, Writer};
 use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
-use super::thread;
-use text::lang::bytes as human_bytes;
-use text::lang::{Lang, Text, cause};
+use super::start_thread;
+use text::lang::{Lang, Text, bytes as human_bytes, cause};
 use text::text;
 
 /// Empty chunks kept for readers while there is traffic.
@@ -26,6 +27,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const RELEASE_BYTES: usize = 1024 * 1024;
 /// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
+/// Time without work after which spare chunks are freed.
+const IDLE: Duration = Duration::from_secs(1);
 /// Time without progress after which a disk is given up at the end.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -43,7 +46,7 @@ pub(super) struct FileWriter {
     folder: Arc<LogFolder>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
@@ -75,23 +78,19 @@ pub(super) struct FilePort {
 
 impl FileWriter {
     pub(super) fn start(folder: Arc<LogFolder>, console: Console) -> std::io::Result<FileWriter> {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::default()),
-            work: Condvar::new(),
-            room: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::default());
         let writer = Arc::clone(&shared);
         let place = Arc::clone(&folder);
-        thread::start("log-files".to_owned(), move || writer.write_files(&place, &console))?;
+        start_thread("log-files".to_owned(), move || writer.write_files(&place, &console))?;
         Ok(FileWriter { shared, folder })
     }
 
     /// Adds a file of at most `cap` bytes, which the writer creates at once.
     pub(super) fn add(&self, name: String, writer: Writer, cap: u64, lang: Lang) -> FilePort {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let file = CappedFile::new(Arc::clone(&self.folder), name, cap, lang);
         state.new.push((file, writer));
-        state.queues.push(Queue::new());
+        state.queues.push(Queue::default());
         self.shared.work.notify_one();
         FilePort { shared: Arc::clone(&self.shared), index: state.queues.len() - 1 }
     }
@@ -99,7 +98,7 @@ impl FileWriter {
     /// The ranks have ended: from now on their pipes are emptied into memory, however slow the
     /// disk is.
     pub(super) fn expect_last_bytes(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.stage = state.stage.max(Stage::LastBytes);
         self.shared.room.notify_all();
     }
@@ -108,7 +107,7 @@ impl FileWriter {
     /// deadline passes.
     pub(super) fn close(&self, deadline: Duration) -> Closed {
         let until = Instant::now().checked_add(deadline);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.stage = state.stage.max(Stage::Closing);
         self.shared.work.notify_one();
         let (mut taken, mut since) = (state.taken, Instant::now());
@@ -126,26 +125,21 @@ impl FileWriter {
                     left => Closed::Left(left),
                 };
             }
-            state = self
-                .shared
-                .room
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.shared.room.wait_for(&mut state, left);
         }
         Closed::Whole
     }
 
     /// Problems so far; each was reported when it occurred.
     pub(super) fn problems(&self) -> Vec<Text> {
-        self.shared.lock().problems.clone()
+        self.shared.state.lock().problems.clone()
     }
 }
 
 impl FilePort {
     /// Queues `chunk` and leaves an empty buffer in its place.
     pub(super) fn push(&self, chunk: &mut Vec<u8>) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         loop {
             let State { queues, spares, busy, stage, .. } = &mut *state;
             let (busy, stage) = (*busy, *stage);
@@ -164,12 +158,7 @@ impl FilePort {
                 break;
             }
             let before = Instant::now();
-            state = self
-                .shared
-                .room
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.shared.room.wait_for(&mut state, left);
             if let Some(queue) = state.queues.get_mut(self.index) {
                 queue.stall_budget.spend(before.elapsed());
             }
@@ -179,13 +168,13 @@ impl FilePort {
 
     /// The account so far. Queued bytes may still be written, so they do not count as lost.
     pub(super) fn so_far(&self) -> FileAccount {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.queues.get(self.index).map(|queue| queue.account).unwrap_or_default()
     }
 
     /// The account as it would be if nothing more were written.
     pub(super) fn account(&self) -> FileAccount {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let Some(queue) = state.queues.get(self.index) else { return FileAccount::default() };
         FileAccount { lost: queue.account.lost + queue.bytes as u64, ..queue.account }
     }
@@ -216,6 +205,11 @@ impl State {
         }
     }
 
+    fn say(&mut self, problem: Text, console: &Console) {
+        console.report(&problem);
+        self.problems.push(problem);
+    }
+
     /// Counts all unwritten bytes as lost, and returns their number.
     fn give_up(&mut self) -> u64 {
         self.stage = Stage::GivenUp;
@@ -231,16 +225,12 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The writer's thread. Ends after a close request, when all is written or given up.
     fn write_files(&self, folder: &Arc<LogFolder>, console: &Console) {
         let mut index = IndexWriter::new(Arc::clone(folder));
         let mut files: Vec<CappedFile> = Vec::new();
         let mut failing: Vec<bool> = Vec::new();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if !state.new.is_empty() {
                 let fresh = std::mem::take(&mut state.new);
@@ -250,17 +240,14 @@ impl Shared {
                     index.add(writer);
                 }
                 failing.resize(files.len(), false);
-                drop(state);
                 // An error here is reported again with the first bytes.
-                files.iter_mut().skip(first).for_each(|file| drop(file.open().map(|_| ())));
-                state = self.lock();
+                let open = |file: &mut CappedFile| drop(file.open().map(|_| ()));
+                MutexGuard::unlocked(&mut state, || files.iter_mut().skip(first).for_each(open));
                 continue;
             }
             let now = Instant::now();
             if index.due().is_some_and(|due| due <= now) {
-                drop(state);
-                index.flush(now);
-                state = self.lock();
+                MutexGuard::unlocked(&mut state, || index.flush(now));
                 continue;
             }
             let Some(next) = state.next(now) else {
@@ -268,12 +255,12 @@ impl Shared {
                     drop(state);
                     index.flush(now);
                     self.last_look(&mut files, folder, console);
-                    self.lock().done = true;
+                    self.state.lock().done = true;
                     self.room.notify_all();
                     return;
                 }
                 state.busy = false;
-                state = self.rest(state, now, index.due());
+                self.rest(&mut state, now, index.due());
                 continue;
             };
             state.served = next;
@@ -290,7 +277,7 @@ impl Shared {
                 failing.get_mut(next).map(|was| std::mem::replace(was, result.is_err()));
             let name = file.name().to_owned();
 
-            state = self.lock();
+            state = self.state.lock();
             state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
             state.spares.truncate(SPARES);
             let closing = state.stage >= Stage::Closing;
@@ -386,7 +373,7 @@ impl Shared {
             }
             let last = pieces.is_empty() || result.is_err();
             if last || written >= RELEASE_BYTES || since.elapsed() >= RELEASE_AFTER {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.stage == Stage::GivenUp {
                     pieces.clear();
                     break;
@@ -404,7 +391,7 @@ impl Shared {
     fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
         for (index, file) in files.iter_mut().enumerate() {
             let _ = file.look_now();
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if let Some(queue) = state.queues.get_mut(index) {
                 queue.account.gone = file.gone();
             }
@@ -424,35 +411,26 @@ impl Shared {
             "log files in {path} were removed or cut while the job ran; what comes is written to new ones, what was in the old ones is gone",
             "{path} 中的日志文件在任务运行期间被删除或截断；后续输出写入新文件，原有内容已丢失"
         );
-        console.report(&said);
-        state.problems.push(said);
+        state.say(said, console);
     }
 
     /// Waits for work, for a retry, or until the spare chunks can be freed.
-    fn rest<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        now: Instant,
-        index: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        let index = index.map(|at| at.saturating_duration_since(now));
-        let retry = state.next_retry().map(|at| at.saturating_duration_since(now));
-        let idle = (!state.spares.is_empty()).then_some(Duration::from_secs(1));
-        let Some(pause) = retry.into_iter().chain(idle).chain(index).min() else {
-            return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+    fn rest(&self, state: &mut MutexGuard<'_, State>, now: Instant, index: Option<Instant>) {
+        let retry = state.next_retry();
+        let idle = (!state.spares.is_empty()).then(|| now + IDLE);
+        let Some(until) = retry.into_iter().chain(idle).chain(index).min() else {
+            return self.work.wait(state);
         };
-        let (mut state, wait) =
-            self.work.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
-        if wait.timed_out() && idle == Some(pause) {
+        let is_timed_out = self.work.wait_until(state, until).timed_out();
+        if is_timed_out && idle == Some(until) {
             let spares = std::mem::take(&mut state.spares);
-            drop(state);
             if !spares.is_empty() {
-                drop(spares);
-                linux::sys::memory::release_free_memory();
+                MutexGuard::unlocked(state, || {
+                    drop(spares);
+                    linux::sys::memory::release_free_memory();
+                });
             }
-            state = self.lock();
         }
-        state
     }
 }
 

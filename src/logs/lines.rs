@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
 
-use super::config::Marks;
 use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
 use text::escape::{is_plain, push_escaped, unfinished_suffix};
 
@@ -17,6 +16,13 @@ pub(super) const LONGEST_LINE: usize = 16 * 1024;
 const IDLE: Duration = Duration::from_millis(200);
 /// …or after this long without an end, for programs that print a dot now and then.
 const UNENDING: Duration = Duration::from_secs(2);
+
+/// Text that the console shows before and after each line of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Marks {
+    pub(super) before: String,
+    pub(super) after: &'static str,
+}
 
 #[derive(Debug)]
 pub(super) struct LineFormatter {

@@ -1,15 +1,16 @@
 //! Reads one pipe of a rank and passes the bytes to tail, console and file.
 //!
 //! One plain thread per stream. The thread waits for a sink no longer than the sink's
-//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file. After a stop request it ends as soon as
+//! [`StallBudget`](super::queue::StallBudget). It ends at end of file. After a stop request it ends as soon as
 //! the pipe is empty, since a grandchild may keep the write end open for ever.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::backlog::Backlog;
@@ -83,7 +84,7 @@ pub(super) struct StreamReader {
 }
 
 /// A switch that keeps a stream off the console, and counts its lines.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Quiet {
     pub(super) on: Arc<AtomicBool>,
     pub(super) lines: Arc<AtomicU64>,
@@ -187,7 +188,7 @@ impl StreamReader {
             }
             _ => {}
         }
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
+        self.tail.lock().append(self.stream, buffer);
         if let Some(backlog) = &self.backlog {
             backlog.push(self.owner, self.stream, buffer, newlines);
         }

@@ -370,11 +370,11 @@ fn removed_folder_is_recreated_and_losses_counted() {
 
 #[test]
 fn failed_write_to_console_file_is_retried() {
-    use crate::write::{Unwritten, WriteFailure};
+    use crate::write::{Lost, WriteFailure};
     let failure = |errno: i32| WriteFailure {
         error: Some(std::io::Error::from_raw_os_error(errno)),
-        batch: Unwritten::default(),
-        urgent: Unwritten::default(),
+        batch: Lost::default(),
+        urgent: Lost::default(),
         urgent_rest: Vec::new(),
     };
     let file = tempfile::tempfile().expect("a file");
