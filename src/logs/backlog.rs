@@ -167,12 +167,6 @@ impl Backlog {
         }
     }
 
-    fn spare(&self, buffers: Vec<Vec<u8>>) {
-        let mut state = self.state.lock();
-        let room = SPARES.saturating_sub(state.spares.len());
-        state.spares.extend(buffers.into_iter().take(room));
-    }
-
     /// The bytes that were pushed since the last call, in order of arrival. The order across streams matters: output on
     /// the other stream shows whether a program went on after an error.
     pub fn take(&self) -> Vec<Piece> {
@@ -189,7 +183,10 @@ impl Backlog {
         // Buffers of a quiet stream are small and cheap to allocate again.
         spares.retain(|buffer| buffer.capacity() >= HALF);
         spares.iter_mut().for_each(Vec::clear);
-        self.spare(spares);
+        let mut state = self.state.lock();
+        state.spares.extend(spares);
+        state.spares.truncate(SPARES);
+        drop(state);
         // Stable, so that the pieces of one stream stay in their order.
         pieces.sort_by_key(|piece| piece.arrived);
         pieces

@@ -73,28 +73,25 @@ fn choose(
             "no folder takes log files: the ranks' output goes to the console, and its last 200 lines per rank stay in memory",
             "没有可写的日志目录：各 rank 的输出只显示在控制台，内存中保留每个 rank 的最后 200 行"
         ),
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
+        hint(),
     ));
     (None, warnings)
 }
 
 fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
-    let folder = folder.display();
-    let text = match instead.map(Path::display) {
-        Some(used) => Text::new(
-            format!("log folder {folder} cannot be used: {}; the logs go to {used}", why.en),
-            format!("日志目录 {folder} 不可用：{}；日志写入 {used}", why.zh),
-        ),
-        None => Text::new(
-            format!("log folder {folder} cannot be used: {}", why.en),
-            format!("日志目录 {folder} 不可用：{}", why.zh),
-        ),
-    };
-    Warning::new(
-        Id::LogsFolder,
-        text,
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
-    )
+    let (folder, Text { en, zh }) = (folder.display(), why);
+    let used = instead.map(Path::display);
+    let used = used.map(|used| (format!("; the logs go to {used}"), format!("；日志写入 {used}")));
+    let (used, used_zh) = used.unwrap_or_default();
+    let text = Text::new(
+        format!("log folder {folder} cannot be used: {en}{used}"),
+        format!("日志目录 {folder} 不可用：{zh}{used_zh}"),
+    );
+    Warning::new(Id::LogsFolder, text, hint())
+}
+
+fn hint() -> Text {
+    text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录")
 }
 
 /// Maximum bytes of a run's folder name. A file system allows 255, also for names that are derived from it.

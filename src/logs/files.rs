@@ -32,14 +32,6 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Time without progress after which a disk is given up at the end.
 const STALL: Duration = Duration::from_secs(5);
 
-/// The outcome of the writing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Closed {
-    Whole,
-    /// This many bytes were not written in time.
-    Left(u64),
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct FileWriter {
     shared: Arc<Shared>,
@@ -105,7 +97,7 @@ impl FileWriter {
 
     /// Asks the writer to write the queue and end. Waits until the writer has ended, the disk makes no progress, or the
     /// deadline passes.
-    pub(super) fn close(&self, deadline: Duration) -> Closed {
+    pub(super) fn close(&self, deadline: Duration) -> u64 {
         let until = Instant::now().checked_add(deadline);
         let mut state = self.shared.state.lock();
         state.stage = state.stage.max(Stage::Closing);
@@ -119,15 +111,12 @@ impl FileWriter {
             let left = until.map_or(STALL, |until| until.saturating_duration_since(now));
             let left = left.min(STALL.saturating_sub(now - since));
             if left.is_zero() {
-                return match state.give_up() {
-                    // All is written; the writer just has not reported it yet.
-                    0 => Closed::Whole,
-                    left => Closed::Left(left),
-                };
+                // 0 if all is written, and the writer just has not reported it yet.
+                return state.give_up();
             }
             self.shared.room.wait_for(&mut state, left);
         }
-        Closed::Whole
+        0
     }
 
     /// Problems so far; each was reported when it occurred.
@@ -272,10 +261,10 @@ impl Shared {
             let Some(file) = files.get_mut(next) else { return };
             let (spares, result) =
                 self.write_pieces(next, file, &mut pieces, &mut index, console.lang());
-            let (missing, gone) = (file.missing(), file.gone());
+            let (missing, gone) = (file.missing, file.gone);
             let was_failing =
                 failing.get_mut(next).map(|was| std::mem::replace(was, result.is_err()));
-            let name = file.name().to_owned();
+            let name = file.name.clone();
 
             state = self.state.lock();
             state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
@@ -393,9 +382,9 @@ impl Shared {
             let _ = file.look_now();
             let mut state = self.state.lock();
             if let Some(queue) = state.queues.get_mut(index) {
-                queue.account.gone = file.gone();
+                queue.account.gone = file.gone;
             }
-            if file.gone() > 0 {
+            if file.gone > 0 {
                 self.say_removed(&mut state, folder, console);
             }
         }
@@ -442,7 +431,7 @@ fn say_gap(
     lang: Lang,
 ) -> std::io::Result<()> {
     let bytes = human_bytes(gap);
-    let newline = if file.ends_in_newline() { "" } else { "\n" };
+    let newline = if file.ends_in_newline { "" } else { "\n" };
     let line = text!(
         "{newline}[ranklaunch] {gap} bytes ({bytes}) are missing here: the disk did not take them in time\n",
         "{newline}[ranklaunch] 此处缺失 {gap} 字节（{bytes}）：磁盘未能及时写入\n"

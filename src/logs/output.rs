@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::backlog::Backlog;
 use super::console::Console;
 use super::file_names::log_name;
-use super::files::{Closed, FilePort, FileWriter};
+use super::files::{FilePort, FileWriter};
 use super::folder::LogFolder;
 use super::index::Writer;
 use super::lines::{LineFormatter, Marks};
@@ -185,7 +185,10 @@ impl Logs {
     /// deadline. Reports and counts the rest. Does not wait for the console; see [`Console::flush`].
     pub fn write_out(&self, deadline: Duration) {
         let Some(files) = &self.files else { return };
-        let Closed::Left(left) = files.close(deadline) else { return };
+        let left = files.close(deadline);
+        if left == 0 {
+            return;
+        }
         let folder = self.config.folder.as_ref().map(|folder| folder.path()).unwrap_or_default();
         let folder = folder.display();
         let problem = text!(

@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use tokio::net::TcpStream;
@@ -132,7 +133,7 @@ impl<O: Observation> Seen<O> {
     }
 
     pub fn note(&self, observation: O) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         let best = match seen.take() {
             Some((_, best)) if !observation.replaces(&best) => best,
             _ => observation.clone(),
@@ -142,7 +143,7 @@ impl<O: Observation> Seen<O> {
 
     /// The latest observation, and the most informative one.
     pub fn get(&self) -> Option<(O, O)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -316,14 +317,10 @@ impl ConnectionLimiter {
         ConnectionLimiter(Arc::new(Mutex::new(inner)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a new connection; the receiver ends when the connection is evicted.
     pub(crate) fn enter(&self, id: u64) -> oneshot::Receiver<()> {
         let (stays, evicted) = oneshot::channel();
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.pending.insert(id, stays);
         let most = inner.nodes.saturating_sub(inner.identified).saturating_add(SPARE);
         if inner.pending.len() > most {
@@ -334,17 +331,17 @@ impl ConnectionLimiter {
 
     /// Evicts the oldest unidentified connection; false if there is none.
     pub(crate) fn evict_oldest(&self) -> bool {
-        self.lock().pending.pop_first().is_some()
+        self.0.lock().pending.pop_first().is_some()
     }
 
     /// Removes a connection that was evicted or closed by the peer.
     pub(crate) fn leave(&self, id: u64) {
-        self.lock().pending.remove(&id);
+        self.0.lock().pending.remove(&id);
     }
 
     /// Counts the connection as identified until the guard is dropped.
     pub(crate) fn identify(&self, id: u64) -> Identified {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.pending.remove(&id);
         inner.identified += 1;
         drop(inner);
@@ -352,7 +349,7 @@ impl ConnectionLimiter {
     }
 
     pub(crate) fn evict_all(&self) {
-        self.lock().pending.clear();
+        self.0.lock().pending.clear();
     }
 }
 
@@ -362,7 +359,7 @@ pub(crate) struct Identified(ConnectionLimiter);
 
 impl Drop for Identified {
     fn drop(&mut self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.0.0.lock();
         inner.identified = inner.identified.saturating_sub(1);
     }
 }

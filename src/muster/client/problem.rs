@@ -212,7 +212,7 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
 
 /// The refusal if node 0 is incompatible with this node. Waiting would not change that.
 pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
-    let (text, hint) = (mismatch(peer, rejection), remedy(rejection));
+    let (text, hint) = (mismatch(peer, rejection), rejection.remedy());
     match rejection {
         Rejection::Version => Refusal::new(Id::MusterVersion, text, hint),
         _ => Refusal::with(Verdict::Muster, Id::MusterSecret, text, hint),
@@ -255,16 +255,6 @@ fn mismatch(peer: SocketAddr, rejection: &Rejection) -> Text {
         _ => text!(
             "node 0 ({peer}) and this node have different secrets",
             "节点 0（{peer}）与本节点的密钥不一致"
-        ),
-    }
-}
-
-fn remedy(rejection: &Rejection) -> Text {
-    match rejection {
-        Rejection::Version => text!("use one image on all nodes", "请在所有节点使用同一镜像"),
-        _ => text!(
-            "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
-            "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
         ),
     }
 }

@@ -2,6 +2,7 @@
 //! printed to a terminal: no control or invisible characters, bounded length.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub enum MemberKind {
 
 impl MemberKind {
     /// `node 3`
-    pub fn named(self, number: u32) -> Text {
+    pub fn named(self, number: impl Display) -> Text {
         match self {
             MemberKind::Node => text!("node {number}", "节点 {number}"),
             MemberKind::Task => text!("task {number}", "task {number}"),

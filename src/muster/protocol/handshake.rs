@@ -168,6 +168,19 @@ pub enum Rejection {
     Unknown(Text),
 }
 
+impl Rejection {
+    /// The hint for two nodes of one job that do not fit together.
+    pub(crate) fn remedy(&self) -> Text {
+        match self {
+            Rejection::Version => text!("use one image on all nodes", "请在所有节点使用同一镜像"),
+            _ => text!(
+                "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
+                "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
+            ),
+        }
+    }
+}
+
 impl From<std::io::Error> for Rejection {
     fn from(error: std::io::Error) -> Rejection {
         Rejection::Unknown(cause(&error))

@@ -143,38 +143,32 @@ pub enum Property {
 }
 
 impl Property {
-    fn text(self) -> Text {
+    /// The name, and the id of the warning.
+    fn named(self) -> (Text, Id) {
         match self {
-            Property::Version => text!("ranklaunch", "ranklaunch 版本"),
-            Property::Command => text!("the command (its digest)", "命令（摘要）"),
-            Property::Script => text!("the script (its digest)", "脚本（摘要）"),
-            Property::Torch => text!("torch", "torch 版本"),
-            Property::Driver => text!("the GPU driver", "GPU 驱动"),
-            Property::Gpus => text!("the number of GPUs", "GPU 数量"),
-            Property::Nccl => text!("the NCCL settings (their digest)", "NCCL 设置（摘要）"),
-            Property::Rails => text!("the number of RDMA ports", "RDMA 端口数"),
-            Property::LinkLayer => text!("the RDMA link layer", "RDMA 链路层"),
-            Property::Clock => text!("the clock", "时钟"),
-            Property::Mtu => text!("the interface's MTU", "接口 MTU"),
-            Property::Rates => text!("the speed of the RDMA ports (Gb/s)", "RDMA 端口速率（Gb/s）"),
-        }
-    }
-
-    /// Id of the warning.
-    fn id(self) -> Id {
-        match self {
-            Property::Version => Id::MusterVersion,
-            Property::Command => Id::MusterCommand,
-            Property::Script => Id::MusterScript,
-            Property::Torch => Id::MusterTorch,
-            Property::Driver => Id::MusterDriver,
-            Property::Gpus => Id::MusterGpus,
-            Property::Nccl => Id::MusterNccl,
-            Property::Rails => Id::MusterRails,
-            Property::LinkLayer => Id::MusterLinkLayer,
-            Property::Clock => Id::ClockSync,
-            Property::Mtu => Id::MusterMtu,
-            Property::Rates => Id::MusterRates,
+            Property::Version => (text!("ranklaunch", "ranklaunch 版本"), Id::MusterVersion),
+            Property::Command => {
+                (text!("the command (its digest)", "命令（摘要）"), Id::MusterCommand)
+            }
+            Property::Script => {
+                (text!("the script (its digest)", "脚本（摘要）"), Id::MusterScript)
+            }
+            Property::Torch => (text!("torch", "torch 版本"), Id::MusterTorch),
+            Property::Driver => (text!("the GPU driver", "GPU 驱动"), Id::MusterDriver),
+            Property::Gpus => (text!("the number of GPUs", "GPU 数量"), Id::MusterGpus),
+            Property::Nccl => {
+                (text!("the NCCL settings (their digest)", "NCCL 设置（摘要）"), Id::MusterNccl)
+            }
+            Property::Rails => (text!("the number of RDMA ports", "RDMA 端口数"), Id::MusterRails),
+            Property::LinkLayer => {
+                (text!("the RDMA link layer", "RDMA 链路层"), Id::MusterLinkLayer)
+            }
+            Property::Clock => (text!("the clock", "时钟"), Id::ClockSync),
+            Property::Mtu => (text!("the interface's MTU", "接口 MTU"), Id::MusterMtu),
+            Property::Rates => (
+                text!("the speed of the RDMA ports (Gb/s)", "RDMA 端口速率（Gb/s）"),
+                Id::MusterRates,
+            ),
         }
     }
 }
@@ -199,7 +193,7 @@ impl Difference {
 
     /// The difference as a warning.
     pub fn warning(&self) -> Warning {
-        let Text { en, zh } = self.property.text();
+        let (Text { en, zh }, id) = self.property.named();
         let of_zh = between(&zh);
         let common = &self.common;
         let list = |word: &str, between: &str| {
@@ -228,7 +222,7 @@ impl Difference {
             ),
         };
         Warning::new(
-            self.property.id(),
+            id,
             text!(
                 "{en} is not the same on all nodes: {odd}{more}; the others: {common}",
                 "各节点的{of_zh}不一致：{odd_zh}{more_zh}；其余节点：{common}"

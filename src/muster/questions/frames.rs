@@ -119,17 +119,13 @@ impl NoAnswer {
 }
 
 impl QuestionFrame {
-    pub fn ask(id: u64, within: Duration, question: &[u8]) -> QuestionFrame {
-        QuestionFrame::Ask {
-            id,
-            within: millis(within),
-            question: question.to_owned(),
-            every: None,
-        }
-    }
-
-    pub fn again(id: u64, within: Duration, question: &[u8], every: Duration) -> QuestionFrame {
-        let (within, every) = (millis(within), Some(millis(every)));
+    pub fn ask(
+        id: u64,
+        within: Duration,
+        question: &[u8],
+        every: Option<Duration>,
+    ) -> QuestionFrame {
+        let (within, every) = (millis(within), every.map(millis));
         QuestionFrame::Ask { id, within, question: question.to_owned(), every }
     }
 

@@ -15,12 +15,13 @@ mod tests;
 
 pub use frames::{NoAnswer, Packed};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -117,9 +118,19 @@ impl Questions {
         mut each: impl FnMut(u32, Result<Packed, NoAnswer>),
     ) {
         let until = Instant::now() + timeout;
-        let replies = self.begin(question, every, timeout);
-        let own = if self.session.is_some() { 0..self.nodes } else { self.node..self.node + 1 };
-        let mut missing: std::collections::BTreeSet<u32> = own.collect();
+        let (reply, replies) = mpsc::channel();
+        let (question, node) = (question.into(), self.node);
+        match &self.session {
+            // A session that has ended drops the sender, which ends the wait.
+            Some(session) => {
+                drop(session.send(Event::Ask { question, every, within: timeout, reply }));
+            }
+            None => self.local.begin(question, Form::Plain, move |answer| {
+                drop(reply.send((node, answer.map(Packed::Plain))));
+            }),
+        }
+        let own = if self.session.is_some() { 0..self.nodes } else { node..node + 1 };
+        let mut missing: BTreeSet<u32> = own.collect();
         let why = loop {
             if missing.is_empty() {
                 return;
@@ -132,29 +143,6 @@ impl Questions {
             }
         };
         missing.into_iter().for_each(|node| each(node, Err(why)));
-    }
-
-    fn begin(
-        &self,
-        question: Vec<u8>,
-        every: Option<Duration>,
-        within: Duration,
-    ) -> mpsc::Receiver<Reply> {
-        let (reply, replies) = mpsc::channel();
-        match &self.session {
-            Some(session) => {
-                // A session that has ended drops the sender, which ends the wait.
-                let question = question.into();
-                let _ = session.send(Event::Ask { question, every, within, reply });
-            }
-            None => {
-                let node = self.node;
-                let done =
-                    move |answer: Result<_, _>| drop(reply.send((node, answer.map(Packed::Plain))));
-                self.local.begin(question.into(), Form::Plain, done);
-            }
-        }
-        replies
     }
 }
 
@@ -220,11 +208,8 @@ impl Desk {
     ) -> Vec<Outgoing> {
         let now = Instant::now();
         match event {
-            Some(Event::Ask { question, every: None, within, reply }) => {
-                self.exchange.ask(&question, within, reply, is_there, now);
-            }
-            Some(Event::Ask { question, every: Some(every), within, reply }) => {
-                self.exchange.watch(&question, every, within, reply, is_there, now);
+            Some(Event::Ask { question, every, within, reply }) => {
+                self.exchange.ask(&question, every, within, reply, is_there, now);
             }
             Some(Event::Answered { asker, answer }) => self.exchange.answered(asker, answer, now),
             None => self.exchange.tick(now),
@@ -295,7 +280,7 @@ impl LocalAnswers {
     }
 
     pub fn set(&self, answerer: Option<Answerer>) {
-        *self.answerer.lock().unwrap_or_else(PoisonError::into_inner) = answerer;
+        *self.answerer.lock() = answerer;
     }
 
     /// Begins to answer the question; `done` gets the answer, or the reason why there is none.
@@ -305,8 +290,9 @@ impl LocalAnswers {
         form: Form,
         done: impl Fn(Result<Vec<u8>, NoAnswer>) + Send + Sync + 'static,
     ) {
-        let answerer = self.answerer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(answerer) = answerer else { return done(Err(NoAnswer::NotReady)) };
+        let Some(answerer) = self.answerer.lock().clone() else {
+            return done(Err(NoAnswer::NotReady));
+        };
         let Some(thread) = self.threads.take(1) else { return done(Err(NoAnswer::Busy)) };
         let done = Arc::new(done);
         let theirs = Arc::clone(&done);

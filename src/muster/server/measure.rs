@@ -35,7 +35,7 @@ impl Gathered {
     pub async fn measure(self, own: MeasureEndpoint, mut target: MeasureTarget) -> LinkReport {
         let Gathered { admission, summaries, differences } = self;
         // No further node is expected, and other connections could disturb the measurement.
-        let (config, summary, events, registry) = admission.close_port().await;
+        let (config, summary, events, registry, _) = admission.start(None).await;
         // Without randomness only the secret, if there is one, keeps others out.
         let token = linux::random::hex::<16>().unwrap_or_default();
         target.serve(config.secret.clone(), token.clone());

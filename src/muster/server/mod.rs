@@ -48,7 +48,8 @@ pub enum Settled {
 /// The state when all nodes have arrived.
 #[derive(Debug)]
 pub struct Gathered {
-    pub admission: Admission,
+    admission: Admission,
+    /// The summaries of all nodes, in the order of the node rank.
     pub summaries: Vec<NodeSummary>,
     pub differences: Vec<Difference>,
 }
@@ -129,15 +130,6 @@ async fn wait_for_all(
 }
 
 impl Gathered {
-    /// The summaries of all nodes, in the order of the node rank.
-    pub fn summaries(&self) -> &[NodeSummary] {
-        &self.summaries
-    }
-
-    pub fn differences(&self) -> &[Difference] {
-        &self.differences
-    }
-
     /// The smallest number of processes that a node can run; a fixed number counts as the node's maximum.
     pub fn fewest(&self) -> u32 {
         compare::fewest(&self.summaries)
@@ -167,7 +159,7 @@ impl Gathered {
         let point = admission.resume_point(agreement.master_port);
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
-                let said = admission.own_warnings();
+                let said = admission.own.warnings.clone();
                 let resume = point.clone();
                 let agreed = FromNode0::Agreed { agreement, differences, said, resume };
                 admission.registry.broadcast(&agreed);

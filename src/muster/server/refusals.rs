@@ -198,13 +198,9 @@ impl Absence<'_> {
             Some(first) if names.len() > SHOWN => format!("{numbers}: {}, …", first.join(", ")),
             _ => format!("{numbers}: {}", names.join(", ")),
         };
-        let one = self.absent.len() == 1;
-        match self.config.unit {
-            MemberKind::Node if one => text!("node {named}", "节点 {named}"),
-            MemberKind::Node => text!("nodes {named}", "节点 {named}"),
-            MemberKind::Task if one => text!("task {named}", "task {named}"),
-            MemberKind::Task => text!("tasks {named}", "task {named}"),
-        }
+        let (one, all) = (self.config.unit.named(&named), self.config.unit.plural().en);
+        let zh = &one.zh;
+        if self.absent.len() == 1 { one } else { text!("{all} {named}", "{zh}") }
     }
 
     fn arrived(&self) -> u32 {
@@ -214,25 +210,21 @@ impl Absence<'_> {
 
     pub fn progress(&self, waited: Duration) -> Text {
         let (arrived, nnodes, port) = (self.arrived(), self.config.nnodes, self.config.port);
-        let Text { en: absent, zh: absent_zh } = self.named();
+        let (Text { en: absent, zh: absent_zh }, all) = (self.named(), self.config.unit.plural());
+        let (all, all_zh, absent_zh) = (all.en, all.zh, spaced(&absent_zh));
         let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
-        match self.config.unit {
-            MemberKind::Node => text!(
-                "{arrived} of {nnodes} nodes have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
-                "已有 {arrived}/{nnodes} 个节点到达；正在端口 {port} 上等待{absent_zh}（{waited}/{timeout}）"
-            ),
-            MemberKind::Task => text!(
-                "{arrived} of {nnodes} tasks have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
-                "已有 {arrived}/{nnodes} 个 task 到达；正在端口 {port} 上等待 {absent_zh}（{waited}/{timeout}）"
-            ),
-        }
+        text!(
+            "{arrived} of {nnodes} {all} have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
+            "已有 {arrived}/{nnodes} 个{all_zh}到达；正在端口 {port} 上等待{absent_zh}（{waited}/{timeout}）"
+        )
     }
 
     /// The refusal at the deadline.
     pub fn refusal(&self) -> Refusal {
         let (arrived, nnodes) = (self.arrived(), self.config.nnodes);
         let waited = spell(self.config.wait_timeout);
-        let Text { en: list, zh: list_zh } = self.named();
+        let (Text { en: list, zh: list_zh }, all) = (self.named(), self.config.unit.plural());
+        let (all, all_zh, list_zh) = (all.en, all.zh, spaced(&list_zh));
         let Text { en, zh } = match (self.seen, self.rejected.text()) {
             (Some((from, at)), _) => {
                 let ago = at.elapsed().as_secs();
@@ -256,16 +248,10 @@ impl Absence<'_> {
         };
         Refusal::new(
             Id::MusterMissing,
-            match self.config.unit {
-                MemberKind::Node => text!(
-                    "{arrived} of {nnodes} nodes arrived in {waited}; missing {list} ({en})",
-                    "{waited} 内只有 {arrived}/{nnodes} 个节点到达；缺少{list_zh}（{zh}）"
-                ),
-                MemberKind::Task => text!(
-                    "{arrived} of {nnodes} tasks arrived in {waited}; missing {list} ({en})",
-                    "{waited} 内只有 {arrived}/{nnodes} 个 task 到达；缺少 {list_zh}（{zh}）"
-                ),
-            },
+            text!(
+                "{arrived} of {nnodes} {all} arrived in {waited}; missing {list} ({en})",
+                "{waited} 内只有 {arrived}/{nnodes} 个{all_zh}到达；缺少{list_zh}（{zh}）"
+            ),
             hint,
         )
     }
@@ -281,14 +267,6 @@ const SHOWN: usize = 3;
 /// Maximum time between attempts of torch's client, whose pauses grow to a minute.
 const TORCH_PAUSE: Duration = Duration::from_secs(90);
 
-/// The first rejection of an address.
-#[derive(Debug)]
-struct Named {
-    line: Text,
-    /// The hint for the case that the address is a node of this job.
-    hint: Text,
-}
-
 /// Repeated attempts of a client of torch's store, with the times of the first and the last.
 #[derive(Debug)]
 struct Attempts {
@@ -299,11 +277,9 @@ struct Attempts {
 
 #[derive(Debug)]
 pub struct Rejected {
-    without: Without,
-    has_secret: bool,
-    proof: Duration,
-    port: u16,
-    named: BTreeMap<IpAddr, Named>,
+    config: Config,
+    /// The line for the first rejection of an address, and the hint for the case that it is a node of this job.
+    named: BTreeMap<IpAddr, (Text, Text)>,
     plain: BTreeMap<IpAddr, Attempts>,
     /// Number of rejected connections, and the address of the last.
     count: Option<(u64, SocketAddr)>,
@@ -312,10 +288,7 @@ pub struct Rejected {
 impl Rejected {
     pub fn new(config: &Config) -> Rejected {
         Rejected {
-            without: config.without,
-            has_secret: config.secret.is_some(),
-            proof: config.proof(),
-            port: config.port,
+            config: config.clone(),
             named: BTreeMap::new(),
             plain: BTreeMap::new(),
             count: None,
@@ -324,7 +297,7 @@ impl Rejected {
 
     /// The first addresses that were named; None if no address was named.
     pub fn text(&self) -> Option<Text> {
-        let lines: Vec<&Text> = self.named.values().map(|named| &named.line).take(SHOWN).collect();
+        let lines: Vec<&Text> = self.named.values().map(|(line, _)| line).take(SHOWN).collect();
         let joined = |words: fn(&Text) -> &str, sign: &str| {
             lines.iter().map(|line| words(line)).collect::<Vec<_>>().join(sign)
         };
@@ -333,7 +306,7 @@ impl Rejected {
     }
 
     pub fn hint(&self) -> Option<&Text> {
-        self.named.values().next().map(|named| &named.hint)
+        self.named.values().next().map(|(_, hint)| hint)
     }
 
     pub fn hear(&mut self, from: SocketAddr, why: &Rejection, say: Say<'_>) -> ForeignAction {
@@ -342,45 +315,29 @@ impl Rejected {
         }
         let count = self.count.map_or(0, |(count, _)| count);
         self.count = Some((count.saturating_add(1), from));
-        let secret = || {
-            text!(
-                "give all nodes the same RANKLAUNCH_SECRET or RANKLAUNCH_SECRET_FILE",
-                "请为所有节点设置相同的 RANKLAUNCH_SECRET 或 RANKLAUNCH_SECRET_FILE"
-            )
-        };
-        let (line, hint) = match why {
+        let line = match why {
             Rejection::PlainTorchrun => return self.plain(from, say),
-            Rejection::Version => (
-                text!(
-                    "{from} runs a ranklaunch whose version does not fit this one: rejected",
-                    "{from} 运行的 ranklaunch 版本与本节点不兼容：拒绝其加入"
-                ),
-                text!("use one image on all nodes", "请在所有节点使用同一镜像"),
+            Rejection::Version => text!(
+                "{from} runs a ranklaunch whose version does not fit this one: rejected",
+                "{from} 运行的 ranklaunch 版本与本节点不兼容：拒绝其加入"
             ),
-            Rejection::Mode { theirs: true } => (
-                text!(
-                    "{from} has a secret (RANKLAUNCH_SECRET), but this node has none: rejected",
-                    "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
-                ),
-                secret(),
+            Rejection::Mode { theirs: true } => text!(
+                "{from} has a secret (RANKLAUNCH_SECRET), but this node has none: rejected",
+                "{from} 设置了密钥（RANKLAUNCH_SECRET），而本节点没有：拒绝其加入"
             ),
-            Rejection::Mode { theirs: false } => (
-                text!(
-                    "{from} has no secret (RANKLAUNCH_SECRET), but this node has one: rejected",
-                    "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
-                ),
-                secret(),
+            Rejection::Mode { theirs: false } => text!(
+                "{from} has no secret (RANKLAUNCH_SECRET), but this node has one: rejected",
+                "{from} 未设置密钥（RANKLAUNCH_SECRET），而本节点已设置：拒绝其加入"
             ),
-            Rejection::Secret => (
-                text!("{from} has another secret: rejected", "{from} 的密钥不一致：拒绝其加入"),
-                secret(),
-            ),
+            Rejection::Secret => {
+                text!("{from} has another secret: rejected", "{from} 的密钥不一致：拒绝其加入")
+            }
             // These are only counted, to avoid thousands of lines.
             Rejection::Asking | Rejection::Silent | Rejection::Unknown(_) => {
                 return ForeignAction::Wait;
             }
         };
-        self.name(from, line, hint, say);
+        self.name(from, line, why.remedy(), say);
         ForeignAction::Wait
     }
 
@@ -389,17 +346,17 @@ impl Rejected {
         let known = self.named.contains_key(&from.ip());
         if !known && self.named.len() < NAMED {
             say(line.clone());
-            self.named.insert(from.ip(), Named { line, hint });
+            self.named.insert(from.ip(), (line, hint));
         }
     }
 
     /// Handles a client of torch's store: a node that was started by hand, a rank of an attempt
     /// that is being ended, or a node of another job.
     fn plain(&mut self, from: SocketAddr, say: Say<'_>) -> ForeignAction {
-        let proof = self.proof;
+        let has_secret = self.config.secret.is_some();
         // With a secret, an unproven connection must not end the muster.
-        let line = match self.without {
-            _ if self.has_secret => text!(
+        let line = match self.config.without {
+            _ if has_secret => text!(
                 "{from} speaks like torchrun without ranklaunch but cannot prove that it is a node: ignored",
                 "{from} 疑似直接运行的 torchrun，且无法证明身份：忽略"
             ),
@@ -408,7 +365,7 @@ impl Rejected {
                 "{from} 直接运行 torchrun 而未使用 ranklaunch：不属于本任务，忽略"
             ),
             Without::Follow | Without::Refuse => {
-                let seconds = proof.as_secs();
+                let seconds = self.config.proof().as_secs();
                 text!(
                     "{from} runs torchrun without ranklaunch; if it still does after {seconds} s, it is taken for a node of this job",
                     "{from} 直接运行 torchrun 而未使用 ranklaunch；若 {seconds} 秒后仍是如此，则视为本任务的节点"
@@ -416,7 +373,7 @@ impl Rejected {
             }
         };
         self.name(from, line, plain_hint(), say);
-        if self.has_secret {
+        if has_secret {
             return ForeignAction::Wait;
         }
         let now = Instant::now();
@@ -432,7 +389,7 @@ impl Rejected {
     /// The action that follows from the attempts. An address that has tried for the whole proof time is a node of this
     /// job. The pauses of torch's client grow, so the last half of that time may be one of them.
     pub fn verdict(&self) -> ForeignAction {
-        let proof = self.proof;
+        let proof = self.config.proof();
         let proven = self.plain.values().find(|attempts| {
             let lasted = attempts.last.duration_since(attempts.first);
             lasted >= proof / 2
@@ -442,7 +399,7 @@ impl Rejected {
         let Some(Attempts { from, .. }) = proven else {
             return ForeignAction::Wait;
         };
-        match self.without {
+        match self.config.without {
             Without::Follow => ForeignAction::Alone(text!(
                 "{from} runs torchrun without ranklaunch, so all nodes go on without a muster",
                 "{from} 直接运行 torchrun 而未使用 ranklaunch，因此所有节点跳过集结继续运行"
@@ -462,7 +419,7 @@ impl Rejected {
     /// Prints the rejected connections: health checks, port scans and others.
     pub fn say(&self, say: Say<'_>) {
         let Some((count, last)) = self.count else { return };
-        let (port, ip) = (self.port, last.ip());
+        let (port, ip) = (self.config.port, last.ip());
         say(text!(
             "connections to port {port} that were no node of this job and were closed: {count}, the last from {ip}",
             "端口 {port} 上有 {count} 个连接不属于本任务的节点，已关闭；最后一个来自 {ip}"
