@@ -96,7 +96,7 @@ impl FileWriter {
     }
 
     /// Asks the writer to write the queue and end. Waits until the writer has ended, the disk makes no progress, or the
-    /// deadline passes.
+    /// deadline passes. Gives the number of bytes that were not written in time.
     pub(super) fn close(&self, deadline: Duration) -> u64 {
         let until = Instant::now().checked_add(deadline);
         let mut state = self.shared.state.lock();
@@ -217,20 +217,19 @@ impl Shared {
     /// The writer's thread. Ends after a close request, when all is written or given up.
     fn write_files(&self, folder: &Arc<LogFolder>, console: &Console) {
         let mut index = IndexWriter::new(Arc::clone(folder));
-        let mut files: Vec<CappedFile> = Vec::new();
-        let mut failing: Vec<bool> = Vec::new();
+        // Each with whether its last write failed.
+        let mut files: Vec<(CappedFile, bool)> = Vec::new();
         let mut state = self.state.lock();
         loop {
             if !state.new.is_empty() {
                 let fresh = std::mem::take(&mut state.new);
                 let first = files.len();
                 for (file, writer) in fresh {
-                    files.push(file);
+                    files.push((file, false));
                     index.add(writer);
                 }
-                failing.resize(files.len(), false);
                 // An error here is reported again with the first bytes.
-                let open = |file: &mut CappedFile| drop(file.open().map(|_| ()));
+                let open = |(file, _): &mut (CappedFile, bool)| drop(file.open().map(|_| ()));
                 MutexGuard::unlocked(&mut state, || files.iter_mut().skip(first).for_each(open));
                 continue;
             }
@@ -258,26 +257,23 @@ impl Shared {
             let mut pieces = std::mem::take(&mut queue.pieces);
             drop(state);
 
-            let Some(file) = files.get_mut(next) else { return };
+            let Some((file, is_failing)) = files.get_mut(next) else { return };
             let (spares, result) =
                 self.write_pieces(next, file, &mut pieces, &mut index, console.lang());
-            let (missing, gone) = (file.missing, file.gone);
-            let was_failing =
-                failing.get_mut(next).map(|was| std::mem::replace(was, result.is_err()));
-            let name = file.name.clone();
+            let was_failing = std::mem::replace(is_failing, result.is_err());
+            let name = &file.name;
 
             state = self.state.lock();
             state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
             state.spares.truncate(SPARES);
             let closing = state.stage >= Stage::Closing;
             let given_up = state.stage == Stage::GivenUp;
-            if gone > 0 {
+            if file.gone > 0 {
                 self.say_removed(&mut state, folder, console);
             }
-            let State { queues, problems, .. } = &mut *state;
-            let Some(queue) = queues.get_mut(next) else { continue };
-            queue.account.missing = missing;
-            queue.account.gone = gone;
+            let Some(queue) = state.queues.get_mut(next) else { continue };
+            queue.account.missing = file.missing;
+            queue.account.gone = file.gone;
             queue.retry_at = None;
             if result.is_err() && !given_up {
                 pieces.append(&mut queue.pieces);
@@ -289,14 +285,14 @@ impl Shared {
                 }
             }
             let said = match (&result, was_failing) {
-                (Err(error), Some(false)) => {
+                (Err(error), false) => {
                     let Text { en, zh } = cause(error);
                     Some(text!(
                         "log file {name} cannot be written: {en}; the job goes on, the file is tried again every 2 s",
                         "无法写入日志文件 {name}：{zh}；任务继续运行，每 2 秒重试一次"
                     ))
                 }
-                (Ok(()), Some(true)) => {
+                (Ok(()), true) => {
                     let lost = human_bytes(queue.account.lost);
                     Some(text!(
                         "log file {name} is written again, {lost} of it are missing",
@@ -306,8 +302,7 @@ impl Shared {
                 _ => None,
             };
             if let Some(said) = said {
-                console.report(&said);
-                problems.push(said);
+                state.say(said, console);
             }
         }
     }
@@ -377,8 +372,8 @@ impl Shared {
     }
 
     /// Finds files at the end that were removed after the last write to them.
-    fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
-        for (index, file) in files.iter_mut().enumerate() {
+    fn last_look(&self, files: &mut [(CappedFile, bool)], folder: &LogFolder, console: &Console) {
+        for (index, (file, _)) in files.iter_mut().enumerate() {
             let _ = file.look_now();
             let mut state = self.state.lock();
             if let Some(queue) = state.queues.get_mut(index) {

@@ -135,9 +135,8 @@ impl StreamReader {
             }
         };
         if let Some((lines, lane)) = &mut self.console {
-            let before = lines.emitted;
             lines.finish(&mut shown);
-            lane.push(&mut shown, lines.emitted - before);
+            lane.push(&mut shown, lines.take_emitted());
         }
         self.push_file(&mut carry);
         error
@@ -167,7 +166,6 @@ impl StreamReader {
 
     fn pass_on(&mut self, buffer: &mut Vec<u8>, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         let quiet = self.quiet.as_ref().filter(|quiet| quiet.on.load(Ordering::Relaxed));
-        let before = self.console.as_ref().map_or(0, |(lines, _)| lines.emitted);
         let newlines = match &mut self.console {
             Some((lines, _)) if quiet.is_none() => {
                 let now = Instant::now();
@@ -179,12 +177,12 @@ impl StreamReader {
             _ => memchr_iter(b'\n', buffer).count(),
         };
         self.counters.count(buffer.len(), newlines);
-        match (&self.console, quiet) {
+        match (&mut self.console, quiet) {
             (Some(_), Some(quiet)) => {
                 quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
             }
             (Some((lines, lane)), None) if !shown.is_empty() => {
-                lane.push(shown, lines.emitted - before);
+                lane.push(shown, lines.take_emitted());
             }
             _ => {}
         }
@@ -211,10 +209,9 @@ impl StreamReader {
 
     fn idle(&mut self, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         if let Some((lines, lane)) = &mut self.console {
-            let before = lines.emitted;
             lines.tick(Instant::now(), shown);
             if !shown.is_empty() {
-                lane.push(shown, lines.emitted - before);
+                lane.push(shown, lines.take_emitted());
             }
         }
         self.push_file(carry);

@@ -229,7 +229,7 @@ impl Waiting {
             }
             Some(error) => {
                 self.own_lost += lost;
-                self.own_lost += urgent.said_by(failure.urgent);
+                self.own_lost += urgent.said_by(Lost::of(&failure.urgent_rest, false));
                 self.why_lost = Some(cause(&error));
             }
         }

@@ -33,8 +33,7 @@ pub(super) struct WriteFailure {
     pub(super) error: Option<std::io::Error>,
     /// Of the batch; its end is among it.
     pub(super) batch: Lost,
-    pub(super) urgent: Lost,
-    /// The rest of the urgent text, for a writer that was told to stop.
+    /// The rest of the urgent text.
     pub(super) urgent_rest: Vec<u8>,
 }
 
@@ -54,7 +53,7 @@ impl AddAssign for Lost {
 
 impl Lost {
     /// `is_torn`: something was written of the line with which `text` begins.
-    fn of(text: &[u8], is_torn: bool) -> Lost {
+    pub(super) fn of(text: &[u8], is_torn: bool) -> Lost {
         let lines = memchr_iter(b'\n', text).count() as u64;
         // Of this line only its end is missing.
         let is_shown = is_torn && text.first() == Some(&b'\n');
@@ -125,24 +124,16 @@ impl LineWriter<'_> {
                         let _ = self.end_torn_line(|| true);
                     }
                 }
-                WriteFailure {
-                    error,
-                    batch: Lost::of(lost, is_torn),
-                    urgent: Lost::default(),
-                    urgent_rest: Vec::new(),
-                }
+                let batch = Lost::of(lost, is_torn);
+                WriteFailure { error, batch, urgent_rest: Vec::new() }
             })?;
             rest = after;
             let between = urgent();
             if !between.is_empty() {
                 write_all(file, &between, may_go_on).map_err(|(error, unwritten)| {
                     let lost = between.get(between.len() - unwritten..).unwrap_or_default();
-                    WriteFailure {
-                        error,
-                        batch: Lost::of(after, false),
-                        urgent: Lost::of(lost, false),
-                        urgent_rest: lost.to_vec(),
-                    }
+                    let batch = Lost::of(after, false);
+                    WriteFailure { error, batch, urgent_rest: lost.to_vec() }
                 })?;
             }
         }
