@@ -77,20 +77,23 @@ impl AttemptFiles {
         let mut place = Place { name: name.to_owned(), at };
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let (mut length, mut step) = (0, FIRST_STEP);
-        while length < most {
-            let Some(mut bytes) = self.back(&mut place, step)? else {
-                return Ok(Beginning { bytes: joined(parts), more: None });
-            };
+        let more = loop {
+            if length >= most {
+                break Some(place);
+            }
+            let Some(mut bytes) = self.back(&mut place, step)? else { break None };
             let end = memrchr(b'\n', &bytes);
             bytes.drain(..end.map_or(0, |end| end + 1));
             length += bytes.len();
             parts.push(bytes);
             if end.is_some() {
-                return Ok(Beginning { bytes: joined(parts), more: None });
+                break None;
             }
             step = WINDOW;
-        }
-        Ok(Beginning { bytes: joined(parts), more: Some(place) })
+        };
+        // The parts were read from the end of the line to its beginning.
+        parts.reverse();
+        Ok(Beginning { bytes: parts.concat(), more })
     }
 
     /// Up to `most` bytes before a place, which moves there; from the preceding part of the log at the beginning of a
@@ -196,12 +199,6 @@ impl AttemptFiles {
         bytes.truncate(filled);
         Ok(Some(bytes))
     }
-}
-
-/// Parts of a line that were read from its end to its beginning.
-fn joined(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
-    parts.reverse();
-    parts.concat()
 }
 
 /// The name of the adjacent part of a log, `step` parts away: the head is part 0. A line goes on in the next part where

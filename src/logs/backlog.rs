@@ -53,13 +53,13 @@ pub struct Piece {
 
 #[derive(Debug, Default)]
 pub struct Backlog {
-    state: Mutex<State>,
+    state: Mutex<Streams>,
     /// Signals that there is something to take, or that nothing more will come.
     filled: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Streams {
     streams: BTreeMap<(Owner, Stream), Kept>,
     /// Empty buffers for reuse.
     spares: Vec<Vec<u8>>,
@@ -152,7 +152,7 @@ impl Backlog {
 
     fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize, now: Instant) {
         let mut state = self.state.lock();
-        let State { streams, spares, closed } = &mut *state;
+        let Streams { streams, spares, closed } = &mut *state;
         if *closed {
             return;
         }
@@ -194,7 +194,7 @@ impl Backlog {
 
     /// Waits until there is something to take, and a moment longer for more of it. False: nothing more will come.
     pub fn wait(&self) -> bool {
-        let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
+        let is_empty = |state: &Streams| state.streams.values().all(Kept::is_empty);
         let mut state = self.state.lock();
         self.filled.wait_while(&mut state, |state| !state.closed && is_empty(state));
         self.filled.wait_while_for(&mut state, |state| !state.closed, GATHER);

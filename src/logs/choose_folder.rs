@@ -5,7 +5,7 @@
 //! launch goes on and the logs stay in memory. Every candidate is tried in its own thread with a deadline, because a
 //! mount without its server never answers. Files are opened only through [`LogFolder`].
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,31 +39,29 @@ fn choose(
 ) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
     let run = one_name(run_id);
     let below = attempt_folders(&run, launcher, attempt);
-    let mut refused: Vec<(PathBuf, Text)> = Vec::new();
+    let mut refused: Vec<(&Path, Text)> = Vec::new();
     for candidate in candidates {
-        match with_deadline(ANSWER, {
+        let why = match with_deadline(ANSWER, {
             let (candidate, below) = (candidate.clone(), below.clone());
             move || make(&candidate, &below)
         }) {
             Some(Ok(folder)) => {
                 let warnings = refused
                     .into_iter()
-                    .map(|(refused, why)| unusable(&refused, &why, Some(&candidate.path)))
+                    .map(|(refused, why)| unusable(refused, &why, Some(&candidate.path)))
                     .collect();
                 let folder = Arc::new(folder);
                 let again = Arc::clone(&folder);
                 with_deadline(ANSWER, move || again.point_latest());
                 return (Some(folder), warnings);
             }
-            Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),
-            None => refused.push((
-                candidate.path.clone(),
-                text!(
-                    "no answer within 3 s; its mount may be dead",
-                    "3 秒内无响应，挂载点可能已失效"
-                ),
-            )),
-        }
+            Some(Err(error)) => error.text(),
+            None => text!(
+                "no answer within 3 s; its mount may be dead",
+                "3 秒内无响应，挂载点可能已失效"
+            ),
+        };
+        refused.push((&candidate.path, why));
     }
     let mut warnings: Vec<Warning> =
         refused.iter().map(|(folder, why)| unusable(folder, why, None)).collect();

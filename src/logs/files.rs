@@ -15,7 +15,7 @@ use super::capped::CappedFile;
 use super::console::Console;
 use super::folder::LogFolder;
 use super::index::{IndexWriter, Writer};
-use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
+use super::queue::{FileAccount, Queue, Queued, SMALL, Stage};
 use super::start_thread;
 use text::lang::{Lang, Text, bytes as human_bytes, cause};
 use text::text;
@@ -34,19 +34,19 @@ const STALL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub(super) struct FileWriter {
-    shared: Arc<Shared>,
+    shared: Arc<FileQueues>,
     folder: Arc<LogFolder>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct FileQueues {
+    state: Mutex<Queues>,
     work: Condvar,
     room: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Queues {
     queues: Vec<Queue>,
     /// Files that the writer has not taken over yet, each with the kind of process whose output it holds.
     new: Vec<(CappedFile, Writer)>,
@@ -64,13 +64,13 @@ struct State {
 /// The producer's end of one file's queue.
 #[derive(Debug, Clone)]
 pub(super) struct FilePort {
-    shared: Arc<Shared>,
+    shared: Arc<FileQueues>,
     index: usize,
 }
 
 impl FileWriter {
     pub(super) fn start(folder: Arc<LogFolder>, console: Console) -> std::io::Result<FileWriter> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(FileQueues::default());
         let writer = Arc::clone(&shared);
         let place = Arc::clone(&folder);
         start_thread("log-files".to_owned(), move || writer.write_files(&place, &console))?;
@@ -130,7 +130,7 @@ impl FilePort {
     pub(super) fn push(&self, chunk: &mut Vec<u8>) {
         let mut state = self.shared.state.lock();
         loop {
-            let State { queues, spares, busy, stage, .. } = &mut *state;
+            let Queues { queues, spares, busy, stage, .. } = &mut *state;
             let (busy, stage) = (*busy, *stage);
             let Some(queue) = queues.get_mut(self.index) else { break };
             if queue.takes(chunk.len(), stage) {
@@ -169,7 +169,7 @@ impl FilePort {
     }
 }
 
-impl State {
+impl Queues {
     /// The next file in turn that has bytes and may be tried.
     fn next(&self, now: Instant) -> Option<usize> {
         let count = self.queues.len();
@@ -213,7 +213,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl FileQueues {
     /// The writer's thread. Ends after a close request, when all is written or given up.
     fn write_files(&self, folder: &Arc<LogFolder>, console: &Console) {
         let mut index = IndexWriter::new(Arc::clone(folder));
@@ -312,7 +312,7 @@ impl Shared {
         &self,
         number: usize,
         file: &mut CappedFile,
-        pieces: &mut VecDeque<Piece>,
+        pieces: &mut VecDeque<Queued>,
         index: &mut IndexWriter,
         lang: Lang,
     ) -> (Vec<Vec<u8>>, std::io::Result<()>) {
@@ -323,7 +323,7 @@ impl Shared {
             && let Some(piece) = pieces.pop_front()
         {
             match piece {
-                Piece::Bytes(mut chunk) => {
+                Queued::Bytes(mut chunk) => {
                     let (bytes, came) = chunk.first();
                     let (count, is_last) = (bytes.len(), bytes.len() == chunk.bytes.len());
                     let note = |name: &str, at, bytes| index.note(number, name, at, bytes, came);
@@ -338,19 +338,19 @@ impl Shared {
                         Ok(()) => {
                             written += count;
                             chunk.drop_first(count);
-                            pieces.push_front(Piece::Bytes(chunk));
+                            pieces.push_front(Queued::Bytes(chunk));
                         }
                         Err((part, error)) => {
                             written += part;
                             chunk.drop_first(part);
-                            pieces.push_front(Piece::Bytes(chunk));
+                            pieces.push_front(Queued::Bytes(chunk));
                             result = Err(error);
                         }
                     }
                 }
-                Piece::Gap(gap) => {
+                Queued::Gap(gap) => {
                     if let Err(error) = say_gap(file, gap, number, index, lang) {
-                        pieces.push_front(Piece::Gap(gap));
+                        pieces.push_front(Queued::Gap(gap));
                         result = Err(error);
                     }
                 }
@@ -385,7 +385,7 @@ impl Shared {
         }
     }
 
-    fn say_removed(&self, state: &mut State, folder: &LogFolder, console: &Console) {
+    fn say_removed(&self, state: &mut Queues, folder: &LogFolder, console: &Console) {
         if std::mem::replace(&mut state.removal_said, true) {
             return;
         }
@@ -399,7 +399,7 @@ impl Shared {
     }
 
     /// Waits for work, for a retry, or until the spare chunks can be freed.
-    fn rest(&self, state: &mut MutexGuard<'_, State>, now: Instant, index: Option<Instant>) {
+    fn rest(&self, state: &mut MutexGuard<'_, Queues>, now: Instant, index: Option<Instant>) {
         let retry = state.next_retry();
         let idle = (!state.spares.is_empty()).then(|| now + IDLE);
         let Some(until) = retry.into_iter().chain(idle).chain(index).min() else {

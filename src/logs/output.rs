@@ -50,18 +50,18 @@ pub struct Logs {
     files: Option<FileWriter>,
     /// Set when the engine's output goes only to its file.
     quiet_engine: Quiet,
-    shared: Arc<Shared>,
+    shared: Arc<Readers>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Readers {
+    state: Mutex<Owners>,
     /// Signals that a reader has ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Owners {
     owners: BTreeMap<Owner, OwnerState>,
     problems: Vec<Text>,
 }
@@ -79,7 +79,7 @@ struct OwnerState {
 impl Logs {
     /// Starts the file writer, if there is a folder. The folder must exist.
     pub fn start(config: LogsConfig, console: Console) -> Logs {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Readers::default());
         let files = config.folder.clone().and_then(|folder| {
             let started = FileWriter::start(folder, console.clone()).map_err(|error| {
                 let Text { en, zh } = cause(&error);
@@ -272,14 +272,14 @@ impl OwnerState {
     }
 }
 
-impl State {
+impl Owners {
     fn say(&mut self, problem: Text, console: &Console) {
         console.report(&problem);
         self.problems.push(problem);
     }
 }
 
-impl Shared {
+impl Readers {
     fn reader_ended(
         &self,
         owner: Owner,
@@ -305,7 +305,8 @@ impl Shared {
 
     /// Waits for the readers to end by themselves, then stops them and waits again.
     fn stop_readers(&self, timeout: Duration, stop: Duration) {
-        let open = |state: &mut State| state.owners.values().any(|state| !state.readers.is_empty());
+        let open =
+            |state: &mut Owners| state.owners.values().any(|state| !state.readers.is_empty());
         let mut state = self.state.lock();
         self.ended.wait_while_for(&mut state, open, timeout);
         for stop in state.owners.values().flat_map(|state| &state.readers) {

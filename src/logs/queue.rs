@@ -75,7 +75,7 @@ pub(super) enum Stage {
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    pub(super) pieces: VecDeque<Piece>,
+    pub(super) pieces: VecDeque<Queued>,
     /// Queued or being written.
     pub(super) bytes: usize,
     pub(super) account: FileAccount,
@@ -84,7 +84,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum Queued {
     Bytes(Chunk),
     /// Number of bytes that were dropped here.
     Gap(u64),
@@ -101,7 +101,7 @@ pub(super) struct Chunk {
 impl Queue {
     /// Whether new bytes would be dropped as well.
     pub(super) fn has_gap(&self) -> bool {
-        matches!(self.pieces.back(), Some(Piece::Gap(_)))
+        matches!(self.pieces.back(), Some(Queued::Gap(_)))
     }
 
     pub(super) fn takes(&self, bytes: usize, stage: Stage) -> bool {
@@ -126,7 +126,7 @@ impl Queue {
         self.bytes += chunk.len();
         let now = Instant::now();
         match self.pieces.back_mut() {
-            Some(Piece::Bytes(last))
+            Some(Queued::Bytes(last))
                 if chunk.len() <= SMALL
                     && last.bytes.capacity() - last.bytes.len() >= chunk.len() =>
             {
@@ -139,12 +139,12 @@ impl Queue {
             _ if chunk.len() <= SMALL => {
                 let mut copy = Vec::with_capacity(SMALL);
                 copy.extend_from_slice(chunk);
-                self.pieces.push_back(Piece::Bytes(Chunk::new(copy, now)));
+                self.pieces.push_back(Queued::Bytes(Chunk::new(copy, now)));
             }
             _ => {
                 let spare = spares.pop().unwrap_or_default();
                 let bytes = std::mem::replace(chunk, spare);
-                self.pieces.push_back(Piece::Bytes(Chunk::new(bytes, now)));
+                self.pieces.push_back(Queued::Bytes(Chunk::new(bytes, now)));
             }
         }
         chunk.clear();
@@ -153,8 +153,8 @@ impl Queue {
     pub(super) fn lose(&mut self, bytes: usize) {
         self.account.lost += bytes as u64;
         match self.pieces.back_mut() {
-            Some(Piece::Gap(gap)) => *gap += bytes as u64,
-            _ => self.pieces.push_back(Piece::Gap(bytes as u64)),
+            Some(Queued::Gap(gap)) => *gap += bytes as u64,
+            _ => self.pieces.push_back(Queued::Gap(bytes as u64)),
         }
     }
 }

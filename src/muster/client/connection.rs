@@ -17,35 +17,9 @@ use crate::protocol::{
     Channel, ChannelError, FromMember, FromNode0, Hello, Loss, Memory, ResumePoint, handshake,
 };
 use crate::session::Config;
-use text::lang::Text;
-use text::text;
 
 /// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
-
-/// The reason why a connection ended.
-#[derive(Debug)]
-pub enum ConnectionLost {
-    Broken(ChannelError),
-    Silent,
-}
-
-impl ConnectionLost {
-    /// The kind of loss, judged without dialing node 0's port.
-    pub fn loss(&self) -> Loss {
-        match self {
-            ConnectionLost::Broken(_) => Loss::Cut,
-            ConnectionLost::Silent => Loss::Silent,
-        }
-    }
-
-    pub fn text(&self) -> Text {
-        match self {
-            ConnectionLost::Broken(error) => error.text(),
-            ConnectionLost::Silent => text!("it stopped responding", "不再应答"),
-        }
-    }
-}
 
 /// The first of two results.
 #[derive(Debug)]
@@ -116,7 +90,7 @@ impl Connection {
     }
 
     /// The next frame other than a ping or a heartbeat.
-    pub async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
+    pub async fn next(&mut self) -> Result<FromNode0, ChannelError> {
         match self.next_or(std::future::pending::<std::convert::Infallible>()).await? {
             Received::Frame(frame) => Ok(*frame),
             Received::Other(never) => match never {},
@@ -128,7 +102,7 @@ impl Connection {
     pub(crate) async fn next_or<T>(
         &mut self,
         other: impl Future<Output = T>,
-    ) -> Result<Received<T>, ConnectionLost> {
+    ) -> Result<Received<T>, ChannelError> {
         tokio::pin!(other);
         loop {
             tokio::select! {
@@ -144,14 +118,14 @@ impl Connection {
                 frame = self.channel.receive() => {
                     self.pause.note(self.heartbeat.overdue(), &self.config);
                     self.heard = Instant::now();
-                    match frame.map_err(ConnectionLost::Broken)? {
+                    match frame? {
                         FromNode0::Ping => self.send(&FromMember::Pong).await,
                         FromNode0::Heartbeat { memory } => self.memory = memory.or(self.memory),
                         frame => return Ok(Received::Frame(Box::new(frame))),
                     }
                 }
                 other = &mut other => return Ok(Received::Other(other)),
-                () = sleep_until(self.heard + self.longest) => return Err(ConnectionLost::Silent),
+                () = sleep_until(self.heard + self.longest) => return Err(ChannelError::Silent),
             }
         }
     }

@@ -154,7 +154,8 @@ impl Search<'_> {
         let local = local.map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
         match self.shake_hands(peer, stream).await {
             Ok(channel) => {
-                self.holder.answered();
+                // Node 0 answered, so there is no store.
+                self.holder.unmarked = None;
                 self.introduce(peer, local, channel).await
             }
             Err(step) => step,
@@ -234,7 +235,8 @@ impl Search<'_> {
         let refusal = loop {
             match connection.next().await {
                 Ok(FromNode0::Welcome { at, wall }) => {
-                    self.holder.let_in();
+                    // Node 0 admits this node, so there is no other job.
+                    self.holder.other_job = None;
                     self.seen.note(JoinProblem::Gathering(peer));
                     let way = now().saturating_sub(asked);
                     offset = Some(behind(at, asked, way));

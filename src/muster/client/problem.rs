@@ -266,9 +266,9 @@ pub(crate) struct Holder<'a> {
     config: &'a Config,
     seen: &'a Seen<JoinProblem>,
     /// Time since which a store without a job key has answered.
-    unmarked: Option<Instant>,
+    pub(super) unmarked: Option<Instant>,
     /// Time since which another job has answered.
-    other_job: Option<Instant>,
+    pub(super) other_job: Option<Instant>,
     /// The last other program that answered.
     program: Option<(SocketAddr, Text)>,
 }
@@ -281,16 +281,6 @@ impl<'a> Holder<'a> {
     /// Records that neither a store nor another job holds the port.
     pub(crate) fn clear(&mut self) {
         (self.unmarked, self.other_job) = (None, None);
-    }
-
-    /// Records that node 0 answered, so there is no store.
-    pub(crate) fn answered(&mut self) {
-        self.unmarked = None;
-    }
-
-    /// Records that node 0 admitted this node, so there is no other job.
-    pub(crate) fn let_in(&mut self) {
-        self.other_job = None;
     }
 
     /// Identifies the holder of the port. Some: a store, with the action to take.

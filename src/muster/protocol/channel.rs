@@ -11,6 +11,7 @@ use snow::TransportState;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::cause::Loss;
 use super::messages::Message;
 use text::lang::{Text, cause};
 use text::text;
@@ -32,6 +33,9 @@ pub enum ChannelError {
     Unreadable(String),
     #[error("a frame cannot be decrypted")]
     Cipher,
+    /// Nothing was heard for longer than the peer timeout allows.
+    #[error("it stopped responding")]
+    Silent,
 }
 
 impl ChannelError {
@@ -46,6 +50,15 @@ impl ChannelError {
                 text!("a frame cannot be read: {why}", "无法读取帧：{why}")
             }
             ChannelError::Cipher => text!("a frame cannot be decrypted", "无法解密帧"),
+            ChannelError::Silent => text!("it stopped responding", "不再应答"),
+        }
+    }
+
+    /// The kind of loss, judged without dialing the peer's port.
+    pub fn loss(&self) -> Loss {
+        match self {
+            ChannelError::Silent => Loss::Silent,
+            _ => Loss::Cut,
         }
     }
 }

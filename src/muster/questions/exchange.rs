@@ -100,7 +100,7 @@ struct Held {
     _lease: Option<Lease>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Exchange {
     me: u32,
     nodes: u32,
@@ -125,16 +125,9 @@ impl Exchange {
         Exchange {
             me,
             nodes,
-            next_round: 0,
-            rounds: BTreeMap::new(),
-            held: BTreeMap::new(),
-            waiting: VecDeque::new(),
             slots: Room::of(if me == 0 { SLOTS_OF_NODE_0 } else { SLOTS }),
             room: Room::of(MOST_HELD),
-            standing: None,
-            repeated: None,
-            next_tick: None,
-            actions: Vec::new(),
+            ..Exchange::default()
         }
     }
 

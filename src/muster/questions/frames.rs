@@ -167,7 +167,7 @@ pub(crate) const LARGEST: usize = 64 << 20;
 
 /// The form of an answer: plain on this node, deflated if it leaves the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     Plain,
     Deflated,
 }

@@ -57,8 +57,8 @@ impl Questions {
     }
 
     pub fn of(desk: &Desk, node: u32, nodes: u32) -> Questions {
-        let (local, session) = desk.ends();
-        Questions { node, nodes, local, session: Some(session) }
+        let (local, session) = (Arc::clone(&desk.local), Some(desk.sender.clone()));
+        Questions { node, nodes, local, session }
     }
 
     pub fn nodes(&self) -> usize {
@@ -181,22 +181,12 @@ impl Desk {
         Desk { exchange: Exchange::new(node, nodes), local, events, sender }
     }
 
-    /// The ends that a handle needs.
-    pub fn ends(&self) -> (Arc<LocalAnswers>, UnboundedSender<Event>) {
-        (Arc::clone(&self.local), self.sender.clone())
-    }
-
     /// The next event; None if only time has passed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event> {
-        let tick = async {
-            match self.exchange.due() {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = self.exchange.due();
         tokio::select! {
             event = self.events.recv() => event,
-            () = tick => None,
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => None,
         }
     }
 
@@ -263,7 +253,7 @@ pub(crate) type Answerer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 const AT_ONCE: usize = 4;
 
 /// The answerer of this node, and the threads that it may use.
-pub struct LocalAnswers {
+pub(crate) struct LocalAnswers {
     answerer: Mutex<Option<Answerer>>,
     threads: Room,
 }
@@ -275,16 +265,16 @@ impl fmt::Debug for LocalAnswers {
 }
 
 impl LocalAnswers {
-    pub fn new() -> LocalAnswers {
+    pub(crate) fn new() -> LocalAnswers {
         LocalAnswers { answerer: Mutex::new(None), threads: Room::of(AT_ONCE) }
     }
 
-    pub fn set(&self, answerer: Option<Answerer>) {
+    pub(crate) fn set(&self, answerer: Option<Answerer>) {
         *self.answerer.lock() = answerer;
     }
 
     /// Begins to answer the question; `done` gets the answer, or the reason why there is none.
-    pub fn begin(
+    pub(crate) fn begin(
         &self,
         question: Arc<[u8]>,
         form: Form,

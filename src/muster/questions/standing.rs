@@ -114,7 +114,7 @@ pub(super) fn later(now: Instant, within: Duration) -> Instant {
 }
 
 /// The amount that is left.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Room(Arc<AtomicUsize>);
 
 /// An amount that is taken until the lease is dropped.

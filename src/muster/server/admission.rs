@@ -109,16 +109,12 @@ impl Admission {
     /// If the job is impossible.
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
-        let challenge = async {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             Some(event) = self.events.recv() => self.hear(event, say),
             late = self.heartbeat.due() => self.keep_alive(late),
-            () = challenge => self.end_challenges(say),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                self.end_challenges(say)
+            }
         }
     }
 

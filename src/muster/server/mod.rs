@@ -48,7 +48,7 @@ pub enum Settled {
 /// The state when all nodes have arrived.
 #[derive(Debug)]
 pub struct Gathered {
-    admission: Admission,
+    pub admission: Admission,
     /// The summaries of all nodes, in the order of the node rank.
     pub summaries: Vec<NodeSummary>,
     pub differences: Vec<Difference>,
@@ -82,7 +82,7 @@ pub async fn gather(
             if refusal.id != Id::MusterMissing {
                 let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
                 // A node that comes slightly later would dial the ended node 0 until its own deadline.
-                tell_latecomers(config, &mut admission.events, &refusal, &mut told).await;
+                tell(config, &mut admission.events, &refusal, &mut told, LATECOMERS).await;
             }
             admission.close().await;
             return Err(refusal);
@@ -234,16 +234,7 @@ pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> us
     told.len()
 }
 
-/// Notifies all nodes after gathering that are not in `told`.
-pub(crate) async fn tell_latecomers(
-    config: &Config,
-    events: &mut EventReceiver,
-    refusal: &Refusal,
-    told: &mut BTreeSet<u32>,
-) {
-    tell(config, events, refusal, told, LATECOMERS).await;
-}
-
+/// Notifies the nodes that arrive within `limit` and are not in `told`.
 async fn tell(
     config: &Config,
     events: &mut EventReceiver,
