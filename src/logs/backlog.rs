@@ -4,10 +4,10 @@
 //! counted. A failure is reported at the end of the output, so the end is kept.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memchr::memchr_iter;
+use parking_lot::{Condvar, Mutex};
 
 use verdict::outcome::{Owner, Stream};
 
@@ -53,13 +53,13 @@ pub struct Piece {
 
 #[derive(Debug, Default)]
 pub struct Backlog {
-    state: Mutex<State>,
+    state: Mutex<Streams>,
     /// Signals that there is something to take, or that nothing more will come.
     filled: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Streams {
     streams: BTreeMap<(Owner, Stream), Kept>,
     /// Empty buffers for reuse.
     spares: Vec<Vec<u8>>,
@@ -145,18 +145,14 @@ impl Kept {
 }
 
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds bytes that were read from a stream, with the number of their line feeds. Never waits for the consumer.
     pub(super) fn push(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize) {
         self.push_at(owner, stream, bytes, line_feeds, Instant::now());
     }
 
     fn push_at(&self, owner: Owner, stream: Stream, bytes: &[u8], line_feeds: usize, now: Instant) {
-        let mut state = self.lock();
-        let State { streams, spares, closed } = &mut *state;
+        let mut state = self.state.lock();
+        let Streams { streams, spares, closed } = &mut *state;
         if *closed {
             return;
         }
@@ -171,18 +167,12 @@ impl Backlog {
         }
     }
 
-    fn spare(&self, buffers: Vec<Vec<u8>>) {
-        let mut state = self.lock();
-        let room = SPARES.saturating_sub(state.spares.len());
-        state.spares.extend(buffers.into_iter().take(room));
-    }
-
     /// The bytes that were pushed since the last call, in order of arrival. The order across streams matters: output on
     /// the other stream shows whether a program went on after an error.
     pub fn take(&self) -> Vec<Piece> {
         // Nothing is copied while the lock is held, since the readers of the pipes would have to wait for it.
         let taken: Vec<((Owner, Stream), Kept)> = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.streams.iter_mut().map(|(key, kept)| (*key, std::mem::take(kept))).collect()
         };
         let mut pieces = Vec::new();
@@ -193,7 +183,10 @@ impl Backlog {
         // Buffers of a quiet stream are small and cheap to allocate again.
         spares.retain(|buffer| buffer.capacity() >= HALF);
         spares.iter_mut().for_each(Vec::clear);
-        self.spare(spares);
+        let mut state = self.state.lock();
+        state.spares.extend(spares);
+        state.spares.truncate(SPARES);
+        drop(state);
         // Stable, so that the pieces of one stream stay in their order.
         pieces.sort_by_key(|piece| piece.arrived);
         pieces
@@ -201,21 +194,16 @@ impl Backlog {
 
     /// Waits until there is something to take, and a moment longer for more of it. False: nothing more will come.
     pub fn wait(&self) -> bool {
-        let is_empty = |state: &State| state.streams.values().all(Kept::is_empty);
-        let state = self
-            .filled
-            .wait_while(self.lock(), |state| !state.closed && is_empty(state))
-            .unwrap_or_else(PoisonError::into_inner);
-        let (state, _) = self
-            .filled
-            .wait_timeout_while(state, GATHER, |state| !state.closed)
-            .unwrap_or_else(PoisonError::into_inner);
+        let is_empty = |state: &Streams| state.streams.values().all(Kept::is_empty);
+        let mut state = self.state.lock();
+        self.filled.wait_while(&mut state, |state| !state.closed && is_empty(state));
+        self.filled.wait_while_for(&mut state, |state| !state.closed, GATHER);
         !state.closed
     }
 
     /// Accepts no more bytes. Bytes already kept can still be taken.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.filled.notify_all();
     }
 }

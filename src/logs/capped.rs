@@ -18,9 +18,8 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memrchr};
 
-use super::file_names::segment;
+use super::file_names::{HeadMark, segment};
 use super::folder::{FolderLevel, LogFolder};
-use super::head_mark::HeadMark;
 use text::lang::Lang;
 use text::text;
 
@@ -33,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct CappedFile {
     folder: Arc<LogFolder>,
-    name: String,
+    pub(super) name: String,
     lang: Lang,
     head_cap: u64,
     segment_cap: u64,
@@ -44,12 +43,13 @@ pub(super) struct CappedFile {
     written: u64,
     /// The head, once it is full.
     head: Option<Head>,
-    /// Bytes that were removed between head and tail.
-    missing: u64,
+    /// Bytes that were removed between head and tail, and are no longer in any file.
+    pub(super) missing: u64,
     /// Bytes that were written and then removed or cut off by another process.
-    gone: u64,
+    pub(super) gone: u64,
     looked: Instant,
-    ends_in_newline: bool,
+    /// Whether the next byte starts a line.
+    pub(super) ends_in_newline: bool,
 }
 
 #[derive(Debug)]
@@ -79,25 +79,6 @@ impl CappedFile {
             looked: Instant::now(),
             ends_in_newline: true,
         }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Bytes that are no longer in any file.
-    pub(super) fn missing(&self) -> u64 {
-        self.missing
-    }
-
-    /// Bytes that were written and then removed or cut off by another process.
-    pub(super) fn gone(&self) -> u64 {
-        self.gone
-    }
-
-    /// Whether the next byte starts a line.
-    pub(super) fn ends_in_newline(&self) -> bool {
-        self.ends_in_newline
     }
 
     /// Creates the file, so that its name is there before the first byte.
@@ -293,7 +274,7 @@ mod tests {
         );
         file.write(b"\0\xff raw", |_, _, _| ()).expect("written");
         file.write(b" bytes", |_, _, _| ()).expect("written");
-        assert!(!file.ends_in_newline());
+        assert!(!file.ends_in_newline);
         assert_eq!(names(folder.path()), ["rank-00000.out"]);
         let held = std::fs::read(folder.path().join("rank-00000.out")).expect("read");
         assert_eq!(held, b"\0\xff raw bytes");
@@ -325,7 +306,7 @@ mod tests {
             assert!(all.ends_with(&tail) && tail.len() as u64 > cap / 3);
             assert!(first.starts_with("line ") && second.starts_with("line "), "no torn line");
             let missing = all.len() - kept.len() - tail.len();
-            assert_eq!(file.missing(), missing as u64);
+            assert_eq!(file.missing, missing as u64);
             assert!(mark.contains(&format!(" {missing} bytes are missing")), "{mark}");
             assert!(mark.contains(&names[1]) && mark.ends_with('\n'), "{mark}");
             assert!((head.len() + tail.len()) as u64 <= cap + 200);
@@ -347,6 +328,6 @@ mod tests {
             .map(|name| std::fs::metadata(folder.path().join(name)).expect("there").len())
             .sum();
         assert!(held <= 1_400, "{held}");
-        assert!(file.missing() > 48_000);
+        assert!(file.missing > 48_000);
     }
 }

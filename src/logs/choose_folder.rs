@@ -5,13 +5,12 @@
 //! launch goes on and the logs stay in memory. Every candidate is tried in its own thread with a deadline, because a
 //! mount without its server never answers. Files are opened only through [`LogFolder`].
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::candidate::{Candidate, Unusable};
 use super::file_names::{LauncherFolder, attempt_folders};
-use super::folder::LogFolder;
+use super::folder::{Candidate, LogFolder, Unusable};
 use linux::deadline::with_deadline;
 use text::lang::Text;
 use text::letters::is_hidden;
@@ -40,31 +39,29 @@ fn choose(
 ) -> (Option<Arc<LogFolder>>, Vec<Warning>) {
     let run = one_name(run_id);
     let below = attempt_folders(&run, launcher, attempt);
-    let mut refused: Vec<(PathBuf, Text)> = Vec::new();
+    let mut refused: Vec<(&Path, Text)> = Vec::new();
     for candidate in candidates {
-        match with_deadline(ANSWER, {
+        let why = match with_deadline(ANSWER, {
             let (candidate, below) = (candidate.clone(), below.clone());
             move || make(&candidate, &below)
         }) {
             Some(Ok(folder)) => {
                 let warnings = refused
                     .into_iter()
-                    .map(|(refused, why)| unusable(&refused, &why, Some(&candidate.path)))
+                    .map(|(refused, why)| unusable(refused, &why, Some(&candidate.path)))
                     .collect();
                 let folder = Arc::new(folder);
                 let again = Arc::clone(&folder);
                 with_deadline(ANSWER, move || again.point_latest());
                 return (Some(folder), warnings);
             }
-            Some(Err(error)) => refused.push((candidate.path.clone(), error.text())),
-            None => refused.push((
-                candidate.path.clone(),
-                text!(
-                    "no answer within 3 s; its mount may be dead",
-                    "3 秒内无响应，挂载点可能已失效"
-                ),
-            )),
-        }
+            Some(Err(error)) => error.text(),
+            None => text!(
+                "no answer within 3 s; its mount may be dead",
+                "3 秒内无响应，挂载点可能已失效"
+            ),
+        };
+        refused.push((&candidate.path, why));
     }
     let mut warnings: Vec<Warning> =
         refused.iter().map(|(folder, why)| unusable(folder, why, None)).collect();
@@ -74,28 +71,25 @@ fn choose(
             "no folder takes log files: the ranks' output goes to the console, and its last 200 lines per rank stay in memory",
             "没有可写的日志目录：各 rank 的输出只显示在控制台，内存中保留每个 rank 的最后 200 行"
         ),
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
+        hint(),
     ));
     (None, warnings)
 }
 
 fn unusable(folder: &Path, why: &Text, instead: Option<&Path>) -> Warning {
-    let folder = folder.display();
-    let text = match instead.map(Path::display) {
-        Some(used) => Text::new(
-            format!("log folder {folder} cannot be used: {}; the logs go to {used}", why.en),
-            format!("日志目录 {folder} 不可用：{}；日志写入 {used}", why.zh),
-        ),
-        None => Text::new(
-            format!("log folder {folder} cannot be used: {}", why.en),
-            format!("日志目录 {folder} 不可用：{}", why.zh),
-        ),
-    };
-    Warning::new(
-        Id::LogsFolder,
-        text,
-        text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录"),
-    )
+    let (folder, Text { en, zh }) = (folder.display(), why);
+    let used = instead.map(Path::display);
+    let used = used.map(|used| (format!("; the logs go to {used}"), format!("；日志写入 {used}")));
+    let (used, used_zh) = used.unwrap_or_default();
+    let text = Text::new(
+        format!("log folder {folder} cannot be used: {en}{used}"),
+        format!("日志目录 {folder} 不可用：{zh}{used_zh}"),
+    );
+    Warning::new(Id::LogsFolder, text, hint())
+}
+
+fn hint() -> Text {
+    text!("name a writable folder with --log-dir", "用 --log-dir 指定一个可写目录")
 }
 
 /// Maximum bytes of a run's folder name. A file system allows 255, also for names that are derived from it.
@@ -123,8 +117,7 @@ mod tests {
     use std::time::Instant;
     use std::{fs, io};
 
-    use super::super::candidate::{Access, default_candidates};
-    use super::super::folder::FolderLevel;
+    use super::super::folder::{Access, FolderLevel, default_candidates};
     use super::*;
 
     const NODE_0: LauncherFolder = LauncherFolder { node_rank: 0, task: None };

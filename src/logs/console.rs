@@ -2,7 +2,7 @@
 //!
 //! Owns two sinks with a thread each. Takes our own text and finished lines of the ranks. Writes whole lines: our own
 //! first, then the streams in turn. A blocked sink does not block the other sink, and blocks a producer for no longer
-//! than its [`StallBudget`](super::stall_budget::StallBudget) allows: buffers are bounded, and lines that do not fit
+//! than its [`StallBudget`](super::queue::StallBudget) allows: buffers are bounded, and lines that do not fit
 //! are dropped, counted and reported at the gap.
 //!
 //! Starts threads, so it must be created after the last fork without exec.
@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::sink::{ConsoleAccount, Lane, Sink};
+use super::sink::{Lane, Sink};
+use super::waiting::ConsoleAccount;
 use linux::terminal::{Look, Screen, can_draw};
 use text::escape::printable;
 use text::lang::{Lang, Text};
@@ -28,19 +29,24 @@ pub struct Console {
 
 #[derive(Debug)]
 struct Inner {
-    out: Arc<Sink>,
-    err: Arc<Sink>,
+    out: Side,
+    err: Side,
     lang: Lang,
-    out_screen: Screen,
-    err_screen: Screen,
     /// The terminal has a status line as its last line, below which nothing else is written.
     has_status: bool,
 }
 
+/// One descriptor.
+#[derive(Debug)]
+struct Side {
+    sink: Arc<Sink>,
+    screen: Screen,
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        for sink in [&self.out, &self.err] {
-            sink.close();
+        for side in [&self.out, &self.err] {
+            side.sink.close();
         }
     }
 }
@@ -62,7 +68,8 @@ impl Console {
         let (out, started) = Sink::start(out, lang);
         let (err, err_started) =
             if same { (Arc::clone(&out), Ok(())) } else { Sink::start(err, lang) };
-        let inner = Inner { out, err, lang, out_screen, err_screen, has_status };
+        let out = Side { sink: out, screen: out_screen };
+        let inner = Inner { out, err: Side { sink: err, screen: err_screen }, lang, has_status };
         (Console { inner: Arc::new(inner) }, started.and(err_started))
     }
 
@@ -80,10 +87,8 @@ impl Console {
                 started.map(|()| console)
             }
             _ => {
-                let dead = || Arc::new(Sink::new(true));
-                let (out_screen, err_screen) = (Screen::none(), Screen::none());
-                let (out, err) = (dead(), dead());
-                let inner = Inner { out, err, lang, out_screen, err_screen, has_status: false };
+                let dead = || Side { sink: Sink::dead(), screen: Screen::none() };
+                let inner = Inner { out: dead(), err: dead(), lang, has_status: false };
                 Ok(Console { inner: Arc::new(inner) })
             }
         }
@@ -96,13 +101,13 @@ impl Console {
     /// Queues our own text, as whole lines, for standard error, ahead of every rank. Never waits; text beyond a backlog
     /// of 256 KiB is dropped and counted. Control characters in quoted text are escaped.
     pub fn say(&self, text: &str) {
-        let look = self.inner.err_screen.look();
-        self.inner.err.say(&look.shown(&printable(text)));
+        let look = self.inner.err.screen.look();
+        self.inner.err.sink.say(&look.shown(&printable(text)));
     }
 
     /// The appearance of our own text: its colours and the columns of the terminal.
     pub fn look(&self) -> Look {
-        self.inner.err_screen.look()
+        self.inner.err.screen.look()
     }
 
     /// Whether the terminal has a last line that shows the current state of the job.
@@ -114,16 +119,20 @@ impl Console {
     pub fn status(&self, text: Option<&str>) {
         if self.inner.has_status {
             let text = text.map(|text| printable(text).replace('\n', " "));
-            self.inner.err.status(text.as_deref(), self.inner.err_screen.colour);
+            self.inner.err.sink.status(text.as_deref(), self.inner.err.screen.colour);
+        }
+    }
+
+    fn side(&self, stream: Stream) -> &Side {
+        match stream {
+            Stream::Out => &self.inner.out,
+            Stream::Err => &self.inner.err,
         }
     }
 
     /// Whether the lines of a stream get colours.
-    pub(super) fn has_colour(&self, sink: Stream) -> bool {
-        match sink {
-            Stream::Out => self.inner.out_screen.colour,
-            Stream::Err => self.inner.err_screen.colour,
-        }
+    pub(super) fn has_colour(&self, stream: Stream) -> bool {
+        self.side(stream).screen.colour
     }
 
     /// Writes one line of our own while the job runs.
@@ -135,9 +144,9 @@ impl Console {
     /// Waits until everything queued is written; false if the deadline passes first. Both sinks share the deadline.
     pub fn flush(&self, deadline: Duration) -> bool {
         let until = Instant::now().checked_add(deadline);
-        [&self.inner.err, &self.inner.out].into_iter().fold(true, |done, sink| {
+        [&self.inner.err, &self.inner.out].into_iter().fold(true, |done, side| {
             let left = until.map_or(deadline, |at| at.saturating_duration_since(Instant::now()));
-            sink.flush(left) && done
+            side.sink.flush(left) && done
         })
     }
 
@@ -145,19 +154,15 @@ impl Console {
     /// are dropped and counted.
     pub fn show_out(&self, deadline: Duration) {
         if !self.flush(deadline) {
-            for sink in [&self.inner.err, &self.inner.out] {
-                sink.drop_lines();
+            for side in [&self.inner.err, &self.inner.out] {
+                side.sink.drop_lines();
             }
         }
     }
 
     /// A lane for the finished lines of one stream; `account` counts them.
-    pub(super) fn lane(&self, sink: Stream, prefix: &str, account: Arc<ConsoleAccount>) -> Lane {
-        let sink = match sink {
-            Stream::Out => Arc::clone(&self.inner.out),
-            Stream::Err => Arc::clone(&self.inner.err),
-        };
-        Lane::open(sink, prefix, account)
+    pub(super) fn lane(&self, stream: Stream, prefix: &str, account: Arc<ConsoleAccount>) -> Lane {
+        Lane::open(Arc::clone(&self.side(stream).sink), prefix, account)
     }
 }
 

@@ -6,17 +6,18 @@
 //! counts the remaining bytes as lost.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::capped::CappedFile;
 use super::console::Console;
 use super::folder::LogFolder;
 use super::index::{IndexWriter, Writer};
-use super::queue::{FileAccount, Piece, Queue, SMALL, Stage};
-use super::thread;
-use text::lang::bytes as human_bytes;
-use text::lang::{Lang, Text, cause};
+use super::queue::{FileAccount, Queue, Queued, SMALL, Stage};
+use super::start_thread;
+use text::lang::{Lang, Text, bytes as human_bytes, cause};
 use text::text;
 
 /// Empty chunks kept for readers while there is traffic.
@@ -26,32 +27,26 @@ const RETRY: Duration = Duration::from_secs(2);
 const RELEASE_BYTES: usize = 1024 * 1024;
 /// …or after this long, so that a slow disk shows progress.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
+/// Time without work after which spare chunks are freed.
+const IDLE: Duration = Duration::from_secs(1);
 /// Time without progress after which a disk is given up at the end.
 const STALL: Duration = Duration::from_secs(5);
 
-/// The outcome of the writing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Closed {
-    Whole,
-    /// This many bytes were not written in time.
-    Left(u64),
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct FileWriter {
-    shared: Arc<Shared>,
+    shared: Arc<FileQueues>,
     folder: Arc<LogFolder>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+#[derive(Debug, Default)]
+struct FileQueues {
+    state: Mutex<Queues>,
     work: Condvar,
     room: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Queues {
     queues: Vec<Queue>,
     /// Files that the writer has not taken over yet, each with the kind of process whose output it holds.
     new: Vec<(CappedFile, Writer)>,
@@ -69,29 +64,25 @@ struct State {
 /// The producer's end of one file's queue.
 #[derive(Debug, Clone)]
 pub(super) struct FilePort {
-    shared: Arc<Shared>,
+    shared: Arc<FileQueues>,
     index: usize,
 }
 
 impl FileWriter {
     pub(super) fn start(folder: Arc<LogFolder>, console: Console) -> std::io::Result<FileWriter> {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::default()),
-            work: Condvar::new(),
-            room: Condvar::new(),
-        });
+        let shared = Arc::new(FileQueues::default());
         let writer = Arc::clone(&shared);
         let place = Arc::clone(&folder);
-        thread::start("log-files".to_owned(), move || writer.write_files(&place, &console))?;
+        start_thread("log-files".to_owned(), move || writer.write_files(&place, &console))?;
         Ok(FileWriter { shared, folder })
     }
 
     /// Adds a file of at most `cap` bytes, which the writer creates at once.
     pub(super) fn add(&self, name: String, writer: Writer, cap: u64, lang: Lang) -> FilePort {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let file = CappedFile::new(Arc::clone(&self.folder), name, cap, lang);
         state.new.push((file, writer));
-        state.queues.push(Queue::new());
+        state.queues.push(Queue::default());
         self.shared.work.notify_one();
         FilePort { shared: Arc::clone(&self.shared), index: state.queues.len() - 1 }
     }
@@ -99,16 +90,16 @@ impl FileWriter {
     /// The ranks have ended: from now on their pipes are emptied into memory, however slow the
     /// disk is.
     pub(super) fn expect_last_bytes(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.stage = state.stage.max(Stage::LastBytes);
         self.shared.room.notify_all();
     }
 
     /// Asks the writer to write the queue and end. Waits until the writer has ended, the disk makes no progress, or the
-    /// deadline passes.
-    pub(super) fn close(&self, deadline: Duration) -> Closed {
+    /// deadline passes. Gives the number of bytes that were not written in time.
+    pub(super) fn close(&self, deadline: Duration) -> u64 {
         let until = Instant::now().checked_add(deadline);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.stage = state.stage.max(Stage::Closing);
         self.shared.work.notify_one();
         let (mut taken, mut since) = (state.taken, Instant::now());
@@ -120,34 +111,26 @@ impl FileWriter {
             let left = until.map_or(STALL, |until| until.saturating_duration_since(now));
             let left = left.min(STALL.saturating_sub(now - since));
             if left.is_zero() {
-                return match state.give_up() {
-                    // All is written; the writer just has not reported it yet.
-                    0 => Closed::Whole,
-                    left => Closed::Left(left),
-                };
+                // 0 if all is written, and the writer just has not reported it yet.
+                return state.give_up();
             }
-            state = self
-                .shared
-                .room
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.shared.room.wait_for(&mut state, left);
         }
-        Closed::Whole
+        0
     }
 
     /// Problems so far; each was reported when it occurred.
     pub(super) fn problems(&self) -> Vec<Text> {
-        self.shared.lock().problems.clone()
+        self.shared.state.lock().problems.clone()
     }
 }
 
 impl FilePort {
     /// Queues `chunk` and leaves an empty buffer in its place.
     pub(super) fn push(&self, chunk: &mut Vec<u8>) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         loop {
-            let State { queues, spares, busy, stage, .. } = &mut *state;
+            let Queues { queues, spares, busy, stage, .. } = &mut *state;
             let (busy, stage) = (*busy, *stage);
             let Some(queue) = queues.get_mut(self.index) else { break };
             if queue.takes(chunk.len(), stage) {
@@ -164,12 +147,7 @@ impl FilePort {
                 break;
             }
             let before = Instant::now();
-            state = self
-                .shared
-                .room
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.shared.room.wait_for(&mut state, left);
             if let Some(queue) = state.queues.get_mut(self.index) {
                 queue.stall_budget.spend(before.elapsed());
             }
@@ -179,19 +157,19 @@ impl FilePort {
 
     /// The account so far. Queued bytes may still be written, so they do not count as lost.
     pub(super) fn so_far(&self) -> FileAccount {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.queues.get(self.index).map(|queue| queue.account).unwrap_or_default()
     }
 
     /// The account as it would be if nothing more were written.
     pub(super) fn account(&self) -> FileAccount {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let Some(queue) = state.queues.get(self.index) else { return FileAccount::default() };
         FileAccount { lost: queue.account.lost + queue.bytes as u64, ..queue.account }
     }
 }
 
-impl State {
+impl Queues {
     /// The next file in turn that has bytes and may be tried.
     fn next(&self, now: Instant) -> Option<usize> {
         let count = self.queues.len();
@@ -216,6 +194,11 @@ impl State {
         }
     }
 
+    fn say(&mut self, problem: Text, console: &Console) {
+        console.report(&problem);
+        self.problems.push(problem);
+    }
+
     /// Counts all unwritten bytes as lost, and returns their number.
     fn give_up(&mut self) -> u64 {
         self.stage = Stage::GivenUp;
@@ -230,37 +213,29 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl FileQueues {
     /// The writer's thread. Ends after a close request, when all is written or given up.
     fn write_files(&self, folder: &Arc<LogFolder>, console: &Console) {
         let mut index = IndexWriter::new(Arc::clone(folder));
-        let mut files: Vec<CappedFile> = Vec::new();
-        let mut failing: Vec<bool> = Vec::new();
-        let mut state = self.lock();
+        // Each with whether its last write failed.
+        let mut files: Vec<(CappedFile, bool)> = Vec::new();
+        let mut state = self.state.lock();
         loop {
             if !state.new.is_empty() {
                 let fresh = std::mem::take(&mut state.new);
                 let first = files.len();
                 for (file, writer) in fresh {
-                    files.push(file);
+                    files.push((file, false));
                     index.add(writer);
                 }
-                failing.resize(files.len(), false);
-                drop(state);
                 // An error here is reported again with the first bytes.
-                files.iter_mut().skip(first).for_each(|file| drop(file.open().map(|_| ())));
-                state = self.lock();
+                let open = |(file, _): &mut (CappedFile, bool)| drop(file.open().map(|_| ()));
+                MutexGuard::unlocked(&mut state, || files.iter_mut().skip(first).for_each(open));
                 continue;
             }
             let now = Instant::now();
             if index.due().is_some_and(|due| due <= now) {
-                drop(state);
-                index.flush(now);
-                state = self.lock();
+                MutexGuard::unlocked(&mut state, || index.flush(now));
                 continue;
             }
             let Some(next) = state.next(now) else {
@@ -268,12 +243,12 @@ impl Shared {
                     drop(state);
                     index.flush(now);
                     self.last_look(&mut files, folder, console);
-                    self.lock().done = true;
+                    self.state.lock().done = true;
                     self.room.notify_all();
                     return;
                 }
                 state.busy = false;
-                state = self.rest(state, now, index.due());
+                self.rest(&mut state, now, index.due());
                 continue;
             };
             state.served = next;
@@ -282,26 +257,23 @@ impl Shared {
             let mut pieces = std::mem::take(&mut queue.pieces);
             drop(state);
 
-            let Some(file) = files.get_mut(next) else { return };
+            let Some((file, is_failing)) = files.get_mut(next) else { return };
             let (spares, result) =
                 self.write_pieces(next, file, &mut pieces, &mut index, console.lang());
-            let (missing, gone) = (file.missing(), file.gone());
-            let was_failing =
-                failing.get_mut(next).map(|was| std::mem::replace(was, result.is_err()));
-            let name = file.name().to_owned();
+            let was_failing = std::mem::replace(is_failing, result.is_err());
+            let name = &file.name;
 
-            state = self.lock();
+            state = self.state.lock();
             state.spares.extend(spares.into_iter().filter(|chunk| chunk.capacity() > SMALL));
             state.spares.truncate(SPARES);
             let closing = state.stage >= Stage::Closing;
             let given_up = state.stage == Stage::GivenUp;
-            if gone > 0 {
+            if file.gone > 0 {
                 self.say_removed(&mut state, folder, console);
             }
-            let State { queues, problems, .. } = &mut *state;
-            let Some(queue) = queues.get_mut(next) else { continue };
-            queue.account.missing = missing;
-            queue.account.gone = gone;
+            let Some(queue) = state.queues.get_mut(next) else { continue };
+            queue.account.missing = file.missing;
+            queue.account.gone = file.gone;
             queue.retry_at = None;
             if result.is_err() && !given_up {
                 pieces.append(&mut queue.pieces);
@@ -313,14 +285,14 @@ impl Shared {
                 }
             }
             let said = match (&result, was_failing) {
-                (Err(error), Some(false)) => {
+                (Err(error), false) => {
                     let Text { en, zh } = cause(error);
                     Some(text!(
                         "log file {name} cannot be written: {en}; the job goes on, the file is tried again every 2 s",
                         "无法写入日志文件 {name}：{zh}；任务继续运行，每 2 秒重试一次"
                     ))
                 }
-                (Ok(()), Some(true)) => {
+                (Ok(()), true) => {
                     let lost = human_bytes(queue.account.lost);
                     Some(text!(
                         "log file {name} is written again, {lost} of it are missing",
@@ -330,8 +302,7 @@ impl Shared {
                 _ => None,
             };
             if let Some(said) = said {
-                console.report(&said);
-                problems.push(said);
+                state.say(said, console);
             }
         }
     }
@@ -341,7 +312,7 @@ impl Shared {
         &self,
         number: usize,
         file: &mut CappedFile,
-        pieces: &mut VecDeque<Piece>,
+        pieces: &mut VecDeque<Queued>,
         index: &mut IndexWriter,
         lang: Lang,
     ) -> (Vec<Vec<u8>>, std::io::Result<()>) {
@@ -352,7 +323,7 @@ impl Shared {
             && let Some(piece) = pieces.pop_front()
         {
             match piece {
-                Piece::Bytes(mut chunk) => {
+                Queued::Bytes(mut chunk) => {
                     let (bytes, came) = chunk.first();
                     let (count, is_last) = (bytes.len(), bytes.len() == chunk.bytes.len());
                     let note = |name: &str, at, bytes| index.note(number, name, at, bytes, came);
@@ -367,26 +338,26 @@ impl Shared {
                         Ok(()) => {
                             written += count;
                             chunk.drop_first(count);
-                            pieces.push_front(Piece::Bytes(chunk));
+                            pieces.push_front(Queued::Bytes(chunk));
                         }
                         Err((part, error)) => {
                             written += part;
                             chunk.drop_first(part);
-                            pieces.push_front(Piece::Bytes(chunk));
+                            pieces.push_front(Queued::Bytes(chunk));
                             result = Err(error);
                         }
                     }
                 }
-                Piece::Gap(gap) => {
+                Queued::Gap(gap) => {
                     if let Err(error) = say_gap(file, gap, number, index, lang) {
-                        pieces.push_front(Piece::Gap(gap));
+                        pieces.push_front(Queued::Gap(gap));
                         result = Err(error);
                     }
                 }
             }
             let last = pieces.is_empty() || result.is_err();
             if last || written >= RELEASE_BYTES || since.elapsed() >= RELEASE_AFTER {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.stage == Stage::GivenUp {
                     pieces.clear();
                     break;
@@ -401,20 +372,20 @@ impl Shared {
     }
 
     /// Finds files at the end that were removed after the last write to them.
-    fn last_look(&self, files: &mut [CappedFile], folder: &LogFolder, console: &Console) {
-        for (index, file) in files.iter_mut().enumerate() {
+    fn last_look(&self, files: &mut [(CappedFile, bool)], folder: &LogFolder, console: &Console) {
+        for (index, (file, _)) in files.iter_mut().enumerate() {
             let _ = file.look_now();
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if let Some(queue) = state.queues.get_mut(index) {
-                queue.account.gone = file.gone();
+                queue.account.gone = file.gone;
             }
-            if file.gone() > 0 {
+            if file.gone > 0 {
                 self.say_removed(&mut state, folder, console);
             }
         }
     }
 
-    fn say_removed(&self, state: &mut State, folder: &LogFolder, console: &Console) {
+    fn say_removed(&self, state: &mut Queues, folder: &LogFolder, console: &Console) {
         if std::mem::replace(&mut state.removal_said, true) {
             return;
         }
@@ -424,35 +395,26 @@ impl Shared {
             "log files in {path} were removed or cut while the job ran; what comes is written to new ones, what was in the old ones is gone",
             "{path} 中的日志文件在任务运行期间被删除或截断；后续输出写入新文件，原有内容已丢失"
         );
-        console.report(&said);
-        state.problems.push(said);
+        state.say(said, console);
     }
 
     /// Waits for work, for a retry, or until the spare chunks can be freed.
-    fn rest<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        now: Instant,
-        index: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        let index = index.map(|at| at.saturating_duration_since(now));
-        let retry = state.next_retry().map(|at| at.saturating_duration_since(now));
-        let idle = (!state.spares.is_empty()).then_some(Duration::from_secs(1));
-        let Some(pause) = retry.into_iter().chain(idle).chain(index).min() else {
-            return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+    fn rest(&self, state: &mut MutexGuard<'_, Queues>, now: Instant, index: Option<Instant>) {
+        let retry = state.next_retry();
+        let idle = (!state.spares.is_empty()).then(|| now + IDLE);
+        let Some(until) = retry.into_iter().chain(idle).chain(index).min() else {
+            return self.work.wait(state);
         };
-        let (mut state, wait) =
-            self.work.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
-        if wait.timed_out() && idle == Some(pause) {
+        let is_timed_out = self.work.wait_until(state, until).timed_out();
+        if is_timed_out && idle == Some(until) {
             let spares = std::mem::take(&mut state.spares);
-            drop(state);
             if !spares.is_empty() {
-                drop(spares);
-                linux::sys::release_free_memory();
+                MutexGuard::unlocked(state, || {
+                    drop(spares);
+                    linux::sys::release_free_memory();
+                });
             }
-            state = self.lock();
         }
-        state
     }
 }
 
@@ -464,7 +426,7 @@ fn say_gap(
     lang: Lang,
 ) -> std::io::Result<()> {
     let bytes = human_bytes(gap);
-    let newline = if file.ends_in_newline() { "" } else { "\n" };
+    let newline = if file.ends_in_newline { "" } else { "\n" };
     let line = text!(
         "{newline}[ranklaunch] {gap} bytes ({bytes}) are missing here: the disk did not take them in time\n",
         "{newline}[ranklaunch] 此处缺失 {gap} 字节（{bytes}）：磁盘未能及时写入\n"

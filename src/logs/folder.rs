@@ -1,23 +1,101 @@
-//! The log folder of one attempt, held open.
+//! The log folder of one attempt, held open, and the candidates for its place: their paths, their permissions, and why
+//! one cannot be used.
 //!
 //! Owns descriptors of the run's, the node's and the attempt's folder. Every file is opened relative to one of these
 //! folders and never through a link, so another user who may write in a parent folder cannot redirect our writes by
 //! renaming ours. A folder that was removed is created again at the same path. Every call may hang with the mount, so
 //! calls are made only from threads that may be abandoned.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-#[cfg(test)]
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::candidate::{Access, Candidate, Unusable};
 use super::file_names::LATEST;
+use text::lang::{Text, cause};
+use text::text;
+
+/// A folder in which runs may be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub path: PathBuf,
+    pub access: Access,
+}
+
+/// The permissions of a folder for logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Unchanged, since the user chose the folder.
+    AsItIs,
+    /// Only our own user. The folder is in a place where every user may write, and another user could replace our files
+    /// by links.
+    OursAlone,
+}
+
+impl Candidate {
+    pub(super) fn chosen(path: impl Into<PathBuf>) -> Candidate {
+        Candidate { path: path.into(), access: Access::AsItIs }
+    }
+
+    /// `<folder>/ranklaunch-<uid>`.
+    pub(super) fn temporary(folder: &Path) -> Candidate {
+        let uid = rustix::process::geteuid().as_raw();
+        Candidate { path: folder.join(format!("ranklaunch-{uid}")), access: Access::OursAlone }
+    }
+}
+
+/// Why a folder cannot hold a run.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    Io(io::Error),
+    /// The folder belongs to another user, or others may enter it.
+    NotOurs {
+        owner: u32,
+        mode: u32,
+    },
+}
+
+impl<E: Into<io::Error>> From<E> for Unusable {
+    fn from(error: E) -> Unusable {
+        Unusable::Io(error.into())
+    }
+}
+
+impl Unusable {
+    pub(super) fn text(&self) -> Text {
+        match self {
+            Unusable::Io(error) => cause(error),
+            Unusable::NotOurs { owner, mode } => {
+                let own = rustix::process::geteuid().as_raw();
+                text!(
+                    "it belongs to user {owner} with mode {mode:04o}, and only a folder of user {own} with mode 0700 is safe there",
+                    "其属主为用户 {owner}，权限为 {mode:04o}；在此处只有属主为用户 {own} 且权限为 0700 的目录才安全"
+                )
+            }
+        }
+    }
+}
+
+/// The candidates in order: the folder of the flag, `./ranklaunch-logs`, `$TMPDIR/ranklaunch-<uid>`,
+/// `/tmp/ranklaunch-<uid>`.
+pub fn default_candidates(flag: Option<&Path>, tmpdir: Option<&OsStr>) -> Vec<Candidate> {
+    let tmpdir = tmpdir.filter(|folder| !folder.is_empty()).map(Path::new);
+    let mut candidates: Vec<Candidate> = flag
+        .map(Candidate::chosen)
+        .into_iter()
+        .chain([Candidate::chosen("ranklaunch-logs")])
+        .chain(tmpdir.map(Candidate::temporary))
+        .chain([Candidate::temporary(Path::new("/tmp"))])
+        .collect();
+    candidates.dedup();
+    candidates
+}
 
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::WRONLY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -140,7 +218,7 @@ impl LogFolder {
     }
 
     fn opened(&self) -> OpenFolders {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.opened.lock().clone()
     }
 
     /// Runs `work` in the folder; if the folder was removed, creates it again and repeats.
@@ -155,9 +233,9 @@ impl LogFolder {
                 let again =
                     OpenFolders::make(&self.base, &self.below).map_err(|error| match error {
                         Unusable::Io(error) => error,
-                        other => io::Error::other(other.to_string()),
+                        other => io::Error::other(other.text().en),
                     })?;
-                *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = again.clone();
+                *self.opened.lock() = again.clone();
                 Ok(work(again.at(level))?)
             }
             done => Ok(done?),

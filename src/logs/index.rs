@@ -91,12 +91,9 @@ impl Entry<'_> {
         let first = words.next()?;
         if first == "file" {
             let number = words.next()?.parse().ok()?;
-            let writer = match words.next()? {
-                "rank" => Writer::Rank,
-                "command" => Writer::Command,
-                "engine" => Writer::Engine,
-                _ => return None,
-            };
+            let word = words.next()?;
+            let all = [Writer::Rank, Writer::Command, Writer::Engine];
+            let writer = all.into_iter().find(|writer| writer.word() == word)?;
             let name = words.next().filter(|name| is_plain(name))?;
             return Some(Entry::File { number, writer, name });
         }

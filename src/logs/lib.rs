@@ -10,18 +10,16 @@
 
 #![deny(unsafe_code)]
 
+mod attempt_files;
 mod backlog;
-mod candidate;
 mod capped;
 mod choose_folder;
-mod config;
 mod console;
 mod file_names;
 mod files;
 mod folder;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod head_mark;
 mod index;
 mod lines;
 mod output;
@@ -31,30 +29,35 @@ mod reader;
 mod rows;
 mod runs;
 mod sink;
-mod stall_budget;
-mod status_line;
-mod summary;
 mod tail;
 #[cfg(test)]
 mod tests;
-mod thread;
+mod waiting;
 mod write;
 
 #[cfg(any(test, feature = "fixtures"))]
 pub use backlog::Skipped;
 pub use backlog::{Backlog, Piece};
-pub use candidate::{Candidate, default_candidates};
 pub use choose_folder::choose_folder;
-pub use config::LogsConfig;
 pub use console::Console;
 pub use file_names::{
     AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, REPORT, RUN_JSON, RankLog,
     continued, log_name, numbered, run_of,
 };
-pub use folder::{FolderLevel, LogFolder};
+pub use folder::{Candidate, FolderLevel, LogFolder, default_candidates};
 pub use index::Writer;
-pub use output::Logs;
+pub use output::{Logs, LogsConfig, LogsSummary, OwnerNow};
 pub use pages::{Cursor, LogLine, Page, Wanted, attempts, page};
 pub use runs::{RunFolder, RunMark, keep_within, latest, runs};
-pub use summary::{LogsSummary, OwnerNow};
 pub use tail::TailLine;
+
+/// Stack size in bytes of a thread, which keeps its buffers on the heap.
+const STACK: usize = 256 * 1024;
+
+/// Runs `work` in a detached thread of this name.
+///
+/// # Errors
+/// When the system has no thread left.
+fn start_thread(name: String, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name).stack_size(STACK).spawn(work).map(drop)
+}

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
 
-use super::config::Marks;
-use super::rows::{LONGEST_CURSOR_UP, PROGRESS, Rows, cursor_up, is_blank, may_become_cursor_up};
+use super::rows::{Bar, LONGEST_CURSOR_UP, Rows, cursor_up, is_blank, may_become_cursor_up};
 use text::escape::{is_plain, push_escaped, unfinished_suffix};
 
 /// Longest line on the console, in bytes written by the rank. Container runtimes split at the same length.
@@ -18,7 +17,14 @@ const IDLE: Duration = Duration::from_millis(200);
 /// …or after this long without an end, for programs that print a dot now and then.
 const UNENDING: Duration = Duration::from_secs(2);
 
-#[derive(Debug)]
+/// Text that the console shows before and after each line of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Marks {
+    pub(super) before: String,
+    pub(super) after: &'static str,
+}
+
+#[derive(Debug, Default)]
 pub(super) struct LineFormatter {
     marks: Marks,
     /// The current line since its last `\r` or since it was last shown.
@@ -28,43 +34,23 @@ pub(super) struct LineFormatter {
     touched: Option<Instant>,
     /// The beginning of this line was already shown.
     shown: bool,
-    progress: Progress,
-    rows: Rows,
-    /// Lines emitted so far.
-    pub(super) emitted: u64,
-}
-
-#[derive(Debug, Default)]
-struct Progress {
     /// The line contains a `\r`.
-    active: bool,
+    is_bar: bool,
     /// The text before the last `\r`, unless it was shown.
-    state: Option<Vec<u8>>,
-    last_shown: Option<Instant>,
-}
-
-impl Progress {
-    fn due(&self) -> Option<Instant> {
-        self.last_shown.and_then(|at| at.checked_add(PROGRESS))
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        self.due().is_none_or(|due| due <= now)
-    }
+    bar: Bar,
+    rows: Rows,
+    /// Lines emitted since they were last taken.
+    pub(super) emitted: u64,
 }
 
 impl LineFormatter {
     pub(super) fn new(marks: &Marks) -> LineFormatter {
-        LineFormatter {
-            marks: marks.clone(),
-            partial: Vec::new(),
-            began: None,
-            touched: None,
-            shown: false,
-            progress: Progress::default(),
-            rows: Rows::default(),
-            emitted: 0,
-        }
+        LineFormatter { marks: marks.clone(), ..LineFormatter::default() }
+    }
+
+    /// The number of lines that were emitted since the last call.
+    pub(super) fn take_emitted(&mut self) -> u64 {
+        std::mem::take(&mut self.emitted)
     }
 
     /// Appends every line that is finished by `chunk`. Gives the number of line feeds in `chunk`.
@@ -75,7 +61,7 @@ impl LineFormatter {
         let mut rows = self.rows.are_drawn(now);
         let mut feeds = 0;
         while let Some(end) = memchr(b'\n', rest) {
-            let fresh = self.partial.is_empty() && !self.shown && !self.progress.active && !rows;
+            let fresh = self.partial.is_empty() && !self.shown && !self.is_bar && !rows;
             if fresh {
                 let (length, lines) = self.emit_plain(rest, out);
                 if lines > 0 {
@@ -131,9 +117,9 @@ impl LineFormatter {
     }
 
     fn line_deadline(&self) -> Option<Instant> {
-        if self.progress.active {
+        if self.is_bar {
             let quiet = self.touched?.checked_add(IDLE)?;
-            return Some(self.progress.due().map_or(quiet, |due| due.max(quiet)));
+            return Some(self.bar.due().map_or(quiet, |due| due.max(quiet)));
         }
         let (began, touched) = (self.began?, self.touched?);
         Some(began.checked_add(UNENDING)?.min(touched.checked_add(IDLE)?))
@@ -144,7 +130,7 @@ impl LineFormatter {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        let rests = self.partial.is_empty() && !self.progress.active;
+        let rests = self.partial.is_empty() && !self.is_bar;
         let rows = self.rows.due(now, rests);
         self.emit_rows(rows, out);
         if self.line_deadline().is_none_or(|deadline| now < deadline) {
@@ -152,9 +138,9 @@ impl LineFormatter {
         }
         self.began = None;
         self.touched = None;
-        if self.progress.active {
+        if self.is_bar {
             if !self.partial.is_empty() {
-                self.progress.state = Some(std::mem::take(&mut self.partial));
+                self.bar.state = Some(std::mem::take(&mut self.partial));
             }
             self.show_progress(now, out);
         } else {
@@ -166,7 +152,7 @@ impl LineFormatter {
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         let rows = self.rows.rest();
         self.emit_rows(rows, out);
-        if !self.partial.is_empty() || self.progress.state.is_some() {
+        if !self.partial.is_empty() || self.bar.state.is_some() {
             self.end_line(out);
         }
     }
@@ -200,13 +186,13 @@ impl LineFormatter {
                 continue;
             };
             self.append(state, out);
-            self.progress.active = true;
+            self.is_bar = true;
             if !self.partial.is_empty() {
-                let spare = self.progress.state.take().unwrap_or_default();
-                self.progress.state = Some(std::mem::replace(&mut self.partial, spare));
+                let spare = self.bar.state.take().unwrap_or_default();
+                self.bar.state = Some(std::mem::replace(&mut self.partial, spare));
                 self.partial.clear();
             }
-            if self.progress.is_due(now) {
+            if self.bar.is_due(now) {
                 self.show_progress(now, out);
             }
             (rest, from) = (after, 0);
@@ -216,11 +202,11 @@ impl LineFormatter {
 
     /// Moves the cursor back to the row above, which becomes the unfinished line again.
     fn go_up(&mut self, now: Instant, out: &mut Vec<u8>) {
-        let state = self.progress.state.take().unwrap_or_default();
+        let state = self.bar.state.take().unwrap_or_default();
         let partial = std::mem::take(&mut self.partial);
         let row = if partial.is_empty() { state } else { partial };
-        self.progress.state = self.rows.up(row, now).filter(|row| !is_blank(row));
-        self.progress.active = true;
+        self.bar.state = self.rows.up(row, now).filter(|row| !is_blank(row));
+        self.is_bar = true;
         self.shown = false;
         let rows = self.rows.due(now, false);
         self.emit_rows(rows, out);
@@ -228,7 +214,7 @@ impl LineFormatter {
 
     /// Ends the row; it is held if the cursor may still go back to it.
     fn end_row(&mut self, now: Instant, out: &mut Vec<u8>) {
-        let state = self.progress.state.take().unwrap_or_default();
+        let state = self.bar.state.take().unwrap_or_default();
         let partial = std::mem::take(&mut self.partial);
         let row = if partial.is_empty() { state } else { partial };
         let full = self.rows.end(row, now);
@@ -268,20 +254,20 @@ impl LineFormatter {
 
     fn show_progress(&mut self, now: Instant, out: &mut Vec<u8>) {
         // A cleared bar is not shown.
-        if let Some(state) = self.progress.state.take().filter(|state| !is_blank(state)) {
+        if let Some(state) = self.bar.state.take().filter(|state| !is_blank(state)) {
             emit(&self.marks, &state, out);
             self.emitted += 1;
-            self.progress.last_shown = Some(now);
+            self.bar.last_shown = Some(now);
         }
     }
 
     fn end_line(&mut self, out: &mut Vec<u8>) {
-        let state = self.progress.state.take();
+        let state = self.bar.state.take();
         let last = match state {
             Some(state) if self.partial.is_empty() => Some(state),
             _ if !self.partial.is_empty() => Some(std::mem::take(&mut self.partial)),
             // Everything was shown already, so the line end adds no line.
-            _ if self.shown || self.progress.active => None,
+            _ if self.shown || self.is_bar => None,
             _ => Some(Vec::new()),
         };
         if let Some(line) = last {
@@ -296,7 +282,7 @@ impl LineFormatter {
         self.began = None;
         self.touched = None;
         self.shown = false;
-        self.progress.active = false;
+        self.is_bar = false;
     }
 }
 

@@ -8,23 +8,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use memchr::{memchr_iter, memrchr, memrchr2};
+use memchr::{memchr_iter, memrchr};
 use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
-use super::file_names::{AttemptFolder, RankLog, continued, segment};
-use super::head_mark::{self, HeadMark};
+use super::attempt_files::{AttemptFiles, Beginning, Output, Place, WINDOW, beside};
+use super::file_names::{AttemptFolder, ENGINE_LOG, LONGEST_MARK, RankLog, continued, segment};
 use super::index::{Entry, INDEX, Writer};
 use linux::regular_file;
 use text::escape::push_escaped;
 use verdict::outcome::Stream;
 
-/// Bytes of a file that are read at once.
-const WINDOW: u64 = 64 * 1024;
 /// Bytes of files that one page may read when most lines are filtered out.
 const MOST_READ: u64 = 32 << 20;
 /// Maximum bytes of an index line, the longest of which names a file.
@@ -33,8 +30,6 @@ const LONGEST_ENTRY: u64 = 4096;
 const LONGEST_LINE: usize = 256 * 1024;
 /// Maximum bytes of the end of a line in which a pattern is looked for.
 const LONGEST_SEARCHED: usize = 8 << 20;
-/// Bytes that are read at once before a piece: most lines are short.
-const FIRST_STEP: u64 = 4 * 1024;
 
 /// Position of a reader in the output of a launcher.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,30 +101,6 @@ pub struct Page {
     pub odd: Vec<String>,
 }
 
-/// A position in a log of an attempt.
-#[derive(Debug, Clone)]
-struct Place {
-    name: String,
-    at: u64,
-}
-
-/// The output that a file of an attempt holds.
-#[derive(Debug)]
-struct Output {
-    /// Bytes of output, which the mark follows.
-    length: u64,
-    /// The mark of a head that is full.
-    mark: Option<HeadMark>,
-}
-
-/// The beginning of a line, as far as it was read.
-#[derive(Debug, Default)]
-struct Beginning {
-    bytes: Vec<u8>,
-    /// The place before `bytes`, if the line begins still further ahead.
-    more: Option<Place>,
-}
-
 /// A file of an attempt, as its index names it.
 #[derive(Debug, Clone)]
 struct Named {
@@ -173,20 +144,17 @@ pub fn page(
     // A later attempt proves that this attempt is over.
     let following = attempts.get(1).copied();
     let mut reading = Reading {
-        launcher: launcher.to_owned(),
-        attempt: AttemptFolder(attempt).to_string(),
+        files: AttemptFiles::new(launcher, attempt),
         wanted,
         most,
         is_over: is_over || following.is_some(),
         begun_ms: None,
-        files: BTreeMap::new(),
-        opened: None,
+        named: BTreeMap::new(),
         bytes: 0,
-        read: 0,
         page: Page { next: cursor, ..Page::default() },
     };
     reading.read()?;
-    let mut page = reading.page;
+    let mut page = Page { odd: reading.files.odd, ..reading.page };
     if let (true, Some(attempt)) = (page.is_end, following) {
         page.next = Cursor { attempt, ..Cursor::default() };
         page.is_end = false;
@@ -206,28 +174,22 @@ pub fn attempts(launcher: &Path) -> io::Result<Vec<u32>> {
 
 /// One page that is being filled.
 struct Reading<'a> {
-    launcher: PathBuf,
-    /// The folder of the attempt, below `launcher`.
-    attempt: String,
+    files: AttemptFiles,
     wanted: &'a Wanted,
     most: usize,
     is_over: bool,
     begun_ms: Option<u64>,
     /// Files by their numbers in the index. If the index gives one file several numbers, the lowest counts.
-    files: BTreeMap<usize, Named>,
-    /// The file that was read last.
-    opened: Option<(String, File)>,
+    named: BTreeMap<usize, Named>,
     /// Bytes of the lines on the page.
     bytes: usize,
-    /// Bytes read from the files.
-    read: u64,
     page: Page,
 }
 
 impl Reading<'_> {
     fn read(&mut self) -> io::Result<()> {
         if self.page.next.rest.is_none() {
-            match open_in(&self.launcher, &self.attempt, INDEX) {
+            match self.files.open(INDEX) {
                 Ok((index, _)) => self.index(&index)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => self.page.is_end = true,
                 Err(error) => return Err(error),
@@ -242,7 +204,7 @@ impl Reading<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.bytes >= self.most || self.read >= MOST_READ
+        self.bytes >= self.most || self.files.read >= MOST_READ
     }
 
     /// Follows the index until the page is full or the index ends.
@@ -266,7 +228,7 @@ impl Reading<'_> {
             match Entry::parse(text) {
                 Some(Entry::Begin(begun)) => {
                     self.begun_ms = Some(begun);
-                    self.files.clear();
+                    self.named.clear();
                 }
                 Some(Entry::File { number, writer, name }) => {
                     let named = Named::new(name, writer);
@@ -274,14 +236,14 @@ impl Reading<'_> {
                     if at >= from {
                         self.gap(&named)?;
                     }
-                    self.files.insert(number, named);
+                    self.named.insert(number, named);
                 }
                 Some(Entry::Piece { after_ms, file, at: first, bytes }) if at >= from => {
                     if self.is_full() {
                         return Ok(());
                     }
                     let time = self.begun_ms.map(|begun| begun.saturating_add(after_ms));
-                    if let Some(named) = self.files.get(&file).cloned() {
+                    if let Some(named) = self.named.get(&file).cloned() {
                         let piece = first..first.saturating_add(bytes);
                         if !self.piece(&named, time, &piece)? {
                             return Ok(());
@@ -308,21 +270,26 @@ impl Reading<'_> {
 
     /// Shows the mark of a head if output is missing after it, and before it the beginning of a line that has no end.
     fn end_of_head(&mut self, head: &Named) -> io::Result<()> {
-        let Some(Output { length, mark: Some(mark) }) = self.output(&head.name)? else {
+        let Some(Output { length, mark: Some(mark) }) = self.files.output(&head.name)? else {
             return Ok(());
         };
         if mark.missing == 0 || !self.is_wanted(head, None) {
             return Ok(());
         }
         self.unfinished(head, length)?;
-        let line = self.window(&head.name, length, length.saturating_add(head_mark::LONGEST))?;
+        let line = self.files.window(&head.name, length, length.saturating_add(LONGEST_MARK))?;
         self.line(head, None, line.unwrap_or_default().trim_ascii(), None)
     }
 
     /// Shows a line that begins before `at` and has no end there.
     fn unfinished(&mut self, named: &Named, at: u64) -> io::Result<()> {
-        let Beginning { bytes, more } = self.before(&named.name, at)?;
+        let Beginning { bytes, more } = self.files.before(&named.name, at, self.searched())?;
         if bytes.is_empty() { Ok(()) } else { self.line(named, None, &bytes, more) }
+    }
+
+    /// Bytes of a line that are looked at: as far as it is searched or shown.
+    fn searched(&self) -> usize {
+        if self.wanted.grep.is_some() { LONGEST_SEARCHED } else { LONGEST_LINE }
     }
 
     fn is_wanted(&self, named: &Named, at_ms: Option<u64>) -> bool {
@@ -351,9 +318,9 @@ impl Reading<'_> {
                 return Ok(false);
             }
             let to = piece.end.min(from.saturating_add(WINDOW));
-            let Some(window) = self.window(&named.name, from, to)? else { return Ok(true) };
-            self.read += to - from;
-            if let Some(skipped) = self.hole(&window, from, piece.end) {
+            let Some(window) = self.files.window(&named.name, from, to)? else { return Ok(true) };
+            self.files.read += to - from;
+            if let Some(skipped) = self.files.hole(&window, from, piece.end) {
                 self.page.next.done += skipped;
                 continue;
             }
@@ -361,7 +328,7 @@ impl Reading<'_> {
             let done = match memrchr(b'\n', &window) {
                 Some(end) => {
                     let (lines, _) = window.split_at_checked(end + 1).unwrap_or((&window, &[]));
-                    let before = self.before(&named.name, from)?;
+                    let before = self.files.before(&named.name, from, self.searched())?;
                     self.lines(named, at_ms, before, lines)?;
                     end as u64 + 1
                 }
@@ -371,69 +338,6 @@ impl Reading<'_> {
             let ends_here = from + done >= piece.end || to == piece.end || !is_whole;
             self.page.next.done += if ends_here { piece.end - from } else { done };
         }
-    }
-
-    /// The length of a hole that begins with `window`: a sparse file may have any size.
-    fn hole(&self, window: &[u8], from: u64, end: u64) -> Option<u64> {
-        let (_, file) = self.opened.as_ref().filter(|_| window.len() as u64 == WINDOW)?;
-        if window.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        let data = regular_file::data_from(file, from).unwrap_or(end).min(end);
-        (data > from + WINDOW).then_some(data - from)
-    }
-
-    /// The part of the line at `at` that precedes `at`, as far as it is searched or shown.
-    fn before(&mut self, name: &str, at: u64) -> io::Result<Beginning> {
-        let most = if self.wanted.grep.is_some() { LONGEST_SEARCHED } else { LONGEST_LINE };
-        let mut place = Place { name: name.to_owned(), at };
-        let mut parts: Vec<Vec<u8>> = Vec::new();
-        let (mut length, mut step) = (0, FIRST_STEP);
-        while length < most {
-            let Some(mut bytes) = self.back(&mut place, step)? else {
-                return Ok(Beginning { bytes: joined(parts), more: None });
-            };
-            let end = memrchr(b'\n', &bytes);
-            bytes.drain(..end.map_or(0, |end| end + 1));
-            length += bytes.len();
-            parts.push(bytes);
-            if end.is_some() {
-                return Ok(Beginning { bytes: joined(parts), more: None });
-            }
-            step = WINDOW;
-        }
-        Ok(Beginning { bytes: joined(parts), more: Some(place) })
-    }
-
-    /// Up to `most` bytes before a place, which moves there; from the preceding part of the log at the beginning of a
-    /// part. None where nothing precedes, or the file was cut meanwhile.
-    fn back(&mut self, place: &mut Place, most: u64) -> io::Result<Option<Vec<u8>>> {
-        while place.at == 0 {
-            let Some(part) = beside(&place.name, -1) else { return Ok(None) };
-            let Some(Output { length, .. }) = self.output(&part)? else { return Ok(None) };
-            *place = Place { name: part, at: length };
-        }
-        let first = place.at.saturating_sub(most);
-        let bytes = self.window(&place.name, first, place.at)?;
-        let whole = bytes.filter(|bytes| bytes.len() as u64 == place.at - first);
-        place.at = first;
-        Ok(whole)
-    }
-
-    /// Number of bytes before a place that belong to the same line, or the same state of a progress bar.
-    fn count_before(&mut self, mut place: Place) -> io::Result<u64> {
-        let mut count = 0;
-        while count < LogLine::COUNTED
-            && let Some(bytes) = self.back(&mut place, WINDOW)?
-        {
-            self.read += bytes.len() as u64;
-            let begin = memrchr2(b'\n', b'\r', &bytes);
-            count += (bytes.len() - begin.map_or(0, |end| end + 1)) as u64;
-            if begin.is_some() {
-                break;
-            }
-        }
-        Ok(count)
     }
 
     /// Adds whole lines; `before` is the beginning of the first.
@@ -480,7 +384,7 @@ impl Reading<'_> {
         let (cut, shown) = end_of(state);
         let mut left_out = cut as u64;
         if let Some(place) = more {
-            left_out += self.count_before(place)?;
+            left_out += self.files.count_before(place, LogLine::COUNTED)?;
         }
         let mut text = Vec::with_capacity(shown.len());
         push_escaped(shown, &mut text);
@@ -517,17 +421,17 @@ impl Reading<'_> {
     fn covered(&mut self) -> io::Result<(Vec<String>, HashMap<String, u64>)> {
         let mut covered: HashMap<String, u64> = HashMap::new();
         // A page that begins here must know the same files.
-        self.files.clear();
-        if let Ok((index, _)) = open_in(&self.launcher, &self.attempt, INDEX) {
+        self.named.clear();
+        if let Ok((index, _)) = self.files.open(INDEX) {
             let index = regular_file::WithoutHoles::of(index);
             for line in BufReader::new(index).split(b'\n') {
                 let line = line?;
                 match std::str::from_utf8(&line).ok().and_then(Entry::parse) {
                     Some(Entry::File { number, writer, name }) => {
-                        self.files.insert(number, Named::new(name, writer));
+                        self.named.insert(number, Named::new(name, writer));
                     }
                     Some(Entry::Piece { file, at, bytes, .. }) => {
-                        if let Some(named) = self.files.get(&file) {
+                        if let Some(named) = self.named.get(&file) {
                             let known = covered.entry(named.name.clone()).or_default();
                             *known = at.saturating_add(bytes).max(*known);
                         }
@@ -537,8 +441,8 @@ impl Reading<'_> {
             }
         }
         let mut names: Vec<String> = self
-            .launcher
-            .join(&self.attempt)
+            .files
+            .folder()
             .read_dir()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| writer_of(name).is_some())
@@ -549,14 +453,14 @@ impl Reading<'_> {
 
     /// Adds the part of a file that the index does not cover. False if the page was full before the end of the file.
     fn rest_of(&mut self, name: &str, covered: u64) -> io::Result<bool> {
-        let writer = self.files.values().find(|named| named.name == name);
+        let writer = self.named.values().find(|named| named.name == name);
         let Some(writer) = writer.map(|named| named.writer).or_else(|| writer_of(name)) else {
             return Ok(true);
         };
         let named = Named::new(name, writer);
         self.page.last_rank = self.page.last_rank.max(named.number);
-        let Some(metadata) = self.metadata(name)? else { return Ok(true) };
-        let Some(Output { length, mark }) = self.output(name)? else { return Ok(true) };
+        let Some(metadata) = self.files.metadata(name)? else { return Ok(true) };
+        let Some(Output { length, mark }) = self.files.output(name)? else { return Ok(true) };
         // Without an index the times of single lines are unknown; only the time of the last write is known.
         let is_since = |since| {
             let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -571,79 +475,18 @@ impl Reading<'_> {
         let next = segment(name, 1);
         if mark.is_some_and(|mark| mark.missing > 0) {
             // The beginning of the tail in the index has already shown it.
-            if self.files.values().all(|tail| tail.name != next) {
+            if self.named.values().all(|tail| tail.name != next) {
                 self.end_of_head(&named)?;
             }
             return Ok(true);
         }
         // An unfinished last line is added unless the next part continues it.
-        let goes_on = beside(name, 1).map(|part| self.metadata(&part)).transpose()?.flatten();
+        let goes_on = beside(name, 1).map(|part| self.files.metadata(&part)).transpose()?.flatten();
         if goes_on.is_none() && self.is_wanted(&named, None) {
             self.unfinished(&named, length)?;
         }
         Ok(true)
     }
-
-    /// Opens a log of the attempt. None if the file is gone or cannot be a log.
-    fn file(&mut self, name: &str) -> io::Result<Option<&File>> {
-        if self.opened.as_ref().is_none_or(|(opened, _)| opened != name) {
-            match open_in(&self.launcher, &self.attempt, name) {
-                Ok((file, _)) => self.opened = Some((name.to_owned(), file)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    if self.page.odd.iter().all(|odd| odd != name) {
-                        self.page.odd.push(name.to_owned());
-                    }
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(self.opened.as_ref().map(|(_, file)| file))
-    }
-
-    fn metadata(&mut self, name: &str) -> io::Result<Option<std::fs::Metadata>> {
-        self.file(name)?.map(File::metadata).transpose()
-    }
-
-    /// The output in a file. None if the file is gone or cannot be a log.
-    fn output(&mut self, name: &str) -> io::Result<Option<Output>> {
-        let Some(metadata) = self.metadata(name)? else { return Ok(None) };
-        let length = metadata.len();
-        if continued(name) != name {
-            return Ok(Some(Output { length, mark: None }));
-        }
-        let end = self.window(name, length.saturating_sub(head_mark::LONGEST), length)?;
-        let mark = HeadMark::at_end(&end.unwrap_or_default(), length);
-        Ok(Some(Output { length: mark.as_ref().map_or(length, |mark| mark.bytes), mark }))
-    }
-
-    /// Bytes `from..to` of a file; fewer if the file is shorter. None if the file is gone.
-    fn window(&mut self, name: &str, from: u64, to: u64) -> io::Result<Option<Vec<u8>>> {
-        let Some(file) = self.file(name)? else { return Ok(None) };
-        // Offsets from a damaged index may exceed every possible file offset (off_t).
-        if i64::try_from(to).is_err() {
-            return Ok(Some(Vec::new()));
-        }
-        let mut bytes = vec![0; usize::try_from(to - from).unwrap_or_default()];
-        let mut filled = 0;
-        while let Some(empty) = bytes.get_mut(filled..).filter(|empty| !empty.is_empty()) {
-            match file.read_at(empty, from + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        bytes.truncate(filled);
-        Ok(Some(bytes))
-    }
-}
-
-/// Parts of a line that were read from its end to its beginning.
-fn joined(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
-    parts.reverse();
-    parts.concat()
 }
 
 /// The end of a line that is shown, and the number of bytes before it. No character is cut.
@@ -655,34 +498,11 @@ fn end_of(line: &[u8]) -> (usize, &[u8]) {
     (cut + inside, rest.get(inside..).unwrap_or_default())
 }
 
-/// The name of the adjacent part of a log, `step` parts away: the head is part 0. A line goes on in the next part where
-/// it is longer than the rest of a part.
-fn beside(name: &str, step: i32) -> Option<String> {
-    let log = continued(name);
-    let part = |number| if number == 0 { log.to_owned() } else { segment(log, number) };
-    let number: u32 = match name.strip_prefix(log)?.strip_prefix('.') {
-        None => 0,
-        Some(number) => number.parse().ok()?,
-    };
-    // logrotate numbers in another way: its `.1` is the newest.
-    (part(number) == name).then(|| number.checked_add_signed(step).map(part)).flatten()
-}
-
-/// Opens a file of an attempt. The file may be anything, since whoever can write the folder of the run can replace it.
-fn open_in(launcher: &Path, attempt: &str, name: &str) -> io::Result<(File, u64)> {
-    match (launcher.parent(), launcher.file_name().and_then(|name| name.to_str())) {
-        (Some(run), Some(own)) if !run.as_os_str().is_empty() => {
-            regular_file::open_below(run, &[own, attempt, name])
-        }
-        _ => regular_file::open_below(launcher, &[attempt, name]),
-    }
-}
-
 fn writer_of(name: &str) -> Option<Writer> {
     let log = continued(name);
     match RankLog::parse(log) {
         Some(_) => Some(Writer::Rank),
-        None => (log == super::file_names::ENGINE_LOG).then_some(Writer::Engine),
+        None => (log == ENGINE_LOG).then_some(Writer::Engine),
     }
 }
 
@@ -694,8 +514,8 @@ impl Cursor {
             return Ok(Cursor::default());
         };
         let begin = Cursor { attempt, ..Cursor::default() };
-        let folder = AttemptFolder(attempt).to_string();
-        let Ok((mut index, length)) = open_in(launcher, &folder, INDEX) else { return Ok(begin) };
+        let index = AttemptFiles::new(launcher, attempt).open(INDEX);
+        let Ok((mut index, length)) = index else { return Ok(begin) };
         if length <= entries {
             return Ok(begin);
         }

@@ -1,15 +1,16 @@
 //! Reads one pipe of a rank and passes the bytes to tail, console and file.
 //!
 //! One plain thread per stream. The thread waits for a sink no longer than the sink's
-//! [`StallBudget`](super::stall_budget::StallBudget). It ends at end of file. After a stop request it ends as soon as
+//! [`StallBudget`](super::queue::StallBudget). It ends at end of file. After a stop request it ends as soon as
 //! the pipe is empty, since a grandchild may keep the write end open for ever.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::backlog::Backlog;
@@ -83,7 +84,7 @@ pub(super) struct StreamReader {
 }
 
 /// A switch that keeps a stream off the console, and counts its lines.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Quiet {
     pub(super) on: Arc<AtomicBool>,
     pub(super) lines: Arc<AtomicU64>,
@@ -134,9 +135,8 @@ impl StreamReader {
             }
         };
         if let Some((lines, lane)) = &mut self.console {
-            let before = lines.emitted;
             lines.finish(&mut shown);
-            lane.push(&mut shown, lines.emitted - before);
+            lane.push(&mut shown, lines.take_emitted());
         }
         self.push_file(&mut carry);
         error
@@ -166,7 +166,6 @@ impl StreamReader {
 
     fn pass_on(&mut self, buffer: &mut Vec<u8>, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         let quiet = self.quiet.as_ref().filter(|quiet| quiet.on.load(Ordering::Relaxed));
-        let before = self.console.as_ref().map_or(0, |(lines, _)| lines.emitted);
         let newlines = match &mut self.console {
             Some((lines, _)) if quiet.is_none() => {
                 let now = Instant::now();
@@ -178,16 +177,16 @@ impl StreamReader {
             _ => memchr_iter(b'\n', buffer).count(),
         };
         self.counters.count(buffer.len(), newlines);
-        match (&self.console, quiet) {
+        match (&mut self.console, quiet) {
             (Some(_), Some(quiet)) => {
                 quiet.lines.fetch_add(newlines as u64, Ordering::Relaxed);
             }
             (Some((lines, lane)), None) if !shown.is_empty() => {
-                lane.push(shown, lines.emitted - before);
+                lane.push(shown, lines.take_emitted());
             }
             _ => {}
         }
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).append(self.stream, buffer);
+        self.tail.lock().append(self.stream, buffer);
         if let Some(backlog) = &self.backlog {
             backlog.push(self.owner, self.stream, buffer, newlines);
         }
@@ -210,10 +209,9 @@ impl StreamReader {
 
     fn idle(&mut self, shown: &mut Vec<u8>, carry: &mut Vec<u8>) {
         if let Some((lines, lane)) = &mut self.console {
-            let before = lines.emitted;
             lines.tick(Instant::now(), shown);
             if !shown.is_empty() {
-                lane.push(shown, lines.emitted - before);
+                lane.push(shown, lines.take_emitted());
             }
         }
         self.push_file(carry);

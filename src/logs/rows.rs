@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of rows that are held or told apart.
 const ROWS: usize = 32;
 /// A progress bar, of one row or several, is shown at most this often.
-pub(super) const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS: Duration = Duration::from_secs(5);
 /// Time within which the cursor may return to a row; usually the row and the return are one write.
 const TAKEN_BACK: Duration = Duration::from_millis(200);
 
@@ -21,20 +21,24 @@ pub(super) struct Rows {
     moved: Option<Instant>,
     /// Rows above the cursor, the highest first, with the time of their end.
     above: VecDeque<(Vec<u8>, Instant)>,
-    /// The bars below the first row: text that is not shown yet, and the time of the last
-    /// display.
+    /// The bars below the first row.
     bars: Vec<Bar>,
 }
 
+/// A progress bar: text that is not shown yet, and the time of the last display.
 #[derive(Debug, Default)]
-struct Bar {
-    state: Option<Vec<u8>>,
-    last_shown: Option<Instant>,
+pub(super) struct Bar {
+    pub(super) state: Option<Vec<u8>>,
+    pub(super) last_shown: Option<Instant>,
 }
 
 impl Bar {
-    fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         self.last_shown.and_then(|at| at.checked_add(PROGRESS))
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due().is_none_or(|due| due <= now)
     }
 }
 
@@ -78,7 +82,7 @@ impl Rows {
             shown.extend(self.above.drain(..).map(|(row, _)| row));
         }
         for bar in &mut self.bars {
-            if bar.due().is_none_or(|due| due <= now)
+            if bar.is_due(now)
                 && let Some(state) = bar.state.take()
             {
                 bar.last_shown = Some(now);

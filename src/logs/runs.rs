@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::file_names::{AttemptFolder, JOURNAL, LATEST, LauncherFolder, RUN_JSON};
+use super::file_names::{JOURNAL, LATEST, LauncherFolder, RUN_JSON};
 use super::folder::{FolderLevel, LogFolder};
+use super::pages::attempts;
 use linux::deadline::with_deadline;
 use linux::regular_file;
 use settings::LogKeep;
@@ -192,14 +193,8 @@ pub fn keep_within(base: &Path, own: &Path, keep: LogKeep) -> io::Result<Removed
 fn is_ours(run: &RunFolder) -> bool {
     run.launchers.iter().any(|launcher| {
         let has = |name: &str| launcher.join(name).is_file();
-        let attempts = || {
-            let entries = launcher.read_dir().ok();
-            entries.is_some_and(|entries| {
-                let mut names = entries.flatten().map(|entry| entry.file_name());
-                names.any(|name| name.to_str().is_some_and(|it| AttemptFolder::parse(it).is_some()))
-            })
-        };
-        (has(JOURNAL) || has(RUN_JSON)) && attempts()
+        let has_attempts = || attempts(launcher).is_ok_and(|attempts| !attempts.is_empty());
+        (has(JOURNAL) || has(RUN_JSON)) && has_attempts()
     })
 }
 

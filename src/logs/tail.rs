@@ -69,12 +69,8 @@ impl Tail {
             .into_iter()
             .filter(|(_, bytes)| !bytes.is_empty())
             .map(|(stream, bytes)| TailLine { stream, bytes: bytes.clone() });
-        let unfinished: Vec<TailLine> = unfinished.collect();
-        let whole = n.saturating_sub(unfinished.len());
-        let whole = self.lines.iter().skip(self.lines.len().saturating_sub(whole)).cloned();
-        let lines = whole.chain(unfinished);
-        // If only one line is requested, there may be two unfinished lines.
-        let mut lines: Vec<TailLine> = lines.collect();
+        let whole = self.lines.iter().skip(self.lines.len().saturating_sub(n)).cloned();
+        let mut lines: Vec<TailLine> = whole.chain(unfinished).collect();
         lines.drain(..lines.len().saturating_sub(n));
         lines
     }

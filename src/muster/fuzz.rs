@@ -14,15 +14,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use super::protocol::codec::{self, LONGEST, LONGEST_UNIDENTIFIED};
-use super::protocol::handshake::{Rejection, admit, dial};
-use super::protocol::messages::Message;
-use super::questions::exchange::{Action, Exchange};
+use super::protocol::channel;
 use super::server::compare;
+use crate::protocol::channel::{LONGEST, LONGEST_UNIDENTIFIED};
+use crate::protocol::handshake::{Rejection, admit, dial};
+use crate::protocol::messages::Message;
 use crate::protocol::{
     Agreement, Channel, Difference, FromMember, FromNode0, Hello, JobKey, NodeSummary, Purpose,
-    QuestionFrame, Secret,
+    Secret,
 };
+use crate::questions::exchange::{Action, Exchange};
+use crate::questions::frames::QuestionFrame;
 use verdict::Refusal;
 
 /// Bytes that a connection may hold beyond the longest frame: header, tag, slack of one read.
@@ -119,7 +121,7 @@ fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
     let (peer, now) = (1 - me, Instant::now());
     let (reply, _replies) = std::sync::mpsc::channel();
     let mut exchange = Exchange::new(me, 2);
-    exchange.ask(&Arc::from(&b"?"[..]), Duration::from_secs(9), reply, &|_| true, now);
+    exchange.ask(&Arc::from(&b"?"[..]), None, Duration::from_secs(9), reply, &|_| true, now);
     let (mut asked, mut sent, mut held, mut heard) = (0, 0, 0, 0);
     for frame in frames {
         heard += 1;
@@ -152,7 +154,7 @@ fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
 }
 
 fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> Vec<M> {
-    if let Ok(frame) = codec::decode::<M>(data) {
+    if let Ok(frame) = channel::decode::<M>(data) {
         same_again(&frame);
     }
     let [cut, trusted, bytes @ ..] = data else { return Vec::new() };
@@ -181,9 +183,9 @@ fn read_as<M: Message + Debug + PartialEq>(data: &[u8]) -> Vec<M> {
 }
 
 fn same_again<M: Message + Debug + PartialEq>(frame: &M) {
-    let bytes = codec::encode(frame);
+    let bytes = channel::encode(frame);
     assert!(bytes.len() <= LONGEST, "{} bytes", bytes.len());
-    assert_eq!(codec::decode::<M>(&bytes).as_ref(), Ok(frame));
+    assert_eq!(channel::decode::<M>(&bytes).ok().as_ref(), Some(frame));
 }
 
 fn hello() -> Hello {
@@ -329,21 +331,21 @@ pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
 
 /// A summary as node 0 parses it; None if it would close the connection.
 pub fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
-    match codec::decode(bytes) {
+    match channel::decode(bytes) {
         Ok(FromMember::Summary(summary)) => Some(summary),
         _ => None,
     }
 }
 
 pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
-    codec::encode(&FromMember::Summary(summary))
+    channel::encode(&FromMember::Summary(summary))
 }
 
 /// An agreement as a node parses it.
 pub fn sent(agreement: Agreement) -> Option<Agreement> {
     let (differences, said) = (Vec::new(), Vec::new());
     let frame = FromNode0::Agreed { agreement, differences, said, resume: None };
-    match codec::decode(&codec::encode(&frame)) {
+    match channel::decode(&channel::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
         _ => None,
     }

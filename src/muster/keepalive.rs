@@ -1,17 +1,27 @@
-//! Timing of heartbeats and silence, and the socket options that make them hold.
+//! Time between two nodes: the clock with which they compare times, heartbeats and silence, the socket options that
+//! make them hold, and conclusions from the port of a peer after its connection was cut.
 //!
 //! Guarantees that a partition shorter than the peer timeout is survived. The silence is longer than the partition for
 //! two reasons. First, the last frame before the partition may have been a heartbeat interval old. Second, the kernel
 //! retransmits after pauses that double: a frame of the first second is sent again after 0.2, 0.6, 1.4, 3.0, 6.2, 12.6
 //! and 25.4 s, so after a cut of 13 s the connection would stay silent for 12 s more.
+//!
+//! A cut connection does not tell whether the peer died or something between the nodes cut it: a sidecar, a firewall
+//! that lost its table, a load balancer. Each side therefore has a port that is open as long as its agent lives, and
+//! both sides dial. Two facts together prove a death: the connection was closed in the way a kernel does it for a
+//! process that ended, and a port that was reached before is closed now. A connection that was reset proves nothing,
+//! since a device that resets connections may refuse them as well.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until};
 
-use super::config::Config;
+use crate::net::connect;
+use crate::protocol::{ChannelError, Loss};
+use crate::session::Config;
 use linux::sys::{self, Clocks};
 
 /// Network partitions shorter than this are survived; a node that is silent for longer is lost.
@@ -22,7 +32,7 @@ const BEFORE_THE_START: u32 = 4;
 /// Longest interval between heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The longest retransmission pause. It is the smallest value that the kernel accepts.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRANSMISSION: Duration = Duration::from_secs(1);
 /// Time for which the kernel retransmits, in milliseconds. It is long so that we decide when a node is lost: with a
 /// capped pause the kernel's own 15 attempts (tcp_retries2) would end after 14.4 s.
 const KERNEL: u32 = 120_000;
@@ -51,7 +61,7 @@ impl Config {
     /// The silence after which a node is lost: the peer timeout, the possible age of the last
     /// heartbeat, and the time until the next retransmission.
     pub(crate) fn longest_silence(&self) -> Duration {
-        let again = if is_capped() { AGAIN } else { self.peer_timeout };
+        let again = if is_capped() { RETRANSMISSION } else { self.peer_timeout };
         self.peer_timeout + self.heartbeat() + again + ALLOWANCE
     }
 }
@@ -129,7 +139,7 @@ impl Pause {
 pub(crate) fn prepare(stream: &TcpStream) {
     // Each option improves the connection, but none is required.
     let _ = stream.set_nodelay(true);
-    let _ = sys::cap_retransmission(stream, AGAIN);
+    let _ = sys::cap_retransmission(stream, RETRANSMISSION);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, KERNEL);
 }
 
@@ -137,8 +147,126 @@ pub(crate) fn prepare(stream: &TcpStream) {
 fn is_capped() -> bool {
     static CAPPED: OnceLock<bool> = OnceLock::new();
     *CAPPED.get_or_init(|| {
-        TcpSocket::new_v4().is_ok_and(|socket| sys::cap_retransmission(&socket, AGAIN).is_ok())
+        TcpSocket::new_v4()
+            .is_ok_and(|socket| sys::cap_retransmission(&socket, RETRANSMISSION).is_ok())
     })
+}
+
+/// The wall clock at one moment, and the steady clock from then on. A step of the wall clock between two failures must
+/// not reverse the order of the failures.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    wall: i64,
+    since: std::time::Instant,
+}
+
+impl Clock {
+    fn set(wall: SystemTime) -> Clock {
+        Clock { wall: millis(wall), since: std::time::Instant::now() }
+    }
+
+    fn now(self) -> i64 {
+        let since = i64::try_from(self.since.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.wall.saturating_add(since)
+    }
+}
+
+/// Milliseconds since 1970 by this process's steady clock, which was set from the wall clock
+/// once. The handshake measures the offset between two nodes.
+pub fn now() -> i64 {
+    static CLOCK: OnceLock<Clock> = OnceLock::new();
+    CLOCK.get_or_init(|| Clock::set(SystemTime::now())).now()
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn millis(at: SystemTime) -> i64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Time limit of one dial.
+const DIAL: Duration = Duration::from_secs(1);
+/// Interval of dials.
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+/// Time without an answer of the port after which a peer is lost.
+pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
+/// Time after a cut in which an open port proves nothing, since a process that dies closes its connections one after
+/// the other.
+const DYING: Duration = Duration::from_millis(300);
+
+/// The answer to a dial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Port {
+    Open,
+    Closed,
+    /// The dial got no answer, or an error on the way.
+    Unanswered,
+}
+
+/// Dials the port, and closes the connection at once.
+pub(crate) async fn port(peer: SocketAddr) -> Port {
+    match connect(peer, DIAL).await {
+        Ok(_) => Port::Open,
+        Err(error) => Port::of(&error),
+    }
+}
+
+impl Port {
+    pub(crate) fn of(error: &std::io::Error) -> Port {
+        match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => Port::Closed,
+            _ => Port::Unanswered,
+        }
+    }
+}
+
+/// The way in which a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Closed in order, as after the end of a process.
+    Closed,
+    /// Ended by a reset, or in the middle of a frame.
+    Reset,
+}
+
+impl From<&ChannelError> for Cut {
+    fn from(error: &ChannelError) -> Cut {
+        match error {
+            ChannelError::Closed => Cut::Closed,
+            _ => Cut::Reset,
+        }
+    }
+}
+
+/// The findings of the dials after a cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sight {
+    /// Whether a closed port proves a death.
+    proves: bool,
+    lives: bool,
+    /// The peer timeout.
+    longest: Duration,
+}
+
+impl Sight {
+    /// `was_reached`: the port was reached before; otherwise a firewall may be the reason why it is closed.
+    pub(crate) fn new(was_reached: bool, cut: Cut, longest: Duration) -> Sight {
+        Sight { proves: was_reached && cut == Cut::Closed, lives: false, longest }
+    }
+
+    /// The way in which the peer was lost, judged by the answer that came `after` the cut. None: the peer may come
+    /// back.
+    pub(crate) fn judge(&mut self, port: Port, after: Duration) -> Option<Loss> {
+        match port {
+            Port::Open => self.lives |= after > DYING,
+            // A peer that still ran after the cut has ended since, perhaps because it could not reach us.
+            Port::Closed if self.proves && self.lives => return Some(Loss::Cut),
+            Port::Closed if self.proves => return Some(Loss::Died),
+            Port::Closed | Port::Unanswered => {}
+        }
+        let limit = if self.lives { self.longest } else { UNANSWERED.min(self.longest) };
+        (after >= limit).then_some(Loss::Cut)
+    }
 }
 
 #[cfg(test)]
@@ -150,11 +278,11 @@ mod tests {
     fn partition_below_the_timeout_is_allowed() {
         let config = Config { peer_timeout: Duration::from_secs(15), ..config(1, 2, 29500) };
         // The last heartbeat left 3 s before the partition began; the next attempt comes 1 s after it.
-        let silence = config.peer_timeout + config.heartbeat() + AGAIN;
+        let silence = config.peer_timeout + config.heartbeat() + RETRANSMISSION;
         assert_eq!(silence, Duration::from_secs(19));
         let capped = silence + ALLOWANCE;
         // A pause that cannot be capped may be as long as the time before it.
-        let doubled = capped - AGAIN + config.peer_timeout;
+        let doubled = capped - RETRANSMISSION + config.peer_timeout;
         let expected = if is_capped() { capped } else { doubled };
         assert_eq!(config.longest_silence(), expected);
     }
@@ -204,5 +332,44 @@ mod tests {
         let errno = refused.expect_err("1 ms is too short").raw_os_error();
         let unknown = errno == Some(rustix::io::Errno::NOPROTOOPT.raw_os_error());
         assert_eq!(is_capped(), !unknown, "{errno:?}");
+    }
+
+    #[test]
+    fn stepped_wall_clock_changes_no_order() {
+        let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        let clock = Clock::set(an_hour_ago);
+        let (first, second) = (clock.now(), clock.now());
+        // The wall clock has jumped an hour ahead in the meantime.
+        assert!(first <= second && second - millis(an_hour_ago) < 60_000, "{first} {second}");
+        let before = now();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!((5..5000).contains(&(now() - before)));
+    }
+
+    #[test]
+    fn death_needs_a_reached_port_that_closed() {
+        use Port::{Closed, Open, Unanswered};
+        let (cut, died) = (Some(Loss::Cut), Some(Loss::Died));
+        type Row<'a> = (bool, Cut, &'a [(Port, u64)], Option<Loss>);
+        let table: [Row<'_>; 11] = [
+            (true, Cut::Closed, &[(Closed, 0)], died),
+            (true, Cut::Closed, &[(Open, 5), (Closed, 105)], died),
+            (true, Cut::Closed, &[(Open, 400), (Closed, 500)], cut),
+            (true, Cut::Reset, &[(Closed, 0)], None),
+            (true, Cut::Reset, &[(Closed, 2_000)], cut),
+            (false, Cut::Closed, &[(Closed, 0)], None),
+            (false, Cut::Closed, &[(Closed, 2_000)], cut),
+            (true, Cut::Closed, &[(Unanswered, 1_000)], None),
+            (true, Cut::Closed, &[(Unanswered, 2_000)], cut),
+            (true, Cut::Reset, &[(Open, 400), (Unanswered, 14_000)], None),
+            (true, Cut::Closed, &[(Open, 400), (Unanswered, 15_000)], cut),
+        ];
+        for (was_reached, how, answers, expected) in table {
+            let mut sight = Sight::new(was_reached, how, Duration::from_secs(15));
+            let judge =
+                |(port, after): &(Port, u64)| sight.judge(*port, Duration::from_millis(*after));
+            let last = answers.iter().map(judge).last().flatten();
+            assert_eq!(last, expected, "{was_reached} {how:?} {answers:?}");
+        }
     }
 }

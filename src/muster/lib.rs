@@ -13,9 +13,6 @@
 #![deny(unsafe_code)]
 
 mod client;
-mod clock;
-mod config;
-mod connection_limiter;
 mod foreign;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
@@ -25,28 +22,22 @@ pub mod names;
 pub mod net;
 mod protocol;
 mod questions;
-mod reach;
-mod second_port;
 mod server;
 mod session;
 #[cfg(test)]
 mod tests;
 
-pub use client::decline::{Declined, decline};
-pub use client::join::{Joined, join};
-pub use client::offer::Accepted;
-pub use clock::now;
-pub use config::{Config, Without};
-pub use foreign::store::{StoreMark, mark};
-pub use keepalive::PEER_TIMEOUT;
+pub use client::join::{Accepted, Joined, join};
+pub use client::{Declined, decline};
+pub use foreign::{StoreMark, mark};
+pub use keepalive::{PEER_TIMEOUT, now};
 pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
     Again, Agreement, Cause, Decide, Difference, LinkReport, Loss, MeasureEndpoint, MemberKind,
-    Memory, NoAnswer, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, VARIABLE as SECRET,
+    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, VARIABLE as SECRET,
 };
-pub use questions::{Packed, Questions};
+pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;
-pub use server::decline::turn_away;
-pub use server::gather::{Assembly, Settled, gather};
-pub use session::{Session, SessionEvent};
+pub use server::{Assembly, Settled, gather, turn_away};
+pub use session::{Config, Session, SessionEvent, Without};

@@ -5,7 +5,6 @@
 //! server and answer. Must never hang or panic, whatever the network and the files contain. Needs a tokio runtime; one
 //! thread is enough.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +37,8 @@ const STAGGER: Duration = Duration::from_millis(300);
 pub type LastResort = Arc<dyn Fn(&str, Duration) -> Result<Vec<IpAddr>, String> + Send + Sync>;
 
 /// The reason why a name has no address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.text().en)]
 pub struct NameError {
     pub name: String,
     /// Each question and its outcome, in order.
@@ -52,12 +52,6 @@ pub struct QueryAttempt {
     pub answer: Text,
 }
 
-impl fmt::Display for NameError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.text().en)
-    }
-}
-
 impl NameError {
     pub fn text(&self) -> Text {
         let mut text = Text::same(format!("{:?}", self.name));
@@ -69,8 +63,6 @@ impl NameError {
         text
     }
 }
-
-impl std::error::Error for NameError {}
 
 /// The addresses of `name`, each once; never an empty list.
 ///
@@ -269,22 +261,18 @@ async fn ask(
 ) -> Result<Vec<IpAddr>, Vec<QueryAttempt>> {
     let servers: Vec<String> = configuration.servers.iter().map(IpAddr::to_string).collect();
     let servers = servers.join(", ");
+    let failed = |answer| vec![QueryAttempt { asked: Text::same(servers.clone()), answer }];
     // The resolver panics without random numbers for its questions.
     if let Err(error) = getrandom::fill(&mut [0]) {
         let answer = text!(
             "not asked, since getrandom(2) fails: {error}",
             "getrandom(2) 失败，未查询：{error}"
         );
-        return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
+        return Err(failed(answer));
     }
     let candidates = configuration.candidates(name);
-    let resolver = match configuration.resolver() {
-        Ok(resolver) => resolver,
-        Err(cause) => {
-            let answer = Text::same(cause.to_string());
-            return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
-        }
-    };
+    let resolver = configuration.resolver();
+    let resolver = resolver.map_err(|cause| failed(Text::same(cause.to_string())))?;
     let mut answers: Vec<Option<Result<Vec<IpAddr>, Text>>> = vec![None; candidates.len()];
     let mut running = tokio::task::JoinSet::new();
     let mut waiting = candidates.iter().enumerate();
@@ -308,8 +296,7 @@ async fn ask(
                 }
             }
             Ok(Some(Err(broken))) if broken.is_panic() => {
-                let answer = Text::same(broken.to_string());
-                return Err(vec![QueryAttempt { asked: Text::same(servers), answer }]);
+                return Err(failed(Text::same(broken.to_string())));
             }
             _ => {}
         }

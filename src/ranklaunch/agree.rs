@@ -196,8 +196,8 @@ async fn lead(
                 return Ok(None);
             }
         };
-        let differences = gathered.differences().to_vec();
-        let same = same_elsewhere(&plan.warnings, gathered.summaries());
+        let differences = gathered.differences.clone();
+        let same = same_elsewhere(&plan.warnings, &gathered.summaries);
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
         let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
         let plan = match planned {
@@ -207,7 +207,7 @@ async fn lead(
                 return Err(refusal);
             }
         };
-        let known = gathered.summaries().iter().map(|one| one.attempt).max().unwrap_or_default();
+        let known = gathered.summaries.iter().map(|one| one.attempt).max().unwrap_or_default();
         let attempt = restarts.count_on(known);
         if attempt > own.attempt {
             context.say(&text!(

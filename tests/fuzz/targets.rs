@@ -19,7 +19,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("frames", muster::fuzz::frames),
     ("handshake", muster::fuzz::handshake),
     ("http", monitor::export::fuzz::http),
-    ("index", logs::fuzz::index::index),
+    ("index", logs::fuzz::index),
     ("journal", report::fuzz::journal::journal),
     ("log", diagnose::fuzz::log),
     ("manifest", lint::fuzz::manifest),

@@ -39,7 +39,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/ranklaunch/scratch.rs", 2, "a lock that is made here; of the kernel"),
     ("src/logs/console.rs", 1, KERNEL),
     ("src/muster/links/endpoint.rs", 1, KERNEL),
-    ("src/muster/protocol/secret.rs", 1, NAMED),
+    ("src/muster/protocol/handshake.rs", 1, NAMED),
     ("src/node/observe/gpu/fallback.rs", 1, KERNEL),
     ("src/node/observe/kernel_log.rs", 1, KERNEL),
     ("src/node/observe/rdma.rs", 1, KERNEL),

@@ -432,7 +432,7 @@ fn http_server_at_node_0s_port_is_named() {
     assert!(one.err.contains(&second), "{second}\n{}", one.err);
 }
 
-/// The port as in src/muster/second_port.rs: 10 000 below, or above if there is no room below.
+/// The port as in src/muster/net.rs: 10 000 below, or above if there is no room below.
 fn port_of_last_resort(port: u16) -> u16 {
     if port >= 20_000 { port - 10_000 } else { port + 10_000 }
 }

@@ -204,7 +204,7 @@ fn line_without_its_middle_shows_both_ends() {
             let [first, begin, mark, end, last] = shown.as_slice() else { panic!("{shown:?}") };
             assert_eq!((first.as_str(), last.as_str()), ("first", "last"), "{shown:?}");
             assert!(mark.starts_with("[ranklaunch] "), "{mark}");
-            let missing = log.file.missing();
+            let missing = log.file.missing;
             assert!(missing > 0 && mark.contains(&format!(" {missing} ")), "{mark}");
             assert_eq!((begin.len() + end.len()) as u64 + missing, 2_000);
             if has_index {

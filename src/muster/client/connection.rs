@@ -1,45 +1,25 @@
-//! The connection to node 0 after the handshake: frames in, heartbeats out.
+//! The connection to node 0 after the handshake: frames in, heartbeats out. Answers pings and sends heartbeats by
+//! itself, and reports the loss of node 0.
 //!
-//! Answers pings and sends heartbeats by itself, and reports the loss of node 0.
+//! Resumes the session with node 0 after its connection was cut. Both sides repeat their essential messages (a failure,
+//! the end of the ranks; a stop, the verdict), so frames need no numbers. Questions that were open get no answer.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::config::Config;
-use crate::keepalive::{self, Heartbeat, Pause};
-use crate::net::on_all_addresses;
-use crate::protocol::{Channel, ChannelError, FromMember, FromNode0, Loss, Memory};
-use text::lang::Text;
-use text::text;
+use crate::keepalive::{self, AGAIN, Cut, Heartbeat, Pause, Port, Sight, port};
+use crate::net::{connect, jitter, on_all_addresses};
+use crate::protocol::{
+    Channel, ChannelError, FromMember, FromNode0, Hello, Loss, Memory, ResumePoint, handshake,
+};
+use crate::session::Config;
 
 /// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
-
-/// The reason why a connection ended.
-#[derive(Debug)]
-pub enum ConnectionLost {
-    Broken(ChannelError),
-    Silent,
-}
-
-impl ConnectionLost {
-    /// The kind of loss, judged without dialing node 0's port.
-    pub fn loss(&self) -> Loss {
-        match self {
-            ConnectionLost::Broken(_) => Loss::Cut,
-            ConnectionLost::Silent => Loss::Silent,
-        }
-    }
-
-    pub fn text(&self) -> Text {
-        match self {
-            ConnectionLost::Broken(error) => error.text(),
-            ConnectionLost::Silent => text!("it stopped responding", "不再应答"),
-        }
-    }
-}
 
 /// The first of two results.
 #[derive(Debug)]
@@ -110,7 +90,7 @@ impl Connection {
     }
 
     /// The next frame other than a ping or a heartbeat.
-    pub async fn next(&mut self) -> Result<FromNode0, ConnectionLost> {
+    pub async fn next(&mut self) -> Result<FromNode0, ChannelError> {
         match self.next_or(std::future::pending::<std::convert::Infallible>()).await? {
             Received::Frame(frame) => Ok(*frame),
             Received::Other(never) => match never {},
@@ -122,7 +102,7 @@ impl Connection {
     pub(crate) async fn next_or<T>(
         &mut self,
         other: impl Future<Output = T>,
-    ) -> Result<Received<T>, ConnectionLost> {
+    ) -> Result<Received<T>, ChannelError> {
         tokio::pin!(other);
         loop {
             tokio::select! {
@@ -138,14 +118,14 @@ impl Connection {
                 frame = self.channel.receive() => {
                     self.pause.note(self.heartbeat.overdue(), &self.config);
                     self.heard = Instant::now();
-                    match frame.map_err(ConnectionLost::Broken)? {
+                    match frame? {
                         FromNode0::Ping => self.send(&FromMember::Pong).await,
                         FromNode0::Heartbeat { memory } => self.memory = memory.or(self.memory),
                         frame => return Ok(Received::Frame(Box::new(frame))),
                     }
                 }
                 other = &mut other => return Ok(Received::Other(other)),
-                () = sleep_until(self.heard + self.longest) => return Err(ConnectionLost::Silent),
+                () = sleep_until(self.heard + self.longest) => return Err(ChannelError::Silent),
             }
         }
     }
@@ -153,5 +133,89 @@ impl Connection {
     /// Closes the connection after the last frames were sent.
     pub async fn close(self) {
         let _ = timeout(CLOSE, self.channel.close()).await;
+    }
+}
+
+/// The interval over which nodes that start at the same time spread their first dial. It is about the cost of a
+/// handshake times the number of nodes, so that node 0's queue does not overflow.
+pub(crate) fn spread(config: &Config) -> Duration {
+    let each = if config.secret.is_some() { 200 } else { 100 };
+    Duration::from_micros(u64::from(config.nnodes) * each)
+}
+
+/// Time limit of one dial.
+const DIAL: Duration = Duration::from_secs(1);
+/// Time limit for node 0 to accept this node again.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The address, identity and state with which this node resumes its session.
+#[derive(Debug)]
+pub struct Resumption {
+    node_0: SocketAddr,
+    /// Node 0's host name.
+    pub hostname: String,
+    hello: Hello,
+    was_reached: Arc<AtomicBool>,
+}
+
+impl Resumption {
+    /// `node_0`: the address where node 0 was reached.
+    pub fn new(config: &Config, hostname: &str, point: ResumePoint, node_0: IpAddr) -> Resumption {
+        let node_0 = SocketAddr::new(node_0, point.port);
+        let ResumePoint { token, hostname: first, .. } = point;
+        let hello = Hello { resume: Some(token), ..config.hello(hostname) };
+        Resumption { node_0, hostname: first, hello, was_reached: Arc::default() }
+    }
+
+    /// Dials once when the job has started, since a port that was never reached proves nothing later. Does not dial
+    /// earlier, because node 0 would count the connection as a stranger.
+    pub fn reach(&self, config: &Config) {
+        let (node_0, reached) = (self.node_0, Arc::clone(&self.was_reached));
+        let pause = jitter(spread(config));
+        tokio::spawn(async move {
+            sleep(pause).await;
+            reached.store(port(node_0).await == Port::Open, Ordering::Relaxed);
+        });
+    }
+
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn address(&self) -> SocketAddr {
+        self.node_0
+    }
+
+    /// Dials until node 0 accepts this node again.
+    ///
+    /// # Errors
+    /// When node 0 is lost.
+    pub async fn dial(&self, how: Cut, config: &Config) -> Result<Channel<FromNode0>, Loss> {
+        let cut = Instant::now();
+        let was_reached = self.was_reached.load(Ordering::Relaxed);
+        let mut sight = Sight::new(was_reached, how, config.peer_timeout);
+        loop {
+            let port = match connect(self.node_0, DIAL).await {
+                Ok(stream) => {
+                    let greeting = self.greet(stream, config);
+                    if let Ok(Some(channel)) = timeout(ANSWER, greeting).await {
+                        return Ok(channel);
+                    }
+                    Port::Open
+                }
+                Err(error) => Port::of(&error),
+            };
+            if let Some(loss) = sight.judge(port, cut.elapsed()) {
+                return Err(loss);
+            }
+            sleep(AGAIN + jitter(AGAIN)).await;
+        }
+    }
+
+    async fn greet(
+        &self,
+        stream: tokio::net::TcpStream,
+        config: &Config,
+    ) -> Option<Channel<FromNode0>> {
+        let mut channel = handshake::dial(stream, config.secret.as_ref()).await.ok()?;
+        channel.send(&FromMember::Hello(self.hello.clone())).await.ok()?;
+        matches!(channel.receive().await, Ok(FromNode0::Welcome { .. })).then_some(channel)
     }
 }

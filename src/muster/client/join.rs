@@ -1,34 +1,35 @@
-//! Joins the muster on every node but node 0: finds node 0, sends the summary, gets the
-//! agreement.
+//! Joins the muster on every node but node 0: finds node 0, sends the summary, gets the agreement or the request to
+//! measure links, and answers it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::connection::Connection;
-use super::identify::Holder;
-use super::measure::MeasureSession;
-use super::offer::Offer;
-use super::problem::{self, JoinProblem, incompatible};
-use super::resume::{Resumption, spread};
-use super::second_port;
-use crate::clock::{millis, now};
-use crate::config::Config;
+use super::connection::{Connection, Received, Resumption, spread};
+use super::problem::{self, Holder, JoinProblem, incompatible};
+use super::run;
 use crate::foreign::ForeignAction;
+use crate::keepalive::{millis, now};
+use crate::links::endpoint::{MeasureTarget, Measurement, WHOLE};
+use crate::links::{ALL_STEPS, STEP};
 use crate::names::LastResort;
-use crate::net::{DialError, Dialer, Seen, Target, jitter};
+use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
-use crate::protocol::{Channel, FromMember, FromNode0, NodeSummary};
+use crate::protocol::{
+    Agreement, Channel, Difference, FromMember, FromNode0, LinkReport, Loss, NodeSummary,
+};
+use crate::session::{Config, Session};
 use linux::host::Host;
 use linux::pace::with_lines;
 use text::lang::Text;
 use verdict::{Id, Refusal, Verdict};
 
-/// Silence after which a node asks whether the peer is a store.
+/// Silence after which a node asks whether the peer is a store, or gives up on the second port.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Interval of attempts on the second port while the first port is silent.
+/// Interval of attempts on the second port while the first port is silent, and time limit for connecting to it.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Result of joining.
@@ -127,8 +128,25 @@ impl Search<'_> {
         Err(problem::refusal(self.config, self.seen))
     }
 
+    /// The refusal of node 0, if node 0 listens on the second port.
     async fn on_second_port(&self, peer: SocketAddr) -> Option<Refusal> {
-        second_port::refusal(self.config, &self.summary.hostname, peer.ip()).await
+        let config = self.config;
+        let peer = SocketAddr::new(peer.ip(), second_port(config.port));
+        let stream = connect(peer, PAUSE).await.ok()?;
+        let asked = async {
+            let mut channel = handshake::dial(stream, config.secret.as_ref()).await.ok()?;
+            let hello = config.hello(&self.summary.hostname);
+            channel.send(&FromMember::Hello(hello)).await.ok()?;
+            // The node 0 of another job may gather on this port; its refusals have other ids.
+            let is_of_node_0 = |refusal: &Refusal| {
+                refusal.verdict == Verdict::PortInUse || refusal.id == Id::MusterDeclined
+            };
+            match channel.receive().await.ok()? {
+                FromNode0::Refuse(refusal) => Some(refusal).filter(is_of_node_0),
+                _ => None,
+            }
+        };
+        timeout(ANSWER, asked).await.ok().flatten()
     }
 
     async fn once(&mut self, stream: TcpStream, peer: SocketAddr) -> Step {
@@ -136,7 +154,8 @@ impl Search<'_> {
         let local = local.map(|local| SocketAddr::new(local.ip().to_canonical(), local.port()));
         match self.shake_hands(peer, stream).await {
             Ok(channel) => {
-                self.holder.answered();
+                // Node 0 answered, so there is no store.
+                self.holder.unmarked = None;
                 self.introduce(peer, local, channel).await
             }
             Err(step) => step,
@@ -216,7 +235,8 @@ impl Search<'_> {
         let refusal = loop {
             match connection.next().await {
                 Ok(FromNode0::Welcome { at, wall }) => {
-                    self.holder.let_in();
+                    // Node 0 admits this node, so there is no other job.
+                    self.holder.other_job = None;
                     self.seen.note(JoinProblem::Gathering(peer));
                     let way = now().saturating_sub(asked);
                     offset = Some(behind(at, asked, way));
@@ -278,6 +298,121 @@ impl Search<'_> {
 fn behind(theirs: i64, asked: i64, way: i64) -> i64 {
     let offset = theirs.saturating_sub(asked.saturating_add(way / 2));
     if offset.unsigned_abs() <= way.unsigned_abs() { 0 } else { offset }
+}
+
+/// The proposal of node 0.
+#[derive(Debug)]
+pub struct Offer {
+    pub agreement: Agreement,
+    pub differences: Vec<Difference>,
+    /// Keys of the warnings that node 0 prints.
+    pub said: Vec<u64>,
+    /// Local address of the connection.
+    pub local: Option<SocketAddr>,
+    pub connection: Connection,
+    /// Milliseconds from our clock to node 0's clock.
+    pub offset: i64,
+    pub resume: Option<Resumption>,
+    pub me: run::Me,
+}
+
+/// The outcome of the agreement.
+#[derive(Debug)]
+pub enum Accepted {
+    Session(Session),
+    /// Node 0 gathers again or died, so this node has to join again.
+    Lost,
+    Alone(Text),
+}
+
+impl Offer {
+    /// Accepts the offer, and waits until all other nodes have accepted.
+    ///
+    /// # Errors
+    /// If another node cannot accept.
+    pub async fn accept(self) -> Result<Accepted, Refusal> {
+        let Offer { mut connection, me, offset, resume, .. } = self;
+        connection.send(&FromMember::Accept).await;
+        loop {
+            match connection.next().await {
+                Ok(FromNode0::Go) => break,
+                Ok(FromNode0::Refuse(refusal)) => return Err(refusal),
+                Ok(FromNode0::Alone(text)) => return Ok(Accepted::Alone(text)),
+                Ok(_) => {}
+                Err(_) => return Ok(Accepted::Lost),
+            }
+        }
+        let connection = connection.started();
+        let (node, nnodes) = (connection.config.node, connection.config.nnodes);
+        let session =
+            Session::start(node, nnodes, |ends| run::run(connection, me, offset, resume, ends));
+        Ok(Accepted::Session(session))
+    }
+
+    /// Declines the offer; node 0 notifies the others.
+    pub async fn decline(mut self, refusal: &Refusal) {
+        self.connection.send(&FromMember::Decline(refusal.clone())).await;
+        self.connection.close().await;
+    }
+}
+
+/// The session of a node that takes part in the measurements.
+#[derive(Debug)]
+pub struct MeasureSession {
+    pub connection: Connection,
+    pub hostname: String,
+    pub token: String,
+}
+
+impl MeasureSession {
+    /// Measures as node 0 requests, until node 0 sends the report.
+    ///
+    /// # Errors
+    /// When node 0 is lost.
+    pub async fn follow(self, mut target: MeasureTarget) -> Result<LinkReport, Loss> {
+        let MeasureSession { mut connection, hostname, token } = self;
+        let secret = connection.config.secret.clone();
+        target.serve(secret.clone(), token.clone());
+        let node_0 = connection.stream().peer_addr().ok();
+        let mut running = JoinSet::new();
+        let end = Instant::now() + ALL_STEPS + WHOLE + STEP;
+        loop {
+            let done = async {
+                tokio::select! {
+                    Some(done) = running.join_next() => Some(done),
+                    () = sleep_until(end) => None,
+                }
+            };
+            let frame = match connection.next_or(done).await.map_err(|lost| lost.loss())? {
+                Received::Frame(frame) => *frame,
+                Received::Other(Some(Ok(link))) => {
+                    connection.send(&FromMember::Measured(link)).await;
+                    continue;
+                }
+                Received::Other(Some(Err(_))) => continue,
+                Received::Other(None) => return Err(Loss::Silent),
+            };
+            match frame {
+                FromNode0::MeasureTo { to, address } => {
+                    // Node 0 listens at the address at which we reached it, unless it names another address.
+                    let ip = match node_0 {
+                        Some(node_0) if address.ip().is_unspecified() => node_0.ip(),
+                        _ => address.ip(),
+                    };
+                    // One measurement at a time: our node 0 never requests two.
+                    running.shutdown().await;
+                    let hello = Measurement::hello(&connection.config, &hostname, &token);
+                    let address = SocketAddr::new(ip.to_canonical(), address.port());
+                    running.spawn(Measurement { hello, to, address, secret: secret.clone() }.run());
+                }
+                FromNode0::Report(report) => {
+                    connection.close().await;
+                    return Ok(*report);
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,14 +7,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::sleep;
 
-use super::connection::{Connection, ConnectionLost, Received};
-use super::resume::Resumption;
-use crate::clock::now;
+use super::connection::{Connection, Received, Resumption};
+use crate::keepalive::{Cut, now};
 use crate::protocol::{
-    Cause, Channel, FromMember, FromNode0, Loss, MemberKind, Memory, QuestionFrame,
+    Cause, Channel, ChannelError, FromMember, FromNode0, Loss, MemberKind, Memory,
 };
-use crate::questions::desk::{Event, Outgoing};
-use crate::reach::Cut;
+use crate::questions::frames::QuestionFrame;
+use crate::questions::{Event, Outgoing};
 use crate::session::{Ends, SessionCommand, SessionEvent};
 
 /// Interval at which this node reads its memory use.
@@ -67,7 +66,8 @@ pub(crate) async fn run(
     while let Err(lost) = follow(&mut connection, offset, &mut ends, &mut said).await {
         let pause = connection.pause.just_over(&connection.config);
         let loss = match (&lost, &resumption) {
-            (ConnectionLost::Broken(error), Some(resumption)) => {
+            (ChannelError::Silent, _) | (_, None) => lost.loss(),
+            (error, Some(resumption)) => {
                 let dial = resumption.dial(Cut::from(error), &connection.config);
                 match resumed(dial, offset, &mut ends, &mut said).await {
                     Some(Ok(channel)) => {
@@ -82,7 +82,6 @@ pub(crate) async fn run(
                     None => break,
                 }
             }
-            _ => lost.loss(),
         };
         let _ = ends.events.send(SessionEvent::Stop);
         // Our own failure precedes the loss of node 0.
@@ -130,7 +129,7 @@ async fn follow(
     offset: i64,
     ends: &mut Ends,
     said: &mut Said,
-) -> Result<(), ConnectionLost> {
+) -> Result<(), ChannelError> {
     let Ends { events, commands, desk } = ends;
     let watch = WATCH.min(connection.config.heartbeat());
     let mut later: VecDeque<QuestionFrame> = VecDeque::new();

@@ -19,13 +19,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Link, Measured, Speed};
-use crate::clock::now;
-use crate::config::Config;
-use crate::connection_limiter::ConnectionLimiter;
-use crate::keepalive;
-use crate::net::connect;
-use crate::protocol::handshake;
-use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret};
+use crate::keepalive::{self, now};
+use crate::net::{ConnectionLimiter, connect};
+use crate::protocol::{FromMember, FromNode0, Hello, JobKey, Purpose, Secret, handshake};
+use crate::session::Config;
 
 /// Time limit for connecting: a lost first packet is sent again after 1 s, a second one after 2 s more.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -88,7 +85,6 @@ impl MeasureTarget {
 }
 
 async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String) {
-    let (secret, token) = (Arc::new(secret), Arc::new(token));
     let (limiter, places) = (ConnectionLimiter::new(1), Arc::new(Semaphore::new(AT_ONCE)));
     let mut id = 0;
     loop {
@@ -100,11 +96,11 @@ async fn accept_all(listener: TcpListener, secret: Option<Secret>, token: String
         };
         id += 1;
         let (evicted, limiter, places) = (limiter.enter(id), limiter.clone(), Arc::clone(&places));
-        let (secret, token) = (Arc::clone(&secret), Arc::clone(&token));
+        let (secret, token) = (secret.clone(), token.clone());
         tokio::spawn(async move {
             let admitted = tokio::select! {
                 biased;
-                admitted = admit(stream, secret.as_ref().as_ref(), &token) => admitted,
+                admitted = admit(stream, secret.as_ref(), &token) => admitted,
                 _ = evicted => Err(io::ErrorKind::ConnectionAborted.into()),
             };
             let served = match (admitted, places.try_acquire()) {
@@ -248,13 +244,17 @@ impl Measurement {
     }
 }
 
+/// A message of this kind.
+fn message(kind: u8) -> [u8; MESSAGE] {
+    let mut message = [0; MESSAGE];
+    message[0] = kind;
+    message
+}
+
 async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
     let end = Instant::now() + PINGING;
     let mut trips = Vec::with_capacity(PINGS);
-    let mut message = [0u8; MESSAGE];
-    if let Some(first) = message.first_mut() {
-        *first = ECHO;
-    }
+    let mut message = message(ECHO);
     while trips.len() < PINGS && (trips.is_empty() || Instant::now() < end) {
         let sent = Instant::now();
         stream.write_all(&message).await?;
@@ -270,13 +270,8 @@ async fn ping(stream: &mut TcpStream) -> io::Result<Speed> {
 
 /// Sends until the receiver answers.
 async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
-    let mut start = [0u8; MESSAGE];
-    if let Some(first) = start.first_mut() {
-        *first = FLOOD;
-    }
-    stream.write_all(&start).await?;
+    stream.write_all(&message(FLOOD)).await?;
     let (mut reader, mut writer) = stream.split();
-    let mut answer = [0u8; MESSAGE];
     let zeros = vec![0u8; BLOCK];
     // The sender sends slightly more than the receiver counts, since the receiver's clock starts after the first bytes.
     let blocks = BYTES / BLOCK as u64 + 64;
@@ -286,14 +281,13 @@ async fn flood(stream: &mut TcpStream) -> io::Result<Arrived> {
         }
         std::future::pending::<io::Result<()>>().await
     };
+    let mut answer = [0u8; MESSAGE];
     tokio::select! {
         read = reader.read_exact(&mut answer) => read.map(drop)?,
         sent = send => sent?,
     }
-    let number = |range: std::ops::Range<usize>| {
-        let bytes = answer.get(range).unwrap_or_default();
-        bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte))
-    };
-    let short = |range| saturated(number(range).into());
-    Ok(Arrived { bytes: number(0..8), micros: short(8..12), waited: short(12..16) })
+    let numbers = u128::from_be_bytes(answer);
+    let short = |shift: u32| saturated((numbers >> shift) & u128::from(u32::MAX));
+    let bytes = u64::try_from(numbers >> 64).unwrap_or(u64::MAX);
+    Ok(Arrived { bytes, micros: short(32), waited: short(0) })
 }

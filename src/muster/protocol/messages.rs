@@ -1,20 +1,19 @@
-//! The frames, one type per direction.
+//! The frames, one type per direction, with the key by which nodes recognise their job and the decisions of node 0 for
+//! all nodes: the plan of the job, and whether all start again.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::agreement::{Again, Agreement};
-use super::cause::{Cause, Memory};
-use super::difference::Difference;
-use super::job_key::JobKey;
-use super::question::QuestionFrame;
-use super::report::LinkReport;
-use super::sanitize::{sanitize, sanitize_refusal, sanitize_text};
-use super::summary::NodeSummary;
+use super::cause::{Cause, Memory, sanitize, sanitize_refusal, sanitize_text};
+use super::summary::{Difference, LinkReport, NodeSummary};
 use crate::links::Link;
+use crate::questions::frames::QuestionFrame;
 use text::lang::Text;
+use text::run_id::RunId;
+use text::text;
 use verdict::Refusal;
 
 /// The frames of one direction.
@@ -206,5 +205,115 @@ impl Message for FromNode0 {
             FromNode0::Report(report) => Some(FromNode0::Report(Box::new(report.shortened()))),
             _ => None,
         }
+    }
+}
+
+/// The agreed plan. Every node renders its own command line from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    pub nnodes: u32,
+    pub nproc: u32,
+    /// nnodes × nproc; also the key of the profile's `[[select]]` rows.
+    pub world: u32,
+    pub ulysses: u32,
+    pub ring: u32,
+    pub heads: Option<u32>,
+    pub master_port: u16,
+    /// `<job>-<UTC time>-<4 hex>`
+    pub run_id: String,
+    /// `20250102-030405`
+    pub timestamp: String,
+    /// Number of the attempt from 0, the same on all nodes.
+    pub attempt: u32,
+}
+
+impl Agreement {
+    /// Run id and timestamp become folder names and arguments.
+    pub fn is_sound(&self) -> bool {
+        RunId::is_sound(&self.run_id)
+            && RunId::is_sound(&self.timestamp)
+            && self.nproc > 0
+            && self.nnodes.checked_mul(self.nproc) == Some(self.world)
+    }
+}
+
+/// The order to start all nodes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// The number of the coming attempt.
+    pub attempt: u32,
+    /// Milliseconds until its start.
+    pub pause: u64,
+}
+
+/// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt.
+pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
+
+/// The key of a job. It is never a secret, since greetings and the store of a running job contain it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobKey {
+    pub job: Option<String>,
+    /// The port on which node 0 gathers.
+    pub port: u16,
+    pub nnodes: u32,
+}
+
+impl JobKey {
+    /// Whether `other` is the key of another job. If both have ids, the ports are ignored: one job may be reached
+    /// through two ports.
+    pub(crate) fn is_of_other_job(&self, other: &JobKey) -> bool {
+        match (&self.job, &other.job) {
+            (Some(ours), Some(theirs)) => ours != theirs,
+            _ => (self.port, self.nnodes) != (other.port, other.nnodes),
+        }
+    }
+
+    /// `job 4711`, `the job of 2 nodes on port 29500`.
+    pub fn text(&self) -> Text {
+        let JobKey { job, port, nnodes } = self;
+        match job {
+            Some(job) => text!("job {job}", "任务 {job}"),
+            None => text!(
+                "the job of {nnodes} nodes on port {port}",
+                "端口 {port} 上 {nnodes} 个节点的任务"
+            ),
+        }
+    }
+
+    /// The key as bytes for a store.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<JobKey> {
+        let mut key: JobKey = serde_json::from_slice(bytes).ok()?;
+        key.job.iter_mut().for_each(sanitize);
+        Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_key_compares_ids_or_port_and_count() {
+        let key =
+            |job: Option<&str>, port, nnodes| JobKey { job: job.map(str::to_owned), port, nnodes };
+        let table = [
+            (key(Some("a"), 1, 2), key(Some("a"), 9, 3), false),
+            (key(Some("a"), 1, 2), key(Some("b"), 1, 2), true),
+            (key(None, 1, 2), key(None, 1, 2), false),
+            (key(None, 1, 2), key(None, 2, 2), true),
+            (key(None, 1, 2), key(None, 1, 3), true),
+            (key(Some("a"), 1, 2), key(None, 1, 2), false),
+            (key(None, 1, 2), key(Some("a"), 1, 3), true),
+        ];
+        for (one, two, other) in table {
+            assert_eq!(one.is_of_other_job(&two), other, "{one:?} {two:?}");
+            assert_eq!(two.is_of_other_job(&one), other, "{two:?} {one:?}");
+            assert_eq!(JobKey::decode(&one.encode()), Some(one));
+        }
+        assert_eq!(JobKey::decode(b"{}"), None);
     }
 }

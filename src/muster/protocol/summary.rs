@@ -1,15 +1,18 @@
-//! The summary that a node sends about itself.
+//! Facts about the nodes of a job: the summary that a node sends about itself, the differences between the nodes, and
+//! the report of a link measurement that all nodes get.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::sanitize::{sanitize, sanitize_refusal};
+use super::cause::{Loss, MemberKind, sanitize, sanitize_refusal};
+use crate::links::{ALL_PAIRS, Link, Outlier};
 use plan::Hardware;
 use settings::{Engine, LayoutRule};
-use text::lang::Text;
+use text::lang::{Text, between};
 use text::text;
-use verdict::Refusal;
+use verdict::{Id, Refusal, Warning};
 
 /// The summary of one node, with plain values only: no variables and no paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,29 +121,194 @@ impl NodeSummary {
     }
 }
 
-/// The kind of a member of the muster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemberKind {
-    /// Each member counts as a node of the job.
-    Node,
-    /// Several members are on one node, since the platform starts the command once per rank.
-    Task,
+/// Maximum number of nodes that a difference lists.
+pub(crate) const LISTED: usize = 8;
+
+/// Properties in which nodes may differ without a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Property {
+    Version,
+    Command,
+    Script,
+    Torch,
+    Driver,
+    Gpus,
+    Nccl,
+    Rails,
+    LinkLayer,
+    Clock,
+    Mtu,
+    Rates,
 }
 
-impl MemberKind {
-    /// `node 3`
-    pub fn named(self, number: u32) -> Text {
+impl Property {
+    /// The name, and the id of the warning.
+    fn named(self) -> (Text, Id) {
         match self {
-            MemberKind::Node => text!("node {number}", "节点 {number}"),
-            MemberKind::Task => text!("task {number}", "task {number}"),
+            Property::Version => (text!("ranklaunch", "ranklaunch 版本"), Id::MusterVersion),
+            Property::Command => {
+                (text!("the command (its digest)", "命令（摘要）"), Id::MusterCommand)
+            }
+            Property::Script => {
+                (text!("the script (its digest)", "脚本（摘要）"), Id::MusterScript)
+            }
+            Property::Torch => (text!("torch", "torch 版本"), Id::MusterTorch),
+            Property::Driver => (text!("the GPU driver", "GPU 驱动"), Id::MusterDriver),
+            Property::Gpus => (text!("the number of GPUs", "GPU 数量"), Id::MusterGpus),
+            Property::Nccl => {
+                (text!("the NCCL settings (their digest)", "NCCL 设置（摘要）"), Id::MusterNccl)
+            }
+            Property::Rails => (text!("the number of RDMA ports", "RDMA 端口数"), Id::MusterRails),
+            Property::LinkLayer => {
+                (text!("the RDMA link layer", "RDMA 链路层"), Id::MusterLinkLayer)
+            }
+            Property::Clock => (text!("the clock", "时钟"), Id::ClockSync),
+            Property::Mtu => (text!("the interface's MTU", "接口 MTU"), Id::MusterMtu),
+            Property::Rates => (
+                text!("the speed of the RDMA ports (Gb/s)", "RDMA 端口速率（Gb/s）"),
+                Id::MusterRates,
+            ),
         }
     }
+}
 
-    /// `nodes`
-    pub fn plural(self) -> Text {
-        match self {
-            MemberKind::Node => text!("nodes", "节点"),
-            MemberKind::Task => text!("tasks", " task "),
+/// One property, the value of most nodes, and the nodes with another value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    pub property: Property,
+    pub common: String,
+    /// (node, its value) of the first eight nodes that differ.
+    pub odd: Vec<(u32, String)>,
+    /// Total number of nodes that differ.
+    pub count: u32,
+}
+
+impl Difference {
+    pub(crate) fn sanitize(&mut self) {
+        sanitize(&mut self.common);
+        self.odd.truncate(LISTED);
+        self.odd.iter_mut().for_each(|(_, value)| sanitize(value));
+    }
+
+    /// The difference as a warning.
+    pub fn warning(&self) -> Warning {
+        let (Text { en, zh }, id) = self.property.named();
+        let of_zh = between(&zh);
+        let common = &self.common;
+        let list = |word: &str, between: &str| {
+            let one = |(node, value): &(u32, String)| format!("{word} {node}: {value}");
+            self.odd.iter().map(one).collect::<Vec<_>>().join(between)
+        };
+        let (odd, odd_zh) = (list("node", ", "), list("节点", "，"));
+        let more = usize::try_from(self.count).unwrap_or(usize::MAX).saturating_sub(self.odd.len());
+        let (more, more_zh) = if more > 0 {
+            (format!(" and {more} more"), format!(" 等另外 {more} 个"))
+        } else {
+            Default::default()
+        };
+        let hint = match self.property {
+            Property::Clock => text!(
+                "start a time service on that node; log lines of different nodes cannot be ordered",
+                "请在该节点启用时间同步；否则无法比较不同节点日志的先后"
+            ),
+            Property::Command => text!(
+                "give all nodes the same program and arguments, and write what differs between nodes as a placeholder ({{node_rank}}); --muster required makes this fail",
+                "请为所有节点指定相同的程序和参数，节点间不同的部分用占位符（{{node_rank}}）表示；--muster required 会使其成为错误"
+            ),
+            _ => text!(
+                "use one image and one set of variables on all nodes; --muster required makes this fail",
+                "请在所有节点使用同一镜像和同一组变量；--muster required 会使其成为错误"
+            ),
+        };
+        Warning::new(
+            id,
+            text!(
+                "{en} is not the same on all nodes: {odd}{more}; the others: {common}",
+                "各节点的{of_zh}不一致：{odd_zh}{more_zh}；其余节点：{common}"
+            ),
+            hint,
+        )
+    }
+}
+
+/// Maximum number of outliers and lost nodes that are sent; the report of node 0 has all of them.
+const SENT: usize = 16;
+
+/// The result of a check of all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkReport {
+    pub nnodes: u32,
+    /// All nodes, up to 16. With more than 16, only nodes with a finding, except on node 0.
+    pub nodes: Vec<NodeResult>,
+    pub differences: Vec<Difference>,
+    /// The links; with more than 16 nodes they are only on node 0.
+    pub links: Vec<Link>,
+    pub outliers: Vec<Outlier>,
+    /// Total number of outliers; [`LinkReport::outliers`] may be cut.
+    pub outlier_count: u32,
+    /// Nodes that were lost while links were measured.
+    pub lost: Vec<(u32, Loss)>,
+    /// Directions that were not measured in time.
+    pub unmeasured: u32,
+}
+
+/// One node of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeResult {
+    pub node: u32,
+    pub hostname: String,
+    pub endpoint: MeasureEndpoint,
+}
+
+impl LinkReport {
+    pub fn hostname(&self, node: u32) -> &str {
+        let found = self.nodes.iter().find(|result| result.node == node);
+        found.map_or("?", |result| result.hostname.as_str())
+    }
+
+    pub fn endpoint(&self, node: u32) -> Option<&MeasureEndpoint> {
+        self.nodes.iter().find(|result| result.node == node).map(|result| &result.endpoint)
+    }
+
+    /// The report for the other nodes; if there are many nodes, it has only those with a finding.
+    pub(crate) fn for_members(&self) -> LinkReport {
+        let mut short = self.clone();
+        short.outliers.truncate(SENT);
+        short.lost.truncate(SENT);
+        if self.nnodes > ALL_PAIRS {
+            short.links = Vec::new();
+            let named: BTreeSet<u32> = short
+                .outliers
+                .iter()
+                .flat_map(|outlier| [outlier.worst.from, outlier.worst.to])
+                .chain(short.lost.iter().map(|(node, _)| *node))
+                .collect();
+            short.nodes.retain(|one| named.contains(&one.node) || one.endpoint.failed.is_some());
+            short.nodes.truncate(4 * SENT);
         }
+        short
+    }
+
+    /// The report without optional text.
+    pub fn shortened(&self) -> LinkReport {
+        let mut short = self.clone();
+        short.links.clear();
+        for result in &mut short.nodes {
+            result.endpoint.failed = None;
+        }
+        short
+    }
+
+    pub(crate) fn sanitize(&mut self) {
+        self.nodes.truncate(4 * SENT);
+        for result in &mut self.nodes {
+            sanitize(&mut result.hostname);
+            result.endpoint.sanitize();
+        }
+        self.differences.iter_mut().for_each(Difference::sanitize);
+        self.outliers.truncate(SENT);
+        let worst = self.outliers.iter_mut().map(|outlier| &mut outlier.worst);
+        self.links.iter_mut().chain(worst).for_each(Link::sanitize);
     }
 }

@@ -12,12 +12,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deflate::Packed;
-use super::local::Form;
-use super::room::{Lease, Room};
-use super::standing::{Repeated, Standing, later};
-use crate::protocol::NoAnswer;
-use crate::protocol::question::{LARGEST_DEFLATED, LONGEST_QUESTION, PART, QuestionFrame};
+use super::frames::{
+    Form, LARGEST_DEFLATED, LONGEST_QUESTION, NoAnswer, PART, Packed, QuestionFrame,
+};
+use super::standing::{Lease, Repeated, Room, Standing, later};
 
 /// Maximum bytes of an answer that is sent to node 0 at once. Such an answer costs two frames instead of four. If
 /// thousands of nodes answer in the same moment, no answer takes more room than that.
@@ -46,11 +44,9 @@ pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
 pub enum For {
     /// A question that this node distributed.
     Round(u64),
-    /// A question of node 0.
-    Node0 { id: u64, until: Instant },
-    /// A question of node 0 that is answered repeatedly. Node 0 does not fetch such an answer, so only a small answer
-    /// is sent. Node 0 asks each time if a node sends none.
-    Node0Again { id: u64, until: Instant },
+    /// A question of node 0. `again`: it is answered repeatedly. Node 0 does not fetch such an answer, so only a small
+    /// answer is sent. Node 0 asks each time if a node sends none.
+    Node0 { id: u64, until: Instant, again: bool },
 }
 
 /// An action for the session's task.
@@ -104,7 +100,7 @@ struct Held {
     _lease: Option<Lease>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Exchange {
     me: u32,
     nodes: u32,
@@ -129,16 +125,9 @@ impl Exchange {
         Exchange {
             me,
             nodes,
-            next_round: 0,
-            rounds: BTreeMap::new(),
-            held: BTreeMap::new(),
-            waiting: VecDeque::new(),
             slots: Room::of(if me == 0 { SLOTS_OF_NODE_0 } else { SLOTS }),
             room: Room::of(MOST_HELD),
-            standing: None,
-            repeated: None,
-            next_tick: None,
-            actions: Vec::new(),
+            ..Exchange::default()
         }
     }
 
@@ -153,26 +142,13 @@ impl Exchange {
         self.next_tick.into_iter().chain(repeated).chain(standing).min()
     }
 
-    /// Asks a question of this node to all nodes. `is_there`: whether node 0 has a connection to a node.
+    /// Asks a question of this node to all nodes. `every`: the interval at which a viewer repeats the question. Node 0
+    /// then answers with the recent answers that it has heard, and asks only the other nodes. `is_there`: whether node 0
+    /// has a connection to a node.
     pub(crate) fn ask(
         &mut self,
         question: &Arc<[u8]>,
-        within: Duration,
-        reply: Sender<Reply>,
-        is_there: &dyn Fn(u32) -> bool,
-        now: Instant,
-    ) {
-        if let Some(reply) = self.admitted(question, reply) {
-            self.open(Asker::Here(reply), question, within, &BTreeSet::new(), is_there, now);
-        }
-    }
-
-    /// Asks a question that a viewer repeats at the interval `every`. Node 0 answers with the recent answers that it
-    /// has heard, and asks only the other nodes.
-    pub(crate) fn watch(
-        &mut self,
-        question: &Arc<[u8]>,
-        every: Duration,
+        every: Option<Duration>,
         within: Duration,
         reply: Sender<Reply>,
         is_there: &dyn Fn(u32) -> bool,
@@ -180,12 +156,12 @@ impl Exchange {
     ) {
         let Some(reply) = self.admitted(question, reply) else { return };
         let mut known = BTreeSet::new();
-        if self.me == 0 {
+        if let Some(every) = every.filter(|_| self.me == 0) {
             let is_same = |standing: &&mut Standing| standing.is(question, every);
             if let Some(standing) = self.standing.as_mut().filter(is_same) {
                 if let Some(stands) = standing.looks(now) {
                     let to = (1..self.nodes).filter(|node| is_there(*node)).collect();
-                    let frame = QuestionFrame::again(standing.id, stands, question, every);
+                    let frame = QuestionFrame::ask(standing.id, stands, question, Some(every));
                     self.actions.push(Action::Send { to, frame });
                 }
                 for (node, answer) in standing.fresh(now).filter(|(node, _)| is_there(*node)) {
@@ -231,16 +207,13 @@ impl Exchange {
                     self.asked_by(from, id, within, &question, is_there, now);
                 } else {
                     let until = later(now, within);
-                    let asker = if let Some(every) = every {
-                        let is_new = self.repeated.as_ref().is_none_or(|known| known.id != id);
-                        self.repeated = Some(Repeated::new(id, &question, every, until, now));
-                        if !is_new {
+                    if let Some(every) = every {
+                        let repeated = Repeated::new(id, &question, every, until, now);
+                        if self.repeated.replace(repeated).is_some_and(|known| known.id == id) {
                             return;
                         }
-                        For::Node0Again { id, until }
-                    } else {
-                        For::Node0 { id, until }
-                    };
+                    }
+                    let asker = For::Node0 { id, until, again: every.is_some() };
                     self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
                 }
             }
@@ -277,21 +250,15 @@ impl Exchange {
                 self.deliver(id, self.me, answer.map(packed), now);
             }
             // Nobody waits for a late answer.
-            For::Node0 { until, .. } | For::Node0Again { until, .. } if until < now => {}
-            For::Node0 { id, until } => match answer {
+            For::Node0 { until, .. } if until < now => {}
+            For::Node0 { id, until, again } => match answer {
                 Ok(bytes) if bytes.len() <= SMALL => {
                     self.send(0, QuestionFrame::Part { id, node: self.me, bytes });
                 }
+                _ if again => {}
                 Ok(bytes) => self.hold(0, id, self.me, bytes, until, None, now),
-                Err(why) => {
-                    self.send(0, QuestionFrame::None { id, node: self.me, why });
-                }
+                Err(why) => self.send(0, QuestionFrame::None { id, node: self.me, why }),
             },
-            For::Node0Again { id, .. } => {
-                if let Some(bytes) = answer.ok().filter(|bytes| bytes.len() <= SMALL) {
-                    self.send(0, QuestionFrame::Part { id, node: self.me, bytes });
-                }
-            }
         }
     }
 
@@ -318,7 +285,7 @@ impl Exchange {
         drop(self.repeated.take_if(|one| one.until <= now));
         drop(self.standing.take_if(|one| one.ends() <= now));
         if let Some(again) = self.repeated.as_mut().filter(|one| one.next <= now) {
-            let asker = For::Node0Again { id: again.id, until: again.again(now) };
+            let asker = For::Node0 { id: again.id, until: again.again(now), again: true };
             let question = Arc::clone(&again.question);
             self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
         }
@@ -374,7 +341,7 @@ impl Exchange {
             self.deliver(id, node, Err(NoAnswer::Lost), now);
         }
         let question = Arc::clone(question);
-        let frame = QuestionFrame::ask(id, within, &question);
+        let frame = QuestionFrame::ask(id, within, &question, None);
         let to = if self.me == 0 { there } else { vec![0] };
         if !to.is_empty() {
             self.actions.push(Action::Send { to, frame });

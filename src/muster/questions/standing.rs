@@ -1,16 +1,18 @@
 //! A question that a node answers repeatedly: a person watches a job of a thousand nodes each second, and a frame in
-//! each direction for each look would cost twice as much as one frame.
+//! each direction for each look would cost twice as much as one frame. And a bounded amount of a resource ([`Room`]):
+//! bytes that are held, or simultaneous transfers.
 //!
 //! [`Standing`] is node 0's side: a node that has answered recently is not asked. [`Repeated`] is the side of the other
 //! nodes: the question to answer, and the times. A node of an earlier version answers once, so it is asked each time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deflate::Packed;
+use super::frames::Packed;
 
 /// Time for which a node answers by itself. Node 0 renews it halfway while a viewer still asks.
 const STANDS: Duration = Duration::from_secs(30);
@@ -109,4 +111,49 @@ impl Repeated {
 pub(super) fn later(now: Instant, within: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_secs(3600);
     now + within.min(LONGEST)
+}
+
+/// The amount that is left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Room(Arc<AtomicUsize>);
+
+/// An amount that is taken until the lease is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    room: Room,
+    amount: usize,
+}
+
+impl Room {
+    pub(crate) fn of(amount: usize) -> Room {
+        Room(Arc::new(AtomicUsize::new(amount)))
+    }
+
+    pub(crate) fn take(&self, amount: usize) -> Option<Lease> {
+        let less = |left: usize| left.checked_sub(amount);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.ok().map(|_| Lease { room: self.clone(), amount })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(self.amount, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_lease_returns_its_amount() {
+        let room = Room::of(3);
+        let two = room.take(2).expect("room");
+        assert!(room.take(2).is_none());
+        let one = room.take(1);
+        assert!(one.is_some() && room.take(1).is_none());
+        drop(two);
+        assert!(room.take(2).is_some());
+    }
 }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deflate::Packed;
 use super::exchange::{Action, Exchange, For, Reply};
-use crate::protocol::question::{LARGEST_DEFLATED, PART};
-use crate::protocol::{NoAnswer, QuestionFrame};
+use super::frames::{LARGEST_DEFLATED, NoAnswer, PART, Packed, QuestionFrame};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -26,7 +24,7 @@ impl Node {
     fn ask(&mut self, within: Duration) -> Receiver<Reply> {
         let (reply, replies) = channel();
         let question: Arc<[u8]> = Arc::from(&b"?"[..]);
-        self.exchange.ask(&question, within, reply, &|_| true, self.now);
+        self.exchange.ask(&question, None, within, reply, &|_| true, self.now);
         replies
     }
 
@@ -131,7 +129,7 @@ fn invalid_frames_end_at_most_one_answer() {
 #[test]
 fn answer_is_sent_once_despite_repeated_fetches() {
     let mut one = Node::new(1, 2);
-    let ask = QuestionFrame::ask(7, LONG, b"?");
+    let ask = QuestionFrame::ask(7, LONG, b"?", None);
     one.exchange.hear(0, ask, &|_| true, one.now);
     let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
         panic!("no answer begins")
@@ -154,7 +152,7 @@ fn answer_is_sent_once_despite_repeated_fetches() {
 #[test]
 fn small_answer_comes_at_once_counts_once() {
     let mut one = Node::new(1, 2);
-    one.exchange.hear(0, QuestionFrame::ask(1, LONG, b"?"), &|_| true, one.now);
+    one.exchange.hear(0, QuestionFrame::ask(1, LONG, b"?", None), &|_| true, one.now);
     let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
         panic!("no answer begins")
     };
@@ -170,7 +168,7 @@ fn small_answer_comes_at_once_counts_once() {
     let answers: Vec<Reply> = replies.try_iter().collect();
     assert_eq!(answers, [(1, Ok(Packed::Deflated(vec![5; 700])))]);
     // To another node the answer is announced: that node hears all through one connection, in which other frames wait.
-    let ask = QuestionFrame::ask(4, LONG, b"?");
+    let ask = QuestionFrame::ask(4, LONG, b"?", None);
     zero.hear(1, ask);
     zero.exchange.answered(For::Round(2), Ok(vec![6; 700]), zero.now);
     assert_eq!(zero.frames(), [(vec![1], ready(4, 0, 700))]);
@@ -185,9 +183,9 @@ fn excess_questions_are_refused_lost_nodes_forgotten() {
         frames.iter().filter(is_busy).count()
     };
     let asked: Vec<usize> =
-        (0..6).map(|id| busy(&zero.hear(1, QuestionFrame::ask(id, LONG, b"?")))).collect();
+        (0..6).map(|id| busy(&zero.hear(1, QuestionFrame::ask(id, LONG, b"?", None)))).collect();
     assert_eq!(asked, [0, 0, 0, 0, 2, 2], "four at a time, and a reason for each node");
-    assert_eq!(zero.hear(1, QuestionFrame::ask(0, LONG, b"?")), [], "asked already");
+    assert_eq!(zero.hear(1, QuestionFrame::ask(0, LONG, b"?", None)), [], "asked already");
     // Node 0's own questions are counted separately.
     let replies = zero.ask(LONG);
     assert!(replies.try_recv().is_err());
@@ -195,7 +193,11 @@ fn excess_questions_are_refused_lost_nodes_forgotten() {
     assert_eq!(five[3].try_recv(), Ok((0, Err(NoAnswer::Busy))));
     zero.exchange.lost(1, zero.now);
     assert_eq!(replies.try_recv(), Ok((1, Err(NoAnswer::Lost))));
-    assert_eq!(busy(&zero.hear(2, QuestionFrame::ask(0, LONG, b"?"))), 0, "there is room again");
+    assert_eq!(
+        busy(&zero.hear(2, QuestionFrame::ask(0, LONG, b"?", None))),
+        0,
+        "there is room again"
+    );
     // The deadline exceeds every possible time.
     zero.hear(2, QuestionFrame::Ask { id: 1, within: u64::MAX, question: Vec::new(), every: None });
 }
@@ -206,7 +208,7 @@ impl Node {
     fn watch(&mut self) -> Receiver<Reply> {
         let (reply, replies) = channel();
         let question: Arc<[u8]> = Arc::from(&b"?"[..]);
-        self.exchange.watch(&question, EACH, EACH / 2, reply, &|_| true, self.now);
+        self.exchange.ask(&question, Some(EACH), EACH / 2, reply, &|_| true, self.now);
         replies
     }
 }
@@ -297,7 +299,7 @@ fn standing_question_ends_without_viewers() {
 #[test]
 fn repeated_answers_last_until_the_deadline() {
     let mut one = Node::new(1, 2);
-    let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
+    let again = QuestionFrame::ask(7, Duration::from_secs(3), b"?", Some(EACH));
     let mut answers = 0;
     let mut answered = |one: &mut Node| {
         for action in one.exchange.actions() {
@@ -334,7 +336,7 @@ fn repeated_answers_last_until_the_deadline() {
 #[test]
 fn large_answer_is_not_sent_repeatedly() {
     let mut one = Node::new(1, 2);
-    let again = QuestionFrame::again(7, Duration::from_secs(3), b"?", EACH);
+    let again = QuestionFrame::ask(7, Duration::from_secs(3), b"?", Some(EACH));
     one.exchange.hear(0, again, &|_| true, one.now);
     for _ in 0..2 {
         let Some(Action::Answer { asker, .. }) = one.exchange.actions().pop() else {
@@ -350,7 +352,7 @@ fn large_answer_is_not_sent_repeatedly() {
 /// The frames of an earlier version, sent and read.
 #[test]
 fn question_frame_matches_earlier_versions() {
-    let ask = QuestionFrame::ask(7, LONG, b"?");
+    let ask = QuestionFrame::ask(7, LONG, b"?", None);
     let text = serde_json::to_string(&ask).expect("JSON");
     assert_eq!(text, r#"{"ask":{"id":7,"within":60000,"question":"Pw=="}}"#);
     assert_eq!(serde_json::from_str::<QuestionFrame>(&text).expect("a frame"), ask);

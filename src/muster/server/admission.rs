@@ -13,15 +13,14 @@ use tokio::time::{Instant, sleep_until};
 use super::compare;
 use super::listener::{Arrival, ConnectionEvent, ConnectionId, EventReceiver, Listener, drain};
 use super::refusals::{
-    Absence, cannot_listen, declined, duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+    Absence, Rejected, Say, cannot_listen, declined, duplicate, wrong_count, wrong_job,
+    wrong_purpose, wrong_rank,
 };
 use super::registry::Registry;
-use super::rejected::{Rejected, Say};
-use crate::clock::{millis, now};
-use crate::config::Config;
 use crate::foreign::ForeignAction;
-use crate::keepalive::Heartbeat;
+use crate::keepalive::{Heartbeat, millis, now};
 use crate::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
+use crate::session::Config;
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
@@ -104,27 +103,18 @@ impl Admission {
         std::iter::once(&self.own).chain(self.summaries.values()).cloned().collect()
     }
 
-    /// The warnings that node 0 prints for all.
-    pub(crate) fn own_warnings(&self) -> Vec<u64> {
-        self.own.warnings.clone()
-    }
-
     /// Waits for the next event. Cancel-safe.
     ///
     /// # Errors
     /// If the job is impossible.
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
-        let challenge = async {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             Some(event) = self.events.recv() => self.hear(event, say),
             late = self.heartbeat.due() => self.keep_alive(late),
-            () = challenge => self.end_challenges(say),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                self.end_challenges(say)
+            }
         }
     }
 
@@ -296,37 +286,27 @@ impl Admission {
         Some(ResumePoint { port, token, hostname })
     }
 
-    /// Frees the port; nodes stay connected. Gives the parts that the session needs.
-    pub(crate) async fn close_port(self) -> (Config, NodeSummary, EventReceiver, Registry) {
-        let Admission { config, own, listener, events, registry, .. } = self;
-        listener.close().await;
-        (config, own, events, registry)
-    }
-
-    /// Frees the port as `close_port` does, and also gives the listener on which sessions are
-    /// resumed.
+    /// Frees the port; nodes stay connected. Gives the parts that the session needs, and with a `point` the listener on
+    /// which sessions are resumed.
     pub async fn start(
         self,
         point: Option<ResumePoint>,
     ) -> (Config, NodeSummary, EventReceiver, Registry, Option<Resume>) {
         let Admission { config, own, listener, beside, events, registry, .. } = self;
-        let kept = match beside {
-            None if point.is_some() => listener,
-            beside => {
-                listener.close().await;
-                match beside {
-                    Some(beside) => beside,
-                    None => return (config, own, events, registry, None),
-                }
-            }
+        let kept = if beside.is_none() && point.is_some() {
+            Some(listener)
+        } else {
+            listener.close().await;
+            beside
         };
-        let resume = point.map(|point| Resume { token: point.token, _listener: kept });
+        let resume =
+            point.zip(kept).map(|(point, kept)| Resume { token: point.token, _listener: kept });
         (config, own, events, registry, resume)
     }
 
     /// Closes everything after the last frames were sent.
     pub async fn close(self) {
-        let (_, _, events, registry) = self.close_port().await;
+        let (_, _, events, registry, _) = self.start(None).await;
         drop(registry);
         drain(events, DRAIN).await;
     }

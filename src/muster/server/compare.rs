@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::foreign::store::understand;
+use crate::foreign::understand;
 use crate::protocol::{Difference, LISTED, NodeSummary, Property};
 use plan::Hardware;
 use text::lang::{Text, spaced};

@@ -10,13 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, unconstrained, yield_now};
 use tokio::time::timeout;
 
-use crate::connection_limiter::ConnectionLimiter;
-use crate::keepalive;
-use crate::net::on_all_addresses;
-use crate::protocol::codec;
+use crate::keepalive::{self, Cut};
+use crate::net::{ConnectionLimiter, on_all_addresses};
 use crate::protocol::handshake::{self, Rejection};
-use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret};
-use crate::reach::Cut;
+use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret, channel};
 use text::text;
 
 /// Offset of the connection numbers of a second listener, which are greater than those of the first.
@@ -39,23 +36,12 @@ pub struct FrameSender {
     later: mpsc::UnboundedSender<Arc<[u8]>>,
 }
 
-/// The queues of a [`FrameSender`].
-struct Frames {
-    frames: mpsc::UnboundedReceiver<Arc<[u8]>>,
-    later: mpsc::UnboundedReceiver<Arc<[u8]>>,
-}
-
-impl Frames {
-    fn new() -> (FrameSender, Frames) {
-        let ((first, frames), (second, later)) =
-            (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        (FrameSender { frames: first, later: second }, Frames { frames, later })
-    }
-}
+/// The queues of a [`FrameSender`]: all frames, and parts of answers.
+type Frames = [mpsc::UnboundedReceiver<Arc<[u8]>>; 2];
 
 impl FrameSender {
     pub fn send(&self, frame: &FromNode0) {
-        self.send_encoded(codec::encode(frame).into());
+        self.send_encoded(channel::encode(frame).into());
     }
 
     pub(crate) fn send_encoded(&self, bytes: Arc<[u8]>) {
@@ -160,7 +146,6 @@ async fn accept_all(
     events: mpsc::Sender<ConnectionEvent>,
     first: ConnectionId,
 ) {
-    let secret = Arc::new(secret);
     let mut id = first;
     loop {
         let (stream, from) = match listener.accept().await {
@@ -182,11 +167,11 @@ async fn accept_all(
         }
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         let evicted = limiter.enter(id);
-        let (secret, events, limiter) = (Arc::clone(&secret), events.clone(), limiter.clone());
+        let (secret, events, limiter) = (secret.clone(), events.clone(), limiter.clone());
         tokio::spawn(async move {
             let admitted = tokio::select! {
                 biased;
-                admitted = Box::pin(handshake::admit(stream, secret.as_ref().as_ref())) => admitted,
+                admitted = Box::pin(handshake::admit(stream, secret.as_ref())) => admitted,
                 _ = evicted => {
                     Err(Rejection::Unknown(text!("evicted for other connections", "已为其他连接让位")))
                 }
@@ -194,10 +179,12 @@ async fn accept_all(
             match admitted {
                 Ok((channel, hello)) => {
                     let _identified = limiter.identify(id);
-                    let (out, frames) = Frames::new();
+                    let (frames, first) = mpsc::unbounded_channel();
+                    let (later, second) = mpsc::unbounded_channel();
+                    let out = FrameSender { frames, later };
                     let arrival = Arrival { id, hello, from, out };
                     if events.send(ConnectionEvent::Arrived(arrival)).await.is_ok() {
-                        pump(channel, frames, id, events).await;
+                        pump(channel, [first, second], id, events).await;
                     }
                 }
                 Err(why) => {
@@ -218,7 +205,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 /// Carries frames in both directions until one side ends.
 async fn pump(
     mut channel: Channel<FromMember>,
-    mut frames: Frames,
+    [mut frames, mut later]: Frames,
     id: ConnectionId,
     events: mpsc::Sender<ConnectionEvent>,
 ) {
@@ -226,7 +213,7 @@ async fn pump(
     let cut = loop {
         tokio::select! {
             biased;
-            bytes = frames.frames.recv() => match bytes {
+            bytes = frames.recv() => match bytes {
                 Some(bytes) => {
                     if !is_sent(&mut channel, &bytes).await {
                         break Cut::Reset;
@@ -246,7 +233,7 @@ async fn pump(
                 Err(error) => break Cut::from(&error),
             },
             // One part at a time: all other frames that came in the meantime are sent before the next part.
-            Some(bytes) = frames.later.recv() => {
+            Some(bytes) = later.recv() => {
                 if !is_sent(&mut channel, &bytes).await {
                     break Cut::Reset;
                 }

@@ -10,18 +10,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::gather::Gathered;
+use super::Gathered;
 use super::listener::{ConnectionEvent, EventReceiver, drain};
 use super::registry::Registry;
-use crate::config::Config;
 use crate::keepalive::Heartbeat;
 use crate::links::endpoint::{MeasureTarget, Measurement};
 use crate::links::judge::outliers;
-use crate::links::schedule::{ALL_STEPS, STEP, schedule};
-use crate::links::{Link, Outlier};
+use crate::links::{ALL_STEPS, Link, Outlier, STEP, schedule};
 use crate::protocol::{
     Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
 };
+use crate::session::Config;
 
 /// Maximum number of directions that are measured a second time, since one busy moment proves nothing.
 const DOUBTFUL: usize = 16;
@@ -36,7 +35,7 @@ impl Gathered {
     pub async fn measure(self, own: MeasureEndpoint, mut target: MeasureTarget) -> LinkReport {
         let Gathered { admission, summaries, differences } = self;
         // No further node is expected, and other connections could disturb the measurement.
-        let (config, summary, events, registry) = admission.close_port().await;
+        let (config, summary, events, registry, _) = admission.start(None).await;
         // Without randomness only the secret, if there is one, keeps others out.
         let token = linux::random::hex::<16>().unwrap_or_default();
         target.serve(config.secret.clone(), token.clone());

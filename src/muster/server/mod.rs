@@ -1,16 +1,258 @@
-//! The muster on node 0: admits the nodes, names the missing ones, leads the agreement, and
-//! collects failures.
+//! The muster on node 0 before the launch: waits for all nodes, names the missing ones, then proposes the plan. Notifies
+//! nodes that arrive shortly after node 0 has refused, before or after it gathered.
 //!
 //! Decides which connections are nodes of the job; never decides a layout.
 
 mod admission;
-mod away;
 pub(super) mod compare;
-pub(super) mod decline;
-pub(super) mod gather;
-pub(super) mod listener;
+mod listener;
 mod measure;
 mod refusals;
 mod registry;
-mod rejected;
 mod run;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::net::second_port;
+use crate::protocol::{Agreement, Decide, Difference, FromNode0, NodeSummary};
+use crate::session::{Config, Session};
+use admission::{Admission, Change};
+use linux::pace::Lines;
+use listener::{ConnectionEvent, EventReceiver, Listener, drain};
+use refusals::{declined, too_few_files};
+use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
+
+/// Result of the wait.
+#[derive(Debug)]
+pub enum Assembly {
+    All(Box<Gathered>),
+    /// A node runs without ranklaunch, so all nodes continue without a muster.
+    Alone(Text),
+}
+
+/// Result of the agreement.
+#[derive(Debug)]
+pub enum Settled {
+    Session(Session),
+    /// A node disconnected in the meantime; the others join again by themselves.
+    Lost(Text),
+}
+
+/// The state when all nodes have arrived.
+#[derive(Debug)]
+pub struct Gathered {
+    pub admission: Admission,
+    /// The summaries of all nodes, in the order of the node rank.
+    pub summaries: Vec<NodeSummary>,
+    pub differences: Vec<Difference>,
+}
+
+/// Waits for all nodes. `own` is the summary of node 0.
+///
+/// # Errors
+/// If this process may not open a file per node, listening on the port fails, a node is missing at the deadline, or
+/// nodes do not fit together. All nodes that have arrived are notified.
+pub async fn gather(
+    config: &Config,
+    own: NodeSummary,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Assembly, Refusal> {
+    // The refusal applies even if the muster is optional, since the others would wait in vain.
+    if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
+        return Err(refusal);
+    }
+    let mut admission = Admission::open(config, own)?;
+    match wait_for_all(config, &mut admission, say).await {
+        Ok(None) => {}
+        Ok(Some(text)) => {
+            admission.registry.broadcast(&FromNode0::Alone(text.clone()));
+            admission.close().await;
+            return Ok(Assembly::Alone(text));
+        }
+        Err(refusal) => {
+            admission.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
+            // Latecomers are not served after the deadline.
+            if refusal.id != Id::MusterMissing {
+                let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
+                // A node that comes slightly later would dial the ended node 0 until its own deadline.
+                tell(config, &mut admission.events, &refusal, &mut told, LATECOMERS).await;
+            }
+            admission.close().await;
+            return Err(refusal);
+        }
+    }
+    let summaries = admission.summaries();
+    if let Err(refusal) = compare::check_all(&summaries) {
+        admission.refuse(&refusal).await;
+        return Err(refusal);
+    }
+    let differences = compare::differences(&summaries);
+    Ok(Assembly::All(Box::new(Gathered { admission, summaries, differences })))
+}
+
+/// Some: all nodes continue without a muster.
+async fn wait_for_all(
+    config: &Config,
+    admission: &mut Admission,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Option<Text>, Refusal> {
+    let end = Instant::now() + config.wait_timeout;
+    let mut lines = Lines::begin(config.pace);
+    while !admission.is_complete() {
+        tokio::select! {
+            change = admission.next(say) => {
+                if let Change::Alone(text) = change? {
+                    return Ok(Some(text));
+                }
+            }
+            () = sleep_until(lines.due().min(end)) => {
+                if Instant::now() >= end {
+                    admission.say_rejected(say);
+                    return Err(admission.absence().refusal());
+                }
+                let progress = admission.absence().progress(lines.waited());
+                match &config.live {
+                    Some(live) => live.show(&progress),
+                    None => say(progress),
+                }
+                lines.said();
+            }
+        }
+    }
+    Ok(None)
+}
+
+impl Gathered {
+    /// The smallest number of processes that a node can run; a fixed number counts as the node's maximum.
+    pub fn fewest(&self) -> u32 {
+        compare::fewest(&self.summaries)
+    }
+
+    /// The heads, if at least one node knows them.
+    pub fn heads(&self) -> Option<u32> {
+        compare::heads(&self.summaries)
+    }
+
+    /// Sends all nodes the refusal.
+    pub async fn refuse(self, refusal: &Refusal) {
+        self.admission.refuse(refusal).await;
+    }
+
+    /// Proposes the plan. After all nodes have accepted, frees the port and sends the start.
+    ///
+    /// # Errors
+    /// If the proposal contradicts a summary, or a node declines.
+    pub async fn agree(
+        self,
+        agreement: Agreement,
+        decide: Decide,
+        say: &mut (dyn FnMut(Text) + Send),
+    ) -> Result<Settled, Refusal> {
+        let Gathered { mut admission, summaries, differences } = self;
+        let point = admission.resume_point(agreement.master_port);
+        let accepted = match compare::check_exact(&summaries, agreement.nproc) {
+            Ok(()) => {
+                let said = admission.own.warnings.clone();
+                let resume = point.clone();
+                let agreed = FromNode0::Agreed { agreement, differences, said, resume };
+                admission.registry.broadcast(&agreed);
+                wait_for_accepts(&mut admission, say).await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        match accepted {
+            Ok(None) => {}
+            Ok(Some(node)) => {
+                let Text { en, zh } = admission.config.unit.named(node);
+                admission.close().await;
+                return Ok(Settled::Lost(text!(
+                    "{en} disconnected during the agreement; gathering again",
+                    "{zh} 在协商过程中断开连接；重新集结"
+                )));
+            }
+            Err(refusal) => {
+                admission.refuse(&refusal).await;
+                return Err(refusal);
+            }
+        }
+        admission.say_rejected(say);
+        // The port is freed before the start is sent, since torch's store binds the port at once.
+        let (config, own, events, registry, resume) = admission.start(point).await;
+        registry.broadcast(&FromNode0::Go);
+        let (hostname, nnodes) = (own.hostname, config.nnodes);
+        let job = run::Job { config, hostname, registry, resume, decide };
+        Ok(Settled::Session(Session::start(0, nnodes, |ends| run::run(job, events, ends))))
+    }
+}
+
+/// Some: a node left before all had accepted.
+async fn wait_for_accepts(
+    admission: &mut Admission,
+    say: &mut (dyn FnMut(Text) + Send),
+) -> Result<Option<u32>, Refusal> {
+    let mut awaited: BTreeSet<u32> = admission.registry.nodes().collect();
+    while !awaited.is_empty() {
+        match admission.next(say).await? {
+            Change::Accepted(node) => drop(awaited.remove(&node)),
+            Change::Left(node) => return Ok(Some(node)),
+            // All nodes have arrived, so a plain torchrun is not a node of this job.
+            Change::None | Change::Alone(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Time to wait for latecomers: the nodes of one job start within seconds, and dial about once a second.
+const LATECOMERS: Duration = Duration::from_secs(5);
+/// Time to wait on the second port, since the holder of the first may keep each node busy for some seconds.
+const AT_SECOND_PORT: Duration = Duration::from_secs(10);
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Notifies the nodes that arrive within a few seconds that node 0 cannot take part, and returns their number. If its
+/// port is taken, node 0 waits on the second port.
+pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
+    let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
+    let (opened, limit) = match open(config.port) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            (open(second_port(config.port)), AT_SECOND_PORT)
+        }
+        opened => (opened, LATECOMERS),
+    };
+    let Ok((listener, mut events)) = opened else { return 0 };
+    let mut told = BTreeSet::new();
+    let refusal = declined(config.unit, 0, hostname, refusal);
+    tell(config, &mut events, &refusal, &mut told, limit).await;
+    listener.close().await;
+    drain(events, DRAIN).await;
+    told.len()
+}
+
+/// Notifies the nodes that arrive within `limit` and are not in `told`.
+async fn tell(
+    config: &Config,
+    events: &mut EventReceiver,
+    refusal: &Refusal,
+    told: &mut BTreeSet<u32>,
+    limit: Duration,
+) {
+    let key = config.key();
+    let tell = async {
+        while told.len() < config.others() {
+            let Some(event) = events.recv().await else { return };
+            let ConnectionEvent::Arrived(arrival) = event else { continue };
+            let hello = &arrival.hello;
+            if hello.purpose == config.purpose && !key.is_of_other_job(&hello.key) {
+                arrival.out.send(&FromNode0::Refuse(refusal.clone()));
+                told.insert(hello.node);
+            }
+        }
+    };
+    let _ = timeout(limit, tell).await;
+}

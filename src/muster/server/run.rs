@@ -9,16 +9,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
 use super::admission::Resume;
-use super::away::Away;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
-use super::registry::{Member, Registry};
-use crate::clock::{millis, now};
-use crate::config::Config;
-use crate::keepalive::{Heartbeat, Pause};
-use crate::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, codec};
-use crate::questions::desk::{Desk, Outgoing};
-use crate::reach::{Cut, UNANSWERED};
-use crate::session::{self, Ends, SessionCommand};
+use super::registry::{Away, Member, Registry};
+use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
+use crate::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, channel};
+use crate::questions::{Desk, Outgoing};
+use crate::session::{self, Config, Ends, SessionCommand};
 
 /// Time after the first report in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -219,7 +215,7 @@ impl Run {
 
     fn send_later(&self, frames: Vec<Outgoing>) {
         for (to, frame) in frames {
-            let bytes: Arc<[u8]> = codec::encode(&FromNode0::Question(frame)).into();
+            let bytes: Arc<[u8]> = channel::encode(&FromNode0::Question(frame)).into();
             for member in to.into_iter().filter_map(|node| self.job.registry.get(node)) {
                 member.send_later(Arc::clone(&bytes));
             }

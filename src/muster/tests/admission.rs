@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::foreign::store::GREETING;
+use super::foreign::GREETING;
 use super::*;
 
 #[tokio::test]

@@ -22,7 +22,7 @@ async fn looking(config: Config) -> (Result<Joined, Refusal>, Duration, Vec<Stri
 
 #[tokio::test]
 async fn unmarked_store_counts_after_outliving_every_attempt() {
-    let (port, _) = foreign::store::tests::store().await;
+    let (port, _) = foreign::tests::store().await;
     let quick = |port| Config {
         peer_timeout: Duration::from_millis(200),
         grace: Duration::ZERO,
@@ -66,7 +66,7 @@ async fn marked_store_is_waited_for_or_refused() {
     let mut tasks = tokio::task::JoinSet::new();
     for (value, place, secret, code, words) in rows {
         tasks.spawn(async move {
-            let (port, values) = foreign::store::tests::store().await;
+            let (port, values) = foreign::tests::store().await;
             let mut value = value;
             let mut job = Some("ours".to_owned());
             if let Some(key) = JobKey::decode(&value).filter(|key| key.job.is_none()) {

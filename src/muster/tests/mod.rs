@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::protocol::JobKey;
-use super::server::gather::Gathered;
+use super::server::Gathered;
 use super::*;
 use linux::host::Host;
 use verdict::{Id, Refusal};
@@ -84,7 +84,7 @@ pub(crate) fn secret(words: &str) -> Option<Secret> {
 
 fn agreement(gathered: &Gathered, port: u16) -> Agreement {
     let nproc = gathered.fewest();
-    let nnodes = u32::try_from(gathered.summaries().len()).expect("few");
+    let nnodes = u32::try_from(gathered.summaries.len()).expect("few");
     Agreement {
         nnodes,
         nproc,

@@ -1,9 +1,14 @@
-//! Recognises torch's TCPStore on the master port, and the job to which the store belongs.
+//! Programs on the port of node 0 that are not ranklaunch: torch's TCPStore with the job to which it belongs, and any
+//! other program, named by its answer.
 //!
 //! Owns the few messages of torch's protocol that ranklaunch uses, in both [`Dialect`]s (TCPStore.cpp,
 //! TCPStoreBackend.cpp). Node 0 of a running job writes the job key into its own store ([`mark`]). A node that finds a
 //! store in place of node 0 reads that key ([`ask`]). Never touches one of torch's own keys, and never sends the
 //! dialect of torch 2.1 to an older store.
+//!
+//! Another program gets an HTTP request, which changes nothing and which neither a store nor ranklaunch mistakes for a
+//! message of its own ([`name`]). The answer proves nothing about node 0, which may come later; it only names the
+//! obstacle.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,10 +20,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::net::connect;
 use crate::protocol::{JobKey, Stream};
+use text::lang::Text;
+use text::text;
 use text::version::Version;
+use verdict::Refusal;
 
-#[cfg(test)]
-pub(crate) mod tests;
+/// The reaction of a node to a peer that is not a node of its muster.
+#[derive(Debug)]
+pub enum ForeignAction {
+    /// Keep waiting, since the peer may go away.
+    Wait,
+    Refuse(Refusal),
+    /// Continue without a muster.
+    Alone(Text),
+}
 
 /// The first bytes of a store's client since torch 2.1: query VALIDATE (0) and this number in the host's byte order
 /// (validationMagicNumber).
@@ -270,3 +285,69 @@ async fn marked(stream: &mut TcpStream, dialect: Dialect, key: &JobKey) -> Optio
     stream.write_all(&compare_set(dialect, b"", &key.encode())).await.ok()?;
     JobKey::decode(&value(stream).await?).map(drop)
 }
+
+const QUESTION: &[u8] = b"HEAD / HTTP/1.0\r\nUser-Agent: ranklaunch\r\n\r\n";
+/// Time limit for a connection to another program, and for its answer.
+const NAMING: Duration = Duration::from_secs(1);
+/// Bytes of an answer to read: a status line and the first headers.
+const READ: usize = 1024;
+/// Characters of a server's own name that are printed.
+const SHOWN: usize = 60;
+
+/// The program that holds the port; None if it does not identify itself.
+pub(crate) async fn name(peer: SocketAddr) -> Option<Text> {
+    let mut stream = connect(peer, NAMING).await.ok()?;
+    let mut answer = Vec::with_capacity(READ);
+    // The answer is read to its end or until the buffer is full.
+    let asked = async {
+        stream.write_all(QUESTION).await?;
+        while answer.len() < READ && stream.read_buf(&mut answer).await? > 0 {}
+        Ok::<(), io::Error>(())
+    };
+    let _ = timeout(NAMING, asked).await;
+    program(&answer)
+}
+
+/// Whether the connection is such a request from a node. A node sends it if node 0 answers late.
+pub(crate) async fn is_question(first: &[u8], stream: &mut impl Stream) -> bool {
+    let Some(expected) = QUESTION.strip_prefix(first) else { return false };
+    let mut rest = vec![0; expected.len()];
+    let read = timeout(NAMING, stream.read_exact(&mut rest)).await;
+    matches!(read, Ok(Ok(_))) && rest == expected
+}
+
+/// The program, identified by the first bytes of its answer.
+fn program(answer: &[u8]) -> Option<Text> {
+    if answer.starts_with(b"HTTP/") {
+        let server = server(answer);
+        return Some(text!("an HTTP server{server}", "HTTP 服务器{server}"));
+    }
+    if answer.starts_with(b"SSH-") {
+        return Some(text!("an SSH server", "SSH 服务器"));
+    }
+    // The peer answers with a TLS alert, because our request was not a handshake.
+    if answer.starts_with(&[0x15, 0x03]) {
+        return Some(text!("a TLS server", "TLS 服务器"));
+    }
+    None
+}
+
+/// The server header, such as ` (nginx/1.25.3)`.
+fn server(answer: &[u8]) -> String {
+    let answer = String::from_utf8_lossy(answer);
+    let mut headers = answer.lines().skip(1).take_while(|line| !line.is_empty());
+    let named = headers.find_map(|line| {
+        let (header, value) = line.split_once(':')?;
+        header.eq_ignore_ascii_case("server").then(|| value.trim().to_owned())
+    });
+    let named: String = named
+        .unwrap_or_default()
+        .chars()
+        .filter(|letter| letter.is_ascii_graphic() || *letter == ' ')
+        .take(SHOWN)
+        .collect();
+    if named.is_empty() { named } else { format!(" ({named})") }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,4 +1,4 @@
-//! Tests of stores of both dialects, and of the clients that ask them.
+//! Tests of stores of both dialects, of the clients that ask them, and of the names of other programs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -210,5 +210,24 @@ async fn store_clients_are_distinguished_from_asking_nodes() {
         let mut first = [0; FIRST];
         stream.read_exact(&mut first).await.expect("five bytes");
         assert_eq!(client(first, &mut stream).await, who, "{bytes:?}");
+    }
+}
+
+#[test]
+fn program_is_identified_by_its_first_bytes() {
+    let rows: [(&[u8], Option<&str>); 7] = [
+        (
+            b"HTTP/1.0 501 No\r\nserver: Simple/0.6 \x1b[31m\xffx\r\n\r\n",
+            Some("an HTTP server (Simple/0.6 [31mx)"),
+        ),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\nServer: body", Some("an HTTP server")),
+        (b"HTTP/1.1 400 Bad Request\r\n", Some("an HTTP server")),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", Some("an SSH server")),
+        (b"\x15\x03\x01\x00\x02\x02\x46", Some("a TLS server")),
+        (b"rkl/mu\x03\x00\x01", None),
+        (b"", None),
+    ];
+    for (answer, name) in rows {
+        assert_eq!(program(answer).map(|name| name.en.into_owned()).as_deref(), name);
     }
 }

@@ -1,14 +1,24 @@
-//! Dials a peer until the peer answers: resolve, connect to each address, pause, repeat, up to a deadline.
+//! TCP between nodes: dialing a name until the peer answers, listening for IPv4 and IPv6, and the number of connections
+//! that may be unidentified.
 //!
-//! Owns the pauses and the attempts. The caller judges a connection and decides when the wait is over.
+//! Takes addresses, ports and deadlines; gives connections and listeners, or a [`DialError`]. Owns the pauses and the
+//! attempts; the caller judges a connection and decides when the wait is over. Knows no protocol.
+//!
+//! If its port is taken, node 0 cannot notify any node, and the nodes would dial the holder until their deadline. So
+//! node 0 waits for them on a port that both sides derive from the first, [`second_port`]. It sends only a refusal
+//! there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::names::{self, LastResort};
@@ -123,7 +133,7 @@ impl<O: Observation> Seen<O> {
     }
 
     pub fn note(&self, observation: O) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         let best = match seen.take() {
             Some((_, best)) if !observation.replaces(&best) => best,
             _ => observation.clone(),
@@ -133,7 +143,7 @@ impl<O: Observation> Seen<O> {
 
     /// The latest observation, and the most informative one.
     pub fn get(&self) -> Option<(O, O)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -258,6 +268,110 @@ impl Dialer<'_> {
     }
 }
 
+/// Listens on all addresses in the same way as torch's store: IPv6 with IPv4 if there is IPv6, with SO_REUSEADDR.
+/// Non-blocking. The kernel limits the queue to net.core.somaxconn.
+///
+/// # Errors
+/// If the port is taken, or this user may not bind it.
+pub fn on_all_addresses(port: u16) -> Result<TcpListener, Errno> {
+    let open = |family, address: IpAddr| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if family == AddressFamily::INET6 {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        bind(&socket, &SocketAddr::new(address, port))?;
+        // With SO_REUSEADDR two sockets can bind; only the listen call fails.
+        listen(&socket, i32::from(u16::MAX))?;
+        Ok(TcpListener::from(socket))
+    };
+    match open(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()) {
+        // This kernel or namespace has no IPv6.
+        Err(error) if error != Errno::ADDRINUSE => {
+            open(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
+        }
+        result => result,
+    }
+}
+
+/// Unidentified connections beyond one per node that is still expected.
+const SPARE: usize = 256;
+
+/// The limiter, shared by the listener and its connections.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionLimiter(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    nodes: usize,
+    identified: usize,
+    /// Unidentified connections from old to new, since ids increase. Dropping the sender evicts the connection.
+    pending: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl ConnectionLimiter {
+    pub(crate) fn new(nnodes: u32) -> ConnectionLimiter {
+        let nodes = usize::try_from(nnodes).unwrap_or(usize::MAX);
+        let inner = Inner { nodes, identified: 0, pending: BTreeMap::new() };
+        ConnectionLimiter(Arc::new(Mutex::new(inner)))
+    }
+
+    /// Registers a new connection; the receiver ends when the connection is evicted.
+    pub(crate) fn enter(&self, id: u64) -> oneshot::Receiver<()> {
+        let (stays, evicted) = oneshot::channel();
+        let mut inner = self.0.lock();
+        inner.pending.insert(id, stays);
+        let most = inner.nodes.saturating_sub(inner.identified).saturating_add(SPARE);
+        if inner.pending.len() > most {
+            inner.pending.pop_first();
+        }
+        evicted
+    }
+
+    /// Evicts the oldest unidentified connection; false if there is none.
+    pub(crate) fn evict_oldest(&self) -> bool {
+        self.0.lock().pending.pop_first().is_some()
+    }
+
+    /// Removes a connection that was evicted or closed by the peer.
+    pub(crate) fn leave(&self, id: u64) {
+        self.0.lock().pending.remove(&id);
+    }
+
+    /// Counts the connection as identified until the guard is dropped.
+    pub(crate) fn identify(&self, id: u64) -> Identified {
+        let mut inner = self.0.lock();
+        inner.pending.remove(&id);
+        inner.identified += 1;
+        drop(inner);
+        Identified(self.clone())
+    }
+
+    pub(crate) fn evict_all(&self) {
+        self.0.lock().pending.clear();
+    }
+}
+
+/// One identified connection.
+#[derive(Debug)]
+pub(crate) struct Identified(ConnectionLimiter);
+
+impl Drop for Identified {
+    fn drop(&mut self) {
+        let mut inner = self.0.0.lock();
+        inner.identified = inner.identified.saturating_sub(1);
+    }
+}
+
+/// Distance between the ports, which keeps the second port outside of the ephemeral range.
+const DISTANCE: u16 = 10_000;
+
+/// The second port: 10 000 below the first port, or above it if there is no room below.
+pub(crate) fn second_port(port: u16) -> u16 {
+    if port >= 2 * DISTANCE { port - DISTANCE } else { port + DISTANCE }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,8 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn self_connection_of_a_port_is_refused() {
-        let listener =
-            std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let peer = listener.local_addr().expect("its address");
         drop(listener);
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
@@ -316,5 +429,41 @@ mod tests {
         assert!(
             matches!(connect(peer, CONNECT).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
         );
+    }
+
+    #[test]
+    fn oldest_unidentified_connection_is_evicted() {
+        let limiter = ConnectionLimiter::new(2);
+        let is_evicted = |receiver: &mut oneshot::Receiver<()>| {
+            receiver.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        };
+        let mut all: Vec<_> = (0..258).map(|id| limiter.enter(id)).collect();
+        assert!(!all.iter_mut().any(is_evicted));
+        all.push(limiter.enter(258));
+        assert!(is_evicted(&mut all[0]) && !is_evicted(&mut all[1]));
+        // An identified node is no longer expected, so the limit shrinks by its place too.
+        let identified = limiter.identify(258);
+        all.push(limiter.enter(259));
+        assert!(is_evicted(&mut all[1]) && !is_evicted(&mut all[2]));
+        drop(identified);
+        all.push(limiter.enter(260));
+        assert!(!is_evicted(&mut all[2]), "the node left and may come back");
+        assert!(limiter.evict_oldest() && is_evicted(&mut all[2]));
+        limiter.evict_all();
+        assert!(is_evicted(&mut all[200]) && !limiter.evict_oldest());
+    }
+
+    #[test]
+    fn second_port_is_valid_and_never_the_first() {
+        for (first, other) in [
+            (29500, 19500),
+            (7777, 17777),
+            (20000, 10000),
+            (19999, 29999),
+            (65535, 55535),
+            (1, 10001),
+        ] {
+            assert_eq!(second_port(first), other);
+        }
     }
 }
