@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{Finding, LintSeverity, Report};
-use text::annotations::{data, property};
+use text::escape::{data, property};
 use text::lang::Lang;
 use text::style::{Style, paint};
 use text::text;

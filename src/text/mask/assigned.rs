@@ -1,7 +1,7 @@
-//! Finds secrets in URLs: user and password, tokens and signatures in the query, and the path of
-//! a webhook.
+//! Finds secrets beside their names: in URLs (user and password, tokens and signatures in the
+//! query, the path of a webhook), in `NAME=value`, and in program text.
 
-use super::names::{hides, is_secret_name};
+use super::names::{hides, is_secret_name, is_variable};
 use super::spans::Spans;
 
 /// Parameters of signed URLs (AWS, Google, Azure, CloudFront) and of OAuth; in lower case.
@@ -41,7 +41,7 @@ fn ends_url(c: char) -> bool {
 }
 
 /// Marks the secrets of all URLs in a text that begins at `at`.
-pub(super) fn mark(spans: &mut Spans, at: usize, text: &str) {
+pub(super) fn urls(spans: &mut Spans, at: usize, text: &str) {
     let mut from = 0;
     while let Some(found) = text.get(from..).and_then(|rest| rest.find(SCHEME)) {
         let start = from + found + SCHEME.len();
@@ -114,12 +114,12 @@ fn hides_parameter(name: &str, value: &str) -> bool {
 }
 
 /// Whether a parameter of this name belongs to a signature or to OAuth.
-pub(super) fn is_parameter(name: &str) -> bool {
+fn is_parameter(name: &str) -> bool {
     PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
 }
 
 /// `user:password@host` without a scheme: the whole word, or nothing.
-pub(super) fn mark_user(spans: &mut Spans, at: usize, word: &str) {
+pub(super) fn user(spans: &mut Spans, at: usize, word: &str) {
     let Some((user, host)) = word.rsplit_once('@') else { return };
     let Some((name, password)) = user.split_once(':') else { return };
     let is_user = name.chars().all(|c| c.is_ascii_alphanumeric() || "._+-%".contains(c));
@@ -130,6 +130,130 @@ pub(super) fn mark_user(spans: &mut Spans, at: usize, word: &str) {
     if is_user && is_host && is_password {
         spans.hide(at, user.len());
     }
+}
+
+/// Marks `NAME=value` in a word that may hold several: `ALL,HF_TOKEN=x`, `Server=h;Password=x`.
+pub(super) fn pairs(spans: &mut Spans, at: usize, word: &str) {
+    const BETWEEN: &[char] = &[',', ';', '&'];
+    let is_part = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    // `?sv=1&sig=x` without its URL.
+    let is_query = word.contains(['&', '?']);
+    let mut from = 0;
+    while let Some(found) = word.get(from..).and_then(|rest| rest.find('=')) {
+        let equals = from + found;
+        from = equals + 1;
+        let before = word.get(..equals).unwrap_or_default();
+        let name = before.get(before.trim_end_matches(is_part).len()..).unwrap_or_default();
+        let rest = word.get(from..).unwrap_or_default();
+        let is_parameter = is_query && is_parameter(name);
+        if name.is_empty() || !(is_parameter || is_secret_name(name)) {
+            continue;
+        }
+        // The value extends to the next pair.
+        let ends = rest.match_indices(BETWEEN).find(|(end, _)| {
+            let after = rest.get(end + 1..).unwrap_or_default();
+            let next = after.get(..after.len() - after.trim_start_matches(is_part).len());
+            next.is_some_and(|next| {
+                next.is_empty() && after.is_empty()
+                    || after.get(next.len()..).is_some_and(|after| after.starts_with('='))
+            })
+        });
+        let end = ends.map_or(rest.len(), |(end, _)| end);
+        let value = rest.get(..end).unwrap_or_default();
+        if is_parameter || hides(name, value) {
+            // `{HF_TOKEN=x,}`, `"A_KEY=x"`
+            let closed = value.trim_end_matches(['}', ')', ']', ',']);
+            let inside = if closed.is_empty() { value } else { closed };
+            spans.hide(at + from, inside.len());
+            from += end;
+        }
+    }
+}
+
+/// Marks quoted strings after a secret name and `=`, `:` or `,`: `login(key="…")`,
+/// `os.environ["HF_TOKEN"] = "…"` and `"api_key": "…"` in any language.
+pub(super) fn code(spans: &mut Spans, at: usize, text: &str) {
+    let mut from = 0;
+    while let Some(found) = text.get(from..).and_then(|rest| rest.find(['"', '\''])) {
+        let open = from + found;
+        let rest = text.get(open + 1..).unwrap_or_default();
+        let quote = text.get(open..=open).unwrap_or_default();
+        let before = text.get(..open).unwrap_or_default();
+        let unescaped = before.trim_end_matches('\\');
+        let Some(length) = closed(rest, quote, before.len() - unescaped.len()) else {
+            from = open + 1;
+            continue;
+        };
+        let inside = rest.get(..length).unwrap_or_default();
+        let name = name_before(unescaped);
+        let is_argument = || takes_secret(unescaped) && !inside.contains("://");
+        // `("HF_TOKEN", "API_KEY")` is a list of names.
+        let hidden = !is_variable(inside)
+            && (name.is_some_and(|name| is_secret_name(name) && hides(name, inside))
+                || is_argument());
+        if hidden {
+            spans.hide(at + open + 1, length);
+        }
+        // A quote may open or close, so each is tried as an opening one.
+        from = if hidden { open + 1 + length + 1 } else { open + 1 };
+    }
+}
+
+/// Whether the text ends in a call that takes a secret: `login(`, `login(u, `, `set_api_key(`.
+fn takes_secret(text: &str) -> bool {
+    let near = text.len().saturating_sub(LONGEST_CALL);
+    let near = (near..text.len()).find_map(|at| text.get(at..)).unwrap_or_default();
+    let Some((called, arguments)) = near.rsplit_once('(') else { return false };
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let function = called.get(called.trim_end_matches(is_part).len()..).unwrap_or_default();
+    let sets = ["set_", "save_"].iter().find_map(|verb| function.strip_prefix(verb));
+    let is_positional = arguments.is_empty() || arguments.trim_end().ends_with(',');
+    is_positional
+        && !arguments.contains(')')
+        && (function.ends_with("login") || sets.is_some_and(is_secret_name))
+}
+
+/// The length of a call before its secret.
+const LONGEST_CALL: usize = 100;
+
+/// Longer than any secret in a program; bounds the search for an unclosed quote.
+const LONGEST: usize = 16 << 10;
+
+/// Position of the closing quote of a string, whose opening quote has this many backslashes.
+fn closed(text: &str, quote: &str, escapes: usize) -> Option<usize> {
+    let mut slashes = 0;
+    for (at, c) in text.char_indices().take(LONGEST) {
+        let ends = if escapes == 0 { slashes % 2 == 0 } else { slashes == escapes };
+        match c {
+            '\\' => slashes += 1,
+            c if quote.starts_with(c) && ends => return Some(at - escapes),
+            _ => slashes = 0,
+        }
+    }
+    None
+}
+
+/// The name in `name =`, `["name"] =`, `"name":` and `("name",` at the end of a text.
+fn name_before(text: &str) -> Option<&str> {
+    let text = text.trim_end();
+    // An `r"…"`, a `b'…'`.
+    let text =
+        text.strip_suffix(['b', 'r', 'f', 'u']).filter(|t| t.ends_with(['=', ' '])).unwrap_or(text);
+    let text = text.trim_end();
+    let (before, is_pair) = match text.strip_suffix(['=', ':']) {
+        Some(before) => (before, false),
+        None => (text.strip_suffix(',')?, true),
+    };
+    let before = before.trim_end().trim_end_matches([']', ')']).trim_end();
+    let quoted = before.trim_end_matches(['"', '\'']);
+    let is_quoted = quoted.len() < before.len();
+    if is_pair && !is_quoted {
+        return None;
+    }
+    let quoted = quoted.trim_end_matches('\\');
+    let is_part = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let name = quoted.get(quoted.trim_end_matches(is_part).len()..)?;
+    (!name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]
@@ -164,7 +288,7 @@ mod tests {
             ("://@", "://@"),
         ] {
             let mut spans = Spans::default();
-            mark(&mut spans, 0, text);
+            urls(&mut spans, 0, text);
             assert_eq!(spans.apply(text), shown);
         }
     }
