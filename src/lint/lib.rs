@@ -1,34 +1,27 @@
 //! Finds mistakes in Kubernetes manifests that would show only when the job runs.
 //!
 //! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
-//! tables of other crates ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
+//! embedded profiles; gives [`Finding`]s with their lines, or why a file
 //! cannot be read. Pure functions: no file, no environment, no clock. Nothing is guessed: values
 //! that only a running shell or an operator knows give an info finding or none.
 
 #![deny(unsafe_code)]
 
 mod command;
-mod findings;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod launchers;
-mod objects;
+mod launches;
 mod pods;
 mod print;
-mod profiles;
-mod quantity;
 mod rules;
 mod scene;
 mod shell;
-mod volcano;
-mod word;
 mod workload;
 mod workload_kinds;
 
-pub use findings::{Finding, LintSeverity};
 pub use print::{github, json, plain};
 pub use rules::RULES;
-pub use scene::{Knowledge, LintLimits};
+pub use scene::{Finding, LintSeverity};
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -37,9 +30,9 @@ use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal};
 
-use findings::Findings;
-use objects::{Objects, is_kind};
-use scene::Scene;
+use launches::Profiles;
+use pods::{is_kind, shown_bytes, whole_units};
+use scene::{Findings, LaunchSite, Scene};
 use text::yaml::{self, Node, NodeKind};
 use workload::{Role, Workload};
 
@@ -77,11 +70,14 @@ impl Report {
 
 /// Bytes of a size such as `256Gi`, as Kubernetes writes them.
 pub fn size(text: &str) -> Option<u64> {
-    quantity::whole(text).filter(|bytes| *bytes > 0)
+    whole_units(text).filter(|bytes| *bytes > 0)
 }
 
 /// Reads all files as one input, since a TrainJob and its runtime may be in two files.
-pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) -> Report {
+///
+/// `node_memory`: bytes of memory that a node can give to pods. `profiles`: by name, with the
+/// layout rule and the heads of a script.
+pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles) -> Report {
     let mut report = Report { files: manifests.len(), ..Report::default() };
     let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
     let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
@@ -90,17 +86,17 @@ pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) ->
         roots.extend(documents.into_iter().map(|root| (file, root)));
         report.refused.append(&mut refused);
     }
-    let mut objects = Objects::default();
+    let mut objects = Vec::new();
     for (file, root) in &roots {
         if let Err((line, problem)) = collect(*file, root, &mut objects, 0) {
             let name = manifests.get(*file).map_or("", |manifest| manifest.name.as_str());
             report.refused.push(refusal(name, line, &problem));
         }
     }
-    let layouts = profiles::layouts(knowledge.profiles);
+    let layouts = launches::layouts(profiles);
     let mut jobs = Vec::new();
-    for (file, object) in &objects.all {
-        match workload::role(*file, object, &objects, knowledge.profiles) {
+    for (file, object) in &objects {
+        match workload::role(*file, object, &objects, profiles) {
             Role::Workload(job) => jobs.push(job),
             Role::Other => {}
             Role::Unknown => {
@@ -123,16 +119,19 @@ pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) ->
             host_ports.entry(port).or_default().push(job);
         }
     }
-    let (host_ports, layouts) = (&host_ports, layouts.as_slice());
-    let services: Vec<(usize, &Node)> =
-        objects.all.iter().copied().filter(|(_, object)| is_kind(object, "Service")).collect();
-    let services = services.as_slice();
-    let claims: Vec<&Node> = (objects.all.iter().map(|(_, object)| *object))
-        .filter(|object| is_kind(object, "PersistentVolumeClaim"))
-        .collect();
-    let claims = claims.as_slice();
+    let of_kind = |kind| objects.iter().copied().filter(move |(_, object)| is_kind(object, kind));
+    let services: Vec<(usize, &Node)> = of_kind("Service").collect();
+    let claims: Vec<&Node> = of_kind("PersistentVolumeClaim").map(|(_, object)| object).collect();
     for job in &jobs {
-        let scene = Scene { job, host_ports, services, claims, layouts, knowledge, limits };
+        let scene = Scene {
+            job,
+            sites: LaunchSite::all(job),
+            host_ports: &host_ports,
+            services: &services,
+            claims: &claims,
+            layouts: &layouts,
+            node_memory,
+        };
         for rule in RULES {
             findings.at(job.file, rule.id);
             (rule.check)(&scene, &mut findings);
@@ -151,7 +150,7 @@ fn read(
     let name = &manifest.name;
     let refused = |line: usize, problem: &Text| (Vec::new(), vec![refusal(name, line, problem)]);
     if manifest.bytes.len() > LARGEST {
-        let most = quantity::shown(LARGEST as u64);
+        let most = shown_bytes(LARGEST as u64);
         return refused(1, &text!("larger than {most}", "大于 {most}"));
     }
     let text = match std::str::from_utf8(&manifest.bytes) {
@@ -193,7 +192,7 @@ fn read(
 fn collect<'a>(
     file: usize,
     root: &'a Node,
-    objects: &mut Objects<'a>,
+    objects: &mut Vec<(usize, &'a Node)>,
     depth: usize,
 ) -> Result<(), (usize, Text)> {
     const DEEPEST_LIST: usize = 3;
@@ -207,13 +206,13 @@ fn collect<'a>(
         ));
     };
     let Some(items) = root.get("items").filter(|_| kind.ends_with("List")) else {
-        if objects.all.len() >= MOST_OBJECTS {
+        if objects.len() >= MOST_OBJECTS {
             return Err((
                 root.line,
                 text!("more than {MOST_OBJECTS} objects", "对象超过 {MOST_OBJECTS} 个"),
             ));
         }
-        objects.all.push((file, root));
+        objects.push((file, root));
         return Ok(());
     };
     if depth >= DEEPEST_LIST {

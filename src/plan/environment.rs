@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use crate::variables::{Variables, overrides};
 use crate::{Layout, Membership, Plan};
 use node::observe::Facts;

@@ -7,8 +7,8 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
+use crate::Notes;
 use crate::nccl::NcclList;
-use crate::notes::Notes;
 use crate::variables::Variables;
 use node::observe::{Interface, NetworkFacts};
 use settings::Settings;
@@ -26,34 +26,12 @@ pub struct Socket {
 
 /// Prefixes of interfaces of container runtimes, overlays or tunnels. They are never chosen,
 /// since peers cannot be reached from them.
-const SKIPPED: &[&str] = &[
-    "docker",
-    "br-",
-    "virbr",
-    "veth",
-    "cni",
-    "cali",
-    "flannel",
-    "cilium_",
-    "lxc",
-    "kube-ipvs",
-    "nodelocaldns",
-    "dummy",
-    "tunl",
-    "ip6tnl",
-    "sit",
-    "vxlan",
-    "tailscale",
-    "wg",
-    "tun",
-    "tap",
-    "ovs",
-    "usb",
-    "lo",
-];
+const SKIPPED: &str = "\
+    docker br- virbr veth cni cali flannel cilium_ lxc kube-ipvs nodelocaldns dummy tunl ip6tnl \
+    sit vxlan tailscale wg tun tap ovs usb lo";
 
 /// Interfaces with the addresses of Services: even a route through them is no path to a peer.
-const NEVER: &[&str] = &["kube-ipvs", "nodelocaldns", "dummy", "lo"];
+const NEVER: &str = "kube-ipvs nodelocaldns dummy lo";
 
 /// Chooses the interface for a job of `nnodes`.
 pub fn choose(
@@ -137,8 +115,8 @@ fn on_route(facts: &NetworkFacts) -> Option<String> {
     interface.filter(|name| !is_one_of(name, NEVER))
 }
 
-fn is_one_of(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| match *prefix {
+fn is_one_of(name: &str, prefixes: &str) -> bool {
+    prefixes.split(' ').any(|prefix| match prefix {
         "lo" => name == "lo",
         prefix => name.starts_with(prefix),
     })

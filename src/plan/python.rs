@@ -5,8 +5,8 @@
 
 use std::fmt::Display;
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use node::observe::Facts;
 use settings::{Engine, Program, Settings};
 use text::text;

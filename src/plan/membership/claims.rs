@@ -53,6 +53,12 @@ pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
     found
 }
 
+/// torchrun's `--standalone`: this node is the whole job. PyTorchJob sets the variable to an
+/// empty string, with which torchrun itself fails.
+pub(super) fn standalone(contract: &Contract) -> Option<Evidence> {
+    of(contract, Field::Standalone).into_iter().find(|found| found.claim.value.trim() != "0")
+}
+
 pub(super) fn contradiction(one: &Claim, other: &Claim, flag: &str) -> Refusal {
     refuse(
         Id::MembershipContradiction,

@@ -14,9 +14,9 @@ use text::text;
 use verdict::{Id, Refusal};
 
 use super::claims::{self, Count, MOST_NODES, half_given, refuse};
+use super::known::Processes;
 use super::known::{By, Known};
 use super::nodes;
-use super::nproc::Processes;
 use super::rank;
 
 /// Most tasks of a node.

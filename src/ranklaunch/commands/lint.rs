@@ -38,7 +38,6 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
             }
         },
     };
-    let knowledge = lint::Knowledge { misuse: plan::nccl::misuse, profiles: settings::EMBEDDED };
     let mut manifests = Vec::new();
     let mut unopened = Vec::new();
     for path in &asked.manifests {
@@ -55,7 +54,7 @@ pub(crate) fn lint(asked: &cli::Lint) -> i32 {
             )),
         }
     }
-    let mut report = lint::lint(&manifests, lint::LintLimits { node_memory }, knowledge);
+    let mut report = lint::lint(&manifests, node_memory, settings::EMBEDDED);
     report.refused.extend(unopened);
     match asked.format {
         cli::AnnotatedFormat::Text => show(&lint::plain(&report, lang)),
