@@ -80,7 +80,7 @@ impl<'a> Workload<'a> {
 
     /// Whether the operator sets a variable of this name in the job's containers.
     pub(super) fn sets(&self, name: &str) -> bool {
-        match (self.kind.names)(self.object) {
+        match self.kind.names(self.object) {
             Some(names) => names.iter().any(|set| set == name),
             None => self.kind.sets.iter().any(|begin| name.starts_with(begin)),
         }

@@ -34,11 +34,21 @@ pub(super) struct WorkloadKind {
     pub(super) mounts_shm: bool,
     /// Prefixes of the variables that the operator sets in a container.
     pub(super) sets: &'static [&'static str],
-    /// The names that the operator sets in this object's containers, if the object determines them.
-    pub(super) names: fn(&Node) -> Option<Vec<String>>,
-    /// Whether nothing but this operator sets a variable of this name.
-    pub(super) owns: fn(&str) -> bool,
+    /// The operator is Volcano, whose variables follow from the plugins of the object.
+    is_volcano: bool,
     pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
+}
+
+impl WorkloadKind {
+    /// The names that the operator sets in this object's containers, if the object determines them.
+    pub(super) fn names(&self, object: &Node) -> Option<Vec<String>> {
+        self.is_volcano.then(|| volcano_sets(object))?
+    }
+
+    /// Whether nothing but this operator sets a variable of this name.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        self.is_volcano && OWN.iter().any(|prefix| name.starts_with(prefix))
+    }
 }
 
 /// A kind with independent pods and no variables.
@@ -52,8 +62,7 @@ const PLAIN: WorkloadKind = WorkloadKind {
     stays: false,
     mounts_shm: false,
     sets: &[],
-    names: |_| None,
-    owns: |_| false,
+    is_volcano: false,
     pods: |_, _| Vec::new(),
 };
 
@@ -88,8 +97,7 @@ const VOLCANO: WorkloadKind = WorkloadKind {
     together: Together::Perhaps,
     gives_master: true,
     sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
-    names: volcano_sets,
-    owns: is_volcanos_own,
+    is_volcano: true,
     ..PLAIN
 };
 
@@ -437,11 +445,6 @@ const PLUGINS: &[(&str, &[&str])] = &[
 const WITH_SVC: &[&str] = &["pytorch", "tensorflow", "mpi"];
 /// Prefixes of variables that only Volcano sets.
 const OWN: &[&str] = &["VC_", "VK_"];
-
-/// Whether the variable is Volcano's by its name.
-fn is_volcanos_own(name: &str) -> bool {
-    OWN.iter().any(|prefix| name.starts_with(prefix))
-}
 
 /// The names that a job sets; None if the job has a plugin that the table lacks.
 fn volcano_sets(object: &Node) -> Option<Vec<String>> {

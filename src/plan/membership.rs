@@ -11,7 +11,6 @@ mod known;
 mod listed;
 mod master;
 mod nodes;
-mod rank;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -79,7 +78,7 @@ fn read(
         Some(task) => task.node(settings, contract, each, notes)?,
         None => {
             let nnodes = nodes::nnodes(settings, contract, each, notes)?;
-            let rank = rank::node_rank(settings, contract, &nnodes, notes)?;
+            let rank = tasks::node_rank(settings, contract, &nnodes, notes)?;
             (nnodes, rank)
         }
     };

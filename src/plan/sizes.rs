@@ -59,18 +59,9 @@ const SEQUENCE: &str = "--sequence_parallel_size";
 
 /// Further arguments with the size of a group that works on one sequence: xDiT, FastVideo, Open-Sora,
 /// Megatron-LM, Megatron-DeepSpeed.
-const GROUPS: [&str; 10] = [
-    "--ulysses-size",
-    "--ring-size",
-    "--sequence-parallel-size",
-    "--ds-sequence-parallel-size",
-    "--sp_size",
-    "--sp-size",
-    "--cp_size",
-    "--cp-size",
-    "--context_parallel_size",
-    "--context-parallel-size",
-];
+const GROUPS: &str = "\
+    --ulysses-size --ring-size --sequence-parallel-size --ds-sequence-parallel-size \
+    --sp_size --sp-size --cp_size --cp-size --context_parallel_size --context-parallel-size";
 
 /// Flags that generate.py of Wan2.1 and Wan2.2 asserts to be absent at world size 1.
 const NOT_ALONE: [&str; 2] = ["--dit_fsdp", "--t5_fsdp"];
@@ -152,16 +143,16 @@ pub(crate) fn check_undeclared(
     if rule.value != LayoutRule::None || rule.source != Source::Default {
         return;
     }
-    let names = ULYSSES.iter().chain(&RING).chain(&[SEQUENCE]).chain(&GROUPS);
+    let names = ULYSSES.into_iter().chain(RING).chain([SEQUENCE]).chain(GROUPS.split(' '));
     // An abbreviation may be another option, such as --seq for a length.
     let given = names.filter_map(|name| {
         let found =
-            GivenArgument::of(words, &[name], is_size).filter(|found| found.name == *name)?;
+            GivenArgument::of(words, &[name], is_size).filter(|found| found.name == name)?;
         Some((name, found.value.to_string_lossy().trim().parse::<u32>().ok()?))
     });
     let mut misfits = given.filter(|(_, size)| *size == 0 || !world.is_multiple_of(*size));
     let Some((name, size)) = misfits.next() else { return };
-    let declare = match ULYSSES.contains(name) || *name == SEQUENCE {
+    let declare = match ULYSSES.contains(&name) || name == SEQUENCE {
         true => format!("--layout ulysses-world {name} {{ulysses_size}}"),
         false => format!("{name} {{world_size}}"),
     };

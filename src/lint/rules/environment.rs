@@ -199,7 +199,7 @@ fn defined_below(container: &Container<'_>, findings: &mut Findings) {
 
 /// Names the variables that the operator sets in the job, for a name that only the operator can set.
 fn set_by_operator(job: &Workload<'_>, name: &str) -> Option<Text> {
-    let names = (job.kind.names)(job.object).filter(|_| (job.kind.owns)(name))?;
+    let names = job.kind.names(job.object).filter(|_| job.kind.owns(name))?;
     let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
     Some(text!(
         "the plugins of this job set: {names}. env sets VC_TASK_INDEX, svc VC_NAME_HOSTS and VC_NAME_NUM for each task, its name in capitals",

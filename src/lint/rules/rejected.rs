@@ -420,15 +420,8 @@ pub(super) fn image(scene: &Scene<'_>, findings: &mut Findings) {
 
 /// The reason why a text is no reference to an image (distribution/reference).
 fn flaw(name: &str) -> Option<Text> {
-    const PLACEHOLDERS: &[&str] = &[
-        "your-registry",
-        "your_registry",
-        "your-image",
-        "your_image",
-        "yourregistry",
-        "changeme",
-        "replace-me",
-    ];
+    const PLACEHOLDERS: &str = "\
+        your-registry your_registry your-image your_image yourregistry changeme replace-me";
     let small = name.to_ascii_lowercase();
     if let Some(strange) =
         name.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-/:@+".contains(*c)))
@@ -438,7 +431,7 @@ fn flaw(name: &str) -> Option<Text> {
             "镜像名中不能有 {strange}，是否忘了替换占位符？"
         ));
     }
-    if let Some(left) = PLACEHOLDERS.iter().find(|left| small.contains(**left)) {
+    if let Some(left) = PLACEHOLDERS.split(' ').find(|left| small.contains(left)) {
         return Some(text!("{left} is a placeholder", "{left} 是占位符"));
     }
     // The first part is a host if it has a dot or a port; a host may have capitals.

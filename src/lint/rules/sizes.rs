@@ -21,6 +21,10 @@ pub(super) enum StatedSize {
 }
 
 impl StatedSize {
+    fn of(number: Option<u64>, line: usize) -> StatedSize {
+        number.map_or(StatedSize::Open, |number| StatedSize::Known(number, line))
+    }
+
     pub(super) fn known(&self) -> Option<u64> {
         match self {
             StatedSize::Known(number, _) => Some(*number),
@@ -35,7 +39,7 @@ fn read(job: &Workload<'_>, word: &Word) -> StatedSize {
     if !word.is_plain() {
         return StatedSize::Unread(word);
     }
-    word.text().parse().map_or(StatedSize::Open, |number| StatedSize::Known(number, word.line))
+    StatedSize::of(word.text().parse().ok(), word.line)
 }
 
 /// Variables whose value follows from the manifest.
@@ -112,9 +116,7 @@ pub(super) fn stated_nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedS
     }
     match launch.launcher {
         Launcher::Torchrun => match container.literal("PET_NNODES") {
-            Some((value, line)) => {
-                value.parse().map_or(StatedSize::Open, |n| StatedSize::Known(n, line))
-            }
+            Some((value, line)) => StatedSize::of(value.parse().ok(), line),
             None if job.kind.gives_pet => StatedSize::Open,
             None => StatedSize::Known(1, launch.line),
         },
@@ -130,10 +132,9 @@ pub(super) fn stated_nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedS
 /// Nodes of the launch: the given number, else the nodes of the job.
 pub(super) fn nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize {
     match stated_nodes(scene, place) {
-        StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => scene
-            .job
-            .nodes()
-            .map_or(StatedSize::Open, |nodes| StatedSize::Known(nodes, place.launch.line)),
+        StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => {
+            StatedSize::of(scene.job.nodes(), place.launch.line)
+        }
         size => size,
     }
 }
@@ -393,7 +394,7 @@ fn same_rank(scene: &Scene<'_>, findings: &mut Findings) {
     if !scene.job.is_one_job() {
         return;
     }
-    let counts_tasks = (scene.job.kind.owns)("VC_TASK_INDEX");
+    let counts_tasks = scene.job.kind.owns("VC_TASK_INDEX");
     let mut taken: Vec<(std::ops::Range<u64>, &Group<'_>, usize)> = Vec::new();
     let mut index = None;
     for place in &scene.sites {
@@ -428,10 +429,7 @@ fn same_rank(scene: &Scene<'_>, findings: &mut Findings) {
                 "{first} and {second} both have node rank {rank}",
                 "{first} 与 {second} 都有 node rank {rank}"
             ),
-            text!(
-                "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
-                "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
-            ),
+            by_platform(),
         );
         return;
     };
@@ -448,6 +446,14 @@ fn same_rank(scene: &Scene<'_>, findings: &mut Findings) {
     );
 }
 
+/// The hint for a rank that is written down.
+fn by_platform() -> Text {
+    text!(
+        "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
+        "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
+    )
+}
+
 pub(super) fn rank(scene: &Scene<'_>, findings: &mut Findings) {
     repeated_index(scene, findings);
     same_rank(scene, findings);
@@ -459,10 +465,7 @@ pub(super) fn rank(scene: &Scene<'_>, findings: &mut Findings) {
                 "{en} is {value} in all {pods} pods of one template: they all get the same rank",
                 "{zh} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
             ),
-            text!(
-                "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
-                "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
-            ),
+            by_platform(),
         );
     };
     if !scene.job.is_one_job() {

@@ -42,6 +42,11 @@ pub(super) fn spoken(contract: &Contract, field: Field) -> Vec<Evidence> {
     of(contract, field).into_iter().filter(|found| !found.claim.is_blank()).collect()
 }
 
+/// The strongest claim of one field that is not blank.
+pub(super) fn first(contract: &Contract, field: Field) -> Option<Evidence> {
+    spoken(contract, field).into_iter().next()
+}
+
 /// The strongest claims of a field that counts only nodes.
 pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = spoken(contract, field)

@@ -94,7 +94,7 @@ pub fn asked_nproc(settings: &Settings, contract: &Contract) -> Result<AskedNpro
         Nproc::Auto if setting.source != Source::Default => return Ok(AskedNproc::Auto),
         Nproc::Auto => {}
     }
-    claims::spoken(contract, Field::Nproc).first().map_or(Ok(AskedNproc::Auto), read)
+    claims::first(contract, Field::Nproc).map_or(Ok(AskedNproc::Auto), |found| read(&found))
 }
 
 fn read(found: &Evidence) -> Result<AskedNproc, Refusal> {

@@ -141,7 +141,7 @@ fn warn_of_apart(
     let Some(stated) = settings.nnodes.as_ref().filter(|stated| stated.value == 1) else { return };
     let Ok(Some(platform)) = by_platform(settings, contract, each) else { return };
     // Without a rank above 0, WORLD_SIZE alone may count the processes of one node.
-    let rank = claims::spoken(contract, Field::Rank).into_iter().next();
+    let rank = claims::first(contract, Field::Rank);
     let is_first = rank.is_none_or(|rank| rank.claim.value.trim() == "0");
     if platform.value == 1 || (platform.by == By::WorldSize && is_first) {
         return;
@@ -253,11 +253,11 @@ fn worker_only_count(
 ) -> Option<Known> {
     let endpoint = claims::spoken(contract, Field::RdzvEndpoint);
     let rank = claims::spoken(contract, Field::Rank);
-    let world = claims::spoken(contract, Field::WorldSize).into_iter().next()?.claim;
+    let world = claims::first(contract, Field::WorldSize)?.claim;
     if found.reading != Reading::Range || endpoint.is_empty() || rank.is_empty() {
         return None;
     }
-    let nproc = claims::spoken(contract, Field::Nproc).into_iter().next();
+    let nproc = claims::first(contract, Field::Nproc);
     let nproc = nproc.and_then(|found| found.claim.value.trim().parse::<u32>().ok()).unwrap_or(1);
     let replicas = value.checked_add(1)?;
     let size = world.value.trim().parse::<u32>().ok()?;
@@ -286,7 +286,7 @@ fn world_size(
     each: Option<&Processes>,
     notes: &mut Notes,
 ) -> Result<Option<Known>, Refusal> {
-    let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else {
+    let Some(found) = claims::first(contract, Field::WorldSize) else {
         return Ok(None);
     };
     let claim = &found.claim;
@@ -350,7 +350,7 @@ fn world_size(
 /// counts processes. If they are equal, WORLD_SIZE may count processes or nodes: the first process of a job
 /// has the same variables whether its nodes have one process or eight, and all ranks have to get one answer.
 fn both_ranks(contract: &Contract) -> Option<(Evidence, Evidence)> {
-    let rank = claims::spoken(contract, Field::Rank).into_iter().next()?;
+    let rank = claims::first(contract, Field::Rank)?;
     let tasks = claims::spoken(contract, Field::TasksPerNode);
     if tasks.iter().any(|of| of.reading != Reading::LocalIndex && claims::tasks(of) == 1) {
         return None;
@@ -389,7 +389,7 @@ fn refuse_processes(world: &Claim, rank: &Evidence, node: &Evidence) -> Refusal 
 
 /// Records the meaning of WORLD_SIZE if the number of nodes is known from another source.
 fn note_world_size(contract: &Contract, nnodes: &Known, notes: &mut Notes) {
-    let Some(found) = claims::spoken(contract, Field::WorldSize).into_iter().next() else { return };
+    let Some(found) = claims::first(contract, Field::WorldSize) else { return };
     let (claim, source, nodes) = (&found.claim, &nnodes.source, nnodes.value);
     let size = claim.value.trim().parse::<u32>().ok();
     if size == Some(nodes) || claim.to_string() == *source {

@@ -1,25 +1,13 @@
 //! Finds secrets beside their names: in URLs (user and password, tokens and signatures in the
 //! query, the path of a webhook), in `NAME=value`, and in program text.
 
-use super::names::{hides, is_secret_name, is_variable};
+use super::names::{has, hides, is_secret_name, is_variable};
 use super::spans::Spans;
 
 /// Parameters of signed URLs (AWS, Google, Azure, CloudFront) and of OAuth; in lower case.
-const PARAMETERS: &[&str] = &[
-    "sig",
-    "signature",
-    "q-signature",
-    "x-amz-signature",
-    "x-amz-credential",
-    "x-amz-security-token",
-    "x-goog-signature",
-    "x-goog-credential",
-    "awsaccesskeyid",
-    "key-pair-id",
-    "code",
-    "hmac",
-    "sas",
-];
+const PARAMETERS: &str = "\
+    sig signature q-signature x-amz-signature x-amz-credential x-amz-security-token \
+    x-goog-signature x-goog-credential awsaccesskeyid key-pair-id code hmac sas";
 
 /// Hosts whose path is the secret, and the part of the path before it.
 const WEBHOOKS: &[(&str, &str)] = &[
@@ -115,7 +103,7 @@ fn hides_parameter(name: &str, value: &str) -> bool {
 
 /// Whether a parameter of this name belongs to a signature or to OAuth.
 fn is_parameter(name: &str) -> bool {
-    PARAMETERS.contains(&name.to_ascii_lowercase().as_str())
+    has(PARAMETERS, &name.to_ascii_lowercase())
 }
 
 /// `user:password@host` without a scheme: the whole word, or nothing.

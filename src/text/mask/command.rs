@@ -5,7 +5,7 @@
 //! (`bash -c "…"`, `ssh host "…"`), which [`super::read_on`] reads further.
 
 use super::names::{
-    self, Secrecy, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
+    self, Secrecy, has, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
 };
 use super::spans::{Parts, ReadAs};
 use crate::shell::{self, Part, PartKind};
@@ -39,7 +39,8 @@ pub(super) struct CommandReader {
     runs_words: bool,
     /// The last two words that are no options.
     said: [String; 2],
-    login: Option<&'static Login>,
+    /// A command that logs in; whether the secret may be a word of its own.
+    login: Option<bool>,
     /// The word before this one.
     before: Before,
 }
@@ -55,28 +56,10 @@ enum Before {
     Pairs,
 }
 
-/// Commands that log in, and whether the secret may be a word of its own.
-#[derive(Debug)]
-struct Login {
-    program: &'static str,
-    takes_word: bool,
-}
-
-const LOGINS: &[Login] = &[
-    Login { program: "wandb", takes_word: true },
-    Login { program: "swanlab", takes_word: true },
-    Login { program: "docker", takes_word: false },
-    Login { program: "podman", takes_word: false },
-    Login { program: "nerdctl", takes_word: false },
-    Login { program: "skopeo", takes_word: false },
-    Login { program: "oras", takes_word: false },
-    Login { program: "oc", takes_word: false },
-    Login { program: "az", takes_word: false },
-    // `helm registry login`, `apptainer remote login`, `hf auth login`
-    Login { program: "registry", takes_word: false },
-    Login { program: "remote", takes_word: false },
-    Login { program: "auth", takes_word: false },
-];
+/// Commands that log in with a secret as a word of its own.
+const LOGINS_WITH_WORD: &str = "wandb swanlab";
+/// Others: `helm registry login`, `apptainer remote login`, `hf auth login`.
+const LOGINS: &str = "docker podman nerdctl skopeo oras oc az registry remote auth";
 
 impl CommandReader {
     /// A new command begins.
@@ -155,7 +138,7 @@ impl CommandReader {
 
     fn takes_secret(&self, word: &str) -> bool {
         // `wandb login --relogin x`; the host may be there too.
-        if self.login.is_some_and(|login| login.takes_word)
+        if self.login == Some(true)
             && self.next == NextWord::Plain
             && !is_option(word)
             && !word.contains("://")
@@ -250,7 +233,8 @@ impl CommandReader {
         self.said = [last, program.to_owned()];
         let [before, last] = &self.said;
         if last == "login" {
-            self.login = LOGINS.iter().find(|login| login.program == before);
+            let takes_word = has(LOGINS_WITH_WORD, before);
+            self.login = (takes_word || has(LOGINS, before)).then_some(takes_word);
         }
     }
 
@@ -380,7 +364,7 @@ const PROGRAMS: &str = "\
 /// Whether a word is a program or a script.
 fn is_command(word: &str) -> bool {
     let name = program(word);
-    PROGRAMS.split(' ').any(|one| one == name)
+    has(PROGRAMS, name)
         || language(name).is_some()
         || [".py", ".sh"].iter().any(|end| word.ends_with(end))
 }
@@ -395,7 +379,7 @@ pub(super) fn is_command_line(text: &str) -> bool {
     let name = program(first);
     is_option(first)
         || assigns
-        || PROGRAMS.split(' ').any(|one| one == name)
+        || has(PROGRAMS, name)
         || language(name).is_some_and(|_| text.contains(" -"))
         || [".py", ".sh"].iter().any(|end| first.ends_with(end))
         || first.contains('/') && first.starts_with(['/', '.', '~'])

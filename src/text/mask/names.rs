@@ -181,7 +181,7 @@ pub(super) fn hides(name: &str, value: &str) -> bool {
 }
 
 /// Whether one of these words, which are separated by blanks, is this one.
-fn has(words: &str, word: &str) -> bool {
+pub(super) fn has(words: &str, word: &str) -> bool {
     words.split(' ').any(|one| one == word)
 }
 
