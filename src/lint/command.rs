@@ -4,120 +4,29 @@
 //! that is known only at run time. Launchers are the rows of [`settings::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::rc::Rc;
 
-use super::launchers::{FlagField, Launcher};
-use super::shell;
-use super::word::{self, EXPANDED, Word};
-use linux::host::Host;
+use super::launches::{
+    self, LaunchCommand, Launcher, LostWord, Profiles, StartedPrograms, Unread, base,
+};
+use super::shell::{self, EXPANDED, ShellCommand, Word, is_name};
 use linux::own_executable::has_usual_name;
-use settings::arguments::OptionPosition;
 use settings::cli;
-use settings::launchers::{self, Launcher as Row, PythonProgram, PythonRun};
-use settings::{Nproc, Settings, Source};
+use settings::launchers::{FlagField, Launcher as Row, PythonProgram, PythonRun, command_at};
+use settings::{Nproc, Settings};
 use text::lang::Text;
 use text::text;
 use text::yaml::Node;
 
-/// The command of a launcher.
-#[derive(Debug, Clone)]
-pub(super) struct LaunchCommand {
-    pub(super) launcher: Launcher,
-    pub(super) line: usize,
-    pub(super) stated: BTreeMap<FlagField, Word>,
-    pub(super) script: Option<Word>,
-    /// The script's own arguments.
-    pub(super) args: Vec<Word>,
-    /// The settings of ranklaunch from its command line and profile; None if they are known only
-    /// in the running pod.
-    pub(super) settings: Option<Rc<Settings>>,
-}
-
-impl LaunchCommand {
-    pub(super) fn get(&self, field: FlagField) -> Option<&Word> {
-        self.stated.get(&field)
-    }
-
-    /// The source of a value, if it is not the command line: ` (zimdb.toml:11)`.
-    pub(super) fn source(&self, field: FlagField) -> String {
-        let Some(settings) = &self.settings else { return String::new() };
-        let source = match field {
-            FlagField::Nnodes => {
-                let count = settings.nnodes.as_ref().map(|nodes| &nodes.source);
-                count.or(settings.nodes.as_ref().map(|list| &list.source))
-            }
-            FlagField::Nproc => Some(&settings.nproc_per_node.source),
-            _ => None,
-        };
-        match source {
-            Some(source @ Source::Profile { .. }) => format!(" ({source})"),
-            _ => String::new(),
-        }
-    }
-
-    /// The script's file name.
-    pub(super) fn script_name(&self) -> Option<&str> {
-        self.script.as_ref().map(|script| base(script.text()))
-    }
-
-    /// The value of one of the script's own arguments, as argparse reads them.
-    pub(super) fn argument(&self, names: &[&str], is_value: fn(&OsStr) -> bool) -> Option<Word> {
-        let words = self.words();
-        let OptionPosition { value, from, .. } = OptionPosition::of(&words, names, is_value)?;
-        let word = self.args.get(value)?;
-        Some(word.part(word.text().get(from..)?))
-    }
-
-    /// The script's own arguments, up to a bare `--`.
-    pub(super) fn words(&self) -> Vec<&str> {
-        self.args.iter().map(Word::text).take_while(|word| *word != "--").collect()
-    }
-}
-
-/// A part that is decided at run time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unread {
-    pub(super) line: usize,
-    pub(super) text: Text,
-}
-
-/// Everything that a container starts.
-#[derive(Debug, Default)]
-pub(super) struct StartedPrograms {
-    pub(super) launches: Vec<LaunchCommand>,
-    pub(super) unread: Vec<Unread>,
-    /// Variables that a script sets: name, value, line.
-    pub(super) exports: Vec<(String, Word)>,
-    /// Arguments that ranklaunch itself refuses, with its text.
-    pub(super) refused: Vec<Unread>,
-    /// The container starts a model server, which loads no training data and needs no launcher.
-    pub(super) serves: bool,
-    /// Lines of comments that cut a launcher's command before its options.
-    pub(super) cut: Vec<usize>,
-    /// Lines of ranklaunch commands that do not receive the container's signals because of a
-    /// shell.
-    pub(super) behind_shell: Vec<usize>,
-    /// Words behind the script of `sh -c` that the script does not read.
-    pub(super) lost: Vec<LostWord>,
-}
-
-/// The first word behind the one item that `sh -c` runs.
-#[derive(Debug)]
-pub(super) struct LostWord {
-    pub(super) script: String,
-    pub(super) word: Word,
-}
-
 /// The command line of a container: its `command` and `args`, and its literal variables.
 pub(super) fn of_container(
     words: &[(&str, &Node)],
-    known: &BTreeMap<String, String>,
+    known: BTreeMap<String, String>,
     profiles: Profiles,
 ) -> StartedPrograms {
-    let mut reader = Reader::new(known, profiles);
-    reader.blocks =
+    let blocks =
         words.iter().filter(|(_, node)| node.is_block()).map(|(_, node)| node.line).collect();
+    let mut reader = Reader { profiles, known, blocks, started: StartedPrograms::default() };
     let words: Vec<Word> = words
         .iter()
         .map(|(text, node)| reader.filled(&Word::of_container(text, node.line)))
@@ -127,12 +36,8 @@ pub(super) fn of_container(
 }
 
 /// An entry point that is one text for a shell.
-pub(super) fn of_script(
-    script: &Node,
-    known: &BTreeMap<String, String>,
-    profiles: Profiles,
-) -> StartedPrograms {
-    let mut reader = Reader::new(known, profiles);
+pub(super) fn of_script(script: &Node, profiles: Profiles) -> StartedPrograms {
+    let mut reader = Reader { profiles, ..Reader::default() };
     reader.script(script.text().unwrap_or_default(), &|offset| script.line_of(offset), 0);
     reader.started
 }
@@ -140,6 +45,7 @@ pub(super) fn of_script(
 /// Nested shells that are followed.
 const DEEPEST: usize = 3;
 
+#[derive(Default)]
 struct Reader {
     profiles: Profiles,
     known: BTreeMap<String, String>,
@@ -149,15 +55,6 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(known: &BTreeMap<String, String>, profiles: Profiles) -> Reader {
-        Reader {
-            profiles,
-            known: known.clone(),
-            blocks: BTreeSet::new(),
-            started: StartedPrograms::default(),
-        }
-    }
-
     fn filled(&self, word: &Word) -> Word {
         word.filled(|name| self.known.get(name).cloned())
     }
@@ -181,7 +78,7 @@ impl Reader {
             }
         };
         // A shell that traps the signal may forward it.
-        let traps = |command: &shell::ShellCommand| {
+        let traps = |command: &ShellCommand| {
             command.words.first().is_some_and(|word| word.text() == "trap")
         };
         let caught = commands.iter().any(traps);
@@ -228,20 +125,20 @@ impl Reader {
             );
             return;
         }
-        let is_ours = has_usual_name(first.text().as_bytes());
         match base(first.text()) {
-            "bash" | "sh" | "dash" | "ash" | "zsh" => self.shell(first, rest, depth),
-            "eval" | "source" | "." => {
+            name if is_shell(name) => self.shell(first, rest, depth),
+            "eval" => {
                 let shown = rest.first().map(Word::shown).unwrap_or_default();
-                // Environment scripts of conda or CUDA only set paths.
-                if base(first.text()) == "eval" {
-                    self.unread(
-                        first.line,
-                        text!("eval {shown} is not checked", "未检查 eval {shown}"),
-                    );
-                }
+                self.unread(
+                    first.line,
+                    text!("eval {shown} is not checked", "未检查 eval {shown}"),
+                );
             }
-            _ if is_ours => self.ranklaunch(first, rest, may_not_run, depth),
+            // Environment scripts of conda or CUDA only set paths.
+            "source" | "." => {}
+            _ if has_usual_name(first.text().as_bytes()) => {
+                self.ranklaunch(first, rest, may_not_run, depth)
+            }
             name if name.ends_with(".sh") => self.file(first),
             "make" | "python-distributed" => self.opaque(first),
             _ if serves(words) => self.started.serves = true,
@@ -270,7 +167,7 @@ impl Reader {
         let own = words.iter().take_while(is_flag).count();
         let words = words.get(own..).unwrap_or_default();
         let texts: Vec<&str> = words.iter().map(Word::text).collect();
-        let (before, command) = words.split_at(launchers::command_at(&texts));
+        let (before, command) = words.split_at(command_at(&texts));
         self.assigned(before, may_not_run);
         command
     }
@@ -278,8 +175,7 @@ impl Reader {
     /// Records the assignments among these words.
     fn assigned(&mut self, words: &[Word], may_not_run: bool) {
         for word in words {
-            let Some((name, value)) =
-                word.text().split_once('=').filter(|(name, _)| word::is_name(name))
+            let Some((name, value)) = word.text().split_once('=').filter(|(name, _)| is_name(name))
             else {
                 continue;
             };
@@ -313,17 +209,17 @@ impl Reader {
                     let (script, word) = (script.shown(), word.clone());
                     self.started.lost.push(LostWord { script, word });
                 }
-                let (from, raw) = (script.line, script.text().to_owned());
-                let marked = !script.is_plain() && depth > 0;
-                if marked {
+                let from = script.line;
+                if !script.is_plain() && depth > 0 {
                     self.unread(
-                        script.line,
+                        from,
                         text!("a script composed at run time", "脚本在运行时才拼接而成"),
                     );
                     return;
                 }
                 let several = self.blocks.contains(&from);
-                self.script(&raw, &|offset| if several { from + offset } else { from }, depth + 1);
+                let line = |offset| if several { from + offset } else { from };
+                self.script(script.text(), &line, depth + 1);
                 return;
             }
             if takes_word {
@@ -358,50 +254,34 @@ impl Reader {
 
     /// A script or a module without a launcher.
     fn python(&mut self, argv: &[&str], words: &[Word], may_not_run: bool) {
-        let Some(run) = PythonRun::of_command(argv) else { return };
+        let Some(run) = PythonRun::of_command(argv).filter(|_| !may_not_run) else { return };
         let (Some(first), Some(word)) = (words.first(), words.get(run.at)) else { return };
         let program = match run.program {
             PythonProgram::Module(name) => word.part(&String::from_utf8_lossy(name)),
             PythonProgram::Script(_) => word.clone(),
         };
-        let args = words.get(run.arguments..).unwrap_or_default();
-        self.plain(first, &program, args, may_not_run);
+        let args = words.get(run.arguments..).unwrap_or_default().to_vec();
+        let launch = LaunchCommand::of(Launcher::Python, first.line);
+        self.started.launches.push(LaunchCommand { script: Some(program), args, ..launch });
     }
 
-    fn plain(&mut self, first: &Word, script: &Word, args: &[Word], may_not_run: bool) {
-        if !may_not_run {
-            self.started.launches.push(LaunchCommand {
-                launcher: Launcher::Python,
-                line: first.line,
-                stated: BTreeMap::new(),
-                script: Some(script.clone()),
-                args: args.to_vec(),
-                settings: None,
-            });
-        }
+    /// Records a launcher that perhaps does not run.
+    fn uncertain(&mut self, first: &Word, name: &str) {
+        self.unread(
+            first.line,
+            text!(
+                "this {name} is inside a branch, a loop or a function; it is not checked",
+                "该 {name} 位于分支、循环或函数中，未检查"
+            ),
+        );
     }
 
     fn launch(&mut self, first: &Word, row: &Row, rest: &[Word], may_not_run: bool) {
         let Some(launcher) = Launcher::of(row.kind) else { return self.opaque(first) };
         if may_not_run {
-            let name = row.names.first().copied().unwrap_or_default();
-            self.unread(
-                first.line,
-                text!(
-                    "this {name} is inside a branch, a loop or a function; it is not checked",
-                    "该 {name} 位于分支、循环或函数中，未检查"
-                ),
-            );
-            return;
+            return self.uncertain(first, row.names.first().copied().unwrap_or_default());
         }
-        let mut launch = LaunchCommand {
-            launcher,
-            line: first.line,
-            stated: BTreeMap::new(),
-            script: None,
-            args: Vec::new(),
-            settings: None,
-        };
+        let mut launch = LaunchCommand::of(launcher, first.line);
         let mut words = rest;
         while let Some((word, after)) = words.split_first() {
             words = after;
@@ -415,9 +295,10 @@ impl Reader {
                 continue;
             }
             let (flag, value) = match text.split_once('=') {
-                Some((flag, value)) => (dashed(flag), Some(word.part(value))),
-                None => (dashed(text), None),
+                Some((flag, value)) => (flag, Some(word.part(value))),
+                None => (text, None),
             };
+            let flag = flag.replace('_', "-");
             let value = match value {
                 Some(value) => Some(value),
                 None if row.switches.contains(&flag.as_str()) => None,
@@ -442,14 +323,7 @@ impl Reader {
     /// The command line of ranklaunch, read by its own parser.
     fn ranklaunch(&mut self, first: &Word, rest: &[Word], may_not_run: bool, depth: usize) {
         if may_not_run {
-            self.unread(
-                first.line,
-                text!(
-                    "this ranklaunch is inside a branch, a loop or a function; it is not checked",
-                    "该 ranklaunch 位于分支、循环或函数中，未检查"
-                ),
-            );
-            return;
+            return self.uncertain(first, "ranklaunch");
         }
         if rest.first().is_some_and(|word| word.text() == "init") {
             let command = rest.iter().position(|word| word.text() == "--");
@@ -465,9 +339,8 @@ impl Reader {
         let words = std::iter::once(first).chain(rest).map(|word| word.text().into());
         let options = match cli::Command::parse(words) {
             Ok(cli::Command::Run(options)) => options,
-            Ok(_) => return,
             // Help and version start nothing.
-            Err(cli::Stop::Shown(_)) => return,
+            Ok(_) | Err(cli::Stop::Shown(_)) => return,
             Err(cli::Stop::Refused(refusal)) => {
                 let named = refusal.text.en.split('`').nth(1).unwrap_or_default();
                 let line = if named.is_empty() { first.line } else { line_of(named) };
@@ -475,7 +348,9 @@ impl Reader {
                 return;
             }
         };
-        let settings = self.settings(&options);
+        let variables =
+            self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let settings = launches::settings(&options, variables, self.profiles).map(Rc::new);
         let mut stated = BTreeMap::new();
         for (field, flag, value) in [
             (FlagField::Nproc, "--nproc-per-node", &options.nproc_per_node),
@@ -508,29 +383,11 @@ impl Reader {
             Some((word, args)) if !word.text().starts_with('-') => (Some(word.clone()), args),
             _ => (None, program),
         };
-        self.started.launches.push(LaunchCommand {
-            launcher: Launcher::Ranklaunch,
-            line: first.line,
-            stated,
-            script,
-            args: args.to_vec(),
-            settings,
-        });
-    }
-
-    /// The settings of ranklaunch from this command line and the container's literal variables,
-    /// without the files of the pod. None if these sources are not enough, such as with a profile in
-    /// the image.
-    fn settings(&self, options: &cli::Options) -> Option<Rc<Settings>> {
-        let variables =
-            self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let host = Host::replayed("/nonexistent", variables);
-        Settings::read_with(options, &host, self.profiles).ok().map(Rc::new)
+        let launch = LaunchCommand::of(Launcher::Ranklaunch, first.line);
+        let args = args.to_vec();
+        self.started.launches.push(LaunchCommand { stated, script, args, settings, ..launch });
     }
 }
-
-/// The embedded profiles, by name.
-pub(super) type Profiles = &'static [(&'static str, &'static str)];
 
 /// A value of the settings for a launcher's field.
 fn said(settings: &Settings, field: FlagField) -> Option<String> {
@@ -552,17 +409,8 @@ fn said(settings: &Settings, field: FlagField) -> Option<String> {
 
 /// Whether the words start a model server, which starts its own processes.
 fn serves(words: &[Word]) -> bool {
-    const PROGRAMS: &[&str] = &[
-        "vllm",
-        "sglang",
-        "tritonserver",
-        "trtllm-serve",
-        "text-generation-launcher",
-        "lmdeploy",
-        "ollama",
-        "llama-server",
-        "vllm-serve",
-    ];
+    const PROGRAMS: &str = "vllm sglang tritonserver trtllm-serve text-generation-launcher \
+        lmdeploy ollama llama-server vllm-serve";
     const MODULES: &[&str] =
         &["vllm.entrypoints", "sglang.launch_server", "lmdeploy.serve", "fastchat.serve"];
     let Some((first, rest)) = words.split_first() else { return false };
@@ -571,7 +419,7 @@ fn serves(words: &[Word]) -> bool {
         return rest.first().is_some_and(|word| word.text() == "vllm-serve");
     }
     if !PythonRun::is_by(name) {
-        return PROGRAMS.contains(&name);
+        return PROGRAMS.split(' ').any(|one| one == name);
     }
     let arguments: Vec<&str> = rest.iter().map(Word::text).collect();
     match PythonRun::of(&arguments).map(|run| run.program) {
@@ -592,7 +440,7 @@ fn serves(words: &[Word]) -> bool {
 fn unread_by<'a>(script: &Word, behind: &'a [Word]) -> Option<&'a Word> {
     // Commands that read the words without naming them.
     const READERS: &[&str] = &["source", ".", "shift", "getopts", "for", "set", "eval"];
-    const NAMES: &[&str] = &["--", "-", "_", "bash", "sh", "dash", "ash", "zsh"];
+    const NAMES: &[&str] = &["--", "-", "_"];
     let text = script.text();
     let names_one = |after: &str| {
         let after = after.strip_prefix('{').unwrap_or(after);
@@ -605,14 +453,13 @@ fn unread_by<'a>(script: &Word, behind: &'a [Word]) -> Option<&'a Word> {
     let (first, others) = behind.split_first()?;
     let several = text.trim().contains(char::is_whitespace);
     let is_name = others.is_empty()
-        && (NAMES.contains(&base(first.text())) || (several && !first.text().starts_with('-')));
+        && (NAMES.contains(&base(first.text()))
+            || is_shell(first.text())
+            || (several && !first.text().starts_with('-')));
     (!reads && !is_name).then_some(first)
 }
 
-fn dashed(flag: &str) -> String {
-    flag.replace('_', "-")
-}
-
-fn base(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+/// Whether a program is a shell, which reads its script.
+pub(super) fn is_shell(program: &str) -> bool {
+    ["sh", "bash", "dash", "ash", "zsh"].contains(&base(program))
 }

@@ -1,6 +1,6 @@
 //! The reading and judging of manifests as a function that a fuzzer feeds. Not part of the program.
 
-use super::{Knowledge, LintLimits, LintSeverity, Manifest, github, json, lint, plain};
+use super::{LintSeverity, Manifest, github, json, lint, plain};
 use text::fuzzing::assert_printable;
 use text::lang::Lang;
 
@@ -23,10 +23,8 @@ pub fn manifest(data: &[u8]) -> bool {
         .enumerate()
         .map(|(number, bytes)| Manifest { name: format!("{number}.yaml"), bytes: bytes.to_vec() })
         .collect();
-    let profiles = settings::EMBEDDED;
-    let knowledge = Knowledge { misuse: plan::nccl::misuse, profiles };
-    let limits = LintLimits { node_memory: Some(256 << 30) };
-    let report = lint(&manifests, limits, knowledge);
+    let read = || lint(&manifests, Some(256 << 30), settings::EMBEDDED);
+    let report = read();
     assert!(report.findings.len() <= MOST_FINDINGS, "{} findings", report.findings.len());
     let mut before = (String::new(), 0);
     for found in &report.findings {
@@ -48,8 +46,7 @@ pub fn manifest(data: &[u8]) -> bool {
         // The report as `show` prints it.
         assert_printable(&text::escape::printable(&plain(&report, lang)));
         let json = json(&report, lang).to_string();
-        let again = lint(&manifests, limits, knowledge);
-        assert_eq!(super::json(&again, lang).to_string(), json);
+        assert_eq!(super::json(&read(), lang).to_string(), json);
         let annotated = github(&report, lang);
         let commands = annotated.lines().filter(|line| line.starts_with("::")).count();
         assert_eq!(annotated.lines().count(), commands, "{annotated}");

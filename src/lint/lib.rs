@@ -1,45 +1,41 @@
 //! Finds mistakes in Kubernetes manifests that would show only when the job runs.
 //!
 //! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
-//! tables of other crates ([`Knowledge`]); gives [`Finding`]s with their lines, or why a file
+//! embedded profiles; gives [`Finding`]s with their lines, or why a file
 //! cannot be read. Pure functions: no file, no environment, no clock. Nothing is guessed: values
 //! that only a running shell or an operator knows give an info finding or none.
 
 #![deny(unsafe_code)]
 
 mod command;
-mod findings;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod launchers;
-mod objects;
+mod launches;
 mod pods;
-mod print;
-mod profiles;
-mod quantity;
 mod rules;
 mod scene;
 mod shell;
-mod volcano;
-mod word;
 mod workload;
 mod workload_kinds;
 
-pub use findings::{Finding, LintSeverity};
-pub use print::{github, json, plain};
 pub use rules::RULES;
-pub use scene::{Knowledge, LintLimits};
+pub use scene::{Finding, LintSeverity};
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::rc::Rc;
 
-use text::lang::Text;
+use serde_json::{Value, json};
+
+use text::escape::{data, property};
+use text::lang::{Lang, Text};
+use text::style::{Style, paint};
 use text::text;
 use verdict::{Id, Refusal};
 
-use findings::Findings;
-use objects::{Objects, is_kind};
-use scene::Scene;
+use launches::Profiles;
+use pods::{is_kind, shown_bytes, whole_units};
+use scene::{Findings, LaunchSite, Scene};
 use text::yaml::{self, Node, NodeKind};
 use workload::{Role, Workload};
 
@@ -77,11 +73,14 @@ impl Report {
 
 /// Bytes of a size such as `256Gi`, as Kubernetes writes them.
 pub fn size(text: &str) -> Option<u64> {
-    quantity::whole(text).filter(|bytes| *bytes > 0)
+    whole_units(text).filter(|bytes| *bytes > 0)
 }
 
 /// Reads all files as one input, since a TrainJob and its runtime may be in two files.
-pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) -> Report {
+///
+/// `node_memory`: bytes of memory that a node can give to pods. `profiles`: by name, with the
+/// layout rule and the heads of a script.
+pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles) -> Report {
     let mut report = Report { files: manifests.len(), ..Report::default() };
     let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
     let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
@@ -90,17 +89,17 @@ pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) ->
         roots.extend(documents.into_iter().map(|root| (file, root)));
         report.refused.append(&mut refused);
     }
-    let mut objects = Objects::default();
+    let mut objects = Vec::new();
     for (file, root) in &roots {
         if let Err((line, problem)) = collect(*file, root, &mut objects, 0) {
             let name = manifests.get(*file).map_or("", |manifest| manifest.name.as_str());
             report.refused.push(refusal(name, line, &problem));
         }
     }
-    let layouts = profiles::layouts(knowledge.profiles);
+    let layouts = launches::layouts(profiles);
     let mut jobs = Vec::new();
-    for (file, object) in &objects.all {
-        match workload::role(*file, object, &objects, knowledge.profiles) {
+    for (file, object) in &objects {
+        match workload::role(*file, object, &objects, profiles) {
             Role::Workload(job) => jobs.push(job),
             Role::Other => {}
             Role::Unknown => {
@@ -123,16 +122,19 @@ pub fn lint(manifests: &[Manifest], limits: LintLimits, knowledge: Knowledge) ->
             host_ports.entry(port).or_default().push(job);
         }
     }
-    let (host_ports, layouts) = (&host_ports, layouts.as_slice());
-    let services: Vec<(usize, &Node)> =
-        objects.all.iter().copied().filter(|(_, object)| is_kind(object, "Service")).collect();
-    let services = services.as_slice();
-    let claims: Vec<&Node> = (objects.all.iter().map(|(_, object)| *object))
-        .filter(|object| is_kind(object, "PersistentVolumeClaim"))
-        .collect();
-    let claims = claims.as_slice();
+    let of_kind = |kind| objects.iter().copied().filter(move |(_, object)| is_kind(object, kind));
+    let services: Vec<(usize, &Node)> = of_kind("Service").collect();
+    let claims: Vec<&Node> = of_kind("PersistentVolumeClaim").map(|(_, object)| object).collect();
     for job in &jobs {
-        let scene = Scene { job, host_ports, services, claims, layouts, knowledge, limits };
+        let scene = Scene {
+            job,
+            sites: LaunchSite::all(job),
+            host_ports: &host_ports,
+            services: &services,
+            claims: &claims,
+            layouts: &layouts,
+            node_memory,
+        };
         for rule in RULES {
             findings.at(job.file, rule.id);
             (rule.check)(&scene, &mut findings);
@@ -151,7 +153,7 @@ fn read(
     let name = &manifest.name;
     let refused = |line: usize, problem: &Text| (Vec::new(), vec![refusal(name, line, problem)]);
     if manifest.bytes.len() > LARGEST {
-        let most = quantity::shown(LARGEST as u64);
+        let most = shown_bytes(LARGEST as u64);
         return refused(1, &text!("larger than {most}", "大于 {most}"));
     }
     let text = match std::str::from_utf8(&manifest.bytes) {
@@ -193,7 +195,7 @@ fn read(
 fn collect<'a>(
     file: usize,
     root: &'a Node,
-    objects: &mut Objects<'a>,
+    objects: &mut Vec<(usize, &'a Node)>,
     depth: usize,
 ) -> Result<(), (usize, Text)> {
     const DEEPEST_LIST: usize = 3;
@@ -207,13 +209,13 @@ fn collect<'a>(
         ));
     };
     let Some(items) = root.get("items").filter(|_| kind.ends_with("List")) else {
-        if objects.all.len() >= MOST_OBJECTS {
+        if objects.len() >= MOST_OBJECTS {
             return Err((
                 root.line,
                 text!("more than {MOST_OBJECTS} objects", "对象超过 {MOST_OBJECTS} 个"),
             ));
         }
-        objects.all.push((file, root));
+        objects.push((file, root));
         return Ok(());
     };
     if depth >= DEEPEST_LIST {
@@ -232,4 +234,85 @@ fn refusal(file: &str, line: usize, problem: &Text) -> Refusal {
             "请提供普通清单；模板请先渲染（helm template、kustomize build）"
         ),
     )
+}
+
+/// For people: `file:line: importance: text (id)` and a hint; one line if nothing was found.
+pub fn plain(report: &Report, lang: Lang) -> String {
+    let mut out = String::new();
+    for Finding { id, importance, file, line, text, hint } in &report.findings {
+        let (word, style) = match importance {
+            LintSeverity::Error => (text!("error", "错误"), Style::Fail),
+            LintSeverity::Warning => (text!("warning", "警告"), Style::Warn),
+            LintSeverity::Info => (text!("info", "说明"), Style::Info),
+        };
+        let (word, text) = (paint(style, word.get(lang)), text.get(lang));
+        let id = paint(Style::Dim, &format!("({id})"));
+        let _ = writeln!(out, "{file}:{line}: {word}: {text} {id}");
+        let hint = hint.get(lang);
+        if !hint.is_empty() {
+            let label = paint(Style::Info, text!("hint", "提示").get(lang));
+            let _ = writeln!(out, "  {label}{}{hint}", lang.colon());
+        }
+    }
+    let is_clean = report.findings.iter().all(|found| found.importance == LintSeverity::Info);
+    if is_clean && report.refused.is_empty() {
+        let files = report.files;
+        let s = if files == 1 { "" } else { "s" };
+        let line = text!("{files} manifest{s}, nothing found", "{files} 个清单，未发现问题");
+        let _ = writeln!(out, "{}", line.get(lang));
+    }
+    out
+}
+
+/// `{"schema":1,"findings":[…]}`; unreadable files are in `refused`.
+pub fn json(report: &Report, lang: Lang) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|found| {
+            json!({
+                "id": found.id,
+                "severity": found.importance,
+                "file": found.file,
+                "line": found.line,
+                "text": found.text.get(lang),
+                "hint": found.hint.get(lang),
+            })
+        })
+        .collect();
+    let mut out = json!({ "schema": 1, "findings": findings });
+    if !report.refused.is_empty() {
+        let refused: Vec<Value> = report
+            .refused
+            .iter()
+            .map(|refused| {
+                json!({
+                    "id": refused.id,
+                    "text": refused.text.get(lang),
+                    "hint": refused.hint.get(lang),
+                })
+            })
+            .collect();
+        if let Value::Object(map) = &mut out {
+            map.insert("refused".to_owned(), Value::Array(refused));
+        }
+    }
+    out
+}
+
+/// Workflow commands.
+pub fn github(report: &Report, lang: Lang) -> String {
+    let mut out = String::new();
+    for Finding { id, importance, file, line, text, hint } in &report.findings {
+        let command = match importance {
+            LintSeverity::Error => "error",
+            LintSeverity::Warning => "warning",
+            LintSeverity::Info => "notice",
+        };
+        let (file, id) = (property(file), property(id.as_str()));
+        let (text, hint) = (text.get(lang), hint.get(lang));
+        let message = if hint.is_empty() { text.to_owned() } else { format!("{text}\n{hint}") };
+        let _ = writeln!(out, "::{command} file={file},line={line},title={id}::{}", data(&message));
+    }
+    out
 }

@@ -1,17 +1,17 @@
-//! The pods of a job: groups of equal pods, their containers and resources.
+//! The pods of a job: groups of equal pods, their containers and resources, and the quantities of
+//! Kubernetes (`128Gi`, `500m`, `64k`, `1e9`).
 
+use super::launches::{Launcher, StartedPrograms};
 use std::collections::BTreeMap;
-
-use super::command::StartedPrograms;
-use super::launchers::Launcher;
-use super::objects::Layers;
-use super::quantity;
 use text::yaml::Node;
 
 /// Resources that are whole GPUs.
 const GPUS: &[&str] = &["nvidia.com/gpu", "amd.com/gpu", "aliyun.com/gpu"];
 /// Prefix of the resources for slices of a GPU, each one device.
 const SLICES: &str = "nvidia.com/mig-";
+
+/// Every object of the input, by file.
+pub(super) type Objects<'a> = [(usize, &'a Node)];
 
 /// A group of equal pods.
 #[derive(Debug)]
@@ -123,14 +123,14 @@ impl<'a> Container<'a> {
     pub(super) fn gpus(&self) -> Option<(u64, usize)> {
         let whole = GPUS.iter().find_map(|name| self.resource(name));
         if let Some(found) = whole {
-            return Some((quantity::whole(found.text)?, found.line)).filter(|(n, _)| *n > 0);
+            return Some((whole_units(found.text)?, found.line)).filter(|(n, _)| *n > 0);
         }
         let resources = ["resources", "resourcesPerNode"];
         let limits = resources.into_iter().find_map(|key| self.node.at(&[key, "limits"]))?;
         let slices: Vec<(u64, usize)> = limits
             .entries()
             .filter(|(name, ..)| name.starts_with(SLICES))
-            .filter_map(|(_, _, value)| Some((quantity::whole(value.text()?)?, value.line)))
+            .filter_map(|(_, _, value)| Some((whole_units(value.text()?)?, value.line)))
             .collect();
         let count = slices.iter().fold(0_u64, |sum, (n, _)| sum.saturating_add(*n));
         slices.first().map(|(_, line)| (count, *line)).filter(|(n, _)| *n > 0)
@@ -144,7 +144,7 @@ impl<'a> Container<'a> {
     /// A GPU resource whose quantity is no number, as in templates.
     pub(super) fn unread_gpus(&self) -> Option<Quantity<'a>> {
         let found = GPUS.iter().find_map(|name| self.resource(name))?;
-        quantity::whole(found.text).is_none().then_some(found)
+        whole_units(found.text).is_none().then_some(found)
     }
 
     pub(super) fn works(&self) -> bool {
@@ -160,5 +160,143 @@ impl<'a> Container<'a> {
 
     pub(super) fn line(&self) -> usize {
         self.node.line()
+    }
+}
+
+/// Layers of maps: the first one with a key wins.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layers<'a> {
+    pub(super) layers: Vec<&'a Node>,
+}
+
+impl<'a> Layers<'a> {
+    pub(super) fn of(node: &'a Node) -> Layers<'a> {
+        Layers { layers: vec![node] }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'a Node> {
+        self.at(&[key])
+    }
+
+    pub(super) fn at(&self, path: &[&str]) -> Option<&'a Node> {
+        self.layers.iter().find_map(|layer| layer.at(path))
+    }
+
+    /// The items of a list in all layers.
+    pub(super) fn items(&self, key: &str) -> impl Iterator<Item = &'a Node> {
+        let lists: Vec<&'a Node> = self.layers.iter().filter_map(|layer| layer.get(key)).collect();
+        lists.into_iter().flat_map(|list| list.list().iter().map(|item| &**item))
+    }
+
+    pub(super) fn line(&self) -> usize {
+        self.layers.first().map_or(1, |layer| layer.line)
+    }
+}
+
+pub(super) fn name_of(object: &Node) -> String {
+    let name =
+        ["name", "generateName"].iter().find_map(|key| object.at(&["metadata", key])?.text());
+    name.unwrap_or("?").to_owned()
+}
+
+pub(super) fn namespace_of(object: &Node) -> String {
+    object.at(&["metadata", "namespace"]).and_then(Node::text).unwrap_or_default().to_owned()
+}
+
+pub(super) fn is_kind(object: &Node, kind: &str) -> bool {
+    object.get("kind").and_then(Node::text) == Some(kind)
+}
+
+/// Thousandths of a unit (bytes, CPUs, devices). Saturates far above any real size.
+pub(super) fn milli(text: &str) -> Option<u128> {
+    let (number, unit) = split_unit(text)?;
+    let scale: u128 = match unit {
+        "" => 1000,
+        "n" | "u" => return milli(number).map(|_| 0),
+        "m" => 1,
+        "k" => 1000 * 1000,
+        "M" => 1000 * 1000_u128.pow(2),
+        "G" => 1000 * 1000_u128.pow(3),
+        "T" => 1000 * 1000_u128.pow(4),
+        "P" => 1000 * 1000_u128.pow(5),
+        "E" => 1000 * 1000_u128.pow(6),
+        "Ki" => 1000 << 10,
+        "Mi" => 1000 << 20,
+        "Gi" => 1000 << 30,
+        "Ti" => 1000 << 40,
+        "Pi" => 1000 << 50,
+        "Ei" => 1000 << 60,
+        _ => {
+            let power: u32 = unit.strip_prefix(['e', 'E'])?.parse().ok()?;
+            1000_u128.checked_mul(10_u128.checked_pow(power.min(18))?)?
+        }
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && part.is_empty() || whole.len() > 18 || part.len() > 18 {
+        return None;
+    }
+    let digits = |text: &str| match text {
+        "" => Some(0),
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse::<u128>().ok(),
+        _ => None,
+    };
+    let fraction =
+        digits(part)?.saturating_mul(scale) / 10_u128.pow(u32::try_from(part.len()).ok()?);
+    Some(digits(whole)?.saturating_mul(scale).saturating_add(fraction))
+}
+
+/// Whole units, rounded down: bytes of memory, numbers of devices.
+pub(super) fn whole_units(text: &str) -> Option<u64> {
+    u64::try_from(milli(text)? / 1000).ok()
+}
+
+/// The number and its unit: `64k` → 64, k.
+pub(super) fn split_unit(text: &str) -> Option<(&str, &str)> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}
+
+/// Bytes in a readable unit: 256Gi, 64Mi, 512Ki, 12.
+pub(super) fn shown_bytes(bytes: u64) -> String {
+    [(1_u64 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")]
+        .into_iter()
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))
+        .map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_reads_them() {
+        for (text, expected) in [
+            ("128Gi", Some(128 << 30)),
+            ("64k", Some(64_000)),
+            ("1.5Gi", Some(3 << 29)),
+            ("500m", Some(0)),
+            ("2000m", Some(2)),
+            ("1e3", Some(1000)),
+            ("4", Some(4)),
+            ("0.5", Some(0)),
+            ("+4", Some(4)),
+            ("", None),
+            ("Gi", None),
+            ("4GB", None),
+            ("4 Gi", None),
+            ("-1", None),
+            ("1.2.3", None),
+            (".", None),
+            ("1e999999999999", None),
+            ("99999999999999999999999999999999999999999999", None),
+        ] {
+            assert_eq!(whole_units(text), expected, "{text}");
+        }
+        assert_eq!(milli("500m"), Some(500));
+        assert_eq!(
+            (shown_bytes(64 << 20), shown_bytes(7), shown_bytes(3 << 29)),
+            ("64Mi".into(), "7".into(), "1536Mi".into())
+        );
     }
 }

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{self, LaunchCommand, Profiles, StartedPrograms};
-use super::launchers::{FlagField, Launcher};
-use super::objects::{Layers, Objects, name_of, namespace_of};
-use super::pods::{Container, ContainerVariable, Group, Reference, ShellReference};
-use super::word::{Word, is_name, shell_names};
+use super::command::{self, is_shell};
+use super::launches::{LaunchCommand, Launcher, Profiles, StartedPrograms};
+use super::pods::{
+    Container, ContainerVariable, Group, Layers, Objects, Reference, ShellReference, name_of,
+    namespace_of,
+};
+use super::shell::{Word, is_name, shell_names};
 use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
+use settings::launchers::FlagField;
 use text::yaml::Node;
 
 /// One job.
@@ -31,7 +34,12 @@ impl std::fmt::Debug for Workload<'_> {
     }
 }
 
-impl Workload<'_> {
+impl<'a> Workload<'a> {
+    /// Every container, with its group.
+    pub(super) fn containers(&self) -> impl Iterator<Item = (&Group<'a>, &Container<'a>)> {
+        self.groups.iter().flat_map(|group| group.containers.iter().map(move |one| (group, one)))
+    }
+
     /// Whether the job's pods form one distributed job.
     pub(super) fn is_one_job(&self) -> bool {
         match self.kind.together {
@@ -44,11 +52,9 @@ impl Workload<'_> {
     /// Whether each pod is a job of its own, like the pods of an array: every launcher says that its pod
     /// is alone.
     pub(super) fn is_array(&self) -> bool {
-        let containers = self.groups.iter().flat_map(|group| &group.containers);
-        let mut launches = containers
-            .flat_map(|container| {
-                container.started.launches.iter().map(move |one| (container, one))
-            })
+        let mut launches = self
+            .containers()
+            .flat_map(|(_, one)| one.started.launches.iter().map(move |launch| (one, launch)))
             .filter(|(_, launch)| launch.launcher != Launcher::Python)
             .peekable();
         matches!(self.kind.together, Together::Perhaps)
@@ -74,7 +80,7 @@ impl Workload<'_> {
 
     /// Whether the operator sets a variable of this name in the job's containers.
     pub(super) fn sets(&self, name: &str) -> bool {
-        match (self.kind.names)(self.object) {
+        match self.kind.names(self.object) {
             Some(names) => names.iter().any(|set| set == name),
             None => self.kind.sets.iter().any(|begin| name.starts_with(begin)),
         }
@@ -137,10 +143,10 @@ pub(super) fn role<'a>(
     let Some(kind) = KINDS.iter().find(|row| {
         row.kind == kind_name && (version.starts_with(row.group) || version.is_empty())
     }) else {
-        let known = WITHOUT_PODS.contains(&kind_name);
+        let known = WITHOUT_PODS.split(' ').any(|kind| kind == kind_name);
         return if known { Role::Other } else { Role::Unknown };
     };
-    if is_runtime(object) && objects.all.iter().any(|(_, job)| refers_to(job, object)) {
+    if is_runtime(object) && objects.iter().any(|(_, job)| refers_to(job, object)) {
         return Role::Other;
     }
     let mut groups = (kind.pods)(object, objects);
@@ -150,9 +156,8 @@ pub(super) fn role<'a>(
     let entrypoint = [["spec", "entrypoint"].as_slice(), &["spec", "jobTemplate", "entrypoint"]]
         .into_iter()
         .find_map(|path| object.at(path));
-    let entrypoint = entrypoint
-        .map(|script| command::of_script(script, &BTreeMap::new(), profiles))
-        .unwrap_or_default();
+    let entrypoint =
+        entrypoint.map(|script| command::of_script(script, profiles)).unwrap_or_default();
     Role::Workload(Box::new(Workload {
         file,
         kind,
@@ -218,7 +223,7 @@ fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<
         .filter_map(|word| Some((word.text()?, &**word)))
         .collect();
     let has_command = !words.is_empty();
-    let started = command::of_container(&words, &known, profiles);
+    let started = command::of_container(&words, known, profiles);
     let references = references(&words);
     let shell_references = shell_references(&words);
     Container {
@@ -235,10 +240,6 @@ fn container<'a>(name: &str, node: Layers<'a>, profiles: Profiles) -> Container<
 /// Whether the command is a shell, which reads its script.
 fn is_script(words: &[(&str, &Node)]) -> bool {
     words.first().is_some_and(|(text, _)| is_shell(text))
-}
-
-pub(super) fn is_shell(program: &str) -> bool {
-    ["sh", "bash", "dash", "ash", "zsh"].contains(&program.rsplit('/').next().unwrap_or(program))
 }
 
 /// Every `$NAME` and `${NAME}` of a script, once.

@@ -2,9 +2,7 @@
 //!
 //! Takes an object; gives its [`Group`]s. A new kind is one more row of [`KINDS`].
 
-use super::objects::{Layers, Objects, is_kind, name_of};
-use super::pods::Group;
-use super::volcano;
+use super::pods::{Group, Layers, Objects, is_kind, name_of};
 use text::yaml::Node;
 
 /// Whether the pods of a kind form a job.
@@ -36,11 +34,21 @@ pub(super) struct WorkloadKind {
     pub(super) mounts_shm: bool,
     /// Prefixes of the variables that the operator sets in a container.
     pub(super) sets: &'static [&'static str],
-    /// The names that the operator sets in this object's containers, if the object determines them.
-    pub(super) names: fn(&Node) -> Option<Vec<String>>,
-    /// Whether nothing but this operator sets a variable of this name.
-    pub(super) owns: fn(&str) -> bool,
+    /// The operator is Volcano, whose variables follow from the plugins of the object.
+    is_volcano: bool,
     pub(super) pods: for<'a> fn(&'a Node, &Objects<'a>) -> Vec<Group<'a>>,
+}
+
+impl WorkloadKind {
+    /// The names that the operator sets in this object's containers, if the object determines them.
+    pub(super) fn names(&self, object: &Node) -> Option<Vec<String>> {
+        self.is_volcano.then(|| volcano_sets(object))?
+    }
+
+    /// Whether nothing but this operator sets a variable of this name.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        self.is_volcano && OWN.iter().any(|prefix| name.starts_with(prefix))
+    }
 }
 
 /// A kind with independent pods and no variables.
@@ -54,8 +62,7 @@ const PLAIN: WorkloadKind = WorkloadKind {
     stays: false,
     mounts_shm: false,
     sets: &[],
-    names: |_| None,
-    owns: |_| false,
+    is_volcano: false,
     pods: |_, _| Vec::new(),
 };
 
@@ -90,8 +97,7 @@ const VOLCANO: WorkloadKind = WorkloadKind {
     together: Together::Perhaps,
     gives_master: true,
     sets: &["VC_", "VK_", "MASTER_", "WORLD_SIZE", "RANK"],
-    names: volcano::sets,
-    owns: volcano::is_own,
+    is_volcano: true,
     ..PLAIN
 };
 
@@ -238,72 +244,19 @@ pub(super) const KINDS: &[WorkloadKind] = &[
 ];
 
 /// Kinds of Kubernetes and of operators without pods of a job.
-pub(super) const WITHOUT_PODS: &[&str] = &[
-    "Service",
-    "ConfigMap",
-    "Secret",
-    "PersistentVolumeClaim",
-    "PersistentVolume",
-    "Namespace",
-    "ServiceAccount",
-    "Role",
-    "RoleBinding",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "NetworkPolicy",
-    "ResourceQuota",
-    "LimitRange",
-    "PriorityClass",
-    "StorageClass",
-    "PodGroup",
-    "Queue",
-    "LocalQueue",
-    "ClusterQueue",
-    "ResourceFlavor",
-    "PodDisruptionBudget",
-    "Ingress",
-    "CustomResourceDefinition",
-    "ResourceClaimTemplate",
-    "ResourceClaim",
-    "DeviceClass",
-    "ComputeDomain",
-    "Topology",
-    "WorkloadPriorityClass",
-    "AdmissionCheck",
-    "ProvisioningRequestConfig",
-    "JobFlow",
-    "Endpoints",
-    "EndpointSlice",
-    "RuntimeClass",
-    "APIService",
-    "HorizontalPodAutoscaler",
-    "VerticalPodAutoscaler",
-    "ScaledObject",
-    "TriggerAuthentication",
-    "ClusterTriggerAuthentication",
-    "ValidatingWebhookConfiguration",
-    "MutatingWebhookConfiguration",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionPolicyBinding",
-    "PodMonitor",
-    "PodMonitoring",
-    "ServiceMonitor",
-    "PrometheusRule",
-    "Gateway",
-    "HTTPRoute",
-    "InferencePool",
-    "Certificate",
-    "Issuer",
-    "ClusterIssuer",
-    "ManagedCertificate",
-    "FrontendConfig",
-    "BackendConfig",
-    "ExternalSecret",
-    "SecretStore",
-    "NetworkAttachmentDefinition",
-];
+pub(super) const WITHOUT_PODS: &str = "\
+    Service ConfigMap Secret PersistentVolumeClaim PersistentVolume Namespace ServiceAccount Role \
+    RoleBinding ClusterRole ClusterRoleBinding NetworkPolicy ResourceQuota LimitRange \
+    PriorityClass StorageClass PodGroup Queue LocalQueue ClusterQueue ResourceFlavor \
+    PodDisruptionBudget Ingress CustomResourceDefinition ResourceClaimTemplate ResourceClaim \
+    DeviceClass ComputeDomain Topology WorkloadPriorityClass AdmissionCheck \
+    ProvisioningRequestConfig JobFlow Endpoints EndpointSlice RuntimeClass APIService \
+    HorizontalPodAutoscaler VerticalPodAutoscaler ScaledObject TriggerAuthentication \
+    ClusterTriggerAuthentication ValidatingWebhookConfiguration MutatingWebhookConfiguration \
+    ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy \
+    MutatingAdmissionPolicyBinding PodMonitor PodMonitoring ServiceMonitor PrometheusRule Gateway \
+    HTTPRoute InferencePool Certificate Issuer ClusterIssuer ManagedCertificate FrontendConfig \
+    BackendConfig ExternalSecret SecretStore NetworkAttachmentDefinition";
 
 fn number(node: Option<&Node>, missing: u64) -> Option<u64> {
     match node {
@@ -439,7 +392,6 @@ fn runtime_groups<'a>(object: &'a Node) -> Vec<Group<'a>> {
 fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
     let Some(spec) = object.get("spec") else { return Vec::new() };
     let runtime = objects
-        .all
         .iter()
         .map(|(_, other)| *other)
         .find(|other| is_runtime(other) && refers_to(object, other));
@@ -476,4 +428,48 @@ fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
         over: Some((TRAINER, trainer.into_iter().collect())),
         containers: Vec::new(),
     }]
+}
+
+/// The plugins of Volcano that set variables (volcano-sh/volcano, pkg/controllers/job/plugins and
+/// pkg/webhooks/admission/jobs/mutate), and those variables. TASK stands for the name of each task in
+/// capitals, with `_` for `-`.
+const PLUGINS: &[(&str, &[&str])] = &[
+    ("env", &["VC_TASK_INDEX", "VK_TASK_INDEX"]),
+    ("svc", &["VC_TASK_HOSTS", "VC_TASK_NUM"]),
+    ("pytorch", &["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"]),
+    ("tensorflow", &["TF_CONFIG"]),
+    ("mpi", &["MPI_HOST"]),
+    ("ssh", &[]),
+];
+/// The plugins to which the admission webhook adds `svc`.
+const WITH_SVC: &[&str] = &["pytorch", "tensorflow", "mpi"];
+/// Prefixes of variables that only Volcano sets.
+const OWN: &[&str] = &["VC_", "VK_"];
+
+/// The names that a job sets; None if the job has a plugin that the table lacks.
+fn volcano_sets(object: &Node) -> Option<Vec<String>> {
+    let spec = [["spec"].as_slice(), &["spec", "jobTemplate", "spec"]]
+        .into_iter()
+        .filter_map(|path| object.at(path))
+        .find(|spec| spec.get("tasks").is_some())?;
+    let plugins = spec.get("plugins").map(|node| node.entries().map(|(name, ..)| name).collect());
+    let plugins: Vec<&str> = plugins.unwrap_or_default();
+    let tasks = spec.get("tasks").map(Node::list).unwrap_or_default();
+    let tasks: Vec<String> = tasks
+        .iter()
+        .filter_map(|task| task.get("name")?.text())
+        .map(|name| name.to_uppercase().replace('-', "_"))
+        .collect();
+    let implied = plugins.iter().any(|name| WITH_SVC.contains(name)).then_some("svc");
+    let mut names = Vec::new();
+    for plugin in plugins.into_iter().chain(implied) {
+        let (_, variables) = PLUGINS.iter().find(|(name, _)| *name == plugin)?;
+        for variable in *variables {
+            match variable.strip_prefix("VC_TASK_").filter(|_| plugin == "svc") {
+                Some(what) => names.extend(tasks.iter().map(|task| format!("VC_{task}_{what}"))),
+                None => names.push((*variable).to_owned()),
+            }
+        }
+    }
+    Some(names)
 }

@@ -14,9 +14,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::Notes;
 use crate::PlannedGpu;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use linux::cpus::CpuList;
 use node::observe::Facts;
 use settings::{Bind, Settings};

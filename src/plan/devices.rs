@@ -6,11 +6,12 @@
 
 mod choose;
 
+pub(crate) use choose::planned;
 pub use choose::{Chosen, IDLE, Wish, choose};
 
 use serde::{Deserialize, Serialize};
 
-use crate::notes::Notes;
+use crate::Notes;
 use crate::{AskedNproc, Task};
 use node::observe::{Facts, Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu, gpu};
 use settings::contract::{Evidence, Field};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use crate::variables::{Variables, overrides};
 use crate::{Layout, Membership, Plan};
 use node::observe::Facts;
@@ -146,39 +146,28 @@ fn from_settings(
     let mut env = BTreeMap::new();
     let (strong, weak): (Vec<_>, Vec<_>) =
         settings.env.iter().partition(|setting| overrides(setting));
-    for setting in weak {
-        let name = &setting.name;
-        if let Some(outside) = variables.outside(name) {
-            if outside.value.as_str() != setting.value {
-                let source = &setting.source;
-                notes.decide(
-                    name,
-                    &outside.value,
-                    text!(
-                        "already set, so the value of {source} is not used",
-                        "已有取值，不采用 {source} 中的值"
-                    ),
-                    outside.source,
-                );
-            }
+    let weak = weak.into_iter().map(|setting| (setting, false));
+    for (setting, wins) in weak.chain(strong.into_iter().map(|setting| (setting, true))) {
+        let (name, value) = (&setting.name, &setting.value);
+        let outside = variables.outside(name);
+        if wins || outside.is_none() {
+            env.insert(name.clone(), value.clone());
+        }
+        let Some(outside) = outside.filter(|outside| outside.value.as_str() != value) else {
             continue;
-        }
-        env.insert(name.clone(), setting.value.clone());
-    }
-    for setting in strong {
-        let name = &setting.name;
-        if let Some(outside) = variables.outside(name)
-            && outside.value.as_str() != setting.value
-        {
+        };
+        if wins {
             let source = outside.source;
-            notes.decide(
-                name,
-                setting.value.to_string_lossy(),
-                text!("overrides the value of {source}", "覆盖了 {source} 中的值"),
-                &setting.source,
+            let because = text!("overrides the value of {source}", "覆盖了 {source} 中的值");
+            notes.decide(name, value.to_string_lossy(), because, &setting.source);
+        } else {
+            let source = &setting.source;
+            let because = text!(
+                "already set, so the value of {source} is not used",
+                "已有取值，不采用 {source} 中的值"
             );
+            notes.decide(name, outside.value, because, outside.source);
         }
-        env.insert(name.clone(), setting.value.clone());
     }
     env
 }

@@ -6,8 +6,8 @@
 
 use std::ffi::OsString;
 
+use crate::Notes;
 use crate::nccl::NcclList;
-use crate::notes::Notes;
 use crate::rails::{RailPort, Rails};
 use crate::variables::Variables;
 use node::observe::{Facts, Gpu, Hca};

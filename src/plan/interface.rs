@@ -7,8 +7,8 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
+use crate::Notes;
 use crate::nccl::NcclList;
-use crate::notes::Notes;
 use crate::variables::Variables;
 use node::observe::{Interface, NetworkFacts};
 use settings::Settings;
@@ -26,34 +26,12 @@ pub struct Socket {
 
 /// Prefixes of interfaces of container runtimes, overlays or tunnels. They are never chosen,
 /// since peers cannot be reached from them.
-const SKIPPED: &[&str] = &[
-    "docker",
-    "br-",
-    "virbr",
-    "veth",
-    "cni",
-    "cali",
-    "flannel",
-    "cilium_",
-    "lxc",
-    "kube-ipvs",
-    "nodelocaldns",
-    "dummy",
-    "tunl",
-    "ip6tnl",
-    "sit",
-    "vxlan",
-    "tailscale",
-    "wg",
-    "tun",
-    "tap",
-    "ovs",
-    "usb",
-    "lo",
-];
+const SKIPPED: &str = "\
+    docker br- virbr veth cni cali flannel cilium_ lxc kube-ipvs nodelocaldns dummy tunl ip6tnl \
+    sit vxlan tailscale wg tun tap ovs usb lo";
 
 /// Interfaces with the addresses of Services: even a route through them is no path to a peer.
-const NEVER: &[&str] = &["kube-ipvs", "nodelocaldns", "dummy", "lo"];
+const NEVER: &str = "kube-ipvs nodelocaldns dummy lo";
 
 /// Chooses the interface for a job of `nnodes`.
 pub fn choose(
@@ -137,8 +115,8 @@ fn on_route(facts: &NetworkFacts) -> Option<String> {
     interface.filter(|name| !is_one_of(name, NEVER))
 }
 
-fn is_one_of(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| match *prefix {
+fn is_one_of(name: &str, prefixes: &str) -> bool {
+    prefixes.split(' ').any(|prefix| match prefix {
         "lo" => name == "lo",
         prefix => name.starts_with(prefix),
     })
@@ -182,12 +160,16 @@ fn check_whole_names(
                 "{variable}={value} ({source}): there is no interface {unknown}, and {reader} supports neither ^ and = nor prefixes",
                 "{variable}={value}（{source}）：没有名为 {unknown} 的网卡，且 {reader} 不支持 ^、= 与前缀"
             ),
-            text!(
-                "remove it: the interface on the route to the master is then used",
-                "请删除该变量，届时将使用通往 Master 的网卡"
-            ),
+            by_route(),
         );
     }
+}
+
+fn by_route() -> Text {
+    text!(
+        "remove it: the interface on the route to the master is then used",
+        "请删除该变量，届时将使用通往 Master 的网卡"
+    )
 }
 
 /// Warns of names that match nothing, and gives the first interface that NCCL uses.
@@ -213,12 +195,6 @@ fn check_existing(
     let (value, source) = (&found.value, &found.source);
     let have = running.join(", ");
     let mut raise = |text: Text, hint: Text| notes.env_nccl(settings, text, hint);
-    let hint = || {
-        text!(
-            "remove it: the interface on the route to the master is then used",
-            "请删除该变量，届时将使用通往 Master 的网卡"
-        )
-    };
     if taken.is_none() {
         raise(
             text!(
@@ -238,7 +214,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value} ({source}): no running interface matches {strangers}; running here: {have}",
                 "NCCL_SOCKET_IFNAME={value}（{source}）：没有运行中的网卡与 {strangers} 匹配；此处运行中的网卡：{have}"
             ),
-            hint(),
+            by_route(),
         );
     }
     if let (Some(route), Some(taken)) = (route, taken)
@@ -249,7 +225,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken}, but the route to the master is through {route}",
                 "NCCL_SOCKET_IFNAME={value}（{source}）选中 {taken}，但到 Master 的路由经过 {route}"
             ),
-            hint(),
+            by_route(),
         );
     }
     if let Some(taken) = taken
@@ -264,7 +240,7 @@ fn check_existing(
                 "NCCL_SOCKET_IFNAME={value} ({source}) takes {taken} first, which has only a link-local address; other nodes may take another interface, and the job hangs",
                 "NCCL_SOCKET_IFNAME={value}（{source}）首先选中 {taken}，而它只有链路本地地址；其他节点可能选中不同网卡，导致任务挂起"
             ),
-            hint(),
+            by_route(),
         );
     } else if let (Some(route), Some(taken)) = (route, taken)
         && taken != route

@@ -5,7 +5,7 @@
 //! numbers; gives the largest legal [`Sizes`], or a refusal that names the broken rule and the
 //! nearest legal numbers. Pure arithmetic: `plan` decides where the inputs come from.
 
-use crate::notes::one_of;
+use crate::one_of;
 use settings::LayoutRule;
 use text::lang::Text;
 use text::text;
@@ -49,7 +49,7 @@ const NEAREST: usize = 4;
 
 /// The largest legal number of processes per node, with its sizes.
 pub fn solve(problem: &LayoutProblem) -> Result<Sizes, Refusal> {
-    candidates(problem).find_map(|nproc| sizes(problem, nproc)).ok_or_else(|| refuse(problem))
+    best(problem).ok_or_else(|| refuse(problem))
 }
 
 /// Whether these sizes pass the program's assertions. Unknown heads are not checked.
@@ -63,12 +63,10 @@ pub fn is_legal(rule: LayoutRule, world: u32, heads: Option<u32>, ulysses: u32, 
     }
 }
 
-/// Processes per node to try, best first.
-fn candidates(problem: &LayoutProblem) -> Box<dyn Iterator<Item = u32>> {
-    match problem.exact {
-        Some((nproc, _)) => Box::new(std::iter::once(nproc)),
-        None => Box::new((1..=problem.most).rev()),
-    }
+/// The sizes for the largest legal number of processes per node.
+fn best(problem: &LayoutProblem) -> Option<Sizes> {
+    let range = problem.exact.as_ref().map_or(1..=problem.most, |(nproc, _)| *nproc..=*nproc);
+    range.rev().find_map(|nproc| sizes(problem, nproc))
 }
 
 /// The sizes for `nproc` processes on every node; None when the rule cannot be met.
@@ -125,22 +123,19 @@ pub(crate) fn rule_in_words(rule: LayoutRule) -> Text {
 /// The refusal if nothing is legal: names the fixed number at fault, else the node count.
 fn refuse(problem: &LayoutProblem) -> Refusal {
     let without_literals = LayoutProblem { ulysses: None, ring: None, ..problem.clone() };
-    if candidates(problem).any(|nproc| sizes(&without_literals, nproc).is_some())
+    if best(&without_literals).is_some()
         && let Some(literal) = culprit(problem)
     {
         return refuse_literal(problem, literal);
     }
     let free = LayoutProblem { exact: None, world: None, ..problem.clone() };
     if let Some((nproc, source)) = &problem.exact
-        && (1..=problem.most).any(|nproc| sizes(&free, nproc).is_some())
+        && best(&free).is_some()
     {
         return refuse_nproc(problem, &free, *nproc, source);
     }
     if let Some(literal) = culprit(&free)
-        && (1..=problem.most).any(|nproc| {
-            let free = LayoutProblem { exact: None, world: None, ..without_literals.clone() };
-            sizes(&free, nproc).is_some()
-        })
+        && best(&LayoutProblem { exact: None, world: None, ..without_literals }).is_some()
     {
         return refuse_literal(&free, literal);
     }
@@ -151,7 +146,7 @@ fn refuse(problem: &LayoutProblem) -> Refusal {
 fn culprit(problem: &LayoutProblem) -> Option<&Literal> {
     let without_ulysses = LayoutProblem { ulysses: None, ..problem.clone() };
     match (&problem.ulysses, &problem.ring) {
-        (Some(_), Some(ring)) if !solve_exists(&without_ulysses) => Some(ring),
+        (Some(_), Some(ring)) if best(&without_ulysses).is_none() => Some(ring),
         (ulysses, ring) => ulysses.as_ref().or(ring.as_ref()),
     }
 }
@@ -236,7 +231,7 @@ fn legal_literals(problem: &LayoutProblem, is_ulysses: bool) -> Vec<u32> {
             } else {
                 LayoutProblem { ring: literal, ..problem.clone() }
             };
-            candidates(&trial).any(|nproc| sizes(&trial, nproc).is_some())
+            best(&trial).is_some()
         })
         .collect()
 }
@@ -292,7 +287,7 @@ fn refuse_nodes(problem: &LayoutProblem) -> Refusal {
     let free =
         LayoutProblem { exact: None, world: None, ulysses: None, ring: None, ..problem.clone() };
     let nodes = (1..=reach)
-        .filter(|nodes| solve_exists(&LayoutProblem { nnodes: *nodes, ..free.clone() }))
+        .filter(|nodes| best(&LayoutProblem { nnodes: *nodes, ..free.clone() }).is_some())
         .collect();
     let Text { en: nodes_en, zh: nodes_zh } = one_of(&nearest(*nnodes, nodes));
     Refusal::new(
@@ -306,10 +301,6 @@ fn refuse_nodes(problem: &LayoutProblem) -> Refusal {
             "请使用 {nodes_zh} 个节点，或将 ulysses_size 设为 1（各进程独立计算）；--layout none 可跳过该检查"
         ),
     )
-}
-
-fn solve_exists(problem: &LayoutProblem) -> bool {
-    candidates(problem).any(|nproc| sizes(problem, nproc).is_some())
 }
 
 /// The few values closest to `wanted`, in rising order.

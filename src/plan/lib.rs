@@ -8,28 +8,20 @@
 #![deny(unsafe_code)]
 
 pub mod binding;
-pub mod conditional;
 pub mod devices;
-pub mod distance;
 pub mod engine;
 pub mod environment;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub mod hcas;
-pub mod heads;
-mod inject;
 pub mod interface;
 pub mod layout;
 mod membership;
 pub mod nccl;
-mod notes;
 pub mod placeholders;
 mod python;
 mod rails;
 mod recording;
-mod restarts;
-mod scope;
-pub mod select;
 pub mod sizes;
 mod solve;
 mod survey;
@@ -46,8 +38,6 @@ pub use membership::{
     AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
     stated_master, weighed,
 };
-pub use notes::{Notes, severity};
-pub use scope::Scope;
 pub use solve::node_capacity;
 pub use survey::{Survey, survey};
 pub use types::*;

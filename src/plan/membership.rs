@@ -7,31 +7,26 @@
 //! evidence never wins, and claims of equal strength must agree. No I/O.
 
 mod claims;
-mod elastic;
 mod known;
 mod listed;
 mod master;
 mod nodes;
-mod nproc;
-mod rank;
-mod several;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod weighed;
 
 use crate::{Membership, Notes};
+use claims::{Count, contradiction, refuse, standalone, strongest};
+use known::{By, Processes, is_nested, platform, processes, stated_processes};
 use node::observe::GpuFacts;
-use settings::Settings;
-use settings::contract::Contract;
+use settings::contract::{Contract, Field, Reading, Strength};
+use settings::{Rendezvous, Settings, Source};
 use text::text;
 use verdict::{Id, Refusal};
 
-use claims::refuse;
-use known::{By, is_nested, platform};
+pub use known::{AskedNproc, asked_nproc, offered_nproc};
 pub use listed::{listed, master as stated_master, needs_addresses};
-pub use nproc::{AskedNproc, asked_nproc, offered_nproc};
-use nproc::{Processes, processes, stated_processes};
 pub use weighed::weighed;
 
 /// Node count, node rank and master of this job, as far as no GPU has to be counted for them.
@@ -75,7 +70,7 @@ fn read(
     };
     let task = tasks::task(settings, contract)?;
     if task.is_none()
-        && let Some(elastic) = elastic::elastic(settings, contract, notes)?
+        && let Some(elastic) = elastic(settings, contract, notes)?
     {
         return Ok(elastic);
     }
@@ -83,7 +78,7 @@ fn read(
         Some(task) => task.node(settings, contract, each, notes)?,
         None => {
             let nnodes = nodes::nnodes(settings, contract, each, notes)?;
-            let rank = rank::node_rank(settings, contract, &nnodes, notes)?;
+            let rank = tasks::node_rank(settings, contract, &nnodes, notes)?;
             (nnodes, rank)
         }
     };
@@ -155,4 +150,86 @@ fn refuse_nesting(
         );
     }
     Ok(())
+}
+
+/// The membership of a job whose node count is a range, or whose nodes get their ranks from
+/// c10d.
+fn elastic(
+    settings: &Settings,
+    contract: &Contract,
+    notes: &mut Notes,
+) -> Result<Option<Membership>, Refusal> {
+    if settings.nnodes.is_some() {
+        return Ok(None);
+    }
+    let counts = strongest(contract, Field::Nnodes);
+    let Some(found) =
+        counts.iter().find(|found| found.reading == Reading::Range).or(counts.first())
+    else {
+        return Ok(None);
+    };
+    let (least, most) = match claims::count(found)? {
+        Count::Between(least, most) => (least, most),
+        Count::Exact(n) if n > 1 && ranks_by_rendezvous(settings, contract) => (n, n),
+        Count::Exact(_) => return Ok(None),
+    };
+    let claim = &found.claim;
+    for other in counts.iter().filter(|other| *other != found) {
+        if let Count::Exact(n) = claims::count(other)?
+            && !(least..=most).contains(&n)
+        {
+            return Err(contradiction(claim, &other.claim, "--nnodes N"));
+        }
+    }
+    if least == 1 && standalone(contract).is_some() {
+        return Ok(None);
+    }
+    if settings.rdzv.value == Rendezvous::Static && settings.rdzv.source != Source::Default {
+        let source = &settings.rdzv.source;
+        return Err(refuse(
+            Id::MembershipElastic,
+            text!(
+                "{claim} is an elastic job, which static rendezvous ({source}) cannot run",
+                "{claim} 是弹性任务，静态 rendezvous（{source}）无法运行"
+            ),
+            text!(
+                "use --rdzv c10d, or fix the size with --nnodes N and --node-rank K",
+                "请使用 --rdzv c10d，或用 --nnodes N 和 --node-rank K 固定规模"
+            ),
+        ));
+    }
+    let master = master::rendezvous(settings, contract, (most, claim), notes)?;
+    let range = if least == most { least.to_string() } else { format!("{least}:{most}") };
+    notes.decide(
+        "nnodes",
+        range,
+        text!(
+            "an elastic job: its nodes meet through c10d, which also gives them their ranks",
+            "弹性任务：各节点通过 c10d 会合，并由它分配编号"
+        ),
+        claim,
+    );
+    Ok(Some(Membership {
+        platform: platform(contract),
+        nnodes: most,
+        nnodes_by_world_size: false,
+        node_rank: 0,
+        master_addr: master.addr,
+        master_port: master.port,
+        master_port_free: false,
+        elastic: Some((least, most)),
+        task: None,
+    }))
+}
+
+/// PyTorchJob without a Master replica: a fixed count, an endpoint, and no rank.
+fn ranks_by_rendezvous(settings: &Settings, contract: &Contract) -> bool {
+    let backend = claims::spoken(contract, Field::RdzvBackend);
+    settings.node_rank.is_none()
+        && claims::spoken(contract, Field::NodeRank)
+            .iter()
+            .all(|found| found.strength == Strength::Hint)
+        && claims::spoken(contract, Field::Rank).is_empty()
+        && !claims::spoken(contract, Field::RdzvEndpoint).is_empty()
+        && backend.iter().any(|found| found.claim.value.trim() != "static")
 }

@@ -6,7 +6,7 @@
 
 mod table;
 
-use crate::notes::Notes;
+use crate::Notes;
 use crate::variables::Variables;
 use node::observe::Facts;
 use settings::Settings;
@@ -51,7 +51,7 @@ impl NcclList {
 
     /// Whether NCCL would use the device `name`, at `port` if it has ports.
     pub fn takes(&self, name: &str, port: Option<u32>) -> bool {
-        let listed = (0..self.items.len()).any(|item| self.item_matches(item, name, port));
+        let listed = self.items.iter().any(|item| self.item_matches(item, name, port));
         listed != self.exclude
     }
 
@@ -60,10 +60,8 @@ impl NcclList {
         if self.exclude {
             return Vec::new();
         }
-        (0..self.items.len())
-            .filter(|item| !names.iter().any(|name| self.item_matches(*item, name, None)))
-            .filter_map(|item| self.items.get(item).map(|(name, _)| name.as_str()))
-            .collect()
+        let strange = |item: &&_| !names.iter().any(|name| self.item_matches(item, name, None));
+        self.items.iter().filter(strange).map(|(name, _)| name.as_str()).collect()
     }
 
     /// Names that match an item only as prefix although another device has exactly the
@@ -80,15 +78,10 @@ impl NcclList {
         names.iter().filter(comes_along).copied().collect()
     }
 
-    fn item_matches(&self, item: usize, name: &str, port: Option<u32>) -> bool {
-        self.items.get(item).is_some_and(|(wanted, wanted_port)| {
-            let named = if self.exact { name == wanted } else { name.starts_with(wanted.as_str()) };
-            let on_port = match (wanted_port, port) {
-                (Some(wanted), Some(port)) => *wanted == port,
-                _ => true,
-            };
-            named && on_port
-        })
+    fn item_matches(&self, item: &(String, Option<u32>), name: &str, port: Option<u32>) -> bool {
+        let (wanted, wanted_port) = item;
+        let named = if self.exact { name == wanted } else { name.starts_with(wanted.as_str()) };
+        named && wanted_port.zip(port).is_none_or(|(wanted, port)| wanted == port)
     }
 }
 
@@ -113,7 +106,11 @@ struct Around<'a> {
 }
 
 impl NcclRow {
-    fn applies(&self, value: &str, around: Around<'_>) -> bool {
+    fn is_of(&self, name: &str) -> bool {
+        self.names.split(' ').any(|one| one == name)
+    }
+
+    fn applies(&self, name: &str, value: &str, around: Around<'_>) -> bool {
         match &self.when {
             When::Always => true,
             When::NotEmpty => !value.is_empty(),
@@ -136,7 +133,7 @@ impl NcclRow {
             When::InLargeJob(bad, least) => {
                 around.world >= *least && bad.contains(&value) && !around.to_files
             }
-            When::NoSuchFile => around.absent.iter().any(|absent| absent == self.name),
+            When::NoSuchFile => around.absent.iter().any(|absent| absent == name),
         }
     }
 
@@ -152,7 +149,7 @@ impl NcclRow {
 /// be opened.
 pub fn misuse(name: &str, value: &str, has_hcas: bool) -> Option<Misuse> {
     let around = Around { has_hcas, ..Around::default() };
-    let row = TABLE.iter().find(|row| row.name == name && row.applies(value, around))?;
+    let row = TABLE.iter().find(|row| row.is_of(name) && row.applies(name, value, around))?;
     Some(row.misuse())
 }
 
@@ -170,11 +167,11 @@ pub fn lint(
         to_files: variables.is_set("NCCL_DEBUG_FILE"),
         absent: &facts.state.absent,
     };
-    for row in TABLE {
-        let name = row.name;
+    for (row, name) in TABLE.iter().flat_map(|row| row.names.split(' ').map(move |one| (row, one)))
+    {
         let Some(found) = variables.get(name) else { continue };
         let (value, source) = (&found.value, &found.source);
-        if !row.applies(value, around) {
+        if !row.applies(name, value, around) {
             continue;
         }
         let Misuse { effect: Text { en, zh }, advice } = row.misuse();
@@ -211,10 +208,12 @@ fn odd_lines(settings: &Settings, facts: &Facts, notes: &mut Notes) {
 /// Warns of variables that differ by one letter from an existing one, and of names that NCCL
 /// never looks up (`NCCL_SOCKET_IFNAME-`).
 fn slips(settings: &Settings, facts: &Facts, notes: &mut Notes) {
-    let known = |name: &str| COMMON.contains(&name) || TABLE.iter().any(|row| row.name == name);
+    let common = || COMMON.split(' ');
+    let known =
+        |name: &str| common().any(|one| one == name) || TABLE.iter().any(|row| row.is_of(name));
     let names = facts.environment.keys().filter(|name| name.starts_with("NCCL_"));
     for name in names.filter(|name| !known(name)) {
-        let Some(meant) = COMMON.iter().find(|common| is_slip(name, common)) else { continue };
+        let Some(meant) = common().find(|common| is_slip(name, common)) else { continue };
         notes.env_nccl(
             settings,
             text!(
@@ -273,7 +272,7 @@ mod tests {
             ("NCCL_NVLSTREE_MAX_CHUNKSIZE", false),
             ("NCCL_IB_SL", false),
         ] {
-            assert_eq!(COMMON.iter().any(|common| is_slip(name, common)), slip, "{name}");
+            assert_eq!(COMMON.split(' ').any(|common| is_slip(name, common)), slip, "{name}");
         }
     }
 
@@ -288,9 +287,9 @@ mod tests {
 
     #[test]
     fn every_row_speaks_both_languages() {
-        for NcclRow { name, effect, advice, .. } in TABLE {
+        for NcclRow { names, effect, advice, .. } in TABLE {
             for text in [effect, advice] {
-                assert!(!text.0.is_empty() && !text.1.is_empty(), "{name}");
+                assert!(!text.0.is_empty() && !text.1.is_empty(), "{names}");
             }
         }
     }

@@ -1,17 +1,22 @@
-//! Replaces placeholders such as `{ulysses_size}` in arguments, byte for byte.
+//! Replaces placeholders such as `{ulysses_size}` in arguments, byte for byte; chooses the profile's
+//! values of `[[select]]` and its conditional arguments.
 //!
 //! Takes the known names with their values; gives the argument with exactly these tokens
 //! replaced. `{{name}}` with a known name is the literal `{name}`. Every other byte is
 //! unchanged, such as prompts, JSON and invalid UTF-8.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use settings::{Placeholder, Program};
+use crate::layout::Sizes;
+use crate::{Notes, one_of};
+use settings::{ArgumentsIf, Placeholder, PlannedSize, Program, Select, Settings};
+use text::lang::Text;
+use text::mask::mask_args;
 use text::nearest::nearest;
 use text::text;
-use verdict::{Id, Warning};
+use verdict::{Id, Refusal, Warning};
 
 /// `argument` with the tokens of `values` replaced.
 pub fn replace(argument: &OsStr, values: &BTreeMap<String, String>) -> OsString {
@@ -133,10 +138,153 @@ pub(crate) fn replace_in_program(program: &Program, values: &BTreeMap<String, St
     }
 }
 
+/// `[[select]]`: the values for `world` ranks on `nnodes` nodes; `is_world_size`: only WORLD_SIZE gives the number of nodes.
+/// Empty if no row matches and no argument or variable needs a value.
+pub fn select(
+    rows: &[Select],
+    (nnodes, is_world_size): (u32, bool),
+    most: u32,
+    world: u32,
+    arguments: &[OsString],
+    notes: &mut Notes,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    let of = |total: Option<u32>| rows.iter().find(|row| row.total_gpus == total);
+    if let Some(row) = of(Some(world)).or_else(|| of(None)) {
+        let because = match row.total_gpus {
+            Some(_) => {
+                text!("the profile's row for {world} GPUs", "配置文件中 {world} 个 GPU 对应的取值")
+            }
+            None => text!(
+                "the profile's row for numbers without one of their own, here {world} GPUs",
+                "配置文件中其余数量的取值，此处为 {world} 个 GPU"
+            ),
+        };
+        for (name, value) in &row.values {
+            notes.decide(name, value, because.clone(), &row.source);
+        }
+        return Ok(row.values.clone());
+    }
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.values.keys()).collect();
+    let used: Vec<String> = names
+        .into_iter()
+        .filter(|name| arguments.iter().any(|argument| mentions(argument, name)))
+        .map(|name| format!("{{{name}}}"))
+        .collect();
+    if used.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    Err(refuse(rows, (nnodes, is_world_size), most, world, &used.join(", ")))
+}
+
+fn refuse(
+    rows: &[Select],
+    (nnodes, is_world_size): (u32, bool),
+    most: u32,
+    world: u32,
+    used: &str,
+) -> Refusal {
+    let exists: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let values: Vec<&str> = row.values.values().map(String::as_str).collect();
+            format!("{} ({}, {})", row.gpus(), values.join(", "), row.source)
+        })
+        .collect();
+    let exists = exists.join("; ");
+    let reachable: BTreeSet<u32> = rows
+        .iter()
+        .filter_map(|row| row.total_gpus)
+        .filter(|total| total.checked_rem(nnodes) == Some(0))
+        .filter_map(|total| total.checked_div(nnodes))
+        .filter(|nproc| (1..=most).contains(nproc))
+        .collect();
+    let reachable: Vec<u32> = reachable.into_iter().collect();
+    let Text { en, zh } = one_of(&reachable);
+    // Another number of processes per node would wait for nodes that do not exist.
+    let hint = if is_world_size {
+        text!(
+            "--world-size-counts processes if WORLD_SIZE={nnodes} counts processes, not nodes; if there are {nnodes} nodes: --nproc-per-node N, or a [[select]] row for {world} GPUs in the profile",
+            "若 WORLD_SIZE={nnodes} 表示进程数而非节点数，请加 --world-size-counts processes；若确有 {nnodes} 个节点：用 --nproc-per-node N，或在配置文件中为 {world} 个 GPU 增加一条 [[select]]"
+        )
+    } else if reachable.is_empty() {
+        text!(
+            "add a [[select]] row for {world} GPUs, or for every other number (total_gpus = \"*\"), to the profile",
+            "请在配置文件中为 {world} 个 GPU 增加一条 [[select]]，或为其余数量增加一条（total_gpus = \"*\"）"
+        )
+    } else {
+        text!(
+            "--nproc-per-node {en} fits a row; or add a [[select]] row for {world} GPUs to the profile",
+            "--nproc-per-node {zh} 可匹配已有条目；或在配置文件中为 {world} 个 GPU 增加一条 [[select]]"
+        )
+    };
+    Refusal::new(
+        Id::SelectNoMatch,
+        text!(
+            "no [[select]] row for {world} GPUs ({nnodes} nodes), which {used} needs; there are rows for {exists}",
+            "没有适用于 {world} 个 GPU（{nnodes} 个节点）的 [[select]] 条目，而 {used} 需要它；现有条目：{exists}"
+        ),
+        hint,
+    )
+}
+
+/// The value of a size that a placeholder or a condition names.
+pub(crate) fn of_size(size: PlannedSize, nnodes: u32, sizes: Sizes) -> u32 {
+    match size {
+        PlannedSize::WorldSize => sizes.world,
+        PlannedSize::Nnodes => nnodes,
+        PlannedSize::NprocPerNode => sizes.nproc,
+        PlannedSize::UlyssesSize => sizes.ulysses,
+        PlannedSize::RingSize => sizes.ring,
+    }
+}
+
+/// The program with the arguments of the profile (`[[job.args_if]]`) whose conditions hold, after
+/// the profile's own arguments and before those of the command line. Records the reason for each.
+pub fn with_conditional(
+    settings: &Settings,
+    program: Program,
+    nnodes: u32,
+    sizes: Sizes,
+    notes: &mut Notes,
+) -> Program {
+    let mut given: Vec<OsString> = Vec::new();
+    for ArgumentsIf { when, args, source } in &settings.args_if.rows {
+        let size = when.size();
+        let value = of_size(size, nnodes, sizes);
+        let words = mask_args(args);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let because = text!(
+            "{size} is {value}; the profile gives them when {when}",
+            "{size} 为 {value}，而配置文件规定 {when} 时给出"
+        );
+        let fate = if when.holds(value) {
+            given.extend(args.iter().cloned());
+            "given"
+        } else {
+            "left out"
+        };
+        notes.decide(words.join(" "), fate, because, source);
+    }
+    let at = settings.args_if.at;
+    let insert = |mut words: Vec<OsString>| {
+        let at = at.min(words.len());
+        words.splice(at..at, given);
+        words
+    };
+    match program {
+        Program::Script { path, args } => Program::Script { path, args: insert(args) },
+        Program::Module { name, args } => Program::Module { name, args: insert(args) },
+        Program::Command { argv } => Program::Command { argv: insert(argv) },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::AskedNproc;
+    use crate::fixtures::{facts, planned, settings, strings};
     use proptest::prelude::*;
+    use settings::fixtures::args_if;
 
     fn values() -> BTreeMap<String, String> {
         [("ulysses_size", "10"), ("config", "a b.py")]
@@ -222,5 +370,14 @@ mod tests {
             let argument = OsString::from(format!("{before}{{config}}{after}"));
             prop_assert_eq!(replace(&argument, &values()), OsString::from(format!("{before}a b.py{after}")));
         }
+    }
+
+    #[test]
+    fn arguments_are_recorded_without_their_secrets() {
+        let mut settings = settings(&[]);
+        settings.args_if = args_if("nnodes = 1", &["--hf-token", "hunter2"]).expect("a condition");
+        let plan = planned(&settings, &facts(1), 1, &AskedNproc::Auto).expect("a plan");
+        assert!(plan.decision("--hf-token ***").is_some(), "{:?}", plan.decisions);
+        assert_eq!(plan.program.args(), strings(&["--hf-token", "hunter2"]));
     }
 }

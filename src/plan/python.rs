@@ -5,10 +5,11 @@
 
 use std::fmt::Display;
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use node::observe::Facts;
 use settings::{Engine, Program, Settings};
+use text::lang::Text;
 use text::text;
 use text::version::Version;
 use verdict::{Id, Severity, Warning};
@@ -119,18 +120,15 @@ pub(crate) fn check(
         let enough_en = enough.map(|(_, version)| format!(" ({version} or newer)"));
         let enough_zh = enough.map(|(_, version)| format!("（{version} 或更新）"));
         let (enough_en, enough_zh) = (enough_en.unwrap_or_default(), enough_zh.unwrap_or_default());
-        raise_torch_with(
-            settings,
-            notes,
-            text!(
-                "torch {version} is built for CUDA {cuda}, but the driver supports only {driver}.{minor}",
-                "torch {version} 为 CUDA {cuda} 构建，而驱动只支持到 {driver}.{minor}"
-            ),
-            text!(
-                "install a driver for CUDA {major}{enough_en}, or a torch that is built for CUDA {driver}.{minor} or older (a cu{driver}{minor} wheel)",
-                "请安装支持 CUDA {major} 的驱动{enough_zh}，或为 CUDA {driver}.{minor} 及更早版本构建的 torch（cu{driver}{minor} 的 wheel）"
-            ),
+        let text = text!(
+            "torch {version} is built for CUDA {cuda}, but the driver supports only {driver}.{minor}",
+            "torch {version} 为 CUDA {cuda} 构建，而驱动只支持到 {driver}.{minor}"
         );
+        let hint = text!(
+            "install a driver for CUDA {major}{enough_en}, or a torch that is built for CUDA {driver}.{minor} or older (a cu{driver}{minor} wheel)",
+            "请安装支持 CUDA {major} 的驱动{enough_zh}，或为 CUDA {driver}.{minor} 及更早版本构建的 torch（cu{driver}{minor} 的 wheel）"
+        );
+        notes.raise(settings, Warning::new(Id::PythonTorch, text, hint));
     }
 }
 
@@ -169,23 +167,10 @@ fn modules(settings: &Settings, facts: &Facts, path: impl Display, notes: &mut N
     notes.raise_as(settings, default, Warning::new(Id::PythonTorch, text, hint));
 }
 
-fn raise_torch(settings: &Settings, notes: &mut Notes, text: text::lang::Text) {
-    raise_torch_with(
-        settings,
-        notes,
-        text,
-        text!(
-            "check which environment is meant with --python PATH or --conda-env NAME",
-            "请用 --python PATH 或 --conda-env NAME 确认所用环境"
-        ),
+fn raise_torch(settings: &Settings, notes: &mut Notes, text: Text) {
+    let hint = text!(
+        "check which environment is meant with --python PATH or --conda-env NAME",
+        "请用 --python PATH 或 --conda-env NAME 确认所用环境"
     );
-}
-
-fn raise_torch_with(
-    settings: &Settings,
-    notes: &mut Notes,
-    text: text::lang::Text,
-    hint: text::lang::Text,
-) {
     notes.raise(settings, Warning::new(Id::PythonTorch, text, hint));
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::distance::is_near;
 use node::observe::{Gpu, Hca, HcaPort, NetworkFacts};
 use text::lang::Text;
 
@@ -199,5 +198,44 @@ impl<'a> Rails<'a> {
             zh.push(format!("{name}（{}）", why.zh));
         }
         Text::new(format!("left out: {}", en.join(", ")), format!("已排除：{}", zh.join("，")))
+    }
+}
+
+/// Whether data between a GPU and an HCA does not pass a CPU: by their sysfs paths they have a common
+/// bridge below the root (PIX or PXB in NCCL's terms, src/graph/topo.h). False if a path is unknown;
+/// a VM with a flat topology has no such pair.
+pub(crate) fn is_near(gpu: &Gpu, hca: &Hca) -> bool {
+    let pairs = gpu.bridges.iter().zip(&hca.bridges);
+    pairs.take_while(|(one, other)| one == other).count() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sysfs_paths_tell_whether_a_cpu_is_between() {
+        let a = "pci0000:17 0000:17:01.0 0000:18:00.0 0000:19:00.0";
+        for (one, other, near) in [
+            (a, "pci0000:17 0000:17:01.0 0000:18:00.0 0000:19:04.0", true),
+            (a, a, true),
+            (
+                a,
+                "pci0000:17 0000:17:01.0 0000:18:00.0 0000:19:08.0 0000:1c:00.0 0000:1d:00.0",
+                true,
+            ),
+            (a, "pci0000:17 0000:17:03.0", false),
+            (a, "pci0000:17", false),
+            (a, "pci0000:37 0000:37:01.0", false),
+            (a, "pci0000:97 0000:97:01.0", false),
+            ("pci0009:00 0009:00:00.0", "pci0009:00 0009:00:00.0", true),
+        ] {
+            let bridges =
+                |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+            let gpu = Gpu { bridges: bridges(one), ..Gpu::default() };
+            let hca = Hca { bridges: bridges(other), ..Hca::default() };
+            assert_eq!(is_near(&gpu, &hca), near, "{one} | {other}");
+        }
+        assert!(!is_near(&Gpu::default(), &Hca::default()));
     }
 }

@@ -6,10 +6,14 @@
 
 use std::ffi::OsString;
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use crate::variables::Variables;
+use linux::cpus::CpuList;
+use node::observe::Limits;
+use settings::{Need, Settings};
 use text::lang::Text;
+use text::text;
 use text::version::Version;
 
 /// The first version with a flight recorder (`NCCLTraceBuffer` in c10d).
@@ -80,15 +84,14 @@ pub(super) struct Recording {
 /// The recording for ranks of this torch. Collectives of one rank tell nothing, and collectives on CPUs
 /// are not recorded.
 pub(super) fn choose(
-    torch: Option<&str>,
+    torch: &str,
     variables: Variables<'_>,
     hardware: Hardware,
     world: u32,
     notes: &mut Notes,
 ) -> Recording {
     let mut recording = Recording::default();
-    let Some(shown) = torch else { return recording };
-    let Some(version) = shown.parse().ok().filter(|version: &Version| *version >= FIRST) else {
+    let Some(version) = torch.parse().ok().filter(|version: &Version| *version >= FIRST) else {
         return recording;
     };
     let value_of = |names: &[&str]| names.iter().find_map(|name| variables.get(name));
@@ -97,7 +100,7 @@ pub(super) fn choose(
     if hardware != Hardware::Gpus || world < 2 || turned_off {
         return recording;
     }
-    let source = format!("torch {shown}");
+    let source = format!("torch {torch}");
     for Row { names, value, before, because } in ROWS {
         if version < *before && value_of(names).is_none() {
             let name = names.first().copied().unwrap_or_default();
@@ -119,10 +122,54 @@ pub(super) fn choose(
     recording
 }
 
+const LEAST_THREADS: u64 = 8;
+/// The part of the remaining processes that the server may take, as a divisor.
+const SHARE: u64 = 4;
+
+/// Whether `ranks` ranks of this launcher may start the server.
+pub(super) fn injects(settings: &Settings, limits: &Limits, ranks: u32, notes: &mut Notes) -> bool {
+    let chosen = &settings.inject;
+    if chosen.value == Need::Off {
+        let because = text!(
+            "no worker server in the ranks: what they wait for is seen from outside only",
+            "rank 中不启动 worker server：只能从外部观察它们在等待什么"
+        );
+        notes.decide("inject", "off", because, &chosen.source);
+        return false;
+    }
+    let threads = threads(limits) * u64::from(ranks);
+    let Some((left, source)) = processes_left(limits) else { return true };
+    let fits = threads <= left / SHARE;
+    if !fits {
+        let because = text!(
+            "torch's worker server has {threads} threads in {ranks} ranks, more than a quarter of the {left} that may still start",
+            "{ranks} 个 rank 的 worker server 共有 {threads} 个线程，超过还可启动的 {left} 个的四分之一"
+        );
+        notes.decide("inject", "off", because, source);
+    }
+    fits
+}
+
+/// Threads of the server in one rank.
+fn threads(limits: &Limits) -> u64 {
+    let machine: usize = limits.numa.values().map(CpuList::len).sum();
+    let cpus = u64::try_from(machine).unwrap_or(0).max(u64::from(limits.cpus));
+    cpus.saturating_sub(1).max(LEAST_THREADS) + 1
+}
+
+/// Processes and threads that may still start, and the limit that applies; None without a limit.
+fn processes_left(limits: &Limits) -> Option<(u64, &'static str)> {
+    let of_group =
+        limits.pids_max.map(|max| max.saturating_sub(limits.pids_current.unwrap_or_default()));
+    let of_group = of_group.map(|left| (left, "pids.max"));
+    let of_user = limits.nproc_soft.map(|most| (most, "ulimit -u"));
+    of_group.into_iter().chain(of_user).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{facts, settings};
+    use crate::fixtures::{facts, flag, settings};
 
     const BUFFER: &str = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000";
     const DUMP: &str = "TORCH_NCCL_DUMP_ON_TIMEOUT=1";
@@ -139,7 +186,7 @@ mod tests {
         facts.environment.insert(own.0.to_owned(), own.1.to_owned());
         let (settings, mut notes) = (settings(&[]), Notes::default());
         let variables = Variables::new(&settings, &facts);
-        let found = choose(Some(torch), variables, hardware, world, &mut notes);
+        let found = choose(torch, variables, hardware, world, &mut notes);
         let decided =
             found.env.len() + usize::from(found.file.is_some()) + usize::from(found.pipe.is_some());
         assert_eq!(notes.decisions.len(), decided, "{:?}", notes.decisions);
@@ -174,7 +221,7 @@ mod tests {
             facts.environment.insert(own.0.to_owned(), own.1.to_owned());
             let (settings, mut notes) = (settings(&[]), Notes::default());
             let variables = Variables::new(&settings, &facts);
-            choose(Some(torch), variables, Hardware::Gpus, 2, &mut notes).pipe
+            choose(torch, variables, Hardware::Gpus, 2, &mut notes).pipe
         };
         for (torch, expected) in
             [("2.2.2", None), ("2.3.1", Some(PIPE)), ("2.4.1+cu124", Some(PIPE)), ("2.5.0", None)]
@@ -207,5 +254,51 @@ mod tests {
                 "{name}={value}"
             );
         }
+    }
+
+    fn limits(cpus: &str, pids_max: Option<u64>) -> Limits {
+        let numa = [(0, CpuList::read(cpus))].into();
+        Limits { cpus: 4, numa, pids_max, pids_current: Some(40), ..Limits::default() }
+    }
+
+    #[test]
+    fn server_takes_at_most_a_quarter_of_processes() {
+        for (cpus, pids_max, fits) in [
+            ("0-191", None, true),
+            // 8 × 192 threads.
+            ("0-191", Some(40 + 4 * 8 * 192), true),
+            ("0-191", Some(40 + 4 * 8 * 192 - 1), false),
+            // 8 × 9 threads.
+            ("0-1", Some(40 + 4 * 8 * 9), true),
+            ("0-1", Some(40 + 4 * 8 * 9 - 1), false),
+            ("0-1", Some(0), false),
+        ] {
+            let mut notes = Notes::default();
+            let found = injects(&settings(&[]), &limits(cpus, pids_max), 8, &mut notes);
+            assert_eq!(found, fits, "{cpus} {pids_max:?}");
+            assert_eq!(notes.decisions.len(), usize::from(!fits), "{:?}", notes.decisions);
+        }
+    }
+
+    #[test]
+    fn the_tightest_limit_is_the_source() {
+        for (user, expected) in [(4096, "pids.max"), (100, "ulimit -u")] {
+            let limits = Limits { nproc_soft: Some(user), ..limits("0-191", Some(240)) };
+            let mut notes = Notes::default();
+            assert!(!injects(&settings(&[]), &limits, 8, &mut notes));
+            let decision = notes.decisions.first().expect("a decision");
+            let left = user.min(200);
+            assert_eq!(decision.source, expected);
+            assert!(decision.because.en.contains(&format!("of the {left} that")), "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn user_can_turn_the_server_off() {
+        let mut settings = settings(&[]);
+        settings.inject = flag(Need::Off, "--inject");
+        let mut notes = Notes::default();
+        assert!(!injects(&settings, &limits("0-1", None), 1, &mut notes));
+        assert_eq!(notes.decisions.len(), 1);
     }
 }

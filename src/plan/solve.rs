@@ -9,20 +9,18 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::devices::{Capacity, Chosen, Hardware};
-use crate::engine::accelerate;
 use crate::environment::PlannedValues;
 use crate::layout::{LayoutProblem, Sizes, solve};
 use crate::recording::Recording;
 use crate::sizes::{
-    Axis, check_alone, check_least, check_undeclared, effective_rule, explain_sizes, literal,
+    self, Axis, check_alone, check_least, check_undeclared, effective_rule, explain_sizes, literal,
     written_sizes,
 };
 use crate::variables::Variables;
 use crate::{
-    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, PlannedGpu, RunIdentity, Scope,
-    Task, asked_nproc, binding, conditional, devices, engine, environment, hcas, heads, inject,
-    interface, membership, nccl, offered_nproc, placeholders, python, recording, restarts, select,
-    torchrun,
+    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, RunIdentity, Scope, Task,
+    asked_nproc, binding, devices, engine, environment, hcas, interface, membership, nccl,
+    offered_nproc, placeholders, python, recording, torchrun,
 };
 use node::observe::{Facts, Gpu};
 use settings::contract::{Contract, Field};
@@ -93,7 +91,7 @@ pub(super) fn plan_for(
         LayoutRule::None => None,
         _ => {
             let checkpoint = facts.checkpoint_heads.as_ref();
-            heads::heads(&settings.layout, &words, checkpoint, scope.heads(), notes)
+            sizes::heads(&settings.layout, &words, checkpoint, scope.heads(), notes)
         }
     };
     let problem = LayoutProblem {
@@ -112,7 +110,7 @@ pub(super) fn plan_for(
     check_least(settings, &problem, nproc)?;
     explain_sizes(settings, &problem, sizes, capacity.hardware, &words, notes);
     check_undeclared(settings, world, &words, notes);
-    let program = conditional::apply(settings, program, problem.nnodes, sizes, notes);
+    let program = placeholders::with_conditional(settings, program, problem.nnodes, sizes, notes);
     check_alone(rule, world, &program)?;
 
     let chosen = match capacity.hardware {
@@ -120,7 +118,11 @@ pub(super) fn plan_for(
             let wish = devices::Wish { nproc, exact: capacity.exact.is_some(), rule, task };
             devices::choose(settings, facts, &wish, notes)
         }
-        Hardware::Cpus => Chosen { gpus: none_selected(facts), ..Chosen::default() },
+        Hardware::Cpus => {
+            let visible = facts.gpus.visible.iter();
+            let gpus = visible.map(|token| devices::planned(&facts.gpus, token, None)).collect();
+            Chosen { gpus, ..Chosen::default() }
+        }
     };
     let layout = Layout { rule, heads, ulysses_size: sizes.ulysses, ring_size: sizes.ring };
     let mut arguments = program.args().to_vec();
@@ -129,7 +131,7 @@ pub(super) fn plan_for(
     let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto;
     let nodes = (problem.nnodes, membership.nnodes_by_world_size && is_read && problem.nnodes > 1);
     let selected =
-        select::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
+        placeholders::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
     let names = placeholders.keys().map(String::as_str);
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));
@@ -155,8 +157,8 @@ pub(super) fn plan_for(
 
     let chosen_engine = settings.engine.value;
     if let Some(config) = &facts.python.accelerate {
-        let has_mode = accelerate::names_a_mode(&settings.engine_args);
-        accelerate::check(config, world, has_mode, notes);
+        let has_mode = engine::names_a_mode(&settings.engine_args);
+        engine::check_accelerate(config, world, has_mode, notes);
     }
     if let Some((variable, _)) = chosen_engine.row().on_cpus
         && capacity.hardware == Hardware::Cpus
@@ -164,9 +166,9 @@ pub(super) fn plan_for(
         && !variables.is_set(variable)
     {
         let config = facts.python.accelerate.as_ref();
-        accelerate::check_on_cpus(config, &settings.engine_args, notes);
+        engine::check_on_cpus(config, &settings.engine_args, notes);
     }
-    restarts::check(settings, &membership, scope, notes);
+    torchrun::check_restarts(settings, &membership, scope, notes);
     let rdzv = rendezvous(settings, contract, &membership, notes);
     let by_c10d = rdzv == Rendezvous::C10d && chosen_engine.row().has_c10d;
     let rdzv_id = shared_id(settings, contract, &membership, scope);
@@ -191,14 +193,11 @@ pub(super) fn plan_for(
     };
     let mut env = environment::added(settings, facts, decided, notes);
     let ranks = if task.is_some() { 1 } else { nproc };
-    let inject = inject::injects(settings, &facts.limits, ranks, notes);
+    let inject = recording::injects(settings, &facts.limits, ranks, notes);
     let torch = facts.python.torch.as_ref().map(|torch| torch.version.clone());
-    let recording = match inject {
-        true => {
-            let torch = torch.as_deref();
-            recording::choose(torch, variables, capacity.hardware, world, notes)
-        }
-        false => Recording::default(),
+    let recording = match torch.as_deref().filter(|_| inject) {
+        Some(torch) => recording::choose(torch, variables, capacity.hardware, world, notes),
+        None => Recording::default(),
     };
     env.extend(recording.env);
     let mut plan = Plan {
@@ -222,7 +221,7 @@ pub(super) fn plan_for(
         python: facts.python.interpreter.clone(),
         program,
         torchrun: torchrun::passed(settings, contract, by_c10d),
-        engine_restarts: restarts::of_engine(settings, &membership),
+        engine_restarts: torchrun::restarts(settings, &membership),
         engine_args: settings.engine_args.iter().map(|arg| replaced(arg, &placeholders)).collect(),
         accelerate: facts.python.accelerate.clone(),
         engine_cli: facts.python.engine_cli.clone(),
@@ -328,23 +327,6 @@ fn note_command_line(settings: &Settings, notes: &mut Notes) {
     }
 }
 
-fn none_selected(facts: &Facts) -> Vec<PlannedGpu> {
-    facts
-        .gpus
-        .visible
-        .iter()
-        .filter_map(|token| facts.gpus.gpus.get(token.gpu))
-        .map(|gpu| PlannedGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            name: gpu.name.clone(),
-            pci: gpu.pci.clone(),
-            selected: false,
-            local_rank: None,
-        })
-        .collect()
-}
-
 /// The values of all placeholders that are known before the launch.
 fn values(
     node_rank: u32,
@@ -355,7 +337,7 @@ fn values(
     let mut values = selected;
     for placeholder in Placeholder::all() {
         let value = match placeholder {
-            Placeholder::Size(size) => conditional::value(size, nnodes, sizes),
+            Placeholder::Size(size) => placeholders::of_size(size, nnodes, sizes),
             Placeholder::NodeRank => node_rank,
             // Replaced in `finish`.
             Placeholder::RunId | Placeholder::Timestamp => continue,

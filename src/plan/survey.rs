@@ -4,8 +4,8 @@
 //! warning. If no plan is possible, such as without a legal layout, the steps that need none
 //! still run.
 
+use crate::Notes;
 use crate::devices::Hardware;
-use crate::notes::Notes;
 use crate::solve::plan_with;
 use crate::variables::Variables;
 use crate::{Plan, Scope, WeighedEvidence, hcas, nccl, python, torchrun, weighed};

@@ -5,15 +5,14 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use linux::cpus::CpuList;
 use node::observe::{AccelerateConfig, EngineCli, GpuSource};
+use serde::{Deserialize, Serialize};
 use settings::contract::{Claim, Field, Reading};
-use settings::{Engine, LayoutRule, Program, Rendezvous};
+use settings::{Engine, LayoutRule, Need, Program, Rendezvous, Settings};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank};
-use verdict::Warning;
+use verdict::{Id, Refusal, Severity, Usual, Warning};
 
 /// Everything that is fixed before the first process starts.
 #[derive(Debug, Clone)]
@@ -225,4 +224,114 @@ pub struct RunIdentity {
     /// UTC, `20250102-030405`.
     pub timestamp: String,
     pub master_port: u16,
+}
+
+/// Knowledge about the other nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Nothing: this node is the only one, or the nodes have not met yet.
+    #[default]
+    Alone,
+    /// The nodes hold no muster, so each makes the common choices by itself.
+    WithoutMuster,
+    /// Node 0 has the summaries of all nodes, and plans for all.
+    ForAll {
+        /// The smallest number of processes that one of them can run.
+        fewest: u32,
+        /// Attention heads, if any node knows the number.
+        heads: Option<u32>,
+    },
+    /// Node 0 has proposed these values.
+    Agreed {
+        /// Processes of each node.
+        nproc: u32,
+        heads: Option<u32>,
+    },
+}
+
+impl Scope {
+    /// Whether the nodes agree on one plan, as far as settings decide that.
+    pub(crate) fn has_muster(self, settings: &Settings) -> bool {
+        self != Scope::WithoutMuster && settings.muster.value != Need::Off
+    }
+
+    /// The most processes that the other nodes allow.
+    pub fn most(self) -> Option<u32> {
+        match self {
+            Scope::Alone | Scope::WithoutMuster => None,
+            Scope::ForAll { fewest, .. } => Some(fewest),
+            Scope::Agreed { nproc, .. } => Some(nproc),
+        }
+    }
+
+    pub fn heads(self) -> Option<u32> {
+        match self {
+            Scope::Alone | Scope::WithoutMuster => None,
+            Scope::ForAll { heads, .. } | Scope::Agreed { heads, .. } => heads,
+        }
+    }
+}
+
+/// Decisions, warnings and failures, each in the order in which they were made.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    pub decisions: Vec<Decision>,
+    pub warnings: Vec<Warning>,
+    /// Findings of checks with the severity fail.
+    pub failures: Vec<Refusal>,
+}
+
+impl Notes {
+    pub fn decide(
+        &mut self,
+        what: impl Into<String>,
+        value: impl ToString,
+        because: Text,
+        source: impl ToString,
+    ) {
+        self.decisions.push(Decision::new(what, value, because, source));
+    }
+
+    pub fn warn(&mut self, id: Id, text: Text, hint: Text) {
+        self.warnings.push(Warning::new(id, text, hint));
+    }
+
+    /// Adds a finding with the severity that the user set for its check, else the default one.
+    pub fn raise(&mut self, settings: &Settings, finding: Warning) {
+        let usual = finding.id.usual().map_or(Severity::Warn, Usual::severity);
+        self.raise_as(settings, usual, finding);
+    }
+
+    /// Like [`Notes::raise`], with another default severity than that of the check.
+    pub(crate) fn raise_as(&mut self, settings: &Settings, usual: Severity, finding: Warning) {
+        let Warning { id, text, hint } = finding;
+        match severity(settings, id.check().unwrap_or(id), usual) {
+            Severity::Fail => self.failures.push(Refusal::new(id, text, hint)),
+            Severity::Warn => self.warn(id, text, hint),
+            Severity::Off => {}
+        }
+    }
+
+    /// Adds a finding about a network setting without effect or with harm.
+    pub(crate) fn env_nccl(&mut self, settings: &Settings, text: Text, hint: Text) {
+        self.raise(settings, Warning::new(Id::EnvNccl, text, hint));
+    }
+}
+
+/// The severity of the finding `id`: the user's, else `usual`.
+pub fn severity(settings: &Settings, id: Id, usual: Severity) -> Severity {
+    settings.severities.get(&id).map_or(usual, |chosen| chosen.value)
+}
+
+/// `1, 2, 4 or 5` in both languages; `none` for an empty list.
+pub(crate) fn one_of<T: ToString>(values: &[T]) -> Text {
+    let words: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match words.split_last() {
+        None => Text::new("none", "无"),
+        Some((only, [])) => Text::same(only.clone()),
+        Some((last, rest)) => Text::new(
+            format!("{} or {last}", rest.join(", ")),
+            format!("{} 或 {last}", rest.join("、")),
+        ),
+    }
 }

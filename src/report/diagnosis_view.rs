@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::why_view;
 use diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled};
-use text::annotations::{data, property};
 use text::columns::{fold, labelled};
+use text::escape::{data, property};
 use text::lang::{Lang, Text};
 use text::rank::GlobalRank;
 use text::style::{Style, paint};

@@ -8,8 +8,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use diagnose::recorder::{Collective, Culprit, Entered, Hang, HangKind, Late};
-use text::annotations::{data, property};
 use text::columns::labelled;
+use text::escape::{data, property};
 use text::lang::{Lang, Text, between};
 use text::ranges::listed;
 use text::text;

@@ -1,13 +1,12 @@
-//! Escapes the output of a rank for a terminal.
+//! Escapes the output of a rank for a terminal, and texts for the workflow commands of GitHub.
 //!
 //! Takes one line, gives printable UTF-8: invalid UTF-8, NUL and control characters become
 //! `\xNN`. Tabs and colour sequences pass, but a colour ends with its line, since the next line
 //! may be of another rank. Used only for the console; files hold the raw bytes.
 
-use std::borrow::Cow;
-
 use crate::letters::is_hidden;
 use crate::style;
+use std::borrow::Cow;
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
@@ -119,6 +118,17 @@ pub fn unfinished_suffix(bytes: &[u8]) -> usize {
             *back < length
         })
         .unwrap_or(0)
+}
+
+/// The message of a workflow command, escaped as GitHub's runner reads it (actions/toolkit,
+/// command.ts).
+pub fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// The value of a workflow command's property, such as `file`.
+pub fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod annotations;
 pub mod columns;
 pub mod escape;
 #[cfg(any(test, feature = "fixtures"))]

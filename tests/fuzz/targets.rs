@@ -23,7 +23,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("journal", report::fuzz::journal::journal),
     ("log", diagnose::fuzz::log),
     ("manifest", lint::fuzz::manifest),
-    ("mask", text::mask::fuzz::mask),
+    ("mask", text::fuzzing::mask),
     ("metrics", monitor::export::fuzz::metrics),
     ("nccl_conf", preflight::decide::fuzz::nccl_conf),
     ("nodelist", settings::hostlist::fuzz::nodelist),

@@ -1,15 +1,14 @@
 //! Rules about variables that a container or a script sets.
 
-use std::collections::BTreeMap;
-
-use super::super::findings::Findings;
-use super::super::launchers::{FlagField, Launcher};
-use super::super::objects::{name_of, namespace_of};
-use super::super::pods::{Container, Reference, ShellReference};
-use super::super::scene::{Scene, containers, launch_sites};
-use super::super::word::{is_template, shell_names};
-use super::super::workload::{Workload, is_shell, references};
 use super::sizes::nodes;
+use crate::command::is_shell;
+use crate::launches::Launcher;
+use crate::pods::{Container, Reference, ShellReference, name_of, namespace_of};
+use crate::scene::{Findings, Scene};
+use crate::shell::{is_template, shell_names};
+use crate::workload::{Workload, references};
+use settings::launchers::FlagField;
+use std::collections::BTreeMap;
 use text::lang::Text;
 use text::text;
 use text::yaml::{Node, NodeKind};
@@ -29,11 +28,11 @@ fn literals<'b>(container: &'b Container<'_>) -> impl Iterator<Item = (&'b str, 
     own.chain(exported)
 }
 
-pub(super) fn nccl(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container) in containers(scene) {
+pub(super) fn nccl(scene: &Scene<'_>, findings: &mut Findings) {
+    for (_, container) in scene.containers() {
         let has_hcas = asks_for_rdma(container);
         for (name, value, line) in literals(container) {
-            if let Some(misuse) = (scene.knowledge.misuse)(name, value, has_hcas) {
+            if let Some(misuse) = plan::nccl::misuse(name, value, has_hcas) {
                 let Text { en, zh } = misuse.effect;
                 findings.warning(
                     line,
@@ -91,8 +90,8 @@ fn asks_for_rdma(container: &Container<'_>) -> bool {
     })
 }
 
-pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container) in containers(scene) {
+pub(super) fn visible(scene: &Scene<'_>, findings: &mut Findings) {
+    for (_, container) in scene.containers() {
         let Some((gpus, _)) = container.gpus() else { continue };
         for (_, value, line) in literals(container).filter(|(n, ..)| *n == "CUDA_VISIBLE_DEVICES") {
             let named: Vec<&str> =
@@ -129,9 +128,9 @@ pub(super) fn visible(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 /// Kubernetes replaces `$(NAME)` in a command if the container has the variable, and leaves it
 /// unchanged otherwise.
-pub(super) fn undefined(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn undefined(scene: &Scene<'_>, findings: &mut Findings) {
     let job = scene.job;
-    for (group, container) in containers(scene) {
+    for (group, container) in scene.containers() {
         if !group.whole || container.node.items("envFrom").next().is_some() {
             continue;
         }
@@ -200,7 +199,7 @@ fn defined_below(container: &Container<'_>, findings: &mut Findings) {
 
 /// Names the variables that the operator sets in the job, for a name that only the operator can set.
 fn set_by_operator(job: &Workload<'_>, name: &str) -> Option<Text> {
-    let names = (job.kind.names)(job.object).filter(|_| (job.kind.owns)(name))?;
+    let names = job.kind.names(job.object).filter(|_| job.kind.owns(name))?;
     let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
     Some(text!(
         "the plugins of this job set: {names}. env sets VC_TASK_INDEX, svc VC_NAME_HOSTS and VC_NAME_NUM for each task, its name in capitals",
@@ -209,7 +208,7 @@ fn set_by_operator(job: &Workload<'_>, name: &str) -> Option<Text> {
 }
 
 /// A variable of the operator that a shell expands, and that the operator does not set here.
-fn undefined_in_shell(scene: &Scene<'_, '_>, container: &Container<'_>, findings: &mut Findings) {
+fn undefined_in_shell(scene: &Scene<'_>, container: &Container<'_>, findings: &mut Findings) {
     let job = scene.job;
     for ShellReference { name, line } in &container.shell_references {
         let own = container.started.exports.iter().any(|(set, _)| set == name);
@@ -228,9 +227,9 @@ fn undefined_in_shell(scene: &Scene<'_, '_>, container: &Container<'_>, findings
 
 /// `$NAME` in the arguments of a known program, which no shell reads. Names in small letters are
 /// left alone: Hydra, OmegaConf and templates of programs write them in the same form.
-fn literal_in_command(scene: &Scene<'_, '_>, findings: &mut Findings) {
+fn literal_in_command(scene: &Scene<'_>, findings: &mut Findings) {
     let mut found = Vec::new();
-    for (group, container) in containers(scene) {
+    for (group, container) in scene.containers() {
         if !group.whole || container.started.launches.is_empty() {
             continue;
         }
@@ -287,9 +286,9 @@ const OF_IMAGES: &[&str] =
 
 /// Kubernetes replaces `$(NAME)` in a value; `$NAME` and `${NAME}` stay as they are. A template tool may
 /// fill in unknown names before the manifest is applied.
-pub(super) fn literal(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn literal(scene: &Scene<'_>, findings: &mut Findings) {
     literal_in_command(scene, findings);
-    for (group, container) in containers(scene) {
+    for (group, container) in scene.containers() {
         for (variable, held) in container.env.iter().filter(|_| group.whole) {
             let Some(value) = &held.value else { continue };
             // A value that is nothing but a name is a template's, unless images have that variable.
@@ -326,7 +325,7 @@ pub(super) fn literal(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn master_self(scene: &Scene<'_>, findings: &mut Findings) {
     if scene.job.nodes().is_none_or(|nodes| nodes < 2) {
         return;
     }
@@ -350,7 +349,7 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
             || value == "0.0.0.0"
             || (value.contains('$') && value.to_ascii_lowercase().contains("hostname"))
     };
-    for (_, container) in containers(scene) {
+    for (_, container) in scene.containers() {
         if let Some((value, line)) = container.literal("MASTER_ADDR")
             && own(value)
         {
@@ -362,11 +361,11 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
             }
         }
     }
-    for place in launch_sites(scene) {
+    for place in &scene.sites {
         // localhost is correct for a single torchrun.
         if let Some(word) = place.launch.get(FlagField::MasterAddr)
             && own(&word.shown())
-            && nodes(scene, &place).known() != Some(1)
+            && nodes(scene, place).known() != Some(1)
         {
             say(word.line, text!("the master's address", "Master"), &word.shown());
         }
@@ -375,9 +374,9 @@ pub(super) fn master_self(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 /// A Service named NAME sets NAME_PORT=tcp://… in every pod of its namespace (kubelet,
 /// envvars.FromServices; except Services without a cluster address).
-pub(super) fn service_links(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn service_links(scene: &Scene<'_>, findings: &mut Findings) {
     let job = scene.job;
-    for (group, container) in containers(scene) {
+    for (group, container) in scene.containers() {
         if group.pod.get("enableServiceLinks").is_some_and(Node::is_false) {
             continue;
         }

@@ -1,20 +1,18 @@
 //! Rules about the requirements of single kinds.
 
-use super::super::findings::{Findings, LintSeverity};
-use super::super::launchers::{FlagField, Launcher};
-use super::super::objects::{name_of, namespace_of};
-use super::super::pods::Group;
-use super::super::scene::{LaunchSite, Scene, launch_sites};
-use super::super::word::Word;
-use super::nodes::is_dynamic;
-use super::sizes::{StatedSize, stated_nodes};
+use super::sizes::{StatedSize, is_dynamic, stated_nodes};
+use crate::launches::Launcher;
+use crate::pods::{Group, name_of, namespace_of};
+use crate::scene::{Findings, LaunchSite, LintSeverity, Scene};
+use crate::shell::Word;
+use settings::launchers::FlagField;
 use text::lang::Text;
 use text::text;
 use text::yaml::Node;
 use verdict::Id;
 
 /// The JobSpec of a plain or a cron Job.
-fn job_spec<'a>(scene: &Scene<'a, '_>) -> Option<&'a Node> {
+fn job_spec<'a>(scene: &Scene<'a>) -> Option<&'a Node> {
     let object = scene.job.object;
     match (scene.job.kind.kind, scene.job.kind.gives_master) {
         ("Job", false) => object.get("spec"),
@@ -29,12 +27,12 @@ fn is_indexed(spec: &Node) -> bool {
 }
 
 /// The pods of these kinds are replicas, and no pod is told its number.
-fn replicas_without_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
+fn replicas_without_index(scene: &Scene<'_>, findings: &mut Findings) {
     let kind = scene.job.kind.kind;
     if scene.job.kind.group != "apps/" {
         return;
     }
-    for LaunchSite { group, container, launch } in launch_sites(scene) {
+    for LaunchSite { group, container, launch } in &scene.sites {
         let pods = group.replicas.unwrap_or(1);
         let ranked = [FlagField::Nnodes, FlagField::NodeRank, FlagField::MasterAddr];
         if launch.launcher != Launcher::Ranklaunch
@@ -58,18 +56,18 @@ fn replicas_without_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn job_index(scene: &Scene<'_>, findings: &mut Findings) {
     replicas_without_index(scene, findings);
     let Some(spec) = job_spec(scene) else { return };
     let pods = scene.job.nodes().unwrap_or(1);
-    let starts = || scene.job.groups.iter().flat_map(|group| &group.containers).map(|c| &c.started);
-    let ranks = starts().flat_map(|started| &started.launches);
+    let starts = || scene.job.containers().map(|(_, container)| &container.started);
+    let ranks: Vec<_> = starts().flat_map(|started| &started.launches).collect();
     // Pods that each start a script, or something unknown, may be independent.
     let importance = if starts().any(|started| !started.unread.is_empty())
-        || ranks.clone().any(|launch| launch.launcher != Launcher::Python)
+        || ranks.iter().any(|launch| launch.launcher != Launcher::Python)
     {
         LintSeverity::Error
-    } else if ranks.count() > 0 {
+    } else if !ranks.is_empty() {
         LintSeverity::Warning
     } else {
         return;
@@ -91,7 +89,7 @@ pub(super) fn job_index(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn job_completions(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn job_completions(scene: &Scene<'_>, findings: &mut Findings) {
     let Some(spec) = job_spec(scene).filter(|spec| is_indexed(spec)) else { return };
     let number = |key: &str| {
         let node = spec.get(key)?;
@@ -111,7 +109,7 @@ pub(super) fn job_completions(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn job_subdomain(scene: &Scene<'_>, findings: &mut Findings) {
     if job_spec(scene).is_none_or(|spec| !is_indexed(spec))
         || scene.job.nodes().is_none_or(|pods| pods < 2)
     {
@@ -137,14 +135,14 @@ pub(super) fn job_subdomain(scene: &Scene<'_, '_>, findings: &mut Findings) {
             );
         }
     }
-    for place in launch_sites(scene) {
-        master_name(scene, &place, findings);
+    for place in &scene.sites {
+        master_name(scene, place, findings);
     }
 }
 
 /// Pods have names below a headless Service of their subdomain that selects them.
 fn names_by_service(
-    scene: &Scene<'_, '_>,
+    scene: &Scene<'_>,
     group: &Group<'_>,
     subdomain: &Node,
     findings: &mut Findings,
@@ -209,7 +207,7 @@ fn names_by_service(
 }
 
 /// The Job controller names the pods JOB-INDEX, and index 0 is node 0.
-fn master_name(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>, findings: &mut Findings) {
+fn master_name(scene: &Scene<'_>, place: &LaunchSite<'_>, findings: &mut Findings) {
     let pod = &place.group.pod;
     let (Some(word), Some(subdomain), Some(job)) = (
         place.launch.get(FlagField::MasterAddr).filter(|word| word.is_plain()),
@@ -251,7 +249,7 @@ fn is_headless(service: &Node) -> bool {
 }
 
 /// Whether the Service selects the group's pods.
-fn selects(scene: &Scene<'_, '_>, group: &Group<'_>, service: &Node) -> bool {
+fn selects(scene: &Scene<'_>, group: &Group<'_>, service: &Node) -> bool {
     let labels = group.metadata.and_then(|metadata| metadata.get("labels"));
     let own = |name: &str| {
         let label = labels.and_then(|labels| labels.get(name)).and_then(Node::text);
@@ -268,7 +266,7 @@ fn selects(scene: &Scene<'_, '_>, group: &Group<'_>, service: &Node) -> bool {
 
 /// Whether a headless Service in the input gives the addresses of the group's pods, and no pod
 /// is addressed by its name, which needs a subdomain.
-fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
+fn found_through_service(scene: &Scene<'_>, group: &Group<'_>) -> bool {
     let headless = scene.services.iter().map(|(_, service)| *service).find(|service| {
         namespace_of(service) == scene.job.namespace
             && is_headless(service)
@@ -278,7 +276,7 @@ fn found_through_service(scene: &Scene<'_, '_>, group: &Group<'_>) -> bool {
 }
 
 /// Whether a pod of the group is addressed by its name below this one.
-fn asks_by_name(scene: &Scene<'_, '_>, group: &Group<'_>, service: &str) -> bool {
+fn asks_by_name(scene: &Scene<'_>, group: &Group<'_>, service: &str) -> bool {
     let below = format!(".{service}");
     let asks_for_one = |text: &str| {
         text.match_indices(&below).any(|(at, _)| {
@@ -294,18 +292,18 @@ fn asks_by_name(scene: &Scene<'_, '_>, group: &Group<'_>, service: &str) -> bool
         words.filter_map(Node::text).chain(literals).any(asks_for_one)
     });
     // By default ranklaunch uses the pod's own name and subdomain.
-    let derives = launch_sites(scene).iter().any(|place| {
+    let derives = scene.sites.iter().any(|place| {
         place.launch.launcher == Launcher::Ranklaunch
             && place.launch.get(FlagField::MasterAddr).is_none()
     });
     derives || by_name
 }
 
-fn is_pytorchjob(scene: &Scene<'_, '_>) -> bool {
+fn is_pytorchjob(scene: &Scene<'_>) -> bool {
     scene.job.kind.kind == "PyTorchJob"
 }
 
-pub(super) fn master_replicas(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn master_replicas(scene: &Scene<'_>, findings: &mut Findings) {
     if !is_pytorchjob(scene) {
         return;
     }
@@ -325,7 +323,7 @@ pub(super) fn master_replicas(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn container(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn container(scene: &Scene<'_>, findings: &mut Findings) {
     if !is_pytorchjob(scene) {
         return;
     }
@@ -349,7 +347,7 @@ pub(super) fn container(scene: &Scene<'_, '_>, findings: &mut Findings) {
 
 /// Without a Master and an elasticPolicy the operator sets no RANK, MASTER_ADDR and PET_NODE_RANK
 /// (training-operator, pkg/controller.v1/pytorch/envvar.go).
-pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn worker_ranks(scene: &Scene<'_>, findings: &mut Findings) {
     let job = scene.job;
     if !is_pytorchjob(scene)
         || job.object.at(&["spec", "elasticPolicy"]).is_some()
@@ -358,7 +356,7 @@ pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
         return;
     }
     let Some(pods) = job.nodes().filter(|pods| *pods > 1) else { return };
-    for place in launch_sites(scene) {
+    for place in &scene.sites {
         let launch = place.launch;
         // A literal rank has its own rule; this one is about `$RANK`.
         let of_operator = |word: &Word| {
@@ -366,11 +364,11 @@ pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
             shown.contains('$') && (shown.contains("RANK") || shown.contains("INDEX"))
         };
         let asks = launch.get(FlagField::NodeRank).is_none_or(of_operator);
-        let alone = stated_nodes(scene, &place).known() == Some(1);
-        if launch.launcher == Launcher::Python || !asks || alone || is_dynamic(scene, &place) {
+        let alone = stated_nodes(scene, place).known() == Some(1);
+        if launch.launcher == Launcher::Python || !asks || alone || is_dynamic(scene, place) {
             continue;
         }
-        let line = match stated_nodes(scene, &place) {
+        let line = match stated_nodes(scene, place) {
             StatedSize::Known(_, line) => line,
             _ => place.group.replicas_line,
         };
@@ -388,7 +386,7 @@ pub(super) fn worker_ranks(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn elastic(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn elastic(scene: &Scene<'_>, findings: &mut Findings) {
     let Some(policy) = scene.job.object.at(&["spec", "elasticPolicy"]) else { return };
     if let Some(standalone) = policy.get("standalone").filter(|node| node.is_true()) {
         findings.error(
@@ -412,20 +410,15 @@ pub(super) fn elastic(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn reserved(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    const RESERVED: &[&str] = &[
-        "PET_NNODES",
-        "PET_NPROC_PER_NODE",
-        "PET_NODE_RANK",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
-    ];
+pub(super) fn reserved(scene: &Scene<'_>, findings: &mut Findings) {
+    const RESERVED: &str = "\
+        PET_NNODES PET_NPROC_PER_NODE PET_NODE_RANK PET_MASTER_ADDR PET_MASTER_PORT";
     if scene.job.kind.kind != "TrainJob" {
         return;
     }
     for container in scene.job.groups.iter().flat_map(|group| &group.containers) {
         for (name, variable) in &container.env {
-            if RESERVED.contains(&name.as_str()) {
+            if RESERVED.split(' ').any(|reserved| reserved == name) {
                 findings.error(
                     variable.line,
                     text!(
@@ -439,7 +432,7 @@ pub(super) fn reserved(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn ray_nodes(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn ray_nodes(scene: &Scene<'_>, findings: &mut Findings) {
     if !scene.job.kind.kind.starts_with("Ray") {
         return;
     }

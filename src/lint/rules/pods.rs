@@ -1,24 +1,22 @@
 //! Rules about pods: shared memory, memory, CPU, grace period, ports.
 
-use super::super::findings::{Findings, LintSeverity};
-use super::super::launchers::{FlagField, Launcher};
-use super::super::pods::{Container, Group, Quantity};
-use super::super::quantity;
-use super::super::scene::{LaunchSite, Scene, containers, launch_sites, trains};
-use super::super::workload::Workload;
-use settings::grace;
+use crate::launches::Launcher;
+use crate::pods::{Container, Group, Quantity, milli, shown_bytes, split_unit, whole_units};
+use crate::scene::{Findings, LaunchSite, LintSeverity, Scene};
+use crate::workload::Workload;
+use settings::launchers::FlagField;
 use text::text;
 use text::yaml::Node;
 
-pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container) in containers(scene) {
+pub(super) fn gpu_requests(scene: &Scene<'_>, findings: &mut Findings) {
+    for (_, container) in scene.containers() {
         for name in Container::gpu_names() {
             let Some(request) = container.in_resources("requests", name) else { continue };
             let limit = container.in_resources("limits", name);
             let (asked, limit) = (request.text, limit.map(|limit| limit.text));
             // `8` and `8000m` are one number.
-            let number = quantity::milli(asked);
-            let same = number.is_some() && number == limit.and_then(quantity::milli);
+            let number = milli(asked);
+            let same = number.is_some() && number == limit.and_then(milli);
             if limit != Some(asked) && !same {
                 let (limit, limit_zh) =
                     limit.map_or(("nothing", "未设置"), |limit| (limit, limit));
@@ -35,13 +33,13 @@ pub(super) fn gpu_requests(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn gpu_memory(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn gpu_memory(scene: &Scene<'_>, findings: &mut Findings) {
     const NAME: &str = "nvidia.com/gpumem";
     const LEAST_MIB: u64 = 1024;
-    for (_, container) in containers(scene) {
+    for (_, container) in scene.containers() {
         let Some(Quantity { text, line }) = container.resource(NAME) else { continue };
-        let small = quantity::whole(text).is_some_and(|mib| mib < LEAST_MIB);
-        let unit = quantity::split(text).map_or("", |(_, unit)| unit);
+        let small = whole_units(text).is_some_and(|mib| mib < LEAST_MIB);
+        let unit = split_unit(text).map_or("", |(_, unit)| unit);
         if !small && unit.is_empty() {
             continue;
         }
@@ -72,15 +70,16 @@ fn shares_host_ipc(group: &Group<'_>) -> bool {
 }
 
 /// Containers with GPUs whose complete pod is in the manifest.
-fn with_gpus<'a, 'b>(
-    scene: &Scene<'a, 'b>,
-) -> impl Iterator<Item = (&'b Group<'a>, &'b Container<'a>, u64)> {
-    containers(scene)
+fn with_gpus<'a>(
+    scene: &Scene<'a>,
+) -> impl Iterator<Item = (&'a Group<'a>, &'a Container<'a>, u64)> {
+    scene
+        .containers()
         .filter(|(group, _)| group.whole)
         .filter_map(|(group, container)| Some((group, container, container.gpus()?.0)))
 }
 
-pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn shm_missing(scene: &Scene<'_>, findings: &mut Findings) {
     for (group, container, gpus) in with_gpus(scene) {
         if shm(group, container).is_some() || shares_host_ipc(group) {
             continue;
@@ -90,9 +89,9 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
             continue;
         }
         // NCCL shares memory only between the ranks of one pod; data loaders belong to training.
-        let is_known = trains(scene, container) || container.started.serves;
+        let is_known = scene.trains(container) || container.started.serves;
         let (importance, who_en, who_zh) = match (gpus, is_known) {
-            (1, _) if !trains(scene, container) => continue,
+            (1, _) if !scene.trains(container) => continue,
             (1, _) => {
                 (LintSeverity::Warning, "data loaders with workers", "带 worker 的 DataLoader")
             }
@@ -115,7 +114,7 @@ pub(super) fn shm_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn shm_medium(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn shm_medium(scene: &Scene<'_>, findings: &mut Findings) {
     for (group, container, _) in with_gpus(scene) {
         let Some((mount, volume)) = shm(group, container) else { continue };
         let Some(volume) = volume else {
@@ -145,13 +144,13 @@ pub(super) fn shm_medium(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn shm_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn shm_size(scene: &Scene<'_>, findings: &mut Findings) {
     const LEAST: u64 = 1 << 30;
     for (group, container, _) in with_gpus(scene) {
         let Some((_, Some(volume))) = shm(group, container) else { continue };
         let Some(limit) = volume.at(&["emptyDir", "sizeLimit"]) else { continue };
-        let Some(bytes) = limit.text().and_then(quantity::whole) else { continue };
-        let shown = quantity::shown(bytes);
+        let Some(bytes) = limit.text().and_then(whole_units) else { continue };
+        let shown = shown_bytes(bytes);
         if bytes < LEAST {
             findings.error(
                 limit.line,
@@ -163,9 +162,9 @@ pub(super) fn shm_size(scene: &Scene<'_, '_>, findings: &mut Findings) {
             );
         }
         let memory = container.in_resources("limits", "memory");
-        let Some(memory) = memory.and_then(|memory| quantity::whole(memory.text)) else { continue };
+        let Some(memory) = memory.and_then(|memory| whole_units(memory.text)) else { continue };
         if bytes > memory {
-            let memory = quantity::shown(memory);
+            let memory = shown_bytes(memory);
             findings.error(
                 limit.line,
                 text!(
@@ -183,8 +182,8 @@ fn asked<'a>(container: &Container<'a>, name: &str) -> Option<Quantity<'a>> {
     container.in_resources("requests", name).or_else(|| container.in_resources("limits", name))
 }
 
-pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container, _) in with_gpus(scene).filter(|(_, c, _)| trains(scene, c)) {
+pub(super) fn memory_missing(scene: &Scene<'_>, findings: &mut Findings) {
+    for (_, container, _) in with_gpus(scene).filter(|(_, c, _)| scene.trains(c)) {
         if asked(container, "memory").is_none() {
             let name = &container.name;
             findings.warning(
@@ -199,8 +198,8 @@ pub(super) fn memory_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn cpu_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for (_, container, gpus) in with_gpus(scene).filter(|(_, c, _)| trains(scene, c)) {
+pub(super) fn cpu_missing(scene: &Scene<'_>, findings: &mut Findings) {
+    for (_, container, gpus) in with_gpus(scene).filter(|(_, c, _)| scene.trains(c)) {
         if asked(container, "cpu").is_none() {
             let (name, least) = (&container.name, gpus.saturating_mul(2));
             findings.warning(
@@ -218,19 +217,19 @@ pub(super) fn cpu_missing(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    let Some(node) = scene.limits.node_memory else { return };
+pub(super) fn memory_node(scene: &Scene<'_>, findings: &mut Findings) {
+    let Some(node) = scene.node_memory else { return };
     for group in &scene.job.groups {
         let asked: Vec<(u64, usize)> = group
             .containers
             .iter()
             .filter_map(|container| asked(container, "memory"))
-            .filter_map(|found| Some((quantity::whole(found.text)?, found.line)))
+            .filter_map(|found| Some((whole_units(found.text)?, found.line)))
             .collect();
         let all = asked.iter().fold(0_u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
         let Some((_, line)) = asked.iter().max_by_key(|(bytes, _)| *bytes) else { continue };
         if all > node {
-            let (all, node) = (quantity::shown(all), quantity::shown(node));
+            let (all, node) = (shown_bytes(all), shown_bytes(node));
             findings.error(
                 *line,
                 text!(
@@ -247,17 +246,17 @@ pub(super) fn memory_node(scene: &Scene<'_, '_>, findings: &mut Findings) {
 /// close(timeout=30)).
 const TORCHRUN: u64 = 30;
 
-pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in launch_sites(scene).into_iter().filter(|place| place.group.whole) {
+pub(super) fn grace(scene: &Scene<'_>, findings: &mut Findings) {
+    for place in scene.sites.iter().filter(|place| place.group.whole) {
         let period = place.group.pod.get("terminationGracePeriodSeconds");
-        let Some(seconds) = period.map_or(Some(grace::OF_A_POD.as_secs()), |node| {
+        let Some(seconds) = period.map_or(Some(settings::grace::OF_A_POD.as_secs()), |node| {
             node.text().and_then(|t| t.parse().ok())
         }) else {
             continue;
         };
         let (budget, who) = match place.launch.launcher {
             Launcher::Torchrun | Launcher::Accelerate => (TORCHRUN, "torchrun"),
-            Launcher::Ranklaunch => (ours(&place), "ranklaunch"),
+            Launcher::Ranklaunch => (ours(place), "ranklaunch"),
             Launcher::Deepspeed | Launcher::Python => continue,
         };
         let hook = pre_stop(place.container);
@@ -289,10 +288,10 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
 }
 
 /// ranklaunch's own grace period: as set, or derived from the pod's.
-fn ours(place: &LaunchSite<'_, '_>) -> u64 {
+fn ours(place: &LaunchSite<'_>) -> u64 {
     let stated =
         place.launch.get(FlagField::Grace).and_then(|word| settings::duration(word.text()));
-    let default = || grace::in_container(|name| Some(place.container.literal(name)?.0));
+    let default = || settings::grace::in_container(|name| Some(place.container.literal(name)?.0));
     stated.unwrap_or_else(default).as_secs()
 }
 
@@ -352,14 +351,14 @@ fn host_line(job: &Workload<'_>) -> Option<usize> {
 }
 
 /// The master port of a job on the host's network.
-pub(in super::super) fn host_port_of(job: &Workload<'_>) -> Option<String> {
+pub(crate) fn host_port_of(job: &Workload<'_>) -> Option<String> {
     host_line(job)?;
     port(job)
 }
 
 /// Whether a launcher opens the given port, or a default that is the same in every job. A single
 /// node of ranklaunch, and torchrun --standalone, take a free port.
-fn opens_default_port(job: &Workload<'_>, place: &LaunchSite<'_, '_>) -> bool {
+fn opens_default_port(job: &Workload<'_>, place: &LaunchSite<'_>) -> bool {
     let launch = place.launch;
     match launch.launcher {
         Launcher::Python => false,
@@ -370,7 +369,7 @@ fn opens_default_port(job: &Workload<'_>, place: &LaunchSite<'_, '_>) -> bool {
     }
 }
 
-pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn host_port(scene: &Scene<'_>, findings: &mut Findings) {
     let job = scene.job;
     // KubeBrain assigns ports to pods on the host's network (PORT_0); Ray's scripts choose their
     // own.
@@ -378,8 +377,7 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
         return;
     }
     let Some(line) = host_line(job) else { return };
-    let launch_sites = launch_sites(scene);
-    if !launch_sites.iter().any(|place| opens_default_port(job, place)) {
+    if !scene.sites.iter().any(|place| opens_default_port(job, place)) {
         return;
     }
     let Some(own) = port(job) else {
@@ -412,7 +410,7 @@ pub(super) fn host_port(scene: &Scene<'_, '_>, findings: &mut Findings) {
     }
 }
 
-pub(super) fn host_dns(scene: &Scene<'_, '_>, findings: &mut Findings) {
+pub(super) fn host_dns(scene: &Scene<'_>, findings: &mut Findings) {
     if scene.job.nodes().is_none_or(|nodes| nodes < 2) {
         return;
     }

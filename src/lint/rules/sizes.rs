@@ -1,11 +1,14 @@
-//! Sizes of a launch in the manifest, and the rule that compares processes with GPUs.
+//! Rules about the sizes of a launch: processes beside GPUs, node counts, replicas and node ranks.
 
-use super::super::findings::Findings;
-use super::super::launchers::{FlagField, Launcher};
-use super::super::scene::{LaunchSite, Scene, launch_sites};
-use super::super::word::Word;
-use super::super::workload::Workload;
+use crate::launches::Launcher;
+use crate::pods::{Container, Group};
+use crate::scene::{Findings, LaunchSite, Scene};
+use crate::shell::Word;
+use crate::workload::{Workload, passes_index};
+use settings::launchers::FlagField;
+use text::lang::Text;
 use text::text;
+use text::yaml::Node;
 
 /// A number that the manifest may give.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,10 @@ pub(super) enum StatedSize {
 }
 
 impl StatedSize {
+    fn of(number: Option<u64>, line: usize) -> StatedSize {
+        number.map_or(StatedSize::Open, |number| StatedSize::Known(number, line))
+    }
+
     pub(super) fn known(&self) -> Option<u64> {
         match self {
             StatedSize::Known(number, _) => Some(*number),
@@ -32,7 +39,7 @@ fn read(job: &Workload<'_>, word: &Word) -> StatedSize {
     if !word.is_plain() {
         return StatedSize::Unread(word);
     }
-    word.text().parse().map_or(StatedSize::Open, |number| StatedSize::Known(number, word.line))
+    StatedSize::of(word.text().parse().ok(), word.line)
 }
 
 /// Variables whose value follows from the manifest.
@@ -50,7 +57,7 @@ fn platform(job: &Workload<'_>, name: &str) -> Option<u64> {
 }
 
 /// Processes on each node.
-pub(super) fn per_node(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
+pub(super) fn per_node(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize {
     let (job, LaunchSite { container, launch, .. }) = (scene.job, place);
     let gpus = || {
         container.gpus().map_or(StatedSize::Open, |(count, line)| StatedSize::Known(count, line))
@@ -99,7 +106,7 @@ pub(super) fn per_node(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Sta
 }
 
 /// Nodes in the launch itself; Open if the platform gives them.
-pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
+pub(super) fn stated_nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize {
     let (job, LaunchSite { container, launch, .. }) = (scene.job, place);
     if let Some(standalone) = launch.get(FlagField::Standalone) {
         return StatedSize::Known(1, standalone.line);
@@ -109,9 +116,7 @@ pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) ->
     }
     match launch.launcher {
         Launcher::Torchrun => match container.literal("PET_NNODES") {
-            Some((value, line)) => {
-                value.parse().map_or(StatedSize::Open, |n| StatedSize::Known(n, line))
-            }
+            Some((value, line)) => StatedSize::of(value.parse().ok(), line),
             None if job.kind.gives_pet => StatedSize::Open,
             None => StatedSize::Known(1, launch.line),
         },
@@ -125,25 +130,24 @@ pub(super) fn stated_nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) ->
 }
 
 /// Nodes of the launch: the given number, else the nodes of the job.
-pub(super) fn nodes(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> StatedSize {
+pub(super) fn nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize {
     match stated_nodes(scene, place) {
-        StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => scene
-            .job
-            .nodes()
-            .map_or(StatedSize::Open, |nodes| StatedSize::Known(nodes, place.launch.line)),
+        StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => {
+            StatedSize::of(scene.job.nodes(), place.launch.line)
+        }
         size => size,
     }
 }
 
 /// Processes of the whole job.
-pub(super) fn world(scene: &Scene<'_, '_>, place: &LaunchSite<'_, '_>) -> Option<u64> {
+pub(super) fn world_of(scene: &Scene<'_>, place: &LaunchSite<'_>) -> Option<u64> {
     per_node(scene, place).known()?.checked_mul(nodes(scene, place).known()?)
 }
 
-pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
-    for place in launch_sites(scene) {
+pub(super) fn nproc(scene: &Scene<'_>, findings: &mut Findings) {
+    for place in &scene.sites {
         let Some((gpus, _)) = place.container.gpus() else { continue };
-        let StatedSize::Known(nproc, line) = per_node(scene, &place) else { continue };
+        let StatedSize::Known(nproc, line) = per_node(scene, place) else { continue };
         if place.launch.launcher == Launcher::Accelerate {
             continue;
         }
@@ -179,6 +183,316 @@ pub(super) fn nproc(scene: &Scene<'_, '_>, findings: &mut Findings) {
                     "请只申请 {nproc} 个 GPU，或启动 {gpus} 个进程"
                 ),
             );
+        }
+    }
+}
+
+pub(super) fn single(scene: &Scene<'_>, findings: &mut Findings) {
+    array(scene, findings);
+    let Some(pods) = scene.job.nodes().filter(|pods| *pods > 1) else { return };
+    for place in &scene.sites {
+        if place.launch.launcher == Launcher::Python {
+            continue;
+        }
+        if let StatedSize::Known(1, line) = stated_nodes(scene, place) {
+            let by = place.launch.source(FlagField::Nnodes);
+            findings.error(
+                line,
+                text!(
+                    "{pods} pods, but each is configured as the only node{by}: {pods} separate jobs, each with rank 0",
+                    "共 {pods} 个 Pod，但每个都按单节点配置{by}：会变成 {pods} 个各自独立的任务，每个都有 rank 0"
+                ),
+                text!(
+                    "set --nnodes={pods} and each pod's rank, or keep one pod",
+                    "请设置 --nnodes={pods} 及各 Pod 的 rank，或只保留一个 Pod"
+                ),
+            );
+        }
+    }
+}
+
+/// Pods that are alone by ranklaunch's own flag, and do not tell their script the number of the pod.
+fn array(scene: &Scene<'_>, findings: &mut Findings) {
+    if !scene.job.is_array() {
+        return;
+    }
+    for place in &scene.sites {
+        let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
+        let Some(word) = place.launch.get(FlagField::Nnodes) else { continue };
+        if !passes_index(place.container, place.launch) {
+            findings.info(
+                word.line,
+                text!(
+                    "{pods} pods, each a job of its own, as --nnodes 1 says; what tells them apart is not checked",
+                    "共 {pods} 个 Pod，按 --nnodes 1 各为一个独立任务；未检查它们如何区分"
+                ),
+                text!(
+                    "for one job set --nnodes {pods}; for separate ones pass $(JOB_COMPLETION_INDEX) to the script",
+                    "若是同一任务，请设置 --nnodes {pods}；若各自独立，请把 $(JOB_COMPLETION_INDEX) 传给脚本"
+                ),
+            );
+        }
+    }
+}
+
+pub(super) fn count(scene: &Scene<'_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    // Pods without containers have a rule of their own, and their right number is not known.
+    if !scene.job.is_one_job() || scene.job.groups.iter().any(Group::is_empty) {
+        return;
+    }
+    for place in &scene.sites {
+        if let StatedSize::Known(nodes, line) = stated_nodes(scene, place)
+            && nodes > 1
+            && nodes != pods
+        {
+            let by = place.launch.source(FlagField::Nnodes);
+            findings.error(
+                line,
+                text!(
+                    "{nodes} nodes are set{by}, but the replicas make {pods} pods: {nodes} nodes never come together",
+                    "设置了 {nodes} 个节点{by}，而副本数合计为 {pods} 个 Pod：永远凑不齐 {nodes} 个节点"
+                ),
+                text!("make both numbers equal", "请使两者相等"),
+            );
+        }
+    }
+}
+
+pub(super) fn processes(scene: &Scene<'_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    for place in &scene.sites {
+        let Some(word) = place.launch.get(FlagField::Processes).filter(|word| word.is_plain())
+        else {
+            continue;
+        };
+        let (Ok(stated), Some((gpus, _))) = (word.text().parse::<u64>(), place.container.gpus())
+        else {
+            continue;
+        };
+        let all = pods.saturating_mul(gpus);
+        let hint = text!(
+            "set {all} processes, the total of all nodes",
+            "请将总进程数设为 {all}（所有节点合计）"
+        );
+        if stated > all {
+            findings.error(
+                word.line,
+                text!(
+                    "{stated} processes, but {pods} pods of {gpus} GPUs have {all}",
+                    "设置了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 只有 {all}"
+                ),
+                hint,
+            );
+        } else if stated < all {
+            findings.warning(
+                word.line,
+                text!(
+                    "{stated} processes for {pods} pods of {gpus} GPUs, which have {all}",
+                    "设置了 {stated} 个进程，而 {pods} 个 Pod × {gpus} 个 GPU 共有 {all}"
+                ),
+                hint,
+            );
+        }
+    }
+}
+
+pub(super) fn world_size(scene: &Scene<'_>, findings: &mut Findings) {
+    let Some(pods) = scene.job.nodes() else { return };
+    if !scene.job.is_one_job() {
+        return;
+    }
+    for (_, container) in scene.containers() {
+        let Some((value, line)) = container.literal("WORLD_SIZE") else { continue };
+        let Ok(stated) = value.parse::<u64>() else { continue };
+        let per_node = scene
+            .sites
+            .iter()
+            .find(|place| std::ptr::eq(place.container, container))
+            .and_then(|place| per_node(scene, place).known())
+            .or_else(|| container.gpus().map(|(gpus, _)| gpus));
+        let all = per_node.map(|each| pods.saturating_mul(each));
+        if stated == pods || Some(stated) == all {
+            continue;
+        }
+        let or_en = all.map(|all| format!(" or {all} (processes)")).unwrap_or_default();
+        let or_zh = all.map(|all| format!("或 {all}（进程）")).unwrap_or_default();
+        findings.error(
+            line,
+            text!(
+                "WORLD_SIZE is {stated}, but the replicas make {pods} (nodes){or_en}",
+                "WORLD_SIZE 为 {stated}，而按副本数应为 {pods}（节点）{or_zh}"
+            ),
+            text!("set it to {pods}", "请设为 {pods}"),
+        );
+    }
+}
+
+/// Whether the rendezvous assigns the ranks, so that torchrun ignores the node rank
+/// (torch/distributed/run.py; every backend but static).
+pub(super) fn is_dynamic(scene: &Scene<'_>, place: &LaunchSite<'_>) -> bool {
+    let launch = place.launch;
+    let takes = matches!(launch.launcher, Launcher::Torchrun | Launcher::Accelerate);
+    if let Some(backend) = launch.get(FlagField::Backend) {
+        return takes && backend.text() != "static";
+    }
+    let of_container =
+        place.container.literal("PET_RDZV_BACKEND").map(|(value, _)| value != "static");
+    // The operator passes the policy's backend to torchrun, by default c10d.
+    let policy = scene.job.object.at(&["spec", "elasticPolicy"]);
+    let of_operator = policy.map(|policy| {
+        let backend = policy.get("rdzvBackend").and_then(Node::text);
+        scene.job.kind.gives_pet && backend.is_none_or(|backend| backend != "static")
+    });
+    launch.launcher == Launcher::Torchrun && of_container.or(of_operator).unwrap_or(false)
+}
+
+/// The completion index numbers the pods of one Job, but a JobSet with replicas has several
+/// Jobs.
+fn repeated_index(scene: &Scene<'_>, findings: &mut Findings) {
+    let is_index = |container: &Container<'_>, name: &str| {
+        let field = container.env.get(name).and_then(|variable| variable.field.as_deref());
+        field.map_or(name == "JOB_COMPLETION_INDEX", |field| field.contains("job-completion-index"))
+    };
+    let mut say = |line: usize, group: &Group<'_>| {
+        let (copies, role) = (group.copies, &group.role);
+        findings.error(
+            line,
+            text!(
+                "the completion index starts at 0 in each of the {copies} Jobs of {role}: {copies} pods get the same rank",
+                "{role} 有 {copies} 个 Job，每个 Job 的完成索引都从 0 开始：{copies} 个 Pod 会使用同一个 rank"
+            ),
+            text!(
+                "set replicas to 1 and parallelism to the number of nodes",
+                "请将 replicas 设为 1，并将 parallelism 设为节点数"
+            ),
+        );
+    };
+    for place in scene.sites.iter().filter(|place| place.group.copies > 1) {
+        let Some(word) = place.launch.get(FlagField::NodeRank) else { continue };
+        let shown = word.shown();
+        let names = shown.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        if !is_dynamic(scene, place) && names.into_iter().any(|n| is_index(place.container, n)) {
+            say(word.line, place.group);
+        }
+    }
+    for (group, container) in scene.containers().filter(|(group, _)| group.copies > 1) {
+        for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
+            let Some(variable) = container.env.get(name) else { continue };
+            if variable.field.is_some() && is_index(container, name) {
+                say(variable.line, group);
+            }
+        }
+    }
+}
+
+/// Volcano's index counts the pods within one task, and a literal rank is that of every pod: in two
+/// tasks or templates neither is a node rank.
+fn same_rank(scene: &Scene<'_>, findings: &mut Findings) {
+    const INDEX: [&str; 4] =
+        ["${VC_TASK_INDEX}", "$VC_TASK_INDEX", "${VK_TASK_INDEX}", "$VK_TASK_INDEX"];
+    if !scene.job.is_one_job() {
+        return;
+    }
+    let counts_tasks = scene.job.kind.owns("VC_TASK_INDEX");
+    let mut taken: Vec<(std::ops::Range<u64>, &Group<'_>, usize)> = Vec::new();
+    let mut index = None;
+    for place in &scene.sites {
+        let Some(word) = place.launch.get(FlagField::NodeRank) else { continue };
+        if is_dynamic(scene, place) || nodes(scene, place).known() == Some(1) {
+            continue;
+        }
+        let ranks = if counts_tasks && INDEX.contains(&word.shown().as_str()) {
+            index.get_or_insert(word.line);
+            place.group.replicas.map(|pods| 0..pods)
+        } else if place.group.replicas == Some(1) {
+            word.text().parse::<u64>().ok().map(|rank| rank..rank.saturating_add(1))
+        } else {
+            // Several pods of one template have the rank: that is a finding of its own.
+            None
+        };
+        taken.extend(ranks.map(|ranks| (ranks, place.group, word.line)));
+    }
+    let pairs = taken
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| taken.iter().skip(at + 1).map(move |other| (one, other)));
+    let same = pairs.into_iter().find(|((one, of, _), (other, task, _))| {
+        !std::ptr::eq(*of, *task) && one.start.max(other.start) < one.end.min(other.end)
+    });
+    let Some(((one, of, _), (other, task, line))) = same else { return };
+    let (rank, first, second) = (one.start.max(other.start), &of.role, &task.role);
+    let Some(index) = index else {
+        findings.error(
+            *line,
+            text!(
+                "{first} and {second} both have node rank {rank}",
+                "{first} 与 {second} 都有 node rank {rank}"
+            ),
+            by_platform(),
+        );
+        return;
+    };
+    findings.error(
+        index,
+        text!(
+            "VC_TASK_INDEX counts the pods of one task from 0: {first} and {second} both have node rank {rank}",
+            "VC_TASK_INDEX 在每个任务（task）内都从 0 开始：{first} 与 {second} 都有 node rank {rank}"
+        ),
+        text!(
+            "add the number of pods of the tasks before it, $((VC_TASK_INDEX + 1)) behind one master; or use the pytorch plugin, which sets RANK",
+            "请加上前面各任务的 Pod 数，例如一个 master 之后用 $((VC_TASK_INDEX + 1))；或使用设置 RANK 的 pytorch 插件"
+        ),
+    );
+}
+
+/// The hint for a rank that is written down.
+fn by_platform() -> Text {
+    text!(
+        "take it from the platform (RANK, JOB_COMPLETION_INDEX), or leave it to ranklaunch",
+        "请取自平台变量（RANK、JOB_COMPLETION_INDEX），或交由 ranklaunch 决定"
+    )
+}
+
+pub(super) fn rank(scene: &Scene<'_>, findings: &mut Findings) {
+    repeated_index(scene, findings);
+    same_rank(scene, findings);
+    let mut say = |line: usize, name: Text, value: &str, pods: u64| {
+        let Text { en, zh } = name;
+        findings.error(
+            line,
+            text!(
+                "{en} is {value} in all {pods} pods of one template: they all get the same rank",
+                "{zh} 在同一模板的 {pods} 个 Pod 中都为 {value}：它们的 rank 相同"
+            ),
+            by_platform(),
+        );
+    };
+    if !scene.job.is_one_job() {
+        return;
+    }
+    for place in &scene.sites {
+        let Some(pods) = place.group.replicas.filter(|pods| *pods > 1) else { continue };
+        if is_dynamic(scene, place) {
+            continue;
+        }
+        if let Some(word) = place.launch.get(FlagField::NodeRank)
+            && word.is_plain()
+            && word.text().parse::<u64>().is_ok()
+        {
+            say(word.line, text!("the node rank", "node rank"), word.text(), pods);
+        }
+    }
+    for (group, container) in scene.containers() {
+        let Some(pods) = group.replicas.filter(|pods| *pods > 1) else { continue };
+        let mut own = scene.sites.iter().filter(|place| std::ptr::eq(place.container, container));
+        if own.any(|place| is_dynamic(scene, place)) {
+            continue;
+        }
+        for name in ["RANK", "NODE_RANK", "PET_NODE_RANK", "RANKLAUNCH_NODE_RANK"] {
+            if let Some((value, line)) = container.literal(name) {
+                say(line, Text::same(name), value, pods);
+            }
         }
     }
 }

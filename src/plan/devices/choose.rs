@@ -7,12 +7,12 @@
 use std::ffi::OsString;
 
 use super::{count, gpu_of, has_mig, has_own_gpus};
-use crate::distance::is_near;
-use crate::notes::{Notes, severity};
 use crate::rails::Rails;
+use crate::rails::is_near;
 use crate::variables::Variables;
+use crate::{Notes, severity};
 use crate::{PlannedGpu, Task};
-use node::observe::{Facts, Gpu, GpuFacts};
+use node::observe::{Facts, Gpu, GpuFacts, VisibleGpu};
 use node::probe::GpuProcess;
 use settings::{LayoutRule, Settings};
 use text::lang::Text;
@@ -66,18 +66,10 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
         .iter()
         .enumerate()
         .map(|(position, token)| {
-            let gpu = gpu_of(&facts.gpus, token);
             let selected = selected.contains(&position);
             let local_rank = selected.then_some(next);
             next += u32::from(selected);
-            PlannedGpu {
-                index: gpu.map_or(count(token.gpu), |gpu| gpu.index),
-                uuid: gpu.and_then(|gpu| gpu.uuid.clone()),
-                name: gpu.and_then(|gpu| gpu.name.clone()),
-                pci: gpu.and_then(|gpu| gpu.pci.clone()),
-                selected,
-                local_rank,
-            }
+            planned(&facts.gpus, token, local_rank)
         })
         .collect();
     // The conductor applies the severity fail, since memory in use means something only after
@@ -122,6 +114,19 @@ pub fn choose(settings: &Settings, facts: &Facts, wish: &Wish<'_>, notes: &mut N
         chosen.env.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".into()));
     }
     chosen
+}
+
+/// A visible GPU; without a local rank it is not selected.
+pub(crate) fn planned(facts: &GpuFacts, token: &VisibleGpu, local_rank: Option<u32>) -> PlannedGpu {
+    let gpu = gpu_of(facts, token);
+    PlannedGpu {
+        index: gpu.map_or(count(token.gpu), |gpu| gpu.index),
+        uuid: gpu.and_then(|gpu| gpu.uuid.clone()),
+        name: gpu.and_then(|gpu| gpu.name.clone()),
+        pci: gpu.and_then(|gpu| gpu.pci.clone()),
+        selected: local_rank.is_some(),
+        local_rank,
+    }
 }
 
 /// Most scripts select the device by LOCAL_RANK. A task that sees only its own GPUs uses the

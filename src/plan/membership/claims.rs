@@ -42,6 +42,11 @@ pub(super) fn spoken(contract: &Contract, field: Field) -> Vec<Evidence> {
     of(contract, field).into_iter().filter(|found| !found.claim.is_blank()).collect()
 }
 
+/// The strongest claim of one field that is not blank.
+pub(super) fn first(contract: &Contract, field: Field) -> Option<Evidence> {
+    spoken(contract, field).into_iter().next()
+}
+
 /// The strongest claims of a field that counts only nodes.
 pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = spoken(contract, field)
@@ -51,6 +56,12 @@ pub(super) fn strongest(contract: &Contract, field: Field) -> Vec<Evidence> {
     let most = found.iter().map(|found| found.strength).max();
     found.retain(|found| Some(found.strength) == most);
     found
+}
+
+/// torchrun's `--standalone`: this node is the whole job. PyTorchJob sets the variable to an
+/// empty string, with which torchrun itself fails.
+pub(super) fn standalone(contract: &Contract) -> Option<Evidence> {
+    of(contract, Field::Standalone).into_iter().find(|found| found.claim.value.trim() != "0")
 }
 
 pub(super) fn contradiction(one: &Claim, other: &Claim, flag: &str) -> Refusal {

@@ -1,9 +1,15 @@
-//! Tasks: platforms that start their command once per rank (Slurm, MPI).
+//! The place of this process in its job: the node rank, and the task where a platform starts its
+//! command once per rank (Slurm, MPI).
 //!
-//! Takes settings and contract; gives the [`Task`] of this process, a refusal if the engine
-//! starts ranks itself, or None if the command is started once per node. All numbers of a task
+//! Takes settings, contract and, for the node rank, the node count; gives a rank below the count, or a
+//! refusal that names both; and the [`Task`] of this process, a refusal if the engine starts ranks
+//! itself, or None if the command is started once per node. All numbers of a task
 //! come from one platform, since a launcher inside another one counts differently.
 
+use super::claims::{self, Count, MOST_NODES, contradiction, half_given, refuse, strongest};
+use super::known::{By, Known, Processes};
+use super::nodes;
+use super::nodes::how_many;
 use crate::{Decision, Notes, Task};
 use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
 use settings::engine::Starts;
@@ -12,12 +18,6 @@ use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank};
 use text::text;
 use verdict::{Id, Refusal};
-
-use super::claims::{self, Count, MOST_NODES, half_given, refuse};
-use super::known::{By, Known};
-use super::nodes;
-use super::nproc::Processes;
-use super::rank;
 
 /// Most tasks of a node.
 const MOST: u32 = 4096;
@@ -74,7 +74,7 @@ fn implied(settings: &Settings, contract: &Contract, found: &Evidence) -> Result
     if found.reading != Reading::LocalIndex || is_counted || counts_nodes {
         return Ok(1);
     }
-    let nodes = match (&settings.nnodes, claims::strongest(contract, Field::Nnodes).first()) {
+    let nodes = match (&settings.nnodes, strongest(contract, Field::Nnodes).first()) {
         (Some(nodes), _) => Some(nodes.value),
         (None, Some(nodes)) => match claims::count(nodes)? {
             Count::Exact(nodes) => Some(nodes),
@@ -174,7 +174,7 @@ fn read(contract: &Contract, settings: &Settings, found: &Evidence) -> Result<Fo
     check(task.rank.0, &rank.claim, count, &world.claim)?;
     check(task.local.0, &local.claim, here, &of.claim)?;
     if here > count {
-        return Err(claims::contradiction(&of.claim, &world.claim, ONCE));
+        return Err(contradiction(&of.claim, &world.claim, ONCE));
     }
     Ok(FoundTask {
         task,
@@ -228,7 +228,7 @@ impl FoundTask {
             Known { value: count, source: source.clone(), by: By::Platform }
         };
         let node = if settings.node_rank.is_some() || nnodes.value == 1 || said(Field::NodeRank) {
-            rank::node_rank(settings, contract, &nnodes, notes)?
+            node_rank(settings, contract, &nnodes, notes)?
         } else {
             let Task { rank, of, .. } = &self.task;
             let value = rank.0.checked_div(*of).unwrap_or(0);
@@ -239,7 +239,7 @@ impl FoundTask {
             Known { value, source, by: By::Platform }
         };
         if node.value >= nnodes.value {
-            return Err(claims::contradiction(&self.rank, &self.world, ONCE));
+            return Err(contradiction(&self.rank, &self.world, ONCE));
         }
         self.explain(notes);
         Ok((nnodes, node))
@@ -365,6 +365,168 @@ pub(super) fn refuse_unknown(
         text!(
             "start one process per node and set --nnodes N and --node-rank K",
             "请每节点只启动一个进程，并给出 --nnodes N 和 --node-rank K"
+        ),
+    ))
+}
+
+pub(super) fn node_rank(
+    settings: &Settings,
+    contract: &Contract,
+    nnodes: &Known,
+    notes: &mut Notes,
+) -> Result<Known, Refusal> {
+    let nodes = nnodes.value;
+    let stated = text!("given", "已指定");
+    let (known, because) = if let Some(setting) = &settings.node_rank {
+        let source = setting.source.to_string();
+        (Known { value: setting.value, source, by: By::Setting }, stated)
+    } else if nnodes.is_apart() {
+        // `--nnodes 1` in a job of several pods: each pod is a job of its own, whatever its
+        // index.
+        let source = &nnodes.source;
+        let because = text!("the only node, by {source}", "按 {source}，只有本节点");
+        (Known { value: 0, source: nnodes.source.clone(), by: nnodes.by }, because)
+    } else if let Some((known, because)) = ranked(contract, nnodes)? {
+        (known, because)
+    } else if nodes == 1 {
+        let because = text!("the only node", "唯一的节点");
+        (Known { value: 0, source: "default".to_owned(), by: By::Default }, because)
+    } else {
+        let (source, last) = (&nnodes.source, nodes.saturating_sub(1));
+        return Err(half_given(
+            contract,
+            text!(
+                "there are {nodes} nodes ({source}), but nothing says which of them this is",
+                "共有 {nodes} 个节点（{source}），但没有信息说明本节点是第几个"
+            ),
+            text!(
+                "set --node-rank 0 to {last}, or RANK; --nnodes 1 if each node works for itself",
+                "请给出 --node-rank 0 到 {last}，或设置 RANK；若各节点独立工作，请用 --nnodes 1"
+            ),
+        ));
+    };
+    check_rank(contract, nnodes, &known)?;
+    if known.by == By::Platform {
+        warn_of_other_rank(contract, nodes, &known, notes);
+    }
+    notes.decide("node_rank", known.value, because, &known.source);
+    Ok(known)
+}
+
+/// The node rank that the contract gives.
+fn ranked(contract: &Contract, nnodes: &Known) -> Result<Option<(Known, Text)>, Refusal> {
+    let nodes = nnodes.value;
+    let strong = strongest(contract, Field::NodeRank);
+    if let Some(first) = strong.first() {
+        let value = claims::rank(first)?;
+        for other in strong.iter().skip(1) {
+            if claims::rank(other)? != value {
+                return Err(contradiction(&first.claim, &other.claim, "--node-rank K"));
+            }
+        }
+        let platform = &first.platform;
+        let because =
+            text!("numbers nodes (platform {platform})", "表示节点编号（平台 {platform}）");
+        let known = Known { value, source: first.claim.to_string(), by: By::Platform };
+        return Ok(Some((known, because)));
+    }
+    let hint = |found: &Evidence| found.strength == Strength::Hint && nodes > 1;
+    let found = claims::first(contract, Field::Rank)
+        .or_else(|| claims::spoken(contract, Field::NodeRank).into_iter().find(hint));
+    let Some(found) = found else { return Ok(None) };
+    refuse_rank_of_process(contract, nnodes, &found)?;
+    let value = claims::rank(&found)?;
+    let because = text!("the index of this node", "本节点的编号");
+    let known = Known { value, source: found.claim.to_string(), by: By::WorldSize };
+    Ok(Some((known, because)))
+}
+
+/// If WORLD_SIZE is larger than the number of nodes, RANK may be the rank of a process. The ranks of the
+/// first processes are possible ranks of nodes as well.
+fn refuse_rank_of_process(
+    contract: &Contract,
+    nnodes: &Known,
+    rank: &Evidence,
+) -> Result<(), Refusal> {
+    let nodes = nnodes.value;
+    // A job of one node has one place.
+    if nodes == 1 || nnodes.by == By::WorldSize || rank.field != Field::Rank {
+        return Ok(());
+    }
+    // The number of nodes of an elastic PyTorchJob may come from WORLD_SIZE.
+    let is_more = |world: &Evidence| {
+        world.claim.to_string() != nnodes.source
+            && claims::count(world).is_ok_and(|all| matches!(all, Count::Exact(all) if all > nodes))
+    };
+    let Some(world) = claims::spoken(contract, Field::WorldSize).into_iter().find(is_more) else {
+        return Ok(());
+    };
+    let (rank, world, by) = (&rank.claim, &world.claim, &nnodes.source);
+    Err(refuse(
+        Id::MembershipProcesses,
+        text!(
+            "{world} is more than the {nodes} nodes ({by}), so {rank} may be the rank of a process, and nothing else says which node this is",
+            "{world} 大于节点数 {nodes}（{by}），因此 {rank} 可能是进程的编号，而没有其他信息说明本节点是第几个"
+        ),
+        text!(
+            "set --node-rank K, with --nnodes N: the same way on every node",
+            "请给出 --node-rank K 和 --nnodes N，各节点方式相同"
+        ),
+    ))
+}
+
+/// Warns if RANK differs from a stronger variable although WORLD_SIZE counts the same nodes.
+fn warn_of_other_rank(contract: &Contract, nodes: u32, known: &Known, notes: &mut Notes) {
+    let first = |field| claims::first(contract, field).map(|found| found.claim);
+    let number = |claim: &Claim| claim.value.trim().parse::<u32>().ok();
+    let (Some(size), Some(rank)) = (first(Field::WorldSize), first(Field::Rank)) else { return };
+    if number(&size) != Some(nodes) || number(&rank) == Some(known.value) {
+        return;
+    }
+    let source = &known.source;
+    notes.warn(
+        Id::MembershipRank,
+        text!(
+            "{rank} is not the node rank of {source}, which is used",
+            "{rank} 与 {source} 的节点编号不同；采用后者"
+        ),
+        text!("--node-rank overrides both", "--node-rank 可覆盖二者"),
+    );
+}
+
+fn check_rank(contract: &Contract, nnodes: &Known, rank: &Known) -> Result<(), Refusal> {
+    let (nodes, value) = (nnodes.value, rank.value);
+    let said = match rank.by {
+        By::Setting => format!("{}={value}", rank.source),
+        _ => rank.source.clone(),
+    };
+    if nnodes.by == By::Default && rank.by != By::Default {
+        return Err(half_given(
+            contract,
+            text!(
+                "{said} is the index of a node, but nothing says how many nodes there are",
+                "{said} 是节点编号，但没有信息说明共有多少节点"
+            ),
+            how_many(),
+        ));
+    }
+    if value < nodes {
+        return Ok(());
+    }
+    let source = match nnodes.by {
+        By::Setting => format!("{}={nodes}", nnodes.source),
+        _ => nnodes.source.clone(),
+    };
+    let last = nodes.saturating_sub(1);
+    Err(refuse(
+        Id::MembershipRank,
+        text!(
+            "{said} is beyond the last of {nodes} nodes ({source}): node ranks are 0 to {last}",
+            "{said} 超出了 {nodes} 个节点（{source}）的范围：节点编号应为 0 到 {last}"
+        ),
+        text!(
+            "correct one of them, or set --nnodes N and --node-rank K",
+            "请改正其中之一，或给出 --nnodes N 和 --node-rank K"
         ),
     ))
 }

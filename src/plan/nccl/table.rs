@@ -34,7 +34,8 @@ pub(super) enum When {
 }
 
 pub(super) struct NcclRow {
-    pub(super) name: &'static str,
+    /// Separated by blanks.
+    pub(super) names: &'static str,
     pub(super) when: When,
     /// The effect, and what to do instead, in both languages.
     pub(super) effect: (&'static str, &'static str),
@@ -42,12 +43,12 @@ pub(super) struct NcclRow {
 }
 
 const fn row(
-    name: &'static str,
+    names: &'static str,
     when: When,
     effect: (&'static str, &'static str),
     advice: (&'static str, &'static str),
 ) -> NcclRow {
-    NcclRow { name, when, effect, advice }
+    NcclRow { names, when, effect, advice }
 }
 
 const NEVER_EXISTED: (&str, &str) = (
@@ -83,8 +84,7 @@ const TORCH_NAME: (&str, &str) =
     ("the name today begins with TORCH_NCCL_", "现名以 TORCH_NCCL_ 开头");
 
 pub(super) const TABLE: &[NcclRow] = &[
-    row("NCCL_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
-    row("TORCH_DISTRIBUTED_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
+    row("NCCL_TIMEOUT TORCH_DISTRIBUTED_TIMEOUT", When::Always, NEVER_EXISTED, TIMEOUT),
     row(
         "NCCL_NSOCKS",
         When::Always,
@@ -110,15 +110,19 @@ pub(super) const TABLE: &[NcclRow] = &[
         REMOVED,
         ("since 2.4 it is NCCL_NET_GDR_LEVEL", "自 2.4 起为 NCCL_NET_GDR_LEVEL"),
     ),
-    row("NCCL_IB_CUDA_SUPPORT", When::Always, REMOVED, REMOVE),
-    row("NCCL_TREE_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_SINGLE_RING_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_LL_THRESHOLD", When::Always, REMOVED, REMOVE),
-    row("NCCL_CHECKS_DISABLE", When::Always, REMOVED, REMOVE),
-    row("NCCL_ASYNC_ERROR_HANDLING", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_BLOCKING_WAIT", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_DESYNC_DEBUG", When::Always, RENAMED, TORCH_NAME),
-    row("NCCL_ENABLE_TIMING", When::Always, RENAMED, TORCH_NAME),
+    row(
+        "NCCL_IB_CUDA_SUPPORT NCCL_TREE_THRESHOLD NCCL_SINGLE_RING_THRESHOLD \
+         NCCL_LL_THRESHOLD NCCL_CHECKS_DISABLE",
+        When::Always,
+        REMOVED,
+        REMOVE,
+    ),
+    row(
+        "NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_DESYNC_DEBUG NCCL_ENABLE_TIMING",
+        When::Always,
+        RENAMED,
+        TORCH_NAME,
+    ),
     row(
         "NCCL_SOCKET_FAMILY",
         When::OtherThan(&["AF_INET", "AF_INET6"]),
@@ -178,13 +182,7 @@ pub(super) const TABLE: &[NcclRow] = &[
         ("remove it: NCCL finds the GID itself since 2.21", "请删除：NCCL 自 2.21 起自行查找 GID"),
     ),
     row(
-        "NCCL_P2P_LEVEL",
-        When::Number,
-        ("is a number whose meaning changed between versions", "为数字，其含义随版本变化"),
-        ("use a word: LOC, PIX, PXB, PHB, SYS", "请使用单词：LOC、PIX、PXB、PHB、SYS"),
-    ),
-    row(
-        "NCCL_NET_GDR_LEVEL",
+        "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
         When::Number,
         ("is a number whose meaning changed between versions", "为数字，其含义随版本变化"),
         ("use a word: LOC, PIX, PXB, PHB, SYS", "请使用单词：LOC、PIX、PXB、PHB、SYS"),
@@ -258,11 +256,8 @@ pub(super) const TABLE: &[NcclRow] = &[
         ),
         ("name the interface itself: eth0, not eth0:1", "请写网卡本身：eth0，而非 eth0:1"),
     ),
-    row("CUDA_INJECTION64_PATH", When::NotEmpty, TOOL, REMOVE),
-    row("CUDA_INJECTION32_PATH", When::NotEmpty, TOOL, REMOVE),
-    row("CUDA_PROFILE", When::Is("1"), TOOL, REMOVE),
-    row("COMPUTE_PROFILE", When::Is("1"), TOOL, REMOVE),
-    row("CUDA_DEVICE_WAITS_ON_EXCEPTION", When::Is("1"), TOOL, REMOVE),
+    row("CUDA_INJECTION64_PATH CUDA_INJECTION32_PATH", When::NotEmpty, TOOL, REMOVE),
+    row("CUDA_PROFILE COMPUTE_PROFILE CUDA_DEVICE_WAITS_ON_EXCEPTION", When::Is("1"), TOOL, REMOVE),
     row(
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
         When::Is("1"),
@@ -272,9 +267,7 @@ pub(super) const TABLE: &[NcclRow] = &[
         ),
         REMOVE,
     ),
-    row("NCCL_SOCKET_IFNAME", When::Blank, BLANK, NO_BLANKS),
-    row("NCCL_IB_HCA", When::Blank, BLANK, NO_BLANKS),
-    row("GLOO_SOCKET_IFNAME", When::Blank, BLANK, NO_BLANKS),
+    row("NCCL_SOCKET_IFNAME NCCL_IB_HCA GLOO_SOCKET_IFNAME", When::Blank, BLANK, NO_BLANKS),
     row(
         "NCCL_SOCKET_IFNAME",
         When::LongerThan(16),
@@ -305,9 +298,7 @@ pub(super) const TABLE: &[NcclRow] = &[
             "请使用 WARN，或用 NCCL_DEBUG_FILE 写入文件",
         ),
     ),
-    row("NCCL_TOPO_FILE", When::NoSuchFile, ABSENT, REMOVE),
-    row("NCCL_GRAPH_FILE", When::NoSuchFile, ABSENT, REMOVE),
-    row("NCCL_CONF_FILE", When::NoSuchFile, ABSENT, REMOVE),
+    row("NCCL_TOPO_FILE NCCL_GRAPH_FILE NCCL_CONF_FILE", When::NoSuchFile, ABSENT, REMOVE),
     row(
         "NCCL_DEBUG_FILE",
         When::NoSuchFile,
@@ -329,41 +320,11 @@ pub(super) const TABLE: &[NcclRow] = &[
 ];
 
 /// Names that users set by hand, and so may mistype.
-pub(super) const COMMON: &[&str] = &[
-    "NCCL_ALGO",
-    "NCCL_BUFFSIZE",
-    "NCCL_CONF_FILE",
-    "NCCL_CROSS_NIC",
-    "NCCL_CUMEM_ENABLE",
-    "NCCL_CUMEM_HOST_ENABLE",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
-    "NCCL_DEBUG_SUBSYS",
-    "NCCL_IB_ADDR_FAMILY",
-    "NCCL_IB_ADDR_RANGE",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_HCA",
-    "NCCL_IB_QPS_PER_CONNECTION",
-    "NCCL_IB_RETRY_CNT",
-    "NCCL_IB_TIMEOUT",
-    "NCCL_MAX_CTAS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_NET",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_NET_GDR_READ",
-    "NCCL_NET_PLUGIN",
-    "NCCL_NSOCKS_PERTHREAD",
-    "NCCL_NTHREADS",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_PROTO",
-    "NCCL_SHM_DISABLE",
-    "NCCL_SOCKET_FAMILY",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_NTHREADS",
-    "NCCL_TOPO_FILE",
-];
+pub(super) const COMMON: &str = "\
+    NCCL_ALGO NCCL_BUFFSIZE NCCL_CONF_FILE NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE \
+    NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE \
+    NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_HCA NCCL_IB_QPS_PER_CONNECTION NCCL_IB_RETRY_CNT \
+    NCCL_IB_TIMEOUT NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS NCCL_NET \
+    NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NET_PLUGIN NCCL_NSOCKS_PERTHREAD NCCL_NTHREADS \
+    NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE \
+    NCCL_SOCKET_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_TOPO_FILE";

@@ -230,7 +230,6 @@ pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
         })
     };
     let node_memory = asked.node_memory.as_ref().map(size).transpose()?;
-    let knowledge = lint::Knowledge { misuse: plan::nccl::misuse, profiles: settings::EMBEDDED };
     let mut manifests = Vec::new();
     let mut unopened = Vec::new();
     for path in &asked.manifests {
@@ -247,7 +246,7 @@ pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
             )),
         }
     }
-    let mut report = lint::lint(&manifests, lint::LintLimits { node_memory }, knowledge);
+    let mut report = lint::lint(&manifests, node_memory, settings::EMBEDDED);
     report.refused.extend(unopened);
     match asked.format {
         cli::AnnotatedFormat::Text => show(&lint::plain(&report, lang)),

@@ -2,13 +2,12 @@
 //!
 //! Takes words as a program gets them or as a script has them. Gives the parts of each: secrets
 //! after `--token` and `HF_TOKEN`, in `--token=…` and `HF_TOKEN=…`, and command lines inside words
-//! (`bash -c "…"`, `ssh host "…"`), which [`super::mark`] reads further.
+//! (`bash -c "…"`, `ssh host "…"`), which [`super::read_on`] reads further.
 
 use super::names::{
-    self, Secrecy, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
+    self, Secrecy, has, hides, is_name, is_secret_in_pair, is_secret_name, is_variable, takes_pairs,
 };
-use super::parts::{Parts, ReadAs};
-use super::words::{Language, is_clearly_option, is_command, is_option, language, program};
+use super::spans::{Parts, ReadAs};
 use crate::shell::{self, Part, PartKind};
 
 /// Meaning of the next word.
@@ -40,7 +39,8 @@ pub(super) struct CommandReader {
     runs_words: bool,
     /// The last two words that are no options.
     said: [String; 2],
-    login: Option<&'static Login>,
+    /// A command that logs in; whether the secret may be a word of its own.
+    login: Option<bool>,
     /// The word before this one.
     before: Before,
 }
@@ -56,28 +56,10 @@ enum Before {
     Pairs,
 }
 
-/// Commands that log in, and whether the secret may be a word of its own.
-#[derive(Debug)]
-struct Login {
-    program: &'static str,
-    takes_word: bool,
-}
-
-const LOGINS: &[Login] = &[
-    Login { program: "wandb", takes_word: true },
-    Login { program: "swanlab", takes_word: true },
-    Login { program: "docker", takes_word: false },
-    Login { program: "podman", takes_word: false },
-    Login { program: "nerdctl", takes_word: false },
-    Login { program: "skopeo", takes_word: false },
-    Login { program: "oras", takes_word: false },
-    Login { program: "oc", takes_word: false },
-    Login { program: "az", takes_word: false },
-    // `helm registry login`, `apptainer remote login`, `hf auth login`
-    Login { program: "registry", takes_word: false },
-    Login { program: "remote", takes_word: false },
-    Login { program: "auth", takes_word: false },
-];
+/// Commands that log in with a secret as a word of its own.
+const LOGINS_WITH_WORD: &str = "wandb swanlab";
+/// Others: `helm registry login`, `apptainer remote login`, `hf auth login`.
+const LOGINS: &str = "docker podman nerdctl skopeo oras oc az registry remote auth";
 
 impl CommandReader {
     /// A new command begins.
@@ -156,7 +138,7 @@ impl CommandReader {
 
     fn takes_secret(&self, word: &str) -> bool {
         // `wandb login --relogin x`; the host may be there too.
-        if self.login.is_some_and(|login| login.takes_word)
+        if self.login == Some(true)
             && self.next == NextWord::Plain
             && !is_option(word)
             && !word.contains("://")
@@ -251,7 +233,8 @@ impl CommandReader {
         self.said = [last, program.to_owned()];
         let [before, last] = &self.said;
         if last == "login" {
-            self.login = LOGINS.iter().find(|login| login.program == before);
+            let takes_word = has(LOGINS_WITH_WORD, before);
+            self.login = (takes_word || has(LOGINS, before)).then_some(takes_word);
         }
     }
 
@@ -331,4 +314,74 @@ fn bare_text(word: &str) -> String {
 fn is_plural(option: &str) -> bool {
     let name = option.to_ascii_lowercase();
     name.contains("keys") || name.contains("tokens") || name.ends_with("secrets")
+}
+
+/// Language of the text after `-c`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Shell,
+    Code,
+}
+
+/// `--name`, `-n`, `--name=…`; not a negative number, nor a PEM block.
+pub(super) fn is_option(word: &str) -> bool {
+    let name = word.trim_start_matches('-');
+    let dashes = word.len() - name.len();
+    let name = name.split('=').next().unwrap_or(name);
+    (1..=2).contains(&dashes)
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// An option rather than the value of the secret before it: `--lr` and not `--S3CR3T`, which may be
+/// either.
+pub(super) fn is_clearly_option(word: &str) -> bool {
+    let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+    is_option(word) && (name.len() <= 2 || name.chars().any(|c| c.is_ascii_lowercase()))
+}
+
+/// A program's name: `/usr/bin/python3.11` → python
+fn program(word: &str) -> &str {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    name.trim_start_matches('-').trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
+}
+
+/// Programs that take a command line or code after `-c` or `-e`.
+fn language(program: &str) -> Option<Language> {
+    match program {
+        "sh" | "bash" | "dash" | "ash" | "zsh" | "ksh" | "mksh" | "fish" | "csh" | "tcsh"
+        | "busybox" | "su" | "runuser" | "script" | "flock" => Some(Language::Shell),
+        "python" | "pypy" | "perl" | "ruby" | "node" => Some(Language::Code),
+        _ => None,
+    }
+}
+
+const PROGRAMS: &str = "\
+    env export cd source set sudo exec curl wget git pip wandb huggingface-cli hf aws gsutil ssh \
+    srun sbatch mpirun docker kubectl nohup timeout time echo cat ray conda torchrun accelerate \
+    deepspeed ranklaunch uv numactl nice test";
+
+/// Whether a word is a program or a script.
+fn is_command(word: &str) -> bool {
+    let name = program(word);
+    has(PROGRAMS, name)
+        || language(name).is_some()
+        || [".py", ".sh"].iter().any(|end| word.ends_with(end))
+}
+
+/// Whether a text with spaces is a command line rather than a sentence, by its first word.
+pub(super) fn is_command_line(text: &str) -> bool {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let assigns = first.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+    });
+    let name = program(first);
+    is_option(first)
+        || assigns
+        || has(PROGRAMS, name)
+        || language(name).is_some_and(|_| text.contains(" -"))
+        || [".py", ".sh"].iter().any(|end| first.ends_with(end))
+        || first.contains('/') && first.starts_with(['/', '.', '~'])
+        || ["&&", "||", ";HF_", "$("].iter().any(|operator| text.contains(operator))
 }

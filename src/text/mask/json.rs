@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::command::CommandReader;
 use super::names::{hides, is_secret_name};
-use super::parts::{Parts, ReadAs};
+use super::spans::{Parts, ReadAs};
 
 /// Deeper than any document; deeper levels are read as plain text.
 const DEEPEST: usize = 64;

@@ -1,14 +1,8 @@
 //! Decides by a name whether its value is a secret.
 //!
 //! Takes the name of an option, a variable, a header or a key; gives a [`Secrecy`]. A name is
-//! split into words (`HF_TOKEN` → hf, token; `apiKey` → api, key), and the tables of
-//! `name_words.rs` decide by these words.
-
-use super::name_words::{
-    ABOUT, COUNTED, CREDENTIAL, KEY_AFTER, KEY_BEFORE, KEY_VALUE_OF, KNOWN_OPEN, PAIRS_FOLLOW,
-    PASS_BEFORE, SECRET, SECRET_AT_END, SECRET_BEHIND, SECRET_INSIDE, SWITCH, TOKEN_AFTER,
-    TOKEN_BEFORE, TOKEN_GLUED,
-};
+//! split into words (`HF_TOKEN` → hf, token; `apiKey` → api, key), and the lists below decide by
+//! these words.
 
 /// Secrecy of a value, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,23 +20,22 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
 
 /// Whether a name has a word of a secret, but also a word that makes the name open: `image_key`.
 pub(super) fn is_known_open(name: &str) -> bool {
-    const WORDS: &[&str] = &["token", "key", "pass"];
-    let is_word = |word: &String| WORDS.contains(&word.as_str()) || SECRET.contains(&word.as_str());
+    let is_word = |word: &String| has("token key pass", word) || has(SECRET, word);
     let words = words(name);
     let is_tokens = words.first().is_some_and(|word| word == "tokens");
     secrecy(name) == Secrecy::Open && (is_tokens || words.iter().any(is_word))
 }
 
 pub(super) fn secrecy(name: &str) -> Secrecy {
-    if KNOWN_OPEN.contains(&name) {
+    if has(KNOWN_OPEN, name) {
         return Secrecy::Open;
     }
     let words = words(name);
-    let about = |last: &String| words.len() > 1 && ABOUT.contains(&last.as_str());
+    let about = |last: &String| words.len() > 1 && has(ABOUT, last);
     if words.last().is_some_and(about) {
         return Secrecy::Open;
     }
-    let is_switch = words.first().is_some_and(|word| SWITCH.contains(&word.as_str()));
+    let is_switch = words.first().is_some_and(|word| has(SWITCH, word));
     let found = (0..words.len()).map(|at| of_word(&words, at));
     match found.max_by_key(|secrecy| *secrecy as u8).unwrap_or(Secrecy::Open) {
         Secrecy::Secret if is_switch => Secrecy::UnlessNumber,
@@ -60,21 +53,20 @@ fn of_word(words: &[String], at: usize) -> Secrecy {
     let is_last = at + 1 == words.len();
     let secret_if = |secret: bool| if secret { Secrecy::Secret } else { Secrecy::Open };
     match word.as_str() {
-        word if SECRET.contains(&word) => Secrecy::Secret,
+        word if has(SECRET, word) => Secrecy::Secret,
         "token" => secret_if(
-            CREDENTIAL.contains(&before)
-                || !(TOKEN_BEFORE.contains(&before) || TOKEN_AFTER.contains(&after)),
+            has(CREDENTIAL, before) || !(has(TOKEN_BEFORE, before) || has(TOKEN_AFTER, after)),
         ),
-        "tokens" if CREDENTIAL.contains(&before) => Secrecy::Secret,
-        "tokens" if at == 0 && !TOKEN_AFTER.contains(&after) => Secrecy::UnlessNumber,
-        "key" if CREDENTIAL.contains(&before) => Secrecy::Secret,
+        "tokens" if has(CREDENTIAL, before) => Secrecy::Secret,
+        "tokens" if at == 0 && !has(TOKEN_AFTER, after) => Secrecy::UnlessNumber,
+        "key" if has(CREDENTIAL, before) => Secrecy::Secret,
         "key" if after == "value" => {
             let of = words.get(at + 2).map_or("", String::as_str);
-            secret_if(!KEY_VALUE_OF.contains(&of) && !KEY_BEFORE.contains(&before))
+            secret_if(!has(KEY_VALUE_OF, of) && !has(KEY_BEFORE, before))
         }
-        "key" => secret_if(!KEY_BEFORE.contains(&before) && !KEY_AFTER.contains(&after)),
-        "keys" => secret_if(CREDENTIAL.contains(&before)),
-        "pass" if is_last && !PASS_BEFORE.contains(&before) => Secrecy::UnlessNumber,
+        "key" => secret_if(!has(KEY_BEFORE, before) && !has(KEY_AFTER, after)),
+        "keys" => secret_if(has(CREDENTIAL, before)),
+        "pass" if is_last && !has(PASS_BEFORE, before) => Secrecy::UnlessNumber,
         "pwd" => Secrecy::Secret,
         "auth" if is_last => Secrecy::UnlessNumber,
         word => {
@@ -95,15 +87,15 @@ fn is_secret_word(word: &str) -> bool {
         return false;
     }
     let one = word.strip_suffix('s').unwrap_or(word);
-    if SECRET_INSIDE.iter().any(|part| word.contains(part))
-        || SECRET_AT_END.iter().any(|end| one.ends_with(end) || word.ends_with(end))
+    if SECRET_INSIDE.split(' ').any(|part| word.contains(part))
+        || SECRET_AT_END.split(' ').any(|end| one.ends_with(end) || word.ends_with(end))
     {
         return true;
     }
     one.strip_suffix("token").is_some_and(|prefix| {
         !prefix.is_empty()
-            && !TOKEN_GLUED.contains(&prefix)
-            && !COUNTED.iter().any(|counted| prefix.starts_with(counted))
+            && !has(TOKEN_GLUED, prefix)
+            && !COUNTED.split(' ').any(|counted| prefix.starts_with(counted))
     })
 }
 
@@ -148,7 +140,7 @@ pub(super) fn is_secret_in_pair(word: &str, expected: bool) -> bool {
 
 /// Whether options of this name are followed by names and values: `--opts NAME x NAME x`.
 pub(super) fn takes_pairs(option: &str) -> bool {
-    words(option).last().is_some_and(|last| PAIRS_FOLLOW.contains(&last.as_str()))
+    words(option).last().is_some_and(|last| has(PAIRS_FOLLOW, last))
 }
 
 /// Whether this is a valid name of an option, a variable or a configuration key.
@@ -187,3 +179,109 @@ pub(super) fn hides(name: &str, value: &str) -> bool {
         Secrecy::Secret => true,
     }
 }
+
+/// Whether one of these words, which are separated by blanks, is this one.
+pub(super) fn has(words: &str, word: &str) -> bool {
+    words.split(' ').any(|one| one == word)
+}
+
+/// Words that make a name secret at any position.
+const SECRET: &str = "\
+    secret secrets password passwords passwd passphrase passcode credential credentials creds \
+    authorization cookie cookies jwt bearer netrc";
+
+/// Words that make a name secret inside a word without a break: `PGPASSWORD`, `clientsecret`,
+/// `HFAPIKEY`.
+const SECRET_INSIDE: &str = "password passwd passphrase credential";
+const SECRET_AT_END: &str = "\
+    secret apikey accesskey secretkey privatekey privkey authkey accountkey signingkey \
+    encryptionkey servicekey clientkey storagekey sharedkey licensekey deploykey sshkey wandbkey \
+    openaikey hfkey masterkey passkey blobkey sshpass dbpass userpass s3sk connectionstring";
+
+/// Last words of names that are secret after one of the listed words. An empty list means after any
+/// word.
+const SECRET_BEHIND: &[(&str, &[&str])] = &[
+    // The secret key beside an access key: `oss_sk`.
+    ("sk", &[]),
+    ("hmac", &[]),
+    // One-time passwords, pre-shared keys, the words of a wallet.
+    ("otp", &[]),
+    ("totp", &[]),
+    ("psk", &[]),
+    ("mnemonic", &[]),
+    ("phrase", &["seed", "recovery"]),
+    ("code", &["mfa", "otp", "totp", "2fa"]),
+    // Azure's signature for shared access.
+    ("sas", &[]),
+    // A personal access token.
+    ("pat", &["", "github", "gitlab", "gh", "git", "azure"]),
+    ("pat", &["ado", "devops", "databricks", "user", "ext"]),
+    ("string", &["connection", "conn"]),
+    ("str", &["connection", "conn"]),
+    ("dsn", &["sentry"]),
+    // Anyone who knows the address may post.
+    ("webhook", &[]),
+];
+
+/// Last words of options that are followed by names and values as separate words.
+const PAIRS_FOLLOW: &str = "\
+    set env opt opts option options override overrides cfg config conf var vars variable define kv \
+    kwargs param params string";
+
+/// Last words of names whose value is the place or a property of a secret, not the secret.
+const ABOUT: &str = "\
+    file files path paths dir dirs directory folder filename name names env var variable length \
+    len type types ttl expiry timeout policy manager store enabled required provider backend \
+    volume mount stdin less";
+
+/// Words before `key` and `token` that mean a credential, even in the plural.
+const CREDENTIAL: &str = "\
+    api access auth secret private bearer refresh session security user service account client app \
+    bot deploy signing encryption ssh hf huggingface hub wandb openai anthropic github gitlab gh \
+    aws azure gcp ngc nvidia kaggle oauth id web registry docker";
+
+/// Words before and after `token` that mean a token of a model.
+const TOKEN_BEFORE: &str = "\
+    pad eos bos mask cls sep unk special num max min new image img video text audio speech vision \
+    visual latent query per next first last prev start end begin stop total avg mean sum n add \
+    drop keep extra additional class register learnable prompt completion input output decoder \
+    encoder forced suppress think thinking tool distill prefix suffix soft hard virtual context \
+    ctx target source src tgt word sub multi patch sink motion ignore trigger placeholder global";
+const TOKEN_AFTER: &str = "\
+    id ids dim dims size count counts counter frame frames padding heads embedding embeddings \
+    embed emb embedder points limit limits budget level wise idx index indices position positions \
+    pos drop dropout merge merging prune pruning keep ratio reduction replace replacement num \
+    number shift mix mixing mixer bucket buckets classifier classification loss losses accuracy \
+    acc per rate throughput batch chunk window stride mask masks logits prob probs weight weights \
+    norm usage shape lens lengths refiner spans stream url uri endpoint";
+
+/// Words before and after `key` that mean a key of another kind.
+const KEY_BEFORE: &str = "\
+    pad num max min query image img video text audio caption label labels prompt data dataset \
+    column feature features input inputs output outputs target sort group cache dict state primary \
+    foreign index partition shard order metric monitor loss reward latent cond condition attention \
+    attn qk tensor weight weights ckpt checkpoint config json yaml public pub lookup hash batch \
+    sample field n all per mask answer question response messages extra ignore missing unexpected \
+    file merge hot arrow short cut shortcut";
+const KEY_AFTER: &str = "\
+    frame frames dim dims size count padding heads head ids embedding points point mask masks bias \
+    proj projection layer layers norm state states cache func fn map mapping mappings binding \
+    bindings press length idx index metric metrics word words board error values";
+/// Words after `key_value`: sizes of an attention.
+const KEY_VALUE_OF: &str = "head heads dim dims size proj cache states pairs length";
+
+/// Words before `pass` that mean a pass over data.
+const PASS_BEFORE: &str = "\
+    forward backward single one two three multi first second third num all by per eval warmup low \
+    high band must did";
+/// Words before `token` without a break: `padtoken`, `numtokens`.
+const TOKEN_GLUED: &str = "\
+    pad eos bos mask cls sep unk sub non un de multi img image video text audio inter cross word \
+    char byte next any all pre post";
+const COUNTED: &str = "max min num total avg special";
+/// First words of a switch, which has no value, or true or false.
+const SWITCH: &str = "use no has is enable disable skip with without require allow";
+
+/// Names that look like names of secrets but are not.
+const KNOWN_OPEN: &str = "\
+    PWD OLDPWD GOOGLE_APPLICATION_CREDENTIALS SSH_AUTH_SOCK GPG_KEY";

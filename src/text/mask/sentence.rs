@@ -4,10 +4,10 @@
 //! Hides little, since most of the text is meant to be read: a name of several parts with its
 //! value, a header, and tokens with a known shape.
 
+use super::assigned::pairs;
+use super::command::{is_clearly_option, is_option};
 use super::names::{hides, holds_nothing, is_name, is_secret_name};
-use super::pairs;
 use super::spans::Spans;
-use super::words::{is_clearly_option, is_option};
 
 /// Prefixes of tokens of known services, and the least length of the rest.
 const SHAPES: &[(&str, usize)] = &[
@@ -160,7 +160,7 @@ pub(super) fn sentence(spans: &mut Spans, at: usize, text: &str) {
             option = Some(last);
         } else if let Some((name, _)) = bare.split_once('=') {
             if is_clear(name) || name.starts_with(['-', '?']) || bare.contains('&') {
-                pairs::mark(spans, at + offset, bare);
+                pairs(spans, at + offset, bare);
             }
         } else if is_option(bare) && is_clear(bare) && is_secret_name(bare) {
             option = Some(bare);

@@ -1,4 +1,4 @@
-//! The parts of one text that are not shown.
+//! The parts of one text: those that are not shown, and those that are read further.
 //!
 //! Every reader in this folder only marks parts, so the shown text differs from the original only
 //! in the marked parts.
@@ -39,5 +39,43 @@ impl Spans {
         }
         shown.push_str(text.get(done..).unwrap_or_default());
         shown
+    }
+}
+
+/// The way in which [`super::read_on`] reads a part further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadAs {
+    /// Not read, but hidden.
+    Secret,
+    /// A value whose name is no secret: a document, a command line, a header, a URL, a sentence.
+    Value,
+    /// Like [`ReadAs::Value`], with line ends written as `\n`.
+    EscapedValue,
+    /// One word.
+    Word,
+    /// `NAME=value,NAME=value`
+    Pairs,
+    /// A command line.
+    Script,
+    /// Program text.
+    Code,
+}
+
+/// Parts of one text, by bytes. They may overlap: an ambiguous part is read in both ways.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Vec<(Range<usize>, ReadAs)>);
+
+impl Parts {
+    pub(super) fn push(&mut self, at: usize, length: usize, read_as: ReadAs) {
+        self.0.push((at..at + length, read_as));
+    }
+}
+
+impl IntoIterator for Parts {
+    type Item = (Range<usize>, ReadAs);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use lint::{self, LintLimits, Manifest};
+use lint::{self, Manifest};
 use proptest::prelude::*;
 use text::lang::Lang;
 
-use super::knowledge;
 use super::samples::*;
 
 /// Far more than any of these inputs needs on a busy machine, and far less than a hang.
@@ -17,7 +16,7 @@ fn bounded(bytes: Vec<u8>) {
     let begun = Instant::now();
     let shown = String::from_utf8_lossy(bytes.get(..60).unwrap_or_default()).into_owned();
     let manifest = Manifest { name: "any".into(), bytes };
-    let report = lint::lint(&[manifest], LintLimits { node_memory: Some(1) }, knowledge());
+    let report = lint::lint(&[manifest], Some(1), settings::EMBEDDED);
     for lang in [Lang::En, Lang::Zh] {
         let _ =
             (lint::plain(&report, lang), lint::json(&report, lang), lint::github(&report, lang));

@@ -3,21 +3,20 @@
 use std::fmt::Write as _;
 
 use harness::skipped;
-use lint::{self, Knowledge, LintLimits, LintSeverity, Manifest};
+use lint::{self, LintSeverity, Manifest};
 use text::lang::Lang;
 
 use super::samples::*;
-use super::{check, ids, knowledge};
+use super::{check, ids};
 
 /// A layout of ulysses × ring: sizes that the planner accepts give no finding.
 #[test]
 fn ring_layout_is_judged_by_its_own_rule() {
     const RING: &str = "[job]\nscript = \"ring.py\"\nargs = [\"--ulysses\", \"{ulysses_size}\", \"--ring\", \"{ring_size}\"]\n[layout]\nrule = \"ulysses-ring\"\nheads = 40\nulysses_argument = \"--ulysses\"\nring_argument = \"--ring\"\n";
-    let knowledge = Knowledge { profiles: &[("ring", RING)], ..knowledge() };
     let found = |rest: &str| {
         let text = pytorchjob("", &[("Master", 1), ("Worker", 2)], rest);
         let manifest = Manifest { name: "m.yaml".into(), bytes: text.into_bytes() };
-        let report = lint::lint(&[manifest], LintLimits::default(), knowledge);
+        let report = lint::lint(&[manifest], None, &[("ring", RING)]);
         let mut ids: Vec<_> = report.findings.iter().map(|found| found.id.as_str()).collect();
         ids.dedup();
         (ids, lint::plain(&report, Lang::En))
@@ -60,7 +59,7 @@ fn value_without_variable_is_named_in_both_languages() {
     let requested = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, image: x, command: [torchrun, --nproc_per_node=8, t.py], resources: {requests: {nvidia.com/gpu: 8}}}]}\n";
     let manifests = [alike, requested.to_owned()]
         .map(|text| Manifest { name: "m.yaml".into(), bytes: text.into_bytes() });
-    let report = lint::lint(&manifests, LintLimits::default(), knowledge());
+    let report = lint::lint(&manifests, None, settings::EMBEDDED);
     for (lang, names) in [
         (Lang::En, ["the node rank is 0", "the master's address is localhost", "limit nothing;"]),
         (Lang::Zh, ["node rank 在同一模板", "Master 在每个节点上都是 localhost", "limit 未设置；"]),
@@ -98,7 +97,7 @@ fn real_manifests_are_judged_like_by_a_reviewer() {
         let bytes =
             std::fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let manifest = Manifest { name: (*name).to_owned(), bytes };
-        let report = lint::lint(&[manifest], LintLimits::default(), knowledge());
+        let report = lint::lint(&[manifest], None, settings::EMBEDDED);
         let json = lint::json(&report, Lang::En);
         let found = json["findings"].as_array().expect("a list").iter();
         let found: Vec<String> = found
@@ -214,6 +213,6 @@ fn other_yaml_is_refused_with_its_line() {
     }
     let bytes = b"kind: Job\nx: \xff\n".to_vec();
     let manifest = Manifest { name: "m.yaml".into(), bytes };
-    let report = lint::lint(&[manifest], LintLimits::default(), knowledge());
+    let report = lint::lint(&[manifest], None, settings::EMBEDDED);
     assert!(report.refused.iter().any(|r| r.text.en.starts_with("m.yaml:2: not UTF-8")));
 }

@@ -9,16 +9,11 @@ mod mistakes;
 mod samples;
 mod written;
 
-use lint::{self, Knowledge, LintLimits, Manifest, Report};
+use lint::{self, Manifest, Report};
 
 fn check(text: &str, node_memory: Option<&str>) -> Report {
     let manifest = Manifest { name: "m.yaml".into(), bytes: text.as_bytes().to_vec() };
-    let limits = LintLimits { node_memory: node_memory.and_then(lint::size) };
-    lint::lint(&[manifest], limits, knowledge())
-}
-
-fn knowledge() -> Knowledge {
-    Knowledge { misuse: plan::nccl::misuse, profiles: settings::EMBEDDED }
+    lint::lint(&[manifest], node_memory.and_then(lint::size), settings::EMBEDDED)
 }
 
 fn ids(report: &Report) -> Vec<(&'static str, usize)> {

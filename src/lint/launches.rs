@@ -1,0 +1,187 @@
+//! The launchers that a container starts, with the sizes that their commands give.
+//!
+//! Owns the results of [`super::command`], and the layout rules of scripts in the embedded
+//! profiles.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::shell::Word;
+use linux::host::Host;
+use settings::arguments::OptionPosition;
+use settings::cli;
+use settings::launchers::{FlagField, LauncherKind};
+use settings::{LayoutRule, Program, Settings, Source};
+use text::lang::Text;
+
+/// The embedded profiles, by name.
+pub(super) type Profiles = &'static [(&'static str, &'static str)];
+
+/// The launchers that lint distinguishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launcher {
+    Torchrun,
+    Accelerate,
+    Deepspeed,
+    Ranklaunch,
+    /// A Python script without any launcher.
+    Python,
+}
+
+impl Launcher {
+    /// None for launchers whose flags are not read.
+    pub(super) fn of(kind: LauncherKind) -> Option<Launcher> {
+        match kind {
+            LauncherKind::Torchrun => Some(Launcher::Torchrun),
+            LauncherKind::Accelerate => Some(Launcher::Accelerate),
+            LauncherKind::Deepspeed => Some(Launcher::Deepspeed),
+            LauncherKind::PerGpu | LauncherKind::Anywhere | LauncherKind::Daemon => None,
+        }
+    }
+}
+
+/// The command of a launcher.
+#[derive(Debug, Clone)]
+pub(super) struct LaunchCommand {
+    pub(super) launcher: Launcher,
+    pub(super) line: usize,
+    pub(super) stated: BTreeMap<FlagField, Word>,
+    pub(super) script: Option<Word>,
+    /// The script's own arguments.
+    pub(super) args: Vec<Word>,
+    /// The settings of ranklaunch from its command line and profile; None if they are known only
+    /// in the running pod.
+    pub(super) settings: Option<Rc<Settings>>,
+}
+
+impl LaunchCommand {
+    pub(super) fn of(launcher: Launcher, line: usize) -> LaunchCommand {
+        let (stated, args) = (BTreeMap::new(), Vec::new());
+        LaunchCommand { launcher, line, stated, script: None, args, settings: None }
+    }
+
+    pub(super) fn get(&self, field: FlagField) -> Option<&Word> {
+        self.stated.get(&field)
+    }
+
+    /// The source of a value, if it is not the command line: ` (zimdb.toml:11)`.
+    pub(super) fn source(&self, field: FlagField) -> String {
+        let Some(settings) = &self.settings else { return String::new() };
+        let source = match field {
+            FlagField::Nnodes => {
+                let count = settings.nnodes.as_ref().map(|nodes| &nodes.source);
+                count.or(settings.nodes.as_ref().map(|list| &list.source))
+            }
+            FlagField::Nproc => Some(&settings.nproc_per_node.source),
+            _ => None,
+        };
+        match source {
+            Some(source @ Source::Profile { .. }) => format!(" ({source})"),
+            _ => String::new(),
+        }
+    }
+
+    /// The value of one of the script's own arguments, as argparse reads them.
+    pub(super) fn argument(&self, names: &[&str], is_value: fn(&OsStr) -> bool) -> Option<Word> {
+        let words = self.words();
+        let OptionPosition { value, from, .. } = OptionPosition::of(&words, names, is_value)?;
+        let word = self.args.get(value)?;
+        Some(word.part(word.text().get(from..)?))
+    }
+
+    /// The script's own arguments, up to a bare `--`.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.args.iter().map(Word::text).take_while(|word| *word != "--").collect()
+    }
+}
+
+/// A part that is decided at run time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unread {
+    pub(super) line: usize,
+    pub(super) text: Text,
+}
+
+/// Everything that a container starts.
+#[derive(Debug, Default)]
+pub(super) struct StartedPrograms {
+    pub(super) launches: Vec<LaunchCommand>,
+    pub(super) unread: Vec<Unread>,
+    /// Variables that a script sets: name, value, line.
+    pub(super) exports: Vec<(String, Word)>,
+    /// Arguments that ranklaunch itself refuses, with its text.
+    pub(super) refused: Vec<Unread>,
+    /// The container starts a model server, which loads no training data and needs no launcher.
+    pub(super) serves: bool,
+    /// Lines of comments that cut a launcher's command before its options.
+    pub(super) cut: Vec<usize>,
+    /// Lines of ranklaunch commands that do not receive the container's signals because of a
+    /// shell.
+    pub(super) behind_shell: Vec<usize>,
+    /// Words behind the script of `sh -c` that the script does not read.
+    pub(super) lost: Vec<LostWord>,
+}
+
+/// The first word behind the one item that `sh -c` runs.
+#[derive(Debug)]
+pub(super) struct LostWord {
+    pub(super) script: String,
+    pub(super) word: Word,
+}
+
+/// A profile with a layout rule.
+#[derive(Debug)]
+pub(super) struct ProfileLayout {
+    profile: String,
+    script: String,
+    pub(super) settings: Settings,
+}
+
+/// The profiles with a layout rule, so that a script's assertion is written in only one place.
+pub(super) fn layouts(profiles: Profiles) -> Vec<ProfileLayout> {
+    profiles.iter().filter_map(|(name, _)| layout(name, profiles)).collect()
+}
+
+/// The layout of a launch's script.
+pub(super) fn layout_of<'a>(
+    layouts: &'a [ProfileLayout],
+    launch: &LaunchCommand,
+    profile: Option<&str>,
+) -> Option<&'a ProfileLayout> {
+    let script = launch.script.as_ref().map(|script| base(script.text()));
+    layouts.iter().find(|layout| {
+        script.map_or(profile == Some(layout.profile.as_str()), |script| script == layout.script)
+    })
+}
+
+/// The layout of a profile alone.
+fn layout(name: &str, profiles: Profiles) -> Option<ProfileLayout> {
+    let options = cli::Options { profile: Some(name.into()), ..cli::Options::default() };
+    let settings = settings(&options, BTreeMap::new(), profiles)?;
+    if settings.layout.rule.value == LayoutRule::None {
+        return None;
+    }
+    let script = match &settings.program.as_ref()?.value {
+        Program::Script { path, .. } => Path::new(path).file_name()?.to_str()?.to_owned(),
+        _ => return None,
+    };
+    Some(ProfileLayout { profile: name.to_owned(), script, settings })
+}
+
+/// The settings of ranklaunch from a command line and literal variables, without the files of the
+/// pod. None if these sources are not enough, such as with a profile in the image.
+pub(super) fn settings(
+    options: &cli::Options,
+    variables: BTreeMap<OsString, OsString>,
+    profiles: Profiles,
+) -> Option<Settings> {
+    let host = Host::replayed("/nonexistent", variables);
+    Settings::read_with(options, &host, profiles).ok()
+}
+
+/// The file name of a path.
+pub(super) fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
