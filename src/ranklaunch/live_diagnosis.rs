@@ -403,8 +403,11 @@ impl Search {
         names.push(String::new());
         let diagnosis = diagnose_whole(self.catalogue(), &logs, failed);
         self.survived = diagnose::survived(self.catalogue(), &diagnosis.findings);
-        match diagnose::why(self.catalogue(), &diagnosis, &names) {
-            Some(why) => Told::Root(Box::new(why)),
+        match diagnosis.cause {
+            Some(cause) => {
+                let log = names.get(cause.evidence.first.log).cloned().unwrap_or_default();
+                Told::Root(Box::new(Why { log, ..cause.why }))
+            }
             None if diagnosis.failed => Told::Consequence,
             None => Told::Nothing,
         }

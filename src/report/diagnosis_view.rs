@@ -9,10 +9,9 @@ use diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled
 use text::annotations::{data, property};
 use text::columns::{fold, labelled};
 use text::lang::{Lang, Text};
-use text::rank::GlobalRank;
 use text::style::{Style, paint};
 use text::text;
-use verdict::{Confidence, Id, Refusal};
+use verdict::{Confidence, Id, Refusal, Victims};
 
 /// Maximum number of log lines that are shown if nothing explains the end.
 const LAST_LINES: usize = 20;
@@ -32,6 +31,12 @@ pub struct View<'a> {
     pub notes: &'a [Text],
     /// Verdicts of ranklaunch on the run when it ended.
     pub verdicts: &'a [Text],
+}
+
+impl<'a> View<'a> {
+    fn victims(self) -> &'a [Victims] {
+        self.diagnosis.cause.as_ref().map_or(&[], |cause| &cause.why.victims)
+    }
 }
 
 /// A log that could not be read, or not to its end.
@@ -98,8 +103,9 @@ fn painted(style: Style, label: Text) -> Text {
 }
 
 fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width: Option<usize>) {
-    let (what, id) = (cause.text.get(lang), &cause.id);
-    let sure = cause.confidence.words();
+    let why = &cause.why;
+    let (what, id) = (why.text.get(lang), &why.id);
+    let sure = why.confidence.words();
     let sure = sure.get(lang);
     let first = match lang {
         Lang::En => format!("{what} ({id}, {sure})"),
@@ -107,12 +113,12 @@ fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width
     };
     let mut line = |label: Text, words: &str| push(out, &label, words, lang, width);
     line(painted(Style::Fail, text!("cause", "原因")), &first);
-    line(painted(Style::Info, text!("remedy", "处理")), cause.remedy.get(lang));
-    if let Some(rank) = cause.rank {
+    line(painted(Style::Info, text!("remedy", "处理")), why.remedy.get(lang));
+    if let Some(rank) = why.rank {
         line(text!("rank", "rank"), &rank.to_string());
     }
-    if !cause.missing.is_empty() {
-        let words = why_view::missing(&numbers(&cause.missing));
+    if !why.missing.is_empty() {
+        let words = why_view::missing(&why.missing);
         line(text!("missing", "缺席"), words.get(lang));
     }
     if let Some(node) = &cause.node {
@@ -129,14 +135,12 @@ fn push_cause(out: &mut String, view: View<'_>, cause: &Cause, lang: Lang, width
     }
     line(text!("evidence", "依据"), &place(view, &cause.evidence));
     line(text!("", ""), &cause.evidence.text);
-    for victims in &view.diagnosis.victims {
-        let Some(row) = view.catalogue.row(victims.row) else { continue };
-        let alike = victims.row == cause.row;
-        let words = why_view::others(&numbers(&victims.ranks), alike, &row.cause);
+    for victims in view.victims() {
+        let words = why_view::others(&victims.ranks, victims.id == why.id, &victims.text);
         line(text!("others", "其他"), words.get(lang));
     }
-    line(text!("retry", "重试"), cause.retry.words().get(lang));
-    line(text!("lies in", "归因"), cause.owner.words().get(lang));
+    line(text!("retry", "重试"), why.retry.words().get(lang));
+    line(text!("lies in", "归因"), why.owner.words().get(lang));
 }
 
 fn push_unknown(out: &mut String, view: View<'_>, lang: Lang, width: Option<usize>) {
@@ -236,22 +240,12 @@ fn name<'a>(view: View<'a>, evidence: &Evidence) -> &'a str {
     view.logs.get(evidence.first.log).map_or("", |log| log.origin.name.as_str())
 }
 
-fn numbers(ranks: &[GlobalRank]) -> Vec<u32> {
-    ranks.iter().map(|rank| rank.0).collect()
-}
-
 /// `{"schema": 1, "cause": {…}|null, "findings": […]}` and the other known facts.
 pub fn json(view: View<'_>, lang: Lang) -> Value {
     let diagnosis = view.diagnosis;
-    let confidence = diagnosis.cause.as_ref().map_or(Confidence::Unknown, |cause| cause.confidence);
-    let victims: Vec<Value> = diagnosis
-        .victims
-        .iter()
-        .filter_map(|victims| {
-            let row = view.catalogue.row(victims.row)?;
-            Some(json!({ "ranks": victims.ranks, "id": row.id }))
-        })
-        .collect();
+    let cause = diagnosis.cause.as_ref();
+    let confidence = cause.map_or(Confidence::Unknown, |cause| cause.why.confidence);
+    let victims = view.victims().iter().map(|one| json!({ "ranks": one.ranks, "id": one.id }));
     let error = |name: &str| {
         let unread = view.unread.iter().find(|unread| unread.name == name)?;
         Some(unread.error.get(lang))
@@ -277,9 +271,9 @@ pub fn json(view: View<'_>, lang: Lang) -> Value {
         "schema": 1,
         "failed": diagnosis.failed,
         "confidence": confidence,
-        "cause": diagnosis.cause.as_ref().map(|cause| cause_json(view, cause, lang)),
+        "cause": cause.map(|cause| cause_json(view, cause, lang)),
         "also": diagnosis.also.iter().map(|cause| cause_json(view, cause, lang)).collect::<Vec<_>>(),
-        "victims": victims,
+        "victims": victims.collect::<Vec<_>>(),
         "findings": diagnosis.findings.iter().filter_map(|one| finding(view, one)).collect::<Vec<_>>(),
         "last_lines": last_lines,
         "logs": logs,
@@ -289,22 +283,23 @@ pub fn json(view: View<'_>, lang: Lang) -> Value {
 }
 
 fn cause_json(view: View<'_>, cause: &Cause, lang: Lang) -> Value {
+    let why = &cause.why;
     json!({
-        "id": cause.id,
-        "rank": cause.rank,
+        "id": why.id,
+        "rank": why.rank,
         "node": cause.node,
-        "confidence": cause.confidence,
-        "text": cause.text.get(lang),
-        "remedy": cause.remedy.get(lang),
-        "owner": cause.owner,
-        "retry": cause.retry,
+        "confidence": why.confidence,
+        "text": why.text.get(lang),
+        "remedy": why.remedy.get(lang),
+        "owner": why.owner,
+        "retry": why.retry,
         "log": name(view, &cause.evidence),
         "line": cause.evidence.first.line,
         "evidence": cause.evidence.text,
         "frame": cause.frame.as_ref().map(ToString::to_string),
         "path": cause.frame.as_ref().map(|frame| &frame.path),
         "function": cause.frame.as_ref().map(|frame| &frame.function),
-        "missing_ranks": cause.missing,
+        "missing_ranks": why.missing,
     })
 }
 
@@ -328,8 +323,8 @@ pub fn github(view: View<'_>, lang: Lang) -> String {
     let mut out = String::new();
     let causes = view.diagnosis.cause.iter().chain(&view.diagnosis.also);
     for cause in causes {
-        let (id, text) = (property(&cause.id), cause.text.get(lang));
-        let message = data(&format!("{text}\n{}", cause.remedy.get(lang)));
+        let (id, text) = (property(&cause.why.id), cause.why.text.get(lang));
+        let message = data(&format!("{text}\n{}", cause.why.remedy.get(lang)));
         // Standard input has no file in which the line could be shown.
         let place = match name(view, &cause.evidence) {
             "-" => String::new(),

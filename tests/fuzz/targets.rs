@@ -11,7 +11,7 @@ pub(crate) type Target = fn(&[u8]) -> bool;
 /// from.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("agreement", ranklaunch::fuzz::agreement),
-    ("catalogue", diagnose::fuzz::rows::catalogue),
+    ("catalogue", diagnose::fuzz::catalogue),
     ("console", logs::fuzz::console),
     ("dump", diagnose::recorder::fuzz::dump),
     ("environment", ranklaunch::fuzz::environment::environment),
@@ -27,7 +27,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("metrics", monitor::export::fuzz::metrics),
     ("nccl_conf", preflight::decide::fuzz::nccl_conf),
     ("nodelist", settings::hostlist::fuzz::nodelist),
-    ("pattern", diagnose::fuzz::rows::pattern),
+    ("pattern", diagnose::fuzz::pattern),
     ("profile", report::fuzz::profile::profile),
     ("ras", monitor::watch::ras::fuzz::ras),
     ("scout", supervise::warm::fuzz::scout),

@@ -68,7 +68,7 @@ pub(super) fn explain(
     let hang = shown.as_ref().map(|shown| HangView { hang: &shown.hang, late: &shown.late });
     // The cause may be in the unread part.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
-        cause.confidence = cause.confidence.min(Confidence::Likely);
+        cause.why.confidence = cause.why.confidence.min(Confidence::Likely);
     }
     let view = View {
         catalogue,
@@ -120,7 +120,8 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
     let mut diagnosis = diagnose_knowing(catalogue, logs, &records.known);
     let differs = |diagnosis: &Diagnosis| {
         let recorded = records.known.recorded.as_ref();
-        recorded.is_some_and(|one| diagnosis.cause.as_ref().is_none_or(|cause| cause.id != one.id))
+        recorded
+            .is_some_and(|one| diagnosis.cause.as_ref().is_none_or(|cause| cause.why.id != one.id))
     };
     if differs(&diagnosis)
         && let Some(stated) = records.cause.take()

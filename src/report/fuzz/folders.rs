@@ -44,13 +44,13 @@ pub fn folders(data: &[u8]) -> bool {
     assert_eq!(diagnosis, diagnose_knowing(catalogue(), &mut pieces, &known));
     if let Some(cause) = &diagnosis.cause {
         let row = catalogue().row(cause.row).expect("a row");
-        assert_eq!(row.id, cause.id);
+        assert_eq!(row.id, cause.why.id);
         let place = cause.evidence.first;
         let lines = whole.get(place.log).map(|log| log.lines).expect("a log");
         assert!((1..=lines.max(1)).contains(&place.line), "line {} of {lines}", place.line);
-        assert!(!cause.text.en.is_empty() && !cause.text.zh.is_empty());
-        if let Some(rank) = cause.rank {
-            let mut victims = diagnosis.victims.iter().flat_map(|one| &one.ranks);
+        assert!(!cause.why.text.en.is_empty() && !cause.why.text.zh.is_empty());
+        if let Some(rank) = cause.why.rank {
+            let mut victims = cause.why.victims.iter().flat_map(|one| &one.ranks);
             assert!(!victims.any(|one| *one == rank), "{rank} is a victim of itself");
         }
     }
