@@ -45,11 +45,9 @@ use node::observe::{AccelerateConfig, GpuSource, OomWatch};
 use plan::{Membership, Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
-use report::ending::{self, ending, memory};
-use report::files::RunRecord;
-use report::record_events;
+use report::files::{self, RunRecord};
 use report::standstill_view::StandstillReporter;
-use report::{Ending, engine_log};
+use report::{Ending, ending};
 use supervise::EndStep;
 use supervise::inject::Injection;
 use text::lang::Text;
@@ -106,7 +104,7 @@ pub(super) async fn run(
     let attempt = match Attempt::open(context, ready).await {
         Ok(attempt) => attempt,
         Err(refusal) => {
-            let ending = report::refused(&refusal);
+            let ending = Ending::refused(&refusal);
             let code = context.exit_code(&ending);
             context.console.say(&closing::refusal(&refusal, code, context.lang()));
             let clock = Clock::of(context.settings.grace.value, None);
@@ -173,7 +171,7 @@ impl Attempt {
         context.report.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
-        let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
+        let event = files::planned(&plan, run_id, ready.attempt, lang, shim);
         context.journal.keeper()(event);
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
@@ -246,7 +244,7 @@ impl Attempt {
         let evidence = NodeEvidence {
             ranks: running.clone(),
             logs: Arc::clone(logs),
-            plan: report::plan_json::json(plan, context.lang(), &ready.executable),
+            plan: report::plan_forms::json(plan, context.lang(), &ready.executable),
             folder: folder.as_ref().map(|folder| folder.node_path()),
             history: context.report.history(),
             control: scratch.injection().map(Injection::control),
@@ -278,9 +276,9 @@ impl Attempt {
         };
         let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
         let judge = |seen: &Outcome| {
-            let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
+            let ending = Ending::of(seen).with_cure(seen, mode.map(AccelerateConfig::cure));
             let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
-            memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
+            ending.attributed(seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
             guard.link.announce_interactive();
@@ -342,7 +340,7 @@ impl Attempt {
                 let ending = explained(ending, end, &self.diagnosis, time_left).await;
                 ending.of_given_up_wait(hang.culprit())
             }
-            Err((program, error)) => report::refused(&not_started(program, error)),
+            Err((program, error)) => Ending::refused(&not_started(program, error)),
         };
         FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
     }
@@ -399,7 +397,7 @@ impl Attempt {
         } = self;
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
         let account = oom.account(&context.host, diagnosis.witnesses().oom_kills());
-        let oom = memory::recorded(ending, outcome.as_ref(), &account);
+        let oom = ending.kills(outcome.as_ref(), &account);
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors = grown(context, counters, clock.left_for_answer(EndStep::LastWords)).await;
         let recorded =
@@ -431,7 +429,7 @@ impl Attempt {
             node: plan.membership.node_rank,
             started,
             ended: SystemTime::now(),
-            plan: report::plan_json::json(&plan, lang, &ready.executable),
+            plan: report::plan_forms::json(&plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
             oom,
@@ -442,7 +440,7 @@ impl Attempt {
             hangs: hang.found(),
             lang,
         };
-        context.journal.keeper()(record_events::ended(&record, &last_lines));
+        context.journal.keeper()(files::ended(&record, &last_lines));
         let error_files = diagnosis.error_files();
         let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
         let evidence = error_files.chain(recorded.files).collect();
@@ -488,11 +486,11 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     }
     let tail = logs.tail(Owner::Engine, usize::MAX);
     let lines: Vec<_> = tail.iter().map(logs::TailLine::text).collect();
-    if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
+    if !ending::lost_port(lines.iter().map(AsRef::as_ref), port) {
         return ending;
     }
     let taken = prepare::check_port(&context.host, port).err();
-    ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
+    Ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
 }
 
 /// The folder of this launcher: with tasks, several launchers share a node.

@@ -21,7 +21,7 @@ use super::warm;
 use linux::sys::Dispositions;
 use monitor::status::Phase;
 use muster::Again;
-use report::{Ending, closing, record_events};
+use report::{Ending, closing, files};
 use supervise::EndStep;
 use text::lang::Text;
 use text::text;
@@ -164,7 +164,7 @@ impl Phases for Live<'_> {
     fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
         let lang = self.context.lang();
         let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
-        let ending = kept.clone().unwrap_or_else(|| report::refused(refusal));
+        let ending = kept.clone().unwrap_or_else(|| Ending::refused(refusal));
         let code = self.context.exit_code(&ending);
         self.context.console.say(&match &kept {
             Some(ending) => closing::ended_early(ending, code, lang),
@@ -174,17 +174,17 @@ impl Phases for Live<'_> {
             let time_left = self.clock().left_for_answer(EndStep::Record);
             run_report::amend(self.context, &ending, code, time_left);
         }
-        self.context.journal.keeper()(record_events::refused(&ending, code));
+        self.context.journal.keeper()(files::refused(&ending, code));
         ending
     }
 
     fn stopped(&self, halt: Halt) -> Ending {
         // The interrupted phase may have shown the status line of a wait.
         self.context.console.status(None);
-        let ending = report::ending::halted(halt);
+        let ending = Ending::halted(halt);
         let code = self.context.exit_code(&ending);
         self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
-        self.context.journal.keeper()(record_events::refused(&ending, code));
+        self.context.journal.keeper()(files::refused(&ending, code));
         ending
     }
 

@@ -17,7 +17,7 @@ use linux::deadline::with_deadline_async;
 use logs::{Backlog, ErrorFile, Piece, log_name};
 use monitor::watch::{Breach, JobProgress, ProgressLines, Rules};
 use monitor::witnesses::{Statement, Witnesses};
-use report::{Ending, ending};
+use report::Ending;
 use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};
 use verdict::{Id, Why};
@@ -503,7 +503,7 @@ pub(super) async fn raised(diagnosis: &Arc<LiveDiagnosis>, time_left: Duration) 
     let searching = Arc::clone(diagnosis);
     let told = with_deadline_async(time_left, move || searching.told(None, false)).await?;
     let Told::Root(why) = told else { return None };
-    Some(ending::rank_raised(GlobalRank(why.rank?)).explained(*why))
+    Some(Ending::rank_raised(GlobalRank(why.rank?)).explained(*why))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::context::Context;
 use diagnose::recorder::{self, Hang, Job, RankRecord, Read};
 use linux::regular_file;
 use plan::Plan;
-use report::hang_view::{self, HangView};
+use report::hang_view::HangView;
 use supervise::inject::RECORD;
 use text::text;
 
@@ -91,7 +91,7 @@ impl Recorded {
         let ranks = self.ranks();
         if let Some(hang) = &self.hang {
             let view = HangView { hang, late: &[] };
-            context.console.say(&hang_view::text(view, context.lang(), None));
+            context.console.say(&view.text(context.lang(), None));
         } else if let Some(folder) = folder.filter(|_| ranks > 0) {
             let folder = folder.display();
             context.say(&text!(

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::context::Context;
 use logs::Console;
-use report::status_line;
+use report::line_view::status_line;
 
 /// Interval of the looks. The line is drawn only if it changed.
 const PACE: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ pub(super) fn begin(context: &Context, interactive: bool) -> StatusLine {
         loop {
             // This does not count as a viewer's look: the samples of each second contain nothing about the
             // GPUs that the line shows.
-            let line = status_line::line(&board.snapshot());
+            let line = status_line(&board.snapshot());
             to.status(Some(line.get(lang)));
             tokio::time::sleep(PACE).await;
         }

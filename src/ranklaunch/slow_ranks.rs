@@ -16,7 +16,7 @@ use monitor::watch::{
     SlowWatch, now_ns,
 };
 use plan::Plan;
-use report::{closing, slow_view};
+use report::{closing, line_view};
 use supervise::inject::Injection;
 use text::rank::GlobalRank;
 
@@ -56,8 +56,8 @@ pub(super) fn watch(
     let board = context.board.clone();
     let tell = move |node, news| {
         board.slow(node, &news);
-        console.say(&closing::line(&slow_view::line(&news, node), lang));
-        keep(slow_view::event(&news, node));
+        console.say(&closing::line(&line_view::slow_line(&news, node), lang));
+        keep(line_view::slow_event(&news, node));
     };
     if reaches_all {
         let all =

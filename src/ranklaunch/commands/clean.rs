@@ -8,7 +8,7 @@ use crate::open::{Opened, open};
 use crate::stale_request::request;
 use plan::Scope;
 use preflight::clear::{self, ClearReport};
-use report::{closing, stale_view};
+use report::{closing, ps_view};
 use settings::cli;
 
 pub(crate) fn clean(asked: &cli::Clean) -> i32 {
@@ -43,9 +43,9 @@ pub(crate) fn clean(asked: &cli::Clean) -> i32 {
         Err(refusal) => return refuse(&refusal, lang),
     };
     if !for_people {
-        print(format!("{:#}\n", stale_view::json(&report.found, &report.ended, lang)));
+        print(format!("{:#}\n", ps_view::stale_json(&report.found, &report.ended, lang)));
     } else if asked.dry_run || report.found.is_empty() {
-        show(&stale_view::table(&report.found, lang));
+        show(&ps_view::stale_table(&report.found, lang));
     } else {
         let mode = settings.stale.value;
         let left = report.found.iter().filter(|one| !one.is_ended_by(mode) && !one.inner);

@@ -9,8 +9,7 @@ use super::output::{print, refuse, show, terminal_width};
 use crate::causes::catalogue_with;
 use diagnose::{Catalogue, catalogue};
 use linux::host::Host;
-use report::explain_view::{self, Subject};
-use report::findings::{ExitCode, Id};
+use report::findings::{self, ExitCode, Id, Subject};
 use settings::cli;
 use text::lang::{Lang, Text};
 use text::nearest::nearest;
@@ -50,17 +49,17 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> i32 {
     match (asked.format, subjects.is_empty()) {
         (cli::AnnotatedFormat::Json, true) => {
             let all: Vec<Subject> = Id::ALL.iter().copied().map(Subject::Id).collect();
-            print(format!("{:#}\n", explain_view::json(&all, lang)));
+            print(format!("{:#}\n", findings::explained_json(&all, lang)));
         }
         (cli::AnnotatedFormat::Json, false) => {
-            print(format!("{:#}\n", explain_view::json(&subjects, lang)));
+            print(format!("{:#}\n", findings::explained_json(&subjects, lang)));
         }
         // Explanations do not belong to a line of a file, so they are not annotations.
         (cli::AnnotatedFormat::Text | cli::AnnotatedFormat::Github, true) => {
-            show(&explain_view::list(lang, terminal_width()));
+            show(&findings::list(lang, terminal_width()));
         }
         (cli::AnnotatedFormat::Text | cli::AnnotatedFormat::Github, false) => {
-            show(&explain_view::text(&subjects, lang, terminal_width()));
+            show(&findings::explained_text(&subjects, lang, terminal_width()));
         }
     }
     0

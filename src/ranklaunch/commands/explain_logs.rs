@@ -16,8 +16,8 @@ use diagnose::{
     Catalogue, Diagnosis, Evidence, LogScan, Scanned, diagnose_knowing, recorded_exception,
 };
 use linux::regular_file;
-use report::diagnosis_view::{self, Unread, View};
-use report::hang_view::{self, HangView};
+use report::diagnosis_view::{Unread, View};
+use report::hang_view::HangView;
 use settings::cli::AnnotatedFormat;
 use supervise::LARGEST_RECORD;
 use text::columns::{columns, end_within};
@@ -80,21 +80,20 @@ pub(super) fn explain(
     };
     match format {
         AnnotatedFormat::Text => {
-            let verdicts = diagnosis_view::verdicts(view, lang, terminal_width());
+            let verdicts = view.verdicts(lang, terminal_width());
             show(&(verdicts + &both(view, hang, lang, terminal_width())));
         }
         AnnotatedFormat::Json => {
-            let mut json = diagnosis_view::json(view, lang);
-            let hangs: Vec<Value> =
-                hang.map(|hang| hang_view::json(hang, lang)).into_iter().collect();
+            let mut json = view.json(lang);
+            let hangs: Vec<Value> = hang.map(|hang| hang.json(lang)).into_iter().collect();
             if let Some(json) = json.as_object_mut() {
                 json.insert("hang".to_owned(), Value::Array(hangs));
             }
             print(format!("{json:#}\n"));
         }
         AnnotatedFormat::Github => {
-            let hang = hang.map_or_else(String::new, |hang| hang_view::github(hang, lang));
-            print(diagnosis_view::github(view, lang) + &hang);
+            let hang = hang.map_or_else(String::new, |hang| hang.github(lang));
+            print(view.github(lang) + &hang);
         }
     }
     0
@@ -102,12 +101,12 @@ pub(super) fn explain(
 
 /// Text about the logs and the dumps. The part that names a cause comes first.
 fn both(view: View<'_>, hang: Option<HangView<'_>>, lang: Lang, width: Option<usize>) -> String {
-    let Some(hang) = hang else { return diagnosis_view::text(view, lang, width) };
-    let hang = hang_view::text(hang, lang, width);
+    let Some(hang) = hang else { return view.text(lang, width) };
+    let hang = hang.text(lang, width);
     if view.logs.is_empty() {
-        return hang + &diagnosis_view::reading(view, lang, width);
+        return hang + &view.reading(lang, width);
     }
-    let logs = diagnosis_view::text(view, lang, width);
+    let logs = view.text(lang, width);
     if view.diagnosis.cause.is_some() {
         format!("{logs}\n{hang}")
     } else {

@@ -16,7 +16,7 @@ use linux::host::Host;
 use logs::{LogLine, RunFolder, Wanted};
 use monitor::socket;
 use report::closing;
-use report::line_view::{LineStyle, line};
+use report::line_view::{LineStyle, log_line};
 use settings::cli::{LogsOf, Options};
 use text::lang::{Lang, Text, cause};
 use text::pattern;
@@ -130,7 +130,7 @@ impl Out {
 
     /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
-        let shown = line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
+        let shown = log_line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
         let _ = writeln!(self.lines, "{shown}");
         if self.lines.len() > Out::FULL {
             self.flush();

@@ -11,7 +11,7 @@ use crate::warm;
 use linux::own_executable;
 use plan::Scope;
 use preflight::decide::decide;
-use report::{closing, evidence_view, plan_json, plan_shell, plan_view};
+use report::{closing, plan_forms, plan_view};
 use settings::cli;
 
 pub(crate) fn plan(asked: &cli::Plan) -> i32 {
@@ -27,7 +27,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
     let (host, settings) = match opened {
         Ok(opened) => opened,
         Err((refusal, lang)) if asked.format == cli::Format::Json => {
-            print(format!("{:#}\n", plan_json::refusal_json(&refusal, lang)));
+            print(format!("{:#}\n", plan_forms::refusal_json(&refusal, lang)));
             return refusal.verdict.code();
         }
         Err((refusal, lang)) => return refuse(&refusal, lang),
@@ -60,12 +60,12 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
                     show(&closing::line(&line, lang));
                 }
             }
-            show(&evidence_view::text(&evidence, lang, terminal_width()));
+            show(&plan_forms::evidence_text(&evidence, lang, terminal_width()));
         }
         cli::Format::Json => {
             let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
             let document =
-                plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
+                plan_forms::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {
@@ -74,7 +74,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> i32 {
                 say(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
-                print(plan_shell::shell(plan));
+                print(plan_forms::shell(plan));
             }
         }
     }

@@ -10,8 +10,7 @@ use linux::regular_file;
 use logs::REPORT;
 use monitor::history::differences;
 use report::closing;
-use report::compare_view;
-use report::page::{MOST_POINTS, page};
+use report::page::{MOST_POINTS, differences_json, differences_text, page};
 use settings::cli::{Compare, Report, ReportFormat};
 use text::lang::{Lang, Text};
 use text::run_id::RunId;
@@ -113,8 +112,8 @@ pub(crate) fn compare(asked: &Compare, lang: Lang) -> i32 {
     }
     let found = differences(both.0, both.1, lang);
     match asked.format {
-        ReportFormat::Text => show(&compare_view::text(both, &found, lang)),
-        ReportFormat::Json => print(format!("{:#}\n", compare_view::json(both, &found))),
+        ReportFormat::Text => show(&differences_text(both, &found, lang)),
+        ReportFormat::Json => print(format!("{:#}\n", differences_json(both, &found))),
     }
     0
 }
