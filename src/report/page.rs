@@ -123,38 +123,33 @@ fn plain(job: &JobHistory) -> String {
 
 /// Text as HTML.
 fn escaped(text: &str) -> String {
-    const HTML: &[(char, &str)] = &[
-        ('&', "&amp;"),
-        ('<', "&lt;"),
-        ('>', "&gt;"),
-        ('"', "&quot;"),
-        ('\'', "&#39;"),
-        ('\u{2028}', " "),
-        ('\u{2029}', " "),
-    ];
-    replaced(text, HTML)
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\u{2028}' | '\u{2029}' => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out
 }
 
 /// JSON inside a script element. These letters occur only in its strings, where an escape has the
 /// same meaning; so nothing ends the element or begins another.
 fn embedded(json: &str) -> String {
-    const ESCAPES: &[(char, &str)] = &[
-        ('<', "\\u003c"),
-        ('>', "\\u003e"),
-        ('&', "\\u0026"),
-        ('\u{2028}', "\\u2028"),
-        ('\u{2029}', "\\u2029"),
-    ];
-    replaced(json, ESCAPES)
-}
-
-/// The text with another text in place of each of these letters.
-fn replaced(text: &str, letters: &[(char, &str)]) -> String {
-    let mut out = String::with_capacity(text.len() + text.len() / 32);
-    for letter in text.chars() {
-        match letters.iter().find(|(from, _)| *from == letter) {
-            Some((_, to)) => out.push_str(to),
-            None => out.push(letter),
+    let mut out = String::with_capacity(json.len() + json.len() / 32);
+    for letter in json.chars() {
+        match letter {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            letter => out.push(letter),
         }
     }
     out
