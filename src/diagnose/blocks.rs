@@ -2,15 +2,16 @@
 //!
 //! Several ranks may write into one file without a prefix, so that their tracebacks interleave:
 //! nothing here needs a complete block. A log may also begin in the middle of a block.
-
-use std::sync::LazyLock;
+//! Beside them, the record that torch's `@record` makes of the exception that ended a process:
+//! `{"message": {"message": "ValueError: words", "extraInfo": {"py_callstack": "Traceback …",
+//! "timestamp": "1763848800"}}}` (`torch/distributed/elastic/multiprocessing/errors`), where
+//! handlers of users and older releases write a text in place of the inner object.
 
 use memchr::memmem;
-use regex::bytes::Regex;
+use serde_json::Value;
 
 use super::evidence::Frame;
-use super::lines::{LONGEST_PART, kept};
-use text::pattern::compile;
+use super::lines::{LONGEST_PART, Pattern, kept};
 
 /// Lines after the last frame within which a block may still end.
 const PATIENCE: u32 = 12;
@@ -60,34 +61,18 @@ pub(super) struct Blocks {
     frame_indent: Option<usize>,
 }
 
-struct Patterns {
-    frame: Option<Regex>,
-    rich: Option<Regex>,
-    exception: Option<Regex>,
-    named: Option<Regex>,
-}
-
-static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
-    Patterns {
-    // A frame that is glued to another rank's line does not begin its line.
-    frame: compile(
-        r#"File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>[^\n]+))?"#,
-    )
-    .ok(),
-    rich: compile(
-        r"^[|\xe2\x94\x82 ]*\xe2\x94\x82 (?P<path>[^ :]+):(?P<line>\d+) in (?P<function>[^ ]+)",
-    )
-    .ok(),
-    exception: compile(
-        r"^(?:[ |+-]*\| )?(?P<kind>[A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: (?P<message>.*)|:?\s*)$",
-    )
-    .ok(),
-    named: compile(
-        r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Empty|Full|Stop(?:Async)?Iteration)(?:\([\w.]+\))?$",
-    )
-    .ok(),
-}
-});
+// A frame that is glued to another rank's line does not begin its line.
+static FRAME: Pattern =
+    Pattern::new(r#"File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>[^\n]+))?"#);
+static RICH_FRAME: Pattern = Pattern::new(
+    r"^[|\xe2\x94\x82 ]*\xe2\x94\x82 (?P<path>[^ :]+):(?P<line>\d+) in (?P<function>[^ ]+)",
+);
+static EXCEPTION: Pattern = Pattern::new(
+    r"^(?:[ |+-]*\| )?(?P<kind>[A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: (?P<message>.*)|:?\s*)$",
+);
+static EXCEPTION_NAME: Pattern = Pattern::new(
+    r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Empty|Full|Stop(?:Async)?Iteration)(?:\([\w.]+\))?$",
+);
 
 impl Blocks {
     /// Whether the next line may belong to a block and therefore has to be read.
@@ -139,18 +124,12 @@ impl Blocks {
     /// Takes one line of the writer, without prefix and header.
     pub(super) fn read(&mut self, body: &[u8]) -> Part {
         let holds = |words: &[u8]| memmem::find(body, words).is_some();
+        let begun = || Blocks { since: Some(0), ..Blocks::default() };
         if holds(b"Traceback (most recent call last)") {
             let chained = std::mem::take(&mut self.chained);
             let ignored = self.ignored && self.since == Some(0);
             let indent = indent(body);
-            let new = Blocks {
-                open: true,
-                since: Some(0),
-                chained,
-                ignored,
-                indent,
-                ..Blocks::default()
-            };
+            let new = Blocks { open: true, chained, ignored, indent, ..begun() };
             // The exception above passes on an exception that a worker of torch raised. If nobody
             // caught the exception above, nobody caught the worker's exception.
             let passed_on = holds(b"Original Traceback") && self.is_near();
@@ -162,15 +141,15 @@ impl Blocks {
             return Part::Inside;
         }
         if holds(b"During handling of the above exception") || holds(b"The above exception was") {
-            *self = Blocks { chained: true, since: Some(0), ..Blocks::default() };
+            *self = Blocks { chained: true, ..begun() };
             return Part::Inside;
         }
         if holds(b"Exception ignored in") {
-            *self = Blocks { ignored: true, since: Some(0), ..Blocks::default() };
+            *self = Blocks { ignored: true, ..begun() };
             return Part::Inside;
         }
         if holds(b"(most recent call first)") && !holds(b"Exception raised from") {
-            *self = Blocks { dump: true, since: Some(0), ..Blocks::default() };
+            *self = Blocks { dump: true, ..begun() };
             return Part::Inside;
         }
         if let Some(frame) = frame(body) {
@@ -239,9 +218,7 @@ fn indent(body: &[u8]) -> usize {
 }
 
 fn frame(body: &[u8]) -> Option<Frame> {
-    let groups = [&PATTERNS.frame, &PATTERNS.rich]
-        .into_iter()
-        .find_map(|pattern| pattern.as_ref()?.captures(body))?;
+    let groups = FRAME.captures(body).or_else(|| RICH_FRAME.captures(body))?;
     let text = |name: &str| groups.name(name).map(|part| kept(part.as_bytes()).trim().to_owned());
     Some(Frame {
         path: path(groups.name("path")?.as_bytes()),
@@ -268,9 +245,9 @@ pub(super) fn lone_exception(body: &[u8]) -> Option<Exception> {
 
 /// `RuntimeError: words`. `open`: a block waits for its end, so that any name may be an exception.
 fn exception(body: &[u8], open: bool) -> Option<(String, String)> {
-    let groups = PATTERNS.exception.as_ref()?.captures(body)?;
+    let groups = EXCEPTION.captures(body)?;
     let kind = groups.name("kind")?.as_bytes();
-    let named = PATTERNS.named.as_ref()?.is_match(kind);
+    let named = EXCEPTION_NAME.is_match(kind);
     let message = groups.name("message");
     // A single word may be a line that the program printed.
     let dotted = kind.contains(&b'.') || kind.first().is_some_and(u8::is_ascii_uppercase);
@@ -279,4 +256,84 @@ fn exception(body: &[u8], open: bool) -> Option<(String, String)> {
     }
     let text = |bytes: &[u8]| kept(bytes).trim().to_owned();
     Some((text(kind), text(message.map_or(b"".as_slice(), |message| message.as_bytes()))))
+}
+
+/// Content of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedException {
+    /// The exception as Python prints it.
+    pub text: String,
+    /// Time of the record, in seconds since the epoch; the fraction is cut off.
+    pub seconds: Option<u64>,
+}
+
+/// Reads a record. None if the record is cut, or the bytes are something else.
+pub fn recorded_exception(bytes: &[u8]) -> Option<RecordedException> {
+    let record: Value = serde_json::from_slice(bytes).ok()?;
+    let message = &record["message"];
+    let more = &message["extraInfo"];
+    let words = message.as_str().or_else(|| message["message"].as_str());
+    let stack = more["py_callstack"].as_str().filter(|stack| !stack.trim().is_empty());
+    let text = match (stack, words) {
+        (Some(stack), _) => stack.to_owned(),
+        // Without a head, the line would count as words of a program, not as an exception.
+        (None, Some(words)) if !words.trim().is_empty() => {
+            format!("Traceback (most recent call last):\n{words}")
+        }
+        (None, _) => return None,
+    };
+    let stamp = [&more["timestamp"], &record["timestamp"]].into_iter().find(|one| !one.is_null());
+    let seconds =
+        stamp.and_then(|stamp| stamp.as_u64().or_else(|| stamp.as_str()?.trim().parse().ok()));
+    Some(RecordedException { text, seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(record: &Value) -> Option<RecordedException> {
+        recorded_exception(record.to_string().as_bytes())
+    }
+
+    #[test]
+    fn records_of_torch_and_of_handlers_are_read() {
+        let stack =
+            "Traceback (most recent call last):\n  File \"a.py\", line 2, in main\nValueError: no";
+        let torch = json!({ "message": {
+            "message": "ValueError: no",
+            "extraInfo": { "py_callstack": stack, "timestamp": "1763848800" },
+        }});
+        let seconds = Some(1_763_848_800);
+        assert_eq!(read(&torch), Some(RecordedException { text: stack.to_owned(), seconds }));
+        let headed = "Traceback (most recent call last):\nValueError: no".to_owned();
+        for (other, seconds) in [
+            (json!({ "message": "ValueError: no", "timestamp": 7 }), Some(7)),
+            (json!({ "message": { "message": "ValueError: no", "errorCode": 1 } }), None),
+            (
+                json!({ "message": { "message": "ValueError: no", "extraInfo": { "py_callstack": " " } } }),
+                None,
+            ),
+        ] {
+            assert_eq!(read(&other), Some(RecordedException { text: headed.clone(), seconds }));
+        }
+        for nothing in [json!(null), json!([1]), json!({ "message": 3 }), json!({ "message": {} })]
+        {
+            assert_eq!(read(&nothing), None, "{nothing}");
+        }
+        let whole = torch.to_string();
+        for cut in 0..whole.len() {
+            assert_eq!(recorded_exception(&whole.as_bytes()[..cut]), None, "{cut}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = recorded_exception(&bytes);
+        }
+    }
 }

@@ -55,6 +55,11 @@ impl Frame {
             self.path.contains("/ranklaunch-") && self.path.contains("/inject/python/");
         !self.path.starts_with('<') && !is_command && !is_installed && !is_injected
     }
+
+    /// `generate.py:363 main`
+    pub(super) fn with_function(&self) -> String {
+        format!("{self} {}", self.function).trim_end().to_owned()
+    }
 }
 
 /// `generate.py:363`

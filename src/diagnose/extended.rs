@@ -1,10 +1,13 @@
 //! The catalogue with the rows of a profile, and the conditions for a sound row.
+//! The fragments of a pattern are words: every line that matches the pattern holds at least one of them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind};
+
 use super::catalogue::{Catalogue, catalogue};
-use super::fragments::{SHORTEST, fragments};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
 use text::lang::Text;
 use text::nearest::nearest;
@@ -49,15 +52,29 @@ impl Catalogue {
         for row in &all {
             bytes += long(row);
             if bytes > MOST_FRAGMENTS {
-                return Err(too_many(row));
+                let most = MOST_FRAGMENTS / 1024;
+                return Err(flaw(
+                    row,
+                    "fragments",
+                    "",
+                    text!("brings all fragments above {most} KiB", "使全部片段超过 {most} KiB"),
+                    text!("write fewer or shorter fragments", "请减少或缩短片段"),
+                ));
             }
         }
         let own = all.len();
         let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         let known = catalogue().rows().iter().filter(|row| !ids.contains(row.id.as_str()));
         all.extend(known.cloned());
-        let first = rows.first();
-        let whole = Catalogue::of(all).map_err(|flaw| unusable(first, &flaw))?.preferring(own);
+        // No single row is at fault.
+        let unusable = |flaw: Flaw| RowFlaw {
+            id: rows.first().map(|row| row.id.clone()).unwrap_or_default(),
+            key: "id",
+            value: String::new(),
+            problem: text!("cannot be used: {flaw}", "无法使用：{flaw}"),
+            hint: text!("write each id once", "每个 id 只写一次"),
+        };
+        let whole = Catalogue::of(all, own).map_err(unusable)?;
         match (0..own).flat_map(|index| whole.flaws_of(RowIndex(index))).next() {
             Some(flaw) => Err(flaw),
             None => Ok(whole),
@@ -67,20 +84,17 @@ impl Catalogue {
     /// The flaws of a row in its catalogue: patterns, texts and examples.
     pub(super) fn flaws_of(&self, index: RowIndex) -> Vec<RowFlaw> {
         let Some(row) = self.row(index) else { return Vec::new() };
-        let patterns = [("patterns", &row.patterns), ("except", &row.except)];
         let mut flaws = Vec::new();
         let mut groups = BTreeSet::new();
         if row.id == USER_EXCEPTION {
             groups.extend(["type".to_owned(), "message".to_owned()]);
         }
-        for (key, pattern) in
-            patterns.iter().flat_map(|(key, all)| all.iter().map(move |pattern| (*key, pattern)))
-        {
-            match compile(pattern) {
-                Ok(compiled) => {
-                    groups.extend(compiled.capture_names().flatten().map(str::to_owned))
+        for (key, patterns) in [("patterns", &row.patterns), ("except", &row.except)] {
+            for pattern in patterns {
+                match compile(pattern) {
+                    Ok(one) => groups.extend(one.capture_names().flatten().map(str::to_owned)),
+                    Err(error) => flaws.push(no_pattern(row, key, pattern, &error)),
                 }
-                Err(error) => flaws.push(no_pattern(row, key, pattern, &error)),
             }
         }
         if !flaws.is_empty() {
@@ -117,27 +131,65 @@ fn placeholders(text: &str) -> impl Iterator<Item = &str> {
 /// The row with its fragments in lower case, or with fragments from its patterns.
 fn with_fragments(row: &Row) -> Result<Row, RowFlaw> {
     if row.id == USER_EXCEPTION {
-        return Err(reserved(row));
+        return Err(flaw(
+            row,
+            "id",
+            &row.id,
+            text!(
+                "is the row of exceptions that no other row explains",
+                "是“没有其他条目能解释的异常”所用的条目"
+            ),
+            text!("choose another id", "请换用其他 id"),
+        ));
     }
     let mut row = row.clone();
     for fragment in &mut row.fragments {
         fragment.make_ascii_lowercase();
     }
     if let Some(short) = row.fragments.iter().find(|fragment| fragment.len() < SHORTEST) {
-        return Err(too_short(&row, short));
+        return Err(flaw(
+            &row,
+            "fragments",
+            short,
+            text!("has fewer than {SHORTEST} bytes", "不足 {SHORTEST} 字节"),
+            text!(
+                "write words that few lines of a healthy run hold",
+                "请写正常运行的日志中很少出现的文字"
+            ),
+        ));
     }
     if row.fragments.is_empty() {
         if row.patterns.is_empty() {
-            return Err(nothing_to_find(&row));
+            return Err(flaw(
+                &row,
+                "fragments",
+                "",
+                text!("is empty, and so is `patterns`", "为空，`patterns` 也为空"),
+                text!(
+                    "write what a line of this failure holds: fragments = [\"loss is nan\"]",
+                    "请写出该故障的日志行所含的文字：fragments = [\"loss is nan\"]"
+                ),
+            ));
         }
         for pattern in &row.patterns {
             if let Err(error) = compile(pattern) {
                 return Err(no_pattern(&row, "patterns", pattern, &error));
             }
-            match fragments(pattern) {
-                Some(found) => row.fragments.extend(found),
-                None => return Err(no_fragment(&row, pattern)),
-            }
+            row.fragments.extend(fragments(pattern).ok_or_else(|| {
+                flaw(
+                    &row,
+                    "patterns",
+                    pattern,
+                    text!(
+                        "gives no fragment: the lines that it matches share no word of {SHORTEST} bytes or more",
+                        "无法得出片段：它匹配的各行没有共同的、至少 {SHORTEST} 字节的文字"
+                    ),
+                    text!(
+                        "add fragments = [\"…\"]: patterns are tried only on lines that hold one of them",
+                        "请加上 fragments = [\"…\"]：只对含有片段的行尝试匹配 patterns"
+                    ),
+                )
+            })?);
         }
         row.fragments.sort_unstable();
         row.fragments.dedup();
@@ -147,72 +199,6 @@ fn with_fragments(row: &Row) -> Result<Row, RowFlaw> {
 
 fn flaw(row: &Row, key: &'static str, value: &str, problem: Text, hint: Text) -> RowFlaw {
     RowFlaw { id: row.id.clone(), key, value: value.to_owned(), problem, hint }
-}
-
-fn reserved(row: &Row) -> RowFlaw {
-    flaw(
-        row,
-        "id",
-        &row.id,
-        text!(
-            "is the row of exceptions that no other row explains",
-            "是“没有其他条目能解释的异常”所用的条目"
-        ),
-        text!("choose another id", "请换用其他 id"),
-    )
-}
-
-fn nothing_to_find(row: &Row) -> RowFlaw {
-    flaw(
-        row,
-        "fragments",
-        "",
-        text!("is empty, and so is `patterns`", "为空，`patterns` 也为空"),
-        text!(
-            "write what a line of this failure holds: fragments = [\"loss is nan\"]",
-            "请写出该故障的日志行所含的文字：fragments = [\"loss is nan\"]"
-        ),
-    )
-}
-
-fn too_short(row: &Row, fragment: &str) -> RowFlaw {
-    flaw(
-        row,
-        "fragments",
-        fragment,
-        text!("has fewer than {SHORTEST} bytes", "不足 {SHORTEST} 字节"),
-        text!(
-            "write words that few lines of a healthy run hold",
-            "请写正常运行的日志中很少出现的文字"
-        ),
-    )
-}
-
-fn too_many(row: &Row) -> RowFlaw {
-    let most = MOST_FRAGMENTS / 1024;
-    flaw(
-        row,
-        "fragments",
-        "",
-        text!("brings all fragments above {most} KiB", "使全部片段超过 {most} KiB"),
-        text!("write fewer or shorter fragments", "请减少或缩短片段"),
-    )
-}
-
-fn no_fragment(row: &Row, pattern: &str) -> RowFlaw {
-    flaw(
-        row,
-        "patterns",
-        pattern,
-        text!(
-            "gives no fragment: the lines that it matches share no word of {SHORTEST} bytes or more",
-            "无法得出片段：它匹配的各行没有共同的、至少 {SHORTEST} 字节的文字"
-        ),
-        text!(
-            "add fragments = [\"…\"]: patterns are tried only on lines that hold one of them",
-            "请加上 fragments = [\"…\"]：只对含有片段的行尝试匹配 patterns"
-        ),
-    )
 }
 
 fn no_pattern(row: &Row, key: &'static str, pattern: &str, error: &regex::Error) -> RowFlaw {
@@ -256,31 +242,150 @@ fn no_row(catalogue: &Catalogue, row: &Row, key: &'static str, id: &str) -> RowF
 }
 
 fn contradicts(row: &Row, key: &'static str, example: &str, expected: bool) -> RowFlaw {
-    let problem = match expected {
-        true => text!("does not match the row", "与该条目不匹配"),
-        false => text!("matches the row", "与该条目匹配"),
-    };
-    let hint = match expected {
-        true => text!(
-            "a line matches if it holds a fragment, matches a pattern and matches none of `except`",
-            "一行须含有某个片段、匹配某个 pattern 且不匹配任何 `except`，才算匹配"
+    let (problem, hint) = match expected {
+        true => (
+            text!("does not match the row", "与该条目不匹配"),
+            text!(
+                "a line matches if it holds a fragment, matches a pattern and matches none of `except`",
+                "一行须含有某个片段、匹配某个 pattern 且不匹配任何 `except`，才算匹配"
+            ),
         ),
-        false => text!(
-            "make the patterns narrower, or name what differs in `except`",
-            "请收窄 patterns，或在 `except` 中写出差别"
+        false => (
+            text!("matches the row", "与该条目匹配"),
+            text!(
+                "make the patterns narrower, or name what differs in `except`",
+                "请收窄 patterns，或在 `except` 中写出差别"
+            ),
         ),
     };
     flaw(row, key, example, problem, hint)
 }
 
-/// A catalogue that cannot be built, although no single row is at fault.
-fn unusable(row: Option<&Row>, flaw: &Flaw) -> RowFlaw {
-    let id = row.map(|row| row.id.clone()).unwrap_or_default();
-    RowFlaw {
-        id,
-        key: "id",
-        value: String::new(),
-        problem: text!("cannot be used: {flaw}", "无法使用：{flaw}"),
-        hint: text!("write each id once", "每个 id 只写一次"),
+/// Minimum bytes of a fragment. A shorter fragment occurs in too many lines.
+pub(super) const SHORTEST: usize = 3;
+/// Maximum number of fragments of one pattern.
+const MOST: usize = 64;
+
+/// The fragments of a pattern, in lower case. None: the pattern matches lines that share no word of
+/// [`SHORTEST`] bytes.
+pub(super) fn fragments(pattern: &str) -> Option<Vec<String>> {
+    let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(pattern).ok()?;
+    let found = required(&parsed)?;
+    found.into_iter().map(|fragment| String::from_utf8(fragment).ok()).collect()
+}
+
+/// Words, at least one of which is in every text that `hir` matches.
+fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
+    match hir.kind() {
+        HirKind::Capture(group) => required(&group.sub),
+        HirKind::Repetition(repeated) => {
+            if repeated.min > 0 {
+                required(&repeated.sub)
+            } else {
+                None
+            }
+        }
+        HirKind::Alternation(branches) => {
+            let all: Option<Vec<Vec<Vec<u8>>>> = branches.iter().map(required).collect();
+            let all = all?.concat();
+            (all.len() <= MOST).then_some(all)
+        }
+        HirKind::Concat(parts) => in_row(parts),
+        _ => in_row(std::slice::from_ref(hir)),
+    }
+}
+
+/// The best words of parts that follow each other.
+fn in_row(parts: &[Hir]) -> Option<Vec<Vec<u8>>> {
+    let mut found: Vec<Vec<Vec<u8>>> = Vec::new();
+    let mut run: Vec<u8> = Vec::new();
+    for part in parts {
+        if let Some(word) = literal(part) {
+            run.extend(word);
+            continue;
+        }
+        found.push(vec![std::mem::take(&mut run)]);
+        if matches!(
+            part.kind(),
+            HirKind::Capture(_) | HirKind::Repetition(_) | HirKind::Alternation(_)
+        ) {
+            found.extend(required(part));
+        }
+    }
+    found.push(vec![run]);
+    let shortest = |words: &Vec<Vec<u8>>| words.iter().map(Vec::len).min().unwrap_or_default();
+    found.into_iter().filter(|words| shortest(words) >= SHORTEST).max_by_key(shortest)
+}
+
+/// The word that a part matches, in lower case; None if the part matches several words.
+fn literal(part: &Hir) -> Option<Vec<u8>> {
+    match part.kind() {
+        HirKind::Literal(literal) => Some(literal.0.to_ascii_lowercase()),
+        HirKind::Class(Class::Bytes(class)) => {
+            let bytes = class.ranges().iter().flat_map(|range| range.start()..=range.end());
+            let mut bytes = bytes.take(3).map(|byte| byte.to_ascii_lowercase());
+            let first = bytes.next()?;
+            bytes.all(|other| other == first).then(|| vec![first])
+        }
+        HirKind::Class(Class::Unicode(class)) => {
+            let letters = class.ranges().iter().flat_map(|range| range.start()..=range.end());
+            let mut letters = letters.take(3).map(|letter| letter.to_ascii_lowercase());
+            let first = letters.next()?;
+            letters.all(|other| other == first).then(|| first.to_string().into_bytes())
+        }
+        HirKind::Capture(group) => literal(&group.sub),
+        HirKind::Concat(parts) => {
+            parts.iter().map(literal).collect::<Option<Vec<_>>>().map(|words| words.concat())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use text::pattern::compile;
+
+    #[test]
+    fn every_match_holds_a_fragment() {
+        for (pattern, expected) in [
+            ("loss is NaN at step (\\d+)", Some(&["loss is nan at step "][..])),
+            ("(?i)Loss is (?:nan|infinite)", Some(&["loss is "])),
+            ("(?:shard|bucket) .{0,40}missing", Some(&["missing"])),
+            ("^(?:no shard|no bucket)$", Some(&["no shard", "no bucket"])),
+            ("(?P<file>\\S+) is (?:truncated)+", Some(&["truncated"])),
+            ("数据集 .* 损坏", Some(&["数据集 "])),
+            (".*", None),
+            ("a\\d", None),
+            ("(?:long word)?x", None),
+            ("(?:long word|x)", None),
+            ("(", None),
+        ] {
+            let expected: Option<Vec<String>> =
+                expected.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+            assert_eq!(fragments(pattern), expected, "{pattern}");
+        }
+    }
+
+    /// The rows of this program have fragments of their own, chosen by hand. The fragments from
+    /// their patterns must hold for their examples as well.
+    #[test]
+    fn fragments_from_catalogue_patterns_occur_in_examples() {
+        let mut seen = 0;
+        for row in catalogue().rows() {
+            for pattern in &row.patterns {
+                let Some(fragments) = fragments(pattern) else { continue };
+                let pattern = compile(pattern).expect("a pattern");
+                for line in row.matches.iter().flat_map(|example| example.lines()) {
+                    let low = line.to_ascii_lowercase();
+                    if pattern.is_match(line.as_bytes()) {
+                        seen += 1;
+                        let held = fragments.iter().any(|one| low.contains(one.as_str()));
+                        assert!(held, "{pattern}: {fragments:?} not in {line}");
+                    }
+                }
+            }
+        }
+        assert!(seen > 100, "{seen}");
     }
 }

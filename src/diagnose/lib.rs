@@ -7,7 +7,7 @@
 //! read. A line without a row is never a cause by itself, whatever words it holds. An exception without a row is a
 //! cause (`user_exception`) if nothing shows that it was caught or survived.
 //!
-//! Path of a byte: `lines` (whole lines) → `matcher` (rows whose fragment is in the line) → `prefixes` (the writer,
+//! Path of a byte: `lines` (whole lines) → `catalogue` (rows whose fragment is in the line) → `prefixes` (the writer,
 //! the time) → `blocks` (tracebacks) → `scan` (evidence) → `run` (evidence that was survived) → `candidates`
 //! (possible causes) → `select` (the cause).
 
@@ -16,17 +16,11 @@
 mod blocks;
 mod candidates;
 mod catalogue;
-mod error_file;
 mod evidence;
 mod extended;
-mod forms;
-mod fragments;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod joined;
-mod known;
 mod lines;
-mod matcher;
 mod prefixes;
 pub mod recorder;
 mod rows;
@@ -34,20 +28,17 @@ mod run;
 mod scan;
 mod select;
 pub mod stacks;
-mod stragglers;
 #[cfg(test)]
 mod tests;
-mod why;
 
+pub use blocks::recorded_exception;
+pub use candidates::{Known, Recorded, Survived, survived};
 pub use catalogue::{Catalogue, catalogue};
-pub use error_file::recorded_exception;
 pub use evidence::{Evidence, Frame, Node};
 pub use extended::RowFlaw;
-pub use forms::is_progress;
-pub use known::{Known, Recorded, Survived, survived};
+pub use prefixes::is_progress;
 pub use rows::{Domain, GIVEN_UP, Role, Row, Stream, filled};
 pub use scan::{LogScan, Origin, Scanned};
 #[cfg(any(test, feature = "fixtures"))]
 pub use select::diagnose;
 pub use select::{Cause, Diagnosis, diagnose_knowing, diagnose_whole};
-pub use why::why;

@@ -2,6 +2,12 @@
 //!
 //! A carriage return also ends a piece of a line: a progress bar is one line of many pieces.
 
+use std::sync::OnceLock;
+
+use regex::bytes::{Captures, Regex};
+
+use text::pattern::compile;
+
 /// A longer line is read as several lines. Bounds the memory that a log without line ends takes.
 pub(super) const LONGEST: usize = 64 * 1024;
 
@@ -11,6 +17,27 @@ pub(super) const LONGEST_PART: usize = 300;
 /// A part of a line, cut to [`LONGEST_PART`] bytes so that a log cannot make the program keep more.
 pub(super) fn kept(part: &[u8]) -> String {
     String::from_utf8_lossy(part.get(..LONGEST_PART).unwrap_or(part)).into_owned()
+}
+
+/// A pattern of this crate, compiled on first use. A pattern that does not compile matches nothing.
+pub(super) struct Pattern(&'static str, OnceLock<Option<Regex>>);
+
+impl Pattern {
+    pub(super) const fn new(pattern: &'static str) -> Pattern {
+        Pattern(pattern, OnceLock::new())
+    }
+
+    pub(super) fn get(&self) -> Option<&Regex> {
+        self.1.get_or_init(|| compile(self.0).ok()).as_ref()
+    }
+
+    pub(super) fn is_match(&self, text: &[u8]) -> bool {
+        self.get().is_some_and(|pattern| pattern.is_match(text))
+    }
+
+    pub(super) fn captures<'t>(&self, text: &'t [u8]) -> Option<Captures<'t>> {
+        self.get()?.captures(text)
+    }
 }
 
 /// A line, or a piece of one, without its end. Never empty.

@@ -3,14 +3,20 @@
 //! Launchers, Ray, Slurm and kubectl put the writer before each line; loggers put time and level
 //! there. Prefixes of the first kind are removed, since a pattern must match lines of every writer.
 //! Headers of loggers stay for the patterns and are only skipped to find tracebacks.
+//!
+//! The form of a line also makes statements, whatever its words mean. A line of a log may hold several lines of a
+//! program: each part gets the prefixes of the whole line, since its writer, its node and its time are those of the
+//! line.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use aho_corasick::AhoCorasick;
 use memchr::{memchr, memchr_iter, memmem};
 use regex::bytes::{Captures, Regex};
 
-use super::lines::kept;
+use super::lines::{Pattern, kept};
+use super::rows::{Row, Stream};
 use text::pattern::compile;
 
 /// The time of a line. Logs often omit the year, so two runs around New Year are in the wrong
@@ -121,7 +127,7 @@ const HEADERS: &[&str] = &[
 ];
 
 /// Warnings that Python prints with file and line before them.
-const WARNINGS: &str = r"^[^ ]{0,300}:\d+: \w*Warning: ";
+static WARNINGS: Pattern = Pattern::new(r"^[^ ]{0,300}:\d+: \w*Warning: ");
 
 /// Forms of times near the beginning of a line.
 const TIMES: &[&str] = &[
@@ -138,7 +144,6 @@ pub(super) const DATED_WITHIN: usize = 2 * TIME_WITHIN;
 struct Patterns {
     prefixes: Vec<(&'static [u8], Regex)>,
     headers: Vec<Regex>,
-    warnings: Option<Regex>,
     times: Vec<Regex>,
 }
 
@@ -148,7 +153,6 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
     Patterns {
         prefixes: PREFIXES.iter().filter_map(prefix).collect(),
         headers: all(HEADERS),
-        warnings: compile(WARNINGS).ok(),
         times: all(TIMES),
     }
 });
@@ -200,16 +204,10 @@ fn prefixes(text: &[u8]) -> Prefixes {
     // A line may have several prefixes: kubectl's before torchrun's.
     for _ in 0..4 {
         let rest = text.get(all.length..).unwrap_or_default();
-        let Some((taken, found)) = PATTERNS.prefixes.iter().find_map(|(first, pattern)| {
-            if !rest.first().is_some_and(|byte| first.contains(byte)) {
-                return None;
-            }
-            let groups = pattern.captures(rest)?;
-            let length = groups.get(0)?.end();
-            Some((length, groups))
-        }) else {
-            break;
-        };
+        let begins = |first: &[u8]| rest.first().is_some_and(|byte| first.contains(byte));
+        let mut all_found = PATTERNS.prefixes.iter().filter(|(first, _)| begins(first));
+        let Some(found) = all_found.find_map(|(_, pattern)| pattern.captures(rest)) else { break };
+        let taken = found.get(0).map_or(0, |whole| whole.end());
         let rank = || number(&found, "rank").and_then(|rank| u32::try_from(rank).ok());
         all.rank = all.rank.or_else(rank);
         all.node = all.node.or_else(|| word(&found, "node"));
@@ -242,8 +240,7 @@ fn header(text: &[u8]) -> (usize, Level) {
         if memmem::find(text, b" NCCL WARN ").is_some() || text.starts_with(b"NCCL WARN ") {
             return (0, Level::Error);
         }
-        let warning = PATTERNS.warnings.as_ref().is_some_and(|pattern| pattern.is_match(text));
-        (0, if warning { Level::Warning } else { Level::Unsaid })
+        (0, if WARNINGS.is_match(text) { Level::Warning } else { Level::Unsaid })
     })
 }
 
@@ -317,4 +314,140 @@ fn without_colours(line: &[u8]) -> Cow<'_, [u8]> {
     }
     out.extend_from_slice(rest);
     Cow::Owned(out)
+}
+
+/// `  what():  words`: C++ ends a process that does not catch this exception.
+pub(super) fn terminates(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"what():")
+}
+
+/// `NAME=words`, as `env` and `set -x` print the environment: such a line says nothing about this
+/// run.
+pub(super) fn is_variable(body: &[u8]) -> bool {
+    static PATTERN: Pattern =
+        Pattern::new(r"^(?:\++ )?(?:(?:export|declare -x) )?[A-Z_][A-Z0-9_]*=");
+    PATTERN.is_match(body)
+}
+
+/// `job.sh: line 3: python: command not found`
+pub(super) fn is_by_shell(body: &[u8]) -> bool {
+    static PATTERN: Pattern = Pattern::new(
+        r"(?:\bline \d+|(?:^|[ /])(?:ba|da|z|k)?sh(?:: \d+)?): [^:]{1,80}: (?:command )?not found\s*$",
+    );
+    PATTERN.is_match(body)
+}
+
+/// `train.py: error: words`, the form of argparse and Slurm.
+pub(super) fn is_error(text: &[u8]) -> bool {
+    static PATTERN: Pattern = Pattern::new(
+        r"^(?:\[[^\]]{1,40}\] |[\w./-]{1,100}: )?error: |\bslurmstepd\b.{0,40}: error: ",
+    );
+    PATTERN.is_match(text)
+}
+
+/// The time of a line. The line may be whole, or only its head.
+pub(super) fn time_of(line: &[u8]) -> Option<Time> {
+    if line.is_empty() { None } else { peel(line).time }
+}
+
+/// The pod of an event, if the list of events names it.
+pub(super) fn object(row: &Row, text: &[u8]) -> Option<String> {
+    static PATTERN: Pattern = Pattern::new(r"(?i)\b(?:pods?/)([\w.-]+)");
+    if row.stream != Stream::Event {
+        return None;
+    }
+    Some(kept(PATTERN.captures(text)?.get(1)?.as_bytes()))
+}
+
+/// A rank that the own words of a line name.
+pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
+    static PATTERN: Pattern =
+        Pattern::new(r"(?i:\brank (\d{1,6})\]|\bfor rank (\d{1,6})\b|local_rank: (\d{1,6})\b)");
+    let groups = PATTERN.captures(text)?;
+    let digits = groups.iter().skip(1).flatten().next()?;
+    std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()
+}
+
+/// Whether a line reports that the program works: a progress bar, a step, a loss.
+pub fn is_progress(line: &[u8]) -> bool {
+    static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+        const WORDS: &[&str] = &["it/s", "s/it", "%|", "epoch", "step", "iteration", "loss"];
+        AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).ok()
+    });
+    line.iter().any(u8::is_ascii_digit) && WORDS.as_ref().is_some_and(|words| words.is_match(line))
+}
+
+/// Maximum number of parts of a line that are read: the first half and the last half of them.
+const MOST_PARTS: usize = 256;
+
+/// The lines that one line holds; None if it holds only one.
+pub(super) fn parts(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let parts = unescaped(line).or_else(|| unglued(line))?;
+    let surplus = parts.len().saturating_sub(MOST_PARTS);
+    let dropped = MOST_PARTS / 2..MOST_PARTS / 2 + surplus;
+    let kept = parts.into_iter().enumerate().filter(|(number, _)| !dropped.contains(number));
+    Some(kept.map(|(_, part)| part).collect())
+}
+
+/// The lines of several writes, each with the prefix of its rank.
+fn unglued(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    static MARK: Pattern = Pattern::new(r"\[rank\d{1,6}\]:");
+    let marks: Vec<usize> = MARK.get()?.find_iter(line).map(|mark| mark.start()).collect();
+    if marks.iter().all(|mark| *mark == 0) {
+        return None;
+    }
+    let own = prefix(line);
+    let cuts: Vec<usize> = marks.iter().copied().filter(|mark| *mark >= own.len()).collect();
+    if cuts.is_empty() {
+        return None;
+    }
+    // The text before the rank of the first part is the prefix of all parts.
+    let outer = marks.first().filter(|mark| **mark < own.len()).copied().unwrap_or(own.len());
+    let (outer, _) = line.split_at_checked(outer)?;
+    let ends = cuts.iter().copied().skip(1).chain([line.len()]);
+    let mut parts = vec![line.get(..*cuts.first()?)?.to_vec()];
+    for (from, to) in cuts.iter().zip(ends) {
+        parts.push([outer, line.get(*from..to)?].concat());
+    }
+    Some(parts)
+}
+
+/// The lines of a traceback that JSON or `repr` wrote into one line. A logger that writes the
+/// traceback as a warning has caught the exception.
+fn unescaped(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    const HEAD: &[u8] = b"Traceback (most recent call last):";
+    let at = memmem::find_iter(line, HEAD).find(|at| line.get(at + HEAD.len()) == Some(&b'\\'))?;
+    let (before, _) = line.split_at_checked(at)?;
+    if memmem::find(&before.to_ascii_lowercase(), b"warning").is_some() {
+        return None;
+    }
+    let own = prefix(line);
+    let mut parts = vec![Vec::new()];
+    let mut bytes = line.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            parts.last_mut()?.push(byte);
+            continue;
+        }
+        // Each backslash is doubled if the text was quoted twice.
+        while bytes.next_if_eq(&b'\\').is_some() {}
+        match bytes.peek() {
+            Some(b'n') => {
+                bytes.next();
+                parts.push(Vec::new());
+            }
+            Some(b'"' | b'\'') => {}
+            _ => parts.last_mut()?.push(byte),
+        }
+    }
+    // The text before a head in the same line is not part of its traceback.
+    let cut = |part: Vec<u8>| match memmem::find(&part, HEAD).map(|at| part.split_at(at)) {
+        Some((before, head)) if !before.is_empty() => vec![before.to_vec(), head.to_vec()],
+        _ => vec![part],
+    };
+    let parts = parts.into_iter().flat_map(cut).filter(|part| !part.is_empty());
+    let with_prefix = |(number, part): (usize, Vec<u8>)| {
+        if number == 0 { part } else { [own, part.as_slice()].concat() }
+    };
+    Some(parts.enumerate().map(with_prefix).collect())
 }

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::blocks::{Blocks, Exception, Part, is_exception, lone_exception};
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, Found};
 use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_around};
-use super::forms::{
-    inline_rank, is_by_shell, is_error, is_progress, is_variable, object, terminates, time_of,
-};
-use super::joined::parts;
 use super::lines::{Line, Lines};
-use super::matcher::Found;
-use super::prefixes::{DATED_WITHIN, Level, Peeled, Time, may_be_dated, peel, writer};
+use super::prefixes::{
+    DATED_WITHIN, Level, Peeled, Time, inline_rank, is_by_shell, is_error, is_progress,
+    is_variable, may_be_dated, object, parts, peel, terminates, time_of, writer,
+};
 use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
 use text::rank::GlobalRank;
@@ -391,8 +389,8 @@ impl Reader<'_> {
                 Vec::new()
             };
             let text = shown_around(&peeled.text, found.at);
-            let new = Evidence { text, ..self.evidence(writer, peeled, line, (*index, row)) };
-            let new = Evidence { captures, ..new };
+            let new = self.evidence(writer, peeled, line, (*index, row));
+            let new = Evidence { text, captures, ..new };
             let key = key(*index, new.rank, new.object.as_deref().unwrap_or_default());
             let key = self.run.add(key, new);
             if row.role == Role::Root {
@@ -410,12 +408,12 @@ impl Reader<'_> {
         rows: &[RowIndex],
         exception: &Exception,
     ) {
-        let first_of_chain = !exception.chained;
-        if first_of_chain {
-            writer.explained = self.is_explained(rows);
+        // The first one of its chain.
+        if !exception.chained {
+            let mut rows = rows.iter().filter_map(|index| self.catalogue.row(*index));
+            writer.explained = rows.any(|row| row.role == Role::Root);
         }
-        let Some(index) = self.catalogue.user_exception() else { return };
-        let Some(row) = self.catalogue.row(index) else { return };
+        let Some((index, row)) = self.catalogue.user_exception() else { return };
         if !rows.is_empty() || writer.explained || writer.blocks.is_ignored() {
             return;
         }
@@ -436,8 +434,7 @@ impl Reader<'_> {
     fn note_alone(&mut self, writer: &Writer, peeled: &Peeled<'_>, line: Line<'_>) {
         let body = peeled.text.get(peeled.body..).unwrap_or_default();
         let Some(Exception { kind, message, .. }) = lone_exception(body) else { return };
-        let Some(index) = self.catalogue.user_exception() else { return };
-        let Some(row) = self.catalogue.row(index) else { return };
+        let Some((index, row)) = self.catalogue.user_exception() else { return };
         if peeled.level == Level::Warning {
             return;
         }
@@ -445,10 +442,6 @@ impl Reader<'_> {
         let key = key(index, new.rank, &new.text);
         let captures = vec![("type".to_owned(), kind), ("message".to_owned(), message)];
         self.run.add(key, Evidence { captures, alone: true, stated: false, ..new });
-    }
-
-    fn is_explained(&self, rows: &[RowIndex]) -> bool {
-        rows.iter().filter_map(|index| self.catalogue.row(*index)).any(|row| row.role == Role::Root)
     }
 
     /// The frames of a dump follow the line that names the failure.

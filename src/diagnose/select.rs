@@ -5,48 +5,31 @@
 //! consequence (a time-out, a signal) must be the very first. Output of another program before or
 //! after the job yields to the output of the job itself. A problem that was survived is no root. If
 //! there are only consequences, the cause is not visible.
+//!
+//! Ranks that time out in a collective say so. The culprit, a straggler, says nothing, or names an earlier collective.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::candidates::{Candidate, Enough, Strength, candidates, is_raised};
+use super::candidates::{Candidate, Enough, Known, Recorded, Strength, candidates, is_raised};
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Frame, Node};
-use super::known::{Known, Recorded};
 use super::rows::{Role, RowIndex, Stream, filled};
 use super::run::Ended;
 use super::scan::Scanned;
-use super::stragglers::stragglers;
-use text::lang::Text;
 use text::rank::GlobalRank;
-use verdict::{Confidence, Owner, Retry};
+use verdict::{AlsoFailed, Confidence, Victims, Why};
 
 /// The cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     pub row: RowIndex,
-    pub id: String,
-    pub confidence: Confidence,
-    /// Description of the failure.
-    pub text: Text,
-    pub remedy: Text,
-    pub owner: Owner,
-    pub retry: Retry,
-    /// The culprit, if a line or the launcher names it.
-    pub rank: Option<GlobalRank>,
     pub node: Option<Node>,
     /// The last frame of the user's own code.
     pub frame: Option<Frame>,
     /// The line that shows the cause.
     pub evidence: Evidence,
-    /// Ranks that did not reach the point at which the others waited.
-    pub missing: Vec<GlobalRank>,
-}
-
-/// Ranks that failed because of another rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Victims {
-    pub ranks: Vec<GlobalRank>,
-    pub row: RowIndex,
+    /// The same cause in the form that is printed, stored and sent, without the name of the log.
+    pub why: Why,
 }
 
 /// The statements of logs about the end of a job.
@@ -56,7 +39,6 @@ pub struct Diagnosis {
     pub cause: Option<Cause>,
     /// Causes that do not depend on the first one.
     pub also: Vec<Cause>,
-    pub victims: Vec<Victims>,
     /// Whether any line shows a failure.
     pub failed: bool,
     /// Whether any line shows that the job ended well. Lines without a known meaning show neither.
@@ -117,15 +99,17 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
     let own = catalogue.is_own(chosen.evidence.row);
     let confidence = confidence(&chosen, own, &others, &findings);
-    let cause = cause(&chosen, confidence, chosen.run.blamed, &findings);
-    let frame = cause.frame.clone().or_else(|| told.evidence.frame.clone());
-    let cause = Cause { frame, ..cause };
-    let also = independent(&chosen, &others)
-        .into_iter()
-        .map(|other| self::cause(&other, Confidence::Likely, None, &findings))
-        .collect();
-    let victims = victims(catalogue, &cause, &findings);
-    Diagnosis { cause: Some(cause), also, victims, failed: true, done: false, findings }
+    let frame = chosen.evidence.frame.as_ref().or(told.evidence.frame.as_ref());
+    let mut cause = cause(&chosen, confidence, chosen.run.blamed, frame, &findings);
+    let of_other = |other: &Candidate<'_>| {
+        let frame = other.evidence.frame.as_ref();
+        self::cause(other, Confidence::Likely, None, frame, &findings)
+    };
+    let also: Vec<Cause> = independent(&chosen, &others).iter().map(of_other).collect();
+    cause.why.victims = victims(catalogue, &cause, &findings);
+    let named = |Why { id, text, rank, .. }: Why| AlsoFailed { id, text, rank };
+    cause.why.also = also.iter().map(|other| named(other.why.clone())).collect();
+    Diagnosis { cause: Some(cause), also, failed: true, done: false, findings }
 }
 
 /// The root that was the cause while the ranks ran, when the order of all lines was known.
@@ -291,6 +275,7 @@ fn cause(
     chosen: &Candidate<'_>,
     confidence: Confidence,
     blamed: Option<GlobalRank>,
+    frame: Option<&Frame>,
     findings: &[Evidence],
 ) -> Cause {
     let Candidate { evidence, row, strength, .. } = *chosen;
@@ -300,20 +285,20 @@ fn cause(
         [only] => Some(*only),
         _ => evidence.rank.or(blamed),
     };
-    Cause {
-        row: evidence.row,
-        id: row.id.clone(),
+    let [text, remedy] = [&row.cause, &row.remedy].map(|text| filled(text, &evidence.captures));
+    let why = Why {
         confidence,
-        text: filled(&row.cause, &evidence.captures),
-        remedy: filled(&row.remedy, &evidence.captures),
         owner: row.owner,
         retry: row.retry,
-        rank,
-        node: evidence.node.clone(),
-        frame: evidence.frame.clone(),
-        evidence: evidence.clone(),
-        missing,
-    }
+        rank: rank.map(|rank| rank.0),
+        frame: frame.map(Frame::with_function),
+        line: evidence.first.line,
+        evidence: evidence.text.clone(),
+        missing: missing.iter().map(|rank| rank.0).collect(),
+        ..Why::without_log(&row.id, text, remedy)
+    };
+    let (node, frame) = (evidence.node.clone(), frame.cloned());
+    Cause { row: evidence.row, node, frame, evidence: evidence.clone(), why }
 }
 
 /// Roots of other ranks that the chosen root does not explain, each row once.
@@ -338,8 +323,8 @@ fn independent_of(chosen: &Candidate<'_>, other: &Candidate<'_>) -> bool {
 /// The ranks for which only consequences are known, by the first consequence.
 fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<Victims> {
     let mut of_rank: BTreeMap<GlobalRank, RowIndex> = BTreeMap::new();
-    let mut own = BTreeSet::from_iter(cause.rank);
-    own.extend(cause.missing.iter().copied());
+    let mut own: BTreeSet<GlobalRank> =
+        cause.why.rank.iter().chain(&cause.why.missing).map(|rank| GlobalRank(*rank)).collect();
     for one in findings {
         let (Some(rank), Some(row)) = (one.rank, catalogue.row(one.row)) else { continue };
         match row.role {
@@ -356,11 +341,66 @@ fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<V
             Role::Confirmation | Role::Context => {}
         }
     }
-    let mut victims: BTreeMap<RowIndex, Vec<GlobalRank>> = BTreeMap::new();
+    let mut victims: BTreeMap<RowIndex, Vec<u32>> = BTreeMap::new();
     for (rank, row) in of_rank {
         if !own.contains(&rank) {
-            victims.entry(row).or_default().push(rank);
+            victims.entry(row).or_default().push(rank.0);
         }
     }
-    victims.into_iter().map(|(row, ranks)| Victims { ranks, row }).collect()
+    let named = |(row, ranks)| {
+        let row = catalogue.row(row)?;
+        Some(Victims { ranks, id: row.id.clone(), text: filled(&row.cause, &[]) })
+    };
+    victims.into_iter().filter_map(named).collect()
+}
+
+/// The text before the number of the collective in the messages of c10d's watchdog.
+const SEQUENCE: &str = "SeqNum=";
+
+/// The group of a line: `5(tp)` of `[PG ID 1 PG GUID 5(tp) Rank 0]`, `1` of `[PG 1 Rank 0]`. None: torch before
+/// version 2.3 names no group.
+fn group(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("[PG ")?;
+    let (group, _) = rest.split_once(" Rank ")?;
+    Some(group.rsplit_once("GUID ").map_or(group, |(_, name)| name))
+}
+
+/// Whether the group is the group of all ranks, which torch makes first.
+fn is_of_all(group: &str) -> bool {
+    group == "0" || group.contains("default_pg")
+}
+
+/// The missing ranks: known ranks without a line, or ranks behind all others. Empty if nothing distinguishes the
+/// ranks: each group counts by itself, and members are known only for the group of all ranks.
+pub(super) fn stragglers(cause: &Evidence, findings: &[Evidence]) -> Vec<GlobalRank> {
+    let sequence = |one: &Evidence| {
+        let (_, number) = one.text.split_once(SEQUENCE)?;
+        number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    let lines = || {
+        let of_row = findings.iter().filter(|one| one.row == cause.row);
+        of_row.filter_map(|one| Some((one, one.rank?, sequence(one)?)))
+    };
+    let waited: BTreeMap<GlobalRank, u64> = lines().map(|(_, rank, at)| (rank, at)).collect();
+    let groups: BTreeSet<Option<&str>> = lines().map(|(one, ..)| group(&one.text)).collect();
+    if waited.len() < 2 || groups.len() > 1 {
+        return Vec::new();
+    }
+    let all_are_in_it = groups.iter().flatten().all(|group| is_of_all(group));
+    let highest = findings.iter().filter_map(|one| one.rank).max().map_or(0, |rank| rank.0);
+    let known = u64::from(highest) + 1;
+    // Silence of more than half of the ranks says more about the log than about the ranks.
+    let silent = known.saturating_sub(waited.len() as u64);
+    if all_are_in_it && silent > 0 && silent < waited.len() as u64 {
+        return (0..=highest).map(GlobalRank).filter(|rank| !waited.contains_key(rank)).collect();
+    }
+    let (Some(least), Some(most)) = (waited.values().min(), waited.values().max()) else {
+        return Vec::new();
+    };
+    if least == most || silent > 0 {
+        return Vec::new();
+    }
+    let behind: Vec<GlobalRank> =
+        waited.iter().filter(|(_, at)| *at == least).map(|(rank, _)| *rank).collect();
+    if behind.len() * 2 <= waited.len() { behind } else { Vec::new() }
 }

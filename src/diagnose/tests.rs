@@ -24,7 +24,7 @@ fn of(log: &str) -> Diagnosis {
 
 /// The id of the cause, or `none`.
 fn id(diagnosis: &Diagnosis) -> &str {
-    diagnosis.cause.as_ref().map_or("none", |cause| cause.id.as_str())
+    diagnosis.cause.as_ref().map_or("none", |cause| cause.why.id.as_str())
 }
 
 /// Every flaw that reading a catalogue does not find: patterns, texts and examples.

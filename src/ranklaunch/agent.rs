@@ -26,9 +26,8 @@ use logs::Console;
 use monitor::export::HttpServer;
 use monitor::status::StatusBoard;
 use node::observe::{LoggedKills, OomWatch};
-use report::closing;
-use report::ending::memory;
 use report::journal::Journal;
+use report::{Ending, closing, files};
 use settings::cli::Options;
 use supervise::guard::{self, HowLost, LostAgent};
 use supervise::{AgentLink, AgentReport};
@@ -100,8 +99,8 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
     let lang = report_settings.lang;
     choose(report_settings.color);
     let mut ending = match lost.how {
-        HowLost::Killed { signal, stopped_by } => report::ending::agent_killed(signal, stopped_by),
-        HowLost::Hung { stopped_by } => report::ending::agent_hung(stopped_by),
+        HowLost::Killed { signal, stopped_by } => Ending::agent_killed(signal, stopped_by),
+        HowLost::Hung { stopped_by } => Ending::agent_hung(stopped_by),
     };
     let account = oom.account(&host, LoggedKills::default());
     if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, account.kills(None)) {
@@ -109,9 +108,9 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
         ending = match lost.outlived.filter(|outlived| account.is_outlived_by(outlived.count)) {
             Some(outlived) => {
                 let ago = outlived.rose.and_then(|rose| lost.at.checked_duration_since(rose));
-                memory::of_another(ending, &kills, ago)
+                ending.after_oom_of_another(&kills, ago)
             }
-            None => memory::of_victim(ending, &agent, &kills),
+            None => ending.of_oom_victim(&agent, &kills),
         };
     }
     let code = remap(&report_settings.exit_codes, ending.code);
@@ -124,7 +123,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
         say(&words);
     }
     let path = report_settings.termination_log.as_deref();
-    let _ = report::files::announce(path, &host, &ending, None, code, lang);
+    let _ = files::announce(files::ANSWER, path, &host, &ending, None, code, lang);
     code
 }
 
@@ -246,8 +245,10 @@ async fn refuse_settings(options: &Options, link: &AgentLink, refused: Refused) 
         console.say(&closing::line(&line, lang));
     }
     console.flush(LAST_WORDS);
-    let ending = report::refused(refusal);
-    if let Err(error) = report::files::announce(None, &Host::live(), &ending, None, code, lang) {
+    let ending = Ending::refused(refusal);
+    if let Err(error) =
+        files::announce(files::ANSWER, None, &Host::live(), &ending, None, code, lang)
+    {
         let Text { en, zh } = cause(&error);
         let text = text!("cannot write the termination message: {en}", "无法写入终止消息：{zh}");
         console.say(&closing::line(&text, lang));

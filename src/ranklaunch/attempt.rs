@@ -37,10 +37,9 @@ use node::observe::{AccelerateConfig, Counters, GpuSource, Growth, OomWatch};
 use plan::{Plan, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
-use report::ending::{self, ending, memory};
-use report::files::RunRecord;
+use report::files::{self, RunRecord};
 use report::standstill_view::StandstillReporter;
-use report::{Ending, engine_log, record_events};
+use report::{Ending, ending};
 use supervise::{AgentReport, EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
@@ -95,7 +94,7 @@ pub(super) async fn run(
     let attempt = match Attempt::open(context, ready).await {
         Ok(attempt) => attempt,
         Err(refusal) => {
-            let ending = report::refused(&refusal);
+            let ending = Ending::refused(&refusal);
             let code = context.exit_code(&ending);
             context.console.say(&closing::refusal(&refusal, code, context.lang()));
             let clock = Clock::of(context.settings.grace.value, None);
@@ -164,7 +163,7 @@ impl Attempt {
         context.run.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
-        let event = record_events::planned(&plan, run_id, ready.attempt, lang, shim);
+        let event = files::planned(&plan, run_id, ready.attempt, lang, shim);
         context.journal.keeper()(event);
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
@@ -240,7 +239,7 @@ impl Attempt {
         let evidence = NodeEvidence {
             ranks: running.clone(),
             logs: Arc::clone(logs),
-            plan: report::plan_json::json(plan, context.lang(), &ready.executable),
+            plan: report::plan_forms::json(plan, context.lang(), &ready.executable),
             folder: folder.as_ref().map(|folder| folder.node_path()),
             history: context.run.history.clone(),
             control: scratch.control(),
@@ -279,9 +278,9 @@ impl Attempt {
         };
         let mode = plan.accelerate.as_ref().filter(|config| config.starts_one_process());
         let judge = |seen: &Outcome| {
-            let ending = ending::with_cure(ending(seen), seen, mode.map(AccelerateConfig::cure));
+            let ending = Ending::of(seen).with_cure(seen, mode.map(AccelerateConfig::cure));
             let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
-            memory::attributed(ending, seen, &oom.account(&context.host, witnesses.oom_kills()))
+            ending.attributed(seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
             guard.link.say(&AgentReport::Interactive);
@@ -330,7 +329,7 @@ impl Attempt {
                 let ending = explained(ending, end, &self.diagnosis, time_left).await;
                 ending.of_given_up_wait(hang.culprit())
             }
-            Err((program, error)) => report::refused(&not_started(program, error)),
+            Err((program, error)) => Ending::refused(&not_started(program, error)),
         };
         FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
     }
@@ -375,7 +374,7 @@ impl Attempt {
     ) -> Rest {
         let FinishedAttempt { outcome, clock, sampling, hang, .. } = over;
         let account = self.oom.account(&context.host, self.diagnosis.witnesses().oom_kills());
-        let oom = memory::recorded(ending, outcome.as_ref(), &account);
+        let oom = ending.kills(outcome.as_ref(), &account);
         let (lang, exit_code) = (context.lang(), context.exit_code(ending));
         let link_errors =
             grown(context, self.counters, clock.left_for_answer(EndStep::LastWords)).await;
@@ -407,7 +406,7 @@ impl Attempt {
             node: self.plan.membership.node_rank,
             started: self.started,
             ended: SystemTime::now(),
-            plan: report::plan_json::json(&self.plan, lang, &ready.executable),
+            plan: report::plan_forms::json(&self.plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
             oom,
@@ -418,7 +417,7 @@ impl Attempt {
             hangs: hang.found(),
             lang,
         };
-        context.journal.keeper()(record_events::ended(&record, &last_lines));
+        context.journal.keeper()(files::ended(&record, &last_lines));
         let error_files = self.diagnosis.error_files();
         let error_files = error_files.into_iter().map(|(name, bytes)| (name.to_string(), bytes));
         let evidence = error_files.chain(recorded.files).collect();
@@ -464,11 +463,11 @@ fn read_engine(context: &Context, ending: Ending, logs: &Logs, port: u16) -> End
     }
     let tail = logs.tail(Owner::Engine, usize::MAX);
     let lines: Vec<_> = tail.iter().map(logs::TailLine::text).collect();
-    if !engine_log::lost_port(lines.iter().map(AsRef::as_ref), port) {
+    if !ending::lost_port(lines.iter().map(AsRef::as_ref), port) {
         return ending;
     }
     let taken = prepare::check_port(&context.host, port).err();
-    ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
+    Ending::port_lost(port, taken.as_ref().map(|refusal| &refusal.text))
 }
 
 /// The error counters of the job's HCAs before the start.

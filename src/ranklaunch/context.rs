@@ -146,7 +146,7 @@ impl Context {
         let path = settings.termination_log.as_ref().map(|path| path.value.as_path());
         let time_left = clock.left_for_answer(EndStep::LastWords);
         let (host, lang) = (&self.host, settings.lang);
-        let announced = files::announce_in(time_left, path, host, ending, node, code, lang);
+        let announced = files::announce(time_left, path, host, ending, node, code, lang);
         if let Err(error) = announced {
             let Text { en, zh } = cause(&error);
             self.say(&text!(

@@ -30,7 +30,7 @@ use monitor::history::{JobHistory, NodeHistory};
 use monitor::watch::Sampling;
 use plan::Plan;
 use report::files::RunRecord;
-use report::hang_view::{self, HangView};
+use report::hang_view::HangView;
 use report::page::{MOST_POINTS, page};
 use report::{Ending, files};
 use supervise::EndStep;
@@ -399,7 +399,7 @@ impl Recorded {
         let ranks = self.ranks();
         if let Some(hang) = &self.hang {
             let view = HangView { hang, late: &[] };
-            context.console.say(&hang_view::text(view, context.lang(), None));
+            context.console.say(&view.text(context.lang(), None));
         } else if let Some(folder) = folder.filter(|_| ranks > 0) {
             let folder = folder.display();
             context.say(&text!(

@@ -17,7 +17,7 @@ use node::observe;
 use node::observe::Facts;
 use plan::{Plan, RunIdentity, Scope, layout};
 use preflight::decide::{Stage, decide};
-use report::{closing, plan_json, plan_shell, plan_view};
+use report::{closing, plan_forms, plan_view};
 use settings::cli::Options;
 use settings::contract::Contract;
 use settings::{LayoutRule, Nproc, Settings, Source, Sourced};
@@ -223,11 +223,11 @@ fn check(plan: &Plan) {
     for lang in [Lang::En, Lang::Zh] {
         let text = plan_view::text(plan, lang, plan_view::Shown { verbose: true, width: Some(80) });
         assert_printable(&printable(&text));
-        let json = plan_json::json(plan, lang, Path::new("/bin/ranklaunch"));
+        let json = plan_forms::json(plan, lang, Path::new("/bin/ranklaunch"));
         assert_eq!(json["schema"], 1);
     }
     // A shell that reads the text finds an end to every quote.
-    let shell = plan_shell::shell(plan);
+    let shell = plan_forms::shell(plan);
     assert!(shlex::split(&shell).is_some_and(|words| !words.is_empty()), "{shell}");
 }
 

@@ -273,7 +273,7 @@ impl JobSession {
             tokio::select! {
                 event = self.session.next_event() => self.note(event),
                 command = commands.next() => if let Some(halt) = command.halt() {
-                    return Some(report::ending::halted(halt));
+                    return Some(Ending::halted(halt));
                 },
                 () = sleep_until(next_line) => {
                     next_line = Instant::now() + PROGRESS;

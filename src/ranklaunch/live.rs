@@ -16,7 +16,7 @@ use monitor::status::Phase;
 use muster::Again;
 use node::observe::Facts;
 use plan::Plan;
-use report::{Ending, closing, record_events};
+use report::{Ending, closing, files};
 use supervise::EndStep;
 use text::lang::Text;
 use text::text;
@@ -158,7 +158,7 @@ impl Phases for Live<'_> {
     fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
         let lang = self.context.lang();
         let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
-        let ending = kept.clone().unwrap_or_else(|| report::refused(refusal));
+        let ending = kept.clone().unwrap_or_else(|| Ending::refused(refusal));
         let code = self.context.exit_code(&ending);
         self.context.console.say(&match &kept {
             Some(ending) => closing::ended_early(ending, code, lang),
@@ -168,17 +168,17 @@ impl Phases for Live<'_> {
             let time_left = self.clock().left_for_answer(EndStep::Record);
             end::amend(self.context, &ending, code, time_left);
         }
-        self.context.journal.keeper()(record_events::refused(&ending, code));
+        self.context.journal.keeper()(files::refused(&ending, code));
         ending
     }
 
     fn stopped(&self, halt: Halt) -> Ending {
         // The interrupted phase may have shown the status line of a wait.
         self.context.console.status(None);
-        let ending = report::ending::halted(halt);
+        let ending = Ending::halted(halt);
         let code = self.context.exit_code(&ending);
         self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
-        self.context.journal.keeper()(record_events::refused(&ending, code));
+        self.context.journal.keeper()(files::refused(&ending, code));
         ending
     }
 

@@ -17,7 +17,7 @@ use linux::deadline::with_deadline_async;
 use logs::{Backlog, ErrorFile, Piece, log_name};
 use monitor::watch::{Breach, JobProgress, ProgressLines, Rules};
 use monitor::witnesses::{Statement, Witnesses};
-use report::{Ending, ending};
+use report::Ending;
 use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};
 use verdict::{Id, Why};
@@ -403,8 +403,11 @@ impl Search {
         names.push(String::new());
         let diagnosis = diagnose_whole(self.catalogue(), &logs, failed);
         self.survived = diagnose::survived(self.catalogue(), &diagnosis.findings);
-        match diagnose::why(self.catalogue(), &diagnosis, &names) {
-            Some(why) => Told::Root(Box::new(why)),
+        match diagnosis.cause {
+            Some(cause) => {
+                let log = names.get(cause.evidence.first.log).cloned().unwrap_or_default();
+                Told::Root(Box::new(Why { log, ..cause.why }))
+            }
             None if diagnosis.failed => Told::Consequence,
             None => Told::Nothing,
         }
@@ -500,7 +503,7 @@ pub(super) async fn raised(diagnosis: &Arc<LiveDiagnosis>, time_left: Duration) 
     let searching = Arc::clone(diagnosis);
     let told = with_deadline_async(time_left, move || searching.told(None, false)).await?;
     let Told::Root(why) = told else { return None };
-    Some(ending::rank_raised(GlobalRank(why.rank?)).explained(*why))
+    Some(Ending::rank_raised(GlobalRank(why.rank?)).explained(*why))
 }
 
 /// A job that reports progress this long after a moment, three times, has outlived the events of

@@ -30,7 +30,7 @@ use monitor::watch::{
 };
 use muster::{MemberKind, NoAnswer, Questions};
 use plan::Plan;
-use report::slow_view;
+use report::line_view;
 use text::rank::GlobalRank;
 
 /// Time limit of a person's question to all nodes.
@@ -306,8 +306,8 @@ pub(super) fn watch_slow_ranks(
     let board = context.board.clone();
     let tell = move |node, news| {
         board.slow(node, &news);
-        say(&slow_view::line(&news, node));
-        keep(slow_view::event(&news, node));
+        say(&line_view::slow_line(&news, node));
+        keep(line_view::slow_event(&news, node));
     };
     if reaches_all {
         let all =

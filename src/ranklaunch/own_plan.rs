@@ -17,7 +17,7 @@ use node::observe::Facts;
 use plan::{Plan, Scope};
 use preflight::decide::{Stage, decide};
 use preflight::{check, prepare};
-use report::{record_events, start};
+use report::{files, start};
 use settings::Settings;
 use text::lang::{Text, cause};
 use text::text;
@@ -53,7 +53,7 @@ pub(super) async fn plan(
     // Recorded also before a refusal. No decision needs the kernel's release, so it is not a fact.
     let kernel = context.host.read("/proc/sys/kernel/osrelease").ok();
     let kernel = kernel.as_deref().map(str::trim);
-    context.journal.keeper()(record_events::checked(facts, kernel, decided.checks()));
+    context.journal.keeper()(files::checked(facts, kernel, decided.checks()));
     let plan = decided.plan(Stage::BeforeClearing)?;
     plan.runnable()?;
     let interactive = interactive(settings, &plan)?;

@@ -24,7 +24,8 @@ use monitor::status::{EndStatus, GpuStatus, OwnerLog, Phase, RunStatus, StatusBo
 use monitor::watch::{JobProgress, ProgressLines, SampleSinks};
 use node::probe;
 use plan::{Plan, RunIdentity};
-use report::{Ending, status_line};
+use report::Ending;
+use report::line_view::status_line;
 use settings::{Program, TellsProgress};
 use text::lang::Text;
 use text::letters::is_hidden;
@@ -173,7 +174,7 @@ pub(super) fn show_status_line(context: &Context, interactive: bool) -> Option<S
         loop {
             // This does not count as a viewer's look: the samples of each second contain nothing about the
             // GPUs that the line shows.
-            let line = status_line::line(&board.snapshot());
+            let line = status_line(&board.snapshot());
             to.status(Some(line.get(lang)));
             tokio::time::sleep(LINE_PACE).await;
         }

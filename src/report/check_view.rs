@@ -2,6 +2,7 @@
 //!
 //! Takes facts, checks and the plan or its refusal; gives text and values. Shows only the part
 //! of the environment that affects a launch, with secrets masked.
+//! Also shows the nodes of a job and the measured links between them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,12 +10,13 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::plan_json;
-use super::plan_view;
+use super::both_languages::one_language;
+use super::{plan_forms, plan_view};
+use muster::{Link, LinkReport, Measured, Speed};
 use node::observe::Facts;
 use plan::Plan;
 use preflight::check::{Check, CheckStatus};
-use text::columns::fold;
+use text::columns::{fold, table};
 use text::lang::{Lang, Text, counted};
 use text::mask::{mask_json, mask_value};
 use text::style::{Style, paint};
@@ -145,31 +147,27 @@ pub fn json(
     shim: &Path,
 ) -> Value {
     let summary = Count::of(checks);
-    let checks: Vec<Value> = checks
-        .iter()
-        .map(|check| {
-            json!({
-                "id": check.id,
-                "severity": check.severity,
-                "text": check.text.get(lang),
-                "hint": check.hint.get(lang),
-            })
-        })
-        .collect();
+    let rows: Vec<Value> = checks.iter().map(row).collect();
     let plan = match plan {
-        Ok(plan) => plan_json::json(plan, lang, shim),
-        Err(refusal) => plan_json::refusal_json(refusal, lang),
+        Ok(plan) => plan_forms::json(plan, lang, shim),
+        Err(refusal) => plan_forms::refusal_json(refusal, lang),
     };
-    let refused = verdict.refusal.map(|refusal| plan_json::refused(refusal, lang));
+    let refused = verdict.refusal.map(|refusal| plan_forms::refused(refusal, lang));
     json!({
         "schema": 1,
         "exit_code": verdict.exit_code,
         "refused": refused,
         "summary": summary,
-        "checks": checks,
+        "checks": rows.iter().map(|row| one_language(row, lang)).collect::<Vec<_>>(),
         "plan": plan,
         "facts": shown(facts),
     })
+}
+
+/// A check, in both languages.
+pub(super) fn row(check: &Check) -> Value {
+    let Check { id, severity, text, hint, .. } = check;
+    json!({ "id": id, "severity": severity, "text": text, "hint": hint })
 }
 
 /// Prefixes of the variables that affect a launch.
@@ -218,12 +216,97 @@ pub(super) fn environment(facts: &Facts) -> Map<String, Value> {
             TELLING_WHOLE.contains(&name.as_str())
                 || TELLING.iter().any(|start| name.starts_with(start))
         })
-        .map(|(name, value)| (name.clone(), shown_value(name, value)))
+        .map(|(name, value)| {
+            (name.clone(), mask_value(name, value.as_ref()).to_string_lossy().into())
+        })
         .collect()
 }
 
-fn shown_value(name: &str, value: &str) -> Value {
-    mask_value(name, value.as_ref()).to_string_lossy().into_owned().into()
+/// Maximum number of nodes for which a matrix is printed.
+const WIDEST: u32 = 16;
+
+/// The nodes, and the links between them as two matrices: the row sends, the column receives.
+pub fn nodes_text(found: &LinkReport, lang: Lang) -> String {
+    let mut out = String::new();
+    let nodes = found.nnodes;
+    let _ = writeln!(out, "{}", text!("{nodes} nodes", "{nodes} 个节点").get(lang));
+    if nodes > WIDEST {
+        return out;
+    }
+    let rows = found.nodes.iter().map(|visited| {
+        let or_dash = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
+        let station = &visited.endpoint;
+        vec![
+            visited.node.to_string(),
+            visited.hostname.clone(),
+            or_dash(station.interface.clone()),
+            or_dash(station.address.map(|address| address.ip().to_string())),
+        ]
+    });
+    table(&mut out, rows.collect());
+    let title = text!("round trip, median (ms)", "往返延迟中位数（ms）");
+    matrix(&mut out, found, title.get(lang), |speed| format!("{:.3}", speed.median as f64 / 1e3));
+    let title = text!("bandwidth (Gb/s)", "带宽（Gb/s）");
+    matrix(&mut out, found, title.get(lang), |speed| format!("{:.2}", speed.gigabits()));
+    let _ = writeln!(out);
+    out
+}
+
+fn matrix(out: &mut String, found: &LinkReport, title: &str, shown: impl Fn(&Speed) -> String) {
+    let _ = writeln!(out, "{title}");
+    let head = std::iter::once("→".to_owned()).chain((0..found.nnodes).map(|to| to.to_string()));
+    let mut rows: Vec<Vec<String>> = vec![head.collect()];
+    for from in 0..found.nnodes {
+        let cell = |to: u32| {
+            let link = found.links.iter().find(|link| (link.from, link.to) == (from, to));
+            match link.map(|link| &link.measured) {
+                Some(Measured::Speed(speed)) => shown(speed),
+                Some(Measured::Failed(_)) => "✗".to_owned(),
+                None => "-".to_owned(),
+            }
+        };
+        rows.push(std::iter::once(from.to_string()).chain((0..found.nnodes).map(cell)).collect());
+    }
+    table(out, rows);
+}
+
+/// Members of the report: `nodes` and `links`.
+pub fn nodes_json(found: &LinkReport, lang: Lang) -> [(&'static str, Value); 2] {
+    let node = |visited: &muster::NodeResult| {
+        let failed = visited.endpoint.failed.as_ref();
+        json!({
+            "node": visited.node,
+            "hostname": visited.hostname,
+            "interface": visited.endpoint.interface,
+            "address": visited.endpoint.address.map(|address| address.ip()),
+            "megabits": visited.endpoint.megabits,
+            "lost": found.lost.iter().find(|(node, _)| *node == visited.node).map(|(_, loss)| loss),
+            "failed": failed.map(|refusal| json!({
+                "id": refusal.id,
+                "code": refusal.verdict.code(),
+                "text": refusal.text.get(lang),
+            })),
+        })
+    };
+    [
+        ("nodes", found.nodes.iter().map(node).collect()),
+        ("links", found.links.iter().map(link).collect()),
+    ]
+}
+
+fn link(link: &Link) -> Value {
+    let (from, to) = (link.from, link.to);
+    match &link.measured {
+        Measured::Speed(speed) => json!({
+            "from": from,
+            "to": to,
+            "rtt_min_us": speed.floor,
+            "rtt_median_us": speed.median,
+            "rtt_p99_us": speed.p99,
+            "gigabits_per_second": (speed.gigabits() * 1e3).round() / 1e3,
+        }),
+        Measured::Failed(error) => json!({ "from": from, "to": to, "error": error }),
+    }
 }
 
 #[cfg(test)]

@@ -1,26 +1,31 @@
-//! Renders run.json, and writes the termination message.
+//! The documents of a run: run.json, the termination message, and the events of agent.jsonl that describe a run without
+//! its run.json: checks, plans and verdicts, in both languages.
+//!
+//! Takes facts, plans and records; gives JSON without secrets, which [`monitor::history`] reads.
 
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::both_languages;
+use super::both_languages::{both_languages, one_language};
+use super::closing::cause_json;
 use super::ending::Ending;
-use super::why_view;
+use super::{check_view, plan_forms};
 use diagnose::Survived;
 use linux::deadline::io_with_deadline;
 use linux::host::Host;
-use node::observe::Growth;
-use node::observe::{OomKills, OomPlace};
+use node::observe::{Facts, Growth, OomKills, OomPlace};
+use plan::Plan;
+use preflight::check::Check;
 use text::lang::Lang;
-use verdict::outcome::{End, Outcome};
+use verdict::outcome::Outcome;
 
 /// Time limit for writing one small file.
-const ANSWER: Duration = Duration::from_secs(3);
+pub const ANSWER: Duration = Duration::from_secs(3);
 
 /// Kubernetes truncates the message to this length and keeps its end, which would break JSON.
 const TERMINATION_LIMIT: usize = 4096;
@@ -59,9 +64,7 @@ impl RunRecord {
     /// # Errors
     /// When serialisation fails.
     pub fn render(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = serde_json::to_vec_pretty(&self.document(self.lang))?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        pretty(&self.document(self.lang))
     }
 
     /// The document in this language.
@@ -74,14 +77,14 @@ impl RunRecord {
             "ended": stamp(self.ended),
             "exit_code": self.exit_code,
             "verdict": ending_json(&self.ending, lang),
-            "cause": why_view::json(&self.ending, self.node, lang),
+            "cause": cause_json(&self.ending, self.node, lang),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
             "plan": self.plan,
             "logs": self.logs,
             "link_errors": self.link_errors,
             "survived": self.survived,
-            "hang": self.hangs.iter().map(|one| both_languages::one(one, lang)).collect::<Vec<_>>(),
+            "hang": self.hangs.iter().map(|one| one_language(one, lang)).collect::<Vec<_>>(),
         })
     }
 }
@@ -91,10 +94,14 @@ impl RunRecord {
 /// # Errors
 /// When `run` is not a run.json.
 pub fn amended(run: &[u8], ending: &Ending, exit_code: i32, lang: Lang) -> io::Result<Vec<u8>> {
-    let mut run: serde_json::Map<String, Value> = serde_json::from_slice(run)?;
+    let mut run: Map<String, Value> = serde_json::from_slice(run)?;
     run.insert("exit_code".to_owned(), exit_code.into());
     run.insert("verdict".to_owned(), ending_json(ending, lang));
-    let mut bytes = serde_json::to_vec_pretty(&run)?;
+    pretty(&run.into())
+}
+
+fn pretty(document: &Value) -> io::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(document)?;
     bytes.push(b'\n');
     Ok(bytes)
 }
@@ -102,14 +109,6 @@ pub fn amended(run: &[u8], ending: &Ending, exit_code: i32, lang: Lang) -> io::R
 /// UTC, RFC 3339.
 pub(super) fn stamp(at: SystemTime) -> String {
     OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()
-}
-
-fn end_json(end: Option<End>) -> Value {
-    match end {
-        Some(End::Code(code)) => json!({ "code": code }),
-        Some(End::Signal(signal)) => json!({ "signal": signal }),
-        None => Value::Null,
-    }
 }
 
 fn outcome_json(outcome: &Outcome) -> Value {
@@ -121,14 +120,14 @@ fn outcome_json(outcome: &Outcome) -> Value {
                 "rank": rank.id.global,
                 "local_rank": rank.id.local,
                 "pid": rank.pid,
-                "end": end_json(rank.end),
+                "end": rank.end,
                 "at": stamp(rank.at),
             })
         })
         .collect();
     json!({
         "first_failure": outcome.first_failure,
-        "engine": end_json(outcome.engine),
+        "engine": outcome.engine,
         "ranks": ranks,
         "unkillable": outcome.survivors.iter().map(|left| left.pid).collect::<Vec<_>>(),
     })
@@ -137,9 +136,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
 fn oom_json(kills: OomKills) -> Value {
     let (limit, peak) = match kills.place {
         OomPlace::Limit { limit, peak } => (Some(limit), peak),
-        OomPlace::InnerLimit | OomPlace::OuterLimit | OomPlace::Node | OomPlace::Open => {
-            (None, None)
-        }
+        _ => (None, None),
     };
     json!({
         "processes": kills.processes,
@@ -193,20 +190,8 @@ fn termination_message(ending: &Ending, node: Option<u32>, exit_code: i32, lang:
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Writes the termination message to `path`, or to the default path if that file exists; never
-/// creates the default.
+/// creates the default. `timeout`: usually [`ANSWER`].
 pub fn announce(
-    path: Option<&Path>,
-    host: &Host,
-    ending: &Ending,
-    node: Option<u32>,
-    exit_code: i32,
-    lang: Lang,
-) -> io::Result<()> {
-    announce_in(ANSWER, path, host, ending, node, exit_code, lang)
-}
-
-/// [`announce`] with a shorter time limit.
-pub fn announce_in(
     timeout: Duration,
     path: Option<&Path>,
     host: &Host,
@@ -224,12 +209,77 @@ pub fn announce_in(
     io_with_deadline(timeout, move || std::fs::write(path, message))
 }
 
+/// Facts and checks of the node, before anything was agreed.
+pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
+    let gpus = &facts.gpus;
+    let torch = facts.python.torch.as_ref();
+    let named = gpus.gpus.first().and_then(|gpu| gpu.name.clone());
+    let versions: Map<String, Value> = [
+        ("ranklaunch", Some(env!("CARGO_PKG_VERSION").to_owned())),
+        ("python", facts.python.version.clone()),
+        ("torch", torch.map(|torch| torch.version.clone())),
+        ("cuda", torch.and_then(|torch| torch.cuda.clone())),
+        ("nccl", torch.and_then(|torch| torch.nccl.clone())),
+        ("driver", gpus.driver_version.clone()),
+        ("gpu", named),
+        ("kernel", kernel.map(str::to_owned)),
+        ("script", facts.state.script.as_ref().and_then(|script| script.digest.clone())),
+    ]
+    .into_iter()
+    .filter_map(|(name, version)| Some((name.to_owned(), Value::from(version?))))
+    .collect();
+    json!({
+        "message": "checked",
+        "host": facts.hostname,
+        "versions": versions,
+        "environment": check_view::environment(facts),
+        "checks": checks.iter().map(check_view::row).collect::<Vec<_>>(),
+    })
+}
+
+/// The plan that an attempt will start.
+pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
+    let mut shown = both_languages(|lang| plan_forms::json(plan, lang, shim));
+    if let Some(shown) = shown.as_object_mut() {
+        // This is the same command as `argv`, and no reader of this event uses it.
+        shown.remove("exec_argv");
+        shown.remove("env_remove");
+    }
+    let member = &plan.membership;
+    json!({
+        "message": "planned",
+        "run_id": run_id,
+        "attempt": attempt,
+        "node": member.node_rank,
+        "task": member.task.as_ref().map(|task| task.local),
+        "members": member.members(),
+        "lang": lang,
+        "plan": shown,
+    })
+}
+
+/// The end of an attempt: run.json without the plan, and the last lines of the failed rank.
+pub fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
+    let mut shown = both_languages(|lang| record.document(lang));
+    if let Some(shown) = shown.as_object_mut() {
+        shown.remove("plan");
+        shown.remove("logs");
+        shown.insert("last_lines".to_owned(), last_lines.into());
+    }
+    json!({ "message": "ended", "record": shown })
+}
+
+/// A launch that ended without a further attempt.
+pub fn refused(ending: &Ending, exit_code: i32) -> Value {
+    let verdict = both_languages(|lang| ending_json(ending, lang));
+    json!({ "message": "refused", "exit_code": exit_code, "verdict": verdict })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use text::lang::Text;
-    use verdict::Class;
-    use verdict::Id;
+    use verdict::{Class, Id};
 
     #[test]
     fn termination_message_is_valid_json_within_limit() {

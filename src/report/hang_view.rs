@@ -25,6 +25,147 @@ pub struct HangView<'a> {
     pub late: &'a [Late],
 }
 
+impl HangView<'_> {
+    /// The report for people: the event in the first line, the remedy in the second. `width`: columns of the terminal.
+    pub fn text(self, lang: Lang, width: Option<usize>) -> String {
+        let hang = self.hang;
+        let mut out = String::new();
+        let mut line = |label: Text, words: &Text| {
+            labelled(&mut out, 0, label.get(lang), words.get(lang), width);
+        };
+        let label = || text!("hang", "卡死");
+        match hang.culprits.first() {
+            Some(first) => {
+                let Text { en, zh } = sentence(first, hang);
+                let (kind, sure) = (kind_name(first.kind), hang.confidence.words());
+                let (sure, sure_zh) = (sure.en, sure.zh);
+                line(label(), &text!("{en} ({kind}, {sure})", "{zh}（{kind}，{sure_zh}）"));
+                line(text!("remedy", "处理"), &kind_hint(first.kind));
+                // If no side is odd, one sentence describes all sides.
+                let is_same = |other: &&Culprit| {
+                    matches!(other.entered, Some(Entered::Sides(_)))
+                        && other.entered == first.entered
+                };
+                let others: Vec<&Culprit> =
+                    hang.culprits.iter().skip(1).filter(|other| !is_same(other)).collect();
+                for culprit in others.iter().take(MOST_SHOWN - 1) {
+                    line(text!("and", "另有"), &sentence(culprit, hang));
+                }
+                let more = others.len().saturating_sub(MOST_SHOWN - 1);
+                if more > 0 {
+                    line(text!("and", "另有"), &text!("{more} more", "另有 {more} 个"));
+                }
+                for (label, frame) in [
+                    (text!("frame", "代码"), &first.frame),
+                    (text!("waited at", "等待处"), &first.waited_at),
+                ] {
+                    if let Some(frame) = frame {
+                        let words = format!("{}:{} {}", frame.path, frame.line, frame.function);
+                        line(label, &Text::same(words));
+                    }
+                }
+                if let Some((entry, frame)) = &first.last {
+                    let Text { en, zh } = collective(entry);
+                    let at = |frame| (format!(", at {frame}"), format!("，位于 {frame}"));
+                    let (at, at_zh) = frame.as_ref().map(at).unwrap_or_default();
+                    line(text!("last seen", "最后出现"), &text!("in {en}{at}", "{zh}{at_zh}"));
+                }
+            }
+            None => {
+                let (what, remedy) = nobody(hang);
+                line(label(), &what);
+                line(text!("remedy", "处理"), &remedy);
+            }
+        }
+        if !hang.waiting.is_empty() {
+            let Text { en, zh } = ranks(&hang.waiting);
+            let since = |since: String| (format!(", since {since}"), format!("，自 {since} 起"));
+            let (since, since_zh) = hang.since_ns.and_then(time_of).map(since).unwrap_or_default();
+            line(text!("waiting", "等待"), &text!("{en}{since}", "{zh}{since_zh}"));
+        }
+        if !hang.silent.is_empty() {
+            line(text!("no dump", "无转储"), &ranks(&hang.silent));
+        }
+        if !hang.older.is_empty() {
+            let Text { en, zh } = ranks(&hang.older);
+            line(
+                text!("older", "较早"),
+                &text!(
+                    "{en}: dumped before the others left what was not entered there, so nobody's absence is proven; or what they waited in has failed",
+                    "{zh}：转储时间早于其他 rank 离开此处尚未进入的操作，因此不能证明谁缺席；也可能是该操作已失败"
+                ),
+            );
+        }
+        if hang.culprits.is_empty() {
+            for slow in self.late.iter().take(MOST_SHOWN) {
+                line(text!("slow", "慢"), &late(slow));
+            }
+        }
+        out
+    }
+
+    /// One element of `hang` in the form of run.json, without nodes, since no dump names them.
+    pub fn json(self, lang: Lang) -> Value {
+        let hang = self.hang;
+        let culprits: Vec<Value> = hang
+            .culprits
+            .iter()
+            .map(|culprit| {
+                json!({
+                    "node": null,
+                    "rank": culprit.rank,
+                    "kind": kind_name(culprit.kind),
+                    "frame": culprit.frame.as_ref().map(ToString::to_string),
+                    "function": culprit.frame.as_ref().map(|frame| &frame.function),
+                    "collective": culprit.collective.as_ref().map(collective_json),
+                    "waited_at": culprit.waited_at.as_ref().map(ToString::to_string),
+                    "last": culprit.last.as_ref().map(|(last, _)| collective_json(last)),
+                    "text": sentence(culprit, hang).get(lang),
+                    "hint": kind_hint(culprit.kind).get(lang),
+                })
+            })
+            .collect();
+        let waiting = match hang.waiting.as_slice() {
+            [] => json!([]),
+            ranks => json!([{ "node": null, "ranks": ranks }]),
+        };
+        let slow = self.late.iter().filter(|_| hang.culprits.is_empty()).map(|slow| {
+            json!({
+                "rank": slow.rank,
+                "group": slow.group,
+                "collectives": slow.of,
+                "last_share": slow.share,
+                "median_s": slow.median_ns as f64 / 1e9,
+                "lost_share": slow.lost,
+            })
+        });
+        json!({
+            "at": null,
+            "since": hang.since_ns.and_then(time_of),
+            "after_s": hang.waited.filter(|(_, exactly)| *exactly).map(|(ns, _)| ns as f64 / 1e9),
+            "culprits": culprits,
+            "waiting": waiting,
+            "confidence": hang.confidence,
+            "read": hang.read,
+            "silent": hang.silent,
+            "older": hang.older,
+            "slow": slow.collect::<Vec<_>>(),
+        })
+    }
+
+    /// A workflow command for each culprit.
+    pub fn github(self, lang: Lang) -> String {
+        let mut out = String::new();
+        for culprit in self.hang.culprits.iter().take(MOST_SHOWN) {
+            let (text, hint) = (sentence(culprit, self.hang), kind_hint(culprit.kind));
+            let message = data(&format!("{}\n{}", text.get(lang), hint.get(lang)));
+            let title = property(kind_name(culprit.kind));
+            let _ = writeln!(out, "::error title={title}::{message}");
+        }
+        out
+    }
+}
+
 /// The name in JSON.
 fn kind_name(kind: HangKind) -> &'static str {
     match kind {
@@ -182,87 +323,6 @@ fn nobody(hang: &Hang) -> (Text, Text) {
     (text!("not visible in these dumps", "从这些转储中看不出原因"), read_all)
 }
 
-/// The report for people: the event in the first line, the remedy in the second. `width`: columns of the terminal.
-pub fn text(view: HangView<'_>, lang: Lang, width: Option<usize>) -> String {
-    let hang = view.hang;
-    let mut out = String::new();
-    let mut line = |label: Text, words: &Text| {
-        labelled(&mut out, 0, label.get(lang), words.get(lang), width);
-    };
-    let label = || text!("hang", "卡死");
-    match hang.culprits.first() {
-        Some(first) => {
-            let Text { en, zh } = sentence(first, hang);
-            let (kind, sure) = (kind_name(first.kind), hang.confidence.words());
-            let (sure, sure_zh) = (sure.en, sure.zh);
-            line(label(), &text!("{en} ({kind}, {sure})", "{zh}（{kind}，{sure_zh}）"));
-            line(text!("remedy", "处理"), &kind_hint(first.kind));
-            // If no side is odd, one sentence describes all sides.
-            let is_same = |other: &&Culprit| {
-                matches!(other.entered, Some(Entered::Sides(_))) && other.entered == first.entered
-            };
-            let others: Vec<&Culprit> =
-                hang.culprits.iter().skip(1).filter(|other| !is_same(other)).collect();
-            for culprit in others.iter().take(MOST_SHOWN - 1) {
-                line(text!("and", "另有"), &sentence(culprit, hang));
-            }
-            let more = others.len().saturating_sub(MOST_SHOWN - 1);
-            if more > 0 {
-                line(text!("and", "另有"), &text!("{more} more", "另有 {more} 个"));
-            }
-            for (label, frame) in [
-                (text!("frame", "代码"), &first.frame),
-                (text!("waited at", "等待处"), &first.waited_at),
-            ] {
-                if let Some(frame) = frame {
-                    let words = format!("{}:{} {}", frame.path, frame.line, frame.function);
-                    line(label, &Text::same(words));
-                }
-            }
-            if let Some((entry, frame)) = &first.last {
-                let Text { en, zh } = collective(entry);
-                let (at, at_zh) = frame.as_ref().map_or_else(Default::default, |frame| {
-                    (format!(", at {frame}"), format!("，位于 {frame}"))
-                });
-                line(text!("last seen", "最后出现"), &text!("in {en}{at}", "{zh}{at_zh}"));
-            }
-        }
-        None => {
-            let (what, remedy) = nobody(hang);
-            line(label(), &what);
-            line(text!("remedy", "处理"), &remedy);
-        }
-    }
-    if !hang.waiting.is_empty() {
-        let Text { en, zh } = ranks(&hang.waiting);
-        let since = hang.since_ns.and_then(time_of);
-        let (since, since_zh) = since.map_or_else(Default::default, |since| {
-            (format!(", since {since}"), format!("，自 {since} 起"))
-        });
-        line(text!("waiting", "等待"), &text!("{en}{since}", "{zh}{since_zh}"));
-    }
-    if !hang.silent.is_empty() {
-        let Text { en, zh } = ranks(&hang.silent);
-        line(text!("no dump", "无转储"), &Text::new(en, zh));
-    }
-    if !hang.older.is_empty() {
-        let Text { en, zh } = ranks(&hang.older);
-        line(
-            text!("older", "较早"),
-            &text!(
-                "{en}: dumped before the others left what was not entered there, so nobody's absence is proven; or what they waited in has failed",
-                "{zh}：转储时间早于其他 rank 离开此处尚未进入的操作，因此不能证明谁缺席；也可能是该操作已失败"
-            ),
-        );
-    }
-    if hang.culprits.is_empty() {
-        for slow in view.late.iter().take(MOST_SHOWN) {
-            line(text!("slow", "慢"), &late(slow));
-        }
-    }
-    out
-}
-
 fn late(slow: &Late) -> Text {
     let Late { rank, group, of, share, median_ns, lost } = slow;
     let (share, lost) = (share * 100.0, lost * 100.0);
@@ -283,68 +343,6 @@ fn time_of(ns: i64) -> Option<String> {
     whole.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()
 }
 
-/// One element of `hang` in the form of run.json, without nodes, since no dump names them.
-pub fn json(view: HangView<'_>, lang: Lang) -> Value {
-    let hang = view.hang;
-    let culprits: Vec<Value> = hang
-        .culprits
-        .iter()
-        .map(|culprit| {
-            json!({
-                "node": null,
-                "rank": culprit.rank,
-                "kind": kind_name(culprit.kind),
-                "frame": culprit.frame.as_ref().map(ToString::to_string),
-                "function": culprit.frame.as_ref().map(|frame| &frame.function),
-                "collective": culprit.collective.as_ref().map(collective_json),
-                "waited_at": culprit.waited_at.as_ref().map(ToString::to_string),
-                "last": culprit.last.as_ref().map(|(last, _)| collective_json(last)),
-                "text": sentence(culprit, hang).get(lang),
-                "hint": kind_hint(culprit.kind).get(lang),
-            })
-        })
-        .collect();
-    let waiting = if hang.waiting.is_empty() {
-        json!([])
-    } else {
-        json!([{ "node": null, "ranks": hang.waiting }])
-    };
-    let slow = view.late.iter().filter(|_| hang.culprits.is_empty()).map(|slow| {
-        json!({
-            "rank": slow.rank,
-            "group": slow.group,
-            "collectives": slow.of,
-            "last_share": slow.share,
-            "median_s": slow.median_ns as f64 / 1e9,
-            "lost_share": slow.lost,
-        })
-    });
-    json!({
-        "at": null,
-        "since": hang.since_ns.and_then(time_of),
-        "after_s": hang.waited.filter(|(_, exactly)| *exactly).map(|(ns, _)| ns as f64 / 1e9),
-        "culprits": culprits,
-        "waiting": waiting,
-        "confidence": hang.confidence,
-        "read": hang.read,
-        "silent": hang.silent,
-        "older": hang.older,
-        "slow": slow.collect::<Vec<_>>(),
-    })
-}
-
 fn collective_json(of: &Collective) -> Value {
     json!({ "op": of.op, "group": of.group, "seq": of.seq })
-}
-
-/// A workflow command for each culprit.
-pub fn github(view: HangView<'_>, lang: Lang) -> String {
-    let mut out = String::new();
-    for culprit in view.hang.culprits.iter().take(MOST_SHOWN) {
-        let (text, hint) = (sentence(culprit, view.hang), kind_hint(culprit.kind));
-        let message = data(&format!("{}\n{}", text.get(lang), hint.get(lang)));
-        let title = property(kind_name(culprit.kind));
-        let _ = writeln!(out, "::error title={title}::{message}");
-    }
-    out
 }

@@ -9,12 +9,8 @@
 mod both_languages;
 pub mod check_view;
 pub mod closing;
-pub mod compare_view;
 pub mod diagnosis_view;
 pub mod ending;
-pub mod engine_log;
-pub mod evidence_view;
-pub mod explain_view;
 pub mod files;
 pub mod findings;
 #[cfg(any(test, feature = "fixtures"))]
@@ -22,21 +18,13 @@ pub mod fuzz;
 pub mod hang_view;
 pub mod journal;
 pub mod line_view;
-pub mod nodes_view;
 pub mod page;
-mod page_data;
-pub mod plan_json;
-pub mod plan_shell;
+pub mod plan_forms;
 pub mod plan_view;
 pub mod ps_view;
-pub mod record_events;
-pub mod slow_view;
 pub mod stacks_view;
-pub mod stale_view;
 pub mod standstill_view;
 pub mod start;
-pub mod status_line;
 pub mod top;
-mod why_view;
 
-pub use ending::{Ending, ending, refused};
+pub use ending::Ending;

@@ -1,14 +1,21 @@
-//! A line of a rank's output as `ranklaunch logs` and `ranklaunch top` show it.
+//! Single lines: of a rank's output as `ranklaunch logs` and `ranklaunch top` show it, of the current state of a job for
+//! the end of a terminal, and of a rank that holds the others back.
+//!
+//! The most important part of a state comes first, since a narrow window cuts the line.
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
+use linux::pace::clock;
 use logs::{LogLine, Writer};
+use monitor::status::{GpuStatus, NodeStatus, Phase, RankState};
+use monitor::watch::{Slow, SlowNews};
 use text::escape::printable;
-use text::lang::{Lang, Text};
+use text::lang::{Lang, Text, bytes};
 use text::text;
 
 /// The beginning of each line.
@@ -29,7 +36,7 @@ impl LineStyle {
 }
 
 /// `[r03!] text`, as on the console, without an end of the line.
-pub fn line(line: &LogLine, style: LineStyle) -> String {
+pub fn log_line(line: &LogLine, style: LineStyle) -> String {
     let mut out = String::with_capacity(line.text.len() + 40);
     if style.timestamps {
         let at = line.at_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
@@ -76,9 +83,151 @@ fn prefix(line: &LogLine, width: usize) -> String {
     }
 }
 
+/// Ranks alive, the age of the last line, GPUs, the rate of the logs, and the time.
+pub fn status_line(status: &NodeStatus) -> Text {
+    let mut parts = vec![ranks(status)];
+    if let Some(standstill) = &status.standstill {
+        let time = duration(status.at_ms.saturating_sub(standstill.since_ms));
+        parts.insert(0, text!("STANDS STILL for {time}", "卡死 {time}"));
+    }
+    parts.push(last_line(status));
+    parts.extend(gpus(&status.gpus));
+    if status.logs.rate >= 1.0 {
+        // `as` saturates, and a rate is a positive number.
+        #[expect(clippy::cast_sign_loss, reason = "a rate is not negative")]
+        let rate = bytes(status.logs.rate as u64);
+        parts.push(text!("log {rate}/s", "日志 {rate}/s"));
+    }
+    let ran = duration(status.at_ms.saturating_sub(status.started_ms));
+    parts.push(Text::same(ran));
+    let of = |one: fn(&Text) -> &str| parts.iter().map(one).collect::<Vec<_>>();
+    Text::new(of(|part| &part.en).join(" · "), of(|part| &part.zh).join(" · "))
+}
+
+fn duration(ms: u64) -> String {
+    clock(Duration::from_millis(ms))
+}
+
+fn ranks(status: &NodeStatus) -> Text {
+    let alive = status.ranks.iter().filter(|rank| rank.state == RankState::Running).count();
+    let (planned, nodes) = (status.ranks.len(), status.run.as_ref().map_or(1, |run| run.nodes));
+    let lasts = duration(status.at_ms.saturating_sub(status.phase_since_ms));
+    match status.phase {
+        Phase::Launching => text!(
+            "starting {lasts}: {alive} of {planned} ranks have begun",
+            "启动中 {lasts}：{alive}/{planned} 个 rank 已开始"
+        ),
+        Phase::Stopping => text!(
+            "stopping {lasts}: {alive} of {planned} ranks live",
+            "停止中 {lasts}：{alive}/{planned} 个 rank 存活"
+        ),
+        _ if nodes > 1 => text!(
+            "{alive} of {planned} ranks of this node live",
+            "本节点 {alive}/{planned} 个 rank 存活"
+        ),
+        _ => text!("{alive} of {planned} ranks live", "{alive}/{planned} 个 rank 存活"),
+    }
+}
+
+fn last_line(status: &NodeStatus) -> Text {
+    match status.ranks.iter().filter_map(|rank| rank.last_line_age_ms).min() {
+        None => text!("no line yet", "尚无输出"),
+        Some(..2000) => text!("last line now", "最近输出：刚刚"),
+        Some(age @ ..120_000) => {
+            let seconds = age / 1000;
+            text!("last line {seconds} s ago", "最近输出：{seconds} 秒前")
+        }
+        Some(age) => {
+            let age = duration(age);
+            text!("last line {age} ago", "最近输出：{age} 前")
+        }
+    }
+}
+
+/// The range of the GPUs' utilisation, and the memory of the fullest GPU.
+fn gpus(gpus: &[GpuStatus]) -> Option<Text> {
+    let used = gpus.iter().filter_map(|gpu| gpu.utilization);
+    let (least, most) = (used.clone().min(), used.max());
+    let memory = gpus.iter().filter_map(|gpu| gpu.memory_used.zip(gpu.memory_total));
+    let memory = memory.max_by_key(|(used, _)| *used).map(|(used, total)| {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        format!("{:.1}/{:.0} GiB", gib(used), gib(total))
+    });
+    let load = match (least?, most?) {
+        (least, most) if least == most => format!("{most}%"),
+        (least, most) => format!("{least}–{most}%"),
+    };
+    Some(match memory {
+        Some(memory) => text!("GPU {load} {memory}", "GPU {load} {memory}"),
+        None => Text::same(format!("GPU {load}")),
+    })
+}
+
+/// Maximum number of reasons that a line names; the event has all.
+const MOST_REASONS: usize = 2;
+
+/// One line. `node`: the node of the rank, which shows the reasons.
+pub fn slow_line(news: &SlowNews, node: u32) -> Text {
+    let slow = match news {
+        SlowNews::Slow(slow) => slow,
+        SlowNews::Over(rank) => {
+            return text!(
+                "rank {rank} no longer holds the others back",
+                "rank {rank} 不再拖慢其他 rank"
+            );
+        }
+    };
+    let Slow { rank, group, of, share, median_ms, lost, reasons } = slow;
+    let (share, lost) = (share * 100.0, lost * 100.0);
+    let (why, why_zh) = match reasons.as_deref() {
+        None => (
+            format!("node {node} did not answer what it shows"),
+            format!("节点 {node} 未答复其上的情况"),
+        ),
+        Some([]) => (
+            format!(
+                "node {node} shows nothing abnormal: compare what the rank does between two collectives (ranklaunch stacks)"
+            ),
+            format!(
+                "节点 {node} 上未见异常：请比较该 rank 在两次集合通信之间的工作（ranklaunch stacks）"
+            ),
+        ),
+        Some(reasons) => {
+            let words = |of: fn(&Text) -> &str| -> Vec<&str> {
+                reasons.iter().take(MOST_REASONS).map(|reason| of(&reason.text)).collect()
+            };
+            let (en, zh) = (words(|text| text.en.as_ref()), words(|text| text.zh.as_ref()));
+            (format!("node {node}: {}", en.join("; ")), format!("节点 {node}：{}", zh.join("；")))
+        }
+    };
+    text!(
+        "rank {rank} holds the others of group {group} back: they lose {lost:.0} % of the time, it comes last to {share:.0} % of {of} collectives, by {median_ms:.1} ms in the median; {why}",
+        "rank {rank} 拖慢了组 {group} 的其他 rank：损失 {lost:.0} % 的时间，{of} 个集合通信中有 {share:.0} % 最后到达，中位数晚 {median_ms:.1} 毫秒；{why_zh}"
+    )
+}
+
+/// The event of agent.jsonl: `slow`, or `slow_over`. `node`: the node of the rank.
+pub fn slow_event(news: &SlowNews, node: u32) -> Value {
+    match news {
+        SlowNews::Over(rank) => json!({ "message": "slow_over", "node": node, "rank": rank }),
+        SlowNews::Slow(slow) => {
+            let mut event = json!({ "message": "slow", "node": node });
+            if let (Value::Object(event), Ok(Value::Object(fields))) =
+                (&mut event, serde_json::to_value(slow))
+            {
+                event.extend(fields);
+            }
+            event
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monitor::status::{LogStatus, RankStatus, RunStatus, StandstillStatus};
+    use text::columns::columns;
+    use text::rank::GlobalRank;
 
     #[test]
     fn lines_look_as_on_the_console() {
@@ -92,22 +241,112 @@ mod tests {
             left_out: 0,
         };
         let style = LineStyle::of(12, false, Lang::En);
-        assert_eq!(line(&of(Writer::Rank, 3, true), style), "[r03!] a\\x1b[2Jb");
-        assert_eq!(line(&of(Writer::Command, 1, false), style), "[n01] a\\x1b[2Jb");
-        assert_eq!(line(&of(Writer::Engine, 0, true), style), "[engine] a\\x1b[2Jb");
+        assert_eq!(log_line(&of(Writer::Rank, 3, true), style), "[r03!] a\\x1b[2Jb");
+        assert_eq!(log_line(&of(Writer::Command, 1, false), style), "[n01] a\\x1b[2Jb");
+        assert_eq!(log_line(&of(Writer::Engine, 0, true), style), "[engine] a\\x1b[2Jb");
         let alone = LineStyle::of(0, true, Lang::En);
-        assert_eq!(line(&of(Writer::Rank, 0, false), alone), "1970-01-01T00:00:01.500Z a\\x1b[2Jb");
+        assert_eq!(
+            log_line(&of(Writer::Rank, 0, false), alone),
+            "1970-01-01T00:00:01.500Z a\\x1b[2Jb"
+        );
         let unknown = LogLine { at_ms: None, ..of(Writer::Rank, 0, false) };
-        assert_eq!(line(&unknown, alone), "- a\\x1b[2Jb");
+        assert_eq!(log_line(&unknown, alone), "- a\\x1b[2Jb");
         let cut = |left_out| LogLine { left_out, ..of(Writer::Rank, 3, false) };
         assert_eq!(
-            line(&cut(7), style),
+            log_line(&cut(7), style),
             "[r03] [ranklaunch: the first 7 bytes are left out] a\\x1b[2Jb"
         );
         let uncounted = LineStyle { lang: Lang::Zh, ..style };
         assert_eq!(
-            line(&cut(LogLine::COUNTED + 1), uncounted),
+            log_line(&cut(LogLine::COUNTED + 1), uncounted),
             "[r03] [ranklaunch：省略了开头至少 67108865 字节] a\\x1b[2Jb"
         );
+    }
+
+    fn running() -> NodeStatus {
+        let rank = |age| RankStatus {
+            state: RankState::Running,
+            last_line_age_ms: age,
+            ..RankStatus::default()
+        };
+        let gpu = |load, used: u64| GpuStatus {
+            utilization: Some(load),
+            memory_used: Some(used << 30),
+            memory_total: Some(80 << 30),
+            ..GpuStatus::default()
+        };
+        NodeStatus {
+            at_ms: 1_000_000,
+            started_ms: 247_000,
+            phase: Phase::Running,
+            run: Some(RunStatus { nodes: 1, ..RunStatus::default() }),
+            ranks: vec![rank(Some(90_000)), rank(Some(12_345)), rank(None)],
+            gpus: vec![gpu(63, 41), gpu(94, 40)],
+            logs: LogStatus { rate: 2048.0, ..LogStatus::default() },
+            ..NodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn status_line_shows_live_ranks_and_output_age() {
+        let line = status_line(&running());
+        assert_eq!(
+            line.en,
+            "3 of 3 ranks live · last line 12 s ago · GPU 63–94% 41.0/80 GiB · log 2 KiB/s · 12:33"
+        );
+        assert_eq!(
+            line.zh,
+            "3/3 个 rank 存活 · 最近输出：12 秒前 · GPU 63–94% 41.0/80 GiB · 日志 2 KiB/s · 12:33"
+        );
+    }
+
+    #[test]
+    fn essential_status_fits_80_columns() {
+        let mut status = running();
+        status.standstill =
+            Some(StandstillStatus { since_ms: 640_000, ..StandstillStatus::default() });
+        let words = status_line(&status);
+        assert!(words.en.starts_with("STANDS STILL for 6:00 · 3 of 3 ranks live"), "{}", words.en);
+        status.standstill = None;
+        for (phase, begins) in [
+            (Phase::Launching, "starting 16:40: 3 of 3 ranks have begun · last line"),
+            (Phase::Stopping, "stopping 16:40: 3 of 3 ranks live · last line"),
+        ] {
+            status.phase = phase;
+            let words = status_line(&status);
+            assert!(words.en.starts_with(begins), "{}", words.en);
+            let before_gpus = words.zh.split(" · GPU").next().unwrap_or_default();
+            assert!(
+                columns(before_gpus) < 80 && !before_gpus.is_empty(),
+                "{}",
+                words.get(Lang::Zh)
+            );
+        }
+        assert!(status_line(&NodeStatus::default()).en.contains("no line yet"));
+    }
+
+    #[test]
+    fn slow_rank_has_a_sentence_and_an_event() {
+        let slow = Slow {
+            rank: GlobalRank(3),
+            group: "default_pg".to_owned(),
+            of: 200,
+            share: 0.97,
+            median_ms: 20.4,
+            lost: 0.31,
+            reasons: Some(Vec::new()),
+        };
+        let news = SlowNews::Slow(slow.clone());
+        let text = slow_line(&news, 1);
+        assert!(text.en.starts_with("rank 3 holds the others of group default_pg back: they lose 31 % of the time, it comes last to 97 % of 200 collectives, by 20.4 ms in the median; node 1 shows nothing"), "{}", text.en);
+        assert!(text.zh.contains("拖慢") && text.zh.contains("中位数晚 20.4 毫秒"), "{}", text.zh);
+        let event = slow_event(&news, 1);
+        assert_eq!(
+            (&event["message"], &event["node"], &event["rank"]),
+            (&json!("slow"), &json!(1), &json!(3))
+        );
+        assert_eq!((&event["lost"], &event["reasons"]), (&json!(0.31), &json!([])));
+        let unknown = slow_line(&SlowNews::Slow(Slow { reasons: None, ..slow }), 1);
+        assert!(unknown.en.ends_with("; node 1 did not answer what it shows"), "{}", unknown.en);
     }
 }

@@ -5,12 +5,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
-use super::plan_shell::{masked_env, quoted};
+use super::plan_forms::{masked_env, quoted, shown};
 use plan::{Decision, Plan, PlannedGpu, argv};
 use settings::LayoutRule;
 use text::columns::{columns, fold, padded, shortened_path, start_within, table};
 use text::lang::{Lang, Text, counted};
-use text::mask::{mask_args, mask_value};
+use text::mask::mask_args;
 use text::style::{Style, paint};
 use text::text;
 use verdict::by_importance;
@@ -293,11 +293,6 @@ fn shortened(word: &OsStr) -> OsString {
     }
 }
 
-/// The value of a decision without secrets.
-pub(super) fn shown(decision: &Decision) -> String {
-    mask_value(&decision.what, decision.value.as_ref()).to_string_lossy().into_owned()
-}
-
 fn section(out: &mut String, title: &Text, lang: Lang) {
     if !out.is_empty() {
         out.push('\n');
@@ -313,17 +308,15 @@ mod tests {
         reason = "tests end at the first surprise"
     )]
 
-    use std::os::unix::ffi::OsStringExt;
-    use std::process::Command;
-
-    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
     use std::path::Path;
+    use std::process::Command;
 
     use serde_json::json;
 
-    use super::super::plan_json::{json, refusal_json};
-    use super::super::plan_shell::shell;
+    use super::super::plan_forms::{json, refusal_json};
     use super::*;
+    use crate::plan_forms::shell;
     use plan::AskedNproc;
     use plan::fixtures::{facts, planned, settings, strings, wan};
     use settings::{Engine, EnvSetting, Program, Source, Sourced};

@@ -1,4 +1,5 @@
 //! Renders `ranklaunch ps`: the jobs that run here with their nodes, and the runs that have ended.
+//! Renders `ranklaunch clean` as well: stale processes, and the effect of each mode on them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,6 +7,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use monitor::status::{NodeStatus, Phase, RankState};
+use preflight::clear::{HeldResource, StaleProcess, shown_age};
+use settings::StaleMode;
 use text::columns::table;
 use text::escape::printable;
 use text::lang::{Lang, Text, bytes};
@@ -89,11 +92,11 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
         id => text!("run {id} (agent {en})", "运行 {id}（agent {zh}）"),
     };
     let more = match attempt {
-        0 => Text::same(String::new()),
+        0 => Text::same(""),
         attempt => text!(", attempt {attempt}", "，第 {attempt} 次尝试"),
     };
     let owner = match &job.user {
-        None => Text::same(String::new()),
+        None => Text::same(""),
         Some(user) => text!(", of user {user}", "，属于用户 {user}"),
     };
     let _ = writeln!(
@@ -123,15 +126,19 @@ fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
     let cpu: f64 = node.ranks.iter().filter_map(|rank| rank.cpu_percent).sum();
     // Another node may send any values.
     let memory = node.ranks.iter().filter_map(|rank| rank.memory).fold(0, u64::saturating_add);
+    let (cpu, memory) = match memory {
+        0 => Default::default(),
+        memory => (format!("CPU {cpu:.0} %"), bytes(memory)),
+    };
     let mut row = vec![
         place.get(lang).to_owned(),
         node.host.clone(),
         phase(node, lang).to_owned(),
         ago(since),
         ranks.get(lang).to_owned(),
+        cpu,
+        memory,
     ];
-    row.push(if memory > 0 { format!("CPU {cpu:.0} %") } else { String::new() });
-    row.push(if memory > 0 { bytes(memory) } else { String::new() });
     row.extend(gpu_use(node).map(|mean| format!("GPU {mean} %")));
     row
 }
@@ -180,10 +187,7 @@ pub fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
 fn row_of_ended(run: &EndedRun, lang: Lang) -> Vec<String> {
     let when = run.started.as_deref().map(|at| at.get(..19).unwrap_or(at).replace('T', " "));
     let end = match (run.code, run.lives) {
-        (Some(code), false) => match lang {
-            Lang::En => format!("exit code {code}"),
-            Lang::Zh => format!("退出码 {code}"),
-        },
+        (Some(code), false) => text!("exit code {code}", "退出码 {code}").get(lang).to_owned(),
         (_, true) => text!("lives elsewhere", "正在别处运行").get(lang).to_owned(),
         (None, false) => text!("cut off", "被中断").get(lang).to_owned(),
     };
@@ -230,6 +234,83 @@ pub fn ended_json(run: &EndedRun) -> Value {
         "cause": run.cause,
         "bytes": run.bytes,
     })
+}
+
+/// A line for each process: the effect of each mode, its identity, and the reason.
+pub fn stale_table(found: &[StaleProcess], lang: Lang) -> String {
+    if found.is_empty() {
+        return format!("{}\n", text!("nothing found", "未发现残留进程").get(lang));
+    }
+    let header = [
+        Text::same("PID"),
+        Text::same("kill"),
+        Text::same("force"),
+        text!("age", "已运行"),
+        text!("parent", "父进程"),
+        text!("command", "命令"),
+        text!("why", "原因"),
+    ];
+    let mut rows: Vec<Vec<String>> =
+        vec![header.iter().map(|text| text.get(lang).to_owned()).collect()];
+    let fate = |one: &StaleProcess, mode| match one.is_ended_by(mode) {
+        true => text!("end", "终止").get(lang).to_owned(),
+        false => "-".to_owned(),
+    };
+    for one in found {
+        let age =
+            one.age.map(shown_age).map_or_else(|| "?".to_owned(), |age| age.get(lang).to_owned());
+        rows.push(vec![
+            one.pid.to_string(),
+            fate(one, StaleMode::Kill),
+            fate(one, StaleMode::Force),
+            age,
+            format!("{} {}", one.parent.pid, one.parent.name).trim_end().to_owned(),
+            short(&one.command),
+            one.reason().get(lang).to_owned(),
+        ]);
+    }
+    let mut lines = String::new();
+    table(&mut lines, rows);
+    lines
+}
+
+/// A command, shortened for the table.
+fn short(command: &str) -> String {
+    const MOST: usize = 43;
+    match command.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", command.get(..cut).unwrap_or_default()),
+        None => command.to_owned(),
+    }
+}
+
+/// `clean --format json`. `ended` are the pids that have ended.
+pub fn stale_json(found: &[StaleProcess], ended: &[i32], lang: Lang) -> Value {
+    let processes: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            let holds: Vec<String> = one
+                .holds
+                .iter()
+                .map(|held| match held {
+                    HeldResource::Gpu(minor) => format!("/dev/nvidia{minor}"),
+                    HeldResource::Port(port) => format!("port {port}"),
+                })
+                .collect();
+            json!({
+                "pid": one.pid,
+                "command": one.command,
+                "age_s": one.age.map(|age| age.as_secs()),
+                "parent": { "pid": one.parent.pid, "name": one.parent.name },
+                "rule": one.rule.id(),
+                "holds": holds,
+                "kill": one.is_ended_by(StaleMode::Kill),
+                "force": one.is_ended_by(StaleMode::Force),
+                "ended": ended.contains(&one.pid),
+                "why": one.reason().get(lang),
+            })
+        })
+        .collect();
+    json!({ "schema": 1, "processes": processes })
 }
 
 #[cfg(test)]

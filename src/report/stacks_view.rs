@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::closing::Lines;
 use diagnose::stacks::{
-    Frame, Group, KernelState, ProcessStacks, PythonStack, RankStacks, Syscall, ThreadStack,
-    Unread, UsedFile, alike, grouped,
+    Frame, Group, KernelState, ProcessStacks, RankStacks, Syscall, ThreadStack, Unread, UsedFile,
+    alike, grouped,
 };
 use monitor::socket::{Job, JobStacks, Unanswered};
 use text::lang::{Lang, Text, counted, leading};
@@ -88,37 +89,29 @@ pub fn text(job: &Job, stacks: &JobStacks, lang: Lang) -> String {
         nodes => nodes,
     };
     let on = if nodes == 1 { "node" } else { "nodes" };
-    let mut out = text!(
+    let mut lines = Lines::new(lang);
+    let title = text!(
         "run {run_id}, {on} {numbers}: {ranks} in {sorts} of equal stacks",
         "运行 {run_id}，节点 {numbers}：{count} 个 rank，按相同的栈分为 {kinds} 组"
-    )
-    .get(lang)
-    .to_owned();
-    out.push('\n');
+    );
+    lines.line("", &title);
     for Unanswered { who, why } in &stacks.unanswered {
         let (Text { en: why_en, zh: why_zh }, en, zh) = (why, &who.en, leading(&who.zh));
-        let line = text!("no answer from {en}: {why_en}", "{zh}没有应答：{why_zh}");
-        let _ = writeln!(out, "{}", line.get(lang));
+        lines.line("", &text!("no answer from {en}: {why_en}", "{zh}没有应答：{why_zh}"));
     }
     if !stacks.reaches_all {
-        let _ = writeln!(out, "{}", only_here().get(lang));
+        lines.line("", &only_here());
     }
     for group in &groups {
-        out.push('\n');
+        lines.out.push('\n');
         let place = (nodes > 1).then(|| shown.nodes_of(&group.ranks));
-        push_group(&mut out, group, count, place, lang);
+        push_group(&mut lines, group, count, place);
     }
-    out
+    lines.out
 }
 
 /// `place`: the nodes of the group, if there are several.
-fn push_group(
-    out: &mut String,
-    group: &Group<'_>,
-    count: usize,
-    place: Option<(usize, String)>,
-    lang: Lang,
-) {
+fn push_group(lines: &mut Lines, group: &Group<'_>, count: usize, place: Option<(usize, String)>) {
     let numbers = listed(group.ranks.iter().map(|rank| rank.0), '-');
     let (size, rank) = (group.ranks.len(), group.shown.rank);
     let (en, zh) = match place {
@@ -136,8 +129,8 @@ fn push_group(
             "{zh}rank {numbers}（{count} 个中的 {size} 个），以下为 rank {rank}"
         ),
     };
-    let _ = writeln!(out, "── {}", title.get(lang));
-    push_process(out, &group.shown.process, None, lang);
+    lines.line("── ", &title);
+    push_process(lines, &group.shown.process, None);
     // Workers of a DataLoader mostly wait at the same line.
     let mut kinds: Vec<(&ProcessStacks, Vec<i32>)> = Vec::new();
     for child in &group.shown.children {
@@ -147,29 +140,24 @@ fn push_group(
         }
     }
     for (child, pids) in kinds {
-        push_process(out, child, Some(&pids), lang);
+        push_process(lines, child, Some(&pids));
     }
     let left = group.shown.children_left_out;
     if left > 0 {
-        let more = text!("{left} processes more below it", "其下另有 {left} 个进程");
-        let _ = writeln!(out, "{}", more.get(lang));
+        lines.line("", &text!("{left} processes more below it", "其下另有 {left} 个进程"));
     }
 }
 
 /// One process; `below` are the pids of equal children, this one among them.
-fn push_process(out: &mut String, process: &ProcessStacks, below: Option<&[i32]>, lang: Lang) {
+fn push_process(lines: &mut Lines, process: &ProcessStacks, below: Option<&[i32]>) {
     let pid = process.pid;
-    let version =
-        process.python.as_ref().map_or(String::new(), |version| format!(", Python {version}"));
-    let command = match process.command.as_str() {
-        "" => one_line(&process.name),
-        command => one_line(command),
+    let version = process.python.as_ref();
+    let version = version.map_or_else(String::new, |version| format!(", Python {version}"));
+    let command = if process.command.is_empty() { &process.name } else { &process.command };
+    let Text { en, zh } = match one_line(command).as_str() {
+        "" => Text::same(version),
+        command => text!("{version}: {command}", "{version}：{command}"),
     };
-    let after = |lang: Lang| match command.as_str() {
-        "" => version.clone(),
-        command => format!("{version}{}{command}", lang.colon()),
-    };
-    let (en, zh) = (after(Lang::En), after(Lang::Zh));
     let line = match below {
         None => text!("Process {pid}{en}", "进程 {pid}{zh}"),
         Some([_]) => text!("Child process {pid}{en}", "子进程 {pid}{zh}"),
@@ -181,40 +169,35 @@ fn push_process(out: &mut String, process: &ProcessStacks, below: Option<&[i32]>
             )
         }
     };
-    let _ = writeln!(out, "{}", line.get(lang));
+    lines.line("", &line);
     if let Some(unread) = &process.unread {
         let Text { en, zh } = why(unread);
-        let line = text!("no Python stacks: {en}", "没有 Python 栈：{zh}");
-        let _ = writeln!(out, "  {}", line.get(lang));
+        lines.line("  ", &text!("no Python stacks: {en}", "没有 Python 栈：{zh}"));
     }
     for thread in &process.threads {
-        if let Some(python) = &thread.python {
-            push_thread(out, thread, Some(python), lang);
-        } else if process.python.is_none() {
-            push_thread(out, thread, None, lang);
+        if thread.python.is_some() || process.python.is_none() {
+            push_thread(lines, thread);
         }
     }
     if process.python.is_some() {
-        push_others(out, &process.threads, lang);
+        push_others(lines, &process.threads);
     }
     let left = process.threads_left_out;
     if left > 0 {
-        let more = text!("{left} threads more", "另有 {left} 个线程");
-        let _ = writeln!(out, "  {}", more.get(lang));
+        lines.line("  ", &text!("{left} threads more", "另有 {left} 个线程"));
     }
 }
 
-fn push_thread(out: &mut String, thread: &ThreadStack, python: Option<&PythonStack>, lang: Lang) {
+fn push_thread(lines: &mut Lines, thread: &ThreadStack) {
+    let lang = lines.lang;
     let tid = thread.tid.map_or("?".to_owned(), |tid| tid.to_string());
     let mut line = text!("  Thread {tid}", "  线程 {tid}").get(lang).to_owned();
-    if let Some(kernel) = &thread.kernel {
-        let _ = write!(line, " \"{}\"", one_line(&kernel.name));
-    }
     let mut remarks: Vec<Text> = Vec::new();
     if let Some(kernel) = &thread.kernel {
+        let _ = write!(line, " \"{}\"", one_line(&kernel.name));
         remarks.push(doing(kernel));
     }
-    if let Some(python) = python {
+    if let Some(python) = &thread.python {
         if python.holds_gil == Some(true) {
             remarks.push(text!("holds the GIL", "持有 GIL"));
         }
@@ -231,12 +214,12 @@ fn push_thread(out: &mut String, thread: &ThreadStack, python: Option<&PythonSta
     }
     let remarks: Vec<&str> = remarks.iter().map(|remark| remark.get(lang)).collect();
     if !remarks.is_empty() {
-        let _ = write!(line, "{}{}", lang.colon(), remarks.join(lang_comma(lang)));
+        let _ = write!(line, "{}{}", lang.colon(), remarks.join(text!(", ", "，").get(lang)));
     }
-    let _ = writeln!(out, "{line}");
-    let Some(python) = python else { return };
+    let _ = writeln!(lines.out, "{line}");
+    let Some(python) = &thread.python else { return };
     for frame in &python.frames {
-        let _ = writeln!(out, "    {}", shown(frame));
+        let _ = writeln!(lines.out, "    {}", shown(frame));
     }
     let note = match &python.unread {
         Some(unread) => Some(why(unread)),
@@ -245,7 +228,7 @@ fn push_thread(out: &mut String, thread: &ThreadStack, python: Option<&PythonSta
         None => None,
     };
     if let Some(note) = note {
-        let _ = writeln!(out, "    {}", note.get(lang));
+        lines.line("    ", &note);
     }
 }
 
@@ -256,7 +239,7 @@ fn shown(frame: &Frame) -> String {
 }
 
 /// The threads of libraries: their number at each place.
-fn push_others(out: &mut String, threads: &[ThreadStack], lang: Lang) {
+fn push_others(lines: &mut Lines, threads: &[ThreadStack]) {
     /// Maximum number of kinds that are listed, the most frequent ones.
     const MOST: usize = 12;
     let mut kinds: BTreeMap<(&str, char, &str), usize> = BTreeMap::new();
@@ -288,9 +271,8 @@ fn push_others(out: &mut String, threads: &[ThreadStack], lang: Lang) {
     }
     let words = words.join(", ");
     let threads = counted(count, "thread");
-    let line =
-        text!("  {threads} without Python: {words}", "  另有 {count} 个非 Python 线程：{words}");
-    let _ = writeln!(out, "{}", line.get(lang));
+    let line = text!("{threads} without Python: {words}", "另有 {count} 个非 Python 线程：{words}");
+    lines.line("  ", &line);
 }
 
 /// `sleeping in read(fd 7 → /data/x, on nfs4 /data from 10.0.0.7:/export)`
@@ -396,13 +378,6 @@ fn why(unread: &Unread) -> Text {
                 "无法列出其映射的文件（/proc/PID/maps）：{zh}"
             )
         }
-    }
-}
-
-fn lang_comma(lang: Lang) -> &'static str {
-    match lang {
-        Lang::En => ", ",
-        Lang::Zh => "，",
     }
 }
 

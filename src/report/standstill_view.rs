@@ -1,13 +1,12 @@
 //! Shows a job that stands still: a block on the console, and an element of `hang` in run.json and
 //! agent.jsonl.
 
-use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::both_languages;
-use super::closing;
+use super::both_languages::both_languages;
+use super::closing::{self, Lines};
 use super::files::stamp;
 use logs::Console;
 use monitor::hang::{Culprit, Hang, Sign};
@@ -15,7 +14,7 @@ use monitor::hang::{Reporter, Standstill};
 use settings::Reaction;
 use text::lang::{Lang, Text};
 use text::ranges::listed;
-use text::style::{Style, paint};
+use text::style::Style;
 use text::text;
 
 /// Maximum number of culprits, and of other signs of something abnormal, that the console names;
@@ -37,7 +36,7 @@ impl std::fmt::Debug for StandstillReporter {
 
 impl Reporter for StandstillReporter {
     fn document(&self, found: &Standstill) -> Value {
-        both_languages::document(|lang| document_in(found, lang))
+        both_languages(|lang| document_in(found, lang))
     }
 
     fn keep(&self, event: Value) {
@@ -65,16 +64,13 @@ impl Reporter for StandstillReporter {
 fn block(found: &Standstill, on_hang: Option<Reaction>, lang: Lang) -> String {
     let Hang { culprits, waiting, signs, silent, .. } = &found.hang;
     let seconds = found.after.as_secs();
-    let mut out = String::new();
+    let mut lines = Lines::new(lang);
     let title = text!(
         "the job stands still: nothing has moved for {seconds} s",
         "任务卡死：已有 {seconds} 秒没有任何进展"
     );
-    let title = format!("── ranklaunch: {}", title.get(lang));
-    let _ = writeln!(out, "{}", paint(Style::Fail, &title));
-    let mut line = |label: Text, words: &str| {
-        let _ = writeln!(out, "   {}{}{words}", label.get(lang), lang.colon());
-    };
+    lines.title(Style::Fail, &title);
+    let mut line = |label: Text, words: &str| lines.labelled("   ", &label, words);
     // If no side is odd, one sentence describes all sides.
     let mut texts: Vec<&str> = culprits.iter().map(|one| one.text.get(lang)).collect();
     texts.dedup();
@@ -98,7 +94,7 @@ fn block(found: &Standstill, on_hang: Option<Reaction>, lang: Lang) -> String {
         line(text!("hint", "提示"), first.kind.hint().get(lang));
     }
     line(text!("now", "现在"), then(on_hang).get(lang));
-    out
+    lines.out
 }
 
 /// `rank 3`, `ranks 0-1, 3`

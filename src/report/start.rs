@@ -1,7 +1,7 @@
 //! The start-up block: the few values that a user checks first, each with its source.
 
-use super::closing;
-use super::plan_shell::quoted;
+use super::closing::{self, Lines};
+use super::plan_forms::quoted;
 use super::plan_view;
 use plan::{Plan, argv};
 use settings::{LayoutRule, Settings};
@@ -14,11 +14,10 @@ use verdict::{Warning, by_importance};
 
 /// The block, ending in a newline. `width`: columns of the terminal.
 pub fn block(plan: &Plan, settings: &Settings, width: Option<usize>) -> String {
-    let lang = settings.lang;
-    let title = format!("── ranklaunch: {}", plan_view::sentence(plan).get(lang));
-    let mut out = format!("{}\n", paint(Style::Title, &title));
-    push_rows(&mut out, rows(plan, settings), width);
-    out
+    let mut lines = Lines::new(settings.lang);
+    lines.title(Style::Title, &plan_view::sentence(plan));
+    push_rows(&mut lines.out, rows(plan, settings), width);
+    lines.out
 }
 
 /// Warnings that are printed in full, and advice that one line counts. Advice changes no result; it is
@@ -114,11 +113,8 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         count => format!("{used} / {count}"),
     };
     row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
-    row(
-        text!("processes", "进程数"),
-        plan_view::ranks(plan).get(lang).to_owned(),
-        "nproc_per_node",
-    );
+    let ranks = plan_view::ranks(plan).get(lang).to_owned();
+    row(text!("processes", "进程数"), ranks, "nproc_per_node");
     if let Some(task) = &member.task {
         row(text!("this rank", "本 rank 编号"), task.rank.to_string(), "rank");
         row(text!("local rank", "本地编号"), task.local.to_string(), "local_rank");

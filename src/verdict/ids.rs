@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Family, Severity, Verdict};
+use super::{Severity, Verdict};
 use text::lang::Text;
 use text::text;
 
@@ -122,9 +122,28 @@ use Verdict::{
     Membership, Muster, NoProgress, OtherNode, PortInUse, Python, Rdma, Stale, Usage,
 };
 
-/// `Family { Name = "id": [uses], … } …`
+/// `Family("title", "标题") { Name = "id": [uses], … } …`
 macro_rules! ids {
-    ($($family:ident { $($name:ident = $id:literal: [$($use:expr),*],)* })*) => {
+    ($($family:ident($en:literal, $zh:literal) {
+        $($name:ident = $id:literal: [$($use:expr),*],)*
+    })*) => {
+        /// The subject of an id; ids are listed in this order.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Family { $($family,)* }
+
+        impl Family {
+            pub const ALL: &[Family] = &[$(Family::$family,)*];
+
+            pub fn title(self) -> Text {
+                match self { $(Family::$family => Text::new($en, $zh),)* }
+            }
+
+            /// The ids of the family, in the order of the table.
+            pub fn ids(self) -> impl Iterator<Item = Id> {
+                Id::ALL.iter().copied().filter(move |id| id.family() == self)
+            }
+        }
+
         /// A stable id of a check, a rule, a refusal, a warning or a cause.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Id { $($($name,)*)* }
@@ -151,7 +170,7 @@ macro_rules! ids {
 }
 
 ids! {
-    Gpu {
+    Gpu("GPUs", "GPU") {
         GpuFault = "gpu.fault": [Checks(GpuFault, Fail)],
         GpuFaultLost = "gpu.fault.lost": [PartOf(Id::GpuFault)],
         GpuFaultResetRequired = "gpu.fault.reset-required": [PartOf(Id::GpuFault)],
@@ -179,7 +198,7 @@ ids! {
         BindCommand = "bind.command": [Warns],
         BindUnknown = "bind.unknown": [Warns],
     }
-    Limits {
+    Limits("Limits, disks, clock and logs", "资源限制、磁盘、时钟与日志") {
         ShmSize = "shm.size": [Checks(Limit, Warn), Lints],
         ShmLeftovers = "shm.leftovers": [Checks(Limit, Advise)],
         Memlock = "memlock": [Checks(Limit, FailWhere(Where::RdmaIsRequired))],
@@ -198,7 +217,7 @@ ids! {
         LogsMemory = "logs.memory": [Warns],
         LauncherGrace = "launcher.grace": [Warns],
     }
-    Network {
+    Network("Ports, master, RDMA and NCCL", "端口、Master、RDMA 与 NCCL") {
         PortFree = "port.free": [Checks(PortInUse, Fail), Refuses(PortInUse)],
         PortForbidden = "port.forbidden": [Refuses(PortInUse)],
         PortNone = "port.none": [Refuses(PortInUse)],
@@ -214,7 +233,7 @@ ids! {
         EnvNccl = "env.nccl": [Checks(Usage, Warn), Lints],
         EnvProxy = "env.proxy": [Checks(Usage, Advise)],
     }
-    Program {
+    Program("Program, python and torch", "程序、Python 与 torch") {
         ProgramMissing = "program.missing": [Refuses(Usage)],
         ScriptFile = "script.file": [Checks(Usage, Fail)],
         EngineFile = "engine.file": [Checks(Usage, Fail)],
@@ -232,7 +251,7 @@ ids! {
         SelfPath = "self.path": [Refuses(Internal)],
         Internal = "internal": [Refuses(Internal)],
     }
-    Membership {
+    Membership("Which node of how many", "节点数与节点编号") {
         MembershipHalfGiven = "membership.half-given": [Refuses(Membership)],
         MembershipContradiction = "membership.contradiction": [Refuses(Membership)],
         MembershipNumber = "membership.number": [Refuses(Membership)],
@@ -249,7 +268,7 @@ ids! {
         EnvStaleRank = "env.stale-rank": [Warns],
         EnvTorchrun = "env.torchrun": [Warns],
     }
-    Layout {
+    Layout("Processes and parallel sizes", "进程数与并行规模") {
         LayoutLiteral = "layout.literal": [Refuses(Layout)],
         LayoutNproc = "layout.nproc": [Refuses(Layout)],
         LayoutUnsolvable = "layout.unsolvable": [Refuses(Layout)],
@@ -265,7 +284,7 @@ ids! {
         NprocRange = "nproc.range": [Refuses(Usage)],
         NprocTasks = "nproc.tasks": [Refuses(Usage)],
     }
-    Muster {
+    Muster("Between the nodes", "节点之间") {
         MusterMissing = "muster.missing": [Refuses(Muster)],
         MusterDeclined = "muster.declined": [Refuses(Muster)],
         MusterDuplicate = "muster.duplicate": [Refuses(Muster)],
@@ -308,7 +327,7 @@ ids! {
         RestartsElastic = "restarts.elastic": [Warns],
         RestartsMuster = "restarts.muster": [Warns],
     }
-    Settings {
+    Settings("Command line, variables and profile", "命令行、变量与配置文件") {
         Flags = "flags": [Refuses(Usage)],
         SettingsProfile = "settings.profile": [Refuses(Usage)],
         SettingsProfileOwner = "settings.profile_owner": [Refuses(Usage), Warns],
@@ -389,7 +408,7 @@ ids! {
         LogsValue = "logs.value": [Refuses(Usage)],
         TopTerminal = "top.terminal": [Refuses(Usage)],
     }
-    End {
+    End("How a job ended", "任务如何结束") {
         Done = "done": [Ends(Code(0))],
         RankExit = "rank.exit": [Ends(Own)],
         RankSignal = "rank.signal": [Ends(Signal)],
@@ -419,7 +438,7 @@ ids! {
         StaleEnded = "stale.ended": [Warns],
         StaleBeside = "stale.beside": [Warns],
     }
-    Lint {
+    Lint("Rules of lint", "lint 规则") {
         GpuNproc = "gpu.nproc": [Lints],
         GpuRequests = "gpu.requests": [Lints],
         GpuMem = "gpu.mem": [Lints],

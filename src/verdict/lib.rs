@@ -6,8 +6,6 @@
 
 #![deny(unsafe_code)]
 
-mod by_cause;
-mod family;
 mod ids;
 mod kinds;
 pub mod outcome;
@@ -15,14 +13,12 @@ mod why;
 
 use serde::{Deserialize, Serialize};
 
-pub use by_cause::code_by_cause;
-pub use family::Family;
-pub use ids::{Exit, Id, Use, Usual, Where};
+pub use ids::{Exit, Family, Id, Use, Usual, Where};
 pub use kinds::IdKind;
 use text::lang::Text;
 use text::letters;
 use text::text;
-pub use why::{AlsoFailed, Confidence, Owner, Retry, Victims, Why};
+pub use why::{AlsoFailed, Confidence, Owner, Retry, Victims, Why, code_by_cause};
 
 /// `Name = code, …`, in the order of the codes.
 macro_rules! verdicts {

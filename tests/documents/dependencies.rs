@@ -294,7 +294,7 @@ const FEATURES_OF_TESTS: &[(&str, &[&str], &str)] = &[
         &["dfa-onepass", "dfa-search", "nfa", "perf", "unicode"],
         "as regex, and unions of features",
     ),
-    ("regex-syntax", &["unicode"], "src/diagnose/fragments.rs parses without Unicode"),
+    ("regex-syntax", &["unicode"], "src/diagnose/extended.rs parses without Unicode"),
     ("serde", &["alloc"], "std has it"),
     ("strum", &["std"], "implementations"),
     ("tokio", &["test-util"], "functions that stop the clock"),

@@ -18,7 +18,7 @@ use preflight::check::CheckStatus;
 use preflight::decide::{Stage, decide};
 use proptest::prelude::*;
 use ranklaunch::collect::observe_within;
-use report::{closing, plan_json, plan_shell, plan_view};
+use report::{closing, plan_forms, plan_view};
 use settings::cli::{self, Command};
 use settings::{LayoutRule, ProbeMode, Settings};
 use text::lang::{Lang, Text};
@@ -331,10 +331,10 @@ fn check_plan(plan: &Plan) {
     assert!(legal, "{layout:?} on {} ranks", plan.world_size);
     for lang in [Lang::En, Lang::Zh] {
         assert!(!plan_view::text(plan, lang, plan_view::Shown::default()).is_empty());
-        let json = plan_json::json(plan, lang, Path::new("/bin/ranklaunch"));
+        let json = plan_forms::json(plan, lang, Path::new("/bin/ranklaunch"));
         assert_eq!(json["schema"], 1);
     }
-    assert!(!plan_shell::shell(plan).is_empty());
+    assert!(!plan_forms::shell(plan).is_empty());
     for one in &plan.decisions {
         check_text(&[&one.because]);
         assert!(!one.source.is_empty(), "{one:?}");
@@ -402,8 +402,8 @@ proptest! {
                 prop_assert!(!text.contains(SECRET), "{text}");
             }
             Ok(plan) => {
-                let json = plan_json::json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
-                let (text, shell) = (plan_view::text(&plan, Lang::Zh, plan_view::Shown::default()), plan_shell::shell(&plan));
+                let json = plan_forms::json(&plan, Lang::En, Path::new("/bin/ranklaunch"));
+                let (text, shell) = (plan_view::text(&plan, Lang::Zh, plan_view::Shown::default()), plan_forms::shell(&plan));
                 for shown in [json.to_string(), text, shell] {
                     prop_assert!(!shown.contains(SECRET), "{shown}");
                 }

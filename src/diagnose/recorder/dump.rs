@@ -7,11 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::json;
 use super::op::Op;
 use super::pickle::{self, PickleFlaw};
 use super::tree::{Tree, Value};
 use crate::Frame;
+use text::lang::Text;
+use text::text;
 
 /// Maximum number of entries that are kept of one dump, the last ones. torch's own limit is 2000 by default.
 const MOST_ENTRIES: usize = 20_000;
@@ -37,6 +38,31 @@ pub enum Unreadable {
         found: String,
         allowed: &'static str,
     },
+}
+
+impl Unreadable {
+    /// The finding, its place, and the allowed values.
+    pub fn text(&self) -> Text {
+        match self {
+            Unreadable::Pickle(flaw) => flaw.text(),
+            Unreadable::Json(error) => text!(
+                "as a flight recorder dump it is not valid JSON: {error}",
+                "作为 flight recorder 转储，它不是有效的 JSON：{error}"
+            ),
+            Unreadable::Shape { field, found, allowed } if found.is_empty() => text!(
+                "it is not a flight recorder dump: `{field}` is missing (expected: {allowed})",
+                "不是 flight recorder 转储：缺少 `{field}`（应为 {allowed}）"
+            ),
+            Unreadable::Shape { field: "", found, allowed } => text!(
+                "it is not a flight recorder dump: it is {found}, not {allowed}",
+                "不是 flight recorder 转储：内容是 {found}，而不是 {allowed}"
+            ),
+            Unreadable::Shape { field, found, allowed } => text!(
+                "it is not a flight recorder dump that is known here: `{field}` is {found}, allowed: {allowed}",
+                "无法识别的 flight recorder 转储：`{field}` 为 {found}，允许的值：{allowed}"
+            ),
+        }
+    }
 }
 
 /// A group as `pg_config` describes it. gloo of 2.15 gives the group no name.
@@ -201,7 +227,7 @@ fn tree(bytes: &[u8]) -> Result<Tree<'_>, Unreadable> {
     if bytes.first() == Some(&pickle::PROTO) {
         pickle::read(bytes).map_err(Unreadable::Pickle)
     } else {
-        json::read(bytes).map_err(Unreadable::Json)
+        Tree::of_json(bytes).map_err(Unreadable::Json)
     }
 }
 
@@ -296,14 +322,27 @@ struct Names {
     frames: HashMap<(String, u64, String), Rc<Frame>>,
 }
 
+/// The known value of `key`, or a new one.
+fn shared<T: ?Sized>(
+    known: &mut HashMap<String, Rc<T>>,
+    key: &str,
+    new: impl FnOnce(&str) -> Rc<T>,
+) -> Rc<T> {
+    if let Some(known) = known.get(key) {
+        return Rc::clone(known);
+    }
+    let new = new(key);
+    known.insert(key.to_owned(), Rc::clone(&new));
+    new
+}
+
 impl Names {
     fn text(&mut self, text: &str) -> Rc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return Rc::clone(known);
-        }
-        let new: Rc<str> = Rc::from(text);
-        self.texts.insert(text.to_owned(), Rc::clone(&new));
-        new
+        shared(&mut self.texts, text, |text| Rc::from(text))
+    }
+
+    fn op(&mut self, name: &str) -> Rc<Op> {
+        shared(&mut self.ops, name, |name| Rc::new(Op::parse(name)))
     }
 
     fn tensors(&mut self, mut tensors: Tensors) -> Rc<Tensors> {
@@ -313,15 +352,6 @@ impl Names {
         tensors.sizes.shrink_to_fit();
         let new = Rc::new(tensors);
         self.tensors.insert(Rc::clone(&new));
-        new
-    }
-
-    fn op(&mut self, name: &str) -> Rc<Op> {
-        if let Some(known) = self.ops.get(name) {
-            return Rc::clone(known);
-        }
-        let new = Rc::new(Op::parse(name));
-        self.ops.insert(name.to_owned(), Rc::clone(&new));
         new
     }
 
@@ -358,11 +388,8 @@ impl Names {
                         Some("started") => State::Started,
                         Some("scheduled") => State::Scheduled,
                         _ => {
-                            return Err(shape(
-                                "state",
-                                Some(value),
-                                "scheduled, started, completed",
-                            ));
+                            let allowed = "scheduled, started, completed";
+                            return Err(shape("state", Some(value), allowed));
                         }
                     };
                 }

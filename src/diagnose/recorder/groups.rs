@@ -63,6 +63,8 @@ impl<'d> Step<'d> {
 /// Entries of a rank in a group.
 #[derive(Debug, Default)]
 pub(super) struct Track<'d> {
+    /// Description of the group.
+    desc: &'d str,
     /// Steps by sequence number.
     pub(super) collectives: BTreeMap<i64, Step<'d>>,
     pub(super) pairs: BTreeMap<i64, Step<'d>>,
@@ -178,7 +180,7 @@ impl<'d> Groups<'d> {
                         members: members.unwrap_or_default(),
                         tracks: BTreeMap::new(),
                     });
-                    group.tracks.insert(record.rank, track.track);
+                    group.tracks.insert(record.rank, track);
                 }
             }
         }
@@ -261,28 +263,20 @@ fn records_backend(record: &RankRecord, backend: &str) -> bool {
     record.dumps.iter().any(|dump| dump.entries.is_empty() || of_it(dump))
 }
 
-struct Described<'d> {
-    desc: &'d str,
-    track: Track<'d>,
-}
-
 /// The tracks of a dump, by backend and name.
-fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Described<'_>> {
+fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Track<'_>> {
     let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for entry in &dump.entries {
         newest.insert((&entry.op.backend, &entry.group), entry.pg_id);
     }
-    let mut tracks: BTreeMap<(&str, &str), Described<'_>> = BTreeMap::new();
+    let mut tracks: BTreeMap<(&str, &str), Track<'_>> = BTreeMap::new();
     for entry in &dump.entries {
         let key = (entry.op.backend.as_str(), &*entry.group);
         if newest.get(&key) != Some(&entry.pg_id) {
             continue;
         }
-        let new = || Described {
-            desc: &entry.desc,
-            track: Track { lost: dump.lost, ..Track::default() },
-        };
-        let track = &mut tracks.entry(key).or_insert_with(new).track;
+        let new = || Track { desc: &entry.desc, lost: dump.lost, ..Track::default() };
+        let track = tracks.entry(key).or_insert_with(new);
         if entry.is_p2p {
             track.pairs.entry(entry.p2p_seq).or_default().entries.push(entry);
         } else {
@@ -290,10 +284,9 @@ fn tracks(dump: &Dump) -> BTreeMap<(&str, &str), Described<'_>> {
             track.entered = track.entered.max(entry.collective_seq);
         }
     }
-    for (key, described) in &mut tracks {
+    for (key, track) in &mut tracks {
         let id = newest.get(key).copied();
         let enqueued = dump.enqueued.iter().find(|(of, _)| Some(*of) == id);
-        let track = &mut described.track;
         // The status may count sends and receives as well, and is older than the entries. So it counts only if
         // entries are missing.
         if let Some((_, last)) = enqueued.filter(|_| track.lost && track.pairs.is_empty()) {

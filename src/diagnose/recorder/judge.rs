@@ -8,16 +8,20 @@
 //! The records are read one after the other while the job may run, so they show no single moment: a rank that has not
 //! come yet looks like a rank that never will. A finding that this could explain is never `certain` without a proof
 //! that the job stood still, and is omitted if the wait was short.
+//!
+//! Ranks that come late to collectives hold the others back. All ranks leave a collective together, so the last rank to come to the next one needed the longest in between. Its
+//! delay after the last but one is the time that the job would save. Times of different nodes need the offsets of
+//! their clocks: a clock offset looks like a slow node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::circle::circles;
 use super::dump::Entry;
 use super::groups::{Group, Groups, RankRecord, Read, Step};
 use super::mismatch::{Differs, mismatch, pair_mismatch};
-use super::pairs::pair_places;
-use super::place::{Collective, Place, collective_places, left_by_some};
+use super::place::{Collective, Place, circles, collective_places, left_by_some, pair_places};
 use crate::Frame;
+use text::lang::Text;
+use text::ranges::listed;
 use verdict::Confidence;
 
 const SECOND: i64 = 1_000_000_000;
@@ -75,6 +79,21 @@ pub enum Entered {
     Odd { own: String, expected: String },
     /// No side has more ranks than another.
     Sides(Vec<(Vec<u32>, String)>),
+}
+
+impl Entered {
+    /// `rank 0 entered barrier, rank 1 all_reduce [4] Float`, for sides without an odd one.
+    pub fn sides(sides: &[(Vec<u32>, String)]) -> Text {
+        let (mut en, mut zh) = (Vec::new(), Vec::new());
+        for (ranks, shown) in sides {
+            let list = listed(ranks.iter().copied(), '-');
+            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+            let verb = if en.is_empty() { "entered " } else { "" };
+            en.push(format!("{noun} {list} {verb}{shown}"));
+            zh.push(format!("rank {list} 进入了 {shown}"));
+        }
+        Text::new(en.join(", "), zh.join("，"))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,9 +256,8 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
     for (rank, at) in circles(places) {
         let Some(place) = places.get(at) else { continue };
         let frame = place.entry_of(rank).and_then(|entry| entry.frame.as_deref().cloned());
-        let collective = Some(place.collective.clone());
-        let culprit = Culprit { frame, collective, ..Culprit::new(Some(rank), HangKind::Deadlock) };
-        found.push((culprit, sure));
+        let culprit = Culprit::at(place, Some(rank), HangKind::Deadlock);
+        found.push((Culprit { frame, waited_at: None, ..culprit }, sure));
     }
     let mut by_since: Vec<&Place<'_>> = places.iter().collect();
     by_since.sort_by_key(|place| place.since());
@@ -252,18 +270,15 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
     }
     let blamed = !found.is_empty();
     for place in places.iter().filter(|place| place.missing.is_empty()) {
-        let collective = Some(place.collective.clone());
-        let waited_at = place.frame();
         match (place.silent.as_slice(), place.unclear.is_empty()) {
             // Without a single unread rank the others cannot go on. Among several unread ranks, any may be the
             // culprit.
             ([silent], true) => {
-                let new = Culprit::new(Some(*silent), HangKind::Unknown);
-                found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+                let culprit = Culprit::at(place, Some(*silent), HangKind::Unknown);
+                found.push((culprit, Confidence::Likely));
             }
             ([], true) if !blamed && stood == Stood::Proven && is_whole(groups, place) => {
-                let new = Culprit::new(None, HangKind::Link);
-                found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+                found.push((Culprit::at(place, None, HangKind::Link), Confidence::Likely));
             }
             _ => {}
         }
@@ -280,6 +295,15 @@ fn is_whole(groups: &Groups<'_>, place: &Place<'_>) -> bool {
 }
 
 impl Culprit {
+    /// A culprit that keeps the ranks waiting at this place.
+    fn at(place: &Place<'_>, rank: Option<u32>, kind: HangKind) -> Culprit {
+        Culprit {
+            collective: Some(place.collective.clone()),
+            waited_at: place.frame(),
+            ..Culprit::new(rank, kind)
+        }
+    }
+
     fn new(rank: Option<u32>, kind: HangKind) -> Culprit {
         Culprit {
             rank,
@@ -302,12 +326,10 @@ fn never_entered(groups: &Groups<'_>, place: &Place<'_>, rank: u32) -> Culprit {
     });
     let last = steps.max_by_key(|(.., entry)| (entry.created_ns, entry.record));
     Culprit {
-        collective: Some(place.collective.clone()),
-        waited_at: place.frame(),
         // The end of a collective without a name is not known.
         is_inside: last.is_some_and(|(_, step, entry)| !step.is_done() && !entry.op.is_unnamed()),
         last: last.map(|(group, _, entry)| (called(group, entry), entry.frame.as_deref().cloned())),
-        ..Culprit::new(Some(rank), HangKind::NeverEntered)
+        ..Culprit::at(place, Some(rank), HangKind::NeverEntered)
     }
 }
 
@@ -333,10 +355,7 @@ fn mismatched(place: &Place<'_>, found: &mut Vec<(Culprit, Confidence)>) {
     let confidence = if is_tie { Confidence::Likely } else { Confidence::Certain };
     let Some((most, fewer)) = mismatch.sides.split_first() else { return };
     if fewer.is_empty() {
-        let collective = Some(place.collective.clone());
-        let waited_at = place.frame();
-        let culprit = Culprit { collective, waited_at, ..Culprit::new(None, kind) };
-        found.push((culprit, Confidence::Likely));
+        found.push((Culprit::at(place, None, kind), Confidence::Likely));
     }
     let all = || mismatch.sides.iter().map(|side| (side.ranks.clone(), side.shown.clone()));
     let odd = if is_tie { mismatch.sides.as_slice() } else { fewer };
@@ -391,9 +410,102 @@ fn left_too_early(
         return;
     }
     for rank in ahead {
-        let collective = Some(place.collective.clone());
-        let waited_at = place.frame();
-        let new = Culprit::new(Some(rank), HangKind::OtherShape);
-        found.push((Culprit { collective, waited_at, ..new }, Confidence::Likely));
+        let culprit = Culprit::at(place, Some(rank), HangKind::OtherShape);
+        found.push((culprit, Confidence::Likely));
     }
+}
+
+/// Backends whose collectives begin when a rank enters them. Collectives on GPUs enter a queue: a rank that reads a
+/// value in each step, for example for the log, is always behind the others there, and costs them next to nothing.
+const BEGIN_AT_ONCE: &[&str] = &["gloo", "mpi"];
+/// Minimum number of common collectives before a rank is called slow.
+const FEWEST: usize = 20;
+/// Maximum number of collectives of a group that are compared, the last ones.
+const MOST: usize = 1000;
+/// Maximum number of entries that are compared in all.
+const MOST_ENTRIES: usize = 4_000_000;
+/// Minimum share of the time that the others lose because of a slow rank, and ([`MOSTLY`]) minimum share of the slow
+/// rank in the loss because of all last ranks. Two ranks that take turns have half of the loss each. A rank that
+/// is stopped for a moment in each second comes last only then, and has nearly all of the loss.
+const COSTS: f64 = 0.1;
+const MOSTLY: f64 = 0.65;
+/// Number of longest waits for a rank that do not count: a checkpoint does not make a rank slow.
+const ONCE: usize = 2;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Late {
+    pub rank: u32,
+    pub group: String,
+    /// Number of collectives that were compared.
+    pub of: usize,
+    /// The share of the collectives to which the rank came last.
+    pub share: f64,
+    /// Median delay after the last but one, over the collectives to which the rank came last.
+    pub median_ns: i64,
+    /// The share of the time between the first and the last collective that the others lost.
+    pub lost: f64,
+}
+
+/// The slow ranks, the worst one first. `offsets`: lead of the clock of a rank, in ns; 0 if the rank has none.
+pub fn late(records: &[RankRecord], world: Option<u32>, offsets: &BTreeMap<u32, i64>) -> Vec<Late> {
+    let groups = Groups::of(records, world);
+    let mut room = MOST_ENTRIES;
+    let mut worst: BTreeMap<u32, Late> = BTreeMap::new();
+    for group in &groups.all {
+        for found in in_group(group, offsets, &mut room) {
+            if worst.get(&found.rank).is_none_or(|known| known.lost < found.lost) {
+                worst.insert(found.rank, found);
+            }
+        }
+    }
+    let mut worst: Vec<Late> = worst.into_values().collect();
+    worst.sort_by(|one, other| other.lost.total_cmp(&one.lost));
+    worst
+}
+
+fn in_group(group: &Group<'_>, offsets: &BTreeMap<u32, i64>, room: &mut usize) -> Vec<Late> {
+    let everyone = group.is_whole && group.tracks.len() == group.members.len();
+    let compares = everyone && group.members.len() > 1 && BEGIN_AT_ONCE.contains(&group.backend);
+    let Some(any) = group.tracks.values().next().filter(|_| compares) else {
+        return Vec::new();
+    };
+    let mut lateness: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
+    let (mut of, mut first, mut last) = (0, i64::MAX, i64::MIN);
+    for seq in any.collectives.keys().rev().take(MOST) {
+        let Some(left) = room.checked_sub(group.members.len()) else { break };
+        *room = left;
+        let arrivals: Option<Vec<(i64, u32)>> = (group.tracks.iter())
+            .map(|(rank, track)| {
+                let step = track.collectives.get(seq).filter(|step| step.waits_for_all())?;
+                let created = step.first()?.created_ns;
+                let offset = offsets.get(rank).copied().unwrap_or(0);
+                (created > 0).then_some((created.saturating_sub(offset), *rank))
+            })
+            .collect();
+        let Some(mut arrivals) = arrivals else { continue };
+        arrivals.sort_unstable();
+        if let [.., (before, _), (at, rank)] = arrivals.as_slice() {
+            lateness.entry(*rank).or_default().push(at.saturating_sub(*before));
+            (first, last) = (first.min(*at), last.max(*at));
+            of += 1;
+        }
+    }
+    let span = last.saturating_sub(first);
+    if of < FEWEST || span <= 0 {
+        return Vec::new();
+    }
+    let all: f64 = lateness.values().flatten().map(|ns| *ns as f64).sum();
+    let slow = lateness.into_iter().filter_map(|(rank, mut times)| {
+        let share = times.len() as f64 / of as f64;
+        times.sort_unstable();
+        let sum = |times: &[i64]| times.iter().map(|ns| *ns as f64).sum::<f64>();
+        let usual = times.get(..times.len().saturating_sub(ONCE)).unwrap_or_default();
+        let (usual, mostly) = (sum(usual) / span as f64, sum(&times) / all.max(1.0));
+        let lost = sum(&times) / span as f64;
+        let median_ns = times.get(times.len() / 2).copied()?;
+        let group = group.title().to_owned();
+        let found = Late { rank, group, of, share, median_ns, lost };
+        (mostly >= MOSTLY && usual >= COSTS).then_some(found)
+    });
+    slow.collect()
 }

@@ -3,7 +3,7 @@
 //!
 //! A full ring has some 2000 entries, a MB of JSON, and node 0 gets one from each rank.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -50,9 +50,7 @@ pub fn last_entries(json: String) -> String {
             false => group.clone(),
         };
         let step = *known.entry((group, seq(entry, is_p2p))).or_insert(steps.len());
-        if step == steps.len() {
-            steps.push(Step::default());
-        }
+        steps.resize_with(steps.len().max(step + 1), Step::default);
         if let Some(step) = steps.get_mut(step) {
             step.entries.push(at);
             step.is_done = is_done(entry, &op);
@@ -68,7 +66,7 @@ pub fn last_entries(json: String) -> String {
             track.steps.push(step);
         }
     }
-    let mut keeps = vec![false; entries.len()];
+    let mut kept: BTreeSet<usize> = BTreeSet::new();
     for Track { is_p2p, steps: all } in tracks.values() {
         let of_track = || all.iter().filter_map(|step| steps.get(*step));
         let done: Vec<&Step> = of_track().filter(|step| step.is_done).collect();
@@ -77,14 +75,10 @@ pub fn last_entries(json: String) -> String {
         let first = if *is_p2p { open.len() } else { OPEN };
         let last_done = done.iter().rev().take(DONE);
         for step in last_done.chain(open.iter().take(first)).chain(open.last()) {
-            for at in &step.entries {
-                if let Some(keep) = keeps.get_mut(*at) {
-                    *keep = true;
-                }
-            }
+            kept.extend(&step.entries);
         }
     }
-    if keeps.iter().all(|keep| *keep) {
+    if kept.len() == entries.len() {
         return json;
     }
     for (entry, place) in entries.iter_mut().zip(places) {
@@ -92,8 +86,8 @@ pub fn last_entries(json: String) -> String {
             fields.insert(NTH.to_owned(), place.into());
         }
     }
-    let mut keeps = keeps.into_iter();
-    entries.retain(|_| keeps.next().unwrap_or(true));
+    let mut at = 0..;
+    entries.retain(|_| at.next().is_some_and(|at| kept.contains(&at)));
     // Numbers that do not count up from 0 show that entries are lost, and so that a rank without an entry in a group
     // may have entered it. Entries that are left out here are not lost: each group has its last ones.
     let follow =

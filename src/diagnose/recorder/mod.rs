@@ -5,28 +5,22 @@
 //! Never names a culprit that only the moment of reading suggests: for an instant, a running job looks like one that
 //! hangs.
 
-mod circle;
 mod dump;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod groups;
-mod json;
 mod judge;
 mod last;
-mod late;
 mod mismatch;
 mod op;
-mod pairs;
 mod pickle;
 mod place;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod words;
 
 pub use dump::{Dump, Unreadable, may_be_dump, read, to_json};
 pub use groups::{DEFAULT_GROUP, RankRecord, Read};
-pub use judge::{Culprit, Entered, Hang, HangKind, Job, judge};
+pub use judge::{Culprit, Entered, Hang, HangKind, Job, Late, judge, late};
 pub use last::last_entries;
-pub use late::{Late, late};
 pub use place::Collective;

@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::tree::{Node, NodeId, Nodes, TooMany, Tree};
+use text::lang::Text;
+use text::text;
 
 /// The first byte of a pickle of protocol 2 and later; the second is the protocol.
 pub(super) const PROTO: u8 = 0x80;
@@ -43,6 +45,47 @@ pub enum PickleFlaw {
     TooDeep {
         offset: usize,
     },
+}
+
+impl PickleFlaw {
+    pub(super) fn text(&self) -> Text {
+        match self {
+            PickleFlaw::Cut { offset } => text!(
+                "the pickle is cut off or damaged at byte {offset}; torch may still have been writing it",
+                "pickle 在第 {offset} 字节处被截断或损坏；torch 可能尚未写完"
+            ),
+            PickleFlaw::Refused { opcode, name, offset } => {
+                let shown = if name.is_empty() {
+                    format!("0x{opcode:02x}")
+                } else {
+                    format!("{name} (0x{opcode:02x})")
+                };
+                text!(
+                    "the pickle holds the opcode {shown} at byte {offset}; only plain values are read and nothing is executed, and a flight recorder dump holds nothing else",
+                    "pickle 在第 {offset} 字节处含有操作码 {shown}；这里只读取普通值，不执行任何代码，而 flight recorder 转储只含普通值"
+                )
+            }
+            PickleFlaw::Protocol { protocol } => text!(
+                "the pickle has protocol {protocol}; 2 to 5 are read",
+                "pickle 协议为 {protocol}；支持 2 到 5"
+            ),
+            PickleFlaw::NotText { offset } => text!(
+                "the pickle holds a text at byte {offset} that is not UTF-8",
+                "pickle 在第 {offset} 字节处的文本不是 UTF-8"
+            ),
+            PickleFlaw::More { offset } => text!(
+                "the pickle ends at byte {offset}, and more bytes follow",
+                "pickle 在第 {offset} 字节处结束，但其后还有内容"
+            ),
+            PickleFlaw::TooMany => {
+                text!("the dump holds more than 8 million values", "转储中的值超过 800 万个")
+            }
+            PickleFlaw::TooDeep { offset } => text!(
+                "the pickle is nested deeper than 256 levels at byte {offset}",
+                "pickle 在第 {offset} 字节处的嵌套超过 256 层"
+            ),
+        }
+    }
 }
 
 /// Maximum number of open marks. A record needs 8.
@@ -113,9 +156,7 @@ type Step<T> = Result<T, PickleFlaw>;
 impl<'a> Machine<'a> {
     fn run(&mut self) -> Step<NodeId> {
         loop {
-            let start = self.at;
-            let done = self.step(start)?;
-            if let Some(root) = done {
+            if let Some(root) = self.step(self.at)? {
                 return Ok(root);
             }
         }
@@ -192,8 +233,7 @@ impl<'a> Machine<'a> {
             b'l' | b't' => Node::List(self.above_mark()?),
             b'd' => Node::Map(self.pairs()?),
             0x85..=0x87 => {
-                let items = usize::from(opcode - 0x84);
-                let from = self.floor_above(items)?;
+                let from = self.floor_above(usize::from(opcode - 0x84))?;
                 Node::List(self.stack.split_off(from))
             }
             b'a' | b'e' | b's' | b'u' => {
@@ -234,28 +274,23 @@ impl<'a> Machine<'a> {
     /// APPEND, APPENDS, SETITEM and SETITEMS: add the top values to the list or map below.
     fn extend(&mut self, opcode: u8) -> Step<()> {
         let offset = self.at - 1;
-        match opcode {
-            b'a' | b'e' => {
-                let items = if opcode == b'a' { vec![self.pop()?] } else { self.above_mark()? };
-                let target = self.top()?;
-                let Some(Node::List(list)) = self.nodes.get_mut(target) else {
-                    return Err(PickleFlaw::Cut { offset });
-                };
-                list.extend(items);
-            }
-            _ => {
-                let pairs = if opcode == b's' {
-                    let from = self.floor_above(2)?;
-                    paired(self.stack.split_off(from))
-                } else {
-                    self.pairs()?
-                };
-                let target = self.top()?;
-                let Some(Node::Map(map)) = self.nodes.get_mut(target) else {
-                    return Err(PickleFlaw::Cut { offset });
-                };
-                map.extend(pairs);
-            }
+        if matches!(opcode, b'a' | b'e') {
+            let items = if opcode == b'a' { vec![self.pop()?] } else { self.above_mark()? };
+            let target = self.top()?;
+            let Some(Node::List(list)) = self.nodes.get_mut(target) else {
+                return Err(PickleFlaw::Cut { offset });
+            };
+            list.extend(items);
+        } else {
+            let pairs = match opcode {
+                b's' => paired(self.stack.split_off(self.floor_above(2)?)),
+                _ => self.pairs()?,
+            };
+            let target = self.top()?;
+            let Some(Node::Map(map)) = self.nodes.get_mut(target) else {
+                return Err(PickleFlaw::Cut { offset });
+            };
+            map.extend(pairs);
         }
         Ok(())
     }

@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::collect::RankStacks;
-use super::elf::Symbols;
-use super::layout::{self, Version};
-use super::lines::LineTable;
-use super::maps::candidates;
-use super::memory::Memory;
+use super::elf::{Symbols, candidates};
+use super::layout::{self, LineTable, Version};
+use super::memory::{Memory, Unread};
 use super::process::ProcessStacks;
 use super::python::{Frame, Interpreter};
-use super::unread::Unread;
 use text::fuzzing::Choices;
 
 /// First address of the memory.
@@ -125,14 +122,13 @@ fn memory(choices: &mut Choices<'_>) -> bool {
     let version = Version(0x0300_0000 | (minor << 16));
     let Ok(layout) = layout::layout(&memory, START, version) else { return false };
     let tids = BTreeSet::from([1, 2, 300]);
-    let read = Interpreter { memory: &memory, layout: &layout, runtime: START, code_type };
+    let read = Interpreter { memory: &memory, layout, runtime: START, code_type };
     let Ok(threads) = read.threads(&tids) else { return false };
     let mut frames = 0;
     for thread in &threads {
         assert!(thread.tid.is_none_or(|tid| tids.contains(&tid)), "{thread:?}");
-        let Ok(read) = &thread.frames else { continue };
-        frames += read.frames.len();
-        assert!(read.frames.iter().all(|frame| frame.function.chars().count() <= 1024));
+        frames += thread.stack.frames.len();
+        assert!(thread.stack.frames.iter().all(|frame| frame.function.chars().count() <= 1024));
     }
     assert!(threads.len() <= 1024 && frames <= 16 * 1024, "{frames} frames");
     !threads.is_empty()

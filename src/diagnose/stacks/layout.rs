@@ -7,33 +7,49 @@
 //! frameobject.h and unicodeobject.h. Since 3.13 `_PyRuntime` begins with its own table,
 //! `_Py_DebugOffsets` (pycore_runtime.h; pycore_debug_offsets.h since 3.14), made for external
 //! readers. Each row is checked against a real interpreter by tests/launch/stacks.
+//!
+//! The table of a code object converts an instruction to a line, in one of three encodings: `co_lnotab` up to 3.9 (Objects/lnotab_notes.txt there), the ranges of PEP 626
+//! in 3.10 (Objects/lnotab_notes.txt there), and since 3.11 locations with columns
+//! (Objects/locations.md). A table that ends early gives the line so far, or none.
 
 use super::elf::{Symbols, long};
-use super::lines::LineTable;
-use super::memory::Memory;
-use super::unread::Unread;
+use super::memory::{Memory, Unread};
 
 /// Offsets in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     /// In `_PyRuntime`: the first interpreter.
     pub interpreters: u64,
-    pub interpreter: Interpreter,
-    pub thread: Thread,
-    pub frame: Frame,
-    pub code: Code,
+    /// In the interpreter.
+    pub next_interpreter: u64,
+    pub interpreter_id: u64,
+    pub threads: u64,
+    pub gil: Gil,
+    /// In the thread.
+    pub next_thread: u64,
+    pub interpreter: u64,
+    pub running: RunningFrame,
+    /// The pthread_t.
+    pub handle: u64,
+    /// The kernel's number of the thread, which older versions do not keep.
+    pub native: Option<u64>,
+    /// In the frame.
+    pub back: u64,
+    pub code: u64,
+    pub instruction: Instruction,
+    pub owner: Option<u64>,
+    /// In the code object.
+    pub file: u64,
+    pub name: u64,
+    pub first_line: u64,
+    pub lines: u64,
+    pub table: LineTable,
+    /// Offset of the first instruction, behind everything else.
+    pub instructions: Option<u64>,
     /// Bytes of PyASCIIObject, which the characters of an ASCII text follow, and of
     /// PyCompactUnicodeObject, which the characters of any other text follow.
     pub ascii: u64,
     pub compact: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Interpreter {
-    pub next: u64,
-    pub id: u64,
-    pub threads: u64,
-    pub gil: Gil,
 }
 
 /// The place that names the thread with the GIL.
@@ -46,34 +62,15 @@ pub(super) enum Gil {
     Interpreter { lock: u64, locked: u64, holder: u64 },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Thread {
-    pub next: u64,
-    pub interpreter: u64,
-    pub frame: FirstFrame,
-    /// The pthread_t.
-    pub handle: u64,
-    /// The kernel's number of the thread, which older versions do not keep.
-    pub native: Option<u64>,
-}
-
 /// The place of the running frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FirstFrame {
+pub(super) enum RunningFrame {
     Thread(u64),
     /// Through a `_PyCFrame` on the C stack.
     CFrame {
         cframe: u64,
         frame: u64,
     },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub back: u64,
-    pub code: u64,
-    pub instruction: Instruction,
-    pub owner: Option<u64>,
 }
 
 /// The form in which a frame names its instruction.
@@ -84,17 +81,6 @@ pub(super) enum Instruction {
     Index { at: u64, unit: i64 },
     /// An address.
     Pointer { at: u64 },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Code {
-    pub file: u64,
-    pub name: u64,
-    pub first_line: u64,
-    pub lines: u64,
-    pub table: LineTable,
-    /// Offset of the first instruction, behind everything else.
-    pub instructions: Option<u64>,
 }
 
 /// In PyObject.
@@ -181,23 +167,22 @@ pub(super) fn layout(
 fn with_frame_objects(id: u64, at: u64, unit: i64, gil: u64, table: LineTable) -> Layout {
     Layout {
         interpreters: 32,
-        interpreter: Interpreter { next: 0, id, threads: 8, gil: in_runtime(gil) },
-        thread: Thread {
-            next: 8,
-            interpreter: 16,
-            frame: FirstFrame::Thread(24),
-            handle: 176,
-            native: None,
-        },
-        frame: Frame {
-            back: 24,
-            code: 32,
-            instruction: Instruction::Index { at, unit },
-            owner: None,
-        },
-        code: Code { file: 104, name: 112, first_line: 40, lines: 120, table, instructions: None },
-        ascii: 48,
-        compact: 72,
+        interpreter_id: id,
+        threads: 8,
+        gil: in_runtime(gil),
+        running: RunningFrame::Thread(24),
+        handle: 176,
+        native: None,
+        back: 24,
+        instruction: Instruction::Index { at, unit },
+        owner: None,
+        file: 104,
+        name: 112,
+        first_line: 40,
+        lines: 120,
+        table,
+        instructions: None,
+        ..v3_11()
     }
 }
 
@@ -208,28 +193,25 @@ fn in_runtime(offset: u64) -> Gil {
 fn v3_11() -> Layout {
     Layout {
         interpreters: 40,
-        interpreter: Interpreter { next: 0, id: 48, threads: 16, gil: in_runtime(576) },
-        thread: Thread {
-            next: 8,
-            interpreter: 16,
-            frame: FirstFrame::CFrame { cframe: 56, frame: 8 },
-            handle: 152,
-            native: Some(160),
-        },
-        frame: Frame {
-            back: 48,
-            code: 32,
-            instruction: Instruction::Pointer { at: 56 },
-            owner: Some(69),
-        },
-        code: Code {
-            file: 112,
-            name: 128,
-            first_line: 72,
-            lines: 136,
-            table: LineTable::Locations,
-            instructions: Some(184),
-        },
+        next_interpreter: 0,
+        interpreter_id: 48,
+        threads: 16,
+        gil: in_runtime(576),
+        next_thread: 8,
+        interpreter: 16,
+        running: RunningFrame::CFrame { cframe: 56, frame: 8 },
+        handle: 152,
+        native: Some(160),
+        back: 48,
+        code: 32,
+        instruction: Instruction::Pointer { at: 56 },
+        owner: Some(69),
+        file: 112,
+        name: 128,
+        first_line: 72,
+        lines: 136,
+        table: LineTable::Locations,
+        instructions: Some(184),
         ascii: 48,
         compact: 72,
     }
@@ -237,36 +219,20 @@ fn v3_11() -> Layout {
 
 fn v3_12() -> Layout {
     Layout {
-        interpreters: 40,
-        interpreter: Interpreter {
-            next: 0,
-            id: 8,
-            threads: 72,
-            gil: Gil::Interpreter { lock: 384, locked: 16, holder: 8 },
-        },
-        thread: Thread {
-            next: 8,
-            interpreter: 16,
-            frame: FirstFrame::CFrame { cframe: 56, frame: 0 },
-            handle: 136,
-            native: Some(144),
-        },
-        frame: Frame {
-            back: 8,
-            code: 0,
-            instruction: Instruction::Pointer { at: 56 },
-            owner: Some(70),
-        },
-        code: Code {
-            file: 112,
-            name: 128,
-            first_line: 68,
-            lines: 136,
-            table: LineTable::Locations,
-            instructions: Some(192),
-        },
+        interpreter_id: 8,
+        threads: 72,
+        gil: Gil::Interpreter { lock: 384, locked: 16, holder: 8 },
+        running: RunningFrame::CFrame { cframe: 56, frame: 0 },
+        handle: 136,
+        native: Some(144),
+        back: 8,
+        code: 0,
+        owner: Some(70),
+        first_line: 68,
+        instructions: Some(192),
         ascii: 40,
         compact: 56,
+        ..v3_11()
     }
 }
 
@@ -306,37 +272,29 @@ fn with_own_table(
     let lock = word(words.gil + 1);
     let layout = Layout {
         interpreters: word(5),
-        interpreter: Interpreter {
-            id: word(7),
-            next: word(8),
-            threads: word(9),
-            gil: Gil::Interpreter {
-                lock: word(words.gil),
-                locked: word(words.gil + 3).wrapping_sub(lock),
-                holder: word(words.gil + 4).wrapping_sub(lock),
-            },
+        interpreter_id: word(7),
+        next_interpreter: word(8),
+        threads: word(9),
+        gil: Gil::Interpreter {
+            lock: word(words.gil),
+            locked: word(words.gil + 3).wrapping_sub(lock),
+            holder: word(words.gil + 4).wrapping_sub(lock),
         },
-        thread: Thread {
-            next: word(words.next),
-            interpreter: word(words.next + 1),
-            frame: FirstFrame::Thread(word(words.next + 2)),
-            handle: word(words.handle),
-            native: Some(word(words.handle + 1)),
-        },
-        frame: Frame {
-            back: word(words.previous),
-            code: word(words.previous + 1),
-            instruction: Instruction::Pointer { at: word(words.previous + 2) },
-            owner: Some(word(words.previous + 4)),
-        },
-        code: Code {
-            file: word(words.file),
-            name: word(words.file + 2),
-            lines: word(words.file + 3),
-            first_line: word(words.file + 4),
-            table: LineTable::Locations,
-            instructions: Some(word(words.file + 8)),
-        },
+        next_thread: word(words.next),
+        interpreter: word(words.next + 1),
+        running: RunningFrame::Thread(word(words.next + 2)),
+        handle: word(words.handle),
+        native: Some(word(words.handle + 1)),
+        back: word(words.previous),
+        code: word(words.previous + 1),
+        instruction: Instruction::Pointer { at: word(words.previous + 2) },
+        owner: Some(word(words.previous + 4)),
+        file: word(words.file),
+        name: word(words.file + 2),
+        lines: word(words.file + 3),
+        first_line: word(words.file + 4),
+        table: LineTable::Locations,
+        instructions: Some(word(words.file + 8)),
         ascii: 40,
         compact: 56,
     };
@@ -344,5 +302,200 @@ fn with_own_table(
     match largest {
         Some(largest) if largest < LARGEST => Ok(layout),
         _ => Err(Unread::Changed),
+    }
+}
+
+/// The encoding of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineTable {
+    Lnotab,
+    Ranges,
+    Locations,
+}
+
+impl LineTable {
+    /// The line of the instruction at `offset` bytes. None if the instruction has no line, as the
+    /// interpreter's own instructions. Before the first instruction, the result is the first line.
+    pub(super) fn line(self, table: &[u8], first: i64, offset: i64) -> Option<i64> {
+        match self {
+            LineTable::Lnotab => Some(lnotab(table, first, offset)),
+            _ if offset < 0 => Some(first),
+            LineTable::Ranges => ranges(table, first, offset),
+            LineTable::Locations => locations(table, first, offset),
+        }
+    }
+}
+
+/// Pairs of an unsigned step in bytes and a signed step in lines.
+fn lnotab(table: &[u8], first: i64, offset: i64) -> i64 {
+    let (mut line, mut at) = (first, 0);
+    for pair in table.as_chunks::<2>().0 {
+        at += i64::from(pair[0]);
+        if at > offset {
+            break;
+        }
+        line += i64::from(pair[1].cast_signed());
+    }
+    line
+}
+
+/// Pairs of the length of a range in bytes and a signed step in lines; -128: the range has no line.
+fn ranges(table: &[u8], first: i64, offset: i64) -> Option<i64> {
+    const NO_LINE: i8 = -128;
+    let (mut line, mut end) = (first, 0);
+    for pair in table.as_chunks::<2>().0 {
+        let step = pair[1].cast_signed();
+        if step != NO_LINE {
+            line += i64::from(step);
+        }
+        end += i64::from(pair[0]);
+        if offset < end {
+            return (step != NO_LINE).then_some(line);
+        }
+    }
+    None
+}
+
+/// Entries whose first byte has the upper bit, a form, and a length in code units; columns follow.
+fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
+    let (mut line, mut end) = (first, 0);
+    let mut rest = table.iter().copied().peekable();
+    while let Some(head) = rest.next() {
+        let form = (head >> 3) & 15;
+        let (step, has_line) = match form {
+            // No location.
+            15 => (0, false),
+            // An entry with columns and end line, or with only the line.
+            13 | 14 => (signed(varint(&mut rest)?), true),
+            // One line, columns in two bytes: the form is the step.
+            10..=12 => (i64::from(form) - 10, true),
+            _ => (0, true),
+        };
+        line = line.saturating_add(step);
+        end += (i64::from(head & 7) + 1) * 2;
+        if offset < end {
+            return has_line.then_some(line);
+        }
+        // The columns of the entry; only the head of the next entry has the upper bit.
+        while rest.next_if(|byte| byte & 0x80 == 0).is_some() {}
+    }
+    None
+}
+
+/// Six bits per byte, the least significant first.
+fn varint(rest: &mut impl Iterator<Item = u8>) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..60).step_by(6) {
+        let byte = rest.next()?;
+        value |= u64::from(byte & 63) << shift;
+        if byte & 64 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The sign is the lowest bit.
+fn signed(value: u64) -> i64 {
+    let size = (value >> 1).cast_signed();
+    if value & 1 == 1 { -size } else { size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ```python
+    /// def f(x):
+    ///   for y in x:
+    ///     g(
+    ///      y)
+    ///   return (1
+    ///
+    ///
+    ///
+    ///    + x)
+    /// ```
+    /// Lines that `co_lines()` gives for this function (3.8: `dis.findlinestarts`).
+    #[test]
+    fn line_tables_of_real_compilers_give_expected_lines() {
+        for (kind, table, first, lines) in LINES {
+            for (offset, line) in *lines {
+                assert_eq!(kind.line(table, *first, *offset), *line, "{kind:?} at {offset}");
+            }
+        }
+    }
+
+    type Lines = (LineTable, &'static [u8], i64, &'static [(i64, Option<i64>)]);
+    const LINES: &[Lines] = &[
+        (
+            LineTable::Lnotab,
+            b"\x00\x01\x08\x01\x02\x01\x02\xff\x06\x02\x02\x04\x02\xfc",
+            1,
+            &[
+                (-1, Some(1)),
+                (0, Some(2)),
+                (7, Some(2)),
+                (8, Some(3)),
+                (10, Some(4)),
+                (12, Some(3)),
+                (18, Some(5)),
+                (20, Some(9)),
+                (24, Some(5)),
+            ],
+        ),
+        (
+            LineTable::Ranges,
+            b"\x08\x01\x02\x01\x02\x01\x06\xff\x02\x02\x02\x04\x04\xfc",
+            1,
+            &[
+                (-2, Some(1)),
+                (0, Some(2)),
+                (8, Some(3)),
+                (10, Some(4)),
+                (17, Some(3)),
+                (18, Some(5)),
+                (20, Some(9)),
+                (25, Some(5)),
+                (26, None),
+            ],
+        ),
+        (
+            LineTable::Locations,
+            b"\x80\x00\xd8\x0b\x0c\xf0\x00\x02\x03\x08\xf0\x00\x02\x03\x08\x80a\xdd\x04\x05\xd8\x05\x06\xf1\
+              \x03\x01\x05\x08\xf4\x00\x01\x05\x08\xf0\x00\x01\x05\x08\xf0\x00\x01\x05\x08\xe0\n\x0b\xf0\
+              \x08\x00\x06\x07\xf1\t\x04\x0b\x07\xf0\x00\x04\x03\x08",
+            1,
+            &[
+                (-4, Some(1)),
+                (0, Some(1)),
+                (2, Some(2)),
+                (10, Some(3)),
+                (20, Some(3)),
+                (22, Some(4)),
+                (24, Some(3)),
+                (42, Some(5)),
+                (44, Some(9)),
+                (46, Some(5)),
+                (50, Some(5)),
+                (52, None),
+            ],
+        ),
+    ];
+
+    #[test]
+    fn truncated_line_table_is_no_error() {
+        for kind in [LineTable::Lnotab, LineTable::Ranges, LineTable::Locations] {
+            for table in [&b""[..], b"\x08", b"\xe8", b"\xe8\xff\xff", b"\xff\xff\xff\xff\xff"] {
+                for offset in [-1, 0, 5, i64::MAX] {
+                    let _ = kind.line(table, 7, offset);
+                }
+            }
+        }
+        // A table that was read while it changed is no error either.
+        let far = b"\xf0\x7e\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x7f\x3f".repeat(40);
+        assert_eq!(LineTable::Locations.line(&far, 7, 78), Some(i64::MAX));
+        assert_eq!(LineTable::Lnotab.line(b"", 7, 4), Some(7));
+        assert_eq!(LineTable::Ranges.line(b"", 7, 4), None);
     }
 }

@@ -8,23 +8,16 @@ mod collect;
 mod elf;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod group;
 mod kernel;
 mod layout;
-mod lines;
-mod maps;
 mod memory;
 mod process;
 mod python;
-mod sockets;
 mod syscalls;
-mod traceback;
-mod unread;
 
-pub use collect::{RankStacks, RunningRank, collect};
-pub use group::{Group, alike, grouped};
+pub use collect::{Group, RankStacks, RunningRank, alike, collect, grouped};
 pub use kernel::{KernelState, Syscall, UsedFile};
-pub use process::{ProcessStacks, PythonStack, ThreadStack};
-pub use python::Frame;
+pub use memory::Unread;
+pub use process::{ProcessStacks, ThreadStack};
+pub use python::{Frame, PythonStack};
 pub use syscalls::call;
-pub use unread::Unread;

@@ -8,19 +8,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::elf::Symbols;
+use super::elf::{Code, Symbols, candidates};
 use super::kernel::{self, KernelState, Mapped};
-use super::layout::{self, Layout, Version};
-use super::maps::{self, Code};
-use super::memory::ProcessMemory;
-use super::python::{Frame, Interpreter, PythonThread, ThreadPlace};
-use super::unread::Unread;
+use super::layout::{self, Version};
+use super::memory::{ProcessMemory, Unread};
+use super::python::{Interpreter, PythonStack, PythonThread, ThreadPlace, is_default};
 use linux::procfs;
 
 /// Maximum number of threads of a process that are read; the others are counted.
 const MOST_THREADS: usize = 1024;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessStacks {
     pub pid: i32,
     /// Name of the first thread in the kernel.
@@ -36,35 +34,15 @@ pub struct ProcessStacks {
     pub unread: Option<Unread>,
     /// The first thread of the process comes first, then the threads with Python stacks.
     pub threads: Vec<ThreadStack>,
-    #[serde(skip_serializing_if = "is_zero", default)]
+    #[serde(skip_serializing_if = "is_default", default)]
     pub threads_left_out: usize,
 }
 
 impl ProcessStacks {
     /// A process about which nothing is known.
     pub(super) fn unread(pid: i32, why: Unread) -> ProcessStacks {
-        ProcessStacks {
-            pid,
-            name: String::new(),
-            command: String::new(),
-            python: None,
-            unread: Some(why),
-            threads: Vec::new(),
-            threads_left_out: 0,
-        }
+        ProcessStacks { pid, unread: Some(why), ..ProcessStacks::default() }
     }
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-fn is_main(interpreter: &i64) -> bool {
-    *interpreter == 0
-}
-
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,24 +55,6 @@ pub struct ThreadStack {
     /// None for a thread that the interpreter does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonStack>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PythonStack {
-    #[serde(skip_serializing_if = "is_main", default)]
-    pub interpreter: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub holds_gil: Option<bool>,
-    /// The innermost frame comes first.
-    pub frames: Vec<Frame>,
-    /// Whether there are more frames than were read.
-    #[serde(skip_serializing_if = "is_false", default)]
-    pub cut: bool,
-    /// The stack changed while it was read: its frames may never have existed together.
-    #[serde(skip_serializing_if = "is_false", default)]
-    pub moving: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unread: Option<Unread>,
 }
 
 /// The stacks of a process, as far as they can be read until `until`. None if the process has ended.
@@ -110,30 +70,23 @@ pub(super) fn read(proc: &Path, pid: i32, until: Instant) -> Option<ProcessStack
         (Ok(memory), Ok(maps)) => find(&folder, maps, memory),
         (Err(unread), _) | (_, Err(unread)) => Err(unread.clone()),
     };
-    let interpreter = match (&found, &memory) {
-        (Ok((found, _)), Ok(memory)) => Some(found.interpreter(memory)),
-        _ => None,
-    };
-    let (stacks, mut unread) = match (&interpreter, &found) {
-        (Some(interpreter), _) => match interpreter.threads(&tids) {
-            Ok(stacks) => (stacks, None),
-            Err(unread) => (Vec::new(), Some(unread)),
-        },
-        (None, found) => (Vec::new(), found.as_ref().err().cloned()),
+    let read = found.as_ref().map_err(Unread::clone);
+    let (stacks, mut unread) = match read.and_then(|(interpreter, _)| interpreter.threads(&tids)) {
+        Ok(stacks) => (stacks, None),
+        Err(unread) => (Vec::new(), Some(unread)),
     };
     let python = found.as_ref().ok().map(|(_, version)| version.shown());
-    let holds_gil = |place| interpreter.as_ref()?.holds_gil(place);
+    let holds_gil = |place| found.as_ref().ok()?.0.holds_gil(place);
     let mapped = memory.as_ref().ok().map(|memory| Mapped { memory, code: &code });
     let state = |tid| kernel::state(&folder, tid, mapped);
     let (threads, threads_left_out) = join(&tids, stacks, holds_gil, state, pid);
-    let name = threads.first().and_then(|first| Some(first.kernel.as_ref()?.name.clone()));
-    let state = threads.first().and_then(|first| Some(first.kernel.as_ref()?.state));
+    let first = threads.first().and_then(|first| first.kernel.as_ref());
     // A process that is ending has no memory before it is a zombie.
-    if matches!(state, None | Some('Z' | 'X')) {
+    if matches!(first.map(|kernel| kernel.state), None | Some('Z' | 'X')) {
         unread = Some(Unread::Gone);
     }
     let command = command(&folder).unwrap_or_default();
-    let name = name.unwrap_or_default();
+    let name = first.map_or_else(String::new, |kernel| kernel.name.clone());
     Some(ProcessStacks { pid, name, command, python, unread, threads, threads_left_out })
 }
 
@@ -160,23 +113,11 @@ fn join(
 ) -> (Vec<ThreadStack>, usize) {
     let known: BTreeSet<i32> = stacks.iter().filter_map(|stack| stack.tid).collect();
     let mut threads = Vec::new();
-    for stack in stacks {
-        let look = || (holds_gil(stack.place), stack.tid.and_then(&state));
-        let first = (stack.holds_gil, stack.tid.and_then(&state));
-        let (holds_gil, kernel) = settled(first, look);
-        let (frames, unread) = match stack.frames {
-            Ok(frames) => (frames, None),
-            Err(unread) => (Default::default(), Some(unread)),
-        };
-        let python = PythonStack {
-            interpreter: stack.interpreter,
-            holds_gil,
-            frames: frames.frames,
-            cut: frames.cut,
-            moving: frames.moving,
-            unread,
-        };
-        threads.push(ThreadStack { tid: stack.tid, kernel, python: Some(python) });
+    for PythonThread { tid, place, stack } in stacks {
+        let look = || (holds_gil(place), tid.and_then(&state));
+        let (holds_gil, kernel) = settled((stack.holds_gil, tid.and_then(&state)), look);
+        let python = Some(PythonStack { holds_gil, ..stack });
+        threads.push(ThreadStack { tid, kernel, python });
     }
     let others: Vec<i32> = tids.difference(&known).copied().collect();
     let room = MOST_THREADS.saturating_sub(threads.len());
@@ -214,26 +155,14 @@ fn settled(
     seen
 }
 
-/// The data of an interpreter that was found.
-struct Found {
-    runtime: u64,
-    code_type: u64,
-    layout: Layout,
-}
+/// The interpreter of a process, and its version.
+type Found<'a> = (Interpreter<'a, ProcessMemory>, Version);
 
-impl Found {
-    fn interpreter<'a>(&'a self, memory: &'a ProcessMemory) -> Interpreter<'a, ProcessMemory> {
-        let (layout, runtime, code_type) = (&self.layout, self.runtime, self.code_type);
-        Interpreter { memory, layout, runtime, code_type }
-    }
-}
-
-fn find(folder: &Path, maps: &str, memory: &ProcessMemory) -> Result<(Found, Version), Unread> {
+fn find<'a>(folder: &Path, maps: &str, memory: &'a ProcessMemory) -> Result<Found<'a>, Unread> {
     let executable = std::fs::read_link(folder.join("exe")).ok();
     let executable = executable.as_ref().map(|path| path.to_string_lossy());
-    let candidates = maps::candidates(maps, executable.as_deref());
     let mut unread = Unread::NotPython;
-    for candidate in candidates {
+    for candidate in candidates(maps, executable.as_deref()) {
         let symbols = Symbols::find(memory, candidate.start)?;
         let address = |name: &str| match &symbols {
             Some(symbols) => symbols.address(memory, name),
@@ -244,7 +173,7 @@ fn find(folder: &Path, maps: &str, memory: &ProcessMemory) -> Result<(Found, Ver
         {
             let version = Version::find(memory, symbols)?;
             let layout = layout::layout(memory, runtime, version)?;
-            return Ok((Found { runtime, code_type, layout }, version));
+            return Ok((Interpreter { memory, layout, runtime, code_type }, version));
         }
         // Debian's python3 without the library; a program named python-something is no proof.
         if candidate.file.rsplit('/').next().is_some_and(|name| name.starts_with("libpython")) {

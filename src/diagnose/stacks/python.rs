@@ -12,11 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::elf::{int, long};
 use super::layout::{
-    BYTES_DATA, BYTES_LENGTH, CODE_UNITS, FirstFrame, Gil, Instruction, LAST_OWNER, Layout,
+    BYTES_DATA, BYTES_LENGTH, CODE_UNITS, Gil, Instruction, LAST_OWNER, Layout, RunningFrame,
     TEXT_LENGTH, TEXT_STATE, TYPE,
 };
-use super::memory::Memory;
-use super::unread::Unread;
+use super::memory::{Memory, Unread};
 
 /// Maximum number of attempts to read data that changes meanwhile.
 const ATTEMPTS: u32 = 8;
@@ -46,19 +45,38 @@ pub struct Frame {
     pub first_line: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PythonStack {
+    /// 0 for the main interpreter.
+    #[serde(skip_serializing_if = "is_default", default)]
+    pub interpreter: i64,
+    /// None if the layout does not show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds_gil: Option<bool>,
+    /// The innermost frame comes first.
+    pub frames: Vec<Frame>,
+    /// Whether there are more frames than were read.
+    #[serde(skip_serializing_if = "is_default", default)]
+    pub cut: bool,
+    /// The stack changed at each attempt to read it: its frames may never have existed together.
+    #[serde(skip_serializing_if = "is_default", default)]
+    pub moving: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<Unread>,
+}
+
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// A thread that has run Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PythonThread {
     /// The kernel's number of the thread.
     pub tid: Option<i32>,
-    /// 0 for the main interpreter.
-    pub interpreter: i64,
-    /// None if the layout does not show it.
-    pub holds_gil: Option<bool>,
-    /// The innermost frame comes first.
-    pub frames: Result<Frames, Unread>,
     /// The place of the thread in the interpreter.
     pub place: ThreadPlace,
+    pub stack: PythonStack,
 }
 
 /// Addresses of a thread's state and of the state of its interpreter.
@@ -68,20 +86,11 @@ pub(super) struct ThreadPlace {
     thread: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Frames {
-    pub frames: Vec<Frame>,
-    /// Whether there are more frames than were read.
-    pub cut: bool,
-    /// The stack changed at each attempt, so these frames may never have existed together.
-    pub moving: bool,
-}
-
 /// The interpreter that is read.
 #[derive(Debug)]
 pub(super) struct Interpreter<'a, M> {
     pub memory: &'a M,
-    pub layout: &'a Layout,
+    pub layout: Layout,
     /// Address of `_PyRuntime`.
     pub runtime: u64,
     /// Address of `PyCode_Type`.
@@ -100,47 +109,49 @@ impl<M: Memory> Interpreter<'_, M> {
     /// All threads. `tids`: the kernel's numbers of the process's threads.
     pub(super) fn threads(&self, tids: &BTreeSet<i32>) -> Result<Vec<PythonThread>, Unread> {
         let found = retry(|| self.list())?;
-        let tid_at = match self.layout.thread.native {
+        let tid_at = match self.layout.native {
             Some(_) => None,
             None => self.tid_in_handle(&found, tids),
         };
         let mut threads = Vec::with_capacity(found.len());
         let mut room = MOST_FRAMES_IN_ALL;
         for (interpreter, thread) in found {
-            let frames = self.frames(thread, room.min(MOST_FRAMES));
-            let place = ThreadPlace { interpreter, thread };
-            room -= frames.as_ref().map_or(0, |frames| frames.frames.len());
-            threads.push(PythonThread {
-                tid: self.tid(thread, tid_at).filter(|tid| tids.contains(tid)),
-                interpreter: self.id(interpreter).unwrap_or(0),
-                holds_gil: self.holds_gil(place),
-                frames,
-                place,
+            let read = self.frames(thread, room.min(MOST_FRAMES));
+            let stack = read.unwrap_or_else(|unread| PythonStack {
+                unread: Some(unread),
+                ..PythonStack::default()
             });
+            room -= stack.frames.len();
+            let place = ThreadPlace { interpreter, thread };
+            let tid = self.tid(thread, tid_at).filter(|tid| tids.contains(tid));
+            let (interpreter, holds_gil) = (self.id(interpreter), self.holds_gil(place));
+            let interpreter = interpreter.unwrap_or(0);
+            let stack = PythonStack { interpreter, holds_gil, ..stack };
+            threads.push(PythonThread { tid, place, stack });
         }
         Ok(threads)
     }
 
     /// Addresses of each interpreter and its threads.
     fn list(&self) -> Result<Vec<(u64, u64)>, Unread> {
-        let layout = self.layout;
+        let layout = &self.layout;
         let mut found = Vec::new();
         let mut interpreter = self.memory.u64(self.runtime.wrapping_add(layout.interpreters))?;
         if interpreter == 0 {
             return Err(Unread::NotStarted);
         }
         for _ in 0..MOST_INTERPRETERS {
-            let at = interpreter.wrapping_add(layout.interpreter.threads);
+            let at = interpreter.wrapping_add(layout.threads);
             let mut thread = self.memory.u64(at)?;
             while thread != 0 {
-                let back = thread.wrapping_add(layout.thread.interpreter);
+                let back = thread.wrapping_add(layout.interpreter);
                 if found.len() >= MOST_THREADS || self.memory.u64(back)? != interpreter {
                     return Err(Unread::Changed);
                 }
                 found.push((interpreter, thread));
-                thread = self.memory.u64(thread.wrapping_add(layout.thread.next))?;
+                thread = self.memory.u64(thread.wrapping_add(layout.next_thread))?;
             }
-            interpreter = self.memory.u64(interpreter.wrapping_add(layout.interpreter.next))?;
+            interpreter = self.memory.u64(interpreter.wrapping_add(layout.next_interpreter))?;
             if interpreter == 0 {
                 return Ok(found);
             }
@@ -149,12 +160,12 @@ impl<M: Memory> Interpreter<'_, M> {
     }
 
     fn id(&self, interpreter: u64) -> Option<i64> {
-        let at = interpreter.wrapping_add(self.layout.interpreter.id);
+        let at = interpreter.wrapping_add(self.layout.interpreter_id);
         self.memory.u64(at).ok().map(u64::cast_signed)
     }
 
     fn tid(&self, thread: u64, tid_at: Option<u64>) -> Option<i32> {
-        let layout = &self.layout.thread;
+        let layout = &self.layout;
         match layout.native {
             Some(at) => i32::try_from(self.memory.u64(thread.wrapping_add(at)).ok()?).ok(),
             None => {
@@ -171,7 +182,7 @@ impl<M: Memory> Interpreter<'_, M> {
         const FARTHEST: usize = 1024;
         let mut blocks = Vec::new();
         for (_, thread) in found {
-            let handle = self.memory.u64(thread.wrapping_add(self.layout.thread.handle)).ok()?;
+            let handle = self.memory.u64(thread.wrapping_add(self.layout.handle)).ok()?;
             // The memory of a thread that has just ended cannot be read.
             if let Ok(block) = self.memory.block(handle, FARTHEST) {
                 blocks.push(block);
@@ -191,7 +202,7 @@ impl<M: Memory> Interpreter<'_, M> {
     /// Whether a thread holds the GIL. None if the layout does not show it.
     pub(super) fn holds_gil(&self, place: ThreadPlace) -> Option<bool> {
         let ThreadPlace { interpreter, thread } = place;
-        let holder = match self.layout.interpreter.gil {
+        let holder = match self.layout.gil {
             Gil::Runtime(at) => self.memory.u64(self.runtime.wrapping_add(at?)).ok()?,
             Gil::Interpreter { lock, locked, holder } => {
                 let lock = self.memory.u64(interpreter.wrapping_add(lock)).ok()?;
@@ -205,30 +216,24 @@ impl<M: Memory> Interpreter<'_, M> {
     }
 
     /// The stack of a thread, at most `most` of its frames.
-    fn frames(&self, thread: u64, most: usize) -> Result<Frames, Unread> {
+    fn frames(&self, thread: u64, most: usize) -> Result<PythonStack, Unread> {
         let mut last = Err(Unread::Changed);
         for attempt in 0..ATTEMPTS {
             // The thread may have lost its CPU in the middle of a call.
             std::thread::sleep(PAUSE * attempt * attempt);
-            let walked = self.walk(thread, most);
-            let read = walked.and_then(|(places, cut)| {
+            let read = self.walk(thread, most).and_then(|(places, cut)| {
                 let frames = self.resolve(&places)?;
                 let (again, _) = self.walk(thread, most)?;
-                let same = places.len() == again.len()
-                    && places
-                        .iter()
-                        .zip(&again)
-                        .all(|(one, other)| (one.frame, one.code) == (other.frame, other.code));
-                Ok(Frames { frames, cut, moving: !same })
+                let at = |place: &Place| (place.frame, place.code);
+                let moving = !places.iter().map(at).eq(again.iter().map(at));
+                Ok(PythonStack { frames, cut, moving, ..PythonStack::default() })
             });
             match read {
-                Ok(frames) if !frames.moving => return Ok(frames),
+                Ok(PythonStack { moving: false, .. })
+                | Err(Unread::Gone | Unread::Late | Unread::Denied { .. }) => return read,
                 Err(Unread::Changed) => {}
-                Err(end @ (Unread::Gone | Unread::Late | Unread::Denied { .. })) => {
-                    return Err(end);
-                }
                 // A stack that was read completely once is better than none.
-                read @ (Ok(_) | Err(_)) => last = read,
+                Ok(_) | Err(_) => last = read,
             }
         }
         last
@@ -236,10 +241,10 @@ impl<M: Memory> Interpreter<'_, M> {
 
     /// The frames from the innermost one, and whether there are more.
     fn walk(&self, thread: u64, most: usize) -> Result<(Vec<Place>, bool), Unread> {
-        let layout = &self.layout.frame;
-        let mut frame = match self.layout.thread.frame {
-            FirstFrame::Thread(at) => self.memory.u64(thread.wrapping_add(at))?,
-            FirstFrame::CFrame { cframe, frame } => {
+        let layout = &self.layout;
+        let mut frame = match layout.running {
+            RunningFrame::Thread(at) => self.memory.u64(thread.wrapping_add(at))?,
+            RunningFrame::CFrame { cframe, frame } => {
                 match self.memory.u64(thread.wrapping_add(cframe))? {
                     0 => 0,
                     cframe => self.memory.u64(cframe.wrapping_add(frame))?,
@@ -274,7 +279,7 @@ impl<M: Memory> Interpreter<'_, M> {
         /// Marks of a reference in the lowest bits (3.14 and later). Objects begin at multiples of
         /// eight.
         const MARKS: u64 = 7;
-        let layout = &self.layout.frame;
+        let layout = &self.layout;
         let code = self.memory.u64(frame.wrapping_add(layout.code))? & !MARKS;
         if self.memory.u64(code.wrapping_add(TYPE))? != self.code_type {
             return Err(Unread::Changed);
@@ -284,7 +289,7 @@ impl<M: Memory> Interpreter<'_, M> {
                 i64::from(self.memory.u32(frame.wrapping_add(at))?.cast_signed()) * unit
             }
             Instruction::Pointer { at } => {
-                let first = code.wrapping_add(self.layout.code.instructions.unwrap_or(0));
+                let first = code.wrapping_add(layout.instructions.unwrap_or(0));
                 let at = self.memory.u64(frame.wrapping_add(at))?.wrapping_sub(first).cast_signed();
                 // The instruction does not belong to the code yet while a new frame is made in the
                 // place of an old frame.
@@ -311,7 +316,7 @@ impl<M: Memory> Interpreter<'_, M> {
                 Entry::Vacant(new) => new.insert(self.code(place.code)?),
             };
             let first = i64::from(code.first_line);
-            let line = self.layout.code.table.line(&code.lines, first, place.instruction);
+            let line = self.layout.table.line(&code.lines, first, place.instruction);
             frames.push(Frame {
                 function: code.function.clone(),
                 file: code.file.clone(),
@@ -323,7 +328,7 @@ impl<M: Memory> Interpreter<'_, M> {
     }
 
     fn code(&self, code: u64) -> Result<Code, Unread> {
-        let layout = &self.layout.code;
+        let layout = &self.layout;
         let pointer = |at: u64| self.memory.u64(code.wrapping_add(at));
         Ok(Code {
             function: self.text(pointer(layout.name)?)?,
@@ -446,7 +451,7 @@ mod tests {
                 let version = Version(0x0300_0000 | (version << 16));
                 let Ok(layout) = layout::layout(&memory, START, version) else { continue };
                 for code_type in [0, START, START + 8 * 17] {
-                    let (memory, layout) = (&memory, &layout);
+                    let (memory, layout) = (&memory, layout.clone());
                     let interpreter = Interpreter { memory, layout, runtime: START, code_type };
                     let read = interpreter.threads(&tids);
                     outcomes.insert(format!("{:?}", read.map(|threads| threads.is_empty())));

@@ -111,5 +111,5 @@ fn ranks_and_writers_without_number_keep_bounded_evidence() {
     let diagnosis = diagnose(catalogue(), &[scan.finish()], false);
     // 2048 pieces of evidence, and the line of the launcher.
     assert_eq!(diagnosis.findings.len(), 2049);
-    assert_eq!(diagnosis.cause.map(|cause| cause.id).as_deref(), Some("cuda_oom"));
+    assert_eq!(diagnosis.cause.map(|cause| cause.why.id).as_deref(), Some("cuda_oom"));
 }

@@ -3,13 +3,17 @@
 use super::super::{Diagnosis, Node, Origin, catalogue, diagnose};
 use super::{id, of, scanned};
 use text::rank::GlobalRank;
-use verdict::Confidence;
+use verdict::{Confidence, Victims};
 
 const OOM: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free.\n";
 const RAISED: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    main()\n  File \"/work/data.py\", line 4, in load\n    raise ValueError(name)\nValueError: no label for cat.png\n";
 const CHILD_FAILED: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n";
 const WATCHDOG: &str = "[rank1]:[E922 03:32:06.116 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=875, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n";
 const STARTED: &str = "W0922 20:40:30.961000 1403 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n";
+
+fn victims(diagnosis: &Diagnosis) -> &[Victims] {
+    diagnosis.cause.as_ref().map_or(&[], |cause| &cause.why.victims)
+}
 
 fn steps(number: u32) -> String {
     (0..number).map(|step| format!("epoch 1 step {step} loss 0.{step}\n")).collect()
@@ -25,9 +29,12 @@ fn root_is_preferred_to_surrounding_exceptions() {
     assert_eq!(id(&of_log), "cuda_oom");
     let alone = of(&log(&[RAISED, CHILD_FAILED]));
     let cause = alone.cause.expect("a cause");
-    assert_eq!((cause.id.as_str(), cause.confidence), ("user_exception", Confidence::Likely));
+    assert_eq!(
+        (cause.why.id.as_str(), cause.why.confidence),
+        ("user_exception", Confidence::Likely)
+    );
     assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("data.py:4"));
-    assert!(cause.text.en.contains("no label for cat.png"), "{}", cause.text.en);
+    assert!(cause.why.text.en.contains("no label for cat.png"), "{}", cause.why.text.en);
 }
 
 /// An earlier failure that the program swallowed is the cause, if any line shows it.
@@ -37,7 +44,7 @@ fn missing_process_group_is_only_a_last_resort() {
     const WARNED: &str = "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n";
     let alone = of(&log(&[MISSING, CHILD_FAILED]));
     let cause = alone.cause.expect("a cause");
-    assert_eq!(cause.id, "process_group_missing");
+    assert_eq!(cause.why.id, "process_group_missing");
     assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("train.py:60"));
     let of_rank = |(number, text): (usize, &str)| {
         let rank = u32::try_from(number).ok().map(GlobalRank);
@@ -45,10 +52,10 @@ fn missing_process_group_is_only_a_last_resort() {
     };
     let both = [(0, MISSING), (1, MISSING)].map(of_rank);
     let both = diagnose(catalogue(), &both, true);
-    assert_eq!((id(&both), both.victims.len()), ("process_group_missing", 0));
+    assert_eq!((id(&both), victims(&both).len()), ("process_group_missing", 0));
     let other = [(0, MISSING), (1, OOM)].map(of_rank);
     let other = diagnose(catalogue(), &other, true);
-    assert_eq!((id(&other), other.victims.len()), ("cuda_oom", 1));
+    assert_eq!((id(&other), victims(&other).len()), ("cuda_oom", 1));
     for (other, before, after) in [
         (RAISED, "user_exception", "user_exception"),
         (OOM, "cuda_oom", "cuda_oom"),
@@ -146,7 +153,7 @@ fn earlier_uncaught_exception_makes_cause_uncertain() {
     let of_rank = |rank: u32, words: &str| -> String {
         words.lines().map(|line| format!("[rank{rank}]: {line}\n")).collect()
     };
-    let confidence = |of: Diagnosis| of.cause.map(|cause| cause.confidence);
+    let confidence = |of: Diagnosis| of.cause.map(|cause| cause.why.confidence);
     let after = of(&log(&[&of_rank(0, RAISED), &of_rank(1, OOM), CHILD_FAILED]));
     assert_eq!(confidence(after), Some(Confidence::Likely));
     let alone = of(&log(&[&of_rank(1, OOM), CHILD_FAILED]));
@@ -174,10 +181,10 @@ fn ranks_without_own_cause_are_victims() {
     ]);
     let diagnosis = of(&text);
     let cause = diagnosis.cause.as_ref().expect("a cause");
-    assert_eq!((cause.id.as_str(), cause.rank), ("cuda_oom", Some(GlobalRank(2))));
-    assert_eq!(cause.confidence, Confidence::Certain);
+    assert_eq!((cause.why.id.as_str(), cause.why.rank), ("cuda_oom", Some(2)));
+    assert_eq!(cause.why.confidence, Confidence::Certain);
     let ranks: Vec<u32> =
-        diagnosis.victims.iter().flat_map(|victims| &victims.ranks).map(|rank| rank.0).collect();
+        victims(&diagnosis).iter().flat_map(|victims| &victims.ranks).copied().collect();
     assert!(ranks.contains(&1) && !ranks.contains(&2), "{ranks:?}");
 }
 
@@ -186,7 +193,7 @@ fn two_independent_causes_are_both_named() {
     let full = "[rank5]: OSError: [Errno 28] No space left on device: '/data/ckpt/model.pt'\n";
     let diagnosis = of(&log(&["[rank2]: ", OOM, full, CHILD_FAILED]));
     assert_eq!(id(&diagnosis), "cuda_oom");
-    let also: Vec<&str> = diagnosis.also.iter().map(|cause| cause.id.as_str()).collect();
+    let also: Vec<&str> = diagnosis.also.iter().map(|cause| cause.why.id.as_str()).collect();
     assert_eq!(also, ["disk_full"]);
 }
 
@@ -200,11 +207,11 @@ fn rank_missing_from_collective_is_culprit() {
     };
     let silent = of(&log(&[&late(1, 875), &late(2, 875), &late(3, 875), CHILD_FAILED]));
     let cause = silent.cause.expect("a cause");
-    assert_eq!((cause.rank, &cause.missing[..]), (Some(GlobalRank(0)), &[GlobalRank(0)][..]));
+    assert_eq!((cause.why.rank, &cause.why.missing[..]), (Some(0), &[0][..]));
     let behind = of(&log(&[&late(0, 875), &late(1, 870), &late(2, 875), CHILD_FAILED]));
-    assert_eq!(behind.cause.expect("a cause").missing, [GlobalRank(1)]);
+    assert_eq!(behind.cause.expect("a cause").why.missing, [1]);
     let together = of(&log(&[&late(0, 875), &late(1, 875), CHILD_FAILED]));
-    assert!(together.cause.expect("a cause").missing.is_empty());
+    assert!(together.cause.expect("a cause").why.missing.is_empty());
 
     // Since version 2.3 the group is named. Each group counts by itself, and in a group of even ranks no odd rank is
     // missing.
@@ -214,13 +221,13 @@ fn rank_missing_from_collective_is_culprit() {
             late(*rank, *sequence).replace(&format!("[Rank {rank}]"), &named)
         };
         let lines: String = waited.iter().map(line).collect();
-        of(&log(&[&lines, CHILD_FAILED])).cause.expect("a cause").missing
+        of(&log(&[&lines, CHILD_FAILED])).cause.expect("a cause").why.missing
     };
     let (all, even, odd) = ("0(default_pg)", "3(dp)", "4(dp)");
-    assert_eq!(missing(&[(1, 875, all), (2, 875, all), (3, 875, all)]), [GlobalRank(0)]);
-    assert_eq!(missing(&[(0, 875, even), (2, 875, even), (4, 875, even)]), []);
-    assert_eq!(missing(&[(0, 875, even), (1, 12, odd), (2, 875, even)]), []);
-    assert_eq!(missing(&[(0, 875, even), (1, 870, even), (2, 875, even)]), [GlobalRank(1)]);
+    assert_eq!(missing(&[(1, 875, all), (2, 875, all), (3, 875, all)]), [0]);
+    assert_eq!(missing(&[(0, 875, even), (2, 875, even), (4, 875, even)]), [0_u32; 0]);
+    assert_eq!(missing(&[(0, 875, even), (1, 12, odd), (2, 875, even)]), [0_u32; 0]);
+    assert_eq!(missing(&[(0, 875, even), (1, 870, even), (2, 875, even)]), [1]);
 }
 
 #[test]
@@ -238,8 +245,8 @@ fn logs_of_several_ranks_are_one_job() {
     let diagnosis = diagnose(catalogue(), &logs, false);
     let cause = diagnosis.cause.expect("a cause");
     // The time-out has a time, the exception has none: a root that is a cause by itself is preferred.
-    assert_eq!(cause.id, "user_exception");
-    assert_eq!((cause.rank, cause.node), (Some(GlobalRank(3)), Some(Node::Rank(1))));
+    assert_eq!(cause.why.id, "user_exception");
+    assert_eq!((cause.why.rank, cause.node), (Some(3), Some(Node::Rank(1))));
     assert_eq!(cause.evidence.first.log, 1);
 }
 
@@ -262,7 +269,7 @@ const STORE_TIMEOUT: &str = "torch.distributed.DistNetworkError: The client sock
 #[test]
 fn warning_that_led_to_timeout_is_cause() {
     let both = of(&log(&[UNKNOWN_NAME, STORE_TIMEOUT, CHILD_FAILED]));
-    let confidence = both.cause.as_ref().map(|cause| cause.confidence);
+    let confidence = both.cause.as_ref().map(|cause| cause.why.confidence);
     assert_eq!((id(&both), confidence), ("gai_error", Some(Confidence::Likely)));
     // A warning below the timeout, of another rank, or survived explains nothing; nor does any other warning.
     let of_rank = format!("[rank1]: {UNKNOWN_NAME}");
@@ -294,9 +301,9 @@ fn hardware_fault_explains_cuda_error_of_its_rank() {
         diagnose(catalogue(), &logs, true).cause.expect("a cause")
     };
     let lost = said("79, pid=812, GPU has fallen off the bus.", 3);
-    assert_eq!((&*lost.id, lost.confidence), ("xid_79", Confidence::Certain));
+    assert_eq!((&*lost.why.id, lost.why.confidence), ("xid_79", Confidence::Certain));
     assert_eq!(lost.frame.map(|frame| frame.line), Some(9));
     // A GPU of another rank, and an error that the program caused on its GPU, explain nothing.
-    assert_eq!(said("79, pid=812, GPU has fallen off the bus.", 2).id, "cuda_launch_failure");
-    assert_eq!(said("13, pid=812, Graphics Exception", 3).id, "cuda_launch_failure");
+    assert_eq!(said("79, pid=812, GPU has fallen off the bus.", 2).why.id, "cuda_launch_failure");
+    assert_eq!(said("13, pid=812, Graphics Exception", 3).why.id, "cuda_launch_failure");
 }

@@ -15,7 +15,7 @@ fn named(log: &str) -> String {
 fn last_line_of_excerpt_is_likely_cause() {
     let diagnosis = of(ARGUMENTS);
     let cause = diagnosis.cause.as_ref().expect("a cause");
-    assert_eq!((&*cause.id, cause.confidence), ("cli_args", Confidence::Likely));
+    assert_eq!((&*cause.why.id, cause.why.confidence), ("cli_args", Confidence::Likely));
     let warned = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (n7.lab, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
     assert_eq!(named(warned), "gai_error");
     // The program worked on, or used an alternative.
@@ -54,7 +54,7 @@ fn indented_tables_and_quotes_are_read() {
     let table = "  traceback : Traceback (most recent call last):\n    File \"/work/fit.py\", line 8, in main\n      load()\n    File \"/work/fit.py\", line 3, in load\n      raise KeyError('split')\n  KeyError: 'split'\n  \n";
     let diagnosis = of(&format!("{table}{CHILD_FAILED}"));
     let cause = diagnosis.cause.expect("a cause");
-    assert_eq!((&*cause.id, &*cause.evidence.text), ("user_exception", "KeyError: 'split'"));
+    assert_eq!((&*cause.why.id, &*cause.evidence.text), ("user_exception", "KeyError: 'split'"));
     assert_eq!(cause.frame.expect("a frame").line, 3);
     let quoted: String =
         table.lines().skip(1).map(|line| format!("> {}\n", line.trim_start())).collect();
@@ -71,7 +71,7 @@ fn one_line_may_hold_several_lines() {
     assert_eq!(named(&escaped), "user_exception");
     let glued = "[rank1]:   File \"/work/fit.py\", line 3, in load [rank1]:     read() [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
     let cause = of(glued).cause.expect("a cause");
-    assert_eq!((&*cause.id, cause.rank.map(|rank| rank.0)), ("cuda_oom", Some(1)));
+    assert_eq!((&*cause.why.id, cause.why.rank), ("cuda_oom", Some(1)));
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn nccl_warning_counts_as_error() {
 fn parts_of_a_line_keep_its_prefix() {
     let glued = "[pod/w-1/c] [rank8]: a line [rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
     let cause = of(glued).cause.expect("a cause");
-    assert_eq!(cause.rank.map(|rank| rank.0), Some(9));
+    assert_eq!(cause.why.rank, Some(9));
     assert_eq!(cause.node.map(|node| node.to_string()).as_deref(), Some("w-1"));
     // A prefix before torch's own prefix is kept.
     let task = "3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
     let other = "0: RuntimeError: CUDA error: device-side assert triggered\n";
     let late = of(&format!("{task}{other}")).cause.expect("a cause");
-    assert_eq!((&*late.id, late.rank.map(|rank| rank.0)), ("cuda_oom", Some(3)));
+    assert_eq!((&*late.why.id, late.why.rank), ("cuda_oom", Some(3)));
     // The report of a logger about an exception that it caught.
     let caught = r#"{"level": "WARNING", "exc": "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nValueError: no split"}"#;
     assert_eq!(named(caught), "none");
@@ -116,7 +116,7 @@ fn parts_of_a_line_keep_its_prefix() {
 fn last_line_of_running_job_is_no_cause() {
     let of_whole = |log: &str| {
         let logs = [scanned(0, Origin::default(), log.as_bytes())];
-        diagnose_whole(catalogue(), &logs, false).cause.map(|cause| cause.id)
+        diagnose_whole(catalogue(), &logs, false).cause.map(|cause| cause.why.id)
     };
     let remapped = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, Row Remapper: New row marked for remapping, reset gpu to activate\n";
     assert_eq!(named(remapped), "xid_63");

@@ -29,10 +29,10 @@ fn profile_row_is_found_with_its_captures() {
     let log = format!("{RAISED}RuntimeError: No samples in train-00017.tar\n");
     let cause = of(&whole, &log).cause.expect("a cause");
     assert_eq!(
-        (cause.id.as_str(), &*cause.text.en),
+        (cause.why.id.as_str(), &*cause.why.text.en),
         ("empty_shard", "the shard train-00017.tar is empty")
     );
-    assert_eq!(&*cause.text.zh, "分片 train-00017.tar 为空");
+    assert_eq!(&*cause.why.text.zh, "分片 train-00017.tar 为空");
     assert_eq!(id(&of(catalogue(), &log)), "user_exception");
     // The rows of the program work as before.
     let log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
@@ -46,17 +46,17 @@ fn profile_row_wins_in_the_same_line() {
     let known = of(catalogue(), &log).cause.expect("a cause");
     let own = row("bad_slot", "patterns = ['(?P<shard>invalid device) ordinal']");
     let cause = of(&Catalogue::with(&[own]).expect("a sound row"), &log).cause.expect("a cause");
-    assert_eq!((cause.id.as_str(), cause.confidence), ("bad_slot", known.confidence));
+    assert_eq!((cause.why.id.as_str(), cause.why.confidence), ("bad_slot", known.why.confidence));
     // A row with the same id replaces it.
     let own = Row {
         cause: Text::same("x"),
         remedy: Text::same("y"),
-        ..row(&known.id, "fragments = [\"device ordinal\"]")
+        ..row(&known.why.id, "fragments = [\"device ordinal\"]")
     };
     let whole = Catalogue::with(&[own]).expect("a sound row");
     assert_eq!(whole.rows().len(), catalogue().rows().len());
     let cause = of(&whole, &log).cause.expect("a cause");
-    assert_eq!((cause.id.as_str(), &*cause.text.en), (known.id.as_str(), "x"));
+    assert_eq!((cause.why.id.as_str(), &*cause.why.text.en), (known.why.id.as_str(), "x"));
 }
 
 #[test]

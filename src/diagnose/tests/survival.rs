@@ -18,7 +18,7 @@ fn steps(of: &str, number: u32) -> String {
 /// The cause, its confidence, and whether anything failed.
 fn said(log: &str) -> (String, Option<Confidence>, bool) {
     let diagnosis = of(log);
-    let confidence = diagnosis.cause.as_ref().map(|cause| cause.confidence);
+    let confidence = diagnosis.cause.as_ref().map(|cause| cause.why.confidence);
     (id(&diagnosis).to_owned(), confidence, diagnosis.failed)
 }
 
@@ -26,7 +26,7 @@ fn of_logs(logs: &[&str]) -> (String, Option<Confidence>) {
     let scan = |(number, log): (usize, &&str)| scanned(number, Origin::default(), log.as_bytes());
     let logs: Vec<_> = logs.iter().enumerate().map(scan).collect();
     let diagnosis = diagnose(catalogue(), &logs, false);
-    let confidence = diagnosis.cause.as_ref().map(|cause| cause.confidence);
+    let confidence = diagnosis.cause.as_ref().map(|cause| cause.why.confidence);
     (id(&diagnosis).to_owned(), confidence)
 }
 

@@ -27,7 +27,7 @@ RuntimeError: the configuration is not complete
 ";
     let diagnosis = of(log);
     let cause = diagnosis.cause.expect("a cause");
-    assert!(cause.text.en.contains("KeyError"), "{}", cause.text.en);
+    assert!(cause.why.text.en.contains("KeyError"), "{}", cause.why.text.en);
     assert_eq!(cause.evidence.first.line, 5);
 }
 
@@ -58,7 +58,7 @@ fn interleaved_ranks_are_told_apart_by_prefix() {
 ";
     let diagnosis = of(log);
     let cause = diagnosis.cause.expect("a cause");
-    assert_eq!(cause.rank.map(|rank| rank.0), Some(1));
+    assert_eq!(cause.why.rank, Some(1));
     assert_eq!(cause.frame.map(|frame| frame.to_string()).as_deref(), Some("b.py:2"));
 }
 
@@ -112,7 +112,7 @@ fn exception_groups_rich_frames_and_dumps_are_read() {
 ";
     let diagnosis = of(group);
     let cause = diagnosis.cause.expect("a cause");
-    assert!(cause.text.en.contains("LookupError"), "{}", cause.text.en);
+    assert!(cause.why.text.en.contains("LookupError"), "{}", cause.why.text.en);
     let rich = "\u{256d}\u{2500} Traceback (most recent call last) \u{2500}\u{256e}
 \u{2502} /work/train.py:9 in <module>                  \u{2502}
 \u{2502} \u{2771} 9 main()                                     \u{2502}
@@ -167,7 +167,7 @@ RuntimeError: unable to allocate shared memory(shm) for file </torch_7_9_0>: No 
     let said = |log: &str| {
         let cause = of(log).cause.expect("a cause");
         let frame = cause.frame.map(|frame| frame.to_string());
-        (cause.id, cause.confidence, frame)
+        (cause.why.id, cause.why.confidence, frame)
     };
     let waited = Some("train.py:5".to_owned());
     let shm = |confidence| ("torch_shm_full".to_owned(), confidence, waited.clone());
@@ -185,7 +185,7 @@ fn cpp_terminate_message_is_a_certain_cause() {
     let words = "  what():  [enforce fail at /build/third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 96 vs 64\n";
     let log =
         format!("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n{words}");
-    let confidence = |log: &str| of(log).cause.map(|cause| (cause.id, cause.confidence));
+    let confidence = |log: &str| of(log).cause.map(|cause| (cause.why.id, cause.why.confidence));
     let mismatch = |confidence| Some(("collective_mismatch".to_owned(), confidence));
     assert_eq!(confidence(&log), mismatch(Confidence::Certain));
     let told = log.replace("  what():  ", "the server said ");

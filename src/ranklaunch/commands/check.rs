@@ -33,7 +33,7 @@ use plan::{Plan, Scope};
 use preflight::check::{Nodes, Reach, Tried};
 use preflight::decide::{Decided, Stage, decide};
 use preflight::prepare::{self, WriteProblem};
-use report::{check_view, closing, nodes_view};
+use report::{check_view, closing};
 use settings::{Need, Settings, Source, cli};
 use text::lang::{Text, cause};
 use text::text;
@@ -56,7 +56,7 @@ pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
     let verdict = check_view::OverallResult { refusal: failed.as_ref(), exit_code: code };
     let mut report = check_view::json(&facts, checks, plan, verdict, lang, &shim);
     if let (Some(found), Value::Object(report)) = (&found, &mut report) {
-        for (key, value) in nodes_view::json(found, lang) {
+        for (key, value) in check_view::nodes_json(found, lang) {
             report.insert(key.to_owned(), value);
         }
     }
@@ -68,7 +68,7 @@ pub(crate) fn check(asked: &cli::Check) -> Result<i32, Refused> {
                 show(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(found) = &found {
-                show(&nodes_view::text(found, lang));
+                show(&check_view::nodes_text(found, lang));
             }
             let shown = check_view::Shown { all: asked.all, width: terminal_width() };
             show(&check_view::text(checks, plan, lang, shown));

@@ -19,10 +19,9 @@ use diagnose::{
 };
 use linux::host::Host;
 use linux::regular_file;
-use report::diagnosis_view::{self, Unread, View};
-use report::explain_view::{self, Subject};
-use report::findings::{ExitCode, Id};
-use report::hang_view::{self, HangView};
+use report::diagnosis_view::{Unread, View};
+use report::findings::{self, ExitCode, Id, Subject};
+use report::hang_view::HangView;
 use settings::cli;
 use settings::cli::AnnotatedFormat;
 use supervise::LARGEST_RECORD;
@@ -56,11 +55,11 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> Result<i32, Refusal> 
         AnnotatedFormat::Json => {
             let all = || Id::ALL.iter().copied().map(Subject::Id).collect();
             let subjects = if subjects.is_empty() { all() } else { subjects };
-            print(format!("{:#}\n", explain_view::json(&subjects, lang)));
+            print(format!("{:#}\n", findings::explained_json(&subjects, lang)));
         }
         // Explanations do not belong to a line of a file, so they are not annotations.
-        _ if subjects.is_empty() => show(&explain_view::list(lang, terminal_width())),
-        _ => show(&explain_view::text(&subjects, lang, terminal_width())),
+        _ if subjects.is_empty() => show(&findings::list(lang, terminal_width())),
+        _ => show(&findings::explained_text(&subjects, lang, terminal_width())),
     }
     Ok(0)
 }
@@ -192,7 +191,7 @@ fn explain_logs(
     let hang = shown.as_ref().map(|(hang, late)| HangView { hang, late });
     // The cause may be in the unread part.
     if let Some(cause) = diagnosis.cause.as_mut().filter(|_| !unread.is_empty()) {
-        cause.confidence = cause.confidence.min(Confidence::Likely);
+        cause.why.confidence = cause.why.confidence.min(Confidence::Likely);
     }
     let view = View {
         catalogue,
@@ -204,21 +203,20 @@ fn explain_logs(
     };
     match format {
         AnnotatedFormat::Text => {
-            let verdicts = diagnosis_view::verdicts(view, lang, terminal_width());
+            let verdicts = view.verdicts(lang, terminal_width());
             show(&(verdicts + &both(view, hang, lang, terminal_width())));
         }
         AnnotatedFormat::Json => {
-            let mut json = diagnosis_view::json(view, lang);
-            let hangs: Vec<Value> =
-                hang.map(|hang| hang_view::json(hang, lang)).into_iter().collect();
+            let mut json = view.json(lang);
+            let hangs: Vec<Value> = hang.map(|hang| hang.json(lang)).into_iter().collect();
             if let Some(json) = json.as_object_mut() {
                 json.insert("hang".to_owned(), Value::Array(hangs));
             }
             print(format!("{json:#}\n"));
         }
         AnnotatedFormat::Github => {
-            let hang = hang.map_or_else(String::new, |hang| hang_view::github(hang, lang));
-            print(diagnosis_view::github(view, lang) + &hang);
+            let hang = hang.map_or_else(String::new, |hang| hang.github(lang));
+            print(view.github(lang) + &hang);
         }
     }
     Ok(0)
@@ -226,12 +224,12 @@ fn explain_logs(
 
 /// Text about the logs and the dumps. The part that names a cause comes first.
 fn both(view: View<'_>, hang: Option<HangView<'_>>, lang: Lang, width: Option<usize>) -> String {
-    let Some(hang) = hang else { return diagnosis_view::text(view, lang, width) };
-    let hang = hang_view::text(hang, lang, width);
+    let Some(hang) = hang else { return view.text(lang, width) };
+    let hang = hang.text(lang, width);
     if view.logs.is_empty() {
-        return hang + &diagnosis_view::reading(view, lang, width);
+        return hang + &view.reading(lang, width);
     }
-    let logs = diagnosis_view::text(view, lang, width);
+    let logs = view.text(lang, width);
     if view.diagnosis.cause.is_some() {
         format!("{logs}\n{hang}")
     } else {
@@ -244,7 +242,8 @@ fn diagnosis(catalogue: &Catalogue, input: &mut Input) -> Diagnosis {
     let mut diagnosis = diagnose_knowing(catalogue, logs, &records.known);
     let differs = |diagnosis: &Diagnosis| {
         let recorded = records.known.recorded.as_ref();
-        recorded.is_some_and(|one| diagnosis.cause.as_ref().is_none_or(|cause| cause.id != one.id))
+        recorded
+            .is_some_and(|one| diagnosis.cause.as_ref().is_none_or(|cause| cause.why.id != one.id))
     };
     if differs(&diagnosis)
         && let Some(stated) = records.cause.take()

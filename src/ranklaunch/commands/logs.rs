@@ -25,10 +25,10 @@ use logs::{LogLine, REPORT, RUN_JSON, RunFolder, Wanted};
 use monitor::history::differences;
 use monitor::socket;
 use monitor::socket::Listener;
-use report::line_view::{LineStyle, line};
-use report::page::{MOST_POINTS, page};
+use report::closing;
+use report::line_view::{LineStyle, log_line};
+use report::page::{MOST_POINTS, differences_json, differences_text, page};
 use report::ps_view::{self, EndedRun, ShownJob};
-use report::{closing, compare_view};
 use settings::cli::{Compare, LogsOf, Ps, Report, ReportFormat};
 use text::lang::{Lang, Text, cause};
 use text::run_id::RunId;
@@ -130,7 +130,7 @@ impl Out {
 
     /// Whether the reader wants more.
     fn line(&mut self, one: &LogLine, last_rank: u32) -> bool {
-        let shown = line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
+        let shown = log_line(one, LineStyle::of(last_rank, self.timestamps, self.lang));
         let _ = writeln!(self.lines, "{shown}");
         if self.lines.len() > Out::FULL {
             self.flush();
@@ -441,8 +441,8 @@ pub(crate) fn compare(asked: &Compare, lang: Lang) -> Result<i32, Refusal> {
     }
     let found = differences(both.0, both.1, lang);
     match asked.format {
-        ReportFormat::Text => show(&compare_view::text(both, &found, lang)),
-        ReportFormat::Json => print(format!("{:#}\n", compare_view::json(both, &found))),
+        ReportFormat::Text => show(&differences_text(both, &found, lang)),
+        ReportFormat::Json => print(format!("{:#}\n", differences_json(both, &found))),
     }
     Ok(0)
 }

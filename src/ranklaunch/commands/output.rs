@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use linux::terminal::{self, Look};
 use preflight::prepare;
-use report::closing;
+use report::{Ending, closing};
 use settings::Settings;
 use text::escape::printable;
 use text::lang::{Lang, Text, cause};
@@ -70,7 +70,7 @@ pub(crate) fn say_unused_profile(settings: &Settings, lang: Lang) {
 
 /// Reports a failure of a command that was not refused, and returns `code`.
 pub(crate) fn fail(failure: &Refusal, code: i32, lang: Lang) -> i32 {
-    say(&closing::ended_early(&report::refused(failure), code, lang));
+    say(&closing::ended_early(&Ending::refused(failure), code, lang));
     code
 }
 

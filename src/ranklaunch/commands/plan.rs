@@ -17,7 +17,7 @@ use node::observe::Facts;
 use plan::{Plan, Scope, WeighedEvidence};
 use preflight::clear::{self, ClearReport};
 use preflight::decide::{Decided, Stage, decide};
-use report::{closing, evidence_view, plan_json, plan_shell, plan_view, stale_view};
+use report::{closing, plan_forms, plan_view, ps_view};
 use settings::{Settings, cli};
 use verdict::Refusal;
 
@@ -34,7 +34,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> Result<i32, Refused> {
     let (host, settings) = match opened {
         Ok(opened) => opened,
         Err(Refused { refusal, lang: Some(lang) }) if asked.format == cli::Format::Json => {
-            print(format!("{:#}\n", plan_json::refusal_json(&refusal, lang)));
+            print(format!("{:#}\n", plan_forms::refusal_json(&refusal, lang)));
             return Ok(refusal.verdict.code());
         }
         Err(refused) => return Err(refused),
@@ -68,12 +68,12 @@ pub(crate) fn plan(asked: &cli::Plan) -> Result<i32, Refused> {
                     show(&closing::line(&line, lang));
                 }
             }
-            show(&evidence_view::text(&evidence, lang, terminal_width()));
+            show(&plan_forms::evidence_text(&evidence, lang, terminal_width()));
         }
         cli::Format::Json => {
             let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
             let document =
-                plan_json::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
+                plan_forms::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {
@@ -82,7 +82,7 @@ pub(crate) fn plan(asked: &cli::Plan) -> Result<i32, Refused> {
                 say(&closing::would_be_refused(refusal, code, lang));
             }
             if let Some(plan) = &plan {
-                print(plan_shell::shell(plan));
+                print(plan_forms::shell(plan));
             }
         }
     }
@@ -164,9 +164,9 @@ pub(crate) fn clean(asked: &cli::Clean) -> Result<i32, Refused> {
     let in_its_language = |refusal| Refused { refusal, lang: Some(lang) };
     let report = cleaned.and_then(|report| report).map_err(in_its_language)?;
     if !for_people {
-        print(format!("{:#}\n", stale_view::json(&report.found, &report.ended, lang)));
+        print(format!("{:#}\n", ps_view::stale_json(&report.found, &report.ended, lang)));
     } else if asked.dry_run || report.found.is_empty() {
-        show(&stale_view::table(&report.found, lang));
+        show(&ps_view::stale_table(&report.found, lang));
     } else {
         let mode = settings.stale.value;
         let left = report.found.iter().filter(|one| !one.is_ended_by(mode) && !one.inner);

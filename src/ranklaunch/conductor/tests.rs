@@ -132,12 +132,12 @@ impl Phases for Script {
         if let Some(Earlier { attempt, ending }) = earlier {
             self.note(format!("after-{}-of-{attempt}", ending.code));
         }
-        report::refused(refusal)
+        Ending::refused(refusal)
     }
 
     fn stopped(&self, halt: Halt) -> Ending {
         self.note("stopped");
-        report::ending::halted(halt)
+        Ending::halted(halt)
     }
 
     fn announce(&self, ending: &Ending, node: Option<u32>, _: Option<Clock>) {

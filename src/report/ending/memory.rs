@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::types::Ending;
+use super::Ending;
 use linux::pace::spell;
 use node::observe::{OomAccount, OomKills, OomPlace, Suspect};
 use text::lang::{Text, bytes, leading};
@@ -13,67 +13,65 @@ use verdict::{Class, Id};
 /// SIGKILL, the signal of the out-of-memory killer, which others send as well.
 const KILL: i32 = 9;
 
-/// Completes the ending with the out-of-memory kills that the kernel counted and logged during the
-/// job. A SIGKILL without a count, or of a process that outlived the counted kills, came from
-/// elsewhere.
-pub fn attributed(ending: Ending, outcome: &Outcome, account: &OomAccount) -> Ending {
-    let Some(kills) = account.kills(pid(outcome, &ending)) else {
-        let killed = account.counts && ending.id == Id::RankSignal && ending.code == 128 + KILL;
-        return if killed { Ending { hint: not_for_memory(), ..ending } } else { ending };
-    };
-    match victim(outcome, ending.rank) {
-        Some((victim, suspect)) if account.was_killed(suspect) => {
-            of_victim(ending, &victim, &kills)
+impl Ending {
+    /// Completes the ending with the out-of-memory kills that the kernel counted and logged during the
+    /// job. A SIGKILL without a count, or of a process that outlived the counted kills, came from
+    /// elsewhere.
+    pub fn attributed(self, outcome: &Outcome, account: &OomAccount) -> Ending {
+        let Some(kills) = account.kills(pid(outcome, &self)) else {
+            let killed = account.counts && self.id == Id::RankSignal && self.code == 128 + KILL;
+            return if killed { Ending { hint: not_for_memory(), ..self } } else { self };
+        };
+        match victim(outcome, self.rank) {
+            Some((victim, suspect)) if account.was_killed(suspect) => {
+                self.of_oom_victim(&victim, &kills)
+            }
+            Some(_) => self.after_oom_of_another(&kills, account.since_last()),
+            None => beside(self, outcome, &kills),
         }
-        Some(_) => of_another(ending, &kills, account.since_last()),
-        None => beside(ending, outcome, &kills),
     }
-}
 
-/// The kills for the record of the run.
-pub fn recorded(
-    ending: &Ending,
-    outcome: Option<&Outcome>,
-    account: &OomAccount,
-) -> Option<OomKills> {
-    account.kills(outcome.and_then(|outcome| pid(outcome, ending)))
+    /// The kills for the record of the run.
+    pub fn kills(&self, outcome: Option<&Outcome>, account: &OomAccount) -> Option<OomKills> {
+        account.kills(outcome.and_then(|outcome| pid(outcome, self)))
+    }
+
+    /// The ending of a process that was killed while the kernel counted a kill.
+    pub fn of_oom_victim(self, victim: &Text, kills: &OomKills) -> Ending {
+        let (en, zh) = (&victim.en, leading(&victim.zh));
+        let Text { en: limit, zh: limit_zh } = limit(kills);
+        Ending {
+            id: Id::MemoryOom,
+            text: text!(
+                "{en} was killed by the kernel's out-of-memory killer: {limit}",
+                "{zh}被内核 OOM killer 杀死：{limit_zh}"
+            ),
+            hint: advice(kills),
+            ..self
+        }
+    }
+
+    /// The ending of a process that was killed by SIGKILL after the kernel had killed others. `ago`: the
+    /// time between the last of these kills and this end.
+    pub fn after_oom_of_another(self, kills: &OomKills, ago: Option<Duration>) -> Ending {
+        let (Text { en: sent, zh: sent_zh }, Text { en, zh }) = (from_outside(), limit(kills));
+        let (ago, ago_zh) = match ago.map(spell) {
+            Some(ago) => (format!("{ago} before"), format!("在此 {ago} 之前")),
+            None => ("before".to_owned(), "在此之前".to_owned()),
+        };
+        let count = kills.processes;
+        let hint = text!(
+            "{sent}; {ago}, the kernel's out-of-memory killer had ended {count} processes of this container, not this one: {en}",
+            "{sent_zh}；{ago_zh}，内核 OOM killer 杀死过本容器中的另外 {count} 个进程：{zh}"
+        );
+        Ending { hint, ..self }
+    }
 }
 
 /// The pid of the rank that the ending names.
 fn pid(outcome: &Outcome, ending: &Ending) -> Option<i32> {
     let rank = ending.rank?;
     outcome.ranks.iter().find(|seen| seen.id.global.0 == rank)?.pid
-}
-
-/// The ending of a process that was killed while the kernel counted a kill.
-pub fn of_victim(ending: Ending, victim: &Text, kills: &OomKills) -> Ending {
-    let (en, zh) = (&victim.en, leading(&victim.zh));
-    let Text { en: limit, zh: limit_zh } = limit(kills);
-    Ending {
-        id: Id::MemoryOom,
-        text: text!(
-            "{en} was killed by the kernel's out-of-memory killer: {limit}",
-            "{zh}被内核 OOM killer 杀死：{limit_zh}"
-        ),
-        hint: advice(kills),
-        ..ending
-    }
-}
-
-/// The ending of a process that was killed by SIGKILL after the kernel had killed others. `ago`: the
-/// time between the last of these kills and this end.
-pub fn of_another(ending: Ending, kills: &OomKills, ago: Option<Duration>) -> Ending {
-    let (Text { en: sent, zh: sent_zh }, Text { en, zh }) = (from_outside(), limit(kills));
-    let (ago, ago_zh) = match ago.map(spell) {
-        Some(ago) => (format!("{ago} before"), format!("在此 {ago} 之前")),
-        None => ("before".to_owned(), "在此之前".to_owned()),
-    };
-    let count = kills.processes;
-    let hint = text!(
-        "{sent}; {ago}, the kernel's out-of-memory killer had ended {count} processes of this container, not this one: {en}",
-        "{sent_zh}；{ago_zh}，内核 OOM killer 杀死过本容器中的另外 {count} 个进程：{zh}"
-    );
-    Ending { hint, ..ending }
 }
 
 /// The process that got a SIGKILL from elsewhere.
@@ -204,9 +202,8 @@ fn advice(kills: &OomKills) -> Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::rank;
+    use super::super::causes::tests::rank;
     use super::*;
-    use crate::ending::ending;
     use text::rank::GlobalRank;
     use verdict::outcome::Planned;
 
@@ -241,9 +238,9 @@ mod tests {
         ];
         for (end, stop, kills, id, words) in rows {
             let outcome = outcome(end, stop);
-            let plain = ending(&outcome);
+            let plain = Ending::of(&outcome);
             let code = plain.code;
-            let ending = attributed(plain, &outcome, &OomAccount::of(kills, true));
+            let ending = plain.attributed(&outcome, &OomAccount::of(kills, true));
             assert_eq!((ending.id, ending.code), (id, code), "{ending:?}");
             assert!(ending.text.en.contains(words), "{ending:?}");
             let says = ending.hint.en.contains("limits.memory");
@@ -252,7 +249,7 @@ mod tests {
         // Without a counting kernel, a count of 0 proves nothing.
         for counts in [false, true] {
             let outcome = outcome(Some(End::Signal(9)), failed);
-            let ending = attributed(ending(&outcome), &outcome, &OomAccount::of(None, counts));
+            let ending = Ending::of(&outcome).attributed(&outcome, &OomAccount::of(None, counts));
             assert_eq!(
                 ending.hint.en.contains("recorded no out-of-memory kill"),
                 counts,
@@ -281,7 +278,7 @@ mod tests {
                 (None, "; before, the kernel's"),
             ] {
                 let account = OomAccount::of(Some(kills), true).outlived_by(&[1], ago);
-                let found = attributed(ending(&outcome), &outcome, &account);
+                let found = Ending::of(&outcome).attributed(&outcome, &account);
                 assert_eq!((found.id, found.code), (id, 137), "{found:?}");
                 let Text { en, zh } = &found.hint;
                 assert!(en.starts_with("SIGKILL was sent from outside"), "{en}");
@@ -290,7 +287,7 @@ mod tests {
                 assert!(zh.contains("OOM killer 杀死过本容器中的另外 2 个进程"), "{zh}");
                 // The control: one more process was killed since.
                 let account = OomAccount::of(Some(kills), true);
-                let found = attributed(ending(&outcome), &outcome, &account);
+                let found = Ending::of(&outcome).attributed(&outcome, &account);
                 assert_eq!(found.id, Id::MemoryOom, "{found:?}");
             }
         }
@@ -314,7 +311,7 @@ mod tests {
             let stop = Some(StopReason::RankFailed(GlobalRank(3)));
             let outcome = Outcome { planned, ..outcome(end, stop) };
             let account = OomAccount::of(Some(kills), true);
-            let ending = attributed(ending(&outcome), &outcome, &account);
+            let ending = Ending::of(&outcome).attributed(&outcome, &account);
             assert_eq!((ending.id, ending.rank), (id, None), "{ending:?}");
             let words = format!("{}; {}", ending.text.en, ending.hint.en);
             assert!(words.contains(said) && words.contains("limits.memory"), "{words}");

@@ -6,8 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::model::{Model, Page, Source};
-use super::rows::{Order, Row};
-use super::tables::{Column, fitting, head, of_nodes, of_ranks};
+use super::tables::{Column, Order, Row, fitting, head, of_nodes, of_ranks};
 use crate::ps_view::ago;
 use monitor::status::{NodeStatus, RankState};
 use text::columns::{columns, padded, start_within, wrapped};
@@ -69,9 +68,9 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
 /// The run and its state.
 fn title(model: &Model) -> String {
     let lang = model.lang;
+    let say = |text: Text| text.get(lang).to_owned();
     let owner = model.owner.as_ref();
-    let owner =
-        owner.map(|user| text!("job of user {user}", "用户 {user} 的任务").get(lang).to_owned());
+    let owner = owner.map(|user| say(text!("job of user {user}", "用户 {user} 的任务")));
     let Some(node) = model.nodes.first() else {
         let from = match &model.source {
             Source::Socket => owner.map(|owner| format!("  {owner}")).unwrap_or_default(),
@@ -80,8 +79,7 @@ fn title(model: &Model) -> String {
         return format!("ranklaunch top{from}");
     };
     let run = node.run.clone().unwrap_or_default();
-    let id =
-        run.run_id.unwrap_or_else(|| text!("no run id yet", "尚无运行 ID").get(lang).to_owned());
+    let id = run.run_id.unwrap_or_else(|| say(text!("no run id yet", "尚无运行 ID")));
     let (nodes, heard) = (run.nodes, model.nodes.len());
     let running: usize = model.nodes.iter().map(|one| one.count(RankState::Running)).sum();
     let world = run.world_size;
@@ -89,17 +87,17 @@ fn title(model: &Model) -> String {
     let mut parts = vec![id];
     parts.extend(owner);
     parts.extend([
-        text!("{heard} of {nodes} nodes", "{heard}/{nodes} 个节点").get(lang).to_owned(),
-        text!("{running} of {world} ranks", "{running}/{world} 个 rank").get(lang).to_owned(),
-        text!("up {up}", "已运行 {up}").get(lang).to_owned(),
+        say(text!("{heard} of {nodes} nodes", "{heard}/{nodes} 个节点")),
+        say(text!("{running} of {world} ranks", "{running}/{world} 个 rank")),
+        say(text!("up {up}", "已运行 {up}")),
     ]);
     if run.attempt > 0 {
         let attempt = run.attempt;
-        parts.push(text!("attempt {attempt}", "第 {attempt} 次尝试").get(lang).to_owned());
+        parts.push(say(text!("attempt {attempt}", "第 {attempt} 次尝试")));
     }
     if let Some(goodput) = node.ledger.goodput() {
         let percent = (goodput * 100.0).round();
-        parts.push(text!("goodput {percent} %", "有效时间 {percent} %").get(lang).to_owned());
+        parts.push(say(text!("goodput {percent} %", "有效时间 {percent} %")));
     }
     parts.join("  ")
 }
@@ -366,27 +364,24 @@ fn status(model: &Model) -> String {
     if model.is_typing {
         return format!("/{}▏", model.filter);
     }
-    match &model.page {
-        Page::Ranks => {}
+    let text = match &model.page {
+        Page::Ranks => return sorted(model),
+        Page::Log(rank) if model.above.is_none() => {
+            text!("log of rank {rank}, followed", "rank {rank} 的日志（跟随中）")
+        }
         Page::Log(rank) => {
-            let text = match model.above {
-                None => text!("log of rank {rank}, followed", "rank {rank} 的日志（跟随中）"),
-                Some(_) => text!(
-                    "log of rank {rank}, not followed: G",
-                    "rank {rank} 的日志（未跟随，按 G）"
-                ),
-            };
-            return text.get(lang).to_owned();
+            text!("log of rank {rank}, not followed: G", "rank {rank} 的日志（未跟随，按 G）")
         }
-        Page::Stacks(rank) => {
-            return text!("stacks of rank {rank}", "rank {rank} 的调用栈").get(lang).to_owned();
-        }
-        Page::Plan => {
-            return text!("the plan and its reasons", "计划及其理由").get(lang).to_owned();
-        }
-        Page::Nodes => return text!("all nodes", "全部节点").get(lang).to_owned(),
-        Page::Help => return text!("keys", "按键").get(lang).to_owned(),
-    }
+        Page::Stacks(rank) => text!("stacks of rank {rank}", "rank {rank} 的调用栈"),
+        Page::Plan => text!("the plan and its reasons", "计划及其理由"),
+        Page::Nodes => text!("all nodes", "全部节点"),
+        Page::Help => text!("keys", "按键"),
+    };
+    text.get(lang).to_owned()
+}
+
+/// The order of the ranks, the filter, and the last line of the selected rank.
+fn sorted(model: &Model) -> String {
     let rows = model.rows();
     let count = rows.len();
     let Text { en, zh } = head(model.order);
@@ -402,7 +397,7 @@ fn status(model: &Model) -> String {
         let line = row.rank.last_line.as_deref().unwrap_or_default();
         format!("  r{}: {line}", row.rank.rank)
     });
-    format!("{}{filter}{}", sorted.get(lang), last.unwrap_or_default())
+    format!("{}{filter}{}", sorted.get(model.lang), last.unwrap_or_default())
 }
 
 fn keys(model: &Model) -> Text {

@@ -3,10 +3,9 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::keys::{Key, Keys};
+use super::screen::{Key, Keys};
 use super::{Model, News, Request, Source, draw};
-use logs::LogLine;
-use logs::Writer;
+use logs::{LogLine, Writer};
 use monitor::status::NodeStatus;
 use text::fuzzing::Choices;
 use text::lang::{Lang, Text};

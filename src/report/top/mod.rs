@@ -9,15 +9,12 @@
 mod draw;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
-mod keys;
 mod model;
-mod rows;
 mod screen;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use draw::draw;
-pub use keys::Keys;
 pub use model::{Model, News, Request, Source};
-pub use screen::{Backend, Colours, Saved, Screen};
+pub use screen::{Backend, Colours, Keys, Saved, Screen};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::keys::Key;
-use super::rows::{Order, Row, rows};
-use crate::line_view::{LineStyle, line};
+use super::screen::Key;
+use super::tables::{Order, Row, rows};
+use crate::line_view::{LineStyle, log_line};
 use logs::LogLine;
 use monitor::status::NodeStatus;
 use text::lang::{Lang, Text};
@@ -153,7 +153,7 @@ impl Model {
                 let style = LineStyle { width: 0, timestamps: false, lang: self.lang };
                 for one in lines {
                     let mark = if one.is_err { "! " } else { "  " };
-                    self.text.push_back(format!("{mark}{}", line(&one, style)));
+                    self.text.push_back(format!("{mark}{}", log_line(&one, style)));
                 }
                 let surplus = self.text.len().saturating_sub(KEPT);
                 self.text.drain(..surplus);

@@ -1,10 +1,13 @@
 //! The columns of the two tables: their content, their width, and the selection of those that fit.
+//!
+//! Selects and sorts the rows of the table of ranks.
+
+use std::cmp::Ordering;
 
 use ratatui::style::{Color, Modifier, Style};
 
-use super::rows::{Order, Row};
 use crate::ps_view::{ago, gpu_use, phase};
-use monitor::status::{NodeStatus, Phase, RankState};
+use monitor::status::{GpuStatus, NodeStatus, Phase, RankState, RankStatus, SlowStatus};
 use text::columns::columns;
 use text::lang::{Lang, Text};
 use text::text;
@@ -38,9 +41,9 @@ impl Column {
 }
 
 /// The columns that have content and fit into `room`; the last one takes the rest.
-pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> {
-    let last = columns.len().saturating_sub(1);
-    let mut shown: Vec<Column> = columns
+pub(super) fn fitting(all: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> {
+    let last = all.len().saturating_sub(1);
+    let mut shown: Vec<Column> = all
         .into_iter()
         .enumerate()
         .filter(|(at, column)| *at == last || column.has_any())
@@ -48,8 +51,8 @@ pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Colu
         .collect();
     let count = shown.len();
     for column in shown.iter_mut().take(count.saturating_sub(1)) {
-        let widest = column.cells.iter().map(|(text, _)| columns_of(text)).max().unwrap_or(0);
-        column.width = widest.max(columns_of(column.title.get(lang)));
+        let widest = column.cells.iter().map(|(text, _)| columns(text)).max().unwrap_or(0);
+        column.width = widest.max(columns(column.title.get(lang)));
     }
     /// Minimum width of the last column.
     const LEAST: usize = 12;
@@ -67,10 +70,6 @@ pub(super) fn fitting(columns: Vec<Column>, room: usize, lang: Lang) -> Vec<Colu
         shown.remove(at);
     }
     shown
-}
-
-fn columns_of(text: &str) -> usize {
-    columns(text)
 }
 
 /// Four or five signs: `512K`, `1.2G`, `80G`.
@@ -155,51 +154,25 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
     let rounded =
         |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
     let number = |value: Option<u32>| value.map_or_else(String::new, |value| value.to_string());
+    let gpu = |cell: &dyn Fn(&GpuStatus) -> String| {
+        of(&|row| plain(row.gpu.map_or_else(String::new, cell)))
+    };
+    let last = |row: &Row<'_>| plain(row.rank.last_line.clone().unwrap_or_default());
     vec![
         Column::new(head(Order::Rank), true, 0, of(&|row| plain(row.rank.rank.to_string()))),
         Column::new(text!("NODE", "节点"), true, 1, of(&node)),
         Column::new(head(Order::State), false, 0, of(&|row| state(row, lang))),
         Column::new(head(Order::Cpu), true, 2, of(&|row| plain(rounded(row.rank.cpu_percent)))),
         Column::new(head(Order::Memory), true, 3, of(&|row| plain(size(row.rank.memory)))),
-        Column::new(
-            head(Order::Gpu),
-            true,
-            0,
-            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.utilization)))),
-        ),
-        Column::new(
-            text!("GMEM", "显存"),
-            true,
-            1,
-            of(&|row| plain(size(row.gpu.and_then(|gpu| gpu.memory_used)))),
-        ),
-        Column::new(
-            text!("W", "W"),
-            true,
-            5,
-            of(&|row| plain(rounded(row.gpu.and_then(|gpu| gpu.power)))),
-        ),
-        Column::new(
-            text!("MHZ", "MHZ"),
-            true,
-            6,
-            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.clock)))),
-        ),
-        Column::new(
-            text!("°C", "°C"),
-            true,
-            7,
-            of(&|row| plain(number(row.gpu.and_then(|gpu| gpu.temperature)))),
-        ),
+        Column::new(head(Order::Gpu), true, 0, gpu(&|gpu| number(gpu.utilization))),
+        Column::new(text!("GMEM", "显存"), true, 1, gpu(&|gpu| size(gpu.memory_used))),
+        Column::new(text!("W", "W"), true, 5, gpu(&|gpu| rounded(gpu.power))),
+        Column::new(text!("MHZ", "MHZ"), true, 6, gpu(&|gpu| number(gpu.clock))),
+        Column::new(text!("°C", "°C"), true, 7, gpu(&|gpu| number(gpu.temperature))),
         Column::new(head(Order::LogRate), true, 4, of(&|row| plain(short(row.rank.log_rate)))),
         Column::new(head(Order::Age), true, 0, of(&age)),
         Column::new(text!("RST", "重启"), true, 1, of(&restarted)),
-        Column::new(
-            text!("LAST LINE", "最后一行"),
-            false,
-            0,
-            of(&|row| plain(row.rank.last_line.clone().unwrap_or_default())),
-        ),
+        Column::new(text!("LAST LINE", "最后一行"), false, 0, of(&last)),
     ]
 }
 
@@ -237,26 +210,18 @@ pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
     let used =
         |node: &NodeStatus| plain(gpu_use(node).map_or_else(String::new, |mean| mean.to_string()));
     let power = |node: &NodeStatus| {
-        let power: Vec<f64> = node.gpus.iter().filter_map(|gpu| gpu.power).collect();
-        plain(if power.is_empty() {
-            String::new()
-        } else {
-            format!("{:.0}", power.iter().sum::<f64>())
-        })
+        let power = node.gpus.iter().filter_map(|gpu| gpu.power).reduce(|sum, one| sum + one);
+        plain(power.map_or_else(String::new, |power| format!("{power:.0}")))
     };
-    let traffic = |pairs: Vec<(f64, f64)>| match pairs.is_empty() {
-        true => String::new(),
-        false => {
-            let sum = pairs.iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-            format!("{}/{}", short(sum.0), short(sum.1))
-        }
+    let traffic = |pairs: &mut dyn Iterator<Item = (f64, f64)>| {
+        let sum = pairs.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1));
+        plain(sum.map_or_else(String::new, |sum| format!("{}/{}", short(sum.0), short(sum.1))))
     };
     let nics = |node: &NodeStatus| {
-        plain(traffic(node.interfaces.iter().map(|one| (one.received, one.sent)).collect()))
+        traffic(&mut node.interfaces.iter().map(|one| (one.received, one.sent)))
     };
-    let hcas = |node: &NodeStatus| {
-        plain(traffic(node.hcas.iter().map(|one| (one.received, one.sent)).collect()))
-    };
+    let hcas =
+        |node: &NodeStatus| traffic(&mut node.hcas.iter().map(|one| (one.received, one.sent)));
     let attempts = |node: &NodeStatus| {
         let attempt = node.run.as_ref().map_or(0, |run| run.attempt);
         if attempt == 0 { plain("") } else { coloured(attempt.to_string(), Color::Yellow) }
@@ -275,4 +240,120 @@ pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
         Column::new(text!("LOG/S", "日志/S"), true, 4, of(&|node| plain(short(node.logs.rate)))),
         Column::new(text!("HOST", "主机"), false, 0, of(&|node| plain(node.host.clone()))),
     ]
+}
+
+/// A rank, its node and its GPU.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) node: &'a NodeStatus,
+    pub(super) rank: &'a RankStatus,
+    pub(super) gpu: Option<&'a GpuStatus>,
+    /// Set if the rank holds the others back.
+    pub(super) slow: Option<&'a SlowStatus>,
+}
+
+impl Row<'_> {
+    pub(super) fn node_number(&self) -> u32 {
+        self.node.run.as_ref().map_or(0, |run| run.node)
+    }
+
+    /// The state in the words of the table.
+    pub(super) fn state(&self) -> Text {
+        match self.rank.state {
+            RankState::Planned => text!("planned", "待启动"),
+            RankState::Running if self.slow.is_some() => text!("slow", "拖慢"),
+            RankState::Running => text!("running", "运行"),
+            RankState::Done => text!("done", "完成"),
+            RankState::Failed => text!("failed", "失败"),
+        }
+    }
+
+    /// Whether every word of the filter is somewhere in the row, in either language.
+    fn has(&self, words: &[String]) -> bool {
+        let Text { en, zh } = self.state();
+        let whole = format!(
+            "r{} node{} {} {} {en} {zh} {}",
+            self.rank.rank,
+            self.node_number(),
+            self.node.host,
+            self.rank.state.name(),
+            self.rank.last_line.as_deref().unwrap_or_default(),
+        );
+        let whole = whole.to_lowercase();
+        let is_exact = |word: &str| word == format!("r{}", self.rank.rank);
+        let of_rank = |word: &str| word.len() > 1 && word.starts_with('r') && is_number(word);
+        words.iter().all(|word| match of_rank(word) {
+            true => is_exact(word),
+            false => whole.contains(word.as_str()),
+        })
+    }
+}
+
+fn is_number(word: &str) -> bool {
+    word.get(1..).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The ranks of all nodes that the filter lets through.
+pub(super) fn rows<'a>(nodes: &'a [NodeStatus], filter: &str) -> Vec<Row<'a>> {
+    let words: Vec<String> = filter.split_whitespace().map(str::to_lowercase).collect();
+    let slow: Vec<&SlowStatus> = nodes.iter().flat_map(|node| &node.slow).collect();
+    let mut rows = Vec::new();
+    for node in nodes {
+        for rank in &node.ranks {
+            let gpu = rank.gpu.and_then(|number| node.gpus.iter().find(|gpu| gpu.gpu == number));
+            let slow = slow.iter().find(|slow| slow.rank == rank.rank).copied();
+            let row = Row { node, rank, gpu, slow };
+            if words.is_empty() || row.has(&words) {
+                rows.push(row);
+            }
+        }
+    }
+    rows
+}
+
+/// The sort order of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Rank,
+    /// Failed ranks first.
+    State,
+    Cpu,
+    Memory,
+    Gpu,
+    LogRate,
+    /// Ranks with the longest silence first.
+    Age,
+}
+
+impl Order {
+    pub(super) const ALL: &[Order] = &[
+        Order::Rank,
+        Order::State,
+        Order::Cpu,
+        Order::Memory,
+        Order::Gpu,
+        Order::LogRate,
+        Order::Age,
+    ];
+
+    pub(super) fn next(self) -> Order {
+        let at = Order::ALL.iter().position(|order| *order == self).unwrap_or(0);
+        Order::ALL.get(at + 1).copied().unwrap_or(Order::Rank)
+    }
+
+    pub(super) fn sort(self, rows: &mut [Row<'_>]) {
+        rows.sort_by(|one, other| {
+            let of = |row: &Row<'_>| match self {
+                Order::Rank => 0.0,
+                Order::State => f64::from(row.rank.state as u8),
+                Order::Cpu => row.rank.cpu_percent.unwrap_or(-1.0),
+                Order::Memory => row.rank.memory.map_or(-1.0, |bytes| bytes as f64),
+                Order::Gpu => row.gpu.and_then(|gpu| gpu.utilization).map_or(-1.0, f64::from),
+                Order::LogRate => row.rank.log_rate,
+                Order::Age => row.rank.last_line_age_ms.map_or(-1.0, |age| age as f64),
+            };
+            let largest_first = of(other).partial_cmp(&of(one)).unwrap_or(Ordering::Equal);
+            largest_first.then(one.rank.rank.cmp(&other.rank.rank))
+        });
+    }
 }

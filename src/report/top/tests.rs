@@ -5,7 +5,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::json;
 
-use super::keys::Key;
+use super::screen::Key;
 use super::*;
 use monitor::status::NodeStatus;
 use text::lang::{Lang, Text};

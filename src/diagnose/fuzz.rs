@@ -1,9 +1,9 @@
-//! Rows of a profile's `[[diagnose]]`.
+//! Fuzz targets for logs and for rows of a profile's `[[diagnose]]`. Not part of the program.
 
-use crate::catalogue::Catalogue;
-use crate::fragments::{SHORTEST, fragments};
+use crate::catalogue::{self, Catalogue};
+use crate::extended::{SHORTEST, fragments};
 use crate::rows::{Domain, Role, Row, Stream};
-use crate::{LogScan, Origin, diagnose};
+use crate::{LogScan, Origin, Scanned, diagnose};
 use text::fuzzing::Choices;
 use text::lang::Text;
 use text::pattern::compile;
@@ -112,4 +112,23 @@ pub fn catalogue(data: &[u8]) -> bool {
     };
     assert_eq!(diagnose(&own, &[read(usize::MAX)], true), diagnose(&own, &[read(cut)], true));
     true
+}
+
+/// Reads the same log whole and in pieces; panics if the results differ. The first byte gives the
+/// size of the pieces.
+pub fn log(data: &[u8]) -> bool {
+    let Some((size, log)) = data.split_first() else { return false };
+    let whole = read(std::iter::once(log));
+    let cut = read(log.chunks(usize::from(*size) + 1));
+    assert_eq!((whole.lines, whole.bytes), (cut.lines, cut.bytes));
+    assert_eq!(whole.last_lines(20), cut.last_lines(20));
+    let diagnosis = diagnose(catalogue::catalogue(), &[whole], false);
+    assert_eq!(diagnosis, diagnose(catalogue::catalogue(), &[cut], false));
+    !diagnosis.findings.is_empty()
+}
+
+fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Scanned {
+    let mut scan = LogScan::new(catalogue::catalogue(), 0, Origin::default());
+    pieces.for_each(|piece| scan.feed(piece));
+    scan.finish()
 }
