@@ -12,8 +12,8 @@ use super::Sourced;
 use super::document::{Document, Entry};
 use super::entries::is_variable_name;
 use crate::contract::{
-    Beside, Field, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields, platform_ids,
-    readings_of,
+    Beside, Field, Groups, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields,
+    platform_ids, readings_of,
 };
 use text::text;
 use verdict::Refusal;
@@ -97,7 +97,7 @@ pub(super) fn platform(
         id,
         strength: Strength::Profile,
         proofs,
-        claims: kept(claims.into()),
+        claims: kept([kept(claims.into_boxed_slice())].into()),
         default_port,
     };
     Ok(Sourced::new(kept(Box::new(platform)), document.source(section.line)))
@@ -180,7 +180,7 @@ fn port(document: Document<'_>, entry: Entry<'_>) -> Result<u16, Refusal> {
 }
 
 /// `["A", "B"]` is one group; of the groups in `[["A"], ["B"]]` one is enough.
-fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<&'static [&'static [Test]], Refusal> {
+fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<Groups<Test>, Refusal> {
     let list = document.array(entry)?;
     let is_nested = list.iter().any(|item| item.get_ref().is_array());
     let groups = if is_nested {

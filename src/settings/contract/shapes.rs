@@ -240,7 +240,7 @@ pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let all: Vec<(Shape, Claim)> = names
         .filter_map(|name| {
-            let claim = Claim { variable: name.to_owned(), value: host.variable(name)? };
+            let claim = Claim::of(host, name)?;
             Some((shape(host, name)?, claim))
         })
         .collect();
@@ -285,14 +285,7 @@ impl Evidence {
 }
 
 fn found(claim: &Claim, reading: Reading, beside: Option<Claim>) -> Evidence {
-    Evidence {
-        platform: UNKNOWN.to_owned(),
-        field: Field::Several,
-        claim: claim.clone(),
-        reading,
-        beside,
-        strength: Strength::Hint,
-    }
+    Strength::Hint.evidence(UNKNOWN, Field::Several, reading, claim.clone(), beside)
 }
 
 /// Whether a list has ports, as a list of services does.
