@@ -6,7 +6,7 @@ use super::super::pods::{Container, Group, Quantity};
 use super::super::quantity;
 use super::super::scene::{LaunchSite, Scene, containers, launch_sites, trains};
 use super::super::workload::Workload;
-use settings::grace;
+use settings::{GRACE_OF_A_POD, grace_in_container};
 use text::text;
 use text::yaml::Node;
 
@@ -250,7 +250,7 @@ const TORCHRUN: u64 = 30;
 pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
     for place in launch_sites(scene).into_iter().filter(|place| place.group.whole) {
         let period = place.group.pod.get("terminationGracePeriodSeconds");
-        let Some(seconds) = period.map_or(Some(grace::OF_A_POD.as_secs()), |node| {
+        let Some(seconds) = period.map_or(Some(GRACE_OF_A_POD.as_secs()), |node| {
             node.text().and_then(|t| t.parse().ok())
         }) else {
             continue;
@@ -292,7 +292,7 @@ pub(super) fn grace(scene: &Scene<'_, '_>, findings: &mut Findings) {
 fn ours(place: &LaunchSite<'_, '_>) -> u64 {
     let stated =
         place.launch.get(FlagField::Grace).and_then(|word| settings::duration(word.text()));
-    let default = || grace::in_container(|name| Some(place.container.literal(name)?.0));
+    let default = || grace_in_container(|name| Some(place.container.literal(name)?.0));
     stated.unwrap_or_else(default).as_secs()
 }
 

@@ -26,8 +26,8 @@ use serde_json::Value;
 use super::row::Platform;
 use super::shapes;
 use crate::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use crate::endpoint;
 use crate::launchers::{Launcher, LauncherKind};
+use crate::split_endpoint;
 use linux::host::Host;
 use linux::own_executable;
 use linux::procfs::{self, Process};
@@ -121,7 +121,7 @@ impl Contract {
         let Some(value) = mpiexec.filter(|_| self.platform == PMI) else { return };
         let own_name = host.read("/proc/sys/kernel/hostname").unwrap_or_default();
         let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
-        let is_here = short(endpoint::split(&value).0) == short(&own_name);
+        let is_here = short(split_endpoint(&value).0) == short(&own_name);
         let is_first = own_index(host).map(|index| index == 0);
         let mut fields =
             vec![(Field::MasterPort, Reading::PortOfJob), (Field::JobId, Reading::Plain)];

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{endpoint, hostlist};
+use crate::{hostlist, split_endpoint};
 use linux::host::Host;
 use text::lang::Text;
 use verdict::Warning;
@@ -222,7 +222,7 @@ impl Strength {
 
 impl Claim {
     /// The variable and its value; None if it is not set.
-    pub(super) fn of(host: &Host, variable: &str) -> Option<Claim> {
+    pub(crate) fn of(host: &Host, variable: &str) -> Option<Claim> {
         Some(Claim { variable: variable.to_owned(), value: host.variable(variable)? })
     }
 
@@ -246,7 +246,7 @@ impl Evidence {
     pub fn host(&self) -> String {
         let value = self.claim.value.trim();
         match self.reading {
-            Reading::HostPart => endpoint::split(value).0.to_owned(),
+            Reading::HostPart => split_endpoint(value).0.to_owned(),
             Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
             Reading::HostlistFirst => {
                 hostlist::expand(value).into_iter().next().unwrap_or_default()
@@ -256,7 +256,7 @@ impl Evidence {
             Reading::SecondDaemon => {
                 hostlist::of_daemons(value).into_iter().nth(1).unwrap_or_default()
             }
-            Reading::Cluster => endpoint::split(&first_member(value)).0.to_owned(),
+            Reading::Cluster => split_endpoint(&first_member(value)).0.to_owned(),
             Reading::FirstReplica => match &self.beside {
                 Some(domain) => format!("{value}-0.{}", domain.value.trim()),
                 None => format!("{value}-0.{value}-job-svc"),
@@ -270,9 +270,9 @@ impl Evidence {
     pub fn port(&self) -> String {
         let value = self.claim.value.trim();
         match self.reading {
-            Reading::PortPart => endpoint::split(value).1.unwrap_or_default().to_owned(),
+            Reading::PortPart => split_endpoint(value).1.unwrap_or_default().to_owned(),
             Reading::Cluster => {
-                endpoint::split(&first_member(value)).1.unwrap_or_default().to_owned()
+                split_endpoint(&first_member(value)).1.unwrap_or_default().to_owned()
             }
             _ => value.to_owned(),
         }
