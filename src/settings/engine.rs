@@ -96,30 +96,20 @@ const DIRECT: EngineRow = EngineRow {
 
 const COMMAND: EngineRow = EngineRow { name: "command", starts: Starts::Command, ..DIRECT };
 
-macro_rules! rows {
-    ($($engine:ident: $row:ident),+ $(,)?) => {
-        /// The names of all engines.
-        pub(crate) const NAMES: &[&str] = &[$($row.name),+];
-
-        impl Engine {
-            pub const fn row(self) -> &'static EngineRow {
-                match self {
-                    $(Engine::$engine => &$row),+
-                }
-            }
-        }
-    };
-}
-
-rows!(
-    Torchrun: TORCHRUN,
-    Accelerate: ACCELERATE,
-    Deepspeed: DEEPSPEED,
-    Direct: DIRECT,
-    Command: COMMAND,
-);
+/// The names of all engines.
+pub(crate) const NAMES: &[&str] = &["torchrun", "accelerate", "deepspeed", "direct", "command"];
 
 impl Engine {
+    pub const fn row(self) -> &'static EngineRow {
+        match self {
+            Engine::Torchrun => &TORCHRUN,
+            Engine::Accelerate => &ACCELERATE,
+            Engine::Deepspeed => &DEEPSPEED,
+            Engine::Direct => &DIRECT,
+            Engine::Command => &COMMAND,
+        }
+    }
+
     /// Whether the engine runs the user's command unchanged, once per node.
     pub fn runs_a_command(self) -> bool {
         self.row().starts == Starts::Command

@@ -24,21 +24,12 @@ pub enum PlannedSize {
     RingSize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
-    Less,
-    LessOrEqual,
-    Equal,
-    NotEqual,
-    GreaterOrEqual,
-    Greater,
-}
-
 /// `world_size > 1`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
     size: PlannedSize,
-    comparison: Comparison,
+    /// A sign of [`COMPARISONS`].
+    sign: &'static str,
     number: u32,
 }
 
@@ -51,15 +42,17 @@ const SIZES: [(&str, PlannedSize); 5] = [
     ("ring_size", PlannedSize::RingSize),
 ];
 
-/// The longer signs first, since they begin with the shorter ones.
+type Comparison = fn(&u32, &u32) -> bool;
+
+/// The longer signs first, since they begin with the shorter ones; the two signs of equality last.
 const COMPARISONS: [(&str, Comparison); 7] = [
-    ("<=", Comparison::LessOrEqual),
-    (">=", Comparison::GreaterOrEqual),
-    ("!=", Comparison::NotEqual),
-    ("==", Comparison::Equal),
-    ("=", Comparison::Equal),
-    ("<", Comparison::Less),
-    (">", Comparison::Greater),
+    ("<=", PartialOrd::le),
+    (">=", PartialOrd::ge),
+    ("!=", PartialEq::ne),
+    ("<", PartialOrd::lt),
+    (">", PartialOrd::gt),
+    ("==", PartialEq::eq),
+    ("=", PartialEq::eq),
 ];
 
 impl Condition {
@@ -69,11 +62,12 @@ impl Condition {
         let at = text.find(['<', '>', '=', '!'])?;
         let (name, rest) = text.split_at(at);
         let size = SIZES.iter().find(|(known, _)| *known == name.trim())?.1;
-        let (sign, comparison) = COMPARISONS.iter().find(|(sign, _)| rest.starts_with(sign))?;
+        let (sign, _) = COMPARISONS.iter().find(|(sign, _)| rest.starts_with(sign))?;
         let number = rest.strip_prefix(sign)?.trim();
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
         let number = number.parse().ok().filter(|_| is_number)?;
-        Some(Condition { size, comparison: *comparison, number })
+        let sign = if *sign == "==" { "=" } else { sign };
+        Some(Condition { size, sign, number })
     }
 
     pub fn size(&self) -> PlannedSize {
@@ -82,14 +76,8 @@ impl Condition {
 
     /// Whether the condition holds for the size `value`.
     pub fn holds(&self, value: u32) -> bool {
-        match self.comparison {
-            Comparison::Less => value < self.number,
-            Comparison::LessOrEqual => value <= self.number,
-            Comparison::Equal => value == self.number,
-            Comparison::NotEqual => value != self.number,
-            Comparison::GreaterOrEqual => value >= self.number,
-            Comparison::Greater => value > self.number,
-        }
+        let row = COMPARISONS.iter().find(|(sign, _)| *sign == self.sign);
+        row.is_some_and(|(_, holds)| holds(&value, &self.number))
     }
 }
 
@@ -107,8 +95,7 @@ impl fmt::Display for PlannedSize {
 
 impl fmt::Display for Condition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = COMPARISONS.iter().rev().find(|(_, one)| *one == self.comparison);
-        write!(out, "{} {} {}", self.size, sign.map_or("", |(sign, _)| sign), self.number)
+        write!(out, "{} {} {}", self.size, self.sign, self.number)
     }
 }
 

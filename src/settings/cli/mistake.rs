@@ -311,8 +311,11 @@ const NO_SSH: (&str, &str) = (
     "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；用 --nodes host0,host1，每个节点的命令相同",
 );
 
-/// Launcher, its options without a counterpart, and what to do instead (English, Chinese).
-const EXPLAINED: &[(&str, &[(&[&str], &str, &str)])] = &[
+/// Options without a counterpart, and what to do instead (English, Chinese).
+type Explained = (&'static [&'static str], &'static str, &'static str);
+
+/// By launcher.
+const EXPLAINED: &[(&str, &[Explained])] = &[
     (
         "torchrun",
         &[
@@ -448,7 +451,7 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
             ),
         ));
     }
-    let is_named = |(names, ..): &&(&[&str], &str, &str)| names.contains(&name);
+    let is_named = |(names, ..): &&Explained| names.contains(&name);
     let explained = EXPLAINED.iter().find_map(|(of, rows)| {
         let (_, en, zh) = rows.iter().find(is_named)?;
         Some(Meaning::Explained(of, Text::new(*en, *zh)))
