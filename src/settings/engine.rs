@@ -102,11 +102,11 @@ pub(crate) const NAMES: &[&str] = &["torchrun", "accelerate", "deepspeed", "dire
 impl Engine {
     pub const fn row(self) -> &'static EngineRow {
         match self {
-            Engine::Torchrun => &TORCHRUN,
-            Engine::Accelerate => &ACCELERATE,
-            Engine::Deepspeed => &DEEPSPEED,
-            Engine::Direct => &DIRECT,
-            Engine::Command => &COMMAND,
+            Self::Torchrun => &TORCHRUN,
+            Self::Accelerate => &ACCELERATE,
+            Self::Deepspeed => &DEEPSPEED,
+            Self::Direct => &DIRECT,
+            Self::Command => &COMMAND,
         }
     }
 

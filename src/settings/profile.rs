@@ -21,8 +21,9 @@ use super::places::{self, FoundProfile};
 use super::platform;
 use super::refuse::usage;
 use super::size_tables::{args_if, heads_table, select, unshared};
+use super::table::is_variable_name;
 use super::table::{self, SettingRow, TABLE, Toml};
-use super::table::{is_variable_name, severity_of};
+use super::value::named;
 use super::watch::{self, Rule};
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::contract::Platform;
@@ -335,7 +336,7 @@ impl Profile {
                 let entry = Entry { key: &id, ..entry };
                 return Err(document.unknown_key(entry, "[severity]", &known));
             };
-            let severity = entry.value.as_str().and_then(severity_of).ok_or_else(|| {
+            let severity = entry.value.as_str().and_then(named).ok_or_else(|| {
                 document.wrong_type(entry, text!("fail, warn or off", "fail、warn 或 off"))
             })?;
             self.severities.insert(check, Sourced::new(severity, document.source(entry.line)));

@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{
-    boolean, duration, host, hosts, listens, log_keep, nodes, one_of, port, positive, progress,
-    size, whole, words,
+    boolean, duration, host, hosts, listens, log_keep, named, nodes, one_of, port, positive,
+    progress, size, whole, words,
 };
 use super::{EMBEDDED, EnvSetting, Nproc, Reaction, Settings, Source, Sourced, WarmModule};
 use crate::cli::{self, Command, EXPLAINED, Options};
 use crate::engine::NAMES as ENGINES;
 use text::lang::Text;
 use text::letters::is_hidden;
-use verdict::{Id, Severity};
+use verdict::Id;
 
 /// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
 /// after RANKLAUNCH_ the variable.
@@ -331,15 +331,6 @@ pub(super) fn row(name: &str) -> Option<&'static SettingRow> {
     TABLE.iter().find(|row| row.name == name)
 }
 
-pub(super) fn severity_of(text: &str) -> Option<Severity> {
-    match text {
-        "fail" => Some(Severity::Fail),
-        "warn" => Some(Severity::Warn),
-        "off" => Some(Severity::Off),
-        _ => None,
-    }
-}
-
 /// Whether a variable can have this name.
 pub(super) fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || is_hidden(c))
@@ -367,31 +358,23 @@ pub(super) fn put_entry(
             let name = std::str::from_utf8(name).ok().filter(|name| is_variable_name(name))?;
             let value = OsStr::from_bytes(value.strip_prefix(b"=")?).to_owned();
             put_variable(settings, EnvSetting { name: name.to_owned(), value, source });
-            Some(())
         }
         "severity" => {
             let (id, severity) = entry.to_str()?.split_once('=')?;
             let id = Id::check_named(id)?;
-            let severity = Sourced::new(severity_of(severity)?, source);
+            let severity = Sourced::new(named(severity)?, source);
             settings.severities.insert(id, severity);
-            Some(())
         }
-        "retry-on" => {
-            settings.retry_on.push(Sourced::new(cause_id(entry)?, source));
-            Some(())
-        }
-        "no-retry-on" => {
-            settings.no_retry_on.push(Sourced::new(cause_id(entry)?, source));
-            Some(())
-        }
+        "retry-on" => settings.retry_on.push(Sourced::new(cause_id(entry)?, source)),
+        "no-retry-on" => settings.no_retry_on.push(Sourced::new(cause_id(entry)?, source)),
         "warm-modules" => {
             let module = warm_module(entry)?;
             settings.warm_modules.retain(|other| other.name != module.name);
             settings.warm_modules.push(module);
-            Some(())
         }
-        _ => None,
+        _ => return None,
     }
+    Some(())
 }
 
 /// `package.module`, or `-package.module` to leave it out.

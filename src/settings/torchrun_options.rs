@@ -51,60 +51,56 @@ const OUTPUT: Becomes = Needless(
     "每个 rank 的输出各存一个文件；--console 决定显示哪些",
 );
 
-macro_rules! options {
-    ($($name:literal => $becomes:expr),+ $(,)?) => {
-        /// The options that have a variable. `--numa-binding`, `--logs-specs` and `--print-completion`
-        /// have none.
-        pub const OPTIONS: &[TorchrunOption] =
-            &[$(TorchrunOption { name: $name, becomes: $becomes }),+];
-    };
-}
+/// The options that have a variable. `--numa-binding`, `--logs-specs` and `--print-completion` have none.
+pub const OPTIONS: &[TorchrunOption] = &[
+    option("nnodes", Claim),
+    option("nproc-per-node", Claim),
+    option("node-rank", Claim),
+    option("master-addr", Claim),
+    option("master-port", Claim),
+    option("rdzv-backend", Claim),
+    option("rdzv-endpoint", Claim),
+    option("rdzv-id", Claim),
+    option("standalone", Claim),
+    option("max-restarts", Setting("max-restarts")),
+    option("log-dir", Setting("log-dir")),
+    option("module", Start),
+    option("no-python", Start),
+    option("rdzv-conf", PassedWithC10d),
+    option("local-addr", PassedWithC10d),
+    option("role", Passed),
+    option("event-log-handler", Passed),
+    option("virtual-local-rank", Passed),
+    option("shutdown-timeout", Lost("--grace is the time of a stop", "停止的时间由 --grace 指定")),
+    option(
+        "monitor-interval",
+        Needless("the end of a rank is reported at once", "rank 结束会立即得知"),
+    ),
+    option(
+        "start-method",
+        Needless("it is about functions; a rank is a program", "它只对函数有意义，而 rank 是程序"),
+    ),
+    option(
+        "run-path",
+        Needless("the script runs in an interpreter of its own", "脚本在自己的解释器中运行"),
+    ),
+    option(
+        "signals-to-handle",
+        Needless(
+            "the ranks get TERM, INT, HUP, QUIT, USR1 and USR2",
+            "rank 会收到 TERM、INT、HUP、QUIT、USR1 和 USR2",
+        ),
+    ),
+    option("redirects", OUTPUT),
+    option("tee", OUTPUT),
+    option("log-line-prefix-template", OUTPUT),
+    option("local-ranks-filter", OUTPUT),
+    option("duplicate-stdout-filters", OUTPUT),
+    option("duplicate-stderr-filters", OUTPUT),
+];
 
-options! {
-    "nnodes" => Claim,
-    "nproc-per-node" => Claim,
-    "node-rank" => Claim,
-    "master-addr" => Claim,
-    "master-port" => Claim,
-    "rdzv-backend" => Claim,
-    "rdzv-endpoint" => Claim,
-    "rdzv-id" => Claim,
-    "standalone" => Claim,
-    "max-restarts" => Setting("max-restarts"),
-    "log-dir" => Setting("log-dir"),
-    "module" => Start,
-    "no-python" => Start,
-    "rdzv-conf" => PassedWithC10d,
-    "local-addr" => PassedWithC10d,
-    "role" => Passed,
-    "event-log-handler" => Passed,
-    "virtual-local-rank" => Passed,
-    "shutdown-timeout" => Lost(
-        "--grace is the time of a stop",
-        "停止的时间由 --grace 指定",
-    ),
-    "monitor-interval" => Needless(
-        "the end of a rank is reported at once",
-        "rank 结束会立即得知",
-    ),
-    "start-method" => Needless(
-        "it is about functions; a rank is a program",
-        "它只对函数有意义，而 rank 是程序",
-    ),
-    "run-path" => Needless(
-        "the script runs in an interpreter of its own",
-        "脚本在自己的解释器中运行",
-    ),
-    "signals-to-handle" => Needless(
-        "the ranks get TERM, INT, HUP, QUIT, USR1 and USR2",
-        "rank 会收到 TERM、INT、HUP、QUIT、USR1 和 USR2",
-    ),
-    "redirects" => OUTPUT,
-    "tee" => OUTPUT,
-    "log-line-prefix-template" => OUTPUT,
-    "local-ranks-filter" => OUTPUT,
-    "duplicate-stdout-filters" => OUTPUT,
-    "duplicate-stderr-filters" => OUTPUT,
+const fn option(name: &'static str, becomes: Becomes) -> TorchrunOption {
+    TorchrunOption { name, becomes }
 }
 
 impl TorchrunOption {

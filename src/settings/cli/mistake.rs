@@ -306,6 +306,20 @@ const OF_SSH: &[&str] = &[
     "deepspeed-exclusion-filter",
 ];
 
+/// Options of torchrun about the output of ranks.
+#[rustfmt::skip]
+const OF_OUTPUT: &[&str] = &[
+    "redirects", "tee", "local-ranks-filter", "r", "t", "duplicate-stdout-filters",
+    "duplicate-stderr-filters", "log-line-prefix-template",
+];
+
+/// Options of `accelerate launch` for TPUs and for the API of SageMaker.
+#[rustfmt::skip]
+const OF_OTHER_HARDWARE: &[&str] = &[
+    "tpu", "tpu-cluster", "no-tpu-cluster", "tpu-use-sudo", "vm", "main-training-function",
+    "downcast-bf16", "aws-access-key-id", "aws-secret-access-key",
+];
+
 const NO_SSH: (&str, &str) = (
     "remove it: start ranklaunch on every node, no ssh is used; --nodes host0,host1 is the same line on each",
     "请去掉：在每个节点上启动 ranklaunch 即可，不使用 ssh；用 --nodes host0,host1，每个节点的命令相同",
@@ -346,16 +360,7 @@ const EXPLAINED: &[(&str, &[Explained])] = &[
                 "请去掉：既不是 .py 文件也不是 -m MODULE 的程序会按原样启动，例如 -- bash train.sh",
             ),
             (
-                &[
-                    "redirects",
-                    "tee",
-                    "local-ranks-filter",
-                    "r",
-                    "t",
-                    "duplicate-stdout-filters",
-                    "duplicate-stderr-filters",
-                    "log-line-prefix-template",
-                ],
+                OF_OUTPUT,
                 "remove it: each rank's output goes to its own file; --console all|rank0|errors|none selects what is shown",
                 "请去掉：每个 rank 的输出各存一个文件；--console all|rank0|errors|none 决定显示哪些",
             ),
@@ -371,17 +376,7 @@ const EXPLAINED: &[(&str, &[Explained])] = &[
             ),
             (&["cpu"], "write --device cpu", "请写 --device cpu"),
             (
-                &[
-                    "tpu",
-                    "tpu-cluster",
-                    "no-tpu-cluster",
-                    "tpu-use-sudo",
-                    "vm",
-                    "main-training-function",
-                    "downcast-bf16",
-                    "aws-access-key-id",
-                    "aws-secret-access-key",
-                ],
+                OF_OTHER_HARDWARE,
                 "ranklaunch starts no jobs on TPUs and none through the API of SageMaker: use accelerate launch for them",
                 "ranklaunch 不启动 TPU 任务，也不通过 SageMaker 的 API 启动任务：请直接使用 accelerate launch",
             ),

@@ -121,28 +121,18 @@ impl Contract {
     /// Every variable that any contract of the program reads or is proven by, once each.
     pub fn known_variables() -> Vec<&'static str> {
         let proofs = platforms(None).flat_map(|platform| platform.proofs.iter().copied().flatten());
-        let mut names: Vec<&'static str> = proofs
-            .map(Test::variable)
-            .chain(
-                platforms(None)
-                    .flat_map(Platform::rows)
-                    .flat_map(|row| [Some(row.variable), row.beside].into_iter().flatten()),
-            )
-            .filter(|name| !name.contains('{'))
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        let rows = platforms(None).flat_map(Platform::rows);
+        let read = rows.flat_map(|row| [Some(row.variable), row.beside]).flatten();
+        let names = proofs.map(Test::variable).chain(read).filter(|name| !name.contains('{'));
+        names.collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 
 impl Field {
     /// The variables in which any platform of the program gives a field, once each.
     pub fn variables(self) -> impl Iterator<Item = &'static str> {
-        let rows = platforms(None).flat_map(Platform::rows);
-        let names: BTreeSet<_> =
-            rows.filter(|row| row.field == self).map(|row| row.variable).collect();
-        names.into_iter()
+        let rows = platforms(None).flat_map(Platform::rows).filter(move |row| row.field == self);
+        rows.map(|row| row.variable).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// The variables in which a platform gives a field, whether or not they are set.
