@@ -3,8 +3,11 @@
 //! Checks keys, types and names. Whether a pattern compiles and an example matches is checked
 //! where the catalogue is built (`diagnose::Catalogue::with`).
 
-use super::Sourced;
+use serde::Deserialize;
+
 use super::document::{Document, Entry};
+use super::table::Allowed;
+use super::{Sourced, value};
 use diagnose::{Domain, Role, Row, Stream};
 use text::lang::Text;
 use text::text;
@@ -12,67 +15,18 @@ use verdict::{Id, Refusal};
 use verdict::{Owner, Retry};
 
 /// The keys of a row.
+#[rustfmt::skip]
 pub(super) const KEYS: &[&str] = &[
-    "id",
-    "cause",
-    "remedy",
-    "fragments",
-    "patterns",
-    "except",
-    "role",
-    "domain",
-    "owner",
-    "retry",
-    "stream",
-    "weak",
-    "first_only",
-    "clears",
-    "leads_to",
-    "raised_in",
-    "matches",
-    "differs",
+    "id", "cause", "remedy", "fragments", "patterns", "except", "role", "domain", "owner", "retry",
+    "stream", "weak", "first_only", "clears", "leads_to", "raised_in", "matches", "differs",
 ];
 
-pub(super) const ROLES: &[(&str, Role)] = &[
-    ("root", Role::Root),
-    ("cascade", Role::Cascade),
-    ("confirmation", Role::Confirmation),
-    ("context", Role::Context),
-];
-
-pub(super) const DOMAINS: &[(&str, Domain)] = &[
-    ("user", Domain::User),
-    ("config", Domain::Config),
-    ("env", Domain::Env),
-    ("net", Domain::Net),
-    ("storage", Domain::Storage),
-    ("gpu", Domain::Gpu),
-    ("sched", Domain::Sched),
-];
-
-pub(super) const OWNERS: &[(&str, Owner)] = &[
-    ("code", Owner::Code),
-    ("configuration", Owner::Configuration),
-    ("image", Owner::Image),
-    ("node", Owner::Node),
-    ("fabric", Owner::Fabric),
-    ("platform", Owner::Platform),
-];
-
-pub(super) const RETRIES: &[(&str, Retry)] = &[
-    ("never", Retry::Never),
-    ("same-nodes", Retry::SameNodes),
-    ("other-node", Retry::OtherNode),
-    ("wait", Retry::Wait),
-];
-
-pub(super) const STREAMS: &[(&str, Stream)] = &[
-    ("log", Stream::Log),
-    ("kernel", Stream::Kernel),
-    ("scheduler", Stream::Scheduler),
-    ("event", Stream::Event),
-    ("exit", Stream::Exit),
-];
+pub(super) const ROLES: &[&str] = &["root", "cascade", "confirmation", "context"];
+pub(super) const DOMAINS: &[&str] = &["user", "config", "env", "net", "storage", "gpu", "sched"];
+pub(super) const OWNERS: &[&str] =
+    &["code", "configuration", "image", "node", "fabric", "platform"];
+pub(super) const RETRIES: &[&str] = &["never", "same-nodes", "other-node", "wait"];
+pub(super) const STREAMS: &[&str] = &["log", "kernel", "scheduler", "event", "exit"];
 
 /// One `[[diagnose]]`.
 pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<Row>, Refusal> {
@@ -118,10 +72,7 @@ pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<
             "stream" => row.stream = one_of(document, entry, STREAMS)?,
             "weak" => row.weak = truth(document, entry)?,
             "first_only" => row.first_only = truth(document, entry)?,
-            _ => {
-                let known: Vec<String> = KEYS.iter().map(|key| (*key).to_owned()).collect();
-                return Err(document.unknown_key(entry, "[[diagnose]]", &known));
-            }
+            _ => return Err(document.unknown_key(entry, "[[diagnose]]", KEYS)),
         }
     }
     let missing = [
@@ -181,10 +132,7 @@ pub(super) fn both(document: Document<'_>, entry: Entry<'_>) -> Result<Text, Ref
         match language.key {
             "en" => en = Some(document.name_of(language)?),
             "zh" => zh = Some(document.name_of(language)?),
-            _ => {
-                let (known, inside) = (["en", "zh"].map(str::to_owned), entry.key);
-                return Err(document.unknown_key(language, inside, &known));
-            }
+            _ => return Err(document.unknown_key(language, entry.key, &["en", "zh"])),
         }
     }
     match (en, zh) {
@@ -197,21 +145,13 @@ pub(super) fn both(document: Document<'_>, entry: Entry<'_>) -> Result<Text, Ref
     }
 }
 
-pub(super) fn one_of<T: Copy>(
+pub(super) fn one_of<'a, T: Deserialize<'a>>(
     document: Document<'_>,
-    entry: Entry<'_>,
-    names: &[(&str, T)],
+    entry: Entry<'a>,
+    names: &'static [&'static str],
 ) -> Result<T, Refusal> {
-    let found = entry
-        .value
-        .as_str()
-        .and_then(|text| names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value));
-    found.ok_or_else(|| {
-        let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        let (last, others) = all.split_last().unwrap_or((&"", &[]));
-        let (en, zh) = (others.join(", "), others.join("、"));
-        document.wrong_type(entry, text!("{en} or {last}", "{zh} 或 {last}"))
-    })
+    let found = entry.value.as_str().and_then(|text| value::one_of(text, names));
+    found.ok_or_else(|| document.wrong_type(entry, Allowed::OneOf(names).text()))
 }
 
 pub(super) fn truth(document: Document<'_>, entry: Entry<'_>) -> Result<bool, Refusal> {
@@ -221,25 +161,27 @@ pub(super) fn truth(document: Document<'_>, entry: Entry<'_>) -> Result<bool, Re
 
 #[cfg(test)]
 mod tests {
-    use serde::Serialize;
+    use serde::de::DeserializeOwned;
 
+    use super::super::platform::spelled;
     use super::*;
     use diagnose::catalogue;
 
     /// Each name is the one that the catalogue of the program uses.
     #[test]
     fn row_names_match_the_catalogue() {
-        fn spelled<T: Serialize>(names: &[(&str, T)]) -> bool {
-            names.iter().all(|(name, value)| serde_json::to_value(value).expect("a name") == *name)
+        fn are_names<T: DeserializeOwned>(names: &[&str]) -> bool {
+            names.iter().all(|name| value::named::<T>(name).is_some())
         }
-        assert!(spelled(ROLES) && spelled(DOMAINS) && spelled(OWNERS));
-        assert!(spelled(RETRIES) && spelled(STREAMS));
+        assert!(are_names::<Role>(ROLES) && are_names::<Domain>(DOMAINS));
+        assert!(are_names::<Owner>(OWNERS) && are_names::<Retry>(RETRIES));
+        assert!(are_names::<Stream>(STREAMS));
         for row in catalogue().rows() {
-            assert!(ROLES.iter().any(|(_, value)| *value == row.role), "{}", row.id);
-            assert!(DOMAINS.iter().any(|(_, value)| *value == row.domain), "{}", row.id);
-            assert!(OWNERS.iter().any(|(_, value)| *value == row.owner), "{}", row.id);
-            assert!(RETRIES.iter().any(|(_, value)| *value == row.retry), "{}", row.id);
-            assert!(STREAMS.iter().any(|(_, value)| *value == row.stream), "{}", row.id);
+            assert!(ROLES.contains(&&*spelled(row.role)), "{}", row.id);
+            assert!(DOMAINS.contains(&&*spelled(row.domain)), "{}", row.id);
+            assert!(OWNERS.contains(&&*spelled(row.owner)), "{}", row.id);
+            assert!(RETRIES.contains(&&*spelled(row.retry)), "{}", row.id);
+            assert!(STREAMS.contains(&&*spelled(row.stream)), "{}", row.id);
             // Otherwise `--retry-on` and `explain` could not tell the two apart.
             assert!(row.id.parse::<Id>().is_err(), "{} is a verdict's id", row.id);
         }

@@ -3,7 +3,7 @@
 //! Takes the file's text; gives tables and values. Knows TOML, not settings.
 
 use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use super::Source;
 use super::refuse::{suggest, usage};
@@ -96,8 +96,14 @@ impl<'a> Document<'a> {
 
     /// The refusal of an unknown key. `inside` is the section, such as `[job]`; `known` are the
     /// valid keys.
-    pub(super) fn unknown_key(self, entry: Entry<'_>, inside: &str, known: &[String]) -> Refusal {
-        let near = nearest(entry.key, known.iter().map(String::as_str));
+    pub(super) fn unknown_key(
+        self,
+        entry: Entry<'_>,
+        inside: &str,
+        known: &[impl AsRef<str>],
+    ) -> Refusal {
+        let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
+        let near = nearest(entry.key, known.iter().copied());
         self.refuse_key(entry, inside, suggest(near, &known.join(", ")))
     }
 
@@ -141,8 +147,15 @@ impl<'a> Document<'a> {
         })
     }
 
-    pub(super) fn array(self, entry: Entry<'a>) -> Result<&'a DeArray<'a>, Refusal> {
-        entry.value.as_array().ok_or_else(|| self.wrong_type(entry, text!("a list", "列表")))
+    /// The items of a list, each with its line.
+    pub(super) fn items(self, entry: Entry<'a>) -> Result<Vec<Entry<'a>>, Refusal> {
+        let list = entry.value.as_array();
+        let list = list.ok_or_else(|| self.wrong_type(entry, text!("a list", "列表")))?;
+        let item = |item: &'a Spanned<DeValue<'a>>| {
+            let line = self.line(item.span().start);
+            Entry { line, value: item.get_ref(), ..entry }
+        };
+        Ok(list.iter().map(item).collect())
     }
 
     /// Text for an argument or a path: may be empty, but has no NUL, which arguments cannot
@@ -168,20 +181,12 @@ impl<'a> Document<'a> {
     pub(super) fn texts_of(self, entry: Entry<'a>) -> Result<Vec<String>, Refusal> {
         let wanted =
             || text!("a list of texts, such as [\"a\", \"b\"]", "文本列表，例如 [\"a\", \"b\"]");
-        let Some(items) = entry.value.as_array() else {
-            return Err(self.wrong_type(entry, wanted()));
+        let items = self.items(entry).map_err(|_| self.wrong_type(entry, wanted()))?;
+        let text = |item: Entry<'_>| match item.value.as_str() {
+            Some(_) => self.text_of(item),
+            None => Err(self.wrong_type(item, wanted())),
         };
-        items
-            .iter()
-            .map(|item| {
-                let line = self.line(item.span().start);
-                let item = Entry { line, value: item.get_ref(), ..entry };
-                item.value
-                    .as_str()
-                    .ok_or_else(|| self.wrong_type(item, wanted()))
-                    .and_then(|_| self.text_of(item))
-            })
-            .collect()
+        items.into_iter().map(text).collect()
     }
 
     /// A whole number. Its range depends on the key.

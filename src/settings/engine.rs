@@ -96,30 +96,20 @@ const DIRECT: EngineRow = EngineRow {
 
 const COMMAND: EngineRow = EngineRow { name: "command", starts: Starts::Command, ..DIRECT };
 
-macro_rules! rows {
-    ($($engine:ident: $row:ident),+ $(,)?) => {
-        /// Every engine by name.
-        pub const NAMES: &[(&str, Engine)] = &[$(($row.name, Engine::$engine)),+];
-
-        impl Engine {
-            pub const fn row(self) -> &'static EngineRow {
-                match self {
-                    $(Engine::$engine => &$row),+
-                }
-            }
-        }
-    };
-}
-
-rows!(
-    Torchrun: TORCHRUN,
-    Accelerate: ACCELERATE,
-    Deepspeed: DEEPSPEED,
-    Direct: DIRECT,
-    Command: COMMAND,
-);
+/// The names of all engines.
+pub(crate) const NAMES: &[&str] = &["torchrun", "accelerate", "deepspeed", "direct", "command"];
 
 impl Engine {
+    pub const fn row(self) -> &'static EngineRow {
+        match self {
+            Self::Torchrun => &TORCHRUN,
+            Self::Accelerate => &ACCELERATE,
+            Self::Deepspeed => &DEEPSPEED,
+            Self::Direct => &DIRECT,
+            Self::Command => &COMMAND,
+        }
+    }
+
     /// Whether the engine runs the user's command unchanged, once per node.
     pub fn runs_a_command(self) -> bool {
         self.row().starts == Starts::Command
@@ -138,10 +128,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::value::named;
 
     #[test]
     fn an_engine_is_called_the_same_everywhere() {
-        for (name, engine) in NAMES {
+        for name in NAMES {
+            let engine: Engine = named(name).expect(name);
             let row = engine.row();
             assert_eq!(serde_json::json!(engine), *name);
             assert_eq!(engine.to_string(), *name);
@@ -153,8 +145,8 @@ mod tests {
     #[test]
     fn an_engine_costs_at_most_three_files() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let variants: Vec<String> =
-            NAMES.iter().map(|(_, engine)| format!("Engine::{engine:?}")).collect();
+        let engines = NAMES.iter().filter_map(|name| named::<Engine>(name));
+        let variants: Vec<String> = engines.map(|engine| format!("Engine::{engine:?}")).collect();
         let (mut found, mut folders) = (BTreeSet::new(), vec![root.join("src")]);
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).expect("a folder") {

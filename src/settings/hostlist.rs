@@ -6,13 +6,10 @@
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
-#[cfg(any(test, feature = "fixtures"))]
-pub mod fuzz;
-
 /// More hosts than any job has; longer ranges are cut.
-const MOST: usize = 100_000;
+pub(crate) const MOST: usize = 100_000;
 /// Most bytes of a host's name; no resolver takes more (RFC 1035, 2.3.4).
-const LONGEST_NAME: usize = 255;
+pub(crate) const LONGEST_NAME: usize = 255;
 /// Brackets of one item. Slurm has five dimensions at most (slurm.h, HIGHEST_DIMENSIONS).
 const MOST_GROUPS: usize = 16;
 

@@ -95,6 +95,7 @@ const TORCHRUN: Launcher = Launcher {
     ..NOTHING
 };
 
+#[rustfmt::skip]
 const ACCELERATE: Launcher = Launcher {
     kind: LauncherKind::Accelerate,
     names: &["accelerate"],
@@ -110,22 +111,13 @@ const ACCELERATE: Launcher = Launcher {
         ("--rdzv-backend", FlagField::Backend),
     ],
     switches: &[
-        "--multi-gpu",
-        "--cpu",
-        "--use-deepspeed",
-        "--use-fsdp",
-        "--use-megatron-lm",
-        "--same-network",
-        "--no-python",
-        "-m",
-        "--module",
-        "--debug",
-        "-q",
-        "--quiet",
+        "--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm",
+        "--same-network", "--no-python", "-m", "--module", "--debug", "-q", "--quiet",
     ],
 };
 
 /// All known launchers.
+#[rustfmt::skip]
 pub(crate) const LAUNCHERS: &[Launcher] = &[
     TORCHRUN,
     ACCELERATE,
@@ -148,12 +140,7 @@ pub(crate) const LAUNCHERS: &[Launcher] = &[
             ("--hostfile", FlagField::ConfigFile),
         ],
         switches: &[
-            "--no-python",
-            "--no-local-rank",
-            "--module",
-            "-m",
-            "--no-ssh",
-            "--force-multi",
+            "--no-python", "--no-local-rank", "--module", "-m", "--no-ssh", "--force-multi",
         ],
         ..NOTHING
     },
@@ -174,17 +161,8 @@ pub(crate) const LAUNCHERS: &[Launcher] = &[
     Launcher {
         kind: LauncherKind::Anywhere,
         names: &[
-            "mpirun",
-            "mpiexec",
-            "mpirun.openmpi",
-            "mpiexec.openmpi",
-            "mpirun.mpich",
-            "mpiexec.mpich",
-            "mpiexec.hydra",
-            "mpiexec.slurm",
-            "mpirun_rsh",
-            "orterun",
-            "prterun",
+            "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
+            "mpiexec.mpich", "mpiexec.hydra", "mpiexec.slurm", "mpirun_rsh", "orterun", "prterun",
             "prun",
         ],
         ..NOTHING

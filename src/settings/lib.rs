@@ -8,44 +8,33 @@
 #![deny(unsafe_code)]
 
 pub mod arguments;
-mod assumed;
 pub mod cli;
-mod condition;
-mod config_files;
 pub mod contract;
 mod diagnose_rows;
 mod document;
-pub mod endpoint;
 pub mod engine;
-mod entries;
-mod extends;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
-mod forms;
-pub mod grace;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzz;
 pub mod hostlist;
 pub mod launchers;
-mod meeting;
-mod owner;
 mod places;
 mod platform;
 mod profile;
 mod program;
 mod refuse;
-mod rule;
 mod size_tables;
 mod table;
 #[cfg(test)]
 mod tests;
-mod torchrun;
 pub mod torchrun_options;
 mod types;
 mod value;
 mod variables;
 mod watch;
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::time::Duration;
 
 use diagnose::Row;
@@ -53,22 +42,22 @@ use linux::host::Host;
 use text::lang::Lang;
 use text::style::Color;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Warning};
 
-pub use condition::PlannedSize;
-pub use config_files::config_files;
-pub use forms::{Form, forms};
+pub use arguments::config_files;
 pub use places::{EMBEDDED, KnownProfile};
 use profile::Profile;
 use refuse::quoted;
-pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
-pub use size_tables::Placeholder;
+pub use size_tables::{Placeholder, PlannedSize};
+pub use table::{Form, forms};
 use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
 pub use crate::engine::Engine;
-pub use value::duration;
+pub use value::{duration, split_endpoint};
 use variables::OwnVariables;
+pub use variables::{GRACE_OF_A_POD, grace_in_container};
+pub use watch::{Expects, Lines, Ranks, Reaction, Rule, Time};
 
 impl Settings {
     /// Flags, variables and profile as one checked type.
@@ -83,46 +72,27 @@ impl Settings {
         embedded: &[(&str, &str)],
     ) -> Result<Settings, Refusal> {
         let mut warnings = Vec::new();
-        let variables = OwnVariables::read(host, &mut warnings);
         let mut settings = defaults(host);
-
-        let asked = row("profile").and_then(|row| strongest(row, options, &variables));
-        let asked = asked.map(|(row, raw)| checked(row, raw)).transpose()?;
-        let profile = extends::load(asked.as_ref(), host, embedded, &mut warnings)?.map(|whole| {
-            settings.profile = Some(whole.name);
-            whole.profile
-        });
-        if let Some(rank) = profile.as_ref().and_then(|profile| profile.values.get("node-rank")) {
-            warnings.push(refuse::rank_in_profile(rank));
-        }
+        let mut given = Given::new(options, host, &mut warnings);
+        settings.profile = given.load(host, embedded, &mut warnings)?;
+        let rank = given.profile.as_ref().and_then(|profile| profile.values.get("node-rank"));
+        warnings.extend(rank.map(refuse::rank_in_profile));
 
         for row in TABLE {
-            match row.take {
-                Take::Apart => {}
-                Take::One(put) => {
-                    let given = match strongest(row, options, &variables) {
-                        Some((_, raw)) => Some(checked(row, raw)?),
-                        None => profile.as_ref().and_then(|p| p.values.get(row.name).cloned()),
-                    };
-                    if let Some(Sourced { value, source }) = given {
-                        put(&mut settings, &value, source.clone())
-                            .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
-                    }
+            given.put(row, &mut settings)?;
+            if let Take::Entries(separators) = row.take {
+                if let Some(profile) = &given.profile {
+                    entries_of_profile(&mut settings, row, profile)?;
                 }
-                Take::Entries(separators) => {
-                    if let Some(profile) = &profile {
-                        entries_of_profile(&mut settings, row, profile)?;
-                    }
-                    for Sourced { value, source } in entries(row, separators, options, &variables) {
-                        entries::put(&mut settings, row.name, &value, source.clone())
-                            .ok_or_else(|| refuse::not_allowed(row, &value, &source))?;
-                    }
+                for Sourced { value, source } in given.entries(row, separators) {
+                    table::put_entry(&mut settings, row.name, &value, source.clone())
+                        .ok_or_else(|| refuse::not_allowed(row, &value, &source))?;
                 }
             }
         }
 
         if !settings.engine.value.runs_a_command() {
-            torchrun_settings(&mut settings, host, options, &variables, profile.as_ref())?;
+            given.put_torchrun(host, &mut settings)?;
         }
         settings.repeated = repeated(options);
         let workplace = match &settings.chdir {
@@ -130,13 +100,13 @@ impl Settings {
             _ => host.clone(),
         };
         let host = &workplace;
-        let module = row("module").and_then(|row| strongest(row, options, &variables));
-        let module = module.map(|(row, raw)| checked(row, raw)).transpose()?;
+        let module = given.value("module")?;
         if let (Some(row), Some(name)) = (row("module"), &module)
             && name.value.is_empty()
         {
             return Err(refuse::not_allowed(row, name.value.as_ref(), &name.source));
         }
+        let Given { variables, profile, .. } = given;
         settings.program = program::program(
             program::ProgramInputs {
                 words: &options.program,
@@ -144,8 +114,8 @@ impl Settings {
                 profile: profile.as_ref(),
                 engine: settings.engine.value,
                 start: match settings.engine.value.runs_a_command() {
-                    true => torchrun::ProgramStart::default(),
-                    false => torchrun::program_start(host)?,
+                    true => torchrun_options::ProgramStart::default(),
+                    false => torchrun_options::program_start(host)?,
                 },
             },
             host,
@@ -167,35 +137,11 @@ impl Settings {
             settings.platform = profile.platform;
         }
         if settings.grace.source == Source::Default {
-            settings.grace = grace::of_pod(&variables, &mut warnings);
+            settings.grace = variables::grace_of_pod(&variables, &mut warnings);
         }
         settings.warnings = warnings;
         Ok(settings)
     }
-}
-
-/// The settings that only a variable of torchrun gives.
-fn torchrun_settings(
-    settings: &mut Settings,
-    host: &Host,
-    options: &cli::Options,
-    variables: &OwnVariables,
-    profile: Option<&Profile>,
-) -> Result<(), Refusal> {
-    for row in TABLE {
-        let Take::One(put) = row.take else { continue };
-        let is_given = || {
-            strongest(row, options, variables).is_some()
-                || profile.is_some_and(|profile| profile.values.contains_key(row.name))
-        };
-        if let Some(claim) = torchrun::setting(host, row.name).filter(|_| !is_given()) {
-            let source = Source::Environment(claim.variable);
-            let value = claim.value.trim();
-            put(settings, value, source.clone())
-                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
-        }
-    }
-    Ok(())
 }
 
 impl cli::Options {
@@ -235,12 +181,11 @@ impl cli::Options {
 
     /// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.
     pub fn diagnose_rows(&self, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
-        let variables = OwnVariables::read(host, &mut Vec::new());
-        let asked = row("profile").and_then(|row| strongest(row, self, &variables));
-        let Some((row, raw)) = asked else { return Ok(Vec::new()) };
-        let asked = checked(row, raw)?;
-        let whole = extends::load(Some(&asked), host, EMBEDDED, &mut Vec::new())?;
-        Ok(whole.map(|whole| whole.profile.diagnose).unwrap_or_default())
+        let mut given = Given::new(self, host, &mut Vec::new());
+        if given.value("profile")?.is_some() {
+            given.load(host, EMBEDDED, &mut Vec::new())?;
+        }
+        Ok(given.profile.map(|profile| profile.diagnose).unwrap_or_default())
     }
 }
 
@@ -303,22 +248,129 @@ impl cli::Init {
 
 /// The defaults with only these settings read, given as (row name, flag name).
 fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
-    let variables = OwnVariables::read(host, &mut Vec::new());
+    let given = Given::new(options, host, &mut Vec::new());
     let mut settings = defaults(host);
-    for (name, flag) in names {
-        let Some((row, raw)) = row(name).and_then(|row| strongest(row, options, &variables)) else {
-            continue;
-        };
-        let Sourced { value, mut source } = checked(row, raw)?;
+    for (row, flag) in names.iter().filter_map(|(name, flag)| Some((row(name)?, flag))) {
+        let Some(Sourced { value, mut source }) = given.value(row.name)? else { continue };
         if matches!(source, Source::Flag(_)) {
             source = Source::Flag((*flag).to_owned());
         }
-        if let Take::One(put) = row.take {
-            put(&mut settings, &value, source.clone())
-                .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))?;
-        }
+        put(row, &mut settings, Sourced::new(value, source))?;
     }
     Ok(settings)
+}
+
+/// The settings for the node rank and the address of node 0.
+#[rustfmt::skip]
+const OF_MEETING: &[&str] = &[
+    "host-root", "lang", "nnodes", "nodes", "node-rank", "master-addr", "master-port",
+    "world-size-counts", "nested", "engine", "muster", "muster-port",
+];
+
+impl Settings {
+    /// Where the nodes meet, for a node whose settings are refused and that has to notify the others: the
+    /// defaults with these settings from flags, variables and a readable profile. None if one of them is
+    /// itself wrong, since the rest could mislead.
+    pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
+        let mut given = Given::new(options, host, &mut Vec::new());
+        given.value("profile").ok()?;
+        // An unreadable profile is skipped; usually the platform gives these values.
+        let _ = given.load(host, EMBEDDED, &mut Vec::new());
+        let mut settings = defaults(host);
+        for row in OF_MEETING.iter().copied().filter_map(row) {
+            given.put(row, &mut settings).ok()?;
+        }
+        settings.platform = given.profile.and_then(|profile| profile.platform);
+        Some(settings)
+    }
+}
+
+/// What the user gives: flags, variables and a profile.
+struct Given<'a> {
+    options: &'a cli::Options,
+    variables: OwnVariables,
+    profile: Option<Profile>,
+}
+
+impl<'a> Given<'a> {
+    fn new(options: &'a cli::Options, host: &Host, warnings: &mut Vec<Warning>) -> Given<'a> {
+        Given { options, variables: OwnVariables::read(host, warnings), profile: None }
+    }
+
+    /// Reads the profile that is asked for, or the default one; gives its name.
+    fn load(
+        &mut self,
+        host: &Host,
+        embedded: &[(&str, &str)],
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Option<String>, Refusal> {
+        let found = profile::load(self.value("profile")?.as_ref(), host, embedded, warnings)?;
+        let (name, profile) = found.unzip();
+        self.profile = profile;
+        Ok(name)
+    }
+
+    /// The flag, else the variable, unparsed.
+    fn strongest(&self, row: &SettingRow) -> Option<Sourced<OsString>> {
+        let typed = row.flag.and_then(|flag| Some((*flag(self.options).last()?).to_owned()));
+        match typed {
+            Some(value) => Some(Sourced::new(value, Source::Flag(format!("--{}", row.name)))),
+            None => {
+                let name = row.variable()?;
+                let value = self.variables.get(&name)?.to_owned();
+                Some(Sourced::new(value, Source::Environment(name)))
+            }
+        }
+    }
+
+    /// The strongest value of a setting as text.
+    fn value(&self, name: &str) -> Result<Option<Sourced<String>>, Refusal> {
+        let Some(row) = row(name) else { return Ok(None) };
+        match self.strongest(row) {
+            Some(raw) => checked(row, raw).map(Some),
+            None => Ok(self.profile.as_ref().and_then(|profile| profile.values.get(name)).cloned()),
+        }
+    }
+
+    fn put(&self, row: &SettingRow, settings: &mut Settings) -> Result<(), Refusal> {
+        if !matches!(row.take, Take::One(_)) {
+            return Ok(());
+        }
+        self.value(row.name)?.map_or(Ok(()), |value| put(row, settings, value))
+    }
+
+    /// The settings that only a variable of torchrun gives.
+    fn put_torchrun(&self, host: &Host, settings: &mut Settings) -> Result<(), Refusal> {
+        for row in TABLE {
+            let is_free = || matches!(self.value(row.name), Ok(None));
+            if let Some(claim) = torchrun_options::setting(host, row.name).filter(|_| is_free()) {
+                let source = Source::Environment(claim.variable);
+                put(row, settings, Sourced::new(claim.value.trim().to_owned(), source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All entries of a repeatable setting, weakest first.
+    fn entries(&self, row: &SettingRow, separators: &[char]) -> Vec<Sourced<OsString>> {
+        let of_variable = row.variable().and_then(|name| {
+            let entries = table::split_entries(self.variables.get(&name)?, separators).into_iter();
+            let source = Source::Environment(name);
+            Some(entries.map(move |entry| Sourced::new(entry, source.clone())))
+        });
+        let typed = row.flag.map(|flag| flag(self.options)).unwrap_or_default().into_iter();
+        let source = Source::Flag(format!("--{}", row.name));
+        let of_flags = typed.map(|entry| Sourced::new(entry.to_owned(), source.clone()));
+        of_variable.into_iter().flatten().chain(of_flags).collect()
+    }
+}
+
+/// Parses a value into the settings.
+fn put(row: &SettingRow, settings: &mut Settings, given: Sourced<String>) -> Result<(), Refusal> {
+    let Take::One(put) = row.take else { return Ok(()) };
+    let Sourced { value, source } = given;
+    put(settings, &value, source.clone())
+        .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), &source))
 }
 
 /// The options that were given more than once, with the value that counts.
@@ -328,23 +380,6 @@ fn repeated(options: &cli::Options) -> Vec<Repeated> {
         Some(Repeated { option: format!("--{name}"), times: *times, value })
     };
     options.repeated.iter().filter_map(of).collect()
-}
-
-/// The flag, else the variable, unparsed.
-fn strongest(
-    row: &'static SettingRow,
-    options: &cli::Options,
-    variables: &OwnVariables,
-) -> Option<(&'static SettingRow, Sourced<OsString>)> {
-    let typed = row.flag.and_then(|flag| flag(options).last().map(|value| (*value).to_owned()));
-    let raw = match typed {
-        Some(value) => Sourced::new(value, Source::Flag(format!("--{}", row.name))),
-        None => {
-            let name = row.variable()?;
-            Sourced::new(variables.get(&name)?.to_owned(), Source::Environment(name))
-        }
-    };
-    Some((row, raw))
 }
 
 /// The value as text, since settings are names, numbers and paths that appear in messages and
@@ -361,45 +396,19 @@ fn checked(row: &SettingRow, raw: Sourced<OsString>) -> Result<Sourced<String>, 
     }
 }
 
-/// All entries of a repeatable setting, weakest first.
-fn entries(
-    row: &SettingRow,
-    separators: &[char],
-    options: &cli::Options,
-    variables: &OwnVariables,
-) -> Vec<Sourced<OsString>> {
-    let of_variable = row.variable().and_then(|name| {
-        let value = variables.get(&name)?;
-        let source = Source::Environment(name);
-        Some(
-            entries::split(value, separators).into_iter().map(move |entry| (entry, source.clone())),
-        )
-    });
-    let typed = row.flag.map(|flag| flag(options)).unwrap_or_default();
-    let of_flags = typed
-        .into_iter()
-        .map(|entry: &OsStr| (entry.to_owned(), Source::Flag(format!("--{}", row.name))));
-    of_variable
-        .into_iter()
-        .flatten()
-        .chain(of_flags)
-        .map(|(entry, source)| Sourced::new(entry, source))
-        .collect()
-}
-
 fn entries_of_profile(
     settings: &mut Settings,
     row: &SettingRow,
     profile: &Profile,
 ) -> Result<(), Refusal> {
     for Sourced { value, source } in profile.lists.get(row.name).into_iter().flatten() {
-        entries::put(settings, row.name, value.as_ref(), source.clone())
+        table::put_entry(settings, row.name, value.as_ref(), source.clone())
             .ok_or_else(|| refuse::not_allowed(row, value.as_ref(), source))?;
     }
     match row.name {
         "env" => {
             for setting in &profile.env {
-                entries::put_variable(settings, setting.clone());
+                table::put_variable(settings, setting.clone());
             }
         }
         "severity" => settings.severities.extend(profile.severities.clone()),
@@ -415,73 +424,12 @@ const HANG_AFTER: Duration = Duration::from_secs(300);
 fn defaults(host: &Host) -> Settings {
     Settings {
         lang: Lang::from_environment(|name| host.variable(name)),
-        profile: None,
-        repeated: Vec::new(),
-        chdir: None,
-        nnodes: None,
-        nodes: None,
-        node_rank: None,
-        master_addr: None,
-        master_port: None,
-        world_size_counts: Sourced::default_value(WorldSizeCounts::Auto),
-        nested: false,
-        nproc_per_node: Sourced::default_value(Nproc::Auto),
-        min_nproc: None,
-        device: Sourced::default_value(Device::Auto),
-        layout: LayoutSettings {
-            rule: Sourced::default_value(LayoutRule::None),
-            heads: None,
-            heads_table: None,
-            ulysses_argument: None,
-            ring_argument: None,
-            checkpoint_argument: None,
-        },
-        selects: Vec::new(),
-        args_if: ConditionalArguments::default(),
-        engine: Sourced::default_value(Engine::default()),
-        engine_args: Vec::new(),
-        rdzv: Sourced::default_value(Rendezvous::Static),
-        python: None,
-        conda_env: None,
-        conda_roots: Vec::new(),
-        program: None,
-        env: Vec::new(),
-        log_dir: None,
-        console: Sourced::default_value(ConsoleMode::All),
-        console_prefix: Sourced::default_value(ConsolePrefix::Rank),
-        color: Sourced::default_value(Color::Auto),
-        verbose: false,
         log_cap_rank: Sourced::default_value(256 << 20),
         log_cap_node: Sourced::default_value(4 << 30),
-        log_keep: Sourced::default_value(LogKeep::default()),
-        stale: Sourced::default_value(StaleMode::Kill),
-        muster: Sourced::default_value(Need::Auto),
-        muster_port: None,
         wait_timeout: Sourced::default_value(Duration::from_secs(30 * 60)),
-        grace: Sourced::default_value(grace::of_period(grace::OF_A_POD)),
-        max_restarts: Sourced::default_value(0),
-        retry_on: Vec::new(),
-        no_retry_on: Vec::new(),
-        probe: Sourced::default_value(ProbeMode::Auto),
-        rdma: Sourced::default_value(Need::Auto),
-        severities: BTreeMap::new(),
-        exit_codes: BTreeMap::new(),
-        diagnose: Vec::new(),
-        watch: Vec::new(),
-        platform: None,
-        interactive: false,
-        termination_log: None,
-        progress: Sourced::default_value(TellsProgress::Auto),
-        http: None,
-        host_root: None,
-        deadline: None,
-        assumed: None,
-        bind: Sourced::default_value(Bind::None),
-        inject: Sourced::default_value(Need::Auto),
+        grace: Sourced::default_value(variables::grace_within(GRACE_OF_A_POD)),
         warm: Sourced::default_value(Need::Off),
-        warm_modules: Vec::new(),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
-        on_hang: Sourced::default_value(Reaction::Report),
-        warnings: Vec::new(),
+        ..Settings::default()
     }
 }

@@ -4,16 +4,15 @@
 //! Checks keys, names and readings. Whether the variables are set, and what their values mean, is
 //! decided where all rows are read.
 
-use serde::de::value::{Error, StrDeserializer};
-use serde::de::{Deserialize, IntoDeserializer};
 use toml::de::DeValue;
 
 use super::Sourced;
 use super::document::{Document, Entry};
-use super::entries::is_variable_name;
+use super::table::is_variable_name;
+use super::value::named;
 use crate::contract::{
-    Beside, Field, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields, platform_ids,
-    readings_of,
+    Beside, Field, Groups, Platform, PlatformRow, Reading, Strength, Test, beside_of, fields,
+    platform_ids, readings_of,
 };
 use text::text;
 use verdict::Refusal;
@@ -38,11 +37,6 @@ pub(super) fn spelled(name: impl serde::Serialize) -> String {
         .ok()
         .and_then(|name| name.as_str().map(str::to_owned))
         .unwrap_or_default()
-}
-
-fn named<'a, T: Deserialize<'a>>(name: &'a str) -> Option<T> {
-    let name: StrDeserializer<'a, Error> = name.into_deserializer();
-    T::deserialize(name).ok()
 }
 
 /// The rows of a profile live as long as those of the program; a process reads few profiles.
@@ -97,7 +91,7 @@ pub(super) fn platform(
         id,
         strength: Strength::Profile,
         proofs,
-        claims: kept(claims.into()),
+        claims: kept([kept(claims.into_boxed_slice())].into()),
         default_port,
     };
     Ok(Sourced::new(kept(Box::new(platform)), document.source(section.line)))
@@ -115,7 +109,7 @@ fn unknown(document: Document<'_>, entry: Entry<'_>) -> Refusal {
         );
     }
     let known: Vec<String> =
-        KEYS.iter().map(|key| (*key).to_owned()).chain(fields().map(key)).collect();
+        KEYS.iter().map(ToString::to_string).chain(fields().map(key)).collect();
     document.unknown_key(entry, "[platform]", &known)
 }
 
@@ -180,17 +174,13 @@ fn port(document: Document<'_>, entry: Entry<'_>) -> Result<u16, Refusal> {
 }
 
 /// `["A", "B"]` is one group; of the groups in `[["A"], ["B"]]` one is enough.
-fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<&'static [&'static [Test]], Refusal> {
-    let list = document.array(entry)?;
-    let is_nested = list.iter().any(|item| item.get_ref().is_array());
-    let groups = if is_nested {
-        let items = list.iter().map(|item| {
-            let line = document.line(item.span().start);
-            group(document, Entry { line, value: item.get_ref(), ..entry })
-        });
-        items.collect::<Result<Vec<_>, _>>()?
-    } else {
-        vec![group(document, entry)?]
+fn groups(document: Document<'_>, entry: Entry<'_>) -> Result<Groups<Test>, Refusal> {
+    let items = document.items(entry)?;
+    let groups = match items.iter().any(|item| item.value.is_array()) {
+        true => {
+            items.into_iter().map(|item| group(document, item)).collect::<Result<Vec<_>, _>>()?
+        }
+        false => vec![group(document, entry)?],
     };
     Ok(kept(groups.into()))
 }
@@ -239,15 +229,12 @@ fn rows(
     entry: Entry<'_>,
     field: Field,
 ) -> Result<Vec<PlatformRow>, Refusal> {
-    let Some(list) = entry.value.as_array() else {
+    if !entry.value.is_array() {
         return row(document, entry, field).map(|row| vec![row]);
-    };
-    let items = list.iter().enumerate().map(|(at, item)| {
-        let line = document.line(item.span().start);
-        let row = row(document, Entry { line, value: item.get_ref(), ..entry }, field)?;
-        Ok(PlatformRow { fallback: at > 0, ..row })
-    });
-    items.collect()
+    }
+    let items = document.items(entry)?.into_iter().enumerate();
+    let row_of = |(at, item)| Ok(PlatformRow { fallback: at > 0, ..row(document, item, field)? });
+    items.map(row_of).collect()
 }
 
 /// `"NAME"`, or `{ variable = "NAME", reading = "…", beside = "NAME" }`.
@@ -261,7 +248,7 @@ fn row(document: Document<'_>, entry: Entry<'_>, field: Field) -> Result<Platfor
                     "reading" => reading = reading_of(document, part, field)?,
                     "beside" => beside = Some(variable(document, part)?),
                     _ => {
-                        let known = ["variable", "reading", "beside"].map(str::to_owned);
+                        let known = ["variable", "reading", "beside"];
                         return Err(document.unknown_key(part, entry.key, &known));
                     }
                 }

@@ -2,26 +2,35 @@
 //!
 //! Scalars are converted back to text, so that profile, variable and flag share the parser of
 //! their row; lists and tables are checked here.
+//!
+//! Merges a profile with the profiles that it extends as well: the values of the extending profile
+//! win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` and `[[watch]]` are
+//! merged one by one; lists and tables (`engine_args`, `conda_roots`, `[[select]]`, `[layout.heads]`,
+//! `[platform]`) as a whole. `args` and `args_if` of a profile without a program are appended, as
+//! arguments after `--` are.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::diagnose_rows;
 use super::document::{Document, Entry};
-use super::entries::{is_variable_name, severity_of};
+use super::places::{self, FoundProfile};
 use super::platform;
-use super::rule::Rule;
+use super::refuse::usage;
 use super::size_tables::{args_if, heads_table, select, unshared};
-use super::table::{SettingRow, TABLE, Toml};
-use super::watch;
+use super::table::is_variable_name;
+use super::table::{self, SettingRow, TABLE, Toml};
+use super::value::named;
+use super::watch::{self, Rule};
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
 use crate::contract::Platform;
 use diagnose::Row;
+use linux::host::Host;
 use text::text;
-use verdict::{Id, Refusal, Severity, Verdict};
+use verdict::{Id, Refusal, Severity, Verdict, Warning};
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
@@ -76,14 +85,13 @@ fn rows<'a, T>(
     id_of: impl Fn(&T) -> &String,
 ) -> Result<Vec<Sourced<T>>, Refusal> {
     let mut rows: Vec<Sourced<T>> = Vec::new();
-    for item in document.array(section)? {
-        let line = document.line(item.span().start);
-        let new = row(document, Entry { line, value: item.get_ref(), ..section })?;
+    for item in document.items(section)? {
+        let new = row(document, item)?;
         let id = id_of(&new.value);
         if let Some(other) = rows.iter().find(|one| id_of(&one.value) == id) {
             let other = &other.source;
             return Err(document.refuse(
-                line,
+                item.line,
                 text!("`{id}` is already set at {other}", "`{id}` 已在 {other} 给出"),
                 text!("keep one row for each id", "每个 id 只保留一项"),
             ));
@@ -165,9 +173,7 @@ impl Profile {
                 }
                 "args_if" => {
                     args_line.get_or_insert(entry.line);
-                    for item in document.array(entry)? {
-                        let line = document.line(item.span().start);
-                        let item = Entry { line, value: item.get_ref(), ..entry };
+                    for item in document.items(entry)? {
                         self.args_if.push(args_if(document, item)?);
                     }
                     continue;
@@ -266,9 +272,8 @@ impl Profile {
     }
 
     fn select(&mut self, document: Document<'_>, section: Entry<'_>) -> Result<(), Refusal> {
-        for item in document.array(section)? {
-            let line = document.line(item.span().start);
-            let item = Entry { line, value: item.get_ref(), ..section };
+        for item in document.items(section)? {
+            let line = item.line;
             let row = select(document, item)?;
             if let Some(other) = self.selects.iter().find(|one| one.total_gpus == row.total_gpus) {
                 let (gpus, other) = (row.gpus(), &other.source);
@@ -331,7 +336,7 @@ impl Profile {
                 let entry = Entry { key: &id, ..entry };
                 return Err(document.unknown_key(entry, "[severity]", &known));
             };
-            let severity = entry.value.as_str().and_then(severity_of).ok_or_else(|| {
+            let severity = entry.value.as_str().and_then(named).ok_or_else(|| {
                 document.wrong_type(entry, text!("fail, warn or off", "fail、warn 或 off"))
             })?;
             self.severities.insert(check, Sourced::new(severity, document.source(entry.line)));
@@ -357,6 +362,70 @@ impl Profile {
         }
         Ok(())
     }
+
+    /// This profile's values, and those of `base` for all that this profile does not set.
+    fn over(self, mut base: Profile) -> Profile {
+        let heads_table = match self.heads_table {
+            None if self.values.contains_key("heads") => None,
+            None => base.heads_table,
+            own => {
+                base.values.remove("heads");
+                own
+            }
+        };
+        base.values.extend(self.values);
+        // An id moves from one list to the other.
+        for list in base.lists.values_mut() {
+            list.retain(|id| self.lists.values().flatten().all(|own| own.value != id.value));
+        }
+        for (name, own) in self.lists {
+            base.lists.entry(name).or_default().extend(own);
+        }
+        if self.program.is_some() {
+            (base.args, base.args_if) = (Vec::new(), Vec::new());
+        }
+        base.args.extend(self.args);
+        base.args_if.extend(self.args_if);
+        base.env.retain(|old| self.env.iter().all(|new| new.name != old.name));
+        base.env.extend(self.env);
+        base.severities.extend(self.severities);
+        base.exit_codes.extend(self.exit_codes);
+        base.diagnose.retain(|old| self.diagnose.iter().all(|new| new.value.id != old.value.id));
+        base.diagnose.extend(self.diagnose);
+        base.watch.retain(|old| self.watch.iter().all(|new| new.value.id != old.value.id));
+        base.watch.extend(self.watch);
+        // Every field by name, so that a new one does not compile without a decision here.
+        Profile {
+            extends: self.extends,
+            values: base.values,
+            lists: base.lists,
+            program: self.program.or(base.program),
+            args: base.args,
+            args_if: base.args_if,
+            engine_args: self.engine_args.or(base.engine_args),
+            conda_roots: self.conda_roots.or(base.conda_roots),
+            heads_table,
+            selects: if self.selects.is_empty() { base.selects } else { self.selects },
+            env: base.env,
+            severities: base.severities,
+            exit_codes: base.exit_codes,
+            diagnose: base.diagnose,
+            watch: base.watch,
+            platform: self.platform.or(base.platform),
+        }
+    }
+
+    /// Whether a text is a profile with a value.
+    pub(super) fn has_values(text: &str) -> bool {
+        let is_given = |section: &DeValue<'_>| match section {
+            DeValue::Table(keys) => !keys.is_empty(),
+            DeValue::Array(rows) => !rows.is_empty(),
+            _ => true,
+        };
+        Profile::read("", text).is_ok()
+            && DeTable::parse(text)
+                .is_ok_and(|root| root.get_ref().values().any(|one| is_given(one.get_ref())))
+    }
 }
 
 pub(super) fn rows_of(table: &str) -> impl Iterator<Item = &'static SettingRow> {
@@ -369,4 +438,55 @@ fn home(key: &str) -> Option<&'static str> {
         return Some("job");
     }
     TABLE.iter().find(|row| row.key() == key).and_then(|row| row.table)
+}
+
+/// Maximum number of profiles that extend each other.
+const DEEPEST: usize = 8;
+
+/// The requested profile, or the default one, with all that it extends, and its name for the start-up
+/// block; None if there is none.
+pub(super) fn load(
+    asked: Option<&Sourced<String>>,
+    host: &Host,
+    embedded: &[(&str, &str)],
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<(String, Profile)>, Refusal> {
+    let Some(found) = places::find(asked, host, embedded, warnings)? else { return Ok(None) };
+    let name = found.name.clone();
+    let profile = whole(&found, &mut Vec::new(), host, warnings)?;
+    Ok(Some((name, profile)))
+}
+
+fn whole(
+    found: &FoundProfile,
+    above: &mut Vec<String>,
+    host: &Host,
+    warnings: &mut Vec<Warning>,
+) -> Result<Profile, Refusal> {
+    let mut profile = Profile::read(&found.file, &found.text)?;
+    resolve(&mut profile, found.folder.as_deref());
+    let Some(asked) = profile.extends.clone() else { return Ok(profile) };
+    above.push(found.identity());
+    if above.len() >= DEEPEST {
+        let source = &asked.source;
+        return Err(usage(
+            Id::SettingsProfile,
+            text!(
+                "{source}: more than {DEEPEST} profiles extend each other",
+                "{source}：超过 {DEEPEST} 个配置文件层层扩展"
+            ),
+            text!("write the values into one of them", "请把这些值合并到其中一个配置文件"),
+        ));
+    }
+    let base = places::find_base(&asked, found.folder.as_deref(), above, host, warnings)?;
+    let base = whole(&base, above, host, warnings)?;
+    Ok(profile.over(base))
+}
+
+/// Makes a relative working directory absolute by the folder of its profile.
+fn resolve(profile: &mut Profile, folder: Option<&Path>) {
+    let named = table::row("chdir").and_then(|row| profile.values.get_mut(row.name));
+    if let (Some(named), Some(folder)) = (named, folder) {
+        named.value = folder.join(&named.value).to_string_lossy().into_owned();
+    }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::profile::{Profile, ProfileProgram};
 use super::refuse::{quoted, usage};
-use super::torchrun::ProgramStart;
+use super::torchrun_options::ProgramStart;
 use super::{ConditionalArguments, Engine, Program, Source, Sourced};
 use crate::launchers::{self, Launcher, PrefixScope, PythonProgram, PythonRun};
 use linux::host::Host;

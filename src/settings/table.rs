@@ -1,25 +1,24 @@
 //! The table of settings: each row has the flag, the place in a profile, the allowed values, and
-//! the parser.
+//! the parser, also that of entries: `--env`, `--severity`, `--retry-on`, `--no-retry-on` and
+//! `--warm-modules`. Describes for `explain` and completions how each setting is given.
 //!
 //! A new setting is a field in `cli::Options`, a field in `Settings` with its default in
 //! `settings::defaults`, a row here, a line in config/reference.toml and in both command-line guides.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{
-    boolean, duration, host, hosts, listens, log_keep, nodes, port, positive, progress, size,
-    whole, words,
+    boolean, duration, host, hosts, listens, log_keep, named, nodes, one_of, port, positive,
+    progress, size, whole, words,
 };
-use super::{
-    Bind, ConsoleMode, ConsolePrefix, Device, LayoutRule, Need, Nproc, ProbeMode, Reaction,
-    Rendezvous, Settings, Source, Sourced, StaleMode, WorldSizeCounts,
-};
-use crate::cli::Options;
+use super::{EMBEDDED, EnvSetting, Nproc, Reaction, Settings, Source, Sourced, WarmModule};
+use crate::cli::{self, Command, EXPLAINED, Options};
 use crate::engine::NAMES as ENGINES;
-use text::lang::{Lang, Text};
-use text::style::Color;
+use text::lang::Text;
+use text::letters::is_hidden;
 use verdict::Id;
 
 /// One setting. `name` is the flag; with `_` for `-` it is the profile key, and in upper case
@@ -52,7 +51,8 @@ pub(super) enum Toml {
 /// The allowed values, in words for a refusal: "… must be {allowed}".
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Allowed {
-    OneOf(fn() -> Vec<&'static str>),
+    /// Names that the type of the value has in its serialized form as well.
+    OneOf(&'static [&'static str]),
     Words(&'static str, &'static str),
 }
 
@@ -60,7 +60,6 @@ impl Allowed {
     pub(super) fn text(self) -> Text {
         match self {
             Allowed::OneOf(names) => {
-                let names = names();
                 let (last, others) = names.split_last().unwrap_or((&"", &[]));
                 let (en, zh) = (others.join(", "), others.join("、"));
                 Text::new(format!("{en} or {last}"), format!("{zh} 或 {last}"))
@@ -108,15 +107,6 @@ impl Typed for bool {
     }
 }
 
-/// The value of a name in a table.
-fn named<T: Copy>(text: &str, table: &[(&str, T)]) -> Option<T> {
-    table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
-}
-
-fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
-    table.iter().map(|(name, _)| *name).collect()
-}
-
 fn path(text: &str) -> Option<PathBuf> {
     words(text).map(PathBuf::from)
 }
@@ -136,9 +126,7 @@ fn argument(text: &str) -> Option<Option<String>> {
 }
 
 fn nproc(text: &str) -> Option<Nproc> {
-    const NAMED: &[(&str, Nproc)] =
-        &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
-    named(text, NAMED).or_else(|| positive(text).map(Nproc::Count))
+    one_of(text, &["auto", "gpu", "cpu"]).or_else(|| positive(text).map(Nproc::Count))
 }
 
 const WHOLE: Allowed = Allowed::Words("a whole number, 0 or more", "不小于 0 的整数");
@@ -195,7 +183,7 @@ const NPROC: Allowed = Allowed::Words(
     "auto, gpu, cpu or a whole number, 1 or more",
     "auto、gpu、cpu 或不小于 1 的整数",
 );
-const BOOLEAN: Allowed = Allowed::OneOf(|| vec!["true", "false"]);
+const BOOLEAN: Allowed = Allowed::OneOf(&["true", "false"]);
 const ARGUMENT: Allowed =
     Allowed::Words("an argument of the script, such as --task", "脚本的参数名，例如 --task");
 
@@ -219,9 +207,6 @@ macro_rules! take {
             s.$($place).+ = $parse(text)?;
             Some(())
         })
-    };
-    (one of $names:ident for $($place:ident).+) => {
-        take!(set $($place).+ = |text| named(text, $names))
     };
     (entries $separators:expr) => { Take::Entries($separators) };
     (apart) => { Take::Apart };
@@ -249,72 +234,11 @@ macro_rules! row {
 
 /// A row for a setting with a few allowed names.
 macro_rules! choice {
-    ($name:literal, $flag:ident, $table:literal, $example:literal, $($place:ident).+ = $names:ident) => {
-        row!($name, $flag, $table, Text, Allowed::OneOf(|| names($names)), $example,
-            one of $names for $($place).+)
+    ($name:literal, $flag:ident, $table:literal, $example:literal, $($place:ident).+ = $names:expr) => {
+        row!($name, $flag, $table, Text, Allowed::OneOf($names), $example,
+            set $($place).+ = |text| one_of(text, $names))
     };
 }
-
-const WORLD_SIZE_COUNTS: &[(&str, WorldSizeCounts)] = &[
-    ("auto", WorldSizeCounts::Auto),
-    ("nodes", WorldSizeCounts::Nodes),
-    ("processes", WorldSizeCounts::Processes),
-];
-
-const RDZV: &[(&str, Rendezvous)] = &[("static", Rendezvous::Static), ("c10d", Rendezvous::C10d)];
-
-const DEVICE: &[(&str, Device)] =
-    &[("auto", Device::Auto), ("gpu", Device::Gpu), ("cpu", Device::Cpu)];
-
-const LAYOUT: &[(&str, LayoutRule)] = &[
-    ("none", LayoutRule::None),
-    ("ulysses-world", LayoutRule::UlyssesWorld),
-    ("ulysses-ring", LayoutRule::UlyssesRing),
-];
-
-const STALE: &[(&str, StaleMode)] = &[
-    ("kill", StaleMode::Kill),
-    ("force", StaleMode::Force),
-    ("report", StaleMode::Report),
-    ("off", StaleMode::Off),
-];
-
-const MUSTER: &[(&str, Need)] =
-    &[("auto", Need::Auto), ("off", Need::Off), ("required", Need::Required)];
-
-const RDMA: &[(&str, Need)] =
-    &[("auto", Need::Auto), ("required", Need::Required), ("off", Need::Off)];
-
-const BIND: &[(&str, Bind)] = &[("none", Bind::None), ("numa", Bind::Numa)];
-
-const INJECT: &[(&str, Need)] = &[("auto", Need::Auto), ("off", Need::Off)];
-
-const WARM: &[(&str, Need)] =
-    &[("off", Need::Off), ("auto", Need::Auto), ("required", Need::Required)];
-
-const ON_HANG: &[(&str, Reaction)] = Reaction::NAMES;
-
-const PROBE: &[(&str, ProbeMode)] = &[
-    ("auto", ProbeMode::Auto),
-    ("file", ProbeMode::File),
-    ("memfd", ProbeMode::Memfd),
-    ("nvidia-smi", ProbeMode::NvidiaSmi),
-    ("off", ProbeMode::Off),
-];
-
-const CONSOLE: &[(&str, ConsoleMode)] = &[
-    ("all", ConsoleMode::All),
-    ("rank0", ConsoleMode::Rank0),
-    ("errors", ConsoleMode::Errors),
-    ("none", ConsoleMode::None),
-];
-
-const CONSOLE_PREFIX: &[(&str, ConsolePrefix)] =
-    &[("rank", ConsolePrefix::Rank), ("none", ConsolePrefix::None)];
-const COLOR: &[(&str, Color)] =
-    &[("auto", Color::Auto), ("always", Color::Always), ("never", Color::Never)];
-
-const LANG: &[(&str, Lang)] = &[("en", Lang::En), ("zh", Lang::Zh)];
 
 #[rustfmt::skip]
 pub(super) static TABLE: &[SettingRow] = &[
@@ -332,32 +256,32 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("node-rank", node_rank, "job", Number, WHOLE, "0", some node_rank = whole),
     row!("master-addr", master_addr, "job", Text, HOST, "172.31.0.80", some master_addr = host),
     row!("master-port", master_port, "job", Number, PORT, "29500", some master_port = port),
-    choice!("world-size-counts", world_size_counts, "job", "nodes", world_size_counts = WORLD_SIZE_COUNTS),
-    choice!("rdzv", rdzv, "job", "static", rdzv = RDZV),
+    choice!("world-size-counts", world_size_counts, "job", "nodes", world_size_counts = &["auto", "nodes", "processes"]),
+    choice!("rdzv", rdzv, "job", "static", rdzv = &["static", "c10d"]),
     row!("nested", nested, "job", Boolean, BOOLEAN, "true", plain nested = boolean),
 
     row!("nproc-per-node", nproc_per_node, "job", TextOrNumber, NPROC, "auto", set nproc_per_node = nproc),
     row!("min-nproc", min_nproc, "job", Number, POSITIVE, "4", some min_nproc = positive),
-    choice!("device", device, "job", "gpu", device = DEVICE),
-    choice!("layout", layout, "layout", "ulysses-world", layout.rule = LAYOUT),
+    choice!("device", device, "job", "gpu", device = &["auto", "gpu", "cpu"]),
+    choice!("layout", layout, "layout", "ulysses-world", layout.rule = &["none", "ulysses-world", "ulysses-ring"]),
     row!("heads", heads, "layout", Number, POSITIVE, "40", some layout.heads = positive),
     row!("ulysses-argument", -, "layout", Text, ARGUMENT, "--ulysses_size", plain layout.ulysses_argument = argument),
     row!("ring-argument", -, "layout", Text, ARGUMENT, "--ring_size", plain layout.ring_argument = argument),
     row!("checkpoint-argument", -, "layout", Text, ARGUMENT, "--ckpt_dir", plain layout.checkpoint_argument = argument),
 
-    choice!("stale", stale, "launch", "report", stale = STALE),
-    choice!("muster", muster, "launch", "off", muster = MUSTER),
+    choice!("stale", stale, "launch", "report", stale = &["kill", "force", "report", "off"]),
+    choice!("muster", muster, "launch", "off", muster = &["auto", "off", "required"]),
     row!("muster-port", muster_port, "launch", Number, PORT, "29400", some muster_port = port),
     row!("wait-timeout", wait_timeout, "launch", TextOrNumber, DURATION, "30m", set wait_timeout = duration),
-    choice!("rdma", rdma, "launch", "auto", rdma = RDMA),
-    choice!("probe", probe, "launch", "auto", probe = PROBE),
+    choice!("rdma", rdma, "launch", "auto", rdma = &["auto", "required", "off"]),
+    choice!("probe", probe, "launch", "auto", probe = &["auto", "file", "memfd", "nvidia-smi", "off"]),
     row!("severity", severity, -, Text, SEVERITY, "shm.size=warn", entries &[',', ' ', '\n']),
-    choice!("bind", bind, "launch", "numa", bind = BIND),
-    choice!("inject", inject, "launch", "off", inject = INJECT),
-    choice!("warm", warm, "launch", "auto", warm = WARM),
+    choice!("bind", bind, "launch", "numa", bind = &["none", "numa"]),
+    choice!("inject", inject, "launch", "off", inject = &["auto", "off"]),
+    choice!("warm", warm, "launch", "auto", warm = &["off", "auto", "required"]),
     row!("warm-modules", warm_modules, "warm", List, MODULES, "-apex", entries &[',', '\n']),
     row!("hang-after", hang_after, "launch", TextOrNumber, STANDS_STILL, "5m", set hang_after = time_or_off),
-    choice!("on-hang", on_hang, "launch", "end", on_hang = ON_HANG),
+    choice!("on-hang", on_hang, "launch", "end", on_hang = Reaction::NAMES),
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
@@ -368,14 +292,14 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("log-cap-rank", log_cap_rank, "logs", TextOrNumber, SIZE, "256MiB", set log_cap_rank = size),
     row!("log-cap-node", log_cap_node, "logs", TextOrNumber, SIZE, "4GiB", set log_cap_node = size),
     row!("log-keep", log_keep, "logs", TextOrNumber, KEPT, "20,14d,50GiB", set log_keep = log_keep),
-    choice!("console", console, "logs", "rank0", console = CONSOLE),
-    choice!("console-prefix", console_prefix, "logs", "rank", console_prefix = CONSOLE_PREFIX),
-    choice!("color", color, "logs", "never", color = COLOR),
+    choice!("console", console, "logs", "rank0", console = &["all", "rank0", "errors", "none"]),
+    choice!("console-prefix", console_prefix, "logs", "rank", console_prefix = &["rank", "none"]),
+    choice!("color", color, "logs", "never", color = &["auto", "always", "never"]),
     row!("verbose", verbose, "logs", Boolean, BOOLEAN, "true", plain verbose = boolean),
     row!("termination-log", termination_log, "logs", Text, FILE, "/dev/termination-log", some termination_log = path),
     row!("progress", progress, "logs", Text, PROGRESS, "step (?P<step>\\d+)/(?P<total>\\d+)", set progress = progress),
     row!("http", http, "logs", TextOrNumber, LISTENS, "9400", some http = listens),
-    row!("lang", lang, "logs", Text, Allowed::OneOf(|| names(LANG)), "en", plain lang = |text| named(text, LANG)),
+    row!("lang", lang, "logs", Text, Allowed::OneOf(&["en", "zh"]), "en", plain lang = |text| one_of(text, &["en", "zh"])),
     row!("host-root", host_root, -, Text, FOLDER, "/tmp/node", plain host_root = |text| path(text).map(Some)),
 ];
 
@@ -405,4 +329,141 @@ impl SettingRow {
 
 pub(super) fn row(name: &str) -> Option<&'static SettingRow> {
     TABLE.iter().find(|row| row.name == name)
+}
+
+/// Whether a variable can have this name.
+pub(super) fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || is_hidden(c))
+}
+
+/// An id without blanks. The catalogue of failures knows whether the id exists.
+fn cause_id(entry: &OsStr) -> Option<String> {
+    let id = entry.to_str()?.trim();
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    (!id.is_empty() && id.chars().all(is_letter)).then(|| id.to_owned())
+}
+
+/// Takes one entry. None: not allowed.
+pub(super) fn put_entry(
+    settings: &mut Settings,
+    row: &str,
+    entry: &OsStr,
+    source: Source,
+) -> Option<()> {
+    match row {
+        "env" => {
+            let bytes = entry.as_bytes();
+            let at = bytes.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = bytes.split_at(at);
+            let name = std::str::from_utf8(name).ok().filter(|name| is_variable_name(name))?;
+            let value = OsStr::from_bytes(value.strip_prefix(b"=")?).to_owned();
+            put_variable(settings, EnvSetting { name: name.to_owned(), value, source });
+        }
+        "severity" => {
+            let (id, severity) = entry.to_str()?.split_once('=')?;
+            let id = Id::check_named(id)?;
+            let severity = Sourced::new(named(severity)?, source);
+            settings.severities.insert(id, severity);
+        }
+        "retry-on" => settings.retry_on.push(Sourced::new(cause_id(entry)?, source)),
+        "no-retry-on" => settings.no_retry_on.push(Sourced::new(cause_id(entry)?, source)),
+        "warm-modules" => {
+            let module = warm_module(entry)?;
+            settings.warm_modules.retain(|other| other.name != module.name);
+            settings.warm_modules.push(module);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// `package.module`, or `-package.module` to leave it out.
+fn warm_module(entry: &OsStr) -> Option<WarmModule> {
+    let entry = entry.to_str()?.trim();
+    let (name, is_imported) = match entry.strip_prefix('-') {
+        Some(name) => (name, false),
+        None => (entry, true),
+    };
+    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+    let is_name = |part: &str| {
+        part.chars().all(is_letter) && part.chars().next().is_some_and(|c| !c.is_numeric())
+    };
+    name.split('.').all(is_name).then(|| WarmModule { name: name.to_owned(), is_imported })
+}
+
+/// A variable has one value; the later, stronger entry replaces the earlier one.
+pub(super) fn put_variable(settings: &mut Settings, setting: EnvSetting) {
+    settings.env.retain(|other| other.name != setting.name);
+    settings.env.push(setting);
+}
+
+/// The entries of a variable that holds several.
+pub(super) fn split_entries(value: &OsStr, separators: &[char]) -> Vec<OsString> {
+    value
+        .as_bytes()
+        .split(|byte| separators.contains(&char::from(*byte)))
+        .map(OsStr::from_bytes)
+        .filter(|entry| !entry.as_bytes().trim_ascii().is_empty())
+        .map(OsStr::to_owned)
+        .collect()
+}
+
+/// The ways to give a setting, and the values that it allows.
+#[derive(Debug)]
+pub struct Form {
+    /// The id of the refusal of an invalid value, such as `settings.nnodes`.
+    pub id: Id,
+    /// The strongest way to give the setting, which is its name: `--nnodes`.
+    pub name: String,
+    pub allowed: Text,
+    /// `--nnodes 2`
+    pub flag: Option<String>,
+    /// `RANKLAUNCH_NNODES=2`
+    pub variable: Option<String>,
+    /// `[job] nnodes = 2`, in a profile.
+    pub key: Option<String>,
+}
+
+/// The form of every setting.
+pub fn forms() -> impl Iterator<Item = Form> {
+    TABLE.iter().map(|row| {
+        let (name, example, key) = (row.name, row.example, row.key());
+        let value = match row.toml {
+            Toml::Number | Toml::Boolean => example.to_owned(),
+            // A regular expression is written without escapes.
+            Toml::Text if example.contains('\\') => format!("'{example}'"),
+            Toml::Text | Toml::TextOrNumber => format!("\"{example}\""),
+            Toml::List => format!("[\"{example}\"]"),
+        };
+        let is_switch = row.toml == Toml::Boolean;
+        let flag = if is_switch { format!("--{name}") } else { format!("--{name} {example}") };
+        Form {
+            id: row.id(),
+            name: if row.flag.is_some() { format!("--{name}") } else { key.clone() },
+            allowed: row.allowed.text(),
+            flag: row.flag.map(|_| flag),
+            variable: row.variable().map(|variable| format!("{variable}={example}")),
+            key: row.table.map(|table| format!("[{table}] {key} = {value}")),
+        }
+    })
+}
+
+impl Command {
+    /// The completion script of a shell. `explained` are the words that `explain` knows.
+    pub fn completions(shell: clap_complete::Shell, explained: Vec<String>) -> Vec<u8> {
+        let of_row = |row: &SettingRow| match row.allowed {
+            Allowed::OneOf(names) if row.toml != Toml::Boolean => {
+                Some((row.name, names.iter().map(ToString::to_string).collect()))
+            }
+            _ => None,
+        };
+        let ids =
+            Id::checks().flat_map(|id| ["fail", "warn", "off"].map(|what| format!("{id}={what}")));
+        let mut values: Vec<(&str, Vec<String>)> = TABLE.iter().filter_map(of_row).collect();
+        values.push(("severity", ids.collect()));
+        values.push(("nproc-per-node", vec!["auto".to_owned()]));
+        values.push((EXPLAINED, explained));
+        let profiles: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
+        cli::completions(shell, &values, &profiles)
+    }
 }

@@ -1,12 +1,21 @@
 //! The table of torchrun's options, each of which torchrun also takes from a PET_ variable, and the use of
 //! such a variable here.
 //!
-//! Data only. Platforms set these variables (PyTorchJob's `elasticPolicy.maxRestarts` is
-//! PET_MAX_RESTARTS), and none reaches the engine: torchrun would take each as the default of its
-//! option. So each has a meaning here, or a reason why it has none. A test compares the table with
-//! the parser of the installed torch (`get_args_parser` in torch/distributed/run.py).
+//! Platforms set these variables (PyTorchJob's `elasticPolicy.maxRestarts` is PET_MAX_RESTARTS), and none
+//! reaches the engine: torchrun would take each as the default of its option. So each has a meaning here,
+//! or a reason why it has none. A test compares the table with the parser of the installed torch
+//! (`get_args_parser` in torch/distributed/run.py).
+//!
+//! Gives also the settings that none of our own sources gives, and the way in which the program is
+//! started. A command that runs unchanged keeps these variables for the torchrun in it, so they have no
+//! effect here.
 
+use super::refuse::{quoted, usage};
+use crate::contract;
+use linux::host::Host;
 use text::lang::Text;
+use text::text;
+use verdict::{Id, Refusal};
 
 /// The use of an option that a PET_ variable gives.
 #[derive(Debug, Clone, Copy)]
@@ -42,60 +51,56 @@ const OUTPUT: Becomes = Needless(
     "每个 rank 的输出各存一个文件；--console 决定显示哪些",
 );
 
-macro_rules! options {
-    ($($name:literal => $becomes:expr),+ $(,)?) => {
-        /// The options that have a variable. `--numa-binding`, `--logs-specs` and `--print-completion`
-        /// have none.
-        pub const OPTIONS: &[TorchrunOption] =
-            &[$(TorchrunOption { name: $name, becomes: $becomes }),+];
-    };
-}
+/// The options that have a variable. `--numa-binding`, `--logs-specs` and `--print-completion` have none.
+pub const OPTIONS: &[TorchrunOption] = &[
+    option("nnodes", Claim),
+    option("nproc-per-node", Claim),
+    option("node-rank", Claim),
+    option("master-addr", Claim),
+    option("master-port", Claim),
+    option("rdzv-backend", Claim),
+    option("rdzv-endpoint", Claim),
+    option("rdzv-id", Claim),
+    option("standalone", Claim),
+    option("max-restarts", Setting("max-restarts")),
+    option("log-dir", Setting("log-dir")),
+    option("module", Start),
+    option("no-python", Start),
+    option("rdzv-conf", PassedWithC10d),
+    option("local-addr", PassedWithC10d),
+    option("role", Passed),
+    option("event-log-handler", Passed),
+    option("virtual-local-rank", Passed),
+    option("shutdown-timeout", Lost("--grace is the time of a stop", "停止的时间由 --grace 指定")),
+    option(
+        "monitor-interval",
+        Needless("the end of a rank is reported at once", "rank 结束会立即得知"),
+    ),
+    option(
+        "start-method",
+        Needless("it is about functions; a rank is a program", "它只对函数有意义，而 rank 是程序"),
+    ),
+    option(
+        "run-path",
+        Needless("the script runs in an interpreter of its own", "脚本在自己的解释器中运行"),
+    ),
+    option(
+        "signals-to-handle",
+        Needless(
+            "the ranks get TERM, INT, HUP, QUIT, USR1 and USR2",
+            "rank 会收到 TERM、INT、HUP、QUIT、USR1 和 USR2",
+        ),
+    ),
+    option("redirects", OUTPUT),
+    option("tee", OUTPUT),
+    option("log-line-prefix-template", OUTPUT),
+    option("local-ranks-filter", OUTPUT),
+    option("duplicate-stdout-filters", OUTPUT),
+    option("duplicate-stderr-filters", OUTPUT),
+];
 
-options! {
-    "nnodes" => Claim,
-    "nproc-per-node" => Claim,
-    "node-rank" => Claim,
-    "master-addr" => Claim,
-    "master-port" => Claim,
-    "rdzv-backend" => Claim,
-    "rdzv-endpoint" => Claim,
-    "rdzv-id" => Claim,
-    "standalone" => Claim,
-    "max-restarts" => Setting("max-restarts"),
-    "log-dir" => Setting("log-dir"),
-    "module" => Start,
-    "no-python" => Start,
-    "rdzv-conf" => PassedWithC10d,
-    "local-addr" => PassedWithC10d,
-    "role" => Passed,
-    "event-log-handler" => Passed,
-    "virtual-local-rank" => Passed,
-    "shutdown-timeout" => Lost(
-        "--grace is the time of a stop",
-        "停止的时间由 --grace 指定",
-    ),
-    "monitor-interval" => Needless(
-        "the end of a rank is reported at once",
-        "rank 结束会立即得知",
-    ),
-    "start-method" => Needless(
-        "it is about functions; a rank is a program",
-        "它只对函数有意义，而 rank 是程序",
-    ),
-    "run-path" => Needless(
-        "the script runs in an interpreter of its own",
-        "脚本在自己的解释器中运行",
-    ),
-    "signals-to-handle" => Needless(
-        "the ranks get TERM, INT, HUP, QUIT, USR1 and USR2",
-        "rank 会收到 TERM、INT、HUP、QUIT、USR1 和 USR2",
-    ),
-    "redirects" => OUTPUT,
-    "tee" => OUTPUT,
-    "log-line-prefix-template" => OUTPUT,
-    "local-ranks-filter" => OUTPUT,
-    "duplicate-stdout-filters" => OUTPUT,
-    "duplicate-stderr-filters" => OUTPUT,
+const fn option(name: &'static str, becomes: Becomes) -> TorchrunOption {
+    TorchrunOption { name, becomes }
 }
 
 impl TorchrunOption {
@@ -133,4 +138,72 @@ impl Becomes {
 /// Each option with a variable: its name, and whether torchrun takes no value for it.
 pub fn torchrun_options() -> Vec<(&'static str, bool)> {
     OPTIONS.iter().map(|option| (option.name, option.is_switch())).collect()
+}
+
+/// The way in which the first word of the command line is started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum ProgramStart {
+    /// By its kind: a script, or a command.
+    #[default]
+    Guessed,
+    /// PET_MODULE
+    Module,
+    /// PET_NO_PYTHON
+    AsItIs,
+}
+
+/// The variable of `option`, unless it is blank.
+fn claim(host: &Host, option: &TorchrunOption) -> Option<contract::Claim> {
+    contract::Claim::of(host, &option.variable()).filter(|claim| !claim.is_blank())
+}
+
+/// The value of the setting `name`, and its variable.
+pub(super) fn setting(host: &Host, name: &str) -> Option<contract::Claim> {
+    let of = |option: &TorchrunOption| match option.becomes {
+        Setting(setting) => Some(setting),
+        _ => None,
+    };
+    claim(host, OPTIONS.iter().find(|option| of(option) == Some(name))?)
+}
+
+/// # Errors
+/// Both variables are set, or one is no number: torchrun ends with an error as well.
+pub(super) fn program_start(host: &Host) -> Result<ProgramStart, Refusal> {
+    let is_on = |variable: &str| -> Result<bool, Refusal> {
+        let option = TorchrunOption::of(variable);
+        let Some(claim) = option.and_then(|option| claim(host, option)) else { return Ok(false) };
+        let value = claim.value.trim();
+        let number = value.parse::<i64>().map_err(|_| {
+            let value = quoted(value.as_ref());
+            usage(
+                Id::SettingsProgram,
+                text!(
+                    "{variable} is {value}, but must be 1 or 0, as for torchrun",
+                    "{variable} 的值为 {value}，应为 1 或 0（与 torchrun 相同）"
+                ),
+                text!("set {variable}=1, or remove it", "请设置 {variable}=1，或去掉该变量"),
+            )
+        })?;
+        Ok(number != 0)
+    };
+    // As in torchrun, PET_RUN_PATH comes before the other two and means an ordinary script.
+    if is_on("PET_RUN_PATH")? {
+        return Ok(ProgramStart::Guessed);
+    }
+    match (is_on("PET_MODULE")?, is_on("PET_NO_PYTHON")?) {
+        (true, true) => Err(usage(
+            Id::SettingsProgram,
+            text!(
+                "PET_MODULE and PET_NO_PYTHON are both set: a module is run by python",
+                "PET_MODULE 和 PET_NO_PYTHON 同时被设置：模块必须由 python 运行"
+            ),
+            text!(
+                "remove one of them; torchrun refuses both as well",
+                "请去掉其中之一；torchrun 同样不接受两者并用"
+            ),
+        )),
+        (true, false) => Ok(ProgramStart::Module),
+        (false, true) => Ok(ProgramStart::AsItIs),
+        (false, false) => Ok(ProgramStart::Guessed),
+    }
 }

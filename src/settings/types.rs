@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
-use super::rule::{Reaction, Rule};
+use super::size_tables::Condition;
+use super::watch::{Reaction, Rule};
 use crate::contract::Platform;
 use crate::engine::Engine;
 use diagnose::Row;
@@ -19,19 +19,17 @@ use text::style::Color;
 use verdict::{Id, Severity, Warning};
 
 /// The source of a value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// `--nnodes`
     Flag(String),
     /// `RANKLAUNCH_NNODES`, or a variable of the container such as `MASTER_ADDR`.
     Environment(String),
     /// `wan22.toml:12`
-    Profile {
-        file: String,
-        line: usize,
-    },
+    Profile { file: String, line: usize },
     /// The agreement of the nodes.
     Agreement,
+    #[default]
     Default,
 }
 
@@ -61,7 +59,7 @@ impl fmt::Display for Source {
 }
 
 /// A value and its source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sourced<T> {
     pub value: T,
     pub source: Source,
@@ -77,8 +75,9 @@ impl<T> Sourced<T> {
     }
 }
 
-/// All settings: the user's values, and defaults that need no facts.
-#[derive(Debug, Clone)]
+/// All settings: the user's values, and defaults that need no facts. The defaults of all fields are in
+/// `settings::defaults`.
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     pub lang: Lang,
     /// Name or path of the profile in use, for the start-up block.
@@ -211,18 +210,20 @@ pub struct Repeated {
 }
 
 /// The unit that WORLD_SIZE counts without other evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorldSizeCounts {
+    #[default]
     Auto,
     Nodes,
     Processes,
 }
 
 /// Processes per node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nproc {
+    #[default]
     Auto,
     /// One per GPU; refused without any.
     Gpu,
@@ -231,19 +232,21 @@ pub enum Nproc {
     Count(u32),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
+    #[default]
     Auto,
     Gpu,
     Cpu,
 }
 
 /// The relation of a codebase's parallel sizes to the world size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayoutRule {
     /// No relation.
+    #[default]
     None,
     /// Wan2.2: ulysses = world, heads % world == 0.
     UlyssesWorld,
@@ -251,7 +254,7 @@ pub enum LayoutRule {
     UlyssesRing,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LayoutSettings {
     pub rule: Sourced<LayoutRule>,
     /// From `--heads`, `RANKLAUNCH_HEADS` or the profile's plain `heads = N`.
@@ -309,9 +312,10 @@ pub struct ConditionalArguments {
     pub at: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rendezvous {
+    #[default]
     Static,
     C10d,
 }
@@ -344,9 +348,10 @@ pub struct EnvSetting {
     pub source: Source,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsoleMode {
+    #[default]
     All,
     Rank0,
     /// Standard error of all ranks, standard output of none.
@@ -354,17 +359,19 @@ pub enum ConsoleMode {
     None,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsolePrefix {
+    #[default]
     Rank,
     None,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StaleMode {
     /// Ends proven leftovers.
+    #[default]
     Kill,
     /// Ends everything that runs the job's script, after the nodes have agreed.
     Force,
@@ -373,21 +380,23 @@ pub enum StaleMode {
 }
 
 /// Whether a launch uses something that it could do without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
     Off,
     /// If that is possible and safe.
+    #[default]
     Auto,
     /// The launch is refused otherwise.
     Required,
 }
 
 /// The way in which the embedded probe is executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeMode {
     /// File, then memfd, then the sources that need no probe.
+    #[default]
     Auto,
     File,
     Memfd,
@@ -415,9 +424,10 @@ pub struct LogKeep {
 }
 
 /// The lines of rank 0 that tell how far the job is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum TellsProgress {
     /// Progress bars without a title, and `step 3/100`.
+    #[default]
     Auto,
     /// No line, so nothing is posted.
     Off,
@@ -433,10 +443,11 @@ impl TellsProgress {
 }
 
 /// The CPUs that a rank may run on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bind {
     /// All CPUs of the container, as under plain torchrun.
+    #[default]
     None,
     /// The CPUs of its GPU's NUMA node.
     Numa,

@@ -461,8 +461,8 @@ fn every_supported_platform_is_named() {
         include_str!("../../src/settings/contract/table.rs"),
         include_str!("../../src/settings/contract/launchers.rs"),
     ];
-    let rows = tables.iter().flat_map(|table| table.split("id: \"").skip(1));
-    let ids: BTreeSet<&str> = rows.filter_map(|row| row.split('"').next()).collect();
+    let rows = tables.iter().flat_map(|table| table.split(".platform(").skip(1));
+    let ids: BTreeSet<&str> = rows.filter_map(|row| row.split('"').nth(1)).collect();
     assert!(ids.len() > 20, "{ids:?}");
     let mut listed: BTreeSet<&str> = PLATFORMS.iter().map(|(id, _)| *id).collect();
     listed.insert(NO_PLATFORM);

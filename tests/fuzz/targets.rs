@@ -26,7 +26,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("mask", text::fuzzing::mask),
     ("metrics", monitor::export::fuzz::metrics),
     ("nccl_conf", preflight::decide::fuzz::nccl_conf),
-    ("nodelist", settings::hostlist::fuzz::nodelist),
+    ("nodelist", settings::fuzz::nodelist),
     ("pattern", diagnose::fuzz::pattern),
     ("profile", report::fuzz::profile),
     ("ras", monitor::watch::ras::fuzz::ras),
@@ -34,5 +34,5 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("stacks", diagnose::stacks::fuzz::stacks),
     ("status", monitor::status::fuzz::status),
     ("terminal", report::top::fuzz::terminal),
-    ("words", settings::cli::fuzz::words),
+    ("words", settings::fuzz::words),
 ];

@@ -5,6 +5,7 @@ use crate::pods::{Container, Group, Quantity, milli, shown_bytes, split_unit, wh
 use crate::scene::{Findings, LaunchSite, LintSeverity, Scene};
 use crate::workload::Workload;
 use settings::launchers::FlagField;
+use settings::{GRACE_OF_A_POD, grace_in_container};
 use text::text;
 use text::yaml::Node;
 
@@ -249,7 +250,7 @@ const TORCHRUN: u64 = 30;
 pub(super) fn grace(scene: &Scene<'_>, findings: &mut Findings) {
     for place in scene.sites.iter().filter(|place| place.group.whole) {
         let period = place.group.pod.get("terminationGracePeriodSeconds");
-        let Some(seconds) = period.map_or(Some(settings::grace::OF_A_POD.as_secs()), |node| {
+        let Some(seconds) = period.map_or(Some(GRACE_OF_A_POD.as_secs()), |node| {
             node.text().and_then(|t| t.parse().ok())
         }) else {
             continue;
@@ -291,7 +292,7 @@ pub(super) fn grace(scene: &Scene<'_>, findings: &mut Findings) {
 fn ours(place: &LaunchSite<'_>) -> u64 {
     let stated =
         place.launch.get(FlagField::Grace).and_then(|word| settings::duration(word.text()));
-    let default = || settings::grace::in_container(|name| Some(place.container.literal(name)?.0));
+    let default = || grace_in_container(|name| Some(place.container.literal(name)?.0));
     stated.unwrap_or_else(default).as_secs()
 }
 

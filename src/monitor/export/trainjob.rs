@@ -115,7 +115,7 @@ impl HttpUrl {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
-        let (host, port) = settings::endpoint::split(authority);
+        let (host, port) = settings::split_endpoint(authority);
         let usual = if of_tls.is_some() { 443 } else { 80 };
         let port = port.map_or(Some(usual), |port| port.parse().ok())?;
         let odd = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use settings::endpoint;
+use settings::split_endpoint;
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Verdict};
@@ -258,7 +258,7 @@ fn task_list(value: &str) -> Vec<u32> {
 
 /// Whether `host` is another host than this one, judged by its text.
 pub(super) fn is_other_host(contract: &Contract, host: &str) -> bool {
-    let host = endpoint::split(host).0.trim_end_matches('.');
+    let host = split_endpoint(host).0.trim_end_matches('.');
     let address = host.parse::<IpAddr>().ok();
     let is_own = contract.own_names.iter().any(|own| match (address, own.parse::<IpAddr>()) {
         (Some(address), Ok(own)) => address == own,
@@ -286,7 +286,7 @@ pub(super) fn host_problem(host: &str) -> Option<Text> {
     if host.contains("$(") || host.contains("${") {
         return Some(text!("a variable in it was never replaced", "其中的变量没有被替换"));
     }
-    let (bare, port) = endpoint::split(host);
+    let (bare, port) = split_endpoint(host);
     if port.is_some() {
         return Some(text!(
             "it carries a port, which belongs in MASTER_PORT",

@@ -6,7 +6,7 @@
 use crate::Notes;
 use settings::Settings;
 use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use settings::endpoint;
+use settings::split_endpoint;
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal};
@@ -88,7 +88,7 @@ pub(super) fn rendezvous(
     hosts.extend(addresses(contract, true));
     let mut ports: Vec<Evidence> = endpoint
         .iter()
-        .filter(|found| endpoint::split(&found.claim.value).1.is_some())
+        .filter(|found| split_endpoint(&found.claim.value).1.is_some())
         .map(part(Reading::PortPart))
         .collect();
     let default = if endpoint.is_empty() { STATIC_PORT } else { C10D_PORT };
@@ -327,7 +327,7 @@ fn bad_addr(claim: &Claim, problem: &Text) -> Refusal {
 
 /// `[fd00::1]` → `fd00::1`.
 fn bare(host: &str) -> String {
-    endpoint::split(host).0.to_owned()
+    split_endpoint(host).0.to_owned()
 }
 
 #[cfg(test)]

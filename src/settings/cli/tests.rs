@@ -234,10 +234,7 @@ fn help_and_version_are_asked_for() {
 
 #[test]
 fn completions_and_the_manual_know_the_options() {
-    assert!(
-        String::from_utf8_lossy(&completions(clap_complete::Shell::Bash, &[], &[]))
-            .contains("--nnodes")
-    );
+    assert!(String::from_utf8_lossy(&completions(Shell::Bash, &[], &[])).contains("--nnodes"));
     let man = String::from_utf8(Command::man(Lang::En).expect("a page")).expect("text");
     for words in
         ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]

@@ -10,9 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::{ArgAction, Command, CommandFactory};
 
-use super::foreign::{self, Meaning};
 use super::line::Line;
-use super::mistake;
+use super::mistake::{self, Meaning};
 use verdict::Refusal;
 
 /// A line for clap.
@@ -58,7 +57,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         };
         let mut given = given;
         if launches && option(command, &given.name).is_none() {
-            match foreign::meaning(&given.name) {
+            match mistake::meaning(&given.name) {
                 Some(Meaning::Is(name)) => given.name = name.to_owned(),
                 Some(Meaning::Means(words)) => {
                     line.extend(words.iter().map(OsString::from));
@@ -131,7 +130,7 @@ fn subcommand(ours: &[OsString], root: &Command) -> Option<usize> {
             let is_one = word.to_str().is_some_and(|word| root.find_subcommand(word).is_some());
             return is_one.then_some(at);
         };
-        let name = match foreign::meaning(&given.name) {
+        let name = match mistake::meaning(&given.name) {
             Some(Meaning::Is(name)) if option(root, &given.name).is_none() => name.to_owned(),
             Some(Meaning::Endpoint) => "master-addr".to_owned(),
             _ => given.name,

@@ -1,7 +1,15 @@
-//! Claims of platform variables about the job, unparsed: plain data that can travel to another node.
+//! Claims of platform variables about the job, unparsed: plain data that can travel to another node;
+//! and what the forms of their values mean.
+//!
+//! Takes a claim; gives hosts, a port, a position. Descriptions of a cluster in JSON are CLUSTER_SPEC
+//! of Vertex AI and of TonY, TF_CONFIG and AFO_ENV_CLUSTER_SPEC: their training tasks are nodes in the
+//! order of ranks; parameter servers and evaluators are no nodes of a PyTorch job.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::{hostlist, split_endpoint};
+use linux::host::Host;
 use text::lang::Text;
 use verdict::Warning;
 
@@ -197,7 +205,27 @@ pub enum Strength {
     Launcher,
 }
 
+impl Strength {
+    /// The evidence of a platform whose claims have this strength.
+    pub(super) fn evidence(
+        self,
+        platform: &str,
+        field: Field,
+        reading: Reading,
+        claim: Claim,
+        beside: Option<Claim>,
+    ) -> Evidence {
+        let platform = platform.to_owned();
+        Evidence { platform, field, claim, reading, beside, strength: self }
+    }
+}
+
 impl Claim {
+    /// The variable and its value; None if it is not set.
+    pub(crate) fn of(host: &Host, variable: &str) -> Option<Claim> {
+        Some(Claim { variable: variable.to_owned(), value: host.variable(variable)? })
+    }
+
     /// Whether the value is empty, or a null left behind by a template.
     pub fn is_blank(&self) -> bool {
         let value = self.value.trim();
@@ -210,5 +238,175 @@ impl Claim {
 impl std::fmt::Display for Claim {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{}={}", self.variable, self.value)
+    }
+}
+
+impl Evidence {
+    /// The master's host as the claim gives it, unchecked.
+    pub fn host(&self) -> String {
+        let value = self.claim.value.trim();
+        match self.reading {
+            Reading::HostPart => split_endpoint(value).0.to_owned(),
+            Reading::FirstOfList => list(value).into_iter().next().unwrap_or_default(),
+            Reading::HostlistFirst => {
+                hostlist::expand(value).into_iter().next().unwrap_or_default()
+            }
+            Reading::DaemonHost => daemon_host(value).unwrap_or_default().to_owned(),
+            Reading::PrterunHost => hostlist::of_prterun(value).unwrap_or_default().to_owned(),
+            Reading::SecondDaemon => {
+                hostlist::of_daemons(value).into_iter().nth(1).unwrap_or_default()
+            }
+            Reading::Cluster => split_endpoint(&first_member(value)).0.to_owned(),
+            Reading::FirstReplica => match &self.beside {
+                Some(domain) => format!("{value}-0.{}", domain.value.trim()),
+                None => format!("{value}-0.{value}-job-svc"),
+            },
+            Reading::Loopback => "127.0.0.1".to_owned(),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// The master's port as the claim gives it, unchecked; empty if an endpoint has none.
+    pub fn port(&self) -> String {
+        let value = self.claim.value.trim();
+        match self.reading {
+            Reading::PortPart => split_endpoint(value).1.unwrap_or_default().to_owned(),
+            Reading::Cluster => {
+                split_endpoint(&first_member(value)).1.unwrap_or_default().to_owned()
+            }
+            _ => value.to_owned(),
+        }
+    }
+
+    /// The hosts or other members that a list names; empty for every other reading.
+    pub fn hosts(&self) -> Vec<String> {
+        match (self.reading, &self.beside) {
+            (Reading::ListLength, _) => list(&self.claim.value),
+            (Reading::Cluster, _) => members(&self.claim.value),
+            (Reading::Hosts | Reading::OwnHosts, _) => hostlist::whole(&self.claim.value),
+            (Reading::HostFile, Some(hosts)) => hostlist::whole(&hosts.value),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The position of this node in a list; None also for every other reading.
+    pub fn position(&self) -> Option<usize> {
+        let beside = self.beside.as_ref().map_or("", |beside| beside.value.as_str());
+        match self.reading {
+            Reading::PositionInList => {
+                list(beside).iter().position(|name| name == self.claim.value.trim())
+            }
+            Reading::PositionInHostlist => hostlist::position(beside, &self.claim.value),
+            Reading::Cluster => place_in_cluster(&self.claim.value),
+            _ => None,
+        }
+    }
+}
+
+/// Entries of a JSON list of strings, or of text separated by commas or white space.
+fn list(value: &str) -> Vec<String> {
+    serde_json::from_str::<Vec<String>>(value).unwrap_or_else(|_| {
+        value
+            .split(|letter: char| letter == ',' || letter.is_whitespace())
+            .filter(|entry| !entry.is_empty())
+            .map(str::to_owned)
+            .collect()
+    })
+}
+
+/// `4206.0;tcp://10.0.0.1,172.17.0.1:41897` → 10.0.0.1, the first of the host's addresses. Addresses of
+/// IPv6 alone are in brackets, `tcp6://[fd00::1]:41897`.
+fn daemon_host(uri: &str) -> Option<&str> {
+    let (_, address) = uri.split_once("://")?;
+    match address.strip_prefix('[') {
+        Some(addresses) => addresses.split([',', ']']).next(),
+        None => address.split([',', ':', ';']).next(),
+    }
+}
+
+/// Training tasks in the order of ranks; the host of the chief is the master.
+const ORDER: [&str; 5] = ["chief", "master", "workerpool0", "worker", "workerpool1"];
+
+/// `host:port` of each node; empty if the text is no description.
+fn members(text: &str) -> Vec<String> {
+    let Some(spec) = parsed(text) else { return Vec::new() };
+    ORDER.iter().flat_map(|kind| tasks_of(&spec, kind)).collect()
+}
+
+/// The first of the [`members`]; empty without any.
+fn first_member(text: &str) -> String {
+    members(text).into_iter().next().unwrap_or_default()
+}
+
+/// The position of this task among the [`members`].
+fn place_in_cluster(text: &str) -> Option<usize> {
+    let spec = parsed(text)?;
+    let task = spec.get("task").unwrap_or(&spec);
+    let own = task.get("type").or_else(|| task.get("role"))?.as_str()?;
+    let index = match task.get("index")? {
+        Value::String(index) => index.parse().ok()?,
+        index => usize::try_from(index.as_u64()?).ok()?,
+    };
+    let place = ORDER.iter().position(|kind| *kind == own)?;
+    let before: usize = ORDER.iter().take(place).map(|kind| tasks_of(&spec, kind).len()).sum();
+    (index < tasks_of(&spec, own).len()).then(|| before.saturating_add(index))
+}
+
+fn parsed(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok()
+}
+
+fn tasks_of(spec: &Value, kind: &str) -> Vec<String> {
+    match spec.get("cluster").unwrap_or(spec).get(kind) {
+        Some(Value::Array(list)) => {
+            list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
+        Some(Value::String(list)) => list.split(',').map(|host| host.trim().to_owned()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemon_host_is_its_first_address() {
+        for (uri, host) in [
+            ("4206.0;tcp://10.0.0.1,172.17.0.1:41897", Some("10.0.0.1")),
+            ("4206.0;tcp://10.0.0.1:41897;tcp6://[fd00::1]:41898", Some("10.0.0.1")),
+            ("4206.0;tcp6://[fd00::1,fd00::2]:41898", Some("fd00::1")),
+            ("4206.0", None),
+        ] {
+            assert_eq!(daemon_host(uri), host, "{uri}");
+        }
+    }
+
+    #[test]
+    fn training_tasks_are_nodes_in_rank_order() {
+        let spec = |kind: &str, index: &str| {
+            format!(
+                r#"{{"cluster":{{"ps":["p:1"],"worker":["w0:2","w1:2"],"chief":["c:2"]}},"task":{{"type":"{kind}","index":{index}}}}}"#
+            )
+        };
+        assert_eq!(members(&spec("ps", "0")), ["c:2", "w0:2", "w1:2"]);
+        for (kind, index, place) in [
+            ("chief", "0", Some(0)),
+            ("worker", "1", Some(2)),
+            ("worker", "\"0\"", Some(1)),
+            ("worker", "2", None),
+            ("ps", "0", None),
+            ("worker", "-1", None),
+        ] {
+            assert_eq!(place_in_cluster(&spec(kind, index)), place, "{kind} {index}");
+        }
+        let flat = r#"{"role":"worker","index":"1","worker":"w0:2, w1:2"}"#;
+        assert_eq!(
+            (members(flat).join(" "), place_in_cluster(flat)),
+            ("w0:2 w1:2".to_owned(), Some(1))
+        );
+        for broken in ["", "{", "[]", "{\"cluster\": 3}"] {
+            assert_eq!((members(broken).len(), place_in_cluster(broken)), (0, None), "{broken}");
+        }
     }
 }

@@ -3,98 +3,73 @@
 //! If launchers are nested, the inner one started us: mpirun inside a Slurm allocation starts
 //! its own daemons by srun, whose variables then describe a daemon. So MPI launchers are
 //! stronger than every platform around them.
-
-use crate::contract::{Field, Reading, Strength};
-use linux::host::Host;
-
-use super::open_mpi::{
-    DAEMON, DAEMON_OF_5, first_is_second_daemon, first_is_with_mpirun, first_is_with_prterun,
-};
+//!
+//! mpirun of Open MPI starts one daemon per host, numbered from 0; daemon 0 is on mpirun's own host.
+//! Hosts are filled in the order of their daemons. No variable says whether mpirun's own host has
+//! processes, but the number of this host's daemon and the number of ranks before this host do. Open
+//! MPI 4 names the hosts of all daemons. Open MPI 5 names only mpirun's own host, in the id of the job,
+//! and tells each process its own daemon.
 
 use super::row::Test::{Holds, Set, Unset};
-use super::row::{Platform, PlatformRow, as_, beside, is, only, or};
-use Field::{
+use super::row::{MASTER, Platform, PlatformRow, as_, beside, is, master, nodes, only, or};
+use crate::contract::Field::{
     Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Several, TaskLocal, TaskRank,
     Tasks, TasksPerNode,
 };
-use Reading::{
+use crate::contract::Reading::{
     Count, DaemonHost, HostPart, HostlistFirst, LocalIndex, PerTask, PortOfJob, PositionInHostlist,
     Processes, PrterunHost, SecondDaemon, TaskList,
 };
-
-/// The rows of all MPI launchers. They count processes, and none of their variables is meant to
-/// name a master, so the master is the user's, or the first node of the surrounding allocation, or
-/// what the launcher's own rows derive.
-macro_rules! of_mpi {
-    ($(size: $size:literal,)? rank: $rank:literal $(, place: $place:literal, local: $local:literal)? $(; $($own:expr),+)?) => {
-        &[
-            $(as_(is(Nnodes, $size), Processes),)?
-            as_(is(NodeRank, $rank), Processes),
-            $(is(Tasks, $size),)?
-            is(TaskRank, $rank),
-            $(is(TaskLocal, $place), is(TasksPerNode, $local),)?
-            is(MasterAddr, "MASTER_ADDR"),
-            MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-            $($($own,)+)?
-        ]
-    };
-}
+use crate::contract::Strength::{Hint, Launcher, Specific};
+use crate::hostlist;
+use linux::host::Host;
 
 pub(super) const LAUNCHERS: &[Platform] = &[
-    Platform {
-        id: "azure-ml",
-        strength: Strength::Launcher,
-        proofs: &[&[Set("AZ_BATCH_MASTER_NODE"), Set("OMPI_COMM_WORLD_SIZE")]],
-        claims: &[
-            as_(is(Nnodes, "OMPI_COMM_WORLD_SIZE"), Processes),
-            as_(is(NodeRank, "OMPI_COMM_WORLD_RANK"), Processes),
-            is(Tasks, "OMPI_COMM_WORLD_SIZE"),
-            is(TaskRank, "OMPI_COMM_WORLD_RANK"),
-            is(TaskLocal, "OMPI_COMM_WORLD_LOCAL_RANK"),
-            is(TasksPerNode, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-            is(MasterAddr, "MASTER_ADDR"),
-            as_(or(MasterAddr, "AZ_BATCH_MASTER_NODE"), HostPart),
-            is(MasterPort, "MASTER_PORT"),
+    Launcher.platform(
+        "azure-ml",
+        &[&[Set("AZ_BATCH_MASTER_NODE"), Set("OMPI_COMM_WORLD_SIZE")]],
+        &[
+            &processes("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+            &places("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            &master("AZ_BATCH_MASTER_NODE", HostPart),
         ],
-        default_port: None,
-    },
-    Platform {
-        // With one process per node, processes are nodes; more are refused by TasksPerNode.
-        // Inside a Slurm allocation the list of the job is used, since that of the step belongs
-        // to a daemon.
-        id: "open-mpi",
-        strength: Strength::Launcher,
-        proofs: &[
+    ),
+    // With one process per node, processes are nodes; more are refused by TasksPerNode.
+    // Inside a Slurm allocation the list of the job is used, since that of the step belongs
+    // to a daemon.
+    Launcher.platform(
+        "open-mpi",
+        &[
             &[Set("OMPI_COMM_WORLD_SIZE"), Unset("AZ_BATCH_MASTER_NODE")],
             &[Set("OMPI_COMM_WORLD_RANK"), Unset("AZ_BATCH_MASTER_NODE")],
         ],
-        claims: of_mpi!(
-            size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
-            place: "OMPI_COMM_WORLD_LOCAL_RANK", local: "OMPI_COMM_WORLD_LOCAL_SIZE";
-            only(OF_MPIRUN, first_is_with_mpirun), only(OF_DAEMONS, first_is_second_daemon),
-            only(OF_PRTERUN, first_is_with_prterun),
-            PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")
-        ),
-        default_port: None,
-    },
-    Platform {
-        id: "mvapich",
-        strength: Strength::Launcher,
-        proofs: &[&[Set("MV2_COMM_WORLD_SIZE")], &[Set("MV2_COMM_WORLD_RANK")]],
-        claims: of_mpi!(
-            size: "MV2_COMM_WORLD_SIZE", rank: "MV2_COMM_WORLD_RANK",
-            place: "MV2_COMM_WORLD_LOCAL_RANK", local: "MV2_COMM_WORLD_LOCAL_SIZE"
-        ),
-        default_port: None,
-    },
-    Platform {
-        // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 and Flux also set PMI_RANK and PMI_SIZE,
-        // but none of the other variables; then their own rows are more complete.
-        id: "pmi",
-        strength: Strength::Launcher,
-        proofs: &[
+        &[
+            &processes("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+            &places("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            MASTER_OF_ALLOCATION,
+            &[
+                only(OF_MPIRUN, first_is_with_mpirun),
+                only(OF_DAEMONS, first_is_second_daemon),
+                only(OF_PRTERUN, first_is_with_prterun),
+                PORT_OF_PMIX,
+                is(JobId, "PMIX_NAMESPACE"),
+            ],
+        ],
+    ),
+    Launcher.platform(
+        "mvapich",
+        &[&[Set("MV2_COMM_WORLD_SIZE")], &[Set("MV2_COMM_WORLD_RANK")]],
+        &[
+            &processes("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+            &places("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+            MASTER_OF_ALLOCATION,
+        ],
+    ),
+    // MPICH and Intel MPI (hydra), Cray PALS. srun --mpi=pmi2 and Flux also set PMI_RANK and PMI_SIZE,
+    // but none of the other variables; then their own rows are more complete.
+    Launcher.platform(
+        "pmi",
+        &[
             &[Set("PMI_SIZE"), Set("MPI_LOCALNRANKS")],
             &[Set("PMI_RANK"), Set("MPI_LOCALNRANKS")],
             &[
@@ -110,17 +85,17 @@ pub(super) const LAUNCHERS: &[Platform] = &[
                 Unset("FLUX_TASK_RANK"),
             ],
         ],
-        claims: of_mpi!(
-            size: "PMI_SIZE", rank: "PMI_RANK", place: "MPI_LOCALRANKID", local: "MPI_LOCALNRANKS";
-            or(TaskLocal, "PMI_LOCAL_RANK"), or(TasksPerNode, "PMI_LOCAL_SIZE")
-        ),
-        default_port: None,
-    },
-    Platform {
-        // PMIx gives the rank in the environment, but the count only by a call.
-        id: "pmix",
-        strength: Strength::Launcher,
-        proofs: &[&[
+        &[
+            &processes("PMI_SIZE", "PMI_RANK"),
+            &places("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+            MASTER_OF_ALLOCATION,
+            &[or(TaskLocal, "PMI_LOCAL_RANK"), or(TasksPerNode, "PMI_LOCAL_SIZE")],
+        ],
+    ),
+    // PMIx gives the rank in the environment, but the count only by a call.
+    Launcher.platform(
+        "pmix",
+        &[&[
             Set("PMIX_RANK"),
             Set("PMIX_NAMESPACE"),
             Unset("OMPI_COMM_WORLD_SIZE"),
@@ -128,24 +103,26 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             Unset("PMI_SIZE"),
             Unset("FLUX_TASK_RANK"),
         ]],
-        claims: of_mpi!(rank: "PMIX_RANK"; PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")),
-        default_port: None,
-    },
-    Platform {
-        // The step wins over the job, since srun may use a part of the nodes. A heterogeneous
-        // step numbers its nodes by component, while its list is sorted; the position in the
-        // list is the rank that matches the first of the list as master.
-        id: "slurm",
-        strength: Strength::Specific,
-        proofs: &[&[Set("SLURM_JOB_ID"), Holds("SLURM_STEP_NUM_NODES", is_step)]],
-        claims: &[
+        &[
+            &[as_(is(NodeRank, "PMIX_RANK"), Processes), is(TaskRank, "PMIX_RANK")],
+            MASTER_OF_ALLOCATION,
+            &[PORT_OF_PMIX, is(JobId, "PMIX_NAMESPACE")],
+        ],
+    ),
+    // The step wins over the job, since srun may use a part of the nodes. A heterogeneous
+    // step numbers its nodes by component, while its list is sorted; the position in the
+    // list is the rank that matches the first of the list as master.
+    Specific.platform(
+        "slurm",
+        &[&[Set("SLURM_JOB_ID"), Holds("SLURM_STEP_NUM_NODES", is_step)]],
+        &[&[
             is(Nnodes, "SLURM_STEP_NUM_NODES"),
             beside(as_(is(NodeRank, "SLURMD_NODENAME"), PositionInHostlist), "SLURM_STEP_NODELIST"),
             or(NodeRank, "SLURM_NODEID"),
             is(MasterAddr, "MASTER_ADDR"),
             as_(or(MasterAddr, "SLURM_STEP_NODELIST"), HostlistFirst),
-            MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
+            FIRST_OF_ALLOCATION,
+            FIRST_OF_OLD_ALLOCATION,
             is(MasterPort, "MASTER_PORT"),
             port_of_step("SLURM_HET_JOB_ID"),
             port_of_step("SLURM_PACK_JOB_ID"),
@@ -165,72 +142,63 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             beside(JOB_OF_SLURM, "SLURM_STEP_ID"),
             beside(JOB_OF_OLD_SLURM, "SLURM_STEP_ID"),
             beside(or(JobId, "SLURM_JOB_ID"), "SLURM_STEP_ID"),
-        ],
-        default_port: None,
-    },
-    Platform {
-        // The batch script itself, or a shell of salloc. It runs on one node, whatever
-        // SLURM_NODEID is; only srun starts a command on all nodes. In a heterogeneous job the script
-        // has the numbers of its own component, and every other component has at least one node.
-        id: "slurm-allocation",
-        strength: Strength::Specific,
-        proofs: &[
+        ]],
+    ),
+    // The batch script itself, or a shell of salloc. It runs on one node, whatever
+    // SLURM_NODEID is; only srun starts a command on all nodes. In a heterogeneous job the script
+    // has the numbers of its own component, and every other component has at least one node.
+    Specific.platform(
+        "slurm-allocation",
+        &[
             &[Set("SLURM_JOB_ID"), Set("SLURM_JOB_NUM_NODES"), Unset("SLURM_STEP_NUM_NODES")],
             &[Set("SLURM_JOB_ID"), Set("SLURM_NNODES"), Unset("SLURM_STEP_NUM_NODES")],
             &[Set("SLURM_JOB_ID"), Holds("SLURM_STEP_ID", is_step_of_script)],
         ],
-        claims: &[
-            only(is(Nnodes, "SLURM_JOB_NUM_NODES"), is_of_one_component),
-            only(or(Nnodes, "SLURM_NNODES"), is_of_one_component),
-            as_(is(Several, "SLURM_HET_SIZE"), Count),
-            as_(is(Several, "SLURM_PACK_SIZE"), Count),
-            is(MasterAddr, "MASTER_ADDR"),
+        &[
+            &[
+                only(is(Nnodes, "SLURM_JOB_NUM_NODES"), is_of_one_component),
+                only(or(Nnodes, "SLURM_NNODES"), is_of_one_component),
+                as_(is(Several, "SLURM_HET_SIZE"), Count),
+                as_(is(Several, "SLURM_PACK_SIZE"), Count),
+            ],
             MASTER_OF_ALLOCATION,
-            MASTER_OF_OLD_ALLOCATION,
-            is(MasterPort, "MASTER_PORT"),
-            is(GpuCount, "SLURM_GPUS_ON_NODE"),
-            is(Cpus, "SLURM_CPUS_ON_NODE"),
-            JOB_OF_SLURM,
-            JOB_OF_OLD_SLURM,
-            or(JobId, "SLURM_JOB_ID"),
+            &[
+                is(GpuCount, "SLURM_GPUS_ON_NODE"),
+                is(Cpus, "SLURM_CPUS_ON_NODE"),
+                JOB_OF_SLURM,
+                JOB_OF_OLD_SLURM,
+                or(JobId, "SLURM_JOB_ID"),
+            ],
         ],
-        default_port: None,
-    },
-    Platform {
-        // With as many tasks as nodes, each node has one task. Flux names no host.
-        id: "flux",
-        strength: Strength::Specific,
-        proofs: &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_NNODES", is_flux_by_node)]],
-        claims: &[
-            is(Nnodes, "FLUX_JOB_NNODES"),
-            is(NodeRank, "FLUX_TASK_RANK"),
-            is(MasterAddr, "MASTER_ADDR"),
-            is(MasterPort, "MASTER_PORT"),
-            as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob),
-            is(JobId, "FLUX_JOB_ID"),
+    ),
+    // With as many tasks as nodes, each node has one task. Flux names no host.
+    Specific.platform(
+        "flux",
+        &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_NNODES", is_flux_by_node)]],
+        &[
+            &nodes("FLUX_JOB_NNODES", "FLUX_TASK_RANK"),
+            &MASTER,
+            &[as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob), is(JobId, "FLUX_JOB_ID")],
         ],
-        default_port: None,
-    },
-    Platform {
-        // No variable says how many tasks this node has.
-        id: "flux-tasks",
-        strength: Strength::Specific,
-        proofs: &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_SIZE", |host| !is_flux_by_node(host))]],
-        claims: &[
-            as_(is(Nnodes, "FLUX_JOB_SIZE"), Processes),
-            as_(is(NodeRank, "FLUX_TASK_RANK"), Processes),
-            is(MasterAddr, "MASTER_ADDR"),
-            is(MasterPort, "MASTER_PORT"),
-            as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob),
+    ),
+    // No variable says how many tasks this node has.
+    Specific.platform(
+        "flux-tasks",
+        &[&[Set("FLUX_TASK_RANK"), Holds("FLUX_JOB_SIZE", |host| !is_flux_by_node(host))]],
+        &[
+            &[
+                as_(is(Nnodes, "FLUX_JOB_SIZE"), Processes),
+                as_(is(NodeRank, "FLUX_TASK_RANK"), Processes),
+            ],
+            &MASTER,
+            &[as_(or(MasterPort, "FLUX_JOB_ID"), PortOfJob)],
         ],
-        default_port: None,
-    },
-    Platform {
-        // With LOCAL_RANK, RANK numbers processes, as in Azure ML's PyTorch jobs, pyxis and
-        // DeepSpeed. Leftovers of torchrun are recognised by their run id.
-        id: "process-per-gpu",
-        strength: Strength::Hint,
-        proofs: &[
+    ),
+    // With LOCAL_RANK, RANK numbers processes, as in Azure ML's PyTorch jobs, pyxis and
+    // DeepSpeed. Leftovers of torchrun are recognised by their run id.
+    Hint.platform(
+        "process-per-gpu",
+        &[
             &[Set("RANK"), Set("WORLD_SIZE"), Set("LOCAL_RANK"), Unset("TORCHELASTIC_RUN_ID")],
             &[
                 Set("RANK"),
@@ -240,16 +208,15 @@ pub(super) const LAUNCHERS: &[Platform] = &[
             ],
             &[Set("RANK"), Set("WORLD_SIZE"), Set("GROUP_RANK"), Unset("TORCHELASTIC_RUN_ID")],
         ],
-        claims: &[
+        &[&[
             is(Tasks, "WORLD_SIZE"),
             is(TaskRank, "RANK"),
             is(TaskLocal, "LOCAL_RANK"),
             is(TasksPerNode, "LOCAL_WORLD_SIZE"),
             as_(is(TasksPerNode, "LOCAL_RANK"), LocalIndex),
             is(NodeRank, "GROUP_RANK"),
-        ],
-        default_port: None,
-    },
+        ]],
+    ),
 ];
 
 /// `flux run` with one task on each node.
@@ -289,9 +256,60 @@ const OF_DAEMONS: PlatformRow =
     beside(as_(or(MasterAddr, "OMPI_MCA_orte_node_regex"), SecondDaemon), DAEMON);
 const OF_PRTERUN: PlatformRow =
     beside(as_(or(MasterAddr, "PMIX_NAMESPACE"), PrterunHost), DAEMON_OF_5);
-const MASTER_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
-const MASTER_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
+const FIRST_OF_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_JOB_NODELIST"), HostlistFirst);
+const FIRST_OF_OLD_ALLOCATION: PlatformRow = as_(or(MasterAddr, "SLURM_NODELIST"), HostlistFirst);
+/// The master is the user's, or the first node of the surrounding allocation.
+const MASTER_OF_ALLOCATION: &[PlatformRow] = &[
+    is(MasterAddr, "MASTER_ADDR"),
+    FIRST_OF_ALLOCATION,
+    FIRST_OF_OLD_ALLOCATION,
+    is(MasterPort, "MASTER_PORT"),
+];
+
+/// A launcher counts processes. No variable of MPI is meant to name a master.
+const fn processes(size: &'static str, rank: &'static str) -> [PlatformRow; 4] {
+    let [nnodes, node_rank] = nodes(size, rank);
+    [as_(nnodes, Processes), as_(node_rank, Processes), is(Tasks, size), is(TaskRank, rank)]
+}
+
+/// The number of a process on its node, and the number of all processes there.
+const fn places(place: &'static str, local: &'static str) -> [PlatformRow; 2] {
+    [is(TaskLocal, place), is(TasksPerNode, local)]
+}
 /// The components of a heterogeneous job have their own ids and share this one.
 const JOB_OF_SLURM: PlatformRow = is(JobId, "SLURM_HET_JOB_ID");
 /// The name of [`JOB_OF_SLURM`] before Slurm 20.
 const JOB_OF_OLD_SLURM: PlatformRow = or(JobId, "SLURM_PACK_JOB_ID");
+
+/// The variable with the address of this host's daemon, in Open MPI 4 and in Open MPI 5.
+const DAEMON: &str = "OMPI_MCA_orte_local_daemon_uri";
+const DAEMON_OF_5: &str = "PMIX_SERVER_URI2";
+
+/// The host of mpirun has processes, so rank 0 is there.
+fn first_is_with_mpirun(host: &Host) -> bool {
+    daemons_without_process(host, DAEMON) == Some(0)
+}
+
+/// The host of mpirun has no process, so rank 0 is on the host of the next daemon.
+fn first_is_second_daemon(host: &Host) -> bool {
+    daemons_without_process(host, DAEMON) == Some(1)
+}
+
+/// As [`first_is_with_mpirun`], for Open MPI 5.
+fn first_is_with_prterun(host: &Host) -> bool {
+    let names_host = |id: String| hostlist::of_prterun(&id).is_some();
+    host.variable(DAEMON).is_none()
+        && host.variable("PMIX_NAMESPACE").is_some_and(names_host)
+        && daemons_without_process(host, DAEMON_OF_5) == Some(0)
+}
+
+/// Number of daemons before this host's that have no process, if all hosts have as many processes as this one.
+fn daemons_without_process(host: &Host, daemon: &str) -> Option<u32> {
+    let number = |name| host.variable(name)?.trim().parse::<u32>().ok();
+    let local = number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
+    let hosts_before = number("OMPI_COMM_WORLD_RANK")?.checked_div(local)?;
+    // `<job>.<daemon>;tcp://…`; the id of a job of Open MPI 5 has a host name, which may have dots.
+    let uri = host.variable(daemon)?;
+    let (_, daemon) = uri.split_once(';')?.0.rsplit_once('.')?;
+    daemon.parse::<u32>().ok()?.checked_sub(hosts_before)
+}

@@ -1,13 +1,28 @@
 //! The form of a contract: what proves a platform, and which variable gives which field.
 //!
 //! The program's own rows are in [`super::table`], [`super::launchers`] and
-//! [`super::conventions`]; a profile may add one (`[platform]`). All are read by the same code.
+//! [`super::conventions`]; a profile may add one (`[platform]`). All are read by the same code. The
+//! planner would treat any other reading of a field than those of [`readings_of`] as a plain number,
+//! so a row of any table has one of these; tests hold the program's own rows to this rule too.
 
 use std::borrow::Cow;
 use std::fmt;
 
+use Field::{
+    Cpus, GpuCount, JobId, MasterAddr, MasterPort, Nnodes, NodeRank, Nproc, Offered, RdzvBackend,
+    RdzvEndpoint, Standalone, TaskLocal, TaskRank, Tasks, TasksPerNode,
+};
+use Reading::{
+    Cluster, DaemonHost, FirstOfList, HostPart, HostlistFirst, ListLength, LocalIndex, Loopback,
+    MainFirst, PerNode, PerTask, Plain, PortOfJob, PortPart, PositionInHostlist, PositionInList,
+    Processes, PrterunHost, Range, SecondDaemon, Sum, TaskList,
+};
+
 use crate::contract::{Field, Reading, Strength};
 use linux::host::Host;
+
+/// Tests, or rows of variables, in groups.
+pub(crate) type Groups<T> = &'static [&'static [T]];
 
 /// One contract.
 #[derive(Debug)]
@@ -15,8 +30,9 @@ pub struct Platform {
     pub id: &'static str,
     pub strength: Strength,
     /// The platform is proven when all tests of any one group hold.
-    pub proofs: &'static [&'static [Test]],
-    pub claims: &'static [PlatformRow],
+    pub proofs: Groups<Test>,
+    /// In order; rows that several platforms share are groups.
+    pub claims: Groups<PlatformRow>,
     /// The master port if the contract does not give it.
     pub default_port: Option<u16>,
 }
@@ -47,18 +63,7 @@ pub struct PlatformRow {
 }
 
 pub(super) const fn is(field: Field, variable: &'static str) -> PlatformRow {
-    PlatformRow {
-        field,
-        variable,
-        reading: Reading::Plain,
-        beside: None,
-        fallback: false,
-        only: None,
-    }
-}
-
-pub(super) const fn also(field: Field, variable: &'static str) -> PlatformRow {
-    is(field, variable)
+    PlatformRow { field, variable, reading: Plain, beside: None, fallback: false, only: None }
 }
 
 pub(super) const fn or(field: Field, variable: &'static str) -> PlatformRow {
@@ -75,6 +80,41 @@ pub(super) const fn only(row: PlatformRow, test: fn(&Host) -> bool) -> PlatformR
 
 pub(super) const fn beside(row: PlatformRow, variable: &'static str) -> PlatformRow {
     PlatformRow { beside: Some(variable), ..row }
+}
+
+/// The number of nodes and the rank of this node.
+pub(super) const fn nodes(count: &'static str, rank: &'static str) -> [PlatformRow; 2] {
+    [is(Nnodes, count), is(NodeRank, rank)]
+}
+
+/// The user's master, which wins if the platform leaves both variables to the user.
+pub(super) const MASTER: [PlatformRow; 2] =
+    [is(MasterAddr, "MASTER_ADDR"), is(MasterPort, "MASTER_PORT")];
+
+/// The user's master, or the platform's own name of it.
+pub(super) const fn master(variable: &'static str, reading: Reading) -> [PlatformRow; 3] {
+    let [address, port] = MASTER;
+    [address, as_(or(MasterAddr, variable), reading), port]
+}
+
+/// A description of the cluster, and the user's master.
+pub(super) const fn cluster(spec: &'static str) -> [PlatformRow; 6] {
+    let [nnodes, rank] = nodes(spec, spec);
+    let [own_address, address, own_port] = master(spec, Cluster);
+    let port = as_(or(MasterPort, spec), Cluster);
+    [as_(nnodes, Cluster), as_(rank, Cluster), own_address, address, own_port, port]
+}
+
+impl Strength {
+    /// A platform whose claims have this strength, without a port of its own.
+    pub(super) const fn platform(
+        self,
+        id: &'static str,
+        proofs: Groups<Test>,
+        claims: Groups<PlatformRow>,
+    ) -> Platform {
+        Platform { id, strength: self, proofs, claims, default_port: None }
+    }
 }
 
 impl PlatformRow {
@@ -126,6 +166,14 @@ impl fmt::Display for Test {
 }
 
 impl Platform {
+    pub(super) const fn port(self, port: u16) -> Platform {
+        Platform { default_port: Some(port), ..self }
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = &'static PlatformRow> {
+        self.claims.iter().copied().flatten()
+    }
+
     pub(super) fn is_proven(&self, host: &Host) -> bool {
         self.proofs.iter().any(|group| group.iter().all(|test| test.holds(host)))
     }
@@ -136,5 +184,65 @@ impl Platform {
             group.iter().filter(|test| !test.holds(host)).collect()
         };
         self.proofs.iter().map(failing).min_by_key(Vec::len).unwrap_or_default()
+    }
+}
+
+/// Whether a reading has a second variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    Never,
+    /// The second variable may be absent.
+    Maybe,
+    Always,
+}
+
+const OF_FIELDS: &[(Field, &[Reading])] = &[
+    (Nnodes, &[Plain, Range, ListLength, PerNode, Sum, Processes, Cluster]),
+    (NodeRank, &[Plain, PositionInList, PositionInHostlist, MainFirst, Processes, Cluster]),
+    (
+        MasterAddr,
+        &[
+            Plain,
+            FirstOfList,
+            HostPart,
+            HostlistFirst,
+            Loopback,
+            Cluster,
+            DaemonHost,
+            SecondDaemon,
+            PrterunHost,
+        ],
+    ),
+    (MasterPort, &[Plain, PortPart, PortOfJob, Cluster]),
+    (Nproc, &[Plain]),
+    (Offered, &[Plain]),
+    (GpuCount, &[Plain]),
+    (TasksPerNode, &[Plain, TaskList, LocalIndex]),
+    (Tasks, &[Plain]),
+    (TaskRank, &[Plain, TaskList]),
+    (TaskLocal, &[Plain]),
+    (Cpus, &[Plain, PerTask]),
+    (JobId, &[Plain]),
+    (RdzvEndpoint, &[Plain]),
+    (RdzvBackend, &[Plain]),
+    (Standalone, &[Plain]),
+];
+
+/// The readings of a field, `plain` first; empty for a field that only the program's own rows
+/// give: WORLD_SIZE and RANK, whose meaning `--world-size-counts` sets.
+pub(crate) fn readings_of(field: Field) -> &'static [Reading] {
+    OF_FIELDS.iter().find(|(of, _)| *of == field).map_or(&[], |(_, readings)| readings)
+}
+
+/// Every field that a profile can give.
+pub fn fields() -> impl Iterator<Item = Field> {
+    OF_FIELDS.iter().map(|(field, _)| *field)
+}
+
+pub(crate) fn beside_of(reading: Reading) -> Beside {
+    match reading {
+        PositionInList | PositionInHostlist | PerNode | Sum | TaskList => Beside::Always,
+        MainFirst | PortOfJob => Beside::Maybe,
+        _ => Beside::Never,
     }
 }

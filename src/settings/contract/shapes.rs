@@ -128,17 +128,12 @@ const APART: &[&str] = &[
 
 /// A program that starts its command several times, each a job of its own: parts of a pipeline, which
 /// share a test suite or a matrix, workers of a runner of tests, processes of a process manager.
-struct Starter {
-    /// The beginning of the names of its own variables. They count only beside a witness, if it has one.
-    own: &'static str,
-    /// A variable that only it sets, in every process that it starts. Indices and counts beside it may have
-    /// any name: its users choose them (`instance_var` of PM2, `$CIRCLE_NODE_INDEX` passed on as NODE_INDEX).
-    witnesses: &'static [&'static str],
-}
-
-const fn starter(own: &'static str, witnesses: &'static [&'static str]) -> Starter {
-    Starter { own, witnesses }
-}
+///
+/// First the beginning of the names of its own variables; they count only beside a witness, if it has one.
+/// Then its witnesses, variables that only it sets, in every process that it starts. Indices and counts
+/// beside a witness may have any name: its users choose them (`instance_var` of PM2, `$CIRCLE_NODE_INDEX`
+/// passed on as NODE_INDEX).
+type Starter = (&'static str, &'static [&'static str]);
 
 /// The variables are those of the manuals; many are listed by `ci-info` (its vendors.json). A variable that
 /// users also set by themselves (GITHUB_TOKEN), that images have for their build (CI, PM2_HOME), or that the init of a
@@ -146,70 +141,70 @@ const fn starter(own: &'static str, witnesses: &'static [&'static str]) -> Start
 #[rustfmt::skip]
 const STARTERS: &[Starter] = &[
     // Pipelines. GitLab, Cirrus and Heroku share CI_NODE_INDEX.
-    starter("CI", &[]),
-    starter("APPVEYOR", &["APPVEYOR"]),
-    starter("BAMBOO", &["bamboo_planKey"]),
-    starter("BITBUCKET", &["BITBUCKET_BUILD_NUMBER", "BITBUCKET_COMMIT"]),
-    starter("BITRISE", &["BITRISE_IO"]),
-    starter("BUDDY", &["BUDDY_WORKSPACE_ID"]),
-    starter("BUILDBOT", &[]),
-    starter("BUILDKITE", &["BUILDKITE"]),
-    starter("CIRCLE", &["CIRCLECI"]),
-    starter("CIRRUS", &["CIRRUS_CI"]),
-    starter("CODEBUILD", &["CODEBUILD_BUILD_ARN", "CODEBUILD_BUILD_ID"]),
-    starter("CODEFRESH", &["CF_BUILD_ID"]),
-    starter("CODESHIP", &[]),
-    starter("CONCOURSE", &[]),
-    starter("DRONE", &["DRONE"]),
-    starter("DSARI", &["DSARI"]),
-    starter("FORGEJO", &["FORGEJO_ACTIONS"]),
-    starter("GITEA", &["GITEA_ACTIONS"]),
-    starter("GITHUB", &["GITHUB_ACTIONS"]),
-    starter("GITLAB", &["GITLAB_CI"]),
-    starter("GO_JOB_", &["GO_PIPELINE_LABEL"]),
-    starter("HARNESS", &["HARNESS_BUILD_ID"]),
-    starter("HEROKU", &["HEROKU_TEST_RUN_ID"]),
-    starter("HUDSON", &["HUDSON_URL"]),
-    starter("JENKINS", &["JENKINS_URL"]),
-    starter("KOCHIKU", &["KOCHIKU_WORKER_CHUNK"]),
-    starter("MAGNUM", &["MAGNUM"]),
-    starter("NETLIFY", &["NETLIFY"]),
-    starter("NEVERCODE", &["NEVERCODE"]),
-    starter("PROW", &["PROW_JOB_ID"]),
-    starter("SAIL", &["SAILCI"]),
-    starter("SCREWDRIVER", &["SCREWDRIVER"]),
-    starter("SEMAPHORE", &["SEMAPHORE"]),
-    starter("SHIPPABLE", &["SHIPPABLE"]),
-    starter("STRIDER", &["STRIDER"]),
-    starter("SYSTEM_", &["TF_BUILD", "SYSTEM_TEAMFOUNDATIONCOLLECTIONURI"]),
-    starter("TASKCLUSTER", &["TASKCLUSTER_ROOT_URL"]),
-    starter("TDDIUM", &["TDDIUM"]),
-    starter("TEAMCITY", &["TEAMCITY_VERSION"]),
-    starter("TRAVIS", &["TRAVIS"]),
-    starter("VELA", &["VELA"]),
-    starter("VERCEL", &["NOW_BUILDER"]),
-    starter("WERCKER", &["WERCKER", "WERCKER_ROOT"]),
-    starter("WOODPECKER", &[]),
-    starter("ZUUL", &[]),
+    ("CI", &[]),
+    ("APPVEYOR", &["APPVEYOR"]),
+    ("BAMBOO", &["bamboo_planKey"]),
+    ("BITBUCKET", &["BITBUCKET_BUILD_NUMBER", "BITBUCKET_COMMIT"]),
+    ("BITRISE", &["BITRISE_IO"]),
+    ("BUDDY", &["BUDDY_WORKSPACE_ID"]),
+    ("BUILDBOT", &[]),
+    ("BUILDKITE", &["BUILDKITE"]),
+    ("CIRCLE", &["CIRCLECI"]),
+    ("CIRRUS", &["CIRRUS_CI"]),
+    ("CODEBUILD", &["CODEBUILD_BUILD_ARN", "CODEBUILD_BUILD_ID"]),
+    ("CODEFRESH", &["CF_BUILD_ID"]),
+    ("CODESHIP", &[]),
+    ("CONCOURSE", &[]),
+    ("DRONE", &["DRONE"]),
+    ("DSARI", &["DSARI"]),
+    ("FORGEJO", &["FORGEJO_ACTIONS"]),
+    ("GITEA", &["GITEA_ACTIONS"]),
+    ("GITHUB", &["GITHUB_ACTIONS"]),
+    ("GITLAB", &["GITLAB_CI"]),
+    ("GO_JOB_", &["GO_PIPELINE_LABEL"]),
+    ("HARNESS", &["HARNESS_BUILD_ID"]),
+    ("HEROKU", &["HEROKU_TEST_RUN_ID"]),
+    ("HUDSON", &["HUDSON_URL"]),
+    ("JENKINS", &["JENKINS_URL"]),
+    ("KOCHIKU", &["KOCHIKU_WORKER_CHUNK"]),
+    ("MAGNUM", &["MAGNUM"]),
+    ("NETLIFY", &["NETLIFY"]),
+    ("NEVERCODE", &["NEVERCODE"]),
+    ("PROW", &["PROW_JOB_ID"]),
+    ("SAIL", &["SAILCI"]),
+    ("SCREWDRIVER", &["SCREWDRIVER"]),
+    ("SEMAPHORE", &["SEMAPHORE"]),
+    ("SHIPPABLE", &["SHIPPABLE"]),
+    ("STRIDER", &["STRIDER"]),
+    ("SYSTEM_", &["TF_BUILD", "SYSTEM_TEAMFOUNDATIONCOLLECTIONURI"]),
+    ("TASKCLUSTER", &["TASKCLUSTER_ROOT_URL"]),
+    ("TDDIUM", &["TDDIUM"]),
+    ("TEAMCITY", &["TEAMCITY_VERSION"]),
+    ("TRAVIS", &["TRAVIS"]),
+    ("VELA", &["VELA"]),
+    ("VERCEL", &["NOW_BUILDER"]),
+    ("WERCKER", &["WERCKER", "WERCKER_ROOT"]),
+    ("WOODPECKER", &[]),
+    ("ZUUL", &[]),
     // Runners of tests, and of load.
-    starter("BAZEL", &["BAZEL_TEST"]),
-    starter("CUCUMBER", &["CUCUMBER_PARALLEL"]),
-    starter("CYPRESS", &[]),
-    starter("GINKGO", &[]),
-    starter("JEST", &["JEST_WORKER_ID"]),
-    starter("KNAPSACK", &[]),
-    starter("LOCUST", &[]),
-    starter("MOCHA", &["MOCHA_WORKER_ID"]),
-    starter("NEXTEST", &["NEXTEST"]),
-    starter("PABOT", &[]),
-    starter("PERCY", &[]),
-    starter("PLAYWRIGHT", &["TEST_PARALLEL_INDEX"]),
-    starter("PYTEST", &["PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"]),
-    starter("VITEST", &["VITEST"]),
-    starter("WDIO", &["WDIO_WORKER_ID"]),
+    ("BAZEL", &["BAZEL_TEST"]),
+    ("CUCUMBER", &["CUCUMBER_PARALLEL"]),
+    ("CYPRESS", &[]),
+    ("GINKGO", &[]),
+    ("JEST", &["JEST_WORKER_ID"]),
+    ("KNAPSACK", &[]),
+    ("LOCUST", &[]),
+    ("MOCHA", &["MOCHA_WORKER_ID"]),
+    ("NEXTEST", &["NEXTEST"]),
+    ("PABOT", &[]),
+    ("PERCY", &[]),
+    ("PLAYWRIGHT", &["TEST_PARALLEL_INDEX"]),
+    ("PYTEST", &["PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"]),
+    ("VITEST", &["VITEST"]),
+    ("WDIO", &["WDIO_WORKER_ID"]),
     // Process managers, and instances of a web application.
-    starter("CF_INSTANCE_", &["VCAP_APPLICATION"]),
-    starter("PM2", &["pm_id", "NODE_APP_INSTANCE"]),
+    ("CF_INSTANCE_", &["VCAP_APPLICATION"]),
+    ("PM2", &["pm_id", "NODE_APP_INSTANCE"]),
 ];
 
 /// Words of the place at which others are met.
@@ -240,7 +235,7 @@ pub(super) fn evidence(host: &Host) -> Vec<Evidence> {
     let names = host.environment().keys().filter_map(|name| name.to_str());
     let all: Vec<(Shape, Claim)> = names
         .filter_map(|name| {
-            let claim = Claim { variable: name.to_owned(), value: host.variable(name)? };
+            let claim = Claim::of(host, name)?;
             Some((shape(host, name)?, claim))
         })
         .collect();
@@ -285,14 +280,7 @@ impl Evidence {
 }
 
 fn found(claim: &Claim, reading: Reading, beside: Option<Claim>) -> Evidence {
-    Evidence {
-        platform: UNKNOWN.to_owned(),
-        field: Field::Several,
-        claim: claim.clone(),
-        reading,
-        beside,
-        strength: Strength::Hint,
-    }
+    Strength::Hint.evidence(UNKNOWN, Field::Several, reading, claim.clone(), beside)
 }
 
 /// Whether a list has ports, as a list of services does.
@@ -332,14 +320,12 @@ fn is_within(
     of_index.is_of_members || of_count.is_of_members || runs_jobs(host, &of_index.scheduler)
 }
 
-impl Starter {
-    /// Whether it started this process.
-    fn has_started(&self, host: &Host) -> bool {
-        self.witnesses.iter().any(|name| {
-            let value = host.variable(name).unwrap_or_default().trim().to_ascii_lowercase();
-            !value.is_empty() && value != "false"
-        })
-    }
+/// Whether the program with these witnesses started this process.
+fn has_started(host: &Host, witnesses: &[&str]) -> bool {
+    witnesses.iter().any(|name| {
+        let value = host.variable(name).unwrap_or_default().trim().to_ascii_lowercase();
+        !value.is_empty() && value != "false"
+    })
 }
 
 /// Whether a program of [`STARTERS`] started this process, and nothing shows that it meets others: a master, or a list
@@ -357,7 +343,7 @@ fn is_started_apart(host: &Host) -> bool {
         let value = host.variable(name).unwrap_or_default();
         shape(host, name).is_some_and(is_nameless) && value.trim().contains([',', ';', ' ', '\n'])
     };
-    STARTERS.iter().any(|starter| starter.has_started(host))
+    STARTERS.iter().any(|(_, witnesses)| has_started(host, witnesses))
         && !has_meeting_point(host)
         && !names().any(|name| is_master(name) || is_list(name))
 }
@@ -408,8 +394,8 @@ fn is_apart(host: &Host, name: &str) -> bool {
     APART.contains(&name)
         || parts(name).any(|part| APART.contains(&part))
         || APART.iter().any(|apart| apart.ends_with('_') && name.starts_with(apart))
-        || STARTERS.iter().any(|starter| {
-            begins(starter.own) && (starter.witnesses.is_empty() || starter.has_started(host))
+        || STARTERS.iter().any(|(own, witnesses)| {
+            begins(own) && (witnesses.is_empty() || has_started(host, witnesses))
         })
 }
 

@@ -137,7 +137,7 @@ fn blank_claim_yields_to_a_filled_one() {
 fn every_row_has_a_unique_name_and_proof() {
     let ids: BTreeSet<&str> = platforms(None).map(|platform| platform.id).collect();
     assert_eq!(ids.len(), platforms(None).count());
-    let named = ADVICE.iter().map(|advice| advice.platform);
+    let named = ADVICE.iter().map(|(platform, ..)| *platform);
     for id in named.chain(REMARKS.iter().map(|remark| remark.platform)) {
         assert!(ids.contains(id), "{id} is no platform");
     }
@@ -147,7 +147,7 @@ fn every_row_has_a_unique_name_and_proof() {
             let positive = group.iter().any(|test| !matches!(test, Test::Unset(_)));
             assert!(positive, "{} is proven by an empty environment", platform.id);
         }
-        for row in platform.claims {
+        for row in platform.rows() {
             let readings = readings_of(row.field);
             let is_own = matches!(row.field, Field::WorldSize | Field::Rank | Field::Several)
                 || row.reading == Reading::FirstReplica;

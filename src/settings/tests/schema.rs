@@ -2,6 +2,8 @@
 //!
 //! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes it; without it the file is compared.
 
+use std::collections::BTreeMap;
+
 use harness::reference;
 use serde_json::{Map, Value, json};
 
@@ -13,8 +15,8 @@ use verdict::Id;
 
 const FILE: &str = "packaging/schemas/profile.schema.json";
 
-fn names<T>(table: &[(&str, T)]) -> Value {
-    json!({ "enum": table.iter().map(|(name, _)| *name).collect::<Vec<_>>() })
+fn names(names: &[&str]) -> Value {
+    json!({ "enum": names })
 }
 
 fn text() -> Value {
@@ -56,7 +58,7 @@ fn setting(row: &SettingRow) -> (String, Value) {
     };
     match (row.toml, row.allowed) {
         (Toml::Boolean, _) => {}
-        (_, Allowed::OneOf(names)) => value["enum"] = json!(names()),
+        (_, Allowed::OneOf(names)) => value["enum"] = json!(names),
         (_, Allowed::Words(..)) => {
             value["description"] = Value::from(row.allowed.text().get(Lang::En));
             value["examples"] = json!([row.example]);
