@@ -25,7 +25,6 @@ const FRESH: &str = "is made here";
 /// The file itself was named on the command line or in a variable, and may be a pipe.
 const NAMED: &str = "was named itself";
 /// A file in a folder that only this user can enter.
-const PRIVATE: &str = "in a private folder";
 
 /// The source files with such calls, their number, and the reason for each. All other files use
 /// `src/linux/regular_file.rs`.
