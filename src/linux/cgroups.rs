@@ -43,14 +43,7 @@ impl Groups {
     fn of_file(host: &Host, file: &str) -> Groups {
         let mut groups = Groups::default();
         let text = host.read(file).unwrap_or_default();
-        for line in text.lines() {
-            // hierarchy-ID:controller-list:path (cgroups(7))
-            let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) =
-                (fields.next(), fields.next(), fields.next())
-            else {
-                continue;
-            };
+        for (controllers, path) in memberships(&text) {
             if controllers.is_empty() {
                 groups.unified = folders(CGROUP, path);
                 // Hybrid systems mount the unified hierarchy in addition.
@@ -70,6 +63,28 @@ impl Groups {
         }
         groups
     }
+}
+
+/// The controllers and the path of each group in a file of /proc; version 2 has no controllers there.
+pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    // hierarchy-ID:controller-list:path (cgroups(7))
+    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+}
+
+/// A number in a file of a group.
+pub fn number(host: &Host, folder: &str, file: &str) -> Option<u64> {
+    host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+}
+
+/// A limit in bytes; None if there is none.
+pub fn limit(host: &Host, folder: &str, file: &str) -> Option<u64> {
+    number(host, folder, file).filter(|bytes| *bytes < Groups::NO_LIMIT)
+}
+
+/// The value of a line `NAME VALUE` in a file of a group.
+pub fn counter(host: &Host, folder: &str, file: &str, name: &str) -> Option<u64> {
+    let text = host.read(format!("{folder}/{file}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.trim().parse().ok()
 }
 
 /// `/a/b` below `mount`: mount/a/b, mount/a, mount. A path with `..` is outside of our cgroup
@@ -105,53 +120,36 @@ impl Groups {
 
     /// The group with the least room for processes and threads: (limit, current).
     pub fn pids(&self, host: &Host) -> Option<(u64, Option<u64>)> {
-        let number = |folder: &String, file: &str| -> Option<u64> {
-            host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
-        };
-        self.unified
-            .iter()
-            .chain(&self.pids)
-            .filter_map(|folder| {
-                Some((number(folder, "pids.max")?, number(folder, "pids.current")))
-            })
-            .min_by_key(|(most, now)| most.saturating_sub(now.unwrap_or(0)))
+        let all = self.unified.iter().chain(&self.pids);
+        let found = all.filter_map(|folder| {
+            Some((number(host, folder, "pids.max")?, number(host, folder, "pids.current")))
+        });
+        found.min_by_key(|(most, now)| most.saturating_sub(now.unwrap_or(0)))
     }
 
     /// Bytes of the tightest limit.
     pub fn memory_limit(&self, host: &Host) -> Option<u64> {
-        let read = |folder: &String, file: &str| {
-            let text = host.read(format!("{folder}/{file}")).ok()?;
-            text.trim().parse().ok().filter(|bytes| *bytes < Groups::NO_LIMIT)
+        let of = |folders: &[String], file| {
+            folders.iter().filter_map(|folder| limit(host, folder, file)).min()
         };
-        let unified = self.unified.iter().filter_map(|folder| read(folder, "memory.max"));
-        let first = self.memory.iter().filter_map(|folder| read(folder, "memory.limit_in_bytes"));
-        unified.chain(first).min()
+        let both = [of(&self.unified, "memory.max"), of(&self.memory, "memory.limit_in_bytes")];
+        both.into_iter().flatten().min()
     }
 
     /// Bytes in use and the limit of the tightest group, without page cache that can be dropped at once, as the kubelet
     /// counts. None without a limit.
     pub fn memory_in_use(&self, host: &Host) -> Option<(u64, u64)> {
-        let number = |folder: &String, file: &str| -> Option<u64> {
-            host.read(format!("{folder}/{file}")).ok()?.trim().parse().ok()
+        let look = |folders: &[String], [used, most, cache]: [&str; 3]| {
+            let of = |folder: &String| {
+                let most = limit(host, folder, most)?;
+                let cache = counter(host, folder, "memory.stat", cache).unwrap_or(0);
+                Some((number(host, folder, used)?.saturating_sub(cache), most))
+            };
+            folders.iter().filter_map(of).min_by_key(|(_, most)| *most)
         };
-        let cache = |folder: &String, name: &str| -> u64 {
-            let text = host.read(format!("{folder}/memory.stat")).unwrap_or_default();
-            let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-            found.unwrap_or(0)
-        };
-        let look = |folders: &[String], files: [&str; 2], name: &str| {
-            folders
-                .iter()
-                .filter_map(|folder| {
-                    let [used, limit] = files;
-                    let limit = number(folder, limit).filter(|bytes| *bytes < Groups::NO_LIMIT)?;
-                    Some((number(folder, used)?.saturating_sub(cache(folder, name)), limit))
-                })
-                .min_by_key(|(_, limit)| *limit)
-        };
-        look(&self.unified, ["memory.current", "memory.max"], "inactive_file ").or_else(|| {
-            let files = ["memory.usage_in_bytes", "memory.limit_in_bytes"];
-            look(&self.memory, files, "total_inactive_file ")
+        look(&self.unified, ["memory.current", "memory.max", "inactive_file"]).or_else(|| {
+            let files = ["memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"];
+            look(&self.memory, files)
         })
     }
 }

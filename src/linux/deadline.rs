@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -18,7 +18,7 @@ const IDLE: Duration = Duration::from_millis(500);
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Works that wait for an idle thread, and the number of idle threads: never fewer than works.
+/// Works that wait for a thread, and the number of idle threads. Each work has an idle thread, or one that begins.
 struct Pool {
     works: VecDeque<Work>,
     idle: usize,
@@ -50,26 +50,20 @@ pub fn try_spawn_detached(work: impl FnOnce() + Send + 'static) -> io::Result<()
 /// Runs `work` in an idle thread or a new one; gives it back if there is none.
 fn in_own_thread(work: Work) -> Result<(), (Work, io::Error)> {
     let mut pool = pool();
-    if pool.idle > pool.works.len() {
-        pool.works.push_back(work);
+    pool.works.push_back(work);
+    if pool.idle >= pool.works.len() {
         WORK.notify_one();
         return Ok(());
     }
-    drop(pool);
-    let work: Arc<Mutex<Option<Work>>> = Arc::new(Mutex::new(Some(work)));
-    let take =
-        |work: &Mutex<Option<Work>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let first = Arc::clone(&work);
-    let spawned = std::thread::Builder::new().name("in-time".to_owned()).spawn(move || {
-        let mut next = take(&first);
-        while let Some(work) = next {
+    let run = || {
+        while let Some(work) = another() {
             work();
-            next = another();
         }
-    });
-    match spawned {
+    };
+    // A thread takes no work before the pool is unlocked, so without a new thread the last one is still this one.
+    match std::thread::Builder::new().name("in-time".to_owned()).spawn(run) {
         Ok(_) => Ok(()),
-        Err(error) => take(&work).map_or(Ok(()), |work| Err((work, error))),
+        Err(error) => pool.works.pop_back().map_or(Ok(()), |work| Err((work, error))),
     }
 }
 
@@ -187,6 +181,8 @@ pub fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     /// Works that run at once.

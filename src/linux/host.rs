@@ -7,29 +7,26 @@
 
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
-mod links;
 mod recorder;
 mod root;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::sys;
-use links::follow;
-use root::Root;
+use root::{Root, follow};
 
-pub use links::normal;
 use recorder::ANSWERS;
 pub use recorder::Recorder;
+pub use root::normal;
 
 /// The file of a capture with the environment, in the kernel's form (proc_pid_environ(5)).
 pub const ENVIRONMENT: &str = "/proc/self/environ";
@@ -42,7 +39,7 @@ fn answer_path(name: &str) -> String {
 static HIDDEN: OnceLock<(OsString, OsString)> = OnceLock::new();
 
 /// Root path and environment of one node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Host {
     root: Option<Arc<Root>>,
     environment: Arc<BTreeMap<OsString, OsString>>,
@@ -80,27 +77,13 @@ impl Host {
     /// This node, with this process's environment.
     pub fn live() -> Host {
         let environment = Arc::new(std::env::vars_os().chain(HIDDEN.get().cloned()).collect());
-        Host {
-            root: None,
-            environment,
-            recorder: None,
-            last_path: None,
-            folder: None,
-            starts_nothing: false,
-        }
+        Host { environment, ..Host::default() }
     }
 
     /// A node with its files below `root`.
     pub fn replayed(root: impl Into<PathBuf>, environment: BTreeMap<OsString, OsString>) -> Host {
         let (root, environment) = (Some(Arc::new(Root::new(root.into()))), Arc::new(environment));
-        Host {
-            root,
-            environment,
-            recorder: None,
-            last_path: None,
-            folder: None,
-            starts_nothing: false,
-        }
+        Host { root, environment, ..Host::default() }
     }
 
     /// The same environment with the files below `root`. If a capture has its own environment,
@@ -214,39 +197,25 @@ impl Host {
     }
 
     fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.at(path);
-        let Some(root) = &self.root else { return std::fs::read(path) };
-        let mut bytes = Vec::new();
-        root.open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        std::fs::read(self.path(path))
     }
 
     /// The file's bytes as text, invalid UTF-8 replaced.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let path = path.as_ref();
         let bytes = self.bytes(path)?;
-        if let Some(recorder) = &self.recorder {
-            recorder.read(path, &bytes);
-        }
+        self.record(|recorder| recorder.read(path, &bytes));
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The names in a folder, sorted; empty if the folder is missing or unreadable.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
-        self.at(path);
-        let names: io::Result<Vec<OsString>> = match &self.root {
-            None => std::fs::read_dir(path)
-                .map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()),
-            Some(root) => root.list(path),
-        };
-        let Ok(names) = names else { return Vec::new() };
-        let mut names: Vec<String> =
-            names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.collect();
         names.sort();
-        if let Some(recorder) = &self.recorder {
-            recorder.listed(path, &names);
-        }
+        self.record(|recorder| recorder.listed(path, &names));
         names
     }
 
@@ -261,12 +230,7 @@ impl Host {
 
     /// The metadata of the path, following links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
-        let path = path.as_ref();
-        self.at(path);
-        match &self.root {
-            None => std::fs::metadata(path).ok(),
-            Some(root) => root.open(path, OFlags::PATH).ok()?.metadata().ok(),
-        }
+        std::fs::metadata(self.path(path)).ok()
     }
 
     /// The folder or file behind `path`, following links, as a path of this host.
@@ -283,23 +247,23 @@ impl Host {
 
     /// Records that a path exists, without its content.
     pub fn seen(&self, path: impl AsRef<Path>) {
+        self.record(|recorder| recorder.seen(path.as_ref()));
+    }
+
+    fn record(&self, keep: impl FnOnce(&Recorder)) {
         if let Some(recorder) = &self.recorder {
-            recorder.seen(path.as_ref());
+            keep(recorder);
         }
     }
 
     /// Records that a path exists but cannot be used, which a captured file cannot show.
     pub fn unusable(&self, path: impl AsRef<Path>) {
-        if let Some(recorder) = &self.recorder {
-            recorder.unusable(path.as_ref());
-        }
+        self.record(|recorder| recorder.unusable(path.as_ref()));
     }
 
     /// Records an answer of the kernel or a driver, for a replay to read at `path`.
     pub fn note(&self, path: impl AsRef<Path>, content: impl FnOnce() -> Vec<u8>) {
-        if let Some(recorder) = &self.recorder {
-            recorder.read(path.as_ref(), &content());
-        }
+        self.record(|recorder| recorder.read(path.as_ref(), &content()));
     }
 
     /// The kernel's answer to a call: on a live node calls and records it; on a replayed node

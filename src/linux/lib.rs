@@ -12,7 +12,6 @@ pub mod pace;
 pub mod procfs;
 pub mod random;
 pub mod regular_file;
-pub mod shells;
 pub mod signal;
 #[allow(
     unsafe_code,

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bstr::ByteSlice;
 
+use crate::cgroups::memberships;
 use crate::deadline::with_deadline;
 use crate::host::Host;
 use text::mask;
@@ -271,20 +272,14 @@ impl ProcessFiles<'_> {
 
     /// None if the process has ended or its namespaces cannot be read.
     pub fn container(self) -> Option<ContainerId> {
-        let mut cgroup: Vec<String> = self
-            .bytes("cgroup")?
-            .lines()
-            .filter_map(|line| {
-                let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
-                let controllers = parts.next()?;
-                let path = parts.next()?;
-                let counts = controllers.is_empty()
-                    || controllers
-                        .split(|byte| *byte == b',')
-                        .any(|one| matches!(one, b"memory" | b"pids"));
-                counts.then(|| path.to_str_lossy().into_owned())
-            })
-            .collect();
+        let text = self.bytes("cgroup")?;
+        let text = text.to_str_lossy();
+        let counts = |controllers: &str| {
+            controllers.is_empty()
+                || controllers.split(',').any(|it| it == "memory" || it == "pids")
+        };
+        let groups = memberships(&text).filter(|(controllers, _)| counts(controllers));
+        let mut cgroup: Vec<String> = groups.map(|(_, path)| path.to_owned()).collect();
         cgroup.sort();
         let hidden = cgroup.iter().all(|path| path == "/");
         let mount_namespace = if hidden { Some(self.link("ns/mnt")?) } else { None };
@@ -307,18 +302,8 @@ impl ProcessFiles<'_> {
 
     /// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
     pub fn gpu_minors(self) -> BTreeSet<u32> {
-        self.descriptors()
-            .filter_map(|target| {
-                target
-                    .as_os_str()
-                    .as_bytes()
-                    .strip_prefix(b"/dev/nvidia")?
-                    .to_str()
-                    .ok()?
-                    .parse()
-                    .ok()
-            })
-            .collect()
+        let minor = |target: PathBuf| target.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok();
+        self.descriptors().filter_map(minor).collect()
     }
 
     fn descriptors(self) -> impl Iterator<Item = PathBuf> + use<> {
@@ -461,6 +446,14 @@ pub fn split_nul(content: &[u8]) -> Vec<Vec<u8>> {
 /// The file name of an argument or path.
 pub fn basename(argument: &[u8]) -> &[u8] {
     argument.rsplit(|byte| *byte == b'/').next().unwrap_or(argument)
+}
+
+/// Shells that take `-c SCRIPT`.
+const SHELLS: [&[u8]; 7] = [b"bash", b"sh", b"dash", b"ash", b"zsh", b"ksh", b"mksh"];
+
+/// Whether a file of this name is a shell that takes `-c SCRIPT`.
+pub fn is_shell(name: &[u8]) -> bool {
+    SHELLS.contains(&name)
 }
 
 /// Bytes as a path.

@@ -448,7 +448,7 @@ impl Shared {
             drop(state);
             if !spares.is_empty() {
                 drop(spares);
-                linux::sys::memory::release_free_memory();
+                linux::sys::release_free_memory();
             }
             state = self.lock();
         }

@@ -129,7 +129,7 @@ impl StreamReader {
                     if let Some((_, lane)) = &self.console {
                         lane.relax();
                     }
-                    linux::sys::memory::release_free_memory();
+                    linux::sys::release_free_memory();
                 }
             }
         };

@@ -43,13 +43,14 @@ fn main() -> Result<(), Failure> {
         None => build_probe(&folder)?,
     };
     let bytes = fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
-    let needs = needs_of(&bytes)?;
+    let (interpreter, glibc_minor) = needs_of(&bytes)?;
+    let glibc =
+        glibc_minor.map_or_else(|| "of any version".to_owned(), |minor| format!("2.{minor}"));
     // The file is not compressed: inflating it would take milliseconds of each start on a node with GPUs.
     fs::write(folder.join("node-probe"), &bytes)?;
-    println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={}", needs.interpreter);
+    println!("cargo::rustc-env=RANKLAUNCH_PROBE_INTERPRETER={interpreter}");
     println!(
-        "cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=asks NVML where the node has glibc {} or newer, else counts device nodes",
-        needs.glibc()
+        "cargo::rustc-env=RANKLAUNCH_PROBE_NOTE=asks NVML where the node has glibc {glibc} or newer, else counts device nodes"
     );
     Ok(())
 }
@@ -116,21 +117,9 @@ fn target_folder(out: &Path, target: &str) -> PathBuf {
     }
 }
 
-/// The requirements of the probe's ELF file on the root in which it runs.
-struct Needs {
-    /// The loader's path; empty when the file is static, which is refused.
-    interpreter: String,
-    /// The highest GLIBC_2.x symbol version.
-    glibc_minor: Option<u32>,
-}
-
-impl Needs {
-    fn glibc(&self) -> String {
-        self.glibc_minor.map_or_else(|| "of any version".to_owned(), |minor| format!("2.{minor}"))
-    }
-}
-
-fn needs_of(bytes: &[u8]) -> Result<Needs, Failure> {
+/// The requirements of the probe's ELF file on the root in which it runs: the loader's path, and N of the highest symbol
+/// version GLIBC_2.N. A static file is refused.
+fn needs_of(bytes: &[u8]) -> Result<(String, Option<u32>), Failure> {
     let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;
     let segments = header.program_headers(endian, bytes)?;
@@ -157,7 +146,7 @@ fn needs_of(bytes: &[u8]) -> Result<Needs, Failure> {
             }
         }
     }
-    Ok(Needs { interpreter, glibc_minor })
+    Ok((interpreter, glibc_minor))
 }
 
 /// `GLIBC_2.17` → 17, `GLIBC_2.2.5` → 2.

@@ -8,30 +8,31 @@
 #[path = "../node-probe/src/answer.rs"]
 mod answer;
 mod start;
-mod watch;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, PipeReader, Read, Write as _};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_signal};
-
 pub use answer::{
     Answer, CallError, GpuProcess, Health, LIBRARIES, NvmlAnswer, NvmlGpu, PcieLink, ProcessKind,
     WatchLine,
 };
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, kill_process_group, pidfd_open, pidfd_send_signal};
+pub(crate) use start::Ends;
+use start::Started;
 
-pub use watch::{Waited, WatchLines, WatchProbe};
-
+use linux::signal::wait_for_end;
 use linux::sys::{Pid, PollFd, PollFlags, Signal, poll};
 use settings::ProbeMode;
-use start::{Answers, Ends, Started};
 use text::lang::Text;
 use text::text;
 
@@ -56,9 +57,9 @@ pub enum ProbeError {
     /// `--probe nvidia-smi` or `off`.
     SwitchedOff,
     /// The probe's dynamic loader does not exist in this root (Alpine, distroless, scratch).
-    NoLoader { loader: String },
+    NoLoader,
     /// No way of executing the probe worked; each way with the kernel's error.
-    NotStarted { attempts: Vec<(String, String)> },
+    NotStarted(String),
     /// The probe gave no answer by the deadline. `gone` is false if even SIGKILL did not end it.
     TimedOut { after: Duration, gone: bool },
     /// The probe was killed by a signal that we did not send.
@@ -71,23 +72,22 @@ pub enum ProbeError {
 
 impl ProbeError {
     pub fn text(&self) -> Text {
+        let after_colon = |noise: &str| match noise {
+            "" => String::new(),
+            noise => format!(": {noise}"),
+        };
         match self {
             ProbeError::SwitchedOff => {
                 text!("the probe is switched off by --probe", "node-probe 已被 --probe 关闭")
             }
-            ProbeError::NoLoader { loader } => text!(
-                "this root has no glibc loader ({loader})",
-                "此根文件系统中没有 glibc 加载器（{loader}）"
+            ProbeError::NoLoader => text!(
+                "this root has no glibc loader ({LOADER})",
+                "此根文件系统中没有 glibc 加载器（{LOADER}）"
             ),
-            ProbeError::NotStarted { attempts } => {
-                let attempts: Vec<String> =
-                    attempts.iter().map(|(way, error)| format!("{way}: {error}")).collect();
-                let attempts = attempts.join("; ");
-                text!(
-                    "the probe could not be executed: {attempts}",
-                    "无法执行 node-probe：{attempts}"
-                )
-            }
+            ProbeError::NotStarted(attempts) => text!(
+                "the probe could not be executed: {attempts}",
+                "无法执行 node-probe：{attempts}"
+            ),
             ProbeError::TimedOut { after, gone: true } => {
                 text!("no answer within {after:?}; killed", "在 {after:?} 内没有应答，已被终止")
             }
@@ -97,11 +97,11 @@ impl ProbeError {
                 "在 {after:?} 内没有应答，且 SIGKILL 无法结束它：它卡在内核中，在等待驱动或文件服务器"
             ),
             ProbeError::Crashed { signal, noise } => {
-                let noise = shown(noise);
+                let noise = after_colon(noise);
                 text!("died of signal {signal}{noise}", "被信号 {signal} 终止{noise}")
             }
             ProbeError::Silent { code, noise } => {
-                let noise = shown(noise);
+                let noise = after_colon(noise);
                 text!(
                     "ended with code {code} and no answer{noise}",
                     "以退出码 {code} 结束，没有应答{noise}"
@@ -120,12 +120,6 @@ impl fmt::Display for ProbeError {
     }
 }
 
-impl std::error::Error for ProbeError {}
-
-fn shown(noise: &str) -> String {
-    if noise.is_empty() { String::new() } else { format!(": {noise}") }
-}
-
 /// Runs the probe once and waits for its answer, at most `timeout`.
 ///
 /// Blocks the calling thread, which must live until this returns: the probe dies with the thread that started it.
@@ -135,7 +129,7 @@ fn shown(noise: &str) -> String {
 /// See [`ProbeError`]; no error is a statement about GPUs.
 pub fn run(mode: ProbeMode, args: &[&str], timeout: Duration) -> Result<Answer, ProbeError> {
     let deadline = Instant::now() + timeout;
-    wait(started(mode, args, Answers::Pipe)?, timeout, deadline, is_answer)?.answer()
+    wait(started(mode, args)?, timeout, deadline, is_answer)?.answer()
 }
 
 /// The addresses of a name by the C library of the node.
@@ -151,23 +145,23 @@ pub fn resolve(mode: ProbeMode, name: &str, timeout: Duration) -> Result<Vec<IpA
 }
 
 /// Starts the probe in the first way that works.
-fn started(mode: ProbeMode, args: &[&str], answers: Answers) -> Result<Started, ProbeError> {
+fn started(mode: ProbeMode, args: &[&str]) -> Result<Started, ProbeError> {
     let ways = start::ways(mode);
     if ways.is_empty() {
         return Err(ProbeError::SwitchedOff);
     }
     // Without this test a missing loader would look like a missing probe: execve gives ENOENT for both.
     if !Path::new(LOADER).exists() {
-        return Err(ProbeError::NoLoader { loader: LOADER.to_owned() });
+        return Err(ProbeError::NoLoader);
     }
     let mut attempts = Vec::new();
     for way in ways {
-        match start::start(&way, args, answers) {
+        match start::start(&way, args) {
             Ok(started) => return Ok(started),
-            Err(error) => attempts.push((way.to_string(), error.to_string())),
+            Err(error) => attempts.push(format!("{way}: {error}")),
         }
     }
-    Err(ProbeError::NotStarted { attempts })
+    Err(ProbeError::NotStarted(attempts.join("; ")))
 }
 
 /// Runs another program in the same way, with `env` in addition to our own environment. Gives its standard output if it
@@ -182,24 +176,11 @@ pub fn run_tool(
     env: &[(OsString, OsString)],
     timeout: Duration,
 ) -> Result<Vec<u8>, ProbeError> {
-    answer_of(program, args, env, timeout, Ends::Process)
+    run_program(program, args, env, timeout, Ends::Process)
 }
 
-/// Like [`run_tool`] for a shell: at the deadline its commands end as well.
-///
-/// # Errors
-///
-/// As [`run_tool`].
-pub(crate) fn run_shell(
-    shell: &Path,
-    args: &[&str],
-    env: &[(OsString, OsString)],
-    timeout: Duration,
-) -> Result<Vec<u8>, ProbeError> {
-    answer_of(shell, args, env, timeout, Ends::Group)
-}
-
-fn answer_of(
+/// [`run_tool`] with the processes that end at the deadline: a shell's commands end with it.
+pub(crate) fn run_program(
     program: &Path,
     args: &[&str],
     env: &[(OsString, OsString)],
@@ -207,10 +188,8 @@ fn answer_of(
     ends: Ends,
 ) -> Result<Vec<u8>, ProbeError> {
     let deadline = Instant::now() + timeout;
-    let started =
-        start::start_tool(program, args, env, ends).map_err(|error| ProbeError::NotStarted {
-            attempts: vec![(program.display().to_string(), error.to_string())],
-        })?;
+    let started = start::start_tool(program, args, env, ends)
+        .map_err(|error| ProbeError::NotStarted(format!("{}: {error}", program.display())))?;
     let ended = wait(started, timeout, deadline, |_| false)?;
     if ended.succeeded() { Ok(ended.answer) } else { Err(ended.failure()) }
 }
@@ -269,7 +248,7 @@ fn wait(
     let mut answer = Collected::new(LONGEST_ANSWER);
     let mut noise = Collected::new(KEPT_NOISE);
     // pidfd_open gives ENOSYS before Linux 5.3; then the end of the pipes shows the end of the process.
-    let pid = i32::try_from(started.child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid_of(&started.child);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     loop {
         if let Some(status) = ended(&mut started.child) {
@@ -319,6 +298,10 @@ fn wait(
     Err(ProbeError::TimedOut { after: timeout, gone: gone(&mut started.child, pidfd.as_ref()) })
 }
 
+fn pid_of(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()).ok()?)
+}
+
 /// None while the child runs; the inner None means that its status was taken elsewhere.
 fn ended(child: &mut Child) -> Option<Option<ExitStatus>> {
     match child.try_wait() {
@@ -331,7 +314,7 @@ fn ended(child: &mut Child) -> Option<Option<ExitStatus>> {
 
 /// Whether a killed child ends within [`KILL_TIMEOUT`]. Otherwise it is stuck in the kernel and left to the reaper of
 /// orphans.
-fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
+fn gone(child: &mut Child, pidfd: Option<&OwnedFd>) -> bool {
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         if ended(child).is_some() {
@@ -341,15 +324,7 @@ fn gone(child: &mut Child, pidfd: Option<&std::os::fd::OwnedFd>) -> bool {
         if left.is_zero() {
             return false;
         }
-        let mut polled = Vec::new();
-        let left = match pidfd {
-            Some(pidfd) => {
-                polled.push(PollFd::new(pidfd, PollFlags::IN));
-                left
-            }
-            None => left.min(Duration::from_millis(1)),
-        };
-        let _ = poll(&mut polled, Some(left));
+        wait_for_end(pidfd, left);
     }
 }
 
@@ -387,6 +362,164 @@ impl Collected {
                 }
             }
         }
+    }
+}
+
+/// Maximum bytes of a line. A line has some hundred bytes, or a kilobyte for each GPU in the answer to a request.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// A running probe. It belongs to the thread that started it, and dies with that thread.
+#[derive(Debug)]
+pub struct WatchProbe {
+    child: Child,
+    /// The pidfd of the probe; None before Linux 5.3.
+    pidfd: Option<OwnedFd>,
+    lines: UnixStream,
+    noise: PipeReader,
+    kept: Collected,
+    /// The probe writes no more lines.
+    ended: bool,
+}
+
+/// The reason why [`WatchProbe::wait`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    Readable,
+    Stopped,
+}
+
+/// The lines of the probe, for any thread.
+#[derive(Debug)]
+pub struct WatchLines {
+    socket: UnixStream,
+    rest: Vec<u8>,
+    /// No more lines will come.
+    pub ended: bool,
+}
+
+impl WatchProbe {
+    /// Starts the probe for these GPUs (`0000:18:00.0`). `library`: the driver's library, if the user names it.
+    ///
+    /// # Errors
+    /// As [`super::run`], if the probe cannot be executed.
+    pub fn start(
+        mode: ProbeMode,
+        library: Option<&str>,
+        gpus: &[String],
+    ) -> Result<(WatchProbe, WatchLines), ProbeError> {
+        let mut args = vec!["watch", library.unwrap_or_default()];
+        args.extend(gpus.iter().map(String::as_str));
+        let started = started(mode, &args)?;
+        let pid = pid_of(&started.child);
+        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let (child, noise) = (started.child, started.noise);
+        let failed = |error: io::Error| ProbeError::NotStarted(format!("socket: {error}"));
+        let lines = UnixStream::from(started.answer);
+        let socket = lines.try_clone().map_err(failed)?;
+        let kept = Collected::new(KEPT_NOISE);
+        let probe = WatchProbe { child, pidfd, lines, noise, kept, ended: false };
+        Ok((probe, WatchLines { socket, rest: Vec::new(), ended: false }))
+    }
+
+    pub fn pid(&self) -> Option<i32> {
+        pid_of(&self.child).map(Pid::as_raw_pid)
+    }
+
+    /// Waits until there is something to read, or `stop` has no more writer.
+    pub fn wait(&mut self, stop: &PipeReader) -> Waited {
+        loop {
+            let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
+            if !self.ended {
+                polled.push(PollFd::new(&self.lines, PollFlags::IN));
+            }
+            if !self.kept.ended {
+                polled.push(PollFd::new(&self.noise, PollFlags::IN));
+            }
+            match poll(&mut polled, None) {
+                Err(Errno::INTR) => continue,
+                Err(_) => return Waited::Stopped,
+                Ok(_) => {}
+            }
+            let mut ready = polled.iter().map(|polled| !polled.revents().is_empty());
+            let mut is_ready = |polled: bool| polled && ready.next().unwrap_or_default();
+            let stopped = is_ready(true);
+            let (readable, noisy) = (is_ready(!self.ended), is_ready(!self.kept.ended));
+            // A full pipe would block a driver library that prints.
+            if noisy {
+                self.kept.take(&mut self.noise);
+            }
+            match (stopped, readable) {
+                (true, _) => return Waited::Stopped,
+                (_, true) => return Waited::Readable,
+                _ => {}
+            }
+        }
+    }
+
+    /// Kills the probe. A probe that does not end within a moment is stuck in the driver, and is left to the reaper of
+    /// orphans. Without a pidfd the closed socket ends the probe: the supervisor of the ranks reaps our children, so
+    /// the probe's pid may belong to another process by now.
+    pub fn end(mut self) {
+        let Some(pidfd) = &self.pidfd else { return };
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        wait_for_end(Some(pidfd), KILL_TIMEOUT);
+        // An error means that the probe was reaped with the ranks.
+        let _ = self.child.try_wait();
+    }
+
+    /// Stops reading lines, and reads only the probe's other output. The supervisor of the ranks may reap the probe, so
+    /// nobody else does so before the end.
+    pub fn read_out(&mut self) {
+        self.ended = true;
+    }
+
+    /// The probe's output beside its lines, such as that of a driver library before it crashes.
+    pub fn noise(&self) -> String {
+        String::from_utf8_lossy(&self.kept.bytes).trim().to_owned()
+    }
+}
+
+impl WatchLines {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn of(socket: UnixStream) -> WatchLines {
+        socket.set_nonblocking(true).expect("a socket that does not block");
+        WatchLines { socket, rest: Vec::new(), ended: false }
+    }
+
+    /// Requests the current state of the GPUs, which a [`WatchLine::Gpus`] answers. False: no probe is there to answer.
+    pub fn ask(&mut self) -> bool {
+        loop {
+            match self.socket.write(b"?") {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                asked => return asked.is_ok_and(|bytes| bytes > 0),
+            }
+        }
+    }
+
+    /// The available lines; never waits.
+    pub fn take(&mut self) -> Vec<WatchLine> {
+        let mut lines = Vec::new();
+        let mut chunk = [0; 4096];
+        // The loop is bounded, since the caller must not wait for a probe that never stops.
+        for _ in 0..64 {
+            match self.socket.read(&mut chunk) {
+                Ok(0) => self.ended = true,
+                Ok(count) => self.rest.extend(chunk.iter().take(count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => self.ended = true,
+            }
+            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                lines.extend(serde_json::from_slice::<WatchLine>(&line));
+            }
+            // A longer line does not come from the probe.
+            self.ended |= self.rest.len() > LONGEST_LINE;
+            if self.ended {
+                break;
+            }
+        }
+        lines
     }
 }
 

@@ -16,7 +16,7 @@ use monitor::standstill::HangWatch;
 use monitor::watch::{self, NodeSources, RasSource, Sampler, SamplingPace, SlowWatch};
 use monitor::witnesses::{LiveGpus, WatchedGpu, Witnesses};
 use muster::{MemberKind, Questions};
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::observe::{GpuSource, Limits};
 use node::probe::NvmlGpu;
 use plan::Plan;

@@ -103,7 +103,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         // An engine starts this once per rank, so it skips the argument parser and the settings.
         return shim::rank(rest.to_vec());
     }
-    linux::sys::memory::share_arenas();
+    linux::sys::share_arenas();
     let commit = option_env!("RANKLAUNCH_COMMIT_NOTE");
     Command::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
     // The language for commands that read no other setting.

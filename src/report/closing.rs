@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ending::Ending;
 use super::why_view;
-use node::observe::counters::Growth;
+use node::observe::Growth;
 use text::lang::{Lang, Text};
 use text::style::{Style, paint};
 use text::text;

@@ -14,7 +14,7 @@ use super::why_view;
 use diagnose::Survived;
 use linux::deadline::io_with_deadline;
 use linux::host::Host;
-use node::observe::counters::Growth;
+use node::observe::Growth;
 use node::observe::{OomKills, OomPlace};
 use text::lang::Lang;
 use verdict::outcome::{End, Outcome};

@@ -10,8 +10,7 @@ use std::path::Path;
 
 use crate::Program;
 use crate::launchers::{PythonProgram, PythonRun, command_at, may_move};
-use linux::procfs::basename;
-use linux::shells;
+use linux::procfs::{self, basename};
 use text::shell::{self, PartKind, TokenKind};
 
 /// Nested scripts that are followed.
@@ -184,7 +183,7 @@ fn unfolded(argv: Vec<OsString>, depth: u32) -> Vec<OsString> {
 
 /// `bash`, `/bin/sh`
 fn is_shell(word: &OsStr) -> bool {
-    shells::is_shell(basename(word.as_bytes()))
+    procfs::is_shell(basename(word.as_bytes()))
 }
 
 /// Position of the script in `bash -euo pipefail -c SCRIPT`.

@@ -14,7 +14,6 @@ use rustix::process::{
 };
 
 pub(super) use linux::procfs::Process;
-use linux::shells;
 use linux::signal;
 use linux::sys::{self, Pid, Signal};
 use verdict::outcome::Survivor;
@@ -90,7 +89,7 @@ pub(super) fn line(pid: i32) -> Vec<u8> {
 pub(super) fn is_shell(pid: i32) -> Option<bool> {
     let executable = std::fs::read_link(format!("{PROC}/{pid}/exe")).ok()?;
     let name = executable.file_name()?.as_encoded_bytes();
-    Some(shells::is_shell(name) || name == b"busybox")
+    Some(linux::procfs::is_shell(name) || name == b"busybox")
 }
 
 /// The signals that a process handles and those that it ignores: bit n − 1 is signal n (SigCgt and SigIgn of

@@ -24,9 +24,9 @@ fn resolves(mode: ProbeMode) -> Result<(), ProbeError> {
     }
 }
 
-fn refused(mode: ProbeMode) -> Vec<(String, String)> {
+fn refused(mode: ProbeMode) -> Vec<String> {
     match resolves(mode) {
-        Err(ProbeError::NotStarted { attempts }) => attempts,
+        Err(ProbeError::NotStarted(attempts)) => attempts.split("; ").map(str::to_owned).collect(),
         other => panic!("{mode:?}: {other:?}"),
     }
 }
@@ -85,7 +85,7 @@ fn noexec_folders_are_skipped() {
 fn inside_noexec_folders() {
     let attempts = refused(ProbeMode::File);
     assert_eq!(attempts.len(), 4, "{attempts:?}");
-    assert!(attempts.iter().all(|(_, why)| why.contains("Permission denied")), "{attempts:?}");
+    assert!(attempts.iter().all(|why| why.contains("Permission denied")), "{attempts:?}");
     assert_eq!(std::fs::read_dir("/tmp").expect("a folder").count(), 0, "files are left behind");
     assert_eq!(resolves(ProbeMode::Auto), Ok(()), "memory is not bound by mounts");
     std::env::set_current_dir("/mnt").expect("a folder");
@@ -152,7 +152,7 @@ fn a_root_without_a_loader_is_named() {
 fn inside_an_empty_root() {
     for mode in [ProbeMode::Auto, ProbeMode::File, ProbeMode::Memfd] {
         let error = resolves(mode).expect_err("there is nothing to run it");
-        assert!(matches!(error, ProbeError::NoLoader { .. }), "{error}");
+        assert!(matches!(error, ProbeError::NoLoader), "{error}");
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::links::{follow, normal};
+use super::root::{follow, normal};
 use text::mask::{mask_args, mask_file, mask_value};
 
 /// The folder of a capture for answers that are not the content of a file. A live node has no

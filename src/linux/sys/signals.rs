@@ -1,19 +1,20 @@
-//! Signal dispositions and masks, which std does not provide.
+//! Sets of signals, the dispositions that a child inherits, the queue of a signalfd, and signals by number.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::libc;
+use nix::libc::{self, SI_KERNEL};
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction,
 };
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, pidfd_send_signal, set_dumpable_behavior};
 
 use super::Signal;
-use super::signal_queue::{SignalSet, named};
+use super::process::fill_missing;
 
 /// The mask and the ignored signals at the start of this process, which every child gets
 /// unchanged (nohup's ignored HUP stays ignored).
@@ -21,45 +22,29 @@ use super::signal_queue::{SignalSet, named};
 pub struct Dispositions {
     pub mask: SignalSet,
     pub ignored: SignalSet,
-    /// The ignored real-time signals, which have no names in nix: bit n is signal n.
-    pub ignored_real_time: u128,
 }
 
 impl Dispositions {
     /// Reads the mask and the ignored signals.
     pub fn inherited() -> Dispositions {
-        let mut ignored = ignored_signals();
-        if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
-            ignored.add(Named::SIGPIPE);
-        }
-        if CHILD_WAS_IGNORED.load(Ordering::Relaxed) {
-            ignored.add(Named::SIGCHLD);
-        }
+        let was_ignored = |signal: &libc::c_int| match *signal {
+            libc::SIGPIPE => PIPE_WAS_IGNORED.load(Ordering::Relaxed),
+            signal => {
+                let child = signal == libc::SIGCHLD && CHILD_WAS_IGNORED.load(Ordering::Relaxed);
+                child || is_ignored(signal)
+            }
+        };
         Dispositions {
             mask: SignalSet(SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty())),
-            ignored: SignalSet(ignored),
-            ignored_real_time: real_time()
-                .filter(|signal| is_ignored(*signal))
-                .fold(0, |set, signal| set | (1 << signal)),
+            ignored: SignalSet::of_numbers(catchable().filter(was_ignored)),
         }
     }
 
     /// Gives a child between fork and exec this mask and these dispositions. Only system calls,
     /// so usable in [`super::in_child`].
     pub fn restore_in_child(&self) -> io::Result<()> {
-        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        for signal in Named::iterator() {
-            if matches!(signal, Named::SIGKILL | Named::SIGSTOP) {
-                continue;
-            }
-            let action = if self.ignored.0.contains(signal) { &ignore } else { &default };
-            // SAFETY: SIG_DFL and SIG_IGN install no handler.
-            let _ = unsafe { sigaction(signal, action) };
-        }
-        for signal in real_time() {
-            let ignored = self.ignored_real_time & (1 << signal) != 0;
-            let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        for signal in catchable() {
+            let action = if self.ignored.has(signal) { libc::SIG_IGN } else { libc::SIG_DFL };
             // SAFETY: neither installs a handler.
             unsafe { libc::signal(signal, action) };
         }
@@ -69,37 +54,22 @@ impl Dispositions {
 
     /// Ignores these signals.
     pub fn ignore(signals: &[Signal]) {
-        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        for signal in named(signals) {
+        for signal in signals {
             // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
-            let _ = unsafe { sigaction(signal, &ignore) };
+            unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) };
         }
     }
 
     /// Ignores every signal that can be ignored except SIGCHLD, since the kernel would then discard
     /// exit statuses.
     pub fn ignore_all() {
-        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        for signal in Named::iterator() {
-            // The synchronous signals stay fatal, since an ignored fault would loop.
-            if matches!(
-                signal,
-                Named::SIGKILL
-                    | Named::SIGSTOP
-                    | Named::SIGCHLD
-                    | Named::SIGSEGV
-                    | Named::SIGBUS
-                    | Named::SIGILL
-                    | Named::SIGFPE
-                    | Named::SIGABRT
-            ) {
-                continue;
-            }
+        // The synchronous signals stay fatal, since an ignored fault would loop.
+        const FAULTS: [libc::c_int; 5] =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
+        let is_ignorable =
+            |signal: &libc::c_int| *signal != libc::SIGCHLD && !FAULTS.contains(signal);
+        for signal in catchable().filter(is_ignorable) {
             // SAFETY: SIG_IGN installs no handler, so no code can run in signal context.
-            let _ = unsafe { sigaction(signal, &ignore) };
-        }
-        for signal in real_time() {
-            // SAFETY: as above; nix has no names for these.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
     }
@@ -120,7 +90,7 @@ extern "C" fn look_before_main() {
         // SAFETY: SIG_DFL installs no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     }
-    super::streams::fill_missing();
+    fill_missing();
 }
 
 // SAFETY: the C library calls the functions of this section, with arguments that
@@ -130,18 +100,10 @@ extern "C" fn look_before_main() {
 #[used]
 static LOOK_BEFORE_MAIN: extern "C" fn() = look_before_main;
 
-/// The catchable signals whose disposition is "ignore", except SIGPIPE.
-fn ignored_signals() -> SigSet {
-    let mut ignored = SigSet::empty();
-    for signal in Named::iterator() {
-        if matches!(signal, Named::SIGKILL | Named::SIGSTOP | Named::SIGPIPE) {
-            continue;
-        }
-        if is_ignored(signal as libc::c_int) {
-            ignored.add(signal);
-        }
-    }
-    ignored
+/// The signals whose disposition can be set.
+fn catchable() -> impl Iterator<Item = libc::c_int> {
+    let named = Named::iterator().map(|signal| signal as libc::c_int);
+    named.chain(real_time()).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal))
 }
 
 /// The numbers of the real-time signals that the C library leaves to programs.
@@ -172,7 +134,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
 }
 
 /// kill(2) with any number, since real-time signals have no name in nix and rustix. `pid` must
-/// be a child that is not reaped yet, so that it is not reused.
+/// be ours or of a child that is not reaped yet, so that it is not reused.
 pub fn send(pid: i32, signal: i32) {
     // SAFETY: a plain system call on two numbers.
     unsafe { libc::kill(pid, signal) };
@@ -196,16 +158,10 @@ pub fn unblock_in_this_thread(signal: Signal) {
 /// only if the signal does not kill.
 pub fn die_by(signal: i32) {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    // SAFETY: plain system calls with valid pointers; the default action of
-    // `signal` is wanted. Raw numbers, since real-time signals have no name in nix.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        libc::kill(libc::getpid(), signal);
-    }
+    // SAFETY: SIG_DFL installs no handler; the default action of `signal` is wanted.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    let _ = SignalSet::of_numbers([signal]).0.thread_unblock();
+    send(super::own_pid(), signal);
 }
 
 /// Ends the blocking system call of a thread of this process, early or with EINTR. Does nothing where the thread is not
@@ -229,4 +185,110 @@ pub fn interrupt(thread: i32) {
 pub fn signal_name(signal: i32) -> String {
     let named = Named::try_from(signal).map(Named::as_str);
     named.map_or_else(|_| format!("signal {signal}"), str::to_owned)
+}
+
+/// A set of signals.
+#[derive(Debug, Clone, Copy)]
+pub struct SignalSet(SigSet);
+
+impl SignalSet {
+    pub fn of(signals: &[Signal]) -> SignalSet {
+        SignalSet::of_numbers(signals.iter().map(|signal| signal.as_raw()))
+    }
+
+    /// The set of these numbers, since nix has no names for real-time signals.
+    fn of_numbers(signals: impl IntoIterator<Item = libc::c_int>) -> SignalSet {
+        let mut set = *SigSet::empty().as_ref();
+        for signal in signals {
+            // SAFETY: `set` is initialised; the call refuses what is no signal.
+            unsafe { libc::sigaddset(&mut set, signal) };
+        }
+        // SAFETY: initialised above.
+        SignalSet(unsafe { SigSet::from_sigset_t_unchecked(set) })
+    }
+
+    fn has(&self, signal: libc::c_int) -> bool {
+        // SAFETY: the set is initialised; the call only reads it.
+        unsafe { libc::sigismember(self.0.as_ref(), signal) == 1 }
+    }
+
+    /// Every signal except these, including the real-time ones.
+    pub fn all_but(signals: &[Signal]) -> SignalSet {
+        let mut set = SigSet::all();
+        named(signals).for_each(|signal| set.remove(signal));
+        SignalSet(set)
+    }
+
+    /// These, and every real-time signal.
+    pub fn and_real_time(signals: &[Signal]) -> SignalSet {
+        let SignalSet(wanted) = SignalSet::of(signals);
+        let mut set = SigSet::all();
+        Named::iterator().filter(|one| !wanted.contains(*one)).for_each(|one| set.remove(one));
+        SignalSet(set)
+    }
+
+    #[must_use]
+    pub fn with(mut self, other: &SignalSet) -> SignalSet {
+        self.0.extend(other.0.iter());
+        self
+    }
+
+    pub fn has_any_of(&self, other: &SignalSet) -> bool {
+        other.0.iter().any(|signal| self.0.contains(signal))
+    }
+
+    #[must_use]
+    pub fn without(mut self, other: &SignalSet) -> SignalSet {
+        other.0.iter().for_each(|signal| self.0.remove(signal));
+        self
+    }
+}
+
+fn named(signals: &[Signal]) -> impl Iterator<Item = Named> {
+    signals.iter().filter_map(|signal| Named::try_from(signal.as_raw()).ok())
+}
+
+/// A signal that was sent to this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub number: i32,
+    /// The pid of the process that sent it.
+    pub sender: i32,
+    /// Sent by the kernel, such as by a terminal to its foreground group.
+    pub by_kernel: bool,
+}
+
+impl Taken {
+    pub fn is(self, signal: Signal) -> bool {
+        self.number == signal.as_raw()
+    }
+}
+
+/// The queue of a set's signals; readable when there is one.
+#[derive(Debug)]
+pub struct SignalQueue(SignalFd);
+
+impl SignalQueue {
+    /// Blocks `set` and SIGCHLD in this thread and takes them through a descriptor (signalfd(2)).
+    pub fn begin(SignalSet(mut set): SignalSet) -> io::Result<SignalQueue> {
+        set.add(Named::SIGCHLD);
+        set.thread_block()?;
+        Ok(SignalQueue(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The next signal; None if there is none.
+    pub fn take(&self) -> Option<Taken> {
+        let info = self.0.read_signal().ok()??;
+        Some(Taken {
+            number: i32::try_from(info.ssi_signo).unwrap_or(0),
+            sender: i32::try_from(info.ssi_pid).unwrap_or(0),
+            by_kernel: info.ssi_code == SI_KERNEL,
+        })
+    }
+}
+
+impl AsFd for SignalQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

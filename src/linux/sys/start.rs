@@ -1,20 +1,24 @@
-//! Starts a program without waiting for its execve.
+//! Starts a program without waiting for its execve, and executes an open file instead of a path.
 //!
-//! std's spawn returns after exec has succeeded or failed. On a mount without its server neither
-//! happens, and the caller's thread hangs. Here a descriptor becomes readable instead, and the
-//! child that waits for the mount has no open pipe, socket or console of its parent.
+//! std's spawn returns after exec has succeeded or failed. On a mount without its server neither happens, and the caller's
+//! thread hangs. Here a descriptor becomes readable instead, and the child that waits for the mount has no open pipe,
+//! socket or console of its parent.
+//!
+//! execveat with an empty path is the only way to run a memfd in a root without /proc; std can only execute paths. The call
+//! runs in std's pre-exec hook, so std still handles pipes, reaping and the report of a failed exec.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::libc;
 use nix::unistd::ForkResult;
 
-use super::execute::CArray;
-use super::streams::open_descriptors;
+use super::process::open_descriptors;
 
 /// A process that is or will become the program.
 #[derive(Debug)]
@@ -153,6 +157,96 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
 }
 
+/// A null-terminated array of C strings, built before the fork because the
+/// child of a threaded process must not allocate.
+pub(super) struct CArray {
+    _strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl CArray {
+    /// # Errors
+    /// A NUL byte.
+    pub(super) fn of<T: Into<Vec<u8>>>(words: impl IntoIterator<Item = T>) -> io::Result<CArray> {
+        let strings: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
+        let strings = strings?;
+        let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        Ok(CArray { _strings: strings, pointers })
+    }
+
+    /// `NAME=value` of each.
+    ///
+    /// # Errors
+    /// A NUL byte.
+    pub(super) fn of_environment<'a>(
+        pairs: impl IntoIterator<Item = (&'a OsString, &'a OsString)>,
+    ) -> io::Result<CArray> {
+        let joined = |(name, value): (&OsString, &OsString)| {
+            [name.as_bytes(), b"=", value.as_bytes()].concat()
+        };
+        CArray::of(pairs.into_iter().map(joined))
+    }
+
+    pub(super) fn as_ptr(&self) -> *const *const libc::c_char {
+        self.pointers.as_ptr()
+    }
+}
+
+// SAFETY: the pointers lead to the heap of `_strings`, which is owned, never
+// changed, and moves without moving what it points to.
+unsafe impl Send for CArray {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for CArray {}
+
+/// Makes `command` execute the file behind `program` with `arguments` (the first is argv\[0\])
+/// and exactly `environment`. The command's own program, arguments and environment are then
+/// unused.
+///
+/// # Errors
+///
+/// A NUL byte in an argument or variable.
+pub fn execute_descriptor(
+    command: &mut Command,
+    program: OwnedFd,
+    arguments: &[&OsStr],
+    environment: &[(OsString, OsString)],
+) -> io::Result<()> {
+    let arguments = CArray::of(arguments.iter().map(|argument| argument.as_bytes()))?;
+    let pairs = environment.iter().map(|(name, value)| (name, value));
+    let environment = CArray::of_environment(pairs)?;
+    let hook = move || {
+        let descriptor = program.as_raw_fd();
+        let attempt = || {
+            // SAFETY: the descriptor is open, the path is an empty literal, both
+            // arrays are null-terminated and alive; the call allocates nothing.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_execveat,
+                    descriptor,
+                    c"".as_ptr(),
+                    arguments.as_ptr(),
+                    environment.as_ptr(),
+                    libc::AT_EMPTY_PATH,
+                )
+            };
+            io::Error::last_os_error()
+        };
+        let error = attempt();
+        if error.raw_os_error() != Some(libc::ENOENT) {
+            return Err(error);
+        }
+        // Under emulation (binfmt_misc) the interpreter opens the file again by
+        // its number, which close-on-exec has closed by then.
+        // SAFETY: fcntl on an open descriptor of this process.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) };
+        Err(attempt())
+    };
+    // SAFETY: the hook makes system calls only: no allocation, no lock.
+    unsafe { command.pre_exec(hook) };
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -196,7 +290,7 @@ mod tests {
             let file = folder.path().join(name);
             // Written by another process, since a descriptor open for writing forbids execution.
             let write = format!("printf '%s' '{text}' > '{}'", file.display());
-            std::process::Command::new("sh").args(["-c", &write]).status().expect("a shell");
+            Command::new("sh").args(["-c", &write]).status().expect("a shell");
             let mode = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(file, mode).expect("a mode");
         }

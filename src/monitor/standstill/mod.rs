@@ -113,7 +113,7 @@ mod tests {
     use crate::watch::{NodeSources, RasSource, Surroundings};
     use linux::host::Host;
     use logs::{Console, Logs, LogsConfig};
-    use node::observe::counters::Counters;
+    use node::observe::Counters;
     use settings::{ConsoleMode, ConsolePrefix, Reaction};
     use text::lang::{Lang, Text};
     use text::rank::{GlobalRank, LocalRank};

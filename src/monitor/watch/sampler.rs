@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::watch::node::NodeSources;
     use linux::host::Host;
-    use node::observe::counters::Counters;
+    use node::observe::Counters;
     use node::probe::NvmlGpu;
 
     const SOON: Duration = Duration::from_secs(20);

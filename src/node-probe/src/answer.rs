@@ -70,7 +70,6 @@ pub struct NvmlGpu {
     pub fabric: Option<(u32, u32)>,
     /// `healthMask` of the fabric (driver 550 and later): two bits each for degraded bandwidth (0), route recovery (2),
     /// unhealthy route (4), access timeout (6). The value 1 means yes, 2 means no.
-    #[serde(default)]
     pub fabric_health: Option<u32>,
     #[serde(default)]
     pub health: Health,

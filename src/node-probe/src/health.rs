@@ -11,13 +11,14 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlUtilization_t};
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t, nvmlUtilization_t,
+};
 
 use crate::answer::{
     CallError, GpuProcess, Health, Instances, Load, MigDevice, NvLinks, NvmlGpu, PcieLink,
     ProcessKind, RemappedRows,
 };
-use crate::call::failed;
 
 /// NVML_NVLINK_MAX_LINKS of the newest header; a missing link ends the list.
 const MOST_LINKS: u32 = 36;
@@ -28,10 +29,11 @@ const MOST_PROCESSES: usize = 128;
 /// Maximum number of MIG instances, which is larger than that of any GPU.
 const MOST_INSTANCES: u32 = 64;
 
-/// NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _INSUFFICIENT_SIZE (nvml.h).
+/// NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _INSUFFICIENT_SIZE, _UNKNOWN (nvml.h).
 const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
 const INSUFFICIENT_SIZE: u32 = 7;
+const UNKNOWN: u32 = 999;
 
 /// The name of the current call.
 type Current = Arc<Mutex<&'static str>>;
@@ -80,7 +82,7 @@ fn ask_each(nvml: &Nvml, gpus: &[(u32, bool)], current: &Current, answers: &Send
         let health = match nvml.device_by_index(*index) {
             Ok(device) => ask_one(&device, *mig, current),
             Err(error) => Health {
-                unknown: vec![failed("nvmlDeviceGetHandleByIndex_v2", &error)],
+                unknown: vec![failed("nvmlDeviceGetHandleByIndex_v2", error)],
                 ..Health::default()
             },
         };
@@ -126,7 +128,7 @@ impl Asking<'_> {
     fn succeeded(&mut self, call: &str, code: Option<u32>) -> bool {
         match code {
             Some(0) => return true,
-            Some(code) => self.unknown.push(failed(call, &NvmlError::from(code))),
+            Some(code) => self.unknown.push(failed(call, NvmlError::from(code))),
             None => self.unknown.push(CallError {
                 call: call.to_owned(),
                 code: None,
@@ -253,12 +255,8 @@ fn load(it: &mut Asking<'_>) -> Load {
 fn counters(device: &Device<'_>, it: &Asking<'_>, load: Load) -> Load {
     it.begins("nvmlDeviceGetFieldValues");
     let fields = [PCIE_REPLAYS, NVLINK_REPLAYS, NVLINK_RECOVERIES, NVLINK_CRC].map(FieldId);
-    let mut values = device.field_values_for(&fields).unwrap_or_default().into_iter();
-    let mut next = || match values.next()?.ok()?.value.ok()? {
-        SampleValue::U32(value) => Some(value.into()),
-        SampleValue::U64(value) => Some(value),
-        _ => None,
-    };
+    let mut values = field_values(device, &fields).into_iter();
+    let mut next = || values.next().flatten();
     Load {
         pcie_replays: next(),
         nvlink_replays: next(),
@@ -266,6 +264,17 @@ fn counters(device: &Device<'_>, it: &Asking<'_>, load: Load) -> Load {
         nvlink_crc_errors: next(),
         ..load
     }
+}
+
+/// The values of these fields; None for a field that the driver or the GPU does not know.
+pub(crate) fn field_values(device: &Device<'_>, fields: &[FieldId]) -> Vec<Option<u64>> {
+    let samples = device.field_values_for(fields).unwrap_or_default().into_iter();
+    let values = samples.map(|sample| match sample.ok()?.value.ok()? {
+        SampleValue::U32(value) => Some(value.into()),
+        SampleValue::U64(value) => Some(value),
+        _ => None,
+    });
+    values.collect()
 }
 
 /// None if the GPU has no links.
@@ -338,7 +347,7 @@ fn instances(device: &Device<'_>, it: &mut Asking<'_>) -> Option<Instances> {
             // No instance at this index.
             Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
             Err(error) => {
-                it.unknown.push(failed("nvmlDeviceGetMigDeviceHandleByIndex", &error));
+                it.unknown.push(failed("nvmlDeviceGetMigDeviceHandleByIndex", error));
                 return None;
             }
         };
@@ -359,4 +368,13 @@ fn instances(device: &Device<'_>, it: &mut Asking<'_>) -> Option<Instances> {
         it.unknown.append(&mut asking.unknown);
     }
     Some(instances)
+}
+
+/// A failed call for the answer.
+pub(crate) fn failed(call: &str, error: NvmlError) -> CallError {
+    let text = error.to_string();
+    // The conversion gives errors of the wrapper itself the code of an unknown error.
+    let is_unknown = matches!(error, NvmlError::Unknown);
+    let code = Some(nvmlReturn_t::from(error)).filter(|code| *code != UNKNOWN || is_unknown);
+    CallError { call: call.to_owned(), code, text }
 }

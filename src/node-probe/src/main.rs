@@ -3,25 +3,23 @@
 //! NVML needs the dynamic loader, and names that only NSS knows need libc's resolver. The launcher starts this program
 //! as a process with a deadline, so a driver that hangs or crashes costs only a timeout.
 //!
-//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor 0. Descriptor 0 is the
-//! write end of a pipe, because driver libraries and preload hooks print to 1 and 2, and nothing ever writes to
-//! standard input. Takes `watch LIBRARY PCI…` with a socket as descriptor 0 (an empty LIBRARY means the library that is
-//! found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since nvmlShutdown can hang on a
+//! Takes `nvml MILLISECONDS [LIBRARY]` or `resolve NAME`; writes one JSON document to descriptor 0. Descriptor 0 is a
+//! socket or the write end of a pipe, because driver libraries and preload hooks print to 1 and 2, and nothing ever
+//! writes to standard input. Takes `watch LIBRARY PCI…` with a socket as descriptor 0 (an empty LIBRARY means the library
+//! that is found); writes a JSON document per line until nobody reads them. Ends by `_exit`, since nvmlShutdown can hang on a
 //! faulty node.
 
 #[expect(unreachable_pub, reason = "the launcher compiles this file too, as public types")]
 mod answer;
-mod call;
 mod health;
-mod names;
 mod nvml;
-mod pipe;
 mod watch;
-mod xids;
 
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use answer::Answer;
+use answer::{Answer, NamesAnswer};
 
 fn main() {
     leave_no_trace();
@@ -38,13 +36,13 @@ fn main() {
             let timeout = Duration::from_millis(timeout.parse::<u32>().map_or(0, u64::from));
             Answer::Nvml(nvml::ask(library.first().copied(), timeout))
         }
-        ["resolve", name] => Answer::Names(names::resolve(name)),
+        ["resolve", name] => Answer::Names(resolve(name)),
         _ => Answer::Usage(format!(
             "node-probe nvml MILLISECONDS [LIBRARY] | resolve NAME | watch LIBRARY PCI..., \
              not {words:?}"
         )),
     };
-    let written = serde_json::to_vec(&answer).is_ok_and(|bytes| pipe::write_all(out, &bytes));
+    let written = serde_json::to_vec(&answer).is_ok_and(|bytes| watch::write_all(out, &bytes));
     leave(out, i32::from(!written))
 }
 
@@ -86,4 +84,60 @@ fn take_answer_descriptor() -> i32 {
         }
     }
     moved
+}
+
+/// The addresses of `name` in getaddrinfo's order, each once.
+fn resolve(name: &str) -> NamesAnswer {
+    let failed =
+        |code: i32, why: String| NamesAnswer { error: Some((code, why)), ..NamesAnswer::default() };
+    let Ok(name) = CString::new(name) else {
+        return failed(libc::EAI_NONAME, "the name holds a NUL byte".to_owned());
+    };
+    // SAFETY: an all-zero addrinfo is the documented "no hints".
+    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
+    // The hint requests one answer per address rather than one per socket type.
+    hints.ai_socktype = libc::SOCK_STREAM;
+    let mut list: *mut libc::addrinfo = std::ptr::null_mut();
+    // SAFETY: all pointers are to live values; `list` is freed below.
+    let code = unsafe { libc::getaddrinfo(name.as_ptr(), std::ptr::null(), &hints, &mut list) };
+    if code != 0 {
+        // SAFETY: gai_strerror gives a static string for every code.
+        let words = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
+        return failed(code, words.to_string_lossy().into_owned());
+    }
+    let mut addresses = Vec::new();
+    let mut entry = list;
+    // SAFETY: the list is getaddrinfo's own, walked to its null end.
+    while let Some(info) = unsafe { entry.as_ref() } {
+        // SAFETY: the type of ai_addr is the one that ai_family names.
+        let address = unsafe { address_of(info) };
+        if let Some(address) = address
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+        entry = info.ai_next;
+    }
+    // SAFETY: the list came from getaddrinfo and is no longer used.
+    unsafe { libc::freeaddrinfo(list) };
+    NamesAnswer { addresses, error: None }
+}
+
+/// # Safety
+///
+/// `info.ai_addr` is null or points to a socket address of `info.ai_family`.
+unsafe fn address_of(info: &libc::addrinfo) -> Option<IpAddr> {
+    match info.ai_family {
+        libc::AF_INET => {
+            // SAFETY: by the caller's promise.
+            let inet = unsafe { info.ai_addr.cast::<libc::sockaddr_in>().as_ref() }?;
+            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(inet.sin_addr.s_addr))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: by the caller's promise.
+            let inet6 = unsafe { info.ai_addr.cast::<libc::sockaddr_in6>().as_ref() }?;
+            Some(IpAddr::V6(Ipv6Addr::from(inet6.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
 }

@@ -8,7 +8,6 @@ use std::mem::size_of;
 use std::path::Path;
 use std::time::Duration;
 
-use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{
@@ -19,8 +18,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::answer::{CallError, LIBRARIES, NvmlAnswer, NvmlGpu};
-use crate::call::failed;
-use crate::health;
+use crate::health::{self, failed};
 
 /// Variable that names another library for this node; the launcher forwards it.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
@@ -57,7 +55,7 @@ pub(crate) fn open(library: Option<&str>, answer: &mut NvmlAnswer) -> Option<&'s
     match Nvml::builder().lib_path(OsStr::new(loaded)).init() {
         Ok(nvml) => Some(Box::leak(Box::new(nvml))),
         Err(error) => {
-            answer.failure = Some(failed("nvmlInit_v2", &error));
+            answer.failure = Some(failed("nvmlInit_v2", error));
             None
         }
     }
@@ -131,7 +129,7 @@ fn ask_node(nvml: &Nvml, answer: &mut NvmlAnswer) {
         Ok(count) => {
             answer.gpus = (0..count.min(MOST_GPUS)).map(|index| ask_gpu(nvml, index)).collect();
         }
-        Err(error) => answer.failure = Some(failed("nvmlDeviceGetCount_v2", &error)),
+        Err(error) => answer.failure = Some(failed("nvmlDeviceGetCount_v2", error)),
     }
 }
 
@@ -152,7 +150,8 @@ fn ask_gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
         gpu.memory_used = Some(used);
     }
     gpu.mig = keep("nvmlDeviceGetMigMode", device.mig_mode(), errors).map(|mode| mode.current == 1);
-    gpu.recovery_action = recovery_action(&device);
+    // Drivers before 570 do not know the field.
+    gpu.recovery_action = health::field_values(&device, &[RECOVERY_ACTION]).pop().flatten();
     if let Some((state, status, health)) = fabric(&device) {
         gpu.fabric = Some((state, status));
         gpu.fabric_health = health;
@@ -187,19 +186,9 @@ fn memory(device: &Device<'_>, errors: &mut Vec<CallError>) -> Option<(u64, u64)
         Some((code, (info.total, info.used)))
     });
     if first.is_none() {
-        errors.push(failed("nvmlDeviceGetMemoryInfo_v2", &second));
+        errors.push(failed("nvmlDeviceGetMemoryInfo_v2", second));
     }
     first
-}
-
-/// None if the driver (before 570) or the GPU does not know the field.
-fn recovery_action(device: &Device<'_>) -> Option<u64> {
-    let sample = device.field_values_for(&[RECOVERY_ACTION]).ok()?.into_iter().next()?.ok()?;
-    match sample.value.ok()? {
-        SampleValue::U32(value) => Some(value.into()),
-        SampleValue::U64(value) => Some(value),
-        _ => None,
-    }
 }
 
 /// (state, status, health) by the versioned call, or by the call of drivers before 550.
@@ -237,5 +226,5 @@ fn ask_raw<T>(
 }
 
 fn keep<T>(call: &str, result: Result<T, NvmlError>, errors: &mut Vec<CallError>) -> Option<T> {
-    result.map_err(|error| errors.push(failed(call, &error))).ok()
+    result.map_err(|error| errors.push(failed(call, error))).ok()
 }

@@ -1,29 +1,20 @@
-//! The types of [`Facts`]. All of them are plain data that can travel to another node.
+//! The types of [`Facts`]: plain data, written to reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-mod engine;
-mod host;
-
-pub use engine::{AccelerateConfig, EngineCli};
-pub use host::{
-    ClockState, Compat, FirstLineFault, Folder, Hami, HostFacts, Leftover, NamedFile,
-    NonForwardingInit, Script, TimedOut, UsedFolder,
-};
-
-use super::gpu::{FabricState, RecoveryAction};
-use crate::probe::Health;
+use super::gpu::GpuFacts;
 use linux::cpus::CpuList;
 use settings::contract::Contract;
 use text::lang::Text;
+use text::text;
 use verdict::Warning;
 
 /// All facts that were read on one node.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Facts {
     pub hostname: String,
     pub contract: Contract,
@@ -36,108 +27,10 @@ pub struct Facts {
     pub checkpoint_heads: Option<(u32, PathBuf)>,
     /// Variables of the container that affect the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
     pub environment: BTreeMap<String, String>,
-    #[serde(default)]
     pub state: HostFacts,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct GpuFacts {
-    /// Every GPU that this container can use, in NVML (PCI) order, before CUDA_VISIBLE_DEVICES.
-    pub gpus: Vec<Gpu>,
-    /// The GPUs in CUDA_VISIBLE_DEVICES, in its order.
-    pub visible: Vec<VisibleGpu>,
-    /// Value of CUDA_VISIBLE_DEVICES, if set.
-    pub cuda_visible_devices: Option<String>,
-    /// The first element of CUDA_VISIBLE_DEVICES that names no device in a form that CUDA documents (`0-3`).
-    #[serde(default)]
-    pub unreadable_device: Option<String>,
-    /// Minors N of existing /dev/nvidiaN that NVML does not count.
-    #[serde(default)]
-    pub uncounted: Vec<u32>,
-    pub source: GpuSource,
-    /// Each source that was tried before `source`, with its answer.
-    pub attempts: Vec<(GpuSource, Text)>,
-    /// Evidence that this node should have GPUs (`GPU_COUNT=8`, `/dev/nvidiactl`); empty if there is no evidence.
-    pub requested_by: Vec<String>,
-    /// Other vendors' accelerators, read only if there is no NVIDIA GPU.
-    #[serde(default)]
-    pub others: Vec<OtherAccelerator>,
-    /// Driver states that make GPUs unusable (lost, mismatch, NVML hung…).
-    pub faults: Vec<Warning>,
-    /// NVSwitch fabric states with which CUDA fails with error 802.
-    #[serde(default)]
-    pub fabric_faults: Vec<Warning>,
-    pub driver_version: Option<String>,
-    /// CUDA version that the driver supports, (major, minor).
-    pub cuda_driver_version: Option<(u32, u32)>,
-}
-
-/// Evidence of another vendor's accelerators.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OtherAccelerator {
-    pub vendor: Text,
-    /// Device files and variables: `/dev/davinci0 × 8`, `HIP_VISIBLE_DEVICES=0,1`.
-    pub evidence: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GpuSource {
-    Nvml,
-    /// `/dev/nvidia[0-9]+` that can be opened.
-    DeviceNodes,
-    /// `/proc/driver/nvidia/gpus`.
-    ProcDriver,
-    NvidiaSmi,
-    /// Assumed rather than found: `plan --assume`.
-    Assumed,
-    #[default]
-    None,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gpu {
-    /// NVML index, 0-based.
-    pub index: u32,
-    pub uuid: Option<String>,
-    pub name: Option<String>,
-    /// `0000:18:00.0`, lower case, four-digit domain.
-    pub pci: Option<String>,
-    /// N of `/dev/nvidiaN`.
-    pub minor: Option<u32>,
-    /// Bytes.
-    pub memory_total: Option<u64>,
-    /// Bytes, without the driver's reserve.
-    pub memory_used: Option<u64>,
-    pub mig: bool,
-    /// NUMA node of the GPU. None: unknown (-1 in sysfs, or no entry).
-    pub numa_node: Option<u32>,
-    /// The recovery action that the driver requests. None if the driver lacks the call.
-    #[serde(default)]
-    pub recovery_action: Option<RecoveryAction>,
-    /// State of the GPU's NVSwitch fabric. None if the driver lacks the call.
-    #[serde(default)]
-    pub fabric: Option<FabricState>,
-    /// Two bits each, as in [`crate::probe::NvmlGpu::fabric_health`].
-    #[serde(default)]
-    pub fabric_health: Option<u32>,
-    /// From NVML; without NVML only the PCI link, from sysfs.
-    #[serde(default)]
-    pub health: Health,
-    /// The PCI host bridge (`pci0000:17`) and every bridge between it and the GPU.
-    #[serde(default)]
-    pub bridges: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VisibleGpu {
-    /// Position in [`GpuFacts::gpus`].
-    pub gpu: usize,
-    /// The element of CUDA_VISIBLE_DEVICES that selects the GPU, or its index.
-    pub token: String,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkFacts {
     pub interfaces: Vec<Interface>,
     /// The route to the master; None on a single node or if no address is known.
@@ -145,7 +38,6 @@ pub struct NetworkFacts {
     /// Interface of the default route, IPv4 first.
     pub default_interface: Option<String>,
     /// Interfaces below the default interface: members of a bond or bridge, the device of a VLAN.
-    #[serde(default)]
     pub default_lower: Vec<String>,
     /// Addresses of our own host name.
     pub hostname_addresses: Vec<IpAddr>,
@@ -171,14 +63,12 @@ pub struct Interface {
     pub running: bool,
     pub loopback: bool,
     /// MTU in bytes (/sys/class/net/NAME/mtu).
-    #[serde(default)]
     pub mtu: Option<u32>,
     /// Rate in Mb/s from the driver; None for wireless and virtual interfaces, and 10000 for every veth.
-    #[serde(default)]
     pub megabits: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MasterRoute {
     pub host: String,
     pub addresses: Vec<IpAddr>,
@@ -190,7 +80,7 @@ pub struct MasterRoute {
     pub error: Option<Text>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NcclSetting {
     pub name: String,
     pub value: String,
@@ -199,7 +89,7 @@ pub struct NcclSetting {
 }
 
 /// An RDMA device of /sys/class/infiniband.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Hca {
     /// `mlx5_0`
     pub name: String,
@@ -209,23 +99,18 @@ pub struct Hca {
     pub openable: bool,
     pub ports: Vec<HcaPort>,
     /// PCI address of the physical function, for a virtual function.
-    #[serde(default)]
     pub physical: Option<String>,
     /// The device's network interfaces in this network namespace.
-    #[serde(default)]
     pub netdevs: Vec<String>,
     /// Whether the device is a bond of two ports (`mlx5_bond_0`), or one of its interfaces is in a bond.
-    #[serde(default)]
     pub bond: bool,
     /// For RoCE: whether every v2 GID that belongs to this namespace is an IPv6 address.
-    #[serde(default)]
     pub ipv6_only: bool,
     /// As in [`Gpu::bridges`].
-    #[serde(default)]
     pub bridges: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HcaPort {
     /// 1-based port number.
     pub number: u32,
@@ -238,6 +123,7 @@ pub struct HcaPort {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// Total bytes of /dev/shm. None if it is not mounted.
     pub shm_total: Option<u64>,
@@ -246,47 +132,36 @@ pub struct Limits {
     pub memlock: Option<u64>,
     pub nofile_hard: u64,
     /// CPUs that this container may use: the smaller of affinity and cgroup quota.
+    #[serde(alias = "allowed_cpus")]
     pub cpus: u32,
     /// cgroup memory limit in bytes; None is unlimited.
     pub memory_limit: Option<u64>,
-    #[serde(default)]
     pub nofile_soft: u64,
     /// CAP_IPC_LOCK is effective, so the limit of locked memory does not apply.
-    #[serde(default)]
     pub ipc_lock: bool,
     /// Tightest pids.max of our cgroups; None is unlimited.
-    #[serde(default)]
     pub pids_max: Option<u64>,
     /// pids.current of the same cgroup.
-    #[serde(default)]
     pub pids_current: Option<u64>,
     /// MemTotal in bytes.
-    #[serde(default)]
     pub memory_total: Option<u64>,
     /// Whether the soft limit of the stack is unlimited.
-    #[serde(default)]
     pub stack_unlimited: bool,
     /// Soft limit of this user's processes and threads; None is unlimited, or lifted by a capability.
-    #[serde(default)]
     pub nproc_soft: Option<u64>,
     /// Limit of the address space in bytes (`ulimit -v`); None is unlimited.
-    #[serde(default)]
     pub address_space: Option<u64>,
     /// vm.overcommit_memory: 0 heuristic, 1 always, 2 never.
-    #[serde(default)]
     pub overcommit: Option<u8>,
     /// SwapTotal in bytes.
-    #[serde(default)]
     pub swap_total: Option<u64>,
     /// The CPUs that this process may run on; empty when unknown.
-    #[serde(default)]
     pub allowed: CpuList,
     /// The machine's CPUs by NUMA node; nodes without CPUs (CXL memory) are left out.
-    #[serde(default)]
     pub numa: BTreeMap<u32, CpuList>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct PythonFacts {
     pub interpreter: Option<PathBuf>,
     /// The source of the interpreter (`--python`, `conda environment tiny-vae`, `PATH`).
@@ -299,30 +174,247 @@ pub struct PythonFacts {
     /// Variables that activating the environment sets (PATH, CONDA_PREFIX, VIRTUAL_ENV).
     pub activation: BTreeMap<String, String>,
     /// Modules of the engine that the interpreter reported as missing.
-    #[serde(default)]
     pub absent: Vec<String>,
     /// Other interpreters whose files include all modules of the engine; searched only if modules are missing.
-    #[serde(default)]
     pub elsewhere: Vec<PathBuf>,
     /// The configuration that accelerate will read, if it is the engine.
-    #[serde(default)]
     pub accelerate: Option<AccelerateConfig>,
     /// Warnings about environments: an environment that is gone, or that could not be activated completely.
-    #[serde(default)]
     pub warnings: Vec<Warning>,
     /// The engine's command line; None if no file shows it.
-    #[serde(default)]
     pub engine_cli: Option<EngineCli>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Torch {
     /// `2.15.0+cu130`
     pub version: String,
     /// `13.0`; None in a CPU build.
     pub cuda: Option<String>,
     /// `2.26.2`: the version of the NCCL package that a CUDA build depends on; None if NCCL is compiled in.
-    #[serde(default)]
     pub nccl: Option<String>,
     pub path: PathBuf,
+}
+
+/// Further facts that can make a job fail on this node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct HostFacts {
+    /// The log folder, the first of the candidates.
+    pub logs: Option<Folder>,
+    /// Other folders in which a job writes: TMPDIR and the caches of its libraries.
+    pub folders: Vec<UsedFolder>,
+    /// Files in /dev/shm that no running process uses.
+    pub leftovers: Vec<Leftover>,
+    /// A libcuda of CUDA's forward compatibility that is found before the driver's.
+    pub compat: Option<Compat>,
+    /// The way by which NCCL can let an HCA read GPU memory; None if there is no way.
+    pub gpudirect: Option<String>,
+    /// Whether a seccomp profile forbids the NUMA calls; None if the kernel has no such calls.
+    pub numa_blocked: Option<bool>,
+    pub clock: Option<ClockState>,
+    /// Signs of a GPU virtualiser; None if there are no signs.
+    pub hami: Option<Hami>,
+    /// Sources that did not answer in time.
+    pub late: Vec<TimedOut>,
+    /// Variables of NCCL that name a missing file, or a file in a missing folder.
+    pub absent: Vec<String>,
+    /// The file that the ranks run, if the program names one.
+    pub script: Option<Script>,
+    /// Configuration files that the engine's arguments may name.
+    pub engine_files: Vec<NamedFile>,
+    /// PID 1, if it does not forward SIGTERM to us.
+    #[serde(rename = "deaf_shell")]
+    pub non_forwarding_init: Option<NonForwardingInit>,
+}
+
+/// The script as its reader would find it, starting from the ranks' working folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// The path as given.
+    pub path: PathBuf,
+    /// The folder against which a relative path is resolved.
+    pub from: PathBuf,
+    /// Whether there is a file or a folder; true if access is denied.
+    pub exists: bool,
+    /// The first 16 hex digits of the content's BLAKE2s; None for a folder or more than 16 MiB.
+    pub digest: Option<String>,
+    /// The fault that the script's reader finds in its first line.
+    pub fault: Option<FirstLineFault>,
+}
+
+/// A fault in the first line, because of which a file does not start, or not as its author intends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FirstLineFault {
+    /// The kernel takes the carriage return before the line feed as a part of this line (`#!…`).
+    KernelReads(String),
+    /// This shell takes the carriage return as a part of each line.
+    ShellReads(String),
+    /// The interpreter does not exist.
+    NoInterpreter(PathBuf),
+}
+
+/// A file that an argument names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedFile {
+    /// The path as given.
+    pub path: PathBuf,
+    /// The folder against which a relative path is resolved.
+    pub from: PathBuf,
+    /// Whether the file exists; true if access is denied.
+    pub exists: bool,
+}
+
+/// A shell that runs a script as PID 1 without a handler for SIGTERM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NonForwardingInit {
+    /// `bash`
+    pub name: String,
+    /// The command line of the shell, shortened, with secrets masked.
+    pub command: String,
+}
+
+/// The file system below a folder that may not exist yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folder {
+    pub path: PathBuf,
+    /// The file system (st_dev); None if it is not known.
+    pub device: Option<u64>,
+    /// Bytes (statvfs f_blocks and f_bavail × f_frsize).
+    pub total: u64,
+    pub free: u64,
+    /// Inodes; total is 0 on file systems that create them as needed.
+    pub inodes: u64,
+    pub inodes_free: u64,
+    /// The reason why nothing can be written there.
+    pub problem: Option<Text>,
+}
+
+/// State of the kernel's clock from adjtimex(2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockState {
+    /// Whether the kernel's clock is unsynchronised (STA_UNSYNC).
+    pub unsynchronised: bool,
+    /// The largest error that the time service estimates.
+    pub error_micros: u64,
+}
+
+/// Signs of HAMi, which hooks CUDA and NVML by a preloaded library and limits the memory and cores of each GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Hami {
+    /// The source that preloads HAMi's library: `/etc/ld.so.preload` or `LD_PRELOAD`.
+    pub preloaded_by: Option<String>,
+    /// HAMi's variables that are set, by name.
+    pub variables: BTreeMap<String, String>,
+    /// Whether HAMi is switched off by CUDA_DISABLE_CONTROL=true.
+    pub disabled: bool,
+}
+
+/// A source of facts that did not answer in time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TimedOut {
+    /// Name of the source.
+    pub source: Text,
+    /// The path at which the source hangs, if known.
+    pub path: Option<PathBuf>,
+    pub after_millis: u64,
+}
+
+/// A folder in which a library writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct UsedFolder {
+    /// The variable that sets the folder, or could set it (`TMPDIR`, `HF_HOME`).
+    pub by: String,
+    pub folder: Folder,
+}
+
+/// A file of /dev/shm that a process left behind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    pub name: String,
+    pub bytes: u64,
+    /// User id of the owner.
+    pub uid: u32,
+}
+
+/// The libcuda of a `cuda-compat` package.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Compat {
+    pub folder: PathBuf,
+    /// The source that puts the folder first in the search: `LD_LIBRARY_PATH`, or a file of /etc/ld.so.conf.d.
+    pub by: String,
+    /// The driver version with which it was built, `560.35.03`.
+    pub driver: Option<String>,
+}
+
+/// The command line of the installed engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EngineCli {
+    /// Path of the source file.
+    pub path: PathBuf,
+    /// Such as `accelerate 1.15.0`; only the name if the version is unknown.
+    pub package: String,
+    /// Flag names without leading hyphens and with underscores: `--num_machines` is `num_machines`.
+    pub flags: BTreeSet<String>,
+}
+
+impl EngineCli {
+    /// Whether argparse accepts this flag. argparse also accepts the beginning of a flag's name.
+    pub fn knows(&self, flag: &str) -> bool {
+        let name = flag.trim_start_matches('-').replace('-', "_");
+        self.flags.iter().any(|known| known.starts_with(&name))
+    }
+}
+
+/// A configuration file of accelerate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AccelerateConfig {
+    pub path: PathBuf,
+    /// Whether the engine's arguments name the file; otherwise it is accelerate's default.
+    pub given: bool,
+    /// `NO`, `MULTI_GPU`, `FSDP`, `DEEPSPEED`…
+    pub distributed_type: Option<String>,
+    pub use_cpu: bool,
+}
+
+impl AccelerateConfig {
+    /// `'NO'` in the spelling of the file; `(none)` if the file has no type.
+    pub fn mode(&self) -> String {
+        self.distributed_type
+            .as_ref()
+            .map_or_else(|| "(none)".to_owned(), |mode| format!("'{mode}'"))
+    }
+
+    /// Whether `accelerate launch` starts one process in this mode, regardless of
+    /// --num_processes (its `simple_launcher`).
+    pub fn starts_one_process(&self) -> bool {
+        matches!(self.distributed_type.as_deref(), Some("NO" | "MULTI_CPU"))
+    }
+
+    /// The hint for a mode that starts one process.
+    pub fn cure(&self) -> Text {
+        let (path, mode) = (self.path.display(), self.mode());
+        text!(
+            "use MULTI_GPU (on CPUs as well), FSDP or DEEPSPEED in place of distributed_type: {mode} in {path}, or ask for one process with --nnodes 1 --nproc-per-node 1",
+            "请将 {path} 中的 distributed_type: {mode} 改为 MULTI_GPU（CPU 上同样适用）、FSDP 或 DEEPSPEED，或用 --nnodes 1 --nproc-per-node 1 只要求一个进程"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flag_may_be_shortened_or_use_underscores() {
+        let flags = ["num_machines", "no_python"].map(str::to_owned).into();
+        let cli = EngineCli { path: PathBuf::new(), package: "accelerate".to_owned(), flags };
+        for (flag, known) in [
+            ("--num_machines", true),
+            ("--num-mach", true),
+            ("--no-python", true),
+            ("--log_dir", false),
+        ] {
+            assert_eq!(cli.knows(flag), known, "{flag}");
+        }
+    }
 }

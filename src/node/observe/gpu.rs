@@ -4,32 +4,27 @@
 //! and every source that was tried before. NVML runs in the probe's process. Must never open a device of a driver that
 //! hangs. The GPUs that a job uses or excludes are chosen in `src/plan/devices/choose.rs`.
 
-mod absent;
-mod assumed;
+mod facts;
 mod fallback;
 mod faults;
-mod hidden;
-mod label;
-mod requests;
-mod state;
-mod vendors;
+mod signs;
 mod visible;
 
 use std::time::Duration;
 
-pub use label::label;
-pub use requests::counts;
-pub use state::{ComputeMode, FabricState, RecoveryAction, THROTTLED};
+pub use facts::{
+    ComputeMode, FabricState, Gpu, GpuFacts, GpuSource, OtherAccelerator, RecoveryAction,
+    THROTTLED, VisibleGpu, label,
+};
+pub use signs::counts;
 pub use visible::{unreadable, visible};
 
-use super::{Facts, Gpu, GpuFacts, GpuSource, pci};
+use super::{Facts, rdma};
 use crate::probe::{self, Answer, NvmlAnswer, NvmlGpu, ProbeError};
 use linux::host::Host;
-use settings::ProbeMode;
+use settings::{Assumed, ProbeMode};
 use text::lang::Text;
 use text::text;
-
-pub(super) use assumed::assumed;
 
 /// Variable that names another NVML library for this node.
 const LIBRARY_VARIABLE: &str = "RANKLAUNCH_NVML_LIBRARY";
@@ -46,26 +41,26 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The GPUs of this node, waiting at most `timeout` for the driver. Blocks the calling thread.
 pub fn gpus_within(host: &Host, mode: ProbeMode, timeout: Duration) -> GpuFacts {
-    let of_nvidia = requests::of_nvidia(host);
+    let of_nvidia = signs::of_nvidia(host);
     let mut facts = GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
-        requested_by: [&*of_nvidia, &*requests::of_platforms(host)].concat(),
+        requested_by: [&*of_nvidia, &*signs::of_platforms(host)].concat(),
         driver_version: faults::kernel_driver_version(host),
         ..GpuFacts::default()
     };
     find(host, mode, timeout, &mut facts);
     for gpu in &mut facts.gpus {
-        gpu.numa_node = gpu.pci.as_deref().and_then(|address| pci::numa_node(host, address));
-        gpu.bridges = gpu.pci.as_deref().map(|at| pci::bridges(host, at)).unwrap_or_default();
+        gpu.numa_node = gpu.pci.as_deref().and_then(|address| rdma::numa_node(host, address));
+        gpu.bridges = gpu.pci.as_deref().map(|at| rdma::bridges(host, at)).unwrap_or_default();
         if facts.source != GpuSource::Nvml {
-            gpu.health.pcie = gpu.pci.as_deref().map(|at| pci::link(host, at)).unwrap_or_default();
+            gpu.health.pcie = gpu.pci.as_deref().map(|at| rdma::link(host, at)).unwrap_or_default();
         }
     }
     let chosen = facts.cuda_visible_devices.as_deref();
     facts.visible = visible(chosen, &facts.gpus);
     // If there is an NVIDIA GPU, or a sign of one, other accelerators and their variables say nothing about this job.
     if facts.gpus.is_empty() && of_nvidia.is_empty() {
-        facts.others = vendors::others(host);
+        facts.others = signs::others(host);
     }
     // The state of a GPU that the job does not see is irrelevant.
     let used = facts.visible.iter().filter_map(|seen| facts.gpus.get(seen.gpu));
@@ -107,7 +102,7 @@ pub(super) fn unanswered(host: &Host, after: Duration) -> GpuFacts {
     let error = ProbeError::TimedOut { after, gone: false };
     GpuFacts {
         cuda_visible_devices: host.variable("CUDA_VISIBLE_DEVICES"),
-        requested_by: requests::of_platforms(host),
+        requested_by: signs::of_platforms(host),
         faults: faults::of_probe(&error).into_iter().collect(),
         attempts: vec![(GpuSource::Nvml, error.text())],
         ..GpuFacts::default()
@@ -122,31 +117,25 @@ pub(super) fn read_fallbacks(host: &Host) {
 
 fn find(host: &Host, mode: ProbeMode, timeout: Duration, facts: &mut GpuFacts) {
     let mut hung = false;
-    if is_needless(host, mode, facts) {
-        facts.attempts.push((
-            GpuSource::Nvml,
-            text!(
-                "not asked, since no device, module or library of an NVIDIA driver is here",
-                "未查询：这里没有 NVIDIA 驱动的设备、内核模块或库"
-            ),
-        ));
+    let of_nvml = if is_needless(host, mode, facts) {
+        Err(text!(
+            "not asked, since no device, module or library of an NVIDIA driver is here",
+            "未查询：这里没有 NVIDIA 驱动的设备、内核模块或库"
+        ))
     } else {
         match nvml(host, mode, timeout) {
-            Some(Ok(answer)) => {
-                if take_nvml(host, answer, facts) {
-                    return;
-                }
-            }
-            None => facts.attempts.push((
-                GpuSource::Nvml,
-                text!("not queried for a copied root", "对拷贝的根目录不查询"),
-            )),
+            Some(Ok(answer)) => read_nvml(host, answer, facts),
+            None => Err(text!("not queried for a copied root", "对拷贝的根目录不查询")),
             Some(Err(error)) => {
                 hung = matches!(error, ProbeError::TimedOut { .. });
                 facts.faults.extend(faults::of_probe(&error));
-                facts.attempts.push((GpuSource::Nvml, error.text()));
+                Err(error.text())
             }
         }
+    };
+    if take(GpuSource::Nvml, of_nvml, facts) {
+        facts.uncounted = uncounted(host, &facts.gpus);
+        return;
     }
     let smi_first = mode == ProbeMode::NvidiaSmi;
     if smi_first && take_nvidia_smi(host, mode, timeout, hung, facts) {
@@ -180,7 +169,7 @@ fn is_needless(host: &Host, mode: ProbeMode, facts: &GpuFacts) -> bool {
         && !host.is_recorded()
         && facts.requested_by.is_empty()
         && library(host).is_none()
-        && absent::is_absent(host)
+        && signs::is_absent(host)
 }
 
 fn take(source: GpuSource, found: Result<Vec<Gpu>, Text>, facts: &mut GpuFacts) -> bool {
@@ -251,8 +240,8 @@ fn nvml(host: &Host, mode: ProbeMode, timeout: Duration) -> Option<Result<NvmlAn
     }))
 }
 
-/// Whether NVML's answer counts the GPUs. If it does not, the reason is added to the attempts.
-fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
+/// The GPUs of NVML's answer, or the reason why it does not count them.
+fn read_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> Result<Vec<Gpu>, Text> {
     if answer.library.is_none() {
         // The loader's message starts with the name of the library.
         let quote = |(name, why): &(String, String)| {
@@ -260,11 +249,10 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
         };
         let tried: Vec<String> = answer.not_loaded.iter().map(quote).collect();
         let tried = tried.join("; ");
-        facts.attempts.push((
-            GpuSource::Nvml,
-            text!("no NVML library can be loaded ({tried})", "无法加载 NVML 库（{tried}）"),
+        return Err(text!(
+            "no NVML library can be loaded ({tried})",
+            "无法加载 NVML 库（{tried}）"
         ));
-        return false;
     }
     facts.driver_version = answer.driver_version.clone().or_else(|| facts.driver_version.take());
     facts.cuda_driver_version = answer.cuda_driver_version;
@@ -273,21 +261,19 @@ fn take_nvml(host: &Host, answer: NvmlAnswer, facts: &mut GpuFacts) -> bool {
         facts.faults.extend(faults::of_node(host, &answer, failure, expected));
         let (call, words) = (&failure.call, &failure.text);
         let code = failure.code.map(|code| format!(", {code}")).unwrap_or_default();
-        facts.attempts.push((GpuSource::Nvml, Text::same(format!("{call}: {words}{code}"))));
-        return false;
+        return Err(Text::same(format!("{call}: {words}{code}")));
     }
-    facts.source = GpuSource::Nvml;
+    let mut gpus = Vec::new();
     for gpu in answer.gpus {
-        let faults::OfGpu { faults, fabric } = faults::of_gpu(&gpu);
+        let (faults, fabric) = faults::of_gpu(&gpu);
         facts.faults.extend(faults);
         facts.fabric_faults.extend(fabric);
         // An unusable GPU does not count; the fault names it.
         if !faults::is_gone(&gpu) {
-            facts.gpus.push(from_nvml(gpu));
+            gpus.push(from_nvml(gpu));
         }
     }
-    facts.uncounted = uncounted(host, &facts.gpus);
-    true
+    Ok(gpus)
 }
 
 /// Minors of GPUs whose device nodes this container may open but which NVML does not count: the
@@ -316,5 +302,26 @@ fn from_nvml(gpu: NvmlGpu) -> Gpu {
         fabric_health: gpu.fabric_health,
         bridges: Vec::new(),
         health: gpu.health,
+    }
+}
+
+/// The assumed GPUs, filtered by this CUDA_VISIBLE_DEVICES.
+pub(super) fn assumed(host: &Host, assumed: &Assumed) -> GpuFacts {
+    let gpus: Vec<Gpu> = (0..assumed.gpus)
+        .map(|index| Gpu {
+            index,
+            name: assumed.name.clone(),
+            memory_total: assumed.memory,
+            ..Gpu::default()
+        })
+        .collect();
+    let devices = host.variable("CUDA_VISIBLE_DEVICES");
+    GpuFacts {
+        visible: visible(devices.as_deref(), &gpus),
+        unreadable_device: devices.as_deref().and_then(unreadable).map(str::to_owned),
+        cuda_visible_devices: devices,
+        gpus,
+        source: GpuSource::Assumed,
+        ..GpuFacts::default()
     }
 }

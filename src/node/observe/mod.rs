@@ -3,17 +3,12 @@
 //! Takes a [`Host`](linux::host::Host) and the few settings that select the facts to read; gives [`Facts`]. Only reads,
 //! never decides: a missing or unusual fact is a value, not an error.
 
-pub mod counters;
-mod cuda;
 mod facts;
 pub mod gpu;
 pub mod kernel_log;
-mod leftovers;
 pub mod limits;
 pub mod network;
 mod oom;
-mod pci;
-mod pid_1;
 mod python;
 mod rdma;
 mod script;
@@ -21,7 +16,10 @@ mod sources;
 mod state;
 
 pub use facts::*;
-pub use oom::{LoggedKills, OomAccount, OomKills, OomPlace, OomWatch, Suspect};
+pub use gpu::{Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu};
+pub use kernel_log::LoggedKills;
+pub use oom::{OomAccount, OomKills, OomPlace, OomWatch, Suspect};
+pub use rdma::{Counters, Growth};
 pub use script::digest;
 pub use sources::{Deadlines, contract, equipment, gpus, interfaces};
 

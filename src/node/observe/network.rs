@@ -34,10 +34,7 @@ impl NetworkFacts {
             }),
             hostname_addresses: hostname_addresses(host, &interfaces),
             nccl: of_environment(host),
-            default_lower: default_interface
-                .as_deref()
-                .map(|at| below(host, at))
-                .unwrap_or_default(),
+            default_lower: default_interface.iter().flat_map(|at| below(host, at)).collect(),
             default_interface,
             interfaces,
         }
@@ -108,18 +105,12 @@ fn route(
     name: &str,
     addresses: Result<Vec<IpAddr>, Text>,
 ) -> MasterRoute {
-    let mut route = MasterRoute {
-        host: name.to_owned(),
-        addresses: Vec::new(),
-        local: false,
-        interface: None,
-        error: None,
+    let (addresses, error) = match addresses {
+        Ok(addresses) => (addresses, None),
+        Err(error) => (Vec::new(), Some(error)),
     };
-    match addresses {
-        Ok(addresses) => route.addresses = addresses,
-        Err(error) => route.error = Some(error),
-    }
-    route.local = route.addresses.iter().any(|address| is_ours(*address, interfaces));
+    let local = addresses.iter().any(|address| is_ours(*address, interfaces));
+    let mut route = MasterRoute { host: name.to_owned(), addresses, local, interface: None, error };
     for address in &route.addresses {
         let Some(source) = source_address(host, *address) else { continue };
         match source {
@@ -216,40 +207,36 @@ const REJECT: u32 = 0x200;
 
 /// The interface of the default route. Columns: Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT.
 fn default_v4(table: &str) -> Option<String> {
-    table
-        .lines()
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let [name, to, _, flags, _, _, metric, mask, ..] = fields.as_slice() else {
-                return None;
-            };
-            let flags = u32::from_str_radix(flags, 16).ok()?;
-            let is_default = *to == "00000000" && *mask == "00000000";
-            (is_default && flags & UP != 0 && flags & REJECT == 0)
-                .then_some((metric.parse::<u32>().ok()?, *name))
-        })
-        .min_by_key(|(metric, _)| *metric)
-        .map(|(_, name)| name.to_owned())
+    best_route(table, |fields| {
+        let [name, to, _, flags, _, _, metric, mask, ..] = fields else { return None };
+        let is_default = *to == "00000000" && *mask == "00000000";
+        is_default.then_some((*flags, metric.parse().ok()?, *name))
+    })
+}
+
+/// The interface of the route with the lowest metric. `read` gives flags, metric and interface of a default route.
+fn best_route(
+    table: &str,
+    read: impl for<'a> Fn(&[&'a str]) -> Option<(&'a str, u32, &'a str)>,
+) -> Option<String> {
+    let route = |line| {
+        let (flags, metric, name) = read(&str::split_whitespace(line).collect::<Vec<_>>())?;
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        (flags & UP != 0 && flags & REJECT == 0).then_some((metric, name))
+    };
+    let best = table.lines().filter_map(route).min_by_key(|(metric, _)| *metric);
+    best.map(|(_, name)| name.to_owned())
 }
 
 /// The interface of the IPv6 default route. Columns: destination, its length, source, its length, next hop, metric,
 /// references, use, flags, interface; all numbers in hexadecimal.
 fn default_v6(table: &str) -> Option<String> {
-    table
-        .lines()
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let [to, length, _, _, _, metric, _, _, flags, name] = fields.as_slice() else {
-                return None;
-            };
-            let flags = u32::from_str_radix(flags, 16).ok()?;
-            let is_default = *length == "00" && to.bytes().all(|byte| byte == b'0');
-            // Without IPv6 routes the kernel lists a rejecting default route on lo.
-            (is_default && flags & UP != 0 && flags & REJECT == 0 && *name != "lo")
-                .then_some((u32::from_str_radix(metric, 16).ok()?, *name))
-        })
-        .min_by_key(|(metric, _)| *metric)
-        .map(|(_, name)| name.to_owned())
+    best_route(table, |fields| {
+        let [to, length, _, _, _, metric, _, _, flags, name] = fields else { return None };
+        // Without IPv6 routes the kernel lists a rejecting default route on lo.
+        let is_default = *length == "00" && to.bytes().all(|byte| byte == b'0') && *name != "lo";
+        is_default.then_some((*flags, u32::from_str_radix(metric, 16).ok()?, *name))
+    })
 }
 
 /// Addresses of our own host name in /etc/hosts that an interface has. Gloo binds such an address by default.
@@ -308,16 +295,10 @@ pub(super) fn absent_files(host: &Host, settings: &[NcclSetting]) -> Vec<String>
 }
 
 fn of_environment(host: &Host) -> Vec<NcclSetting> {
-    host.environment()
-        .iter()
-        .map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()))
-        .filter(|(name, _)| name.starts_with("NCCL_"))
-        .map(|(name, value)| NcclSetting {
-            name: name.into_owned(),
-            value: value.into_owned(),
-            source: "environment".to_owned(),
-        })
-        .collect()
+    let of_nccl =
+        super::environment(host).into_iter().filter(|(name, _)| name.starts_with("NCCL_"));
+    let source = || "environment".to_owned();
+    of_nccl.map(|(name, value)| NcclSetting { name, value, source: source() }).collect()
 }
 
 /// The home folder. NCCL takes it from the user database, not from HOME. HOME is used for users that are not in

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     Facts, Folder, GpuFacts, HostFacts, Limits, NetworkFacts, PythonFacts, TimedOut, UsedFolder,
-    cuda, gpu, leftovers, limits, network, pid_1, python, rdma, script, state,
+    gpu, limits, network, python, rdma, script, state,
 };
 use linux::deadline::{begun, millis};
 use linux::host::{Host, LastPath};
@@ -191,7 +191,7 @@ pub async fn equipment(
         .map(|(by, path)| (by, folder_of(text!("the folder of {by}", "{by} 目录"), path)))
         .collect();
     let leftovers =
-        read(host, text!("files in /dev/shm", "/dev/shm 中的文件"), files, leftovers::leftovers);
+        read(host, text!("files in /dev/shm", "/dev/shm 中的文件"), files, state::leftovers);
     let its = ours();
     let script = read(host, text!("the script", "脚本文件"), files, move |host| {
         (script::script(host, &its), script::engine_files(host, &its))
@@ -203,10 +203,10 @@ pub async fn equipment(
         |host| HostFacts {
             hami: state::hami(host),
             clock: state::clock(host),
-            compat: cuda::compat(host),
-            gpudirect: cuda::gpudirect(host),
+            compat: state::compat(host),
+            gpudirect: state::gpudirect(host),
             numa_blocked: state::numa_blocked(host),
-            non_forwarding_init: pid_1::non_forwarding_init(host),
+            non_forwarding_init: state::non_forwarding_init(host),
             ..HostFacts::default()
         },
     );

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use linux::sys::execute::execute_descriptor;
+use linux::sys::execute_descriptor;
 use settings::ProbeMode;
 
 static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-probe"));
@@ -40,33 +40,10 @@ pub(super) struct Started {
 
 /// The processes that are ended at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(crate) enum Ends {
     Process,
     /// The process leads its own group, which ends with it: a shell waits for its commands.
     Group,
-}
-
-/// The connection on which the probe answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answers {
-    /// A pipe for its only answer.
-    Pipe,
-    /// A socket, on which the probe also gets requests.
-    Socket,
-}
-
-impl Answers {
-    /// Our end and the probe's end of the connection.
-    fn connect(self) -> io::Result<(OwnedFd, OwnedFd)> {
-        match self {
-            Answers::Pipe => pipe().map(|(ours, theirs)| (ours.into(), theirs.into())),
-            Answers::Socket => {
-                let (ours, theirs) = UnixStream::pair()?;
-                ours.set_nonblocking(true)?;
-                Ok((ours.into(), theirs.into()))
-            }
-        }
-    }
 }
 
 /// One place to execute the probe from.
@@ -106,14 +83,33 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Starts the probe in one way.
-pub(super) fn start(way: &Way, args: &[&str], answers: Answers) -> io::Result<Started> {
+pub(super) fn start(way: &Way, args: &[&str]) -> io::Result<Started> {
     match way {
         Way::File(folder) => {
-            let file = Temporary::create(folder.clone())?;
+            // Others may write to the folder. create_new neither follows a link nor opens an existing file.
+            let mut create = OpenOptions::new();
+            create.write(true).create_new(true).mode(0o700);
+            let prefix = format!("{NAME}-");
+            let mut named = tempfile::Builder::new();
+            named.prefix(&prefix).rand_bytes(16);
+            let mut file = named.make_in(folder, |path| create.open(path))?;
+            file.as_file_mut().write_all(PROBE)?;
             // The file is needed only until execve has succeeded, for which spawn waits.
-            run_file(&file, args, answers)
+            let file = file.into_temp_path();
+            let run = || spawn_program(file.as_os_str(), args, |_| Ok(()));
+            // A fork of another thread may hold a copy of our write descriptor until its own execve, so ETXTBSY can
+            // occur for a moment.
+            for _ in 0..20 {
+                match run() {
+                    Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    other => return other,
+                }
+            }
+            run()
         }
-        Way::Memory => spawn(args, answers, |command| {
+        Way::Memory => spawn_program(OsStr::new(NAME), args, |command| {
             let environment: Vec<(OsString, OsString)> = std::env::vars_os()
                 .filter(|(name, _)| !DROPPED.iter().any(|dropped| name == dropped))
                 .collect();
@@ -122,29 +118,6 @@ pub(super) fn start(way: &Way, args: &[&str], answers: Answers) -> io::Result<St
             execute_descriptor(command, memory()?, &arguments, &environment)
         }),
     }
-}
-
-fn run_file(file: &Temporary, args: &[&str], answers: Answers) -> io::Result<Started> {
-    let run = || spawn_program(file.0.as_os_str(), args, answers, |_| Ok(()));
-    // A fork of another thread may hold a copy of our write descriptor until its own execve, so ETXTBSY can occur for a
-    // moment.
-    for _ in 0..20 {
-        match run() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            other => return other,
-        }
-    }
-    run()
-}
-
-fn spawn(
-    args: &[&str],
-    answers: Answers,
-    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
-) -> io::Result<Started> {
-    spawn_program(OsStr::new(NAME), args, answers, prepare)
 }
 
 /// Starts a program that answers on its standard output.
@@ -176,44 +149,27 @@ fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 fn spawn_program(
     program: &OsStr,
     args: &[&str],
-    answers: Answers,
     prepare: impl FnOnce(&mut Command) -> io::Result<()>,
 ) -> io::Result<Started> {
-    let (answer, answer_in) = answers.connect()?;
+    // A socket, since a probe that watches also gets requests.
+    let (answer, answer_in) = UnixStream::pair()?;
+    answer.set_nonblocking(true)?;
     let (noise, noise_in) = pipe()?;
     let mut command = Command::new(program);
     // The other end of the answer is the probe's standard input, which is the only descriptor that std can pass and to
     // which no library prints. The other two descriptors share a pipe, because a root may have no /dev/null, and for
     // the message of a crash.
-    command.args(args).stdin(answer_in).stdout(noise_in.try_clone()?).stderr(noise_in);
+    command
+        .args(args)
+        .stdin(OwnedFd::from(answer_in))
+        .stdout(noise_in.try_clone()?)
+        .stderr(noise_in);
     for name in DROPPED {
         command.env_remove(name);
     }
     prepare(&mut command)?;
     let child = command.spawn()?;
-    Ok(Started { child, answer, noise, ends: Ends::Process })
-}
-
-/// A temporary file in a folder that others may write to; removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn create(folder: PathBuf) -> io::Result<Temporary> {
-        let mut random = [0; 8];
-        linux::random::fill(&mut random)?;
-        let path = folder.join(format!("{NAME}-{:016x}", u64::from_ne_bytes(random)));
-        // create_new neither follows a link nor opens an existing file.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
-        let temporary = Temporary(path);
-        file.write_all(PROBE)?;
-        Ok(temporary)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+    Ok(Started { child, answer: answer.into(), noise, ends: Ends::Process })
 }
 
 /// The probe in a memfd. MFD_EXEC is tried first, because with `vm.memfd_noexec=1` a memfd without the flag is not
@@ -246,9 +202,8 @@ mod tests {
     fn the_file_is_gone_once_it_runs() {
         let folder = tempfile::tempdir().expect("a folder");
         let way = Way::File(folder.path().to_owned());
-        let mut started =
-            start(&way, &["resolve", "localhost"], Answers::Pipe).expect("the probe starts");
-        let left = fs::read_dir(folder.path()).expect("the folder").count();
+        let mut started = start(&way, &["resolve", "localhost"]).expect("the probe starts");
+        let left = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert!(started.child.wait().expect("it ends").success());
         assert_eq!(left, 0);
     }

@@ -23,7 +23,6 @@ use super::reading::Reads;
 use linux::host::Host;
 use linux::own_executable;
 use linux::procfs::{self, Process};
-use linux::shells;
 use settings::launchers::PythonRun;
 use text::lang::Text;
 use text::text;
@@ -67,7 +66,7 @@ const SUBREAPERS: [&[u8]; 4] = [b"systemd", b"tini", b"docker-init", b"catatonit
 pub(super) fn is_shell(argv: &[Vec<u8>], comm: &[u8]) -> bool {
     let name = argv.first().map_or(comm, |first| procfs::basename(first));
     let name = name.strip_prefix(b"-").unwrap_or(name);
-    [name, comm].into_iter().any(|name| shells::is_shell(name) || name == b"fish")
+    [name, comm].into_iter().any(|name| procfs::is_shell(name) || name == b"fish")
 }
 
 /// Facts about the other processes that the proof needs.

@@ -88,11 +88,7 @@ fn command_inherits_the_signal_state_of_init() {
         (&[Signal::PIPE], &[Signal::INT, Signal::PIPE]),
     ];
     for (blocked, ignored) in sets {
-        let start = Dispositions {
-            ignored_real_time: 0,
-            mask: SignalSet::of(blocked),
-            ignored: SignalSet::of(ignored),
-        };
+        let start = Dispositions { mask: SignalSet::of(blocked), ignored: SignalSet::of(ignored) };
         let below = |mut command: Command, words: &[&str]| {
             sys::in_child(&mut command, move || start.restore_in_child());
             Launcher::of(command, words).run().expect_code(0).out

@@ -10,7 +10,7 @@ use super::groups::GroupReading;
 use super::kernel::{Pressure, Stall};
 use super::reading::NodeReading;
 use super::reason::{Reason, ReasonKind, percent};
-use node::observe::counters::Growth;
+use node::observe::Growth;
 use node::observe::gpu::THROTTLED;
 use text::lang::Text;
 use text::rank::GlobalRank;

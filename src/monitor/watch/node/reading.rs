@@ -13,7 +13,7 @@ use super::groups::{GroupReading, groups};
 use super::kernel::{InterfaceReading, Pressure, RankReading, TcpReading, interfaces, tcp};
 use linux::deadline::spawn_detached;
 use linux::host::Host;
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::probe::NvmlGpu;
 use text::rank::GlobalRank;
 

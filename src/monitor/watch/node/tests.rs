@@ -13,7 +13,7 @@ use serde_json::json;
 use super::reason::{Reason, ReasonKind};
 use super::{NodeReader, NodeReading, NodeSources, Parts};
 use linux::host::Host;
-use node::observe::counters::Counters;
+use node::observe::Counters;
 use node::probe::NvmlGpu;
 use settings::ProbeMode;
 use text::rank::GlobalRank;

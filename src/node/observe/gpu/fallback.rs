@@ -3,12 +3,13 @@
 //! Each source gives less than NVML. A device node that opens proves a usable GPU; /proc also lists GPUs that this
 //! container may not open.
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::observe::{Gpu, pci};
+use super::facts::Gpu;
+use crate::observe::rdma::pci_address;
 use crate::probe::{ProbeError, run_tool};
 use linux::host::Host;
 use text::lang::{Text, cause};
@@ -32,18 +33,19 @@ pub(super) fn minors(host: &Host) -> Vec<u32> {
 /// Whether this container was given the device, whether or not it works.
 pub(super) fn is_given(host: &Host, minor: u32) -> bool {
     let node = format!("/dev/nvidia{minor}");
-    let path = host.path(&node);
     if !host.is_live() {
-        return path.exists();
+        return host.path(node).exists();
     }
     let refused = [ErrorKind::PermissionDenied, ErrorKind::NotFound];
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Err(error) if refused.contains(&error.kind()) => {
-            host.unusable(node);
-            false
-        }
-        _ => true,
+    let is_refused = open(host, &node).is_err_and(|error| refused.contains(&error.kind()));
+    if is_refused {
+        host.unusable(node);
     }
+    !is_refused
+}
+
+fn open(host: &Host, node: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(host.path(node))
 }
 
 /// The GPUs whose device node opens, joined with their data in /proc. A node that the device cgroup blocks exists but
@@ -55,15 +57,11 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
     }
     let mut refused = None;
     let mut opened = Vec::new();
-    for minor in &minors {
+    for minor in minors {
         let path = format!("/dev/nvidia{minor}");
-        if !host.is_live() {
-            opened.push(*minor);
-            continue;
-        }
-        match OpenOptions::new().read(true).write(true).open(host.path(&path)) {
-            Ok(_) => opened.push(*minor),
-            Err(error) => {
+        match host.is_live().then(|| open(host, &path)) {
+            None | Some(Ok(_)) => opened.push(minor),
+            Some(Err(error)) => {
                 host.unusable(&path);
                 refused = Some(cause(&error).about(&path));
             }
@@ -74,17 +72,11 @@ pub(super) fn device_nodes(host: &Host) -> Result<Vec<Gpu>, Text> {
         return Err(text!("no device node opens ({en})", "没有可打开的设备节点（{zh}）"));
     }
     let known = proc_gpus(host);
-    let gpus = opened
-        .into_iter()
-        .map(|minor| {
-            known
-                .iter()
-                .find(|gpu| gpu.minor == Some(minor))
-                .cloned()
-                .unwrap_or_else(|| Gpu { minor: Some(minor), ..Gpu::default() })
-        })
-        .collect();
-    Ok(numbered(gpus))
+    let of = |minor| {
+        let found = known.iter().find(|gpu| gpu.minor == Some(minor)).cloned();
+        found.unwrap_or_else(|| Gpu { minor: Some(minor), ..Gpu::default() })
+    };
+    Ok(numbered(opened.into_iter().map(of).collect()))
 }
 
 /// The GPUs of /proc/driver/nvidia, for the case that the device nodes must not be opened (a hung driver) or were not
@@ -116,7 +108,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
             // A GPU that was never initialised has question marks in this field.
             uuid: field("GPU UUID").filter(|uuid| !uuid.contains('?')),
             name: field("Model"),
-            pci: pci::address(&folder),
+            pci: pci_address(&folder),
             minor: field("Device Minor").and_then(|minor| minor.parse().ok()),
             ..Gpu::default()
         });
@@ -202,7 +194,7 @@ fn csv(output: &str) -> (Vec<Gpu>, Option<String>) {
             index,
             uuid: uuid.starts_with("GPU-").then(|| (*uuid).to_owned()),
             name: Some((*name).to_owned()),
-            pci: pci::address(pci),
+            pci: pci_address(pci),
             memory_total: mebibytes(total),
             memory_used: mebibytes(used),
             mig: *mig == "Enabled",

@@ -3,8 +3,8 @@
 //! Takes NVML's return codes and the probe's own failures; gives `gpu.fault.…` warnings. `plan`
 //! decides whether a fault refuses the launch.
 
+use super::facts::{label, of_nvml};
 use super::fallback::SmiError;
-use super::label::{label, of_nvml};
 use super::{ComputeMode, FabricState, RecoveryAction};
 use crate::observe::Gpu;
 use crate::probe::{CallError, NvmlAnswer, NvmlGpu, ProbeError};
@@ -69,14 +69,8 @@ pub(super) fn of_node(
     }
 }
 
-/// The faults of one GPU.
-pub(super) struct OfGpu {
-    pub(super) faults: Vec<Warning>,
-    pub(super) fabric: Option<Warning>,
-}
-
-/// The faults of one GPU, from its failed calls and from the driver's recovery action.
-pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
+/// The faults of one GPU, from its failed calls and from the driver's recovery action; and that of its fabric.
+pub(super) fn of_gpu(gpu: &NvmlGpu) -> (Vec<Warning>, Option<Warning>) {
     let Text { en, zh } = of_nvml(gpu);
     let mut faults: Vec<Warning> = Vec::new();
     for error in errors(gpu) {
@@ -109,7 +103,7 @@ pub(super) fn of_gpu(gpu: &NvmlGpu) -> OfGpu {
             ),
         ));
     }
-    OfGpu { faults, fabric }
+    (faults, fabric)
 }
 
 /// The failed calls, without the calls about health unless these show that the GPU is lost. For a lost GPU the driver

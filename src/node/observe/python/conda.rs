@@ -1,11 +1,15 @@
 //! Finds conda environments by name, without running conda.
+//!
+//! Folders of environments are also in conda's configuration files, by its `base/constants.py` (SEARCH_PATH) and
+//! `base/context.py` (`envs_dirs`, alias `envs_path`), and in mamba's `.mambarc`. A file that is not YAML is skipped, since
+//! conda itself reports it.
 
 use std::path::{Path, PathBuf};
 
-use super::{condarc, files};
+use super::files;
 use linux::host::Host;
 use text::lang::Text;
-use text::text;
+use text::{text, yaml};
 
 /// Folders below HOME and below /root, which differ if the container runs as another user.
 const BELOW_HOME: [&str; 7] = [
@@ -36,10 +40,7 @@ const SHOWN: usize = 12;
 pub(super) fn interpreter(host: &Host, name: &str, given: &[PathBuf]) -> Result<PathBuf, Text> {
     let roots = roots(host, given);
     if name.contains('/') {
-        let folder = match (name.strip_prefix("~/"), host.variable("HOME")) {
-            (Some(below), Some(home)) => Path::new(&home).join(below),
-            _ => files::absolute(host, Path::new(name)),
-        };
+        let folder = files::written(host, name);
         return files::interpreter_in(host, &folder).ok_or_else(|| {
             let problem = match files::is_folder(host, &folder) {
                 true => text!("there is no bin/python in {name}", "{name} 中没有 bin/python"),
@@ -79,13 +80,7 @@ fn folders_of_environments(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
             let folders = value.split(':').filter(|folder| !folder.is_empty());
             folders.map(PathBuf::from).collect::<Vec<_>>()
         });
-    let mut once = Vec::new();
-    for folder in of_variables.chain(condarc::envs_dirs(host, roots)) {
-        if !once.contains(&folder) {
-            once.push(folder);
-        }
-    }
-    once
+    files::once(of_variables.chain(envs_dirs(host, roots)))
 }
 
 /// The folder of every environment that can be found, including base environments.
@@ -111,7 +106,7 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 
 /// Folders that may hold `envs/<name>`, in order, each once.
 fn roots(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
-    let set = |name: &str| host.variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name: &str| files::set(host, name).map(PathBuf::from);
     let mut roots: Vec<PathBuf> = given.to_vec();
     // CONDA_EXE is <root>/bin/conda.
     roots.extend(set("CONDA_EXE").and_then(|exe| Some(exe.parent()?.parent()?.to_owned())));
@@ -125,13 +120,7 @@ fn roots(host: &Host, given: &[PathBuf]) -> Vec<PathBuf> {
         roots.extend(BELOW_HOME.iter().map(|name| home.join(name)));
     }
     roots.extend(ANYWHERE.iter().map(PathBuf::from));
-    let mut once = Vec::new();
-    for root in roots {
-        if !once.contains(&root) {
-            once.push(root);
-        }
-    }
-    once
+    files::once(roots)
 }
 
 /// Environments that conda recorded in ~/.conda/environments.txt.
@@ -141,14 +130,9 @@ fn registered(host: &Host, name: &str) -> Vec<PathBuf> {
 }
 
 fn noted(host: &Host) -> Vec<PathBuf> {
-    let home = host.variable("HOME").unwrap_or_else(|| "/root".to_owned());
-    files::read_small(host, &Path::new(&home).join(".conda/environments.txt"))
-        .unwrap_or_default()
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .map(PathBuf::from)
-        .collect()
+    let file = files::home(host).join(".conda/environments.txt");
+    let text = files::read_small(host, &file).unwrap_or_default();
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from).collect()
 }
 
 /// `problem`, and the environments that exist.
@@ -161,12 +145,11 @@ fn with_existing(host: &Host, problem: Text, given: &[PathBuf], roots: &[PathBuf
     let names_in = |folder: &Path| -> Vec<String> {
         let mut names = host.list(folder);
         names.retain(|name| files::interpreter_in(host, &folder.join(name)).is_some());
-        names.sort();
         names
     };
     let mut shown: Vec<PathBuf> = Vec::new();
-    let of_dirs =
-        folders_of_environments(host, roots).into_iter().map(|folder| (folder.clone(), folder));
+    let of_dirs = folders_of_environments(host, roots).into_iter();
+    let of_dirs = of_dirs.map(|folder| (folder.clone(), folder));
     let of_roots = roots.iter().map(|root| (root.clone(), root.join("envs")));
     for (place, folder) in of_dirs.chain(of_roots) {
         let names = names_in(&folder);
@@ -209,5 +192,113 @@ fn some_of(names: &[String]) -> String {
     match names.get(..SHOWN) {
         Some(first) if count > SHOWN => format!("{}, … ({count})", first.join(", ")),
         _ => names.join(", "),
+    }
+}
+
+/// The folders of `envs_dirs` of all files, the strongest file first.
+pub(super) fn envs_dirs(host: &Host, roots: &[PathBuf]) -> Vec<PathBuf> {
+    let set = |name: &str| files::set(host, name).map(PathBuf::from);
+    let home = files::home(host);
+    let configuration = set("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+    let in_folder = |folder: PathBuf| files_in(host, &folder);
+    let own = [home.clone(), home.join(".conda"), configuration.join("conda")];
+    let files = set("CONDARC")
+        .into_iter()
+        .chain(set("CONDA_PREFIX").into_iter().flat_map(in_folder))
+        .chain(own.into_iter().flat_map(in_folder))
+        .chain([home.join(".mambarc")])
+        .chain(roots.iter().cloned().flat_map(in_folder))
+        .chain(["/etc/conda", "/var/lib/conda"].map(PathBuf::from).into_iter().flat_map(in_folder));
+    files
+        .filter_map(|file| files::read_small(host, &file))
+        .flat_map(|text| listed(&text))
+        .map(|folder| expanded(&folder, |name| host.variable(name)))
+        .map(|folder| files::written(host, &folder))
+        .collect()
+}
+
+/// The configuration files that conda reads in a folder, the strongest first.
+fn files_in(host: &Host, folder: &Path) -> Vec<PathBuf> {
+    let more = folder.join("condarc.d");
+    let is_yaml = |name: &String| name.ends_with(".yml") || name.ends_with(".yaml");
+    let mut names: Vec<String> = host.list(&more).into_iter().filter(is_yaml).collect();
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    let more = names.into_iter().map(|name| more.join(name));
+    more.chain([".condarc", "condarc"].map(|name| folder.join(name))).collect()
+}
+
+/// A text with the values of `$NAME` and `${NAME}`, as Python's `os.path.expandvars` gives it: a name without a value
+/// stays.
+fn expanded(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let mut parts = text.split('$');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let in_braces = part.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let (name, rest) = in_braces.unwrap_or_else(|| {
+            let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            part.split_at(part.find(|c| !is_of_name(c)).unwrap_or(part.len()))
+        });
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(value) => whole.extend([&value, rest]),
+            None => whole.extend(["$", part]),
+        }
+    }
+    whole
+}
+
+/// The texts of the list `envs_dirs` in the outermost map.
+fn listed(text: &str) -> Vec<String> {
+    let root = yaml::document(text);
+    let lists = root
+        .iter()
+        .flat_map(|root| root.entries())
+        .filter(|(key, ..)| matches!(*key, "envs_dirs" | "envs_path"));
+    let folders = lists.flat_map(|(_, _, value)| value.list()).filter_map(|folder| folder.text());
+    folders.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_in_folders_are_expanded_like_python_does() {
+        let value = |name: &str| (name == "SCRATCH").then(|| "/s".to_owned());
+        for (text, expected) in [
+            ("$SCRATCH/envs", "/s/envs"),
+            ("${SCRATCH}envs", "/senvs"),
+            ("a$SCRATCH$SCRATCH", "a/s/s"),
+            ("$OTHER/${OTHER}/$", "$OTHER/${OTHER}/$"),
+            ("${SCRATCH", "${SCRATCH"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(expanded(text, value), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_the_drop_in_folder_count() {
+        let home = [
+            ("home/me/.conda/condarc.d/b.yml", "envs_dirs: [/b]\n"),
+            ("home/me/.conda/condarc.d/a.yaml", "envs_dirs: [$HOME/a]\n"),
+            ("home/me/.conda/condarc.d/notes.txt", "envs_dirs: [/no]\n"),
+            ("home/me/.condarc", "envs_dirs: [/c]\n"),
+        ];
+        let (_root, host) = Host::of_files(&home);
+        let host = host.with_variable("HOME", std::ffi::OsStr::new("/home/me"));
+        let found = envs_dirs(&host, &[]);
+        assert_eq!(found, ["/c", "/b", "/home/me/a"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn only_the_list_of_folders_counts() {
+        let text = "channels:\n  - conda-forge\nauto_update: false\nenvs_dirs: # ours\n  - /data/envs\n  \
+            - ~/more\nproxy_servers:\n  envs_dirs: [/no]\nenvs_path: ['/old']\n";
+        assert_eq!(listed(text), ["/data/envs", "~/more", "/old"]);
+        assert_eq!(listed("a: &x [/b]\nenvs_dirs: *x\n"), ["/b"]);
+        for nothing in ["", "[", "envs_dirs: /one", "- envs_dirs\n- /a\n", "envs_dirs: [/a]\nb: ["]
+        {
+            assert_eq!(listed(nothing), [""; 0], "{nothing}");
+        }
     }
 }

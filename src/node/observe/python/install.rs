@@ -123,39 +123,29 @@ impl Install {
 
     /// Whether a site, or a folder in its .pth files, has a file or folder of this module. False proves nothing.
     pub(super) fn has(&self, host: &Host, module: &str) -> bool {
-        let in_site = |site: &Path| {
-            let folder = site.join(module);
-            files::exists(host, &folder.join("__init__.py"))
-                || files::exists(host, &site.join(format!("{module}.py")))
+        let has = |site: &Path| {
+            let names = [format!("{module}/__init__.py"), format!("{module}.py")];
+            names.iter().any(|name| files::exists(host, &site.join(name))).then_some(())
         };
-        self.folders().any(|site| in_site(site))
-            || self.sites.iter().flat_map(|site| linked(host, site)).any(|site| in_site(&site))
+        self.find(host, has).is_some()
     }
 
     /// The path of this file in a package, if it exists.
     pub(super) fn file(&self, host: &Host, name: &Path) -> Option<PathBuf> {
-        let in_site = |site: &Path| Some(site.join(name)).filter(|path| files::exists(host, path));
+        self.find(host, |site| Some(site.join(name)).filter(|path| files::exists(host, path)))
+    }
+
+    /// The first that a folder has, in the order of the search path, to which .pth files append folders.
+    fn find<T>(&self, host: &Host, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
+        let direct = self.given.iter().chain(&self.sites).find_map(|site| look(site));
         let linked = || self.sites.iter().flat_map(|site| linked(host, site));
-        self.folders()
-            .find_map(|site| in_site(site))
-            .or_else(|| linked().find_map(|site| in_site(&site)))
+        direct.or_else(|| linked().find_map(|site| look(&site)))
     }
 
-    /// The folders in the order of the search path, without the folders that .pth files append.
-    fn folders(&self) -> impl Iterator<Item = &PathBuf> {
-        self.given.iter().chain(&self.sites)
-    }
-
-    /// torch from its version file; the first torch in the search path.
+    /// torch from its version file; the first torch in the search path. A torch built in its checkout is found through
+    /// a .pth file.
     pub(super) fn torch(&self, host: &Host) -> Option<Torch> {
-        let direct = self.folders().find_map(|site| torch_in(host, site));
-        direct.or_else(|| {
-            // A torch built in its checkout is found through a .pth file.
-            self.sites
-                .iter()
-                .flat_map(|site| linked(host, site))
-                .find_map(|site| torch_in(host, &site))
-        })
+        self.find(host, |site| torch_in(host, site))
     }
 
     /// Variables that activating the environment would change.
@@ -210,10 +200,7 @@ fn conda_variables(host: &Host, prefix: &Path) -> BTreeMap<String, String> {
         serde_json::from_str(&text).unwrap_or_default()
     };
     let folder = prefix.join("etc/conda/env_vars.d");
-    let mut names = host.list(&folder);
-    names.retain(|name| name.ends_with(".json"));
-    names.sort();
-    let of_packages = names.into_iter().map(|name| json(folder.join(name)));
+    let of_packages = files::with_ending(host, &folder, ".json").into_iter().map(json);
     let stored = json(prefix.join("conda-meta/state")).get("env_vars").cloned();
     let mut variables = BTreeMap::new();
     for found in of_packages.chain(stored) {
@@ -271,10 +258,9 @@ fn minor_version(version: &str) -> Option<String> {
 
 /// Folders that are named by the .pth files of a site.
 fn linked(host: &Host, site: &Path) -> Vec<PathBuf> {
-    host.list(site)
-        .into_iter()
-        .filter(|name| name.ends_with(".pth"))
-        .filter_map(|name| files::read_small(host, &site.join(name)))
+    files::with_ending(host, site, ".pth")
+        .iter()
+        .filter_map(|file| files::read_small(host, file))
         .flat_map(|text| {
             text.lines()
                 // A leading blank is a part of the name (Lib/site.py, addpackage).

@@ -384,3 +384,15 @@ fn this_machine_is_searched_without_errors() {
     let facts = python(&Host::live(), &undecided());
     assert_eq!(facts.interpreter.is_none(), facts.problem.is_some());
 }
+
+#[test]
+fn failed_scripts_are_reported_in_both_languages() {
+    let prefix = tempfile::tempdir().expect("a folder");
+    let folder = prefix.path().join("etc/conda/activate.d");
+    fs::create_dir_all(&folder).expect("folders");
+    fs::write(folder.join("a.sh"), "exit 5\n").expect("a script");
+    let found = scripts(&Host::live(), &undecided(), prefix.path(), &BTreeMap::new());
+    let Text { en, zh } = found.expect_err("a script that ends the shell").text;
+    assert!(en.contains("ended with code 5"), "{en}");
+    assert!(zh.contains("以退出码 5 结束") && !zh.contains("ended with"), "{zh}");
+}
