@@ -20,11 +20,10 @@ const CALLS: &[&str] = &[
 
 /// The kernel's own files: /proc, /sys and devices.
 const KERNEL: &str = "of the kernel";
-/// The file itself was named on the command line or in a variable, and may be a pipe.
+/// The file is made here, so it is a regular one.
 const FRESH: &str = "is made here";
 /// The file itself was named on the command line or in a variable, and may be a pipe.
 const NAMED: &str = "was named itself";
-/// A file in a folder that only this user can enter.
 
 /// The source files with such calls, their number, and the reason for each. All other files use
 /// `src/linux/regular_file.rs`.
