@@ -25,8 +25,8 @@ const FRESH: &str = "is made here";
 /// The file itself was named on the command line or in a variable, and may be a pipe.
 const NAMED: &str = "was named itself";
 
-/// The source files with such calls, their number, and the reason for each. All other files use
-/// `src/linux/regular_file.rs`.
+/// The source files with such calls, their number, and the reason for each. Only this user can enter a private folder.
+/// All other files use `src/linux/regular_file.rs`.
 const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/linux/host.rs", 1, "has a deadline: `src/node/observe/sources.rs`"),
     ("src/ranklaunch/commands/stacks.rs", 1, FRESH),
