@@ -14,7 +14,7 @@ pub fn undecided() -> Settings {
 #[cfg(any(test, feature = "fixtures"))]
 pub fn args_if(when: &str, args: &[&str]) -> Option<super::ConditionalArguments> {
     let row = super::ArgumentsIf {
-        when: super::size_tables::Condition::read(when)?,
+        when: super::condition::Condition::read(when)?,
         args: args.iter().map(Into::into).collect(),
         source: super::Source::Default,
     };

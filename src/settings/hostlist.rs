@@ -200,6 +200,20 @@ pub(crate) fn of_prterun(id: &str) -> Option<&str> {
     (is_pid && !host.is_empty()).then_some(host)
 }
 
+/// `host`, `host:port`, `[v6]:port`, bare v6 → host and port as written, both unchecked.
+pub fn split_endpoint(value: &str) -> (&str, Option<&str>) {
+    let value = value.trim();
+    if let Some(inner) = value.strip_prefix('[')
+        && let Some((host, rest)) = inner.split_once(']')
+    {
+        return (host, rest.strip_prefix(':'));
+    }
+    match value.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, Some(port)),
+        _ => (value, None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,6 +308,20 @@ mod tests {
             ("slurm.pmix.77.0", None),
         ] {
             assert_eq!(of_prterun(id), host, "{id}");
+        }
+    }
+
+    #[test]
+    fn endpoints_split_at_the_port_and_nowhere_else() {
+        let table = [
+            ("job-worker-0:23456", ("job-worker-0", Some("23456"))),
+            ("10.0.0.1", ("10.0.0.1", None)),
+            ("[fd00::1]:29400", ("fd00::1", Some("29400"))),
+            ("fd00::1", ("fd00::1", None)),
+            ("host:", ("host", Some(""))),
+        ];
+        for (value, expected) in table {
+            assert_eq!(split_endpoint(value), expected, "{value}");
         }
     }
 }

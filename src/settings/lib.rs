@@ -8,13 +8,17 @@
 #![deny(unsafe_code)]
 
 pub mod arguments;
+mod assumed;
 pub mod cli;
+mod condition;
 pub mod contract;
 mod diagnose_rows;
 mod document;
 pub mod engine;
+mod extends;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod forms;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 pub mod hostlist;
@@ -24,6 +28,7 @@ mod platform;
 mod profile;
 mod program;
 mod refuse;
+mod rule;
 mod size_tables;
 mod table;
 #[cfg(test)]
@@ -45,19 +50,20 @@ use text::text;
 use verdict::{Id, Refusal, Warning};
 
 pub use arguments::config_files;
+pub use condition::{Placeholder, PlannedSize};
+pub use forms::{Form, forms};
+pub use hostlist::split_endpoint;
 pub use places::{EMBEDDED, KnownProfile};
 use profile::Profile;
 use refuse::quoted;
-pub use size_tables::{Placeholder, PlannedSize};
-pub use table::{Form, forms};
 use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
 pub use crate::engine::Engine;
-pub use value::{duration, split_endpoint};
+pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
+pub use value::duration;
 use variables::OwnVariables;
 pub use variables::{GRACE_OF_A_POD, grace_in_container};
-pub use watch::{Expects, Lines, Ranks, Reaction, Rule, Time};
 
 impl Settings {
     /// Flags, variables and profile as one checked type.
@@ -304,7 +310,7 @@ impl<'a> Given<'a> {
         embedded: &[(&str, &str)],
         warnings: &mut Vec<Warning>,
     ) -> Result<Option<String>, Refusal> {
-        let found = profile::load(self.value("profile")?.as_ref(), host, embedded, warnings)?;
+        let found = extends::load(self.value("profile")?.as_ref(), host, embedded, warnings)?;
         let (name, profile) = found.unzip();
         self.profile = profile;
         Ok(name)

@@ -11,26 +11,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toml::de::{DeTable, DeValue};
 
 use super::diagnose_rows;
 use super::document::{Document, Entry};
-use super::places::{self, FoundProfile};
 use super::platform;
-use super::refuse::usage;
 use super::size_tables::{args_if, heads_table, select, unshared};
 use super::table::is_variable_name;
-use super::table::{self, SettingRow, TABLE, Toml};
+use super::table::{SettingRow, TABLE, Toml};
 use super::value::named;
-use super::watch::{self, Rule};
-use super::{ArgumentsIf, EnvSetting, HeadsTable, Select, Sourced};
+use super::watch;
+use super::{ArgumentsIf, EnvSetting, HeadsTable, Rule, Select, Sourced};
 use crate::contract::Platform;
 use diagnose::Row;
-use linux::host::Host;
 use text::text;
-use verdict::{Id, Refusal, Severity, Verdict, Warning};
+use verdict::{Id, Refusal, Severity, Verdict};
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
@@ -364,7 +361,7 @@ impl Profile {
     }
 
     /// This profile's values, and those of `base` for all that this profile does not set.
-    fn over(self, mut base: Profile) -> Profile {
+    pub(super) fn over(self, mut base: Profile) -> Profile {
         let heads_table = match self.heads_table {
             None if self.values.contains_key("heads") => None,
             None => base.heads_table,
@@ -438,55 +435,4 @@ fn home(key: &str) -> Option<&'static str> {
         return Some("job");
     }
     TABLE.iter().find(|row| row.key() == key).and_then(|row| row.table)
-}
-
-/// Maximum number of profiles that extend each other.
-const DEEPEST: usize = 8;
-
-/// The requested profile, or the default one, with all that it extends, and its name for the start-up
-/// block; None if there is none.
-pub(super) fn load(
-    asked: Option<&Sourced<String>>,
-    host: &Host,
-    embedded: &[(&str, &str)],
-    warnings: &mut Vec<Warning>,
-) -> Result<Option<(String, Profile)>, Refusal> {
-    let Some(found) = places::find(asked, host, embedded, warnings)? else { return Ok(None) };
-    let name = found.name.clone();
-    let profile = whole(&found, &mut Vec::new(), host, warnings)?;
-    Ok(Some((name, profile)))
-}
-
-fn whole(
-    found: &FoundProfile,
-    above: &mut Vec<String>,
-    host: &Host,
-    warnings: &mut Vec<Warning>,
-) -> Result<Profile, Refusal> {
-    let mut profile = Profile::read(&found.file, &found.text)?;
-    resolve(&mut profile, found.folder.as_deref());
-    let Some(asked) = profile.extends.clone() else { return Ok(profile) };
-    above.push(found.identity());
-    if above.len() >= DEEPEST {
-        let source = &asked.source;
-        return Err(usage(
-            Id::SettingsProfile,
-            text!(
-                "{source}: more than {DEEPEST} profiles extend each other",
-                "{source}：超过 {DEEPEST} 个配置文件层层扩展"
-            ),
-            text!("write the values into one of them", "请把这些值合并到其中一个配置文件"),
-        ));
-    }
-    let base = places::find_base(&asked, found.folder.as_deref(), above, host, warnings)?;
-    let base = whole(&base, above, host, warnings)?;
-    Ok(profile.over(base))
-}
-
-/// Makes a relative working directory absolute by the folder of its profile.
-fn resolve(profile: &mut Profile, folder: Option<&Path>) {
-    let named = table::row("chdir").and_then(|row| profile.values.get_mut(row.name));
-    if let (Some(named), Some(folder)) = (named, folder) {
-        named.value = folder.join(&named.value).to_string_lossy().into_owned();
-    }
 }

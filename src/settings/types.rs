@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::size_tables::Condition;
-use super::watch::{Reaction, Rule};
+use super::condition::Condition;
+use super::rule::{Reaction, Rule};
 use crate::contract::Platform;
 use crate::engine::Engine;
 use diagnose::Row;

@@ -1,24 +1,16 @@
 //! Parsers of single settings. None: the text is not allowed.
-//!
-//! `plan --assume gpus=8,name=H100,memory=80GiB` gives an assumed node and turns off the checks of this
-//! machine, which say nothing about that node. Only `plan` accepts it, since an assumed node cannot run
-//! anything.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
 
-use super::refuse::{quoted, usage};
-use super::{Assumed, LogKeep, Settings, Source, Sourced, TellsProgress};
-use crate::hostlist;
+use super::{LogKeep, TellsProgress};
+use crate::hostlist::{self, split_endpoint};
 use regex::bytes::Regex;
 use text::pattern;
-use text::text;
-use verdict::{Id, Refusal, Severity};
 
 /// The value that its type calls so in serialized form.
 pub(super) fn named<'a, T: Deserialize<'a>>(name: &'a str) -> Option<T> {
@@ -94,20 +86,6 @@ pub(super) fn hosts(text: &str) -> Option<Vec<String>> {
         }
     }
     (!all.is_empty()).then_some(all)
-}
-
-/// `host`, `host:port`, `[v6]:port`, bare v6 → host and port as written, both unchecked.
-pub fn split_endpoint(value: &str) -> (&str, Option<&str>) {
-    let value = value.trim();
-    if let Some(inner) = value.strip_prefix('[')
-        && let Some((host, rest)) = inner.split_once(']')
-    {
-        return (host, rest.strip_prefix(':'));
-    }
-    match value.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => (host, Some(port)),
-        _ => (value, None),
-    }
 }
 
 /// `HOST:PORT`, an IPv6 address in brackets.
@@ -216,74 +194,6 @@ fn parts(text: &str) -> Option<Vec<(u64, &str)>> {
 fn tells_progress(pattern: &Regex) -> bool {
     let has = |wanted: &str| pattern.capture_names().flatten().any(|name| name == wanted);
     has(TellsProgress::PERCENT) || (has(TellsProgress::STEPS) && has(TellsProgress::TOTAL))
-}
-
-/// More GPUs than a node has.
-const MOST: u32 = 1024;
-
-/// Checks of the job rather than of the machine, which remain on.
-const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
-
-impl Assumed {
-    /// The last value of a fact wins. None: nothing is assumed.
-    pub fn read(words: &[OsString]) -> Result<Option<Assumed>, Refusal> {
-        let (mut gpus, mut name, mut memory) = (None, None, None);
-        for word in words {
-            let facts = word.to_str().ok_or_else(|| wrong(word))?;
-            for fact in facts.split(',') {
-                let (key, value) = fact.split_once('=').unwrap_or((fact, ""));
-                match (key.trim(), value.trim()) {
-                    (_, "") => return Err(wrong(word)),
-                    ("gpus", value) => {
-                        let count = positive(value).filter(|count| *count <= MOST);
-                        gpus = Some(count.ok_or_else(|| wrong(word))?);
-                    }
-                    ("name", value) => name = Some(value.to_owned()),
-                    ("memory", value) => {
-                        let bytes = size(value).filter(|bytes| *bytes > 0);
-                        memory = Some(bytes.ok_or_else(|| wrong(word))?);
-                    }
-                    _ => return Err(wrong(word)),
-                }
-            }
-        }
-        match (words.first(), gpus) {
-            (None, _) => Ok(None),
-            (Some(_), Some(gpus)) => Ok(Some(Assumed { gpus, name, memory })),
-            (Some(word), None) => Err(wrong(word)),
-        }
-    }
-
-    /// Settings for a plan of that node: the checks of this machine are off unless a flag or a
-    /// variable sets them.
-    pub fn apply(self, settings: &mut Settings) {
-        let ids = Id::checks().chain([Id::PythonInterpreter]);
-        for id in ids.filter(|id| !KEPT.contains(id)) {
-            let asked = settings.severities.get(&id).is_some_and(|severity| {
-                matches!(severity.source, Source::Flag(_) | Source::Environment(_))
-            });
-            if !asked {
-                let off = Sourced::new(Severity::Off, Source::Flag("--assume".to_owned()));
-                settings.severities.insert(id, off);
-            }
-        }
-        settings.assumed = Some(self);
-    }
-}
-
-fn wrong(word: &OsStr) -> Refusal {
-    let word = quoted(word);
-    usage(
-        Id::SettingsAssume,
-        text!(
-            "--assume is {word}, but must describe a node's GPUs: gpus=N from 1 to {MOST}, optionally name=NAME and memory=SIZE",
-            "--assume 的值为 {word}，应给出节点的 GPU：gpus=N（1 到 {MOST}），可加 name=名称、memory=容量"
-        ),
-        text!(
-            "for example --assume gpus=8,name=H100,memory=80GiB",
-            "例如 --assume gpus=8,name=H100,memory=80GiB"
-        ),
-    )
 }
 
 #[cfg(test)]
@@ -400,54 +310,6 @@ mod tests {
             (r"(?P<step>\d+)", false),
         ] {
             assert_eq!(tells_progress(&pattern::compile(pattern).expect("a pattern")), tells);
-        }
-    }
-
-    #[test]
-    fn facts_are_read_and_nothing_else() {
-        let read = |words: &[&str]| {
-            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-            Assumed::read(&words).map(|assumed| assumed.map(|one| one.to_string()))
-        };
-        assert_eq!(read(&[]), Ok(None));
-        for (words, shown) in [
-            (&["gpus=8"][..], "gpus=8"),
-            (&["gpus=8,name=NVIDIA H100,memory=80GiB"], "gpus=8,name=NVIDIA H100,memory=80GiB"),
-            (&["memory=100", "gpus=2", "gpus=4"], "gpus=4,memory=100"),
-        ] {
-            assert_eq!(read(words), Ok(Some(shown.to_owned())), "{words:?}");
-        }
-        for word in [
-            "",
-            "8",
-            "gpus",
-            "gpus=",
-            "gpus=0",
-            "gpus=2000",
-            "gpus=x",
-            "name=H100",
-            "gpus=8,memory=0",
-            "gpus=8,memory=much",
-            "gpus=8,cpus=4",
-            "gpus=8,",
-        ] {
-            let refusal = read(&[word]).expect_err(word);
-            assert_eq!((refusal.id, refusal.verdict.code()), (Id::SettingsAssume, 64));
-            assert!(refusal.hint.en.contains("gpus=8") && refusal.hint.zh.contains("gpus=8"));
-        }
-    }
-
-    #[test]
-    fn endpoints_split_at_the_port_and_nowhere_else() {
-        let table = [
-            ("job-worker-0:23456", ("job-worker-0", Some("23456"))),
-            ("10.0.0.1", ("10.0.0.1", None)),
-            ("[fd00::1]:29400", ("fd00::1", Some("29400"))),
-            ("fd00::1", ("fd00::1", None)),
-            ("host:", ("host", Some(""))),
-        ];
-        for (value, expected) in table {
-            assert_eq!(split_endpoint(value), expected, "{value}");
         }
     }
 }

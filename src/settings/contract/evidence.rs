@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{hostlist, split_endpoint};
+use crate::hostlist::{self, split_endpoint};
 use linux::host::Host;
 use text::lang::Text;
 use verdict::Warning;
