@@ -209,7 +209,7 @@ const NIX: &[(&str, &[&str])] = &[
     ("src/node/observe/network.rs", &["nix::ifaddrs", "nix::net::if_"]),
     ("src/supervise/terminal.rs", &["nix::sys::termios"]),
     // These are for getrusage.
-    ("src/logs/tests/throughput.rs", &["nix::sys::resource", "nix::sys::time"]),
+    ("src/logs/tests.rs", &["nix::sys::resource", "nix::sys::time"]),
 ];
 
 /// System calls in a source that should go through `src/linux/sys/` or rustix.
