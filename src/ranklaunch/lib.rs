@@ -32,8 +32,8 @@ mod commands {
     pub(super) mod output;
     pub(super) mod plan;
     pub(super) mod stacks;
-    pub(super) mod tools;
     pub(super) mod top;
+    pub(super) mod without_job;
 }
 mod companions;
 mod conductor;
@@ -126,15 +126,15 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     choose(color_of(&command).color(&Host::live()));
     match command {
         Command::Run(options) => agent::run(&options),
-        Command::Init(init) => commands::tools::init(&init),
+        Command::Init(init) => commands::without_job::init(&init),
         Command::Plan(plan) => isolate(|| printing(lang(), |_| commands::plan::plan(&plan))),
         Command::Check(asked) => {
             Host::hide(muster::SECRET);
             isolate(|| printing(lang(), |_| commands::check::check(&asked)))
         }
         Command::Clean(clean) => isolate(|| printing(lang(), |_| commands::plan::clean(&clean))),
-        Command::Wait(wait) => commands::tools::wait(&wait),
-        Command::Lint(lint) => printing(lang(), |lang| commands::tools::lint(&lint, lang)),
+        Command::Wait(wait) => commands::without_job::wait(&wait),
+        Command::Lint(lint) => printing(lang(), |lang| commands::without_job::lint(&lint, lang)),
         Command::Explain(asked) => {
             printing(lang(), |lang| commands::explain::explain(&asked, lang))
         }
@@ -149,16 +149,18 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Report(asked) => printing(lang(), |lang| commands::logs::report(&asked, lang)),
         Command::Compare(asked) => printing(lang(), |lang| commands::logs::compare(&asked, lang)),
         Command::Profile { action } => {
-            printing(lang(), |lang| commands::tools::profile(&action, lang))
+            printing(lang(), |lang| commands::without_job::profile(&action, lang))
         }
         Command::Install { folder } => {
-            printing(lang(), |_| commands::tools::install(Path::new(&folder)))
+            printing(lang(), |_| commands::without_job::install(Path::new(&folder)))
         }
-        Command::Completions { shell } => printing(lang(), |_| commands::tools::completions(shell)),
+        Command::Completions { shell } => {
+            printing(lang(), |_| commands::without_job::completions(shell))
+        }
         Command::Man { output: Some(folder), .. } => {
-            printing(lang(), |lang| commands::tools::man_pages(Path::new(&folder), lang))
+            printing(lang(), |lang| commands::without_job::man_pages(Path::new(&folder), lang))
         }
-        Command::Man { output: None, .. } => printing(lang(), commands::tools::man),
+        Command::Man { output: None, .. } => printing(lang(), commands::without_job::man),
     }
 }
 
