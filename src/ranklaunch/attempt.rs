@@ -1,6 +1,6 @@
 //! One attempt: folders, logs, engine, supervision, closing block.
 //!
-//! Takes a [`Ready`] node. Gives how the attempt ended, and the files that remain to be written.
+//! Takes an [`Agreed`] launch. Gives how the attempt ended, and the files that remain to be written.
 
 use std::convert::Infallible;
 use std::sync::Arc;

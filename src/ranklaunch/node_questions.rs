@@ -52,7 +52,7 @@ enum NodeQuestion {
     History,
     /// Asks about the work of its ranks, and about the effect of the node on a rank that holds the others back.
     SlowRanks(SlowQuestion),
-    /// Answered with a [`NodeStatus`]. The question shows that somebody is watching, so the node takes samples
+    /// Answered with a [`NodeStatus`](monitor::status::NodeStatus). The question shows that somebody is watching, so the node takes samples
     /// each second for a while.
     Status,
     /// Answered with [`NodeLines`].

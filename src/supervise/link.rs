@@ -64,6 +64,9 @@ pub enum AgentReport {
     Outlived(u64),
 }
 
+/// The longest packet of the guard, in bytes.
+const LONGEST_COMMAND: usize = 64;
+
 /// The longest packet of the agent, in bytes.
 pub(super) const LONGEST: usize = 32 << 10;
 
@@ -119,7 +122,7 @@ pub struct GuardCommands {
 impl GuardCommands {
     /// The next command; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
     pub async fn next(&self) -> GuardCommand {
-        let mut packet = [0u8; 16];
+        let mut packet = [0u8; LONGEST_COMMAND];
         loop {
             let Ok(mut ready) = self.fd.readable().await else { return GuardCommand::Gone };
             let read = ready
@@ -159,9 +162,10 @@ mod tests {
         for word in [
             GuardCommand::Stop(15),
             GuardCommand::KillNow,
-            GuardCommand::Pass(10),
+            GuardCommand::Pass(i32::MIN),
             GuardCommand::Gone,
         ] {
+            assert!(encode(&word).len() <= LONGEST_COMMAND);
             assert_eq!(decode(&encode(&word)), Some(word));
         }
         for word in [

@@ -234,61 +234,31 @@ impl Pages {
             && request.host.as_ref().is_some_and(|host| !host.is_empty() && !is_loopback(host));
         let page = |code, body: &str| (code, text, body.to_owned());
         let (code, kind, body) = match (bad, request.path.as_str()) {
-            (Some(Bad::Garbage), _) => page(
-                "400 Bad Request",
-                "not a request of HTTP/1.1
-",
-            ),
-            (Some(Bad::TooLong), _) => page(
-                "431 Request Header Fields Too Large",
-                "the head is too long
-",
-            ),
-            (Some(Bad::Method), _) => page(
-                "405 Method Not Allowed",
-                "only GET and HEAD are answered
-",
-            ),
+            (Some(Bad::Garbage), _) => page("400 Bad Request", "not a request of HTTP/1.1\n"),
+            (Some(Bad::TooLong), _) => {
+                page("431 Request Header Fields Too Large", "the head is too long\n")
+            }
+            (Some(Bad::Method), _) => {
+                page("405 Method Not Allowed", "only GET and HEAD are answered\n")
+            }
             (None, _) if foreign => page(
                 "403 Forbidden",
-                "listens on a loopback address, so only its names are answered: localhost
-",
+                "listens on a loopback address, so only its names are answered: localhost\n",
             ),
-            (None, "/") => page(
-                "200 OK",
-                "/metrics
-/status
-/healthz
-/readyz
-",
-            ),
-            (None, "/healthz") => page(
-                "200 OK", "ok
-",
-            ),
+            (None, "/") => page("200 OK", "/metrics\n/status\n/healthz\n/readyz\n"),
+            (None, "/healthz") => page("200 OK", "ok\n"),
             (None, "/readyz") => {
                 let phase = self.status().phase;
                 let runs = phase == Phase::Running;
                 let code = if runs { "200 OK" } else { "503 Service Unavailable" };
-                page(
-                    code,
-                    &format!(
-                        "{}
-",
-                        phase.name()
-                    ),
-                )
+                page(code, &format!("{}\n", phase.name()))
             }
             (None, "/metrics") => {
                 let format = Format::wanted(&request.accept);
                 ("200 OK", format.media_type(), render(self.status(), format))
             }
             (None, "/status") => ("200 OK", "application/json", self.status_json()),
-            (None, _) => page(
-                "404 Not Found",
-                "known are /metrics /status /healthz /readyz
-",
-            ),
+            (None, _) => page("404 Not Found", "known are /metrics /status /healthz /readyz\n"),
         };
         let length = body.len();
         let allow = if bad == Some(Bad::Method) { "Allow: GET, HEAD\r\n" } else { "" };

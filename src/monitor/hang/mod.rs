@@ -60,38 +60,44 @@ pub struct NodeEvidence {
 
 /// The evidence about one rank that runs or has ended well.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct RankEvidence {
     pub rank: GlobalRank,
     /// Milliseconds since the rank ended with code 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ended_ms: Option<u64>,
     /// The rank computes, reads or writes.
+    #[serde(default)]
     pub busy: bool,
     /// The rank is busy with computing.
+    #[serde(default)]
     pub computes: bool,
     /// The rank sleeps in the kernel while the machine writes to its disks.
+    #[serde(default)]
     pub drains: bool,
     /// The rank has been in the kernel for long, and cannot be interrupted.
+    #[serde(default)]
     pub stuck: bool,
     /// The rank did something within the time and is not known to wait since, so it may just have come to where it is.
+    #[serde(default)]
     pub may_have_come: bool,
     /// The rank waits for an answer of torch's store.
+    #[serde(default)]
     pub asks_store: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stacks: Option<RankStacks>,
     /// Processes that the rank started, that have ended and that it has not waited for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub dead_children: Vec<DeadChild>,
     /// The answers of the rank's flight recorder, in JSON.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub records: Vec<String>,
     /// Time at which the records were read, in ns since 1970.
+    #[serde(default)]
     pub read_ns: i64,
     /// The last line that the rank wrote, with secrets masked, and its age in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_line: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_line_ms: Option<u64>,
 }
 

@@ -99,7 +99,7 @@ pub struct JudgedHang {
     pub first: Option<FirstCulprit>,
 }
 
-/// JobState that the thread shares with the answers to other nodes.
+/// State of the job that the thread shares with the answers to other nodes.
 #[derive(Debug)]
 pub(super) struct SharedJob {
     pub(super) watched: Watched,

@@ -1,8 +1,8 @@
 //! The run's control socket, by which `ps`, `logs`, `top`, `stacks` and `dump` ask the agent of a job.
 //!
 //! [`RunServer`] is the agent's side: a thread that answers from the first moment of a launch to its end, and never
-//! holds the supervision. [`jobs`] and [`ask`] are the command's side. Both decide who is believed: see `server` for
-//! who is answered, and `client` for what is taken from the socket of another user.
+//! holds the supervision. [`jobs`] and [`ask`] are the command's side. Both decide who is believed: the server
+//! whom it answers, the client what it takes from the socket of another user.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};

@@ -248,9 +248,10 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 
 impl NodeStatus {
     /// Reads the status of another node: no text of it has control characters or is too long. None if the bytes
-    /// are not a status.
+    /// are not a status. Fields of a later version are left out before anything of them is kept.
     pub fn read(bytes: &[u8]) -> Option<NodeStatus> {
-        let mut document: Value = serde_json::from_slice(bytes).ok()?;
+        let status: NodeStatus = serde_json::from_slice(bytes).ok()?;
+        let mut document = serde_json::to_value(status).ok()?;
         clean(&mut document);
         serde_json::from_value(document).ok()
     }

@@ -44,7 +44,7 @@ struct WatchedRule {
     idle_told: bool,
 }
 
-/// RuleState of a rule for a rank.
+/// State of a rule for a rank.
 #[derive(Debug, Default)]
 struct RuleState {
     /// The last line that matches.

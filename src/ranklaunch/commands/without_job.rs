@@ -118,11 +118,7 @@ const MODE: u32 = 0o755;
 
 pub(crate) fn install(folder: &Path) -> Result<i32, Refusal> {
     let file = copy_into(folder).map_err(|error| not_installed(folder, &error))?;
-    show(&format!(
-        "{}
-",
-        file.display()
-    ));
+    show(&format!("{}\n", file.display()));
     Ok(0)
 }
 

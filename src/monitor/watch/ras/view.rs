@@ -22,8 +22,8 @@ pub struct RasCommunicator {
     pub size: u32,
     #[serde(default)]
     pub ranks: Vec<RasRank>,
-    #[serde(default)]
     /// Ranks that RAS did not reach.
+    #[serde(default)]
     pub missing_ranks: Vec<RasRank>,
 }
 
