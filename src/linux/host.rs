@@ -13,11 +13,12 @@ mod root;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -197,7 +198,11 @@ impl Host {
     }
 
     fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(self.path(path))
+        self.at(path);
+        let Some(root) = &self.root else { return std::fs::read(path) };
+        let mut bytes = Vec::new();
+        root.open(path, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// The file's bytes as text, invalid UTF-8 replaced.
@@ -211,8 +216,14 @@ impl Host {
     /// The names in a folder, sorted; empty if the folder is missing or unreadable.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
-        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
-        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        self.at(path);
+        let names: io::Result<Vec<OsString>> = match &self.root {
+            None => std::fs::read_dir(path)
+                .map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()),
+            Some(root) => root.list(path),
+        };
+        let Ok(names) = names else { return Vec::new() };
+        let names = names.iter().map(|name| name.to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();
         names.sort();
         self.record(|recorder| recorder.listed(path, &names));
@@ -230,7 +241,12 @@ impl Host {
 
     /// The metadata of the path, following links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
-        std::fs::metadata(self.path(path)).ok()
+        let path = path.as_ref();
+        self.at(path);
+        match &self.root {
+            None => std::fs::metadata(path).ok(),
+            Some(root) => root.open(path, OFlags::PATH).ok()?.metadata().ok(),
+        }
     }
 
     /// The folder or file behind `path`, following links, as a path of this host.

@@ -46,7 +46,7 @@ pub(super) struct Lane {
 impl Lane {
     /// A lane of `sink` whose gaps are reported after `prefix`; `account` counts its lines.
     pub(super) fn open(sink: Arc<Sink>, prefix: &str, account: Arc<ConsoleAccount>) -> Lane {
-        let id = sink.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = sink.lanes_opened.fetch_add(1, Ordering::Relaxed) + 1;
         sink.state.lock().lanes.insert(id, LaneQueue::new(prefix, Arc::clone(&account)));
         Lane { sink, id, account }
     }
@@ -123,8 +123,8 @@ pub(super) struct Sink {
     stop: AtomicBool,
     /// The thread of the writer; 0 before it runs.
     writer: AtomicI32,
-    /// The number of the next lane.
-    next_id: AtomicU64,
+    /// Number of lanes so far; each is known by its number, from 1.
+    lanes_opened: AtomicU64,
 }
 
 impl Sink {

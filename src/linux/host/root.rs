@@ -1,21 +1,34 @@
 //! A folder in place of `/`; no link leads out of it.
 //!
-//! Takes absolute paths of the node; resolves their `..` and links below the folder, without the kernel.
+//! Takes absolute paths of the node; resolves them below the folder. The kernel does this with
+//! openat2(2). Before Linux 5.6, and in a sandbox that refuses the call, we resolve them
+//! ourselves.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::Errno;
 
 /// A path that never exists, for a path with too many links.
 const NOWHERE: &str = "/dev/null/too-many-links";
 
 #[derive(Debug)]
-pub(super) struct Root(PathBuf);
+pub(super) struct Root {
+    path: PathBuf,
+    /// None if the folder is missing.
+    folder: Option<OwnedFd>,
+}
 
 impl Root {
     pub(super) fn new(path: PathBuf) -> Root {
-        // The working directory may change.
-        Root(std::path::absolute(&path).unwrap_or(path))
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(&path, flags, Mode::empty()).ok();
+        Root { path, folder }
     }
 
     /// `path` with links resolved, as a path of the node.
@@ -29,7 +42,30 @@ impl Root {
     }
 
     fn below(&self, path: &Path) -> PathBuf {
-        self.0.join(path.strip_prefix("/").unwrap_or(path))
+        self.path.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        if let Some(folder) = &self.folder {
+            match openat2(folder, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
+                found => return Ok(found?.into()),
+            }
+        }
+        Ok(open(self.place(path), flags, Mode::empty())?.into())
+    }
+
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
+        Ok(names)
     }
 }
 
@@ -96,11 +132,23 @@ fn parts(path: &Path) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::io::Read;
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::host::Host;
+
+    /// Resolution by the kernel, and by us.
+    fn both(path: &Path) -> [Root; 2] {
+        let root = Root::new(path.to_owned());
+        assert!(root.folder.is_some());
+        [root, Root { path: path.to_owned(), folder: None }]
+    }
+
+    fn read(root: &Root, path: &str) -> Option<String> {
+        let mut text = String::new();
+        root.open(Path::new(path), OFlags::RDONLY).ok()?.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
 
     #[test]
     fn no_link_leads_out_of_the_root() {
@@ -121,24 +169,26 @@ mod tests {
         ] {
             symlink(target, node.join(at)).expect("a link");
         }
-        let root = Root::new(node);
-        for (path, text) in [
-            ("/etc/absolute", None),
-            ("/etc/relative", None),
-            ("/etc/far", None),
-            ("/../../outside", None),
-            ("/etc/machine/outside", None),
-            ("/etc/loop", None),
-            ("/etc/inside", Some("inside")),
-            ("/etc/../../etc/inside", Some("inside")),
-            ("/etc/deep/good", Some("inside")),
-            ("/etc/folder/good", Some("inside")),
-        ] {
-            let place = root.place(Path::new(path));
-            assert_eq!(std::fs::read_to_string(place).ok().as_deref(), text, "{path}");
+        for root in both(&node) {
+            for (path, text) in [
+                ("/etc/absolute", None),
+                ("/etc/relative", None),
+                ("/etc/far", None),
+                ("/../../outside", None),
+                ("/etc/machine/outside", None),
+                ("/etc/loop", None),
+                ("/etc/inside", Some("inside")),
+                ("/etc/../../etc/inside", Some("inside")),
+                ("/etc/deep/good", Some("inside")),
+                ("/etc/folder/good", Some("inside")),
+            ] {
+                assert_eq!(read(&root, path).as_deref(), text, "{path} {root:?}");
+                let place = root.place(Path::new(path));
+                assert_eq!(std::fs::read_to_string(place).ok().as_deref(), text, "{path}");
+            }
+            let names = root.list(Path::new("/etc/folder")).expect("a list");
+            assert_eq!(names, ["good"], "{root:?}");
+            assert!(root.list(Path::new("/etc/machine")).is_err(), "{root:?}");
         }
-        let host = Host::replayed(&root.0, BTreeMap::new());
-        assert_eq!(host.list("/etc/folder"), ["good"]);
-        assert_eq!(host.list("/etc/machine"), [""; 0]);
     }
 }

@@ -122,8 +122,7 @@ pub struct HcaPort {
     pub roce_v2_gid: bool,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Limits {
     /// Total bytes of /dev/shm. None if it is not mounted.
     pub shm_total: Option<u64>,
@@ -132,7 +131,6 @@ pub struct Limits {
     pub memlock: Option<u64>,
     pub nofile_hard: u64,
     /// CPUs that this container may use: the smaller of affinity and cgroup quota.
-    #[serde(alias = "allowed_cpus")]
     pub cpus: u32,
     /// cgroup memory limit in bytes; None is unlimited.
     pub memory_limit: Option<u64>,

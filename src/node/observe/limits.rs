@@ -5,44 +5,66 @@
 use std::collections::BTreeMap;
 
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use linux::cgroups::Groups;
 use linux::cpus::CpuList;
 use linux::host::Host;
 
+/// Values that system calls give for this process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Asked {
+    shm_total: Option<u64>,
+    shm_free: Option<u64>,
+    memlock: Option<u64>,
+    nofile_soft: u64,
+    nofile_hard: u64,
+    stack_unlimited: bool,
+    nproc_soft: Option<u64>,
+    address_space: Option<u64>,
+    allowed_cpus: u32,
+}
+
 pub(super) fn limits(host: &Host) -> Limits {
     let asked = host.answer("limits", ask).unwrap_or_else(|| of_files(host));
     let groups = Groups::of_this_process(host);
-    let allowed = asked.cpus.max(1);
+    let allowed = asked.allowed_cpus.max(1);
     let capabilities = capabilities(host);
     let has = |bits: u64| capabilities & bits != 0;
     let memory = host.read("/proc/meminfo").unwrap_or_default();
-    let overcommit = host.read("/proc/sys/vm/overcommit_memory").ok();
     let (pids_max, pids_current) = groups.pids(host).unzip();
     Limits {
+        shm_total: asked.shm_total,
+        shm_free: asked.shm_free,
+        memlock: asked.memlock,
+        nofile_hard: asked.nofile_hard,
         cpus: groups.cpu_quota(host).map_or(allowed, |quota| quota.min(allowed)),
         memory_limit: groups.memory_limit(host),
+        nofile_soft: asked.nofile_soft,
         ipc_lock: has(IPC_LOCK),
         pids_max,
         pids_current: pids_current.flatten(),
         memory_total: of_meminfo(&memory, "MemTotal:"),
+        stack_unlimited: asked.stack_unlimited,
         // The kernel's copy_process() exempts both capabilities from the limit.
         nproc_soft: asked.nproc_soft.filter(|_| !has(SYS_ADMIN | SYS_RESOURCE)),
-        overcommit: overcommit.and_then(|text| text.trim().parse().ok()),
+        address_space: asked.address_space,
+        overcommit: host
+            .read("/proc/sys/vm/overcommit_memory")
+            .ok()
+            .and_then(|text| text.trim().parse().ok()),
         swap_total: of_meminfo(&memory, "SwapTotal:"),
         allowed: affinity(host),
         numa: numa(host),
-        ..asked
     }
 }
 
-/// The values that system calls give for this process.
-fn ask() -> Limits {
+fn ask() -> Asked {
     let stat = rustix::fs::statvfs("/dev/shm").ok();
     let bytes = |blocks: u64, size: u64| blocks.checked_mul(size);
     let files = getrlimit(Resource::Nofile);
-    Limits {
+    Asked {
         shm_total: stat.as_ref().and_then(|stat| bytes(stat.f_blocks, stat.f_frsize)),
         shm_free: stat.as_ref().and_then(|stat| bytes(stat.f_bavail, stat.f_frsize)),
         memlock: getrlimit(Resource::Memlock).maximum,
@@ -51,8 +73,7 @@ fn ask() -> Limits {
         stack_unlimited: getrlimit(Resource::Stack).current.is_none(),
         nproc_soft: getrlimit(Resource::Nproc).current,
         address_space: getrlimit(Resource::As).current,
-        cpus: rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count()),
-        ..Limits::default()
+        allowed_cpus: rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count()),
     }
 }
 
@@ -120,9 +141,9 @@ fn shm_of_mount(mounts: &str) -> Option<u64> {
     size.strip_suffix('k')?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The values of [`ask`] for a replayed node, from its files. An unlimited or unknown number of open files becomes the largest
+/// The values for a replayed node, from its files. An unlimited or unknown number of open files becomes the largest
 /// number.
-fn of_files(host: &Host) -> Limits {
+fn of_files(host: &Host) -> Asked {
     let text = host.read("/proc/self/limits").unwrap_or_default();
     // `Max locked memory         8388608              8388608              bytes`
     let word = |name: &str, column: usize| {
@@ -131,19 +152,32 @@ fn of_files(host: &Host) -> Limits {
     };
     let limit = |name: &str, column: usize| word(name, column)?.parse::<u64>().ok();
     let files = |column| limit("Max open files", column).unwrap_or(u64::MAX);
-    let online = || CpuList::read(&host.read("/sys/devices/system/cpu/online").unwrap_or_default());
-    let cpus = Some(affinity(host)).filter(|cpus| !cpus.is_empty()).unwrap_or_else(online);
-    Limits {
+    let status = host.read("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let online = || host.read("/sys/devices/system/cpu/online").ok();
+    Asked {
         shm_total: shm_of_mount(&host.read("/proc/self/mountinfo").unwrap_or_default()),
+        shm_free: None,
         memlock: limit("Max locked memory", 1),
         nofile_soft: files(0),
         nofile_hard: files(1),
         stack_unlimited: word("Max stack size", 0) == Some("unlimited"),
         nproc_soft: limit("Max processes", 0),
         address_space: limit("Max address space", 0),
-        cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
-        ..Limits::default()
+        allowed_cpus: mask.map(str::to_owned).or_else(online).map_or(0, |text| in_list(&text)),
     }
+}
+
+/// Number of members of a kernel list such as `0-3,8,10-11`.
+fn in_list(text: &str) -> u32 {
+    text.trim()
+        .split(',')
+        .filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
+        })
+        .fold(0, u32::saturating_add)
 }
 
 #[cfg(test)]
