@@ -401,7 +401,7 @@ impl WatchProbe {
     /// Starts the probe for these GPUs (`0000:18:00.0`). `library`: the driver's library, if the user names it.
     ///
     /// # Errors
-    /// As [`super::run`], if the probe cannot be executed.
+    /// As [`run`], if the probe cannot be executed.
     pub fn start(
         mode: ProbeMode,
         library: Option<&str>,

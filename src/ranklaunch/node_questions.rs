@@ -240,7 +240,7 @@ impl Nodes {
 pub(super) enum SlowQuestion {
     /// Answered with the time of the node, in ns since 1970.
     Time,
-    /// Answered with a [`NodeSample`](monitor::watch::NodeSample).
+    /// Answered with a [`NodeSample`].
     Sample {
         /// The same moment by the clock of each member. A member that is not listed shows nothing. This is
         /// a list, since a tagged enum cannot read a map by numbers.
@@ -249,7 +249,7 @@ pub(super) enum SlowQuestion {
         /// Maximum number of entries of each rank.
         most: u32,
     },
-    /// Answered with the [`Reason`](monitor::watch::Reason)s on the node of this rank; other nodes give no
+    /// Answered with the [`Reason`]s on the node of this rank; other nodes give no
     /// answer.
     Reasons(GlobalRank),
 }

@@ -312,7 +312,7 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 /// on which processes were ended. The plan of several nodes stays as agreed.
 ///
 /// # Errors
-/// As [`clear`].
+/// As [`clear()`].
 pub(super) async fn carry_out(
     context: &Context,
     duty: Option<&Duty>,

@@ -105,7 +105,7 @@ impl ProcessGroup {
     }
 
     /// Puts this process into a group of its own. Only a system call, so usable in
-    /// [`in_child`](super::in_child).
+    /// [`in_child`].
     pub fn begin() -> io::Result<()> {
         Ok(setpgid(Pid::from_raw(0), Pid::from_raw(0))?)
     }
@@ -152,7 +152,7 @@ impl Session {
         getsid(Some(Pid::from_raw(pid))).ok().map(|session| Session(session.as_raw()))
     }
 
-    /// Puts this process into a session of its own; usable in [`in_child`](super::in_child), too.
+    /// Puts this process into a session of its own; usable in [`in_child`], too.
     pub fn begin() -> io::Result<()> {
         Ok(setsid().map(drop)?)
     }

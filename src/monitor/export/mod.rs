@@ -1,6 +1,6 @@
 //! The known state of a running job, for other systems: metrics, probes and the status of a TrainJob.
 //!
-//! Takes the [`StatusBoard`](crate::status::StatusBoard) and the progress of the job; gives answers over HTTP
+//! Takes the [`StatusBoard`] and the progress of the job; gives answers over HTTP
 //! and the status of a TrainJob. Never asks the job: a client that floods, is slow or sends garbage costs a
 //! bounded amount of memory, and never time of a rank or of the supervision.
 

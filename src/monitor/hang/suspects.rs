@@ -204,7 +204,7 @@ impl<'e> Scene<'e> {
     }
 
     /// If all ranks wait for others: the link if they stand at one line or in one group, else all of them, from which
-    /// [`only_the_odd`] selects. If all wait for messages: all of them, unless the link carries none.
+    /// [`Scene::only_the_odd`] selects. If all wait for messages: all of them, unless the link carries none.
     pub(super) fn at_other_lines(&self, waiting: &BTreeSet<u32>) -> Vec<Suspect> {
         let Scene { ranks, seen, sees_all, is_cut, .. } = self;
         if waiting.is_empty() || ranks.keys().any(|rank| !waiting.contains(rank)) {

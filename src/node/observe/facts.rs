@@ -106,7 +106,7 @@ pub struct Hca {
     pub bond: bool,
     /// For RoCE: whether every v2 GID that belongs to this namespace is an IPv6 address.
     pub ipv6_only: bool,
-    /// As in [`Gpu::bridges`].
+    /// As in [`Gpu::bridges`](super::gpu::Gpu::bridges).
     pub bridges: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Takes names, values, argument lists and files; gives text to show. Each file reads one form:
 //! [`names`] decides which names hide their values, [`command`] reads the words of a command,
-//! [`crate::shell`] a script, [`json`] a document, [`assigned`] URLs, pairs and program text, [`sentence`]
+//! [`crate::shell`] a script, [`mod@json`] a document, [`assigned`] URLs, pairs and program text, [`sentence`]
 //! the rest. They only mark parts of the text ([`spans`]), and nothing else is changed. Forms can
 //! contain each other: a command line may hold a document, and a document a command line. So the
 //! recursion is here, not in the readers. In doubt a value is hidden, since a leaked key costs more than a hidden
