@@ -97,7 +97,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     linux::sys::share_arenas();
     let commit = option_env!("RANKLAUNCH_COMMIT_NOTE");
     Command::describe_build(commit.into_iter().chain([node::probe::NOTE]).collect());
-    // The language for commands that read no other setting.
+    // The language for a command line that may be wrong.
     let lang = || Options::language_of(&arguments, &Host::live());
     if let Err(refusal) = preflight::prepare::has_randomness() {
         return refuse(&refusal, lang());
@@ -123,7 +123,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
             return code;
         }
     };
-    choose(color_of(&command).color(&Host::live()));
+    let writing = writing(&command);
+    choose(writing.color(&Host::live()));
+    let lang = || writing.language(&Host::live());
     match command {
         Command::Run(options) => agent::run(&options),
         Command::Init(init) => commands::without_job::init(&init),
@@ -164,18 +166,25 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-/// The options that may hold `--color`. For commands without this option, the variable decides.
-fn color_of(command: &Command) -> Options {
-    let color = match command {
+/// The options of a command that say how it writes. Commands without them take the variables.
+fn writing(command: &Command) -> Options {
+    let (color, lang) = match command {
         Command::Run(options)
         | Command::Plan(cli::Plan { options, .. })
         | Command::Check(cli::Check { options, .. })
-        | Command::Clean(cli::Clean { options, .. }) => &options.color,
-        Command::Lint(lint) => &lint.color,
-        Command::Explain(explain) => &explain.color,
-        _ => &None,
+        | Command::Clean(cli::Clean { options, .. }) => (&options.color, &options.lang),
+        Command::Lint(cli::Lint { color, lang, .. })
+        | Command::Explain(cli::Explain { color, lang, .. }) => (color, lang),
+        Command::Stacks(cli::Stacks { lang, .. })
+        | Command::Ps(cli::Ps { lang, .. })
+        | Command::Logs(cli::LogsOf { lang, .. })
+        | Command::Top(cli::Top { lang, .. })
+        | Command::Dump(cli::Dump { lang, .. })
+        | Command::Report(cli::Report { lang, .. })
+        | Command::Compare(cli::Compare { lang, .. }) => (&None, lang),
+        _ => (&None, &None),
     };
-    Options { color: color.clone(), ..Options::default() }
+    Options { color: color.clone(), lang: lang.clone(), ..Options::default() }
 }
 
 /// A command whose only result is its output. A limit on file sizes (`ulimit -f`) makes its
