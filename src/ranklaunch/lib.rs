@@ -181,7 +181,8 @@ fn writing(command: &Command) -> Options {
         | Command::Top(cli::Top { lang, .. })
         | Command::Dump(cli::Dump { lang, .. })
         | Command::Report(cli::Report { lang, .. })
-        | Command::Compare(cli::Compare { lang, .. }) => (&None, lang),
+        | Command::Compare(cli::Compare { lang, .. })
+        | Command::Man { lang, .. } => (&None, lang),
         _ => (&None, &None),
     };
     Options { color: color.clone(), lang: lang.clone(), ..Options::default() }
