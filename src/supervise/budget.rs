@@ -135,6 +135,8 @@ pub(super) struct Sweep {
     /// None once TERM was due, if newcomers are spared.
     term: Option<Instant>,
     kill: Instant,
+    /// KILL was due at a step.
+    has_killed: bool,
     give_up: Instant,
     asked: HashSet<(i32, u64)>,
 }
@@ -151,11 +153,17 @@ impl Sweep {
     ) -> Sweep {
         let kill = now + grace;
         let (term, give_up) = (Some(now + settle), kill + last_wait);
-        Sweep { newcomers, term, kill, give_up, asked: HashSet::new() }
+        Sweep { newcomers, term, kill, has_killed: false, give_up, asked: HashSet::new() }
     }
 
     /// The step that is due, and the latest time of the next one.
     pub(super) fn step(&mut self, now: Instant) -> (SweepStep, Instant) {
+        if now >= self.kill && !self.has_killed {
+            // A caller that got no CPU meanwhile must not give up processes that it never killed.
+            let last_wait = self.give_up.saturating_duration_since(self.kill);
+            (self.has_killed, self.give_up) = (true, now + last_wait);
+            return (SweepStep::Kill, now + KILL_PAUSE);
+        }
         if now >= self.give_up {
             return (SweepStep::GiveUp, now);
         }
@@ -282,6 +290,18 @@ mod tests {
             let now = begun + ms(*at);
             assert_eq!(sweep.step(now), (*step, begun + ms(*wake)), "at {at} ms");
         }
+    }
+
+    #[test]
+    fn late_caller_kills_before_it_gives_up() {
+        let now = Instant::now();
+        let late = || Sweep::begin(now, Newcomers::Asked, SETTLE, ms(1000), ms(500));
+        let rows = [
+            (9000, SweepStep::Kill, 9010),
+            (9499, SweepStep::Kill, 9509),
+            (9500, SweepStep::GiveUp, 9500),
+        ];
+        course(late(), now, &rows);
     }
 
     #[test]
