@@ -4,6 +4,7 @@ the recorder of NCCL would say. Who waits spins, as a wait for the GPU does.
 argv: the torch whose server it is (2.11 or 2.15), hangs or ends. In a job that hangs rank 2 does not come to step 5.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -78,7 +79,9 @@ def serve(listener):
             body = answer(peer.recv(1 << 16).decode())
             text = json.dumps(body).encode() if body else b""
             status = "200 OK" if body else "404 Not Found"
-            peer.sendall(("HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(text))).encode() + text)
+            # The asker leaves when its time is over; torch's server serves the next one.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                peer.sendall(("HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(text))).encode() + text)
 
 
 def take_the_place_of_torch():
