@@ -304,7 +304,10 @@ impl Culprit {
         }
     }
 
-    fn new(rank: Option<u32>, kind: HangKind) -> Culprit {
+    /// A culprit about which nothing else is known. `NeverEntered`: others wait for the rank in a collective, or
+    /// nothing but its stack is known. `Deadlock`: the rank waits in one group for a rank that waits for it in another
+    /// group. `Link`: all ranks have come, and none leaves.
+    pub fn new(rank: Option<u32>, kind: HangKind) -> Culprit {
         Culprit {
             rank,
             kind,

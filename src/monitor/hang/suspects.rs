@@ -22,22 +22,6 @@ pub(super) struct Scene<'e> {
     is_cut: bool,
 }
 
-/// A suspect about which nothing else is known. `NeverEntered`: others wait for the rank in a collective, or nothing
-/// but its stack is known. `Deadlock`: the rank waits in one group for a rank that waits for it in another group.
-/// `Link`: all ranks have come, and none leaves.
-fn suspect(kind: HangKind, rank: Option<u32>) -> Suspect {
-    Suspect {
-        rank,
-        kind,
-        collective: None,
-        frame: None,
-        waited_at: None,
-        entered: None,
-        last: None,
-        is_inside: false,
-    }
-}
-
 impl<'e> Scene<'e> {
     pub(super) fn of(nodes: &'e [NodeEvidence]) -> Scene<'e> {
         let ranks: BTreeMap<u32, (u32, &RankEvidence)> = nodes
@@ -76,13 +60,13 @@ impl<'e> Scene<'e> {
         let mut found: Vec<Suspect> = others.into_iter().cloned().collect();
         found.extend(inside.first().map(|culprit| {
             let collective = culprit.last.as_ref().map(|(collective, _)| collective.clone());
-            Suspect { collective, ..suspect(HangKind::Link, None) }
+            Suspect { collective, ..Suspect::new(None, HangKind::Link) }
         }));
         // The records name one rank per side of a circle. The odd side shows only if all ranks are compared.
         if !found.is_empty() && found.iter().all(|one| one.kind == HangKind::Deadlock) {
             let of_circle = |(rank, collective): (&u32, &Collective)| Suspect {
                 collective: Some(collective.clone()),
-                ..suspect(HangKind::Deadlock, Some(*rank))
+                ..Suspect::new(Some(*rank), HangKind::Deadlock)
             };
             found = hang.entered.iter().map(of_circle).collect();
         }
@@ -94,7 +78,7 @@ impl<'e> Scene<'e> {
                 known.is_some_and(|(of, doing)| of.ended_ms.is_some() || !doing.meets_ranks())
             };
             let elsewhere = hang.silent.iter().filter(is_elsewhere);
-            found.extend(elsewhere.map(|rank| suspect(HangKind::NeverEntered, Some(*rank))));
+            found.extend(elsewhere.map(|rank| Suspect::new(Some(*rank), HangKind::NeverEntered)));
         }
         found
     }
@@ -200,7 +184,7 @@ impl<'e> Scene<'e> {
             true => of.ended_ms.is_none() && is_stuck(**rank),
             false => !waiting.contains(rank),
         });
-        others.map(|(rank, _)| suspect(HangKind::NeverEntered, Some(*rank))).collect()
+        others.map(|(rank, _)| Suspect::new(Some(*rank), HangKind::NeverEntered)).collect()
     }
 
     /// If all ranks wait for others: the link if they stand at one line or in one group, else all of them, from which
@@ -218,9 +202,12 @@ impl<'e> Scene<'e> {
         // two ends that do, but the link has carried all that was sent.
         if *sees_all && waiting.iter().all(|rank| self.is_in_message(*rank)) {
             if *is_cut {
-                return vec![suspect(HangKind::Link, None)];
+                return vec![Suspect::new(None, HangKind::Link)];
             }
-            return waiting.iter().map(|rank| suspect(HangKind::Deadlock, Some(*rank))).collect();
+            return waiting
+                .iter()
+                .map(|rank| Suspect::new(Some(*rank), HangKind::Deadlock))
+                .collect();
         }
         let entered = |rank: &u32| self.recorded.as_ref().and_then(|hang| hang.entered.get(rank));
         let lines: BTreeSet<&[(String, u64)]> =
@@ -236,11 +223,11 @@ impl<'e> Scene<'e> {
             let first = waiting.iter().filter_map(entered).min_by_key(|collective| collective.seq);
             // If only a part of the job is seen, the cause is in the rest.
             let kind = if *sees_all { HangKind::Link } else { HangKind::NeverEntered };
-            return vec![Suspect { collective: first.cloned(), ..suspect(kind, None) }];
+            return vec![Suspect { collective: first.cloned(), ..Suspect::new(None, kind) }];
         }
         let of_circle = |rank: &u32| Suspect {
             collective: entered(rank).cloned(),
-            ..suspect(HangKind::Deadlock, Some(*rank))
+            ..Suspect::new(Some(*rank), HangKind::Deadlock)
         };
         waiting.iter().map(of_circle).collect()
     }
@@ -255,7 +242,7 @@ impl<'e> Scene<'e> {
             // A process that waits like all others but that NCCL does not reach has lost its link.
             let is_link = !is_reached && self.ranks.contains_key(&rank);
             let kind = if is_link { HangKind::Link } else { HangKind::NeverEntered };
-            Suspect { collective: unnamed.collective.clone(), ..suspect(kind, Some(rank)) }
+            Suspect { collective: unnamed.collective.clone(), ..Suspect::new(Some(rank), kind) }
         });
         let named: Vec<_> = named.collect();
         if named.is_empty() {
