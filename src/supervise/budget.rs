@@ -158,16 +158,14 @@ impl Sweep {
 
     /// The step that is due, and the latest time of the next one.
     pub(super) fn step(&mut self, now: Instant) -> (SweepStep, Instant) {
-        if now >= self.kill && !self.has_killed {
-            // A caller that got no CPU meanwhile must not give up processes that it never killed.
-            let last_wait = self.give_up.saturating_duration_since(self.kill);
-            (self.has_killed, self.give_up) = (true, now + last_wait);
-            return (SweepStep::Kill, now + KILL_PAUSE);
-        }
-        if now >= self.give_up {
-            return (SweepStep::GiveUp, now);
-        }
         if now >= self.kill {
+            if !self.has_killed {
+                // A caller that got no CPU meanwhile must not give up processes that it never killed.
+                let last_wait = self.give_up.saturating_duration_since(self.kill);
+                (self.has_killed, self.give_up) = (true, now + last_wait);
+            } else if now >= self.give_up {
+                return (SweepStep::GiveUp, now);
+            }
             return (SweepStep::Kill, now + KILL_PAUSE);
         }
         let step = match self.term {
@@ -295,13 +293,13 @@ mod tests {
     #[test]
     fn late_caller_kills_before_it_gives_up() {
         let now = Instant::now();
-        let late = || Sweep::begin(now, Newcomers::Asked, SETTLE, ms(1000), ms(500));
+        let late = Sweep::begin(now, Newcomers::Asked, SETTLE, ms(1000), ms(500));
         let rows = [
             (9000, SweepStep::Kill, 9010),
             (9499, SweepStep::Kill, 9509),
             (9500, SweepStep::GiveUp, 9500),
         ];
-        course(late(), now, &rows);
+        course(late, now, &rows);
     }
 
     #[test]
