@@ -1,4 +1,4 @@
-//! Expands Slurm's compressed host lists: `rack[1-2]node[03-04,07],login1`.
+//! Expands Slurm's compressed host lists: `rack[1-2]node[03-04,07],login1`; splits `host:port`.
 //!
 //! Takes such a list; gives its hosts in order. Invalid text is expanded as far as possible.
 //! Does not call scontrol, which most containers do not have.

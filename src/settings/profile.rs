@@ -3,7 +3,7 @@
 //! Scalars are converted back to text, so that profile, variable and flag share the parser of
 //! their row; lists and tables are checked here.
 //!
-//! Merges a profile with the profiles that it extends as well: the values of the extending profile
+//! [`Profile::over`] merges a profile with one that it extends: the values of the extending profile
 //! win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` and `[[watch]]` are
 //! merged one by one; lists and tables (`engine_args`, `conda_roots`, `[[select]]`, `[layout.heads]`,
 //! `[platform]`) as a whole. `args` and `args_if` of a profile without a program are appended, as
