@@ -59,16 +59,16 @@ suite-main: linker tools
 suite-build: linker
 	$(CARGO) test --locked --workspace --no-run
 
-# Software that tests take beside torch and the tools, each once: the versions of Python that the distribution lacks, older
-# torches, coverage.
+# Software that tests take beside torch and the tools, each once: the versions of Python that the distribution
+# lacks, older torches, coverage.
 suite-installs: linker tools
 	tests/python/find.sh torch numpy accelerate
 	tests/python/releases.sh --install
 	tests/python/beside_torch.sh coverage
 	tests/python/older_torch.sh
 
-# Suites that `.ci/run` leaves out because they repeat in another way what the main one holds: by hand, before a release and before
-# a change to what it looks at. An hour and more; SHORT=1 takes a quarter of that.
+# Suites that `.ci/run` leaves out because they repeat in another way what the main one holds: by hand, before a
+# release and before a change to what it looks at. An hour and more; SHORT=1 takes a quarter of that.
 suite-thorough: suite-release suite-report suite-warm suite-platforms suite-judge-hangs
 
 # One test alone: PROGRAM="-p ranklaunch --test launch" NAME=hangs::…
