@@ -39,6 +39,7 @@ mod companions;
 mod conductor;
 mod context;
 mod end;
+mod find_run;
 #[cfg(any(test, feature = "fixtures"))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -55,20 +56,11 @@ mod open;
 mod own_plan;
 mod own_run;
 mod restart;
-/// The runs that are found on this node, alive or over, and what each of them left.
-mod runs {
-    pub(crate) mod find;
-    pub(crate) mod history;
-    pub(crate) mod lines;
-    pub(crate) mod named;
-    pub(crate) mod records;
-    pub(crate) mod streams;
-}
+mod run_socket;
 mod scratch;
 mod stale;
 mod start_engine;
 mod status_feed;
-mod view;
 mod warm;
 
 use std::ffi::OsString;

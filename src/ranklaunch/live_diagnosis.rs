@@ -18,6 +18,7 @@ use logs::{Backlog, ErrorFile, Piece, log_name};
 use monitor::watch::{Breach, JobProgress, ProgressLines, Rules};
 use monitor::witnesses::{Statement, Witnesses};
 use report::Ending;
+use report::runs::records::statement;
 use text::rank::GlobalRank;
 use verdict::outcome::{End, Outcome, Owner, Stream};
 use verdict::{Id, Why};
@@ -435,7 +436,7 @@ impl Search {
 
     /// The end of a rank as a log of one line.
     fn exit_status(&self, log: usize, end: KnownEnd) -> Option<Scanned> {
-        let statement = statement(end)?;
+        let statement = statement(end.rank, end.end, end.oom)?;
         let origin = Origin { rank: Some(end.rank), ..Origin::default() };
         let mut scan = LogScan::new(self.catalogue(), log, origin);
         scan.feed_live(log, self.began.elapsed(), statement.as_bytes());
@@ -457,16 +458,6 @@ fn name((owner, log): &(Owner, Log)) -> String {
     match log {
         Log::Stream(stream) => log_name(*owner, *stream),
         Log::ErrorFile => ErrorFile::of(*owner).map(|file| file.to_string()).unwrap_or_default(),
-    }
-}
-
-/// The end of a rank in the words of the launchers whose statements the catalogue knows.
-pub(super) fn statement(end: KnownEnd) -> Option<String> {
-    let KnownEnd { rank, end, oom, .. } = end;
-    match end {
-        End::Signal(signal) if !oom => Some(format!("rank {rank}: exitcode: -{signal}\n")),
-        End::Code(_) => None,
-        End::Signal(_) => Some(format!("error: Detected 1 oom_kill event in rank {rank}\n")),
     }
 }
 

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::own_run::OwnHistory;
-use crate::runs::records;
 use diagnose::recorder;
 use linux::deadline::{io_with_deadline, spawn_detached};
 use logs::{JOURNAL, Logs, RUN_JSON};
 use monitor::hang::{node_document, ras_report};
 use monitor::socket::{NodeDump, READING, RunningRanks};
 use monitor::watch::{ControlSocket, NodeSources, RasSource};
+use report::runs::records;
 use text::lang::{Text, cause};
 use text::mask::{mask_file, mask_json};
 use text::rank::GlobalRank;

@@ -14,8 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::context::Context;
 use super::node_evidence::NodeEvidence;
 use super::scratch::Scratch;
-use super::view;
-use super::view::{JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk};
 use linux::deadline::{millis, spawn_detached};
 use monitor::hang::{Ask as AskHang, HangQuestion, HangWatch};
 use monitor::history::NodeHistory;
@@ -31,6 +29,9 @@ use monitor::watch::{
 use muster::{MemberKind, NoAnswer, Questions};
 use plan::Plan;
 use report::line_view;
+use report::runs::view::{
+    self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk,
+};
 use text::rank::GlobalRank;
 
 /// Time limit of a person's question to all nodes.

@@ -22,6 +22,15 @@ pub mod page;
 pub mod plan_forms;
 pub mod plan_view;
 pub mod ps_view;
+/// What runs have left on disk, and the questions that viewers ask a running one.
+pub mod runs {
+    pub mod history;
+    pub mod lines;
+    pub mod named;
+    pub mod records;
+    pub mod streams;
+    pub mod view;
+}
 pub mod stacks_view;
 pub mod standstill_view;
 pub mod start;

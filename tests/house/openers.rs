@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("src/linux/host.rs", 1, "has a deadline: `src/node/observe/sources.rs`"),
     ("src/ranklaunch/commands/stacks.rs", 1, FRESH),
     ("src/ranklaunch/commands/without_job.rs", 2, "of the kernel; was named itself"),
-    ("src/ranklaunch/runs/streams.rs", 1, NAMED),
+    ("src/report/runs/streams.rs", 1, NAMED),
     ("src/ranklaunch/commands/logs.rs", 1, NAMED),
     ("src/ranklaunch/node_evidence.rs", 1, KERNEL),
     ("src/ranklaunch/scratch.rs", 2, "a lock that is made here; of the kernel"),

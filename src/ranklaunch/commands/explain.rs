@@ -9,10 +9,6 @@ use serde_json::Value;
 
 use super::output::{print, show, terminal_width};
 use crate::open::catalogue_with;
-use crate::runs::named::Named;
-use crate::runs::records::{OwnRecords, Stated};
-use crate::runs::streams::{LogFile, Opened, RecorderFiles, words};
-use crate::runs::{named, records, streams};
 use diagnose::{
     Catalogue, Diagnosis, Evidence, LogScan, Scanned, catalogue, diagnose_knowing,
     recorded_exception,
@@ -22,6 +18,10 @@ use linux::regular_file;
 use report::diagnosis_view::{Unread, View};
 use report::findings::{self, ExitCode, Id, Subject};
 use report::hang_view::HangView;
+use report::runs::named::Named;
+use report::runs::records::{OwnRecords, Stated};
+use report::runs::streams::{LogFile, Opened, RecorderFiles, words};
+use report::runs::{named, records, streams};
 use settings::cli;
 use settings::cli::AnnotatedFormat;
 use supervise::LARGEST_RECORD;

@@ -14,11 +14,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::output::{print, print_more, say, show, unwritten_file};
-use crate::runs::find::{Run, RunningJob, chosen_run, log_folders};
-use crate::runs::history::Found;
-use crate::runs::lines::{Begin, RunLines, view};
-use crate::runs::{find, history};
-use crate::view::{LinesAsk, View, ViewAsk};
+use crate::find_run::{self, Run, RunningJob, chosen_run, log_folders};
 use linux::deadline::spawn_detached;
 use linux::{regular_file, users};
 use logs::{LogLine, REPORT, RUN_JSON, RunFolder, Wanted};
@@ -29,6 +25,10 @@ use report::closing;
 use report::line_view::{LineStyle, log_line};
 use report::page::{MOST_POINTS, differences_json, differences_text, page};
 use report::ps_view::{self, EndedRun, ShownJob};
+use report::runs::history;
+use report::runs::history::Found;
+use report::runs::lines::{Begin, RunLines, view};
+use report::runs::view::{LinesAsk, View, ViewAsk};
 use settings::cli::{Compare, LogsOf, Ps, Report, ReportFormat};
 use text::lang::{Lang, Text, cause};
 use text::run_id::RunId;
@@ -88,7 +88,7 @@ pub(crate) fn logs(asked: &LogsOf, lang: Lang) -> Result<i32, Refusal> {
 
 /// The job whose folder was named, if it runs on this node.
 fn of_live(run: &RunFolder) -> Result<RunningJob, Refusal> {
-    find::of_run(&run.id).map_err(|_| elsewhere(&run.id))
+    find_run::of_run(&run.id).map_err(|_| elsewhere(&run.id))
 }
 
 /// The lines of a running job, on all its nodes.
@@ -262,7 +262,7 @@ pub(crate) fn ps(asked: &Ps, lang: Lang) -> Result<i32, Refusal> {
 
 /// The jobs that run here, with the status of all their nodes.
 fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
-    let find::Found { jobs, refused, unheard, unasked } = find::all()?;
+    let find_run::Found { jobs, refused, unheard, unasked } = find_run::all()?;
     for (uid, count) in unasked {
         let user = users::named(uid);
         let line = text!(

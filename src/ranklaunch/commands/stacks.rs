@@ -13,12 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use super::output::{print, show, unwritten_file};
-use crate::runs::find::{RunningJob, none, refusal_of, running, silence, silent, unanswered};
+use crate::find_run::{RunningJob, none, running, silent, unanswered};
 use linux::deadline::spawn_detached;
 use monitor::socket::{
     self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Listener, Missing, NodeDump, NodeStacks,
     Selection, Unanswered,
 };
+use report::runs::view::{refusal_of, silence};
 use report::stacks_view;
 use settings::cli::{Dump, ReportFormat, Stacks};
 use text::lang::{Lang, Text, cause, counted};

@@ -15,10 +15,7 @@ use ratatui::Terminal;
 use rustix::process::{WaitOptions, WaitStatus, kill_process};
 
 use super::output::{block_on, refuse};
-use crate::runs::find;
-use crate::runs::find::{RunningJob, silence};
-use crate::runs::lines::{Begin, RunLines, view};
-use crate::view::{LinesAsk, View, ViewAsk};
+use crate::find_run::{self, RunningJob};
 use linux::deadline::{read_by, spawn_detached};
 use linux::host::Host;
 use linux::sys::{self, Fork, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet};
@@ -28,6 +25,8 @@ use monitor::socket::{self, Answer, Ask, Job, Listener, Selection};
 use monitor::status::{NodeStatus, look_pace};
 use muster::names;
 use preflight::prepare;
+use report::runs::lines::{Begin, RunLines, view};
+use report::runs::view::{LinesAsk, View, ViewAsk, refusal_of, silence};
 use report::stacks_view;
 use report::top::{Backend, Colours, Keys, Model, News, Request, Saved, Screen, Source, draw};
 use settings::cli::{self, Top};
@@ -268,7 +267,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         });
         return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
     }
-    let job = find::chosen(asked.run.as_deref())?;
+    let job = find_run::chosen(asked.run.as_deref())?;
     let RunningJob { run_id, agents, stranger } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {
@@ -319,7 +318,7 @@ fn status(agents: &[Listener]) -> (News, Duration) {
 }
 
 fn ended(error: &io::Error) -> Text {
-    if find::has_ended(error) {
+    if find_run::has_ended(error) {
         return text!(
             "the job has ended; ranklaunch logs shows what it wrote",
             "任务已结束；用 ranklaunch logs 查看其输出"
@@ -400,7 +399,7 @@ impl Details {
                         return News::Stacks(rank, printable(&text).into_owned());
                     }
                 }
-                Ok(other) => why = find::refusal_of(&other),
+                Ok(other) => why = refusal_of(&other),
                 Err(error) => why = cause(&error),
             }
         }

@@ -40,31 +40,32 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// A log to be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LogFile {
+pub struct LogFile {
     /// None means standard input.
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) origin: Origin,
+    pub path: Option<PathBuf>,
+    pub origin: Origin,
     /// Size in bytes, as the log is packed. None if it is not known before reading.
-    pub(crate) size: Option<u64>,
+    pub size: Option<u64>,
     /// The log was named itself, not found in a folder.
-    pub(crate) asked: bool,
+    pub asked: bool,
     /// The log is one of ours, of a rank or of the command of a node.
-    pub(crate) own: bool,
+    pub own: bool,
     /// The log is a record of torch's `@record`, in place of lines.
-    pub(crate) is_record: bool,
+    pub is_record: bool,
 }
 
 /// A log that is open.
-pub(crate) struct Opened {
+#[expect(missing_debug_implementations, reason = "a reader of any kind")]
+pub struct Opened {
     /// Unpacked.
-    pub(crate) bytes: Box<dyn Read>,
+    pub bytes: Box<dyn Read>,
     /// Number of bytes read from the file, as it is packed.
-    pub(crate) taken: Rc<Cell<u64>>,
+    pub taken: Rc<Cell<u64>>,
 }
 
 /// Opens a file, or standard input if no path is given. `asked`: the file itself was named, so that
 /// it may be a pipe (`<(kubectl logs …)`); an entry of a folder is a file.
-pub(crate) fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
+pub fn open(path: Option<&Path>, asked: bool) -> io::Result<Opened> {
     let file = match path {
         None => None,
         Some(path) if asked => Some(File::open(path)?),
@@ -126,7 +127,7 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 /// Text for an error while reading a log.
-pub(crate) fn words(error: &io::Error) -> Text {
+pub fn words(error: &io::Error) -> Text {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<FrameDecoderError>());
     match inner {
         Some(FrameDecoderError::WindowSizeTooBig { .. }) => text!(
@@ -266,12 +267,13 @@ const HEAD: u64 = 256;
 const LARGEST: u64 = 128 << 20;
 
 /// The dumps that were found.
-#[derive(Default)]
-pub(crate) struct RecorderFiles {
+#[derive(Debug, Default)]
+pub struct RecorderFiles {
     by_rank: BTreeMap<u32, Vec<Found>>,
-    pub(crate) notes: Vec<Text>,
+    pub notes: Vec<Text>,
 }
 
+#[derive(Debug)]
 struct Found {
     name: String,
     dump: Dump,
@@ -279,7 +281,7 @@ struct Found {
 }
 
 impl RecorderFiles {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
     }
 
@@ -287,7 +289,7 @@ impl RecorderFiles {
     ///
     /// # Errors
     /// If the file cannot be read, or looks like a dump and is none.
-    pub(crate) fn take(&mut self, file: &LogFile, opened: Opened) -> io::Result<Option<Opened>> {
+    pub fn take(&mut self, file: &LogFile, opened: Opened) -> io::Result<Option<Opened>> {
         let Opened { mut bytes, taken } = opened;
         let mut whole = Vec::new();
         bytes.by_ref().take(HEAD).read_to_end(&mut whole)?;
@@ -341,7 +343,7 @@ impl RecorderFiles {
     }
 
     /// The findings from the dumps; `stood_still`: logs prove a standstill.
-    pub(crate) fn show(self, stood_still: bool) -> (Hang, Vec<Late>) {
+    pub fn show(self, stood_still: bool) -> (Hang, Vec<Late>) {
         let records = self.by_rank.into_iter().map(|(rank, found)| RankRecord {
             rank,
             read: found.first().map(|found| found.read).unwrap_or_default(),
@@ -353,7 +355,7 @@ impl RecorderFiles {
 }
 
 /// Time of the last write to a dump. Copying makes it later, so this is only an upper bound.
-pub(crate) fn written(path: &Path) -> recorder::Read {
+pub fn written(path: &Path) -> recorder::Read {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let since_1970 = written.and_then(|written| written.duration_since(UNIX_EPOCH).ok());
     let ns = since_1970.and_then(|since| i64::try_from(since.as_nanos()).ok());

@@ -1,13 +1,10 @@
-//! Questions of a viewer of a running job, and their answers: `ranklaunch ps`, `logs` and `top`; with the run's
-//! socket, which also answers `stacks` and `dump`, from the first moment of a launch to its end.
+//! Questions of a viewer of a running job, and their answers: `ranklaunch ps`, `logs` and `top`.
 //!
 //! The run's socket and the muster carry these as JSON; here they have types. Answers of other nodes
 //! are untrusted: [`NodeStatus::read`] cleans a status, and lines are made printable where they are
-//! shown. No question of a viewer changes anything. Before ranks run, and between two attempts, the socket gives the
-//! status of this node alone. It answers in threads and blocks nothing.
+//! shown. No question of a viewer changes anything.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +12,10 @@ use serde_json::Value;
 
 use linux::deadline::{io_with_deadline, millis};
 use logs::{Cursor, Page, Wanted, page};
-use monitor::socket::{Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks, Unanswered};
-use monitor::status::{NodeStatus, StatusBoard};
-use muster::{MemberKind, NoAnswer, Packed};
+use monitor::socket::{Answer, Refused, Unanswered};
+use monitor::status::NodeStatus;
+use muster::{NoAnswer, Packed};
 use text::lang::{Text, cause};
-use text::run_id::RunId;
 use text::{pattern, text};
 
 /// Time limit of one page.
@@ -33,7 +29,7 @@ const NEAR_END: u64 = 32 * 1024;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "view", rename_all = "snake_case")]
-pub(super) enum ViewAsk {
+pub enum ViewAsk {
     /// Answered with a [`JobStatus`].
     Status,
     /// Answered with the plan of this node, as `plan --format json` shows it.
@@ -44,7 +40,7 @@ pub(super) enum ViewAsk {
 
 /// The next lines of some launchers of the job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LinesAsk {
+pub struct LinesAsk {
     /// Cursors by the number of the launcher. Any other launcher gives only its position.
     pub cursors: Vec<(u32, Cursor)>,
     #[serde(default)]
@@ -59,7 +55,7 @@ pub(super) struct LinesAsk {
 
 impl LinesAsk {
     /// Fails if `grep` is not a pattern, or too large.
-    pub(super) fn wanted(&self) -> Result<Wanted, regex::Error> {
+    pub fn wanted(&self) -> Result<Wanted, regex::Error> {
         let compiled = |words: &String| pattern::compile_within(LARGEST_PATTERN, words);
         let grep = self.grep.as_ref().map(compiled).transpose()?;
         Ok(Wanted { ranks: self.ranks.clone(), since_ms: self.since_ms, grep })
@@ -68,7 +64,7 @@ impl LinesAsk {
 
 /// Answer of one launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct NodeLines {
+pub struct NodeLines {
     pub member: u32,
     /// Time of the answer, by the launcher's own clock, in milliseconds since 1970.
     pub now_ms: u64,
@@ -82,7 +78,7 @@ pub(super) struct NodeLines {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct JobLines {
+pub struct JobLines {
     pub nodes: Vec<NodeLines>,
     pub unanswered: Vec<Unanswered>,
     /// Whether the agent reaches the others.
@@ -91,7 +87,7 @@ pub(super) struct JobLines {
 
 /// Status of the nodes of a job. The viewer unpacks the statuses; node 0 does not, since it passes on thousands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct JobStatus {
+pub struct JobStatus {
     pub nodes: Vec<PackedStatus>,
     pub unanswered: Vec<Unanswered>,
     pub reaches_all: bool,
@@ -102,14 +98,14 @@ pub(super) struct JobStatus {
 
 /// The [`NodeStatus`] of one launcher as it came.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct PackedStatus {
+pub struct PackedStatus {
     pub who: Text,
     pub packed: Packed,
 }
 
 impl JobStatus {
     /// The nodes in their order, and the nodes that give no status.
-    pub(super) fn read(self) -> (Vec<NodeStatus>, Vec<Unanswered>) {
+    pub fn read(self) -> (Vec<NodeStatus>, Vec<Unanswered>) {
         let JobStatus { nodes: packed, mut unanswered, .. } = self;
         let mut nodes = Vec::new();
         for PackedStatus { who, packed } in packed {
@@ -127,19 +123,19 @@ impl JobStatus {
 /// Answer of an agent to a viewer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "shows", content = "what", rename_all = "snake_case")]
-pub(super) enum View {
+pub enum View {
     Status(JobStatus),
     Plan(Value),
     Lines(JobLines),
 }
 
-pub(super) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(since)
 }
 
 /// The lines of this launcher, whose files are in `folder`.
-pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> NodeLines {
+pub fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> NodeLines {
     let mut lines = NodeLines {
         member,
         now_ms: now_ms(),
@@ -172,86 +168,26 @@ pub(super) fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> Nod
     lines
 }
 
-/// The sources of the answers; None while no ranks run.
-type Attempt = Arc<Mutex<Option<(RunningRanks, Everywhere)>>>;
-
-/// The socket, which answers until it is dropped.
-pub(super) struct RunSocket {
-    attempt: Attempt,
-    _server: RunServer,
-}
-
-/// An attempt that is served until this is dropped.
-#[must_use]
-pub(super) struct Serving(Attempt);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        *held(&self.0) = None;
+pub fn refusal_of(answer: &Answer) -> Text {
+    match answer {
+        Answer::Refused(Refused::User { uid, owner }) => text!(
+            "it belongs to user {owner} and this is user {uid}; only the job's user and root are answered",
+            "它属于用户 {owner}，而当前用户为 {uid}；只应答任务所属的用户和 root"
+        ),
+        Answer::Refused(Refused::Container) => text!(
+            "it is in another container that shares this network",
+            "它位于共享此网络的另一个容器中"
+        ),
+        Answer::Refused(Refused::NotRunning) => text!(
+            "no rank of it runs now: it waits for other nodes, or is between two attempts",
+            "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
+        ),
+        _ => text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch"),
     }
 }
 
-impl RunSocket {
-    pub(super) fn start(board: StatusBoard) -> RunSocket {
-        let attempt = Attempt::default();
-        let which = {
-            let (attempt, board) = (Arc::clone(&attempt), board.clone());
-            move || {
-                let running = held(&attempt).as_ref().map(|(ranks, _)| ranks.clone());
-                running.map_or_else(|| planned(&board), |ranks| ranks.job())
-            }
-        };
-        let everywhere = {
-            let attempt = Arc::clone(&attempt);
-            move |ask| {
-                let running = held(&attempt).as_ref().map(|(_, everywhere)| Arc::clone(everywhere));
-                match running {
-                    Some(everywhere) => everywhere(ask),
-                    None => alone(&board, &ask),
-                }
-            }
-        };
-        let server = RunServer::start(Arc::new(which), Arc::new(everywhere));
-        RunSocket { attempt, _server: server }
-    }
-
-    /// Lets an attempt answer.
-    pub(super) fn serve(&self, ranks: RunningRanks, everywhere: Everywhere) -> Serving {
-        *held(&self.attempt) = Some((ranks, everywhere));
-        Serving(Arc::clone(&self.attempt))
-    }
-}
-
-fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The job as far as it is known; its run has no id before the nodes agree on one.
-fn planned(board: &StatusBoard) -> Job {
-    let run = board.snapshot().run.unwrap_or_default();
-    Job {
-        run_id: run.run_id.and_then(|id| RunId::try_from(id).ok()).unwrap_or_default(),
-        attempt: run.attempt,
-        node: run.node,
-        nodes: run.nodes,
-        ranks: Vec::new(),
-    }
-}
-
-fn alone(board: &StatusBoard, ask: &Ask) -> Answer {
-    let Ask::View { of } = ask else { return Answer::Refused(Refused::NotRunning) };
-    let Ok(ViewAsk::Status) = serde_json::from_value(of.clone()) else {
-        return Answer::Refused(Refused::NotRunning);
-    };
-    board.look();
-    let own = board.snapshot();
-    let reaches_all = own.run.as_ref().is_some_and(|run| run.nodes == 1);
-    let node = own.run.as_ref().map_or(0, |run| run.node);
-    let packed = Packed::Plain(serde_json::to_vec(&own).unwrap_or_default());
-    let own = PackedStatus { who: MemberKind::Node.named(node), packed };
-    let status = JobStatus { nodes: vec![own], reaches_all, ..JobStatus::default() };
-    match serde_json::to_value(View::Status(status)) {
-        Ok(what) => Answer::View { what },
-        Err(_) => Answer::Refused(Refused::Question),
-    }
+/// A node or task without an answer, with the reason.
+pub fn silence(one: &Unanswered) -> Text {
+    let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (&one.who, &one.why);
+    text!("{en}: {why_en}", "{zh}：{why_zh}")
 }

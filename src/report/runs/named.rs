@@ -13,12 +13,12 @@ use std::time::SystemTime;
 
 use super::records::OwnFolder;
 use super::streams::{LogFile, words};
+use crate::diagnosis_view::Unread;
 use diagnose::{Node, Origin};
 use logs::{
     AttemptFolder, ErrorFile, JOURNAL, LATEST, LauncherFolder, RUN_JSON, RankLog, continued,
     numbered, run_of,
 };
-use report::diagnosis_view::Unread;
 use text::lang::Text;
 use text::rank::GlobalRank;
 use text::text;
@@ -38,14 +38,14 @@ const TORCHRUN_ATTEMPT: &str = "attempt_";
 
 /// The logs behind the words so far, in the order in which they are read.
 #[derive(Debug, Default)]
-pub(crate) struct Named {
-    pub(crate) logs: Vec<LogFile>,
+pub struct Named {
+    pub logs: Vec<LogFile>,
     /// Files and folders that could not be read.
-    pub(crate) unread: Vec<Unread>,
+    pub unread: Vec<Unread>,
     /// Notes about logs that were left out on purpose.
-    pub(crate) notes: Vec<Text>,
+    pub notes: Vec<Text>,
     /// The folders of launchers whose logs are read as a whole.
-    pub(crate) launchers: BTreeSet<OwnFolder>,
+    pub launchers: BTreeSet<OwnFolder>,
     /// Device and inode of each file.
     seen: HashSet<(u64, u64)>,
 }
@@ -63,7 +63,7 @@ struct Listed {
 
 impl Named {
     /// Adds the logs behind a word.
-    pub(crate) fn add(&mut self, word: &OsStr) -> Result<(), Refusal> {
+    pub fn add(&mut self, word: &OsStr) -> Result<(), Refusal> {
         if word == "-" {
             if self.logs.iter().all(|log| log.path.is_some()) {
                 let origin = Origin { name: "-".to_owned(), ..Origin::default() };
@@ -88,7 +88,7 @@ impl Named {
 
     /// # Errors
     /// The logs belong to several of our runs, but there can be only one answer.
-    pub(crate) fn is_of_one_run(&self) -> Result<(), Refusal> {
+    pub fn is_of_one_run(&self) -> Result<(), Refusal> {
         let of_logs = self.logs.iter().filter_map(|log| Some(run_of(log.path.as_deref()?)?.0));
         let of_launchers = self.launchers.iter().filter_map(|launcher| launcher.path.parent());
         // The folders of the nodes of one run may lie in different places.
@@ -239,7 +239,7 @@ impl Named {
 }
 
 /// The refusal of a log that cannot be opened.
-pub(crate) fn unreadable(name: &str, error: &io::Error) -> Refusal {
+pub fn unreadable(name: &str, error: &io::Error) -> Refusal {
     Unread { name: name.to_owned(), error: words(error) }.refusal()
 }
 

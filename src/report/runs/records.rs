@@ -13,11 +13,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::streams::LogFile;
-use crate::live_diagnosis::{KnownEnd, statement};
+use crate::diagnosis_view::Unread;
 use diagnose::{Known, Node, Origin, Recorded, Survived};
 use linux::regular_file;
 use logs::{JOURNAL, RUN_JSON};
-use report::diagnosis_view::Unread;
 use text::lang::{Text, cause};
 use text::rank::GlobalRank;
 use text::text;
@@ -31,11 +30,11 @@ const STOPS: [i32; 2] = [15, 9];
 
 /// A launcher's folder, and the attempt whose logs are read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct OwnFolder {
-    pub(crate) path: PathBuf,
-    pub(crate) node: u32,
+pub struct OwnFolder {
+    pub path: PathBuf,
+    pub node: u32,
     /// None means the last attempt.
-    pub(crate) attempt: Option<u32>,
+    pub attempt: Option<u32>,
 }
 
 /// The logs that add nothing to the known facts about the end.
@@ -51,26 +50,26 @@ enum Unheard {
 
 /// Statements of the records of all launchers.
 #[derive(Debug, Default)]
-pub(crate) struct OwnRecords {
+pub struct OwnRecords {
     /// The known facts, without the numbers of logs.
-    pub(crate) known: Known,
+    pub known: Known,
     unheard: Unheard,
     /// The end of the rank that failed first.
-    pub(crate) end: Option<Stated>,
+    pub end: Option<Stated>,
     /// The line of the cause that was found while the ranks ran.
-    pub(crate) cause: Option<Stated>,
+    pub cause: Option<Stated>,
     /// The numbers in the names of logs are those of nodes.
-    pub(crate) runs_a_command: bool,
-    pub(crate) unread: Vec<Unread>,
-    pub(crate) notes: Vec<Text>,
+    pub runs_a_command: bool,
+    pub unread: Vec<Unread>,
+    pub notes: Vec<Text>,
     /// The verdicts, each once.
-    pub(crate) verdicts: Vec<Text>,
+    pub verdicts: Vec<Text>,
     /// The reports of a job that stood still, each once.
-    pub(crate) standstills: Vec<Text>,
+    pub standstills: Vec<Text>,
 }
 
 /// Reads the records of these launchers.
-pub(crate) fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
+pub fn read(folders: &BTreeSet<OwnFolder>) -> OwnRecords {
     let mut records = OwnRecords::default();
     records.known.is_whole = !folders.is_empty();
     let told: Vec<(&OwnFolder, Told)> = folders
@@ -202,7 +201,7 @@ fn recorded(
 
 impl OwnRecords {
     /// Whether a log adds nothing to the known facts about the end.
-    pub(crate) fn adds_nothing(&self, log: &LogFile) -> bool {
+    pub fn adds_nothing(&self, log: &LogFile) -> bool {
         log.own
             && match self.unheard {
                 _ if self.known.blameless => true,
@@ -266,16 +265,18 @@ impl OwnRecords {
         self.known.ended_well = well.map(|seen| seen.rank).collect();
         let end_of = |(folder, one): &(&OwnFolder, Told)| {
             let end = one.ends.iter().find(|seen| Some(seen.rank) == first)?.end?;
-            let known = KnownEnd { rank: first?, end, oom: one.oom, gone: None };
             let origin = Origin {
                 name: one.file.display().to_string(),
                 rank: first,
                 node: Some(Node::Rank(folder.node)),
             };
-            Some((known, Stated { origin, line: one.line, text: statement(known)? }))
+            Some((
+                one.oom,
+                Stated { origin, line: one.line, text: statement(first?, end, one.oom)? },
+            ))
         };
-        let Some((known, stated)) = told.iter().find_map(end_of) else { return };
-        self.unheard = if known.oom { Unheard::All } else { Unheard::Engine };
+        let Some((oom, stated)) = told.iter().find_map(end_of) else { return };
+        self.unheard = if oom { Unheard::All } else { Unheard::Engine };
         self.end = Some(stated);
     }
 }
@@ -296,58 +297,58 @@ fn line_of(bytes: &[u8], words: &[u8]) -> u64 {
 
 /// A statement that counts as a log of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stated {
-    pub(crate) origin: Origin,
+pub struct Stated {
+    pub origin: Origin,
     /// The line in the file that `origin` names.
-    pub(crate) line: u64,
-    pub(crate) text: String,
+    pub line: u64,
+    pub text: String,
 }
 
 /// The end of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) rank: GlobalRank,
+pub struct Seen {
+    pub rank: GlobalRank,
     /// None if its shim was lost.
-    pub(crate) end: Option<End>,
+    pub end: Option<End>,
     /// Orders the ends of all launchers.
-    pub(crate) at: String,
+    pub at: String,
     /// The rank ended after ranklaunch had begun to stop the ranks.
-    pub(crate) stopped: bool,
+    pub stopped: bool,
 }
 
 /// Statements of one launcher about the end.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) class: Option<String>,
-    pub(crate) oom: bool,
+pub struct Told {
+    pub class: Option<String>,
+    pub oom: bool,
     /// The rank that failed first.
-    pub(crate) rank: Option<GlobalRank>,
-    pub(crate) ends: Vec<Seen>,
-    pub(crate) command: bool,
+    pub rank: Option<GlobalRank>,
+    pub ends: Vec<Seen>,
+    pub command: bool,
     /// The file that holds the ends.
-    pub(crate) file: PathBuf,
-    pub(crate) line: u64,
-    pub(crate) cause: Option<(Recorded, Stated)>,
-    pub(crate) survived: Vec<Survived>,
-    pub(crate) verdict: Option<Text>,
+    pub file: PathBuf,
+    pub line: u64,
+    pub cause: Option<(Recorded, Stated)>,
+    pub survived: Vec<Survived>,
+    pub verdict: Option<Text>,
     /// The standstills of the job, with the ranks that the others waited for.
-    pub(crate) standstills: Vec<Text>,
+    pub standstills: Vec<Text>,
 }
 
 impl Seen {
-    pub(crate) fn is_failed(&self) -> bool {
+    pub fn is_failed(&self) -> bool {
         !self.end.is_some_and(End::success)
     }
 }
 
 impl Told {
-    pub(crate) fn of_file(path: &Path) -> Told {
+    pub fn of_file(path: &Path) -> Told {
         Told { file: path.to_owned(), ..Told::default() }
     }
 }
 
 /// `{"code": 3}`, `{"signal": 11}`
-pub(crate) fn end(value: &Value) -> Option<End> {
+pub fn end(value: &Value) -> Option<End> {
     let number = |name: &str| value[name].as_i64().and_then(|number| i32::try_from(number).ok());
     number("signal").map(End::Signal).or_else(|| number("code").map(End::Code))
 }
@@ -359,7 +360,7 @@ const LAST: u64 = 16 * 1024 * 1024;
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
+pub fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
     let (bytes, _) = end_of(path, LAST)?;
     let mut told = Told::of_file(path);
     let (mut stopping, mut latest) = (false, 0);
@@ -405,10 +406,20 @@ pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told
 }
 
 /// The last `most` bytes of a file, and whether bytes come before them.
-pub(crate) fn end_of(path: &Path, most: u64) -> io::Result<(Vec<u8>, bool)> {
+pub fn end_of(path: &Path, most: u64) -> io::Result<(Vec<u8>, bool)> {
     let (mut file, size): (File, u64) = regular_file::open(path)?;
     file.seek(SeekFrom::Start(size.saturating_sub(most)))?;
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok((bytes, size > most))
+}
+
+/// The end of a rank in the words of the launchers whose statements the catalogue knows; None for an exit code, which
+/// says nothing. `oom`: the kernel killed it for memory.
+pub fn statement(rank: GlobalRank, end: End, oom: bool) -> Option<String> {
+    match end {
+        End::Signal(signal) if !oom => Some(format!("rank {rank}: exitcode: -{signal}\n")),
+        End::Code(_) => None,
+        End::Signal(_) => Some(format!("error: Detected 1 oom_kill event in rank {rank}\n")),
+    }
 }

@@ -12,8 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::find::silence;
-use crate::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms};
+use super::view::{JobLines, LinesAsk, NodeLines, View, ViewAsk, now_ms, refusal_of, silence};
 use logs::{Cursor, LogLine, Page, Wanted, attempts, page};
 use monitor::socket::{self, Answer, Ask, Listener};
 use text::lang::{Text, cause};
@@ -27,7 +26,7 @@ const SMALLEST_PAGE: usize = 16 * 1024;
 const AT_ONCE: usize = 256;
 
 /// The next lines of one launcher.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Source {
     /// The number of the launcher in the job; None for a run that has ended.
     member: Option<u32>,
@@ -48,14 +47,15 @@ struct Source {
 
 /// Start position of a viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
+pub enum Begin {
     Start,
     /// A little before the end, where a person usually looks first.
     NearEnd,
 }
 
 /// The lines of a run.
-pub(crate) struct RunLines {
+#[derive(Debug)]
+pub struct RunLines {
     sources: Vec<Source>,
     agent: Option<Listener>,
     asked: LinesAsk,
@@ -64,14 +64,14 @@ pub(crate) struct RunLines {
     /// Nothing will be written any more.
     is_over: bool,
     /// The largest rank number seen so far.
-    pub(crate) last_rank: u32,
+    pub last_rank: u32,
     /// Nodes that gave nothing, once each.
-    pub(crate) problems: Vec<Text>,
+    pub problems: Vec<Text>,
 }
 
 impl RunLines {
     /// The lines in the folders of launchers. `is_over`: the folders are complete.
-    pub(crate) fn of_folders(
+    pub fn of_folders(
         folders: Vec<PathBuf>,
         asked: LinesAsk,
         wanted: Wanted,
@@ -88,7 +88,7 @@ impl RunLines {
     ///
     /// # Errors
     /// If the agent does not answer.
-    pub(crate) fn of_job(
+    pub fn of_job(
         agents: &[Listener],
         run_id: &str,
         begin: Begin,
@@ -160,27 +160,27 @@ impl RunLines {
     }
 
     /// Launchers whose output cannot be read here.
-    pub(crate) fn are_remote(&self) -> bool {
+    pub fn are_remote(&self) -> bool {
         self.sources.iter().any(|source| source.folder.is_none())
     }
 
     /// The run writes nothing any more, so an incomplete line counts too. The last output of the
     /// other nodes cannot be requested.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.is_over = true;
         self.agent = None;
         self.look_again();
     }
 
     /// Reads sources again that were at their end: they may have more.
-    pub(crate) fn look_again(&mut self) {
+    pub fn look_again(&mut self) {
         for source in &mut self.sources {
             source.is_end = source.failed.is_some();
         }
     }
 
     /// Gives each line that is available now, in order. `show` returns whether it wants more.
-    pub(crate) fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
+    pub fn each(&mut self, mut show: impl FnMut(&LogLine, u32) -> bool) {
         loop {
             self.fill();
             let mut heads: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -341,12 +341,12 @@ fn ask_lines(agent: &Listener, asked: &LinesAsk) -> io::Result<JobLines> {
 ///
 /// # Errors
 /// If it is gone, refuses, or answers something else.
-pub(crate) fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
+pub fn view(agent: &Listener, asked: &ViewAsk) -> io::Result<View> {
     let of: Value = serde_json::to_value(asked)?;
     match socket::ask(agent, &Ask::View { of })? {
         Answer::View { what } => Ok(serde_json::from_value(what)?),
         other => {
-            let why = super::find::refusal_of(&other);
+            let why = refusal_of(&other);
             Err(text::lang::failure(io::ErrorKind::PermissionDenied, why))
         }
     }

@@ -12,8 +12,9 @@ use crate::open::open;
 use linux::host::Host;
 use linux::users;
 use logs::{RunFolder, default_candidates};
-use monitor::socket::{self, Answer, Job, Listener, Refused, Unanswered};
+use monitor::socket::{self, Answer, Job, Listener};
 use report::closing;
+use report::runs::view::refusal_of;
 use settings::cli::Options;
 use text::lang::{Lang, Text, cause};
 use text::run_id::RunId;
@@ -244,24 +245,6 @@ pub(crate) fn none(
     )
 }
 
-pub(crate) fn refusal_of(answer: &Answer) -> Text {
-    match answer {
-        Answer::Refused(Refused::User { uid, owner }) => text!(
-            "it belongs to user {owner} and this is user {uid}; only the job's user and root are answered",
-            "它属于用户 {owner}，而当前用户为 {uid}；只应答任务所属的用户和 root"
-        ),
-        Answer::Refused(Refused::Container) => text!(
-            "it is in another container that shares this network",
-            "它位于共享此网络的另一个容器中"
-        ),
-        Answer::Refused(Refused::NotRunning) => text!(
-            "no rank of it runs now: it waits for other nodes, or is between two attempts",
-            "它此刻没有正在运行的 rank：正在等待其他节点，或处于两次尝试之间"
-        ),
-        _ => text!("it is of another version of ranklaunch", "它属于另一个版本的 ranklaunch"),
-    }
-}
-
 /// The refusal for an agent that refuses.
 pub(crate) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
     let Text { en, zh } = why;
@@ -282,12 +265,6 @@ pub(crate) fn unanswered(agent: &Listener, why: &Text) -> Refusal {
             "请在任务自己的容器中以其用户或 root 运行 ranklaunch stacks"
         ),
     )
-}
-
-/// A node or task without an answer, with the reason.
-pub(crate) fn silence(one: &Unanswered) -> Text {
-    let (Text { en, zh }, Text { en: why_en, zh: why_zh }) = (&one.who, &one.why);
-    text!("{en}: {why_en}", "{zh}：{why_zh}")
 }
 
 /// The refusal for a silent agent.
@@ -496,6 +473,7 @@ fn unknown(run: &str, folders: &[PathBuf]) -> Refusal {
 mod tests {
     use super::*;
     use linux::sys::Peer;
+    use monitor::socket::Refused;
 
     #[test]
     fn job_without_run_id_is_named_by_pid() {

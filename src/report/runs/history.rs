@@ -41,7 +41,7 @@ const AFTER: usize = 6;
 ///
 /// # Errors
 /// When it has neither a journal nor a run.json.
-pub(crate) fn read_launcher(folder: &Path, points: usize) -> io::Result<NodeHistory> {
+pub fn read_launcher(folder: &Path, points: usize) -> io::Result<NodeHistory> {
     let mut journal = JournalReader::default();
     let lines = read_lines(folder, &mut journal);
     let (record, note) = match regular_file::read(&folder.join(RUN_JSON), LARGEST_RECORD) {
@@ -178,7 +178,7 @@ fn read_line(file: &mut BufReader<io::Take<File>>, line: &mut Vec<u8>) -> io::Re
 }
 
 /// The folders of launchers in that of a run.
-pub(crate) fn launchers(run: &Path) -> Vec<PathBuf> {
+pub fn launchers(run: &Path) -> Vec<PathBuf> {
     /// Launchers of a run; a folder may hold anything.
     const MOST: usize = 20_000;
     let entries = run.read_dir().into_iter().flatten().flatten().take(MOST);
@@ -189,27 +189,28 @@ pub(crate) fn launchers(run: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether a folder belongs to a launcher, with something to read in it.
-pub(crate) fn is_launcher(folder: &Path) -> bool {
+pub fn is_launcher(folder: &Path) -> bool {
     let name = folder.file_name().and_then(|name| name.to_str());
     name.and_then(LauncherFolder::parse).is_some() && has_records(folder)
 }
 
 /// Whether a folder holds a journal or a run.json.
-pub(crate) fn has_records(folder: &Path) -> bool {
+pub fn has_records(folder: &Path) -> bool {
     [RUN_JSON, JOURNAL].iter().any(|name| folder.join(name).is_file())
 }
 
 /// A run and the folders that it was read from.
-pub(crate) struct Found {
-    pub(crate) job: JobHistory,
+#[derive(Debug)]
+pub struct Found {
+    pub job: JobHistory,
     /// The folders of its launchers.
-    pub(crate) folders: Vec<PathBuf>,
+    pub folders: Vec<PathBuf>,
     /// Folders of launchers that could not be read.
-    pub(crate) unread: Vec<Text>,
+    pub unread: Vec<Text>,
 }
 
 /// The run that all of these words name.
-pub(crate) fn read_job(words: &[OsString], points: usize) -> Result<Found, Refusal> {
+pub fn read_job(words: &[OsString], points: usize) -> Result<Found, Refusal> {
     let mut folders = BTreeSet::new();
     for word in words {
         folders.extend(named(word)?);
