@@ -100,6 +100,8 @@ impl Ends {
             // The ranks of the engine have ended, or it was killed with them.
             Notice::EngineEnded { .. } if self.is_stopping && self.told.is_empty() => Heard::Never,
             Notice::EngineEnded { .. } if self.is_stopping => Heard::Last(self.take()),
+            // SIGKILL is on its way to all of them.
+            Notice::Leftovers { .. } if self.is_killing => Heard::Never,
             _ if self.told.is_empty() => Heard::Now,
             _ => Heard::After(self.take()),
         }
@@ -307,6 +309,10 @@ mod tests {
         let last = vec![(End::Signal(9), vec![5]), (term, vec![1])];
         assert_eq!(ends.hear(&ended(1, term)), Heard::Last(last.clone()));
         assert_eq!(ends.hear(&Notice::EngineEnded { end: End::Signal(9) }), Heard::Never);
+        let names = vec!["python3 (7)".to_owned()];
+        let left = Notice::Leftovers { rank: None, names, count: 1, grace_ms: 0 };
+        assert_eq!(ends.hear(&left), Heard::Never);
+        assert_eq!(Ends::default().hear(&left), Heard::Now);
         let said = |ends: &Grouped| {
             let lines = of_ends(Planned::default(), ends);
             lines.iter().map(|line| line.get(Lang::En).to_owned()).collect::<Vec<_>>()

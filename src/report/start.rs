@@ -89,19 +89,30 @@ fn push_rows(out: &mut String, rows: Vec<Row>, width: Option<usize>) {
     }
 }
 
+/// Sources that need no row of their own: the title says the value, and the person who reads it typed the flag.
+fn is_plain(source: &str) -> bool {
+    source.starts_with("--") || ["solved", "detected", "default", "PATH"].contains(&source)
+}
+
 fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
     let (lang, all) = (settings.lang, settings.verbose);
     let member = &plan.membership;
+    // A single node has no other nodes to meet: a person wants to see the job, not a table.
+    let few = !all && member.members() == 1;
+    let is_news = |what: &str| {
+        !few || plan.decision(what).is_some_and(|decision| !is_plain(&decision.source))
+    };
     let mut rows = Vec::new();
     let mut row = |label: Text, value: String, what: &str| {
         let source = plan.decision(what).map(|decision| format!("[{}]", decision.source));
         rows.push([label.get(lang).to_owned(), value, source.unwrap_or_default()]);
     };
     let profile = settings.profile.as_ref().map(|name| format!(" · {name}")).unwrap_or_default();
-    let version = format!("{}{profile}", env!("CARGO_PKG_VERSION"));
+    let engine = plan.engine.to_string();
+    let shown = if few { format!(" · {engine}") } else { String::new() };
+    let version = format!("{}{profile}{shown}", env!("CARGO_PKG_VERSION"));
     row(text!("version", "版本"), version, "");
-    // A single node has no other nodes to meet.
-    if all || member.members() > 1 {
+    if !few {
         row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
         row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
         let master = plan_view::master(plan).get(lang).to_owned();
@@ -112,9 +123,13 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         0 => text!("none", "无").get(lang).to_owned(),
         count => format!("{used} / {count}"),
     };
-    row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
-    let ranks = plan_view::ranks(plan).get(lang).to_owned();
-    row(text!("processes", "进程数"), ranks, "nproc_per_node");
+    if !few || used < plan.gpus.len() {
+        row(text!("GPUs of this node", "本节点 GPU"), gpus, "device");
+    }
+    if is_news("nproc_per_node") {
+        let ranks = plan_view::ranks(plan).get(lang).to_owned();
+        row(text!("processes", "进程数"), ranks, "nproc_per_node");
+    }
     if let Some(task) = &member.task {
         row(text!("this rank", "本 rank 编号"), task.rank.to_string(), "rank");
         row(text!("local rank", "本地编号"), task.local.to_string(), "local_rank");
@@ -131,16 +146,21 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         row(text!("heads", "注意力头数"), heads.to_string(), "heads");
     }
     if let Some(python) = &plan.python {
-        row(Text::same("python"), python.display().to_string(), "python");
+        let torch = plan.torch_version.as_ref().filter(|_| few);
+        let torch = torch.map(|torch| format!(" · torch {torch}")).unwrap_or_default();
+        let source = if is_news("python") { "python" } else { "" };
+        row(Text::same("python"), format!("{}{torch}", python.display()), source);
     }
-    if let Some(torch) = &plan.torch_version {
+    if let Some(torch) = plan.torch_version.as_ref().filter(|_| !few) {
         // The source of this value is the folder of torch below the interpreter's.
         let named = if all { "torch" } else { "" };
         row(Text::same("torch"), torch.clone(), named);
     }
-    let engine = plan.engine.to_string();
-    let engine_source = format!("[{}]", settings.engine.source);
-    rows.push([text!("engine", "启动引擎").get(lang).to_owned(), engine, engine_source]);
+    let source = settings.engine.source.to_string();
+    if !few || !is_plain(&source) {
+        let label = text!("engine", "启动引擎").get(lang).to_owned();
+        rows.push([label, engine, format!("[{source}]")]);
+    }
     if all {
         let words: Vec<String> = mask_args(&argv(plan)).iter().map(|word| quoted(word)).collect();
         let command = text!("command", "命令").get(lang).to_owned();
@@ -153,7 +173,7 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
 mod tests {
     use super::*;
     use plan::AskedNproc;
-    use plan::fixtures::{facts, planned, settings};
+    use plan::fixtures::{facts, planned, settings, wan};
     use settings::Sourced;
     use text::style;
     use verdict::{Id, Severity};
@@ -189,6 +209,26 @@ mod tests {
         assert!(text.lines().all(|line| columns(line) <= 80), "{text}");
         assert!(text.contains("  /mnt/…/folder/") && text.contains("//bin/python3"), "{text}");
         assert!(block(&plan, &settings, None).contains(&python));
+    }
+
+    /// With every row that a single node can have, and the line that counts remarks.
+    #[test]
+    fn start_of_one_node_takes_six_lines() {
+        let settings = wan(&[], Some(40));
+        let mut plan = planned(&settings, &facts(8), 1, &AskedNproc::Auto).expect("a plan");
+        plan.torch_version = Some("2.15.0".to_owned());
+        let text = block(&plan, &settings, Some(80));
+        assert!(text.lines().count() <= 5, "{text}");
+        let python = plan.python.as_ref().expect("a python").display().to_string();
+        assert!(text.contains(&format!("{python} · torch 2.15.0\n")), "{text}");
+        assert!(text.contains(&format!("{} · torchrun\n", env!("CARGO_PKG_VERSION"))), "{text}");
+        assert!(!text.contains("[--") && !text.contains("processes"), "{text}");
+        // Values that nobody typed for this job are shown with their place.
+        plan.decisions.iter_mut().filter(|one| one.what == "nproc_per_node").for_each(|one| {
+            "RANKLAUNCH_NPROC_PER_NODE".clone_into(&mut one.source);
+        });
+        let text = block(&plan, &settings, Some(80));
+        assert!(text.contains("[RANKLAUNCH_NPROC_PER_NODE]"), "{text}");
     }
 
     /// Advice takes one line; warnings that can change the result are printed in full.

@@ -33,8 +33,9 @@ fn blocks(lang: &str, what: &str, code: i32) -> String {
     let ended = Launcher::new(args).args([harness::program("rank.sh")]).args([what]).run();
     let ended = ended.expect_code(code).expect_nothing_left();
     let run = ended.run_id();
-    let torch = ended.err.lines().find_map(|line| line.trim().strip_prefix("torch "));
-    let torch = torch.expect("a version").trim().to_owned();
+    let torch = ended.err.lines().find_map(|line| line.split_once(" · torch "));
+    let (_, torch) = torch.expect("a version");
+    let torch = torch.trim().to_owned();
     let (folder, python) = (ended.folder().to_string_lossy(), python());
     let values = [
         (&*run, "RUN"),

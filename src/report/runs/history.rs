@@ -189,13 +189,13 @@ pub fn launchers(run: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether a folder belongs to a launcher, with something to read in it.
-pub fn is_launcher(folder: &Path) -> bool {
+pub(crate) fn is_launcher(folder: &Path) -> bool {
     let name = folder.file_name().and_then(|name| name.to_str());
     name.and_then(LauncherFolder::parse).is_some() && has_records(folder)
 }
 
 /// Whether a folder holds a journal or a run.json.
-pub fn has_records(folder: &Path) -> bool {
+pub(crate) fn has_records(folder: &Path) -> bool {
     [RUN_JSON, JOURNAL].iter().any(|name| folder.join(name).is_file())
 }
 

@@ -360,7 +360,7 @@ const LAST: u64 = 16 * 1024 * 1024;
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
+pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
     let (bytes, _) = end_of(path, LAST)?;
     let mut told = Told::of_file(path);
     let (mut stopping, mut latest) = (false, 0);
