@@ -4,8 +4,8 @@
 # With cargo-nextest where it is installed: all suites side by side, the slowest tests named. A test that fails is
 # tried once more, alone, and named either way: the suite starts hundreds of real jobs side by side, and a machine
 # that other programs use can take longer than any deadline. A test that fails alone as well is a defect, and so are
-# more failures than a busy machine explains (AGAIN_MOST). Without cargo-nextest, `cargo test` runs one suite after
-# the other, and nothing is tried again.
+# more failures than a busy machine explains (AGAIN_MOST), or more than three that pass only alone (PASSED_ALONE_MOST).
+# Without cargo-nextest, `cargo test` runs one suite after the other, and nothing is tried again.
 #
 # Parts that this machine cannot run are listed at the end ("SKIPPED"); RANKLAUNCH_TEST_NO_SKIP=1 makes them failures.
 set -euo pipefail
@@ -43,16 +43,21 @@ if [ "$code" != 0 ]; then
     if [ "$count" = 0 ] || [ "$count" -gt "${AGAIN_MOST:-15}" ]; then
         printf 'not tried again: %s failed tests have a name\n' "$count"
     else
-        code=0
+        code=0 alone=0
         while read -r binary name; do
             printf '\n== again, alone: %s %s\n' "$binary" "$name"
             if run again -E "binary_id(=$binary) & test(=$name)" </dev/null; then
                 printf 'FAILED ONCE, passed alone: %s %s\n' "$binary" "$name"
+                alone=$((alone + 1))
             else
                 printf 'failed alone as well: %s %s\n' "$binary" "$name"
                 code=1
             fi
         done <"$work/failed"
+        if [ "$alone" -gt "${PASSED_ALONE_MOST:-3}" ]; then
+            printf '%s tests passed only alone, more than %s\n' "$alone" "${PASSED_ALONE_MOST:-3}"
+            code=1
+        fi
     fi
 fi
 sort -u "$RANKLAUNCH_TEST_SKIPS"
