@@ -80,7 +80,7 @@ impl Steps {
                 return Some(before.map_or(report.at, |(at, had)| {
                     let part = ((share - had) / (done - had)).clamp(0.0, 1.0);
                     #[expect(clippy::cast_sign_loss, reason = "reports are in their order")]
-                    let after = (report.at.saturating_sub(at) as f64 * part) as u64;
+                    let after = (report.at.saturating_sub(at) as f64 * part).round() as u64;
                     at.saturating_add(after)
                 }));
             }
