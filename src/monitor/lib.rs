@@ -8,6 +8,7 @@ pub mod hang;
 pub mod history;
 pub mod socket;
 pub mod status;
+pub mod steps;
 pub mod watch;
 pub mod witnesses;
 

@@ -163,7 +163,11 @@ impl Attempt {
         context.run.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
-        let event = files::planned(&plan, run_id, ready.attempt, lang, shim);
+        let mut event = files::planned(&plan, run_id, ready.attempt, lang, shim);
+        if let Some(fields) = event.as_object_mut() {
+            fields.insert("program".to_owned(), status_feed::program_name(&plan.program).into());
+            fields.insert("profile".to_owned(), status_feed::profile_name(context).into());
+        }
         context.journal.keeper()(event);
         let node = plan.membership.node_rank;
         let diagnosis = Arc::new(LiveDiagnosis::start(context.catalogue, node, witnesses));
@@ -180,7 +184,7 @@ impl Attempt {
             },
             context.console.clone(),
         ));
-        let run = run_status(&plan, Some(&identity), ready.attempt, folder.as_deref());
+        let run = run_status(context, &plan, Some(&identity), ready.attempt, folder.as_deref());
         status_feed::begin(&context.board, &plan, run, &logs);
         for warning in &plan.warnings {
             context.board.finding(warning.id.as_str());
@@ -251,7 +255,8 @@ impl Attempt {
         let sources = node_sources(context, plan);
         let rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
         let breaks_rule = rules.take_end();
-        let posts = status_feed::post_progress(context, plan, &self.diagnosis);
+        let posts = status_feed::read_steps(context, &self.diagnosis)
+            .and_then(|steps| status_feed::post_progress(context, plan, &self.diagnosis, steps));
         let mut narrator = Narrator::new(context.speaker(), context.settings.grace.value, planned);
         let companions = Companions {
             rules: &rules,
@@ -331,6 +336,8 @@ impl Attempt {
             }
             Err((program, error)) => Ending::refused(&not_started(program, error)),
         };
+        // The search for the cause has read all output.
+        status_feed::keep_steps(context);
         FinishedAttempt { outcome: outcome.ok(), planned, clock, ending, sampling, hang }
     }
 

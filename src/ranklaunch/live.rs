@@ -55,7 +55,7 @@ impl Phases for Live<'_> {
         warm::begin(self.context, facts, &own, self.dispositions);
         let attempt = next.map_or(0, |next| next.attempt);
         let identity = next.map(|next| &next.identity);
-        self.context.board.run(run_status(&own.plan, identity, attempt, None));
+        self.context.board.run(run_status(self.context, &own.plan, identity, attempt, None));
         Ok(own)
     }
 
@@ -73,7 +73,8 @@ impl Phases for Live<'_> {
         let agreed = agree::agree(self.context, facts, own, next.as_ref()).await;
         self.context.console.status(None);
         let agreed = agreed?;
-        let run = run_status(&agreed.plan, Some(&agreed.identity), agreed.attempt, None);
+        let run =
+            run_status(self.context, &agreed.plan, Some(&agreed.identity), agreed.attempt, None);
         self.context.board.run(run);
         Ok(agreed)
     }

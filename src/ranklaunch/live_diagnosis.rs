@@ -15,7 +15,7 @@ use diagnose::{
 };
 use linux::deadline::with_deadline_async;
 use logs::{Backlog, ErrorFile, Piece, log_name};
-use monitor::watch::{Breach, JobProgress, ProgressLines, Rules};
+use monitor::watch::{Breach, ProgressLines, Rules, StepReports};
 use monitor::witnesses::{Statement, Witnesses};
 use report::Ending;
 use report::runs::records::statement;
@@ -174,20 +174,17 @@ impl LiveDiagnosis {
         }
     }
 
-    /// Lets these lines read the output of rank 0. The returned function gives the progress found so far. On
-    /// request it first lets the lines read all output up to its call.
-    pub(super) fn read_progress(
-        &self,
-        lines: ProgressLines,
-    ) -> impl Fn(bool) -> Option<JobProgress> + Send + 'static {
+    /// Lets these lines read the output of rank 0, and gives what they report.
+    pub(super) fn read_progress(&self, lines: ProgressLines) -> StepReports {
+        let reports = lines.reports();
         self.shared.lock().job_progress = Some(lines);
+        reports
+    }
+
+    /// The returned function lets everything read all output up to its call.
+    pub(super) fn reads_up(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
-        move |of_all| {
-            if of_all {
-                shared.read_up();
-            }
-            shared.lock().job_progress.as_ref()?.latest().cloned()
-        }
+        move || shared.read_up()
     }
 
     /// The end of the attempt begins.

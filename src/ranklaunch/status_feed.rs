@@ -1,6 +1,6 @@
 //! Feeds those who watch the job: the [`StatusBoard`] with the data of the other crates in their own types, the last
-//! line of the terminal with the board, and the TrainJob with the progress of the job, if the variables of Kubeflow's
-//! Trainer ask for it.
+//! line of the terminal with the board, the steps of the job with both, and the TrainJob with its progress, if the
+//! variables of Kubeflow's Trainer ask for it.
 //!
 //! Takes the plan, the logs and the sampler of an attempt, and the phases of the conductor; decides
 //! nothing. Only the node of rank 0 sees that rank's lines, so only this node posts. A thread of its own asks and
@@ -21,7 +21,7 @@ use linux::deadline::with_deadline_async;
 use logs::{Console, LogFolder, Logs, OwnerNow};
 use monitor::export::{TrainJobTarget, is_taken, trainer_status};
 use monitor::status::{EndStatus, GpuStatus, OwnerLog, Phase, RunStatus, StatusBoard};
-use monitor::watch::{JobProgress, ProgressLines, SampleSinks};
+use monitor::watch::{JobProgress, ProgressLines, SampleSinks, StepReports};
 use node::probe;
 use plan::{Plan, RunIdentity};
 use report::Ending;
@@ -72,6 +72,7 @@ pub(super) fn end_status(ending: &Ending, code: i32) -> EndStatus {
 
 /// Status of the run of this plan. `identity`: the agreed one, once the nodes have agreed.
 pub(super) fn run_status(
+    context: &Context,
     plan: &Plan,
     identity: Option<&RunIdentity>,
     attempt: u32,
@@ -87,12 +88,20 @@ pub(super) fn run_status(
         world_size: shown_world(plan),
         engine: plan.engine.to_string(),
         program: program_name(&plan.program),
+        profile: profile_name(context),
         log_folder: folder.map(|folder| folder.node_path().display().to_string()),
     }
 }
 
+/// The profile in use, as people call it.
+pub(super) fn profile_name(context: &Context) -> Option<String> {
+    let profile = context.settings.profile.as_ref()?;
+    let name = Path::new(profile).file_stem()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
 /// The file or module of the program, without arguments, which may hold secrets.
-fn program_name(program: &Program) -> String {
+pub(super) fn program_name(program: &Program) -> String {
     let name = |path: &std::ffi::OsString| {
         let name = Path::new(path).file_name().unwrap_or(path.as_os_str());
         name.to_string_lossy().into_owned()
@@ -150,8 +159,15 @@ fn last_line(line: &str) -> String {
 pub(super) fn sinks(context: &Context) -> SampleSinks {
     let (keep, shown, asked) =
         (context.journal.keeper(), context.board.clone(), context.board.clone());
+    let steps = context.board.clone();
     SampleSinks {
-        keep: Box::new(move |sample| keep(sample.event())),
+        keep: Box::new(move |sample| {
+            let mut event = sample.event();
+            if let (Some(fields), Some(progress)) = (event.as_object_mut(), steps.steps_event()) {
+                fields.insert("progress".to_owned(), progress);
+            }
+            keep(event);
+        }),
         show: Box::new(move |sample| shown.sample(sample)),
         is_watched: Box::new(move || asked.is_watched()),
     }
@@ -215,17 +231,32 @@ struct Poster {
     failed: bool,
 }
 
-/// None if no variable asks for posts.
-pub(super) fn post_progress(
-    context: &Context,
-    plan: &Plan,
-    diagnosis: &LiveDiagnosis,
-) -> Option<TrainJobPosts> {
+/// The steps of the attempt go to the board. None if no line may tell them.
+pub(super) fn read_steps(context: &Context, diagnosis: &LiveDiagnosis) -> Option<StepReports> {
     let pattern = match &context.settings.progress.value {
         TellsProgress::Off => return None,
         TellsProgress::Auto => None,
         TellsProgress::Lines(pattern) => Some(pattern.clone()),
     };
+    let reports = diagnosis.read_progress(ProgressLines::new(pattern));
+    context.board.steps_from(reports.clone());
+    Some(reports)
+}
+
+/// Writes the last step of the attempt to the journal, if there is one.
+pub(super) fn keep_steps(context: &Context) {
+    if let Some(progress) = context.board.steps_event() {
+        context.journal.keeper()(json!({ "message": "progress", "progress": progress }));
+    }
+}
+
+/// None if no variable asks for posts.
+pub(super) fn post_progress(
+    context: &Context,
+    plan: &Plan,
+    diagnosis: &LiveDiagnosis,
+    reports: StepReports,
+) -> Option<TrainJobPosts> {
     let target = match TrainJobTarget::of(|name| context.host.variable(name)) {
         Ok(target) => target?,
         Err(why) => {
@@ -240,7 +271,14 @@ pub(super) fn post_progress(
         ));
         return None;
     };
-    let progress = diagnosis.read_progress(ProgressLines::new(pattern));
+    let read_up = diagnosis.reads_up();
+    // At the end, what is not read yet counts as well.
+    let progress = move |of_all| {
+        if of_all {
+            read_up();
+        }
+        reports.latest()
+    };
     let say = Box::new(context.speaker());
     let poster = Poster { target, python, say, posted: None, tried: None, failed: false };
     let ((end, asked), (done, ended)) = (channel(), channel());

@@ -6,7 +6,7 @@
 //! once, since a job may have a thousand ranks.
 //! Also shows the differences between two runs, for people and for programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -60,10 +60,10 @@ fn render(job: &JobHistory, whole: bool) -> String {
         Lang::En => "en",
         Lang::Zh => "zh",
     };
-    let (run, node) = (&lead.run_id, lead.node);
+    let (name, node) = (name(lead), lead.node);
     let title = match whole {
-        true => Text::same(run.clone()),
-        false => text!("{run} · node {node}", "{run} · 节点 {node}"),
+        true => Text::same(name),
+        false => text!("{name} · node {node}", "{name} · 节点 {node}"),
     };
     let parts = [
         ("{{lang}}", lang),
@@ -97,6 +97,32 @@ fn render(job: &JobHistory, whole: bool) -> String {
     }
     page.push_str(rest);
     page
+}
+
+/// What a person calls the run: its program and profile, else its id.
+fn name(node: &NodeHistory) -> String {
+    match (node.program.as_str(), node.profile.as_str()) {
+        ("", _) => node.run_id.clone(),
+        (program, "") => program.to_owned(),
+        (program, profile) => format!("{program} · {profile}"),
+    }
+}
+
+/// Attempts, and the ranks that these failed or stood still for.
+fn at_fault(job: &JobHistory) -> BTreeSet<(u32, u32)> {
+    let mut guilty = BTreeSet::new();
+    for node in job.nodes() {
+        for (at, attempt) in node.attempts.iter().enumerate() {
+            let cause = attempt.cause.as_ref().and_then(|cause| cause.rank);
+            let failed = attempt.verdict.as_ref().and_then(|verdict| verdict.rank);
+            guilty.extend(cause.or(failed).map(|rank| (attempt.number, rank)));
+            let next = node.attempts.get(at + 1).map_or(u64::MAX, |next| next.began);
+            let within = |one: &&Finding| (attempt.began..next).contains(&one.at);
+            let ranks = node.findings.iter().filter(within).flat_map(|one| &one.culprits);
+            guilty.extend(ranks.map(|rank| (attempt.number, *rank)));
+        }
+    }
+    guilty
 }
 
 /// The verdict for a reader without scripts.
@@ -250,6 +276,9 @@ fn data(job: &JobHistory, whole: bool) -> Value {
         "whole": whole,
         "lang": lead.lang,
         "run_id": lead.run_id,
+        "program": lead.program,
+        "profile": lead.profile,
+        "at_fault": at_fault(job),
         "began": began,
         "ended": since(job.ended()),
         "members": lead.members,

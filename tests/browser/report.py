@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,18 +26,32 @@ def check(what, holds, seen=None):
     print(f"  {what}")
 
 
-def launch(ranklaunch, logs, lang, *arguments):
+def launch(ranklaunch, logs, lang, *arguments, options=(), program="rank.py", ranks=2):
     # Of a folder of its own, which the pictures show in tracebacks.
-    shutil.copy(HERE / "rank.py", logs.parent)
+    shutil.copy(HERE / program, logs.parent)
     environment = {name: os.environ[name] for name in ["PATH", "HOME", "TMPDIR"] if name in os.environ}
-    words = [ranklaunch, "--lang", lang, "--engine", "direct", "--device", "cpu", "--nproc-per-node", "2", "--grace", "10s",
-             "--log-dir", str(logs), "--", "rank.py", *arguments]
+    words = [ranklaunch, "--lang", lang, "--engine", "direct", "--device", "cpu", "--nproc-per-node", str(ranks), "--grace", "10s",
+             "--log-dir", str(logs), *options, "--", program, *arguments]
     return subprocess.Popen(words, cwd=logs.parent, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
 
 def ended(process):
     said = process.communicate(timeout=60)[1].decode()
     return process.returncode, said
+
+
+def of_job(logs):
+    return (logs / "latest" / "report.html").resolve()
+
+
+def two_nodes(ranklaunch, logs):
+    """Rank 1 fails on node 0; node 1 is told."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    nodes = [launch(ranklaunch, logs, "en", "--fail", options=[
+        "--nnodes", "2", "--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)]) for node in range(2)]
+    return [ended(node) for node in nodes]
 
 
 def until(holds, what):
@@ -122,17 +137,66 @@ CONTRAST = """
 """
 
 
+# Elements whose content is wider than they are.
+CLIPPED = """[...document.querySelectorAll('header, nav, nav ul, h1, .facts, .keys, .tiles, .scroll, table, td, th, dl, dd, #timeline-box, .charts')]
+  .filter(one => one.checkVisibility() && one.clientWidth > 1 && one.scrollWidth > one.clientWidth)
+  .map(one => [one.tagName, one.className, (one.closest('section') || {}).id, one.textContent.slice(0, 30), one.scrollWidth, one.clientWidth])"""
+# Widths of the sentences of findings and checks.
+NARROW = """[...document.querySelectorAll('#findings tbody tr, #checks tbody tr')].filter(one => one.checkVisibility())
+  .map(one => one.lastElementChild.getBoundingClientRect().width)"""
+# Colours by their meaning, as they are seen: of the keys of legends and tables, and of what is drawn.
+COLOURS = """(() => {
+  const keys = {}, drawn = {};
+  for (const one of document.querySelectorAll('[data-meaning]')) {
+    const style = getComputedStyle(one), key = one.matches('.key');
+    const colour = key ? style.backgroundColor : one.tagName === 'line' ? style.stroke : style.fill;
+    ((key ? keys : drawn)[one.dataset.meaning] ||= new Set()).add(colour);
+  }
+  const lists = of => Object.fromEntries(Object.entries(of).map(([name, all]) => [name, [...all]]));
+  return [lists(keys), lists(drawn)];
+})()"""
+AT_FAULT = "[...document.querySelectorAll('#timeline [data-meaning=fault] title')].map(one => one.textContent.split(/[ ·]+/).slice(0, 4).join(' '))"
+
+
+def colours(browser, where):
+    keys, drawn = browser.run(COLOURS)
+    check(f"{where}: each colour that is drawn has a key", set(drawn) <= set(keys) and drawn, (keys, drawn))
+    check(f"{where}: a meaning has one colour", all(keys[name] == seen for name, seen in drawn.items()) and all(len(one) == 1 for one in keys.values()), (keys, drawn))
+    all_of = [one for seen in keys.values() for one in seen]
+    check(f"{where}: no colour has two meanings", len(all_of) == len(set(all_of)), keys)
+
+
+def seen(browser, page, headline, fault):
+    """What a person is to see first."""
+    browser.size(1280, 900)
+    browser.scheme("light")
+    browser.open(page.as_uri())
+    said = browser.run("document.querySelector('h1').textContent")
+    check(f"the headline is {headline}", said == headline, said)
+    facts = browser.run("document.querySelector('.facts.id').textContent")
+    check("the run's id comes below it", page.parent.name in facts, facts)
+    guilty = browser.run(AT_FAULT)
+    check(f"at fault: {fault or 'nobody'}", guilty == fault, guilty)
+
+
 def looks(browser, page, name, pictures):
     """What holds for every page."""
     for scheme in ["light", "dark"]:
         browser.scheme(scheme)
-        for width in [1280, 390]:
+        for width in [1440, 1280, 1100, 768, 390]:
             browser.size(width, 900)
             browser.open(page.as_uri())
             check(f"{name}, {scheme}, {width}: no error", not browser.errors(), browser.errors())
             check(f"{name}, {scheme}, {width}: one request, that of the file", browser.requests() == [page.as_uri()], browser.requests())
             wide = browser.run("document.scrollingElement.scrollWidth")
             check(f"{name}, {scheme}, {width}: nothing is wider than the window", wide <= width, wide)
+            for language in range(2):
+                clipped = browser.run(CLIPPED)
+                check(f"{name}, {scheme}, {width}, language {language}: nothing is cut off", not clipped, clipped)
+                narrow = browser.run(NARROW)
+                check(f"{name}, {scheme}, {width}, language {language}: sentences have room", all(one >= 200 for one in narrow), narrow)
+                browser.run("document.getElementById('language').click()")
+            colours(browser, f"{name}, {scheme}, {width}")
             worst = browser.run(CONTRAST)
             check(f"{name}, {scheme}, {width}: all text has a contrast of 4.5", worst[0] >= 4.5, worst)
             if pictures:
@@ -233,10 +297,39 @@ def main():
                 browser.run("if (%s) document.getElementById('language').click()" % json.dumps(lang == "zh"))
                 browser.picture(pictures / f"report.{lang}.png", 1330)
             browser.size(1280, 900)
+        seen(browser, page, "rank.py", ["rank 1 attempt 0:"])
+        check("no step is known, and no goodput", "goodput" not in browser.run("document.body.innerText"))
         print("a run that is done, in Chinese")
         code, said = ended(launch(ranklaunch, folder / "done", "zh"))
         check("it is done", code == 0, said)
-        page = (folder / "done" / "latest" / "report.html").resolve()
+        page = of_job(folder / "done")
+        profile = folder / "steps.toml"
+        profile.write_text('[job]\nscript = "rank.py"\nargs = ["--steps"]\n')
+        code, said = ended(launch(ranklaunch, folder / "steps", "en", "--steps", options=["--profile", str(profile)]))
+        check("so is one with a profile", code == 0, said)
+        steps = of_job(folder / "steps")
+        seen(browser, steps, "rank.py · steps", [])
+        named = browser.run("[...document.querySelectorAll('#verdict dt')].map(one => one.textContent)")
+        check("it has no cause", named == ["Exit code"], named)
+        check("its steps are known", "goodput" in browser.run("document.querySelector('#ledger .tiles').textContent"))
+        dots = browser.run("[...document.querySelectorAll('.chart svg')].map(one => Math.max(...[...one.querySelectorAll('polyline')].map(line => line.points.length)))")
+        check("no curve is a dot", all(one > 1 for one in dots), dots)
+        print("a run that stands still for one rank")
+        code, said = ended(launch(ranklaunch, folder / "hang", "en", program="hang.py", ranks=4, options=[
+            "--python", os.environ["PYTHON"], "--hang-after", "12s", "--on-hang", "end"]))
+        check("it is ended", code == 91, said)
+        looks(browser, of_job(folder / "hang"), "hang", pictures)
+        seen(browser, of_job(folder / "hang"), "hang.py", ["rank 3 attempt 0:"])
+        print("a run of two nodes")
+        codes = two_nodes(ranklaunch, folder / "nodes")
+        check("both fail", all(code for code, _ in codes), codes)
+        looks(browser, of_job(folder / "nodes"), "nodes", pictures)
+        seen(browser, of_job(folder / "nodes"), "rank.py", ["rank 1 attempt 0:"])
+        print("a run that is restarted")
+        code, said = ended(launch(ranklaunch, folder / "again", "en", "--fail", "--steps", options=["--max-restarts", "1", "--retry-on", "rank.exit"]))
+        check("it is done", code == 0, said)
+        looks(browser, of_job(folder / "again"), "again", pictures)
+        seen(browser, of_job(folder / "again"), "rank.py", ["rank 1 attempt 0:"])
         looks(browser, page, "done", pictures)
         keyboard(browser, page, "zh-CN")
         print("a run that was cut off")

@@ -198,7 +198,7 @@ fn of_run(page: &mut Page, status: &NodeStatus) {
     );
     page.gauge(
         "goodput_ratio",
-        "The share of the time since the start in which the ranks ran and did not stand still.",
+        "The share of the time since the start whose steps count, where lines of rank 0 tell them.",
         ledger.goodput(),
     );
     let code = status.end.as_ref().map(|end| end.code);

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::tracks::Millis;
 use super::{Attempt, NodeHistory, Verdict};
+use crate::steps::{Life, goodput, stood};
 use text::lang::Lang;
 use verdict::{Class, Id};
 
@@ -103,8 +104,10 @@ pub struct Ledger {
     pub preparing: u64,
     /// The part of that time spent waiting for other nodes.
     pub waiting: u64,
-    /// All ranks ran, in the last attempt.
+    /// All ranks lived, in the last attempt.
     pub computing: u64,
+    /// The part of `computing` and `lost` whose steps count; None where no step is known.
+    pub goodput: Option<u64>,
     /// Time in attempts that were repeated. The part that a checkpoint saved is unknown.
     pub lost: u64,
     /// All ranks ran, and nothing moved.
@@ -135,6 +138,10 @@ pub(super) fn ledger(lead: &NodeHistory, all: &[NodeHistory]) -> Ledger {
         gpus: all.iter().fold(0, |sum, node| sum.saturating_add(node.plan.gpus)),
         ..Ledger::default()
     };
+    let standstills = standstills(lead);
+    // The launcher of rank 0 knows the steps.
+    let steps = all.iter().map(|node| &node.steps).find(|steps| !steps.is_empty());
+    let mut lives = Vec::new();
     let mut at = lead.began;
     let last = lead.attempts.iter().rposition(|attempt| run(lead, attempt).is_some());
     for (number, attempt) in lead.attempts.iter().enumerate() {
@@ -150,13 +157,17 @@ pub(super) fn ledger(lead: &NodeHistory, all: &[NodeHistory]) -> Ledger {
             ledger.restarting += before;
         }
         let ran = to.saturating_sub(from);
-        let stood = stood(lead, from, to).min(ran);
+        let stood = stood(&standstills, from, to);
         ledger.standing += stood;
         let is_last = Some(number) == last;
         let share = if is_last { &mut ledger.computing } else { &mut ledger.lost };
         *share += ran - stood;
         at = to;
+        let of_attempt =
+            steps.and_then(|steps| steps.iter().find(|steps| steps.attempt == attempt.number));
+        lives.extend(of_attempt.map(|steps| Life { from, to, steps }));
     }
+    ledger.goodput = goodput(&lives, &standstills);
     let rest = lead.ended.saturating_sub(at);
     if last.is_some() {
         ledger.ending = rest;
@@ -198,13 +209,9 @@ fn is_well(verdict: &Verdict) -> bool {
     serde_json::to_value(Class::Done).is_ok_and(|done| done == verdict.class.as_str())
 }
 
-fn stood(node: &NodeHistory, from: Millis, to: Millis) -> u64 {
+fn standstills(node: &NodeHistory) -> Vec<(Millis, Millis)> {
     let hangs = node.findings.iter().filter(|one| one.kind == "hang");
-    let times = hangs.map(|one| {
-        let until = one.until.unwrap_or(to).min(to);
-        until.saturating_sub(one.at.max(from))
-    });
-    times.fold(0, u64::saturating_add)
+    hangs.map(|one| (one.at, one.until.unwrap_or(node.ended))).collect()
 }
 
 /// A part of what is compared, in the order of the answer.
@@ -331,6 +338,9 @@ fn things(job: &JobHistory, lang: Lang) -> Things {
         }
     }
     let ledger = &job.ledger;
+    if let Some(goodput) = ledger.goodput {
+        add(Part::Timings, "goodput", goodput.to_string());
+    }
     for (name, value) in [
         ("total", ledger.total),
         ("preparing", ledger.preparing),

@@ -7,6 +7,7 @@ use super::record::{
 };
 use super::tracks::{Energy, Millis, Tracks};
 use super::{Finding, NodeHistory, Step, Words};
+use crate::steps::{Report, Steps};
 use text::lang::Lang;
 use text::text;
 
@@ -58,7 +59,11 @@ impl JournalReader {
             Some("planned") => self.planned(at, fields),
             Some("ended") => record::add(&mut self.history, &fields["record"]),
             Some("refused") => self.refused(at, fields),
-            Some("sampled") => self.sampled(at, fields),
+            Some("sampled") => {
+                self.sampled(at, fields);
+                self.progressed(at, &fields["progress"]);
+            }
+            Some("progress") => self.progressed(at, &fields["progress"]),
             Some("hang") => self.find(record::hang(&fields["hang"])),
             Some("the job goes on after a hang") => self.over("hang", None, at),
             Some("slow") => self.slow(at, fields),
@@ -102,6 +107,7 @@ impl JournalReader {
             record::add(&mut history, run);
         }
         history.attempts.sort_by_key(|attempt| attempt.number);
+        history.steps.sort_by_key(|steps| steps.attempt);
         history.ranks.sort_by_key(|rank| (rank.attempt, rank.rank));
         history.findings.sort_by_key(|one| one.at);
         let last = history.attempts.last();
@@ -150,6 +156,8 @@ impl JournalReader {
         history.run_id = text(&fields["run_id"]);
         history.node = number(&fields["node"]).unwrap_or_default();
         history.task = number(&fields["task"]);
+        history.program = text(&fields["program"]);
+        history.profile = text(&fields["profile"]);
         history.members = number(&fields["members"]).unwrap_or_default();
         history.lang = if fields["lang"] == "zh" { Lang::Zh } else { Lang::En };
         history.plan = plan(&fields["plan"]);
@@ -231,6 +239,28 @@ impl JournalReader {
         }
         for one in items(&fields["abnormal"]) {
             self.abnormal(at, one);
+        }
+    }
+
+    /// The first and the last step of an attempt so far.
+    fn progressed(&mut self, at: Millis, progress: &Value) {
+        let Some(attempt) = number(&progress["attempt"]) else { return };
+        let all = &mut self.history.steps;
+        let known = all.iter().position(|steps| steps.attempt == attempt);
+        let place = known.unwrap_or_else(|| {
+            all.push(Steps::of(attempt));
+            all.len() - 1
+        });
+        let Some(steps) = all.get_mut(place) else { return };
+        steps.total = progress["total"].as_f64();
+        for name in ["first", "last"] {
+            let told = &progress[name];
+            let Some(age) = told["age_ms"].as_u64() else { continue };
+            let at = at.saturating_sub(age);
+            // Each event repeats the first step.
+            if name == "last" || steps.first().is_none() {
+                steps.note(Report { at, done: told["done"].as_f64() });
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::steps::Steps;
 use text::lang::{Lang, Text};
 use tracks::{Millis, Samples};
 
@@ -55,6 +56,10 @@ pub struct NodeHistory {
     pub task: Option<u32>,
     /// Launchers of the job.
     pub members: u32,
+    /// The file, module or command of the ranks, without arguments.
+    pub program: String,
+    /// The name of the profile in use.
+    pub profile: String,
     pub host: String,
     pub lang: Lang,
     pub began: Millis,
@@ -74,6 +79,8 @@ pub struct NodeHistory {
     pub checks: Vec<CheckRow>,
     pub plan: PlanRecord,
     pub samples: Samples,
+    /// The steps of each attempt in which the lines of rank 0 told any.
+    pub steps: Vec<Steps>,
     /// Energy of the launcher's GPUs, if the driver reported energy or power.
     pub energy_joules: Option<f64>,
     /// The part of it that is power over time, since the driver has no energy counter.
@@ -180,6 +187,8 @@ pub struct Finding {
     pub at: Millis,
     pub until: Option<Millis>,
     pub rank: Option<u32>,
+    /// Ranks that a standstill is due to.
+    pub culprits: Vec<u32>,
     /// Whether the finding stops the job or explains a standstill.
     pub is_grave: bool,
     pub text: Words,

@@ -107,6 +107,7 @@ pub(super) fn hang(one: &Value) -> Option<Finding> {
     let since = at.saturating_sub(after.saturating_mul(1000));
     Some(Finding {
         rank: first.and_then(|one| number(&one["rank"])),
+        culprits: culprits.iter().filter_map(|one| number(&one["rank"])).collect(),
         is_grave: true,
         hint: first.map(|one| words(&one["hint"])).unwrap_or_default(),
         ..Finding::new("hang", since, Words::Both(stands))

@@ -6,6 +6,8 @@ use super::*;
 use text::lang::Lang;
 use verdict::Id;
 
+mod goodput;
+
 /// The history that another node sends is read as it comes. A panic would end the launcher, which has a verdict to
 /// tell.
 #[test]

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::phase::{Phase, Phases};
+use serde_json::{Value, json};
+
+use super::phase::{Ledger, Phase, Phases};
 use super::{
-    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, RankState, RankStatus, RunStatus,
-    SlowStatus, StandstillStatus,
+    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, ProgressStatus, RankState,
+    RankStatus, RunStatus, SlowStatus, StandstillStatus,
 };
 use crate::held;
-use crate::watch::{Sample, SlowNews};
+use crate::steps::{Life, Report, Steps, goodput};
+use crate::watch::{Reported, Sample, SlowNews, StepReports};
 use linux::deadline::millis;
 use text::lang::Text;
 use text::rank::{GlobalRank, RankId};
@@ -52,6 +55,9 @@ struct BoardState {
     /// Interfaces that had traffic.
     interfaces: BTreeMap<String, InterfaceStatus>,
     rates: Rates,
+    /// The steps of each attempt, and the source of those of the current one.
+    steps: Vec<Steps>,
+    reports: StepReports,
     looked: Option<Instant>,
     always_watched: bool,
 }
@@ -74,6 +80,8 @@ impl StatusBoard {
             slow: BTreeMap::new(),
             interfaces: BTreeMap::new(),
             rates: Rates::default(),
+            steps: Vec::new(),
+            reports: StepReports::default(),
             looked: None,
             always_watched: false,
         };
@@ -127,6 +135,36 @@ impl StatusBoard {
         state.slow.clear();
         state.rates = Rates::default();
         state.known.logs = LogStatus::default();
+    }
+
+    /// Sets the source of the steps of the attempt that begins.
+    pub fn steps_from(&self, reports: StepReports) {
+        let mut state = self.state();
+        // The last steps of the attempt before.
+        state.read_steps(Instant::now());
+        state.reports = reports;
+        let attempt = state.known.run.as_ref().map_or(0, |run| run.attempt);
+        state.steps.push(Steps::of(attempt));
+        let surplus = state.steps.len().saturating_sub(MOST_ATTEMPTS);
+        state.steps.drain(..surplus);
+    }
+
+    /// The steps of the attempt, for the journal; None as long as no step is known.
+    pub fn steps_event(&self) -> Option<Value> {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.read_steps(now);
+        let steps = state.steps.last()?;
+        let (now, first, last) = (state.ms_of(now), steps.first()?, steps.last()?);
+        let told = |one: Report| json!({ "age_ms": now.saturating_sub(one.at), "done": one.done });
+        let progress = state.known.progress.as_ref();
+        Some(json!({
+            "attempt": steps.attempt,
+            "first": told(first),
+            "last": told(last),
+            "step": progress.and_then(|one| one.step),
+            "total": steps.total,
+        }))
     }
 
     /// Sets the source from which the logs of the attempt are read from now on.
@@ -338,9 +376,13 @@ impl StatusBoard {
                 state.known.logs = sum;
             }
         }
+        state.read_steps(now);
         state.status(now)
     }
 }
+
+/// Maximum number of attempts whose steps are kept.
+const MOST_ATTEMPTS: usize = 100;
 
 fn of_rank(rank: RankId) -> RankStatus {
     RankStatus { rank: rank.global, local_rank: rank.local, ..RankStatus::default() }
@@ -361,8 +403,41 @@ impl BoardState {
         }
     }
 
+    fn read_steps(&mut self, now: Instant) {
+        let Reported { step, latest, news, recent } = self.reports.take();
+        let reports: Vec<Report> =
+            news.iter().map(|&(at, done)| Report { at: self.ms_of(at), done }).collect();
+        let Some(steps) = self.steps.last_mut() else { return };
+        steps.total = step.map(|(_, total)| total);
+        reports.into_iter().for_each(|one| steps.note(one));
+        let now = self.ms_of(now);
+        self.known.progress = self.steps.last().and_then(Steps::last).map(|last| {
+            // `as` saturates, and no count is negative.
+            #[expect(clippy::cast_sign_loss, reason = "steps are not negative")]
+            let whole = |number: f64| number as u64;
+            ProgressStatus {
+                done: latest.as_ref().map(|latest| latest.done),
+                step: step.map(|(step, _)| whole(step)),
+                total: step.map(|(_, total)| whole(total)),
+                remaining_ms: latest.and_then(|latest| latest.remaining).map(millis),
+                age_ms: Some(now.saturating_sub(last.at)),
+                step_ms: recent.iter().map(|seconds| (seconds * 1e6).round() / 1e3).collect(),
+            }
+        });
+    }
+
+    /// The time of the job whose steps count.
+    fn goodput_ms(&self, now: Instant) -> Option<u64> {
+        let standstills = self.phases.standstills(now);
+        let standstills: Vec<_> =
+            standstills.map(|(from, to)| (self.ms_of(from), self.ms_of(to))).collect();
+        let lives = self.steps.iter().map(|steps| Life { from: 0, to: u64::MAX, steps });
+        goodput(&lives.collect::<Vec<_>>(), &standstills)
+    }
+
     fn status(&self, now: Instant) -> NodeStatus {
         let phase = self.phases.current();
+        let ledger = Ledger { goodput_ms: self.goodput_ms(now), ..self.phases.ledger(now) };
         NodeStatus {
             at_ms: self.ms_of(now),
             started_ms: self.ms_of(self.zero.0),
@@ -372,7 +447,7 @@ impl BoardState {
             gpus: self.gpus.values().cloned().collect(),
             interfaces: self.interfaces.values().cloned().collect(),
             slow: self.slow.values().cloned().collect(),
-            ledger: self.phases.ledger(now),
+            ledger,
             ..self.known.clone()
         }
     }

@@ -81,6 +81,9 @@ pub struct NodeStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowStatus>,
     pub logs: LogStatus,
+    /// How far the job is; None where no line of rank 0 tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressStatus>,
     pub ledger: Ledger,
     /// The verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,6 +108,9 @@ pub struct RunStatus {
     pub engine: String,
     /// The program of the ranks, as the user named it.
     pub program: String,
+    /// The profile in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_folder: Option<String>,
 }
@@ -190,6 +196,28 @@ pub struct RankStatus {
     /// Milliseconds since the rank last wrote something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line_age_ms: Option<u64>,
+}
+
+/// How far the job is, as the lines of its rank 0 tell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProgressStatus {
+    /// The share of the job that is done, from 0 to 1; None if the counter starts over for each epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done: Option<f64>,
+    /// The last step, and the number that steps count up to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining_ms: Option<u64>,
+    /// Milliseconds since the last step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// Milliseconds of each of the last steps, the newest at the end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub step_ms: Vec<f64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -72,7 +72,7 @@ pub(super) struct PhaseSpan {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {
-    /// All ranks ran, and the job did not stand still.
+    /// All ranks of this node lived, and the job did not stand still.
     pub running_ms: u64,
     /// All ranks ran, but an unresolved hang had been found.
     pub stalled_ms: u64,
@@ -86,6 +86,9 @@ pub struct Ledger {
     pub pausing_ms: u64,
     /// Running time of attempts that failed: lost unless a checkpoint kept it.
     pub failed_attempts_ms: u64,
+    /// The time whose steps count; None where no step is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_ms: Option<u64>,
     /// The maximum of `running_ms` so far. A hang is found after a while, and that time is then
     /// subtracted; a counter may not fall.
     #[serde(skip)]
@@ -93,17 +96,20 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The share of the time in which the ranks ran and the job did not stand still. None at the
-    /// very beginning.
+    /// The share of the time whose steps count. None where no step is known.
     pub fn goodput(&self) -> Option<f64> {
         let Ledger {
             running_ms, stalled_ms, waiting_ms, starting_ms, stopping_ms, pausing_ms, ..
         } = *self;
         let all = [running_ms, stalled_ms, waiting_ms, starting_ms, stopping_ms, pausing_ms];
         let total = all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
-        (total > 0).then(|| running_ms as f64 / total as f64)
+        let counts = self.goodput_ms?.min(running_ms);
+        (total > 0).then(|| counts as f64 / total as f64)
     }
 }
+
+/// Maximum number of standstills that are told apart from steps; each takes minutes to be found.
+const MOST_STANDSTILLS: usize = 1000;
 
 /// The current phase, and the use of the time up to now.
 #[derive(Debug)]
@@ -115,6 +121,8 @@ pub(super) struct Phases {
     running: Duration,
     /// Start of the present standstill.
     stalled: Option<Instant>,
+    /// Past standstills.
+    standstills: Vec<(Instant, Instant)>,
     /// [`Ledger::most_running_ms`] when the last hang was found.
     most_running_ms: u64,
 }
@@ -127,6 +135,7 @@ impl Phases {
             ledger: Ledger::default(),
             running: Duration::ZERO,
             stalled: None,
+            standstills: Vec::new(),
             most_running_ms: 0,
         }
     }
@@ -168,7 +177,16 @@ impl Phases {
         if let Some(since) = self.stalled.take() {
             let stood = millis(now.saturating_duration_since(since));
             self.ledger.stalled_ms = self.ledger.stalled_ms.saturating_add(stood);
+            if self.standstills.len() < MOST_STANDSTILLS {
+                self.standstills.push((since, now));
+            }
         }
+    }
+
+    /// All standstills, the present one included.
+    pub(super) fn standstills(&self, now: Instant) -> impl Iterator<Item = (Instant, Instant)> {
+        let present = self.stalled.map(|since| (since, now));
+        self.standstills.iter().copied().chain(present)
     }
 
     /// The ledger including the current phase.

@@ -1,14 +1,17 @@
 //! The progress of a job, from the lines of its rank 0.
 //!
-//! Takes the output of one rank; gives the share that is done, the remaining time and the numbers beside
-//! them. Reads no clock. Without a pattern of the user's, only unmistakable lines count: a progress bar
+//! Takes the output of one rank; gives the share that is done, the remaining time, the numbers beside them, and the
+//! steps so far to whoever holds the [`StepReports`]. Reads no clock. Without a pattern of the user's, only unmistakable lines count: a progress bar
 //! without a title, or `step 3/100`. A wrong number is worse than none.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use regex::bytes::{Captures, Regex};
 
 use super::rules::Partial;
+use crate::held;
 use settings::TellsProgress;
 use text::letters::is_hidden;
 use text::pattern;
@@ -27,6 +30,11 @@ const MOST: usize = 32;
 /// Maximum characters of a name and of a value.
 const LONGEST: usize = 64;
 
+/// Number of steps whose times are kept.
+const RECENT: usize = 120;
+/// Maximum number of reports that are kept until somebody takes them.
+const MOST_REPORTS: usize = 512;
+
 /// The group of the time that is left.
 const LEFT: &str = "left";
 
@@ -37,6 +45,37 @@ pub struct JobProgress {
     pub remaining: Option<Duration>,
     /// Names and values as they were printed: at most 32, of 64 letters.
     pub metrics: Vec<(String, String)>,
+}
+
+/// The reports of the job so far. Clones are the same; each use is a short lock.
+#[derive(Debug, Clone, Default)]
+pub struct StepReports(Arc<Mutex<Reported>>);
+
+/// What the lines of a job have reported.
+#[derive(Debug, Clone, Default)]
+pub struct Reported {
+    /// The count of the last line, and the number that it counts up to; None if the lines give a share.
+    pub step: Option<(f64, f64)>,
+    /// The last report of the whole job; None if the counter starts over.
+    pub latest: Option<JobProgress>,
+    /// When the lines came, and the share that was done, of the lines that nobody has taken yet. None: the counter
+    /// starts over.
+    pub news: VecDeque<(Instant, Option<f64>)>,
+    /// Seconds of each of the last steps.
+    pub recent: VecDeque<f64>,
+}
+
+impl StepReports {
+    /// What was reported so far. The news are taken.
+    pub fn take(&self) -> Reported {
+        let mut reported = held(&self.0);
+        let news = std::mem::take(&mut reported.news);
+        Reported { news, ..reported.clone() }
+    }
+
+    pub fn latest(&self) -> Option<JobProgress> {
+        held(&self.0).latest.clone()
+    }
 }
 
 /// Reads the lines of one rank.
@@ -51,7 +90,9 @@ pub struct ProgressLines {
     followed: Option<(f64, f64)>,
     /// The first line, for the rate.
     first: Option<(Instant, f64)>,
-    latest: Option<JobProgress>,
+    /// The last line that counted, for the time of a step.
+    last: Option<(Instant, f64)>,
+    reports: StepReports,
     /// The counter starts over for each epoch, so it does not count the job.
     starts_over: bool,
 }
@@ -59,6 +100,7 @@ pub struct ProgressLines {
 /// The progress that one line reports.
 struct Said {
     done: f64,
+    step: f64,
     /// None if the line gives a share.
     total: Option<f64>,
     left: Option<Duration>,
@@ -92,9 +134,9 @@ impl ProgressLines {
         *(if stream == Stream::Out { &mut self.out } else { &mut self.err }) = partial;
     }
 
-    /// The progress according to the last line that reports it.
-    pub fn latest(&self) -> Option<&JobProgress> {
-        self.latest.as_ref().filter(|_| !self.starts_over)
+    /// The reports so far, and those to come.
+    pub fn reports(&self) -> StepReports {
+        self.reports.clone()
     }
 
     fn take(&mut self, at: Instant, line: &[u8]) {
@@ -117,7 +159,26 @@ impl ProgressLines {
             (gained > 0.0 && spent > 0.0).then(|| Duration::try_from_secs_f64(left).ok())?
         };
         let remaining = said.left.or_else(by_rate);
-        self.latest = Some(JobProgress { done: said.done, remaining, metrics });
+        let last = self.last.replace((at, said.step));
+        let whole = !self.starts_over;
+        let mut reported = held(&self.reports.0);
+        reported.step = said.total.map(|total| (said.step, total));
+        reported.latest = whole.then_some(JobProgress { done: said.done, remaining, metrics });
+        if last.is_some_and(|(_, step)| step == said.step) {
+            return;
+        }
+        reported.news.push_back((at, whole.then_some(said.done)));
+        if reported.news.len() > MOST_REPORTS {
+            // The newest report stays.
+            reported.news.remove(MOST_REPORTS / 2);
+        }
+        let forward = last.filter(|(_, step)| said.total.is_some() && *step < said.step);
+        if let Some((before, step)) = forward {
+            let took = at.saturating_duration_since(before).as_secs_f64() / (said.step - step);
+            reported.recent.push_back(took);
+            let surplus = reported.recent.len().saturating_sub(RECENT);
+            reported.recent.drain(..surplus);
+        }
     }
 
     /// If there are several counters, the one with the most steps counts the job: an evaluation has fewer.
@@ -142,10 +203,14 @@ fn said(captures: &Captures<'_>) -> Option<Said> {
     let number = |name| text(captures, name)?.parse::<f64>().ok().filter(|one| one.is_finite());
     let left = text(captures, LEFT).and_then(clock);
     if let Some(percent) = number(TellsProgress::PERCENT) {
-        return Some(Said { done: (percent / 100.0).clamp(0.0, 1.0), total: None, left });
+        let done = (percent / 100.0).clamp(0.0, 1.0);
+        return Some(Said { done, step: percent, total: None, left });
     }
     let (step, total) = (number(TellsProgress::STEPS)?, number(TellsProgress::TOTAL)?);
-    (total > 0.0).then(|| Said { done: (step / total).clamp(0.0, 1.0), total: Some(total), left })
+    (total > 0.0).then(|| {
+        let done = (step / total).clamp(0.0, 1.0);
+        Said { done, step, total: Some(total), left }
+    })
 }
 
 /// `1:02:03`, `02:03`, or seconds.
@@ -188,7 +253,7 @@ mod tests {
             lines.feed(Stream::Err, at, false, part.as_bytes());
             at += Duration::from_secs(10);
         }
-        lines.latest().cloned()
+        lines.reports().latest()
     }
 
     fn shown(progress: Option<JobProgress>) -> String {
@@ -226,6 +291,36 @@ mod tests {
         assert_eq!(shown(after(None, &["step 5/10\n", "step 10/100\n"])), "10 %");
         let epochs = ["step 99/100\n", "step 1/100\n", "step 2/100\n"];
         assert_eq!(shown(after(None, &epochs)), "", "it counts the steps of each epoch");
+    }
+
+    #[test]
+    fn step_times_and_changes_are_reported() {
+        let mut lines = ProgressLines::new(None);
+        let reports = lines.reports();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        for (second, line) in
+            [(0, "step 1/9\n"), (4, "step 3/9\n"), (5, "step 3/9\n"), (8, "step 4/9\n")]
+        {
+            lines.feed(Stream::Out, at(second), false, line.as_bytes());
+        }
+        let taken = reports.take();
+        assert_eq!(taken.step, Some((4.0, 9.0)));
+        assert_eq!(taken.recent, [2.0, 3.0]);
+        let seen: Vec<_> = taken.news.iter().map(|(when, _)| *when).collect();
+        assert_eq!(seen, [at(0), at(4), at(8)], "a count that stays is no progress");
+        assert!(reports.take().news.is_empty());
+        lines.feed(Stream::Out, at(9), false, b"step 1/9\n");
+        let again = reports.take();
+        assert_eq!(again.news, [(at(9), None)], "it starts over");
+        assert!(again.latest.is_none() && again.recent == [2.0, 3.0]);
+        for second in 10..5000 {
+            let line = format!("step {second}/9999\n");
+            lines.feed(Stream::Out, at(second), false, line.as_bytes());
+        }
+        let many = reports.take();
+        assert_eq!((many.news.len(), many.recent.len()), (MOST_REPORTS, RECENT));
+        assert_eq!(many.news.back().map(|(when, _)| *when), Some(at(4999)));
     }
 
     #[test]

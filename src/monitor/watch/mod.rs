@@ -20,7 +20,7 @@ mod slow;
 pub use awake::Awake;
 pub use control::ControlSocket;
 pub(crate) use control::asked;
-pub use job_progress::{JobProgress, ProgressLines};
+pub use job_progress::{JobProgress, ProgressLines, Reported, StepReports};
 pub use node::{GpuUse, NodeSources, Reason, ReasonKind};
 pub(crate) use node::{NodeReader, NodeReading, Parts};
 pub(crate) use progress::{Progress, Standing};

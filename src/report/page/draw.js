@@ -1,4 +1,5 @@
 // Elements, numbers and drawings. Whatever comes from a log becomes a text node.
+const D = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -49,15 +50,17 @@ function ranges(numbers) {
   return out.map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
 }
 
-// Columns: [title, class]. Rows: cells, each text or an element; the first is the row's header.
+// Columns: [title, class]. Rows: cells, each text or an element; the first is the row's header. On a narrow screen a row
+// is a block of named values, which would cost a table its roles if they were not said.
 function table(columns, rows, caption) {
-  const cell = (content, at) =>
-    h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: columns[at][1] || null }, content);
+  const cell = (content, at) => h(at === 0 ? "th" : "td",
+    { scope: at === 0 ? "row" : null, role: at === 0 ? "rowheader" : "cell", class: columns[at][1] || "text", "data-name": at === 0 ? null : columns[at][0] }, content);
+  const title = ([name, kind]) => h("th", { scope: "col", role: "columnheader", class: kind || "text" }, name);
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || columns[0][0] },
-    h("table", null,
+    h("table", { role: "table" },
       caption ? h("caption", null, caption) : null,
-      h("thead", null, h("tr", null, columns.map(([title, kind]) => h("th", { scope: "col", class: kind || null }, title)))),
-      h("tbody", null, rows.map((row) => h("tr", null, row.map(cell))))));
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(title))),
+      h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, row.map(cell))))));
 }
 
 function ticks(most, count) {
@@ -102,9 +105,9 @@ function chart({ series, end, top, label, limit, show }) {
     .map((value, at) => (value === null ? null : [x(one.began + (at + 0.5) * one.every), y(value)]))
     .filter(Boolean);
   const line = (list) => list.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ");
-  const curve = (list, kind) => list.length === 1
-    ? s("circle", { class: "cell", cx: list[0][0], cy: list[0][1], r: 2 })
-    : s("polyline", { class: `curve ${kind}`, points: line(list) });
+  // Few values are seen as what they are.
+  const curve = (list, kind) => [s("polyline", { class: `curve ${kind}`, points: line(list) }),
+    list.length <= 8 ? list.map(([cx, cy]) => s("circle", { class: "cell", cx, cy, r: 2.5 })) : null];
   let drawn;
   if (series.length <= 6) {
     drawn = series.map((one) => curve(points(one.values, one), series.length > 1 ? "many" : ""));

@@ -1,7 +1,8 @@
 // The sections of the page.
-const D = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const when = (ms) => stamp(D.began + ms);
+// The time of day, with the day where the run saw more than one.
+const clock = (ms) => when(ms).slice(when(0).slice(0, 10) === when(D.ended).slice(0, 10) ? 11 : 5);
 const nodeName = (number) => w("nodeN", number);
 
 // done, failed, stopped, or cut off: a word and a colour.
@@ -43,7 +44,7 @@ function verdict() {
   }
   const known = said && (D.nodes.length === 1 ? end.node : said.node);
   if (said && !cause && said.rank !== null && known !== null) place(said.rank, known);
-  if (said && !cause) add(w("cause"), said.id);
+  if (said && !cause && said.class !== "done") add(w("cause"), said.id);
   if (said && t(said.hint) && !(cause && end.excerpt)) add(w("hint"), t(said.hint));
   const codes = D.nodes.filter((one) => one.exit_code !== null);
   const all = [...new Set(codes.map((one) => one.exit_code))];
@@ -62,49 +63,53 @@ function verdict() {
       : h("figure", null, h("figcaption", null, w("lastLines")), log(last, 0, -1))) : null);
 }
 
-const SHARES = [["preparing", 0], ["waiting", 1], ["computing", 2], ["lost", 3], ["standing", 4], ["restarting", 5], ["ending", 6]];
+// The parts of the time, and the meanings of their colours.
+const SHARES = [["preparing", "preparing"], ["waiting", "waiting"], ["computing", "live"], ["lost", "lost"], ["standing", "standing"], ["restarting", "restarting"], ["ending", "ending"]];
 function ledger() {
   const L = D.ledger;
   const percent = (ms) => (L.total ? `${((100 * ms) / L.total).toFixed(1)} %` : "–");
   let at = 0;
   const bars = SHARES.map(([name, colour]) => {
     const wide = L.total ? (1000 * L[name]) / L.total : 0;
-    const bar = wide > 0 ? s("rect", { class: `f${colour}`, x: at, y: 0, width: wide, height: 22 }, s("title", null, `${w(name)}: ${duration(L[name])}`)) : null;
+    const bar = wide > 0 ? s("rect", { "data-meaning": colour, x: at, y: 0, width: wide, height: 22 }, s("title", null, `${w(name)}: ${duration(L[name])}`)) : null;
     at += wide;
     return bar;
   });
   const tile = (value, name) => h("div", { class: "tile" }, h("b", null, value), h("span", null, name));
   const shown = SHARES.filter(([name]) => L[name] > 0 || name === "computing");
   return section("ledger", w("ledger"),
-    h("div", { class: "tiles" }, tile(duration(L.total), w("ran")), tile(percent(L.computing), w("goodput")),
+    h("div", { class: "tiles" }, tile(duration(L.total), w("ran")), L.goodput === null ? tile(percent(L.computing), w("ranksLive")) : tile(percent(L.goodput), w("goodput")),
       L.gpus ? tile(L.gpu_hours.toFixed(2), w("gpuHours")) : null,
       L.gpus ? tile(L.gpu_hours_computing.toFixed(2), w("gpuHoursComputing")) : null,
       L.energy_wh === null ? null : tile(L.energy_wh < 1000 ? `${L.energy_wh.toFixed(1)} Wh` : `${(L.energy_wh / 1000).toFixed(2)} kWh`, w(L.energy_estimated_wh === 0 ? "energyMeasured" : L.energy_estimated_wh < L.energy_wh ? "energyMixed" : "energyEstimated"))),
     s("svg", { class: "bar", viewBox: "0 0 1000 22", preserveAspectRatio: "none", role: "img", "aria-label": shown.map(([name]) => `${w(name)}: ${percent(L[name])}`).join("; ") }, bars),
     table([[w("what")], [w("time"), "n"], [w("share"), "n"]],
-      shown.map(([name, colour]) => [[h("span", { class: `key f${colour}` }), w(name)], duration(L[name]), percent(L[name])])
+      shown.map(([name, colour]) => [[h("span", { class: "key", "data-meaning": colour }), w(name)], duration(L[name]), percent(L[name])])
         .concat([[w("total"), duration(L.total), ""]]), w("ledger")));
 }
 
-function key(pairs) {
-  return h("ul", { class: "keys" }, pairs.map(([colour, name]) => h("li", null, h("span", { class: `key ${colour}` }), w(name))));
-}
+const KEYS = [["preparing", "keyPhase"], ["waiting", "waiting"], ["live", "keyLive"], ["fault", "keyFault"], ["failed", "keyFailed"], ["stopped", "keyStopped"],
+  ["standing", "standing"], ["finding", "keyFinding"], ["attempt", "attempt"], ["end", "keyEnd"]];
 function times() {
   const rows = D.nodes[0].attempts.map((one) => [w("attemptN", one.number), when(one.began),
     one.ended === null ? "–" : duration(one.ended - one.began), one.exit_code === null ? "–" : String(one.exit_code),
     one.cause || one.id || "–", t(one.text)]);
   const box = h("div", { class: "scroll", id: "timeline-box", tabindex: "0", role: "group", "aria-label": w("timeline") });
   return section("timeline", w("timeline"),
-    key([["f0", "keyPhase"], ["f1", "waiting"], ["f2", "keyRank"], ["f3", "keyFailed"], ["f7", "keyStopped"], ["f4", "keyFinding"]]), box,
+    h("ul", { class: "keys", id: "timeline-keys" }), box,
     rows.length > 1 ? table([[w("attempt")], [w("began"), "k"], [w("lasted"), "n"], [w("exitCode"), "n"], [w("cause"), "k"], [w("what")]], rows, w("attempts")) : null);
 }
 function drawTimeline() {
   const box = document.getElementById("timeline-box");
-  if (box) box.replaceChildren(timeline(D, Math.max(560, box.clientWidth)));
+  if (!box) return;
+  box.replaceChildren(timeline(D, Math.max(300, box.clientWidth)));
+  // The legend names what is in the picture.
+  document.getElementById("timeline-keys").replaceChildren(...KEYS.filter(([meaning]) => box.querySelector(`[data-meaning="${meaning}"]`))
+    .map(([meaning, name]) => h("li", null, h("span", { class: "key", "data-meaning": meaning }), w(name))));
 }
 
 function findings() {
-  const rows = D.findings.map((one) => [when(one.at), one.until === null || one.until <= one.at ? "–" : duration(one.until - one.at),
+  const rows = D.findings.map((one) => [clock(one.at), one.until === null || one.until <= one.at ? "–" : duration(one.until - one.at),
     h("span", { class: one.grave ? "fail-text" : "info-text" }, one.kind),
     one.rank === null ? nodeName(one.node) : w("onNode", w("rankN", one.rank), one.node),
     [t(one.text), t(one.hint) ? h("small", { class: "hint" }, t(one.hint)) : ""]]);
@@ -137,13 +142,16 @@ function use() {
     series.forEach((one) => rows.push([name(one), w(label), show(one.mean), show(one.most)]));
     const limits = of === "node" && what === "memory" ? tracks.filter((one) => one.what === "limit").map((one) => one.most) : [];
     const limit = limits.length ? Math.min(...limits) : 0;
+    const count = Math.max(...series.map((one) => one.values.filter((value) => value !== null).length));
+    if (count < 2) return null;
     const numbers = w("meanMost", show(mean), show(most));
     return h("div", { class: "chart" }, h("h3", null, w(label)),
       h("p", null, numbers, series.length > 1 ? ` · ${series.length > 6 ? w("band", series.length) : w("each")}` : ""),
       chart({ series, end: D.ended, top: Math.max(least || 0, nice(Math.max(most, limit > most * 4 ? 0 : limit), show === mebi || show === rate ? 1024 : 1000)), limit: limit > most * 4 ? 0 : limit, label: `${w(label)}: ${numbers}`, show }));
   }).filter(Boolean);
-  return section("use", w("use"), charts.length ? h("div", { class: "charts" }, charts) : h("p", { class: "empty" }, w("noSamples")),
-    rows.length ? h("details", null, h("summary", null, w("inNumbers")),
+  const without = charts.length ? null : h("p", { class: "empty" }, w(rows.length ? "oneSample" : "noSamples"));
+  return section("use", w("use"), charts.length ? h("div", { class: "charts" }, charts) : without,
+    rows.length ? h("details", { open: !charts.length }, h("summary", null, w("inNumbers")),
       table([[w("of")], [w("what")], [w("mean"), "n"], [w("most"), "n"]], rows, w("inNumbers"))) : null);
 }
 
@@ -154,7 +162,7 @@ function variables(title, of) {
 }
 function plan() {
   const row = (at) => { const one = D.decisions[at]; return [h("code", null, one.what), h("code", null, one.value), t(one.because), h("code", null, one.source)]; };
-  const columns = [[w("what")], [w("value")], [w("because")], [w("source")]];
+  const columns = [[w("what")], [w("value"), "v"], [w("because")], [w("source"), "v"]];
   const other = new Map();
   for (const node of D.nodes) for (const at of node.decisions) {
     if (!other.has(at)) other.set(at, []);
@@ -162,7 +170,7 @@ function plan() {
   }
   const others = [...other].map(([at, nodes]) => [ranges(nodes), ...row(at).slice(0, 3)]);
   return section("plan", w("plan"), D.plan.length ? table(columns, D.plan.map(row), w("plan")) : h("p", { class: "empty" }, w("none")),
-    others.length ? h("details", null, h("summary", null, `${w("differing")} (${others.length})`), table([[w("node")], ...columns.slice(0, 3)], others, w("differing"))) : null,
+    others.length ? h("details", null, h("summary", null, `${w("differing")} (${others.length})`), table([[w("node"), "k"], ...columns.slice(0, 3)], others, w("differing"))) : null,
     D.warnings.length ? [h("h3", null, w("warnings")), table([[w("name")], [w("what")]], D.warnings.map(warning), w("warnings"))] : null,
     D.argv.length ? [h("h3", null, w("command")), h("pre", { class: "log", tabindex: "0" }, h("span", null, D.argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`)).join(" ")))] : null,
     variables(w("variables"), D.env), variables(w("environment"), D.environment));
@@ -190,15 +198,15 @@ function members() {
   const nodes = D.nodes.map((node) => [nodeName(node.node) + (node.task === null ? "" : `.${node.task}`), node.host || "–", when(node.began), when(node.ended),
     node.exit_code === null ? "–" : String(node.exit_code), Object.entries(node.versions).filter(([name]) => name !== "script").map(([name, version]) => `${name} ${version}`).join(", ")]);
   const ranks = D.nodes.flatMap((node) => node.ranks.map((one) => {
-    const bad = fate(node, one) === 2;
+    const bad = ["fault", "failed"].includes(fate(node, one));
     return [String(one[1]), String(node.node), one[2] === null ? "–" : String(one[2]), w("attemptN", one[0]), one[3] === null ? "–" : String(one[3]),
-      one[4] === null ? "–" : when(one[4]).slice(11), one[5] === null ? "–" : when(one[5]).slice(11), h("span", { class: bad ? "fail-text" : null }, howEnded(one)),
+      one[4] === null ? "–" : clock(one[4]), one[5] === null ? "–" : clock(one[5]), h("span", { class: bad ? "fail-text" : null }, howEnded(one)),
       one[8] === null ? "–" : String(one[8]), one[9] === null ? "–" : bytes(one[9]), one[10] ? bytes(one[10]) : "–"];
   })).sort((a, b) => Number(a[0]) - Number(b[0]));
   const columns = [[w("rank"), "n"], [w("node"), "n"], [w("local"), "n"], [w("attempt"), "k"], [w("pid"), "n"], [w("began"), "k"], [w("ended"), "k"], [w("how"), "k"], [w("lines"), "n"], [w("output"), "n"], [w("dropped"), "n"]];
   const notes = D.nodes.flatMap((node) => node.notes.map((one) => [nodeName(node.node), t(one)]));
   return section("members", w("members"),
-    table([[w("node")], [w("host")], [w("began"), "k"], [w("ended"), "k"], [w("exitCode"), "n"], [w("versions")]], nodes, w("nodes", D.nodes.length)),
+    table([[w("node"), "k"], [w("host"), "v"], [w("began"), "k"], [w("ended"), "k"], [w("exitCode"), "n"], [w("versions")]], nodes, w("nodes", D.nodes.length)),
     ranks.length ? h("details", { open: ranks.length <= 16 }, h("summary", null, w("rankTable", ranks.length)), table(columns, ranks, w("rankTable", ranks.length))) : null,
     notes.length ? [h("h3", null, w("notes")), table([[w("node")], [w("what")]], notes, w("notes"))] : null);
 }
@@ -212,24 +220,26 @@ function setTheme(value) {
 }
 const themeName = () => w(`theme${theme[0].toUpperCase()}${theme.slice(1)}`);
 
-const PARTS = [["verdict", verdict], ["ledger", ledger], ["timeline", times], ["findings", findings], ["use", use], ["plan", plan], ["checks", checks], ["members", members]];
+const PARTS = [["verdict", verdict, "verdict"], ["ledger", ledger, "navTime"], ["timeline", times, "timeline"], ["findings", findings, "navFindings"],
+  ["use", use, "navUse"], ["plan", plan, "navPlan"], ["checks", checks, "navChecks"], ["members", members, "navMembers"]];
 function show() {
   root.lang = lang === "zh" ? "zh-CN" : "en";
   const focused = document.activeElement && document.activeElement.id;
   const open = [...document.querySelectorAll("details")].map((one) => one.open);
   const count = (one, many, number) => (number === 1 ? w(one) : w(many, number));
-  const facts = [count("oneNode", "nodes", D.members || D.nodes.length), D.missing ? w("missing", D.missing) : "", D.world_size ? count("oneRank", "ranks", D.world_size) : "", D.engine, `${when(0)} – ${when(D.ended).slice(11)} UTC`].filter(Boolean).join(" · ");
+  const facts = [D.whole ? w("job") : w("nodeReport", D.nodes[0].node), count("oneNode", "nodes", D.members || D.nodes.length), D.missing ? w("missing", D.missing) : "", D.world_size ? count("oneRank", "ranks", D.world_size) : "", D.engine, `${when(0)} – ${when(D.ended).slice(11)} UTC`].filter(Boolean).join(" · ");
   const [word] = state();
-  document.title = `${w(word)}: ${D.run_id} – ranklaunch`;
+  const headline = [D.program || D.run_id, D.profile].filter(Boolean).join(" · ");
+  document.title = `${w(word)}: ${headline} – ranklaunch`;
   const page = document.getElementById("page");
   page.replaceChildren(
     h("a", { class: "skip", href: "#verdict" }, w("skip")),
     h("header", { class: "top" }, h("div", { class: "inner" },
-      h("div", { class: "what" }, h("h1", null, D.run_id, h("span", { class: "kind" }, ` · ${D.whole ? w("job") : w("nodeReport", D.nodes[0].node)}`)), h("p", { class: "facts" }, facts)),
+      h("div", { class: "what" }, h("h1", null, headline), h("p", { class: "facts" }, facts), D.program ? h("p", { class: "facts id" }, w("run", D.run_id)) : null),
       h("div", { class: "tools" },
         h("button", { id: "language", type: "button", lang: lang === "zh" ? "en" : "zh-CN", title: w("toLanguage"), onclick: () => { lang = lang === "zh" ? "en" : "zh"; show(); } }, w("language")),
         h("button", { id: "theme", type: "button", onclick: (event) => { setTheme(THEMES[(THEMES.indexOf(theme) + 1) % 3]); event.target.textContent = themeName(); } }, themeName())))),
-    h("nav", { "aria-label": w("sections") }, h("ul", null, PARTS.map(([id]) => h("li", null, h("a", { href: `#${id}` }, w(id)))))),
+    h("nav", { "aria-label": w("sections") }, h("ul", null, PARTS.map(([id, , name]) => h("li", null, h("a", { href: `#${id}` }, w(name)))))),
     h("main", { id: "main" }, PARTS.map(([, part]) => part())),
     h("footer", null, w("made", D.nodes[0].versions.ranklaunch || "")));
   document.querySelectorAll("details").forEach((one, at) => { if (open.length) one.open = open[at]; });

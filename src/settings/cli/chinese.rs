@@ -178,7 +178,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("termination_log", "同时将结论写入该文件 [默认：若存在，则为 /dev/termination-log]"),
     (
         "progress",
-        "rank 0 的哪些行表示任务进度，用于 Kubeflow TrainJob 的状态：auto、off，或带有分组 step 与 total（或 percent）的正则表达式 [默认：auto]",
+        "rank 0 的哪些行表示任务进度，用于 goodput、top 与 Kubeflow TrainJob 的状态：auto、off，或带有分组 step 与 total（或 percent）的正则表达式 [默认：auto]",
     ),
     (
         "http",

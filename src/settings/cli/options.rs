@@ -193,8 +193,8 @@ pub struct Options {
     /// Also write the verdict to this file [default: /dev/termination-log, if it exists]
     #[arg(long, value_name = "PATH", help_heading = LOGS)]
     pub termination_log: Option<OsString>,
-    /// Lines of rank 0 that tell how far the job is, for the status of a Kubeflow TrainJob: auto, off, or a
-    /// regular expression with the groups step and total, or percent [default: auto]
+    /// Lines of rank 0 that tell how far the job is, for the goodput, top and the status of a Kubeflow TrainJob: auto,
+    /// off, or a regular expression with the groups step and total, or percent [default: auto]
     #[arg(long, value_name = "PATTERN", help_heading = LOGS)]
     pub progress: Option<OsString>,
     /// Serve /metrics, /status, /healthz and /readyz of this node at this port of the loopback address, or
