@@ -12,7 +12,7 @@ use time::macros::format_description;
 
 use linux::pace::clock;
 use logs::{LogLine, Writer};
-use monitor::status::{GpuStatus, NodeStatus, Phase, RankState};
+use monitor::status::{GpuStatus, NodeStatus, Phase, ProgressStatus, RankState};
 use monitor::watch::{Slow, SlowNews};
 use text::escape::printable;
 use text::lang::{Lang, Text, bytes};
@@ -83,25 +83,57 @@ fn prefix(line: &LogLine, width: usize) -> String {
     }
 }
 
-/// Ranks alive, the age of the last line, GPUs, the rate of the logs, and the time.
+/// The step and its time, the time that has passed, ranks alive, GPUs, how long nothing was printed, and the rate of
+/// the logs.
 pub fn status_line(status: &NodeStatus) -> Text {
-    let mut parts = vec![ranks(status)];
+    let mut parts = Vec::new();
     if let Some(standstill) = &status.standstill {
         let time = duration(status.at_ms.saturating_sub(standstill.since_ms));
-        parts.insert(0, text!("STANDS STILL for {time}", "卡死 {time}"));
+        parts.push(text!("STANDS STILL for {time}", "卡死 {time}"));
     }
-    parts.push(last_line(status));
+    let begins_or_ends = matches!(status.phase, Phase::Launching | Phase::Stopping);
+    if !begins_or_ends {
+        parts.extend(status.progress.iter().flat_map(steps));
+    }
+    let ran = Text::same(duration(status.at_ms.saturating_sub(status.started_ms)));
+    match begins_or_ends {
+        true => parts.extend([ranks(status), ran]),
+        false => parts.extend([ran, ranks(status)]),
+    }
     parts.extend(gpus(&status.gpus));
+    parts.extend(last_line(status));
     if status.logs.rate >= 1.0 {
         // `as` saturates, and a rate is a positive number.
         #[expect(clippy::cast_sign_loss, reason = "a rate is not negative")]
         let rate = bytes(status.logs.rate as u64);
         parts.push(text!("log {rate}/s", "日志 {rate}/s"));
     }
-    let ran = duration(status.at_ms.saturating_sub(status.started_ms));
-    parts.push(Text::same(ran));
     let of = |one: fn(&Text) -> &str| parts.iter().map(one).collect::<Vec<_>>();
     Text::new(of(|part| &part.en).join(" · "), of(|part| &part.zh).join(" · "))
+}
+
+/// `step 37/60`, `1.0 s/step` and `0:23 left`, as far as the lines of rank 0 tell it.
+fn steps(progress: &ProgressStatus) -> Vec<Text> {
+    /// Steps whose mean is shown: the first ones are slower than those to come.
+    const MEAN: usize = 10;
+    let mut parts = Vec::new();
+    if let Some((step, total)) = progress.step.zip(progress.total) {
+        parts.push(text!("step {step}/{total}", "第 {step}/{total} 步"));
+        let last = progress.step_ms.iter().rev().take(MEAN);
+        match last.clone().sum::<f64>() / last.len() as f64 {
+            mean @ 1000.0.. => {
+                let mean = mean / 1000.0;
+                parts.push(text!("{mean:.1} s/step", "{mean:.1} 秒/步"));
+            }
+            mean @ ..1000.0 => parts.push(text!("{mean:.0} ms/step", "{mean:.0} 毫秒/步")),
+            _ => {}
+        }
+    } else if let Some(done) = progress.done.map(|share| share * 100.0) {
+        parts.push(text!("{done:.0} % done", "完成 {done:.0} %"));
+    }
+    let left = progress.remaining_ms.filter(|left| *left > 0).map(duration);
+    parts.extend(left.map(|left| text!("{left} left", "剩余 {left}")));
+    parts
 }
 
 fn duration(ms: u64) -> String {
@@ -129,10 +161,11 @@ fn ranks(status: &NodeStatus) -> Text {
     }
 }
 
-fn last_line(status: &NodeStatus) -> Text {
-    match status.ranks.iter().filter_map(|rank| rank.last_line_age_ms).min() {
+/// None while lines come.
+fn last_line(status: &NodeStatus) -> Option<Text> {
+    Some(match status.ranks.iter().filter_map(|rank| rank.last_line_age_ms).min() {
         None => text!("no line yet", "尚无输出"),
-        Some(..2000) => text!("last line now", "最近输出：刚刚"),
+        Some(..2000) => return None,
         Some(age @ ..120_000) => {
             let seconds = age / 1000;
             text!("last line {seconds} s ago", "最近输出：{seconds} 秒前")
@@ -141,7 +174,7 @@ fn last_line(status: &NodeStatus) -> Text {
             let age = duration(age);
             text!("last line {age} ago", "最近输出：{age} 前")
         }
-    }
+    })
 }
 
 /// The range of the GPUs' utilisation, and the memory of the fullest GPU.
@@ -292,11 +325,11 @@ mod tests {
         let line = status_line(&running());
         assert_eq!(
             line.en,
-            "3 of 3 ranks live · last line 12 s ago · GPU 63–94% 41.0/80 GiB · log 2 KiB/s · 12:33"
+            "12:33 · 3 of 3 ranks live · GPU 63–94% 41.0/80 GiB · last line 12 s ago · log 2 KiB/s"
         );
         assert_eq!(
             line.zh,
-            "3/3 个 rank 存活 · 最近输出：12 秒前 · GPU 63–94% 41.0/80 GiB · 日志 2 KiB/s · 12:33"
+            "12:33 · 3/3 个 rank 存活 · GPU 63–94% 41.0/80 GiB · 最近输出：12 秒前 · 日志 2 KiB/s"
         );
     }
 
@@ -306,23 +339,49 @@ mod tests {
         status.standstill =
             Some(StandstillStatus { since_ms: 640_000, ..StandstillStatus::default() });
         let words = status_line(&status);
-        assert!(words.en.starts_with("STANDS STILL for 6:00 · 3 of 3 ranks live"), "{}", words.en);
+        assert!(
+            words.en.starts_with("STANDS STILL for 6:00 · 12:33 · 3 of 3 ranks live"),
+            "{}",
+            words.en
+        );
         status.standstill = None;
         for (phase, begins) in [
-            (Phase::Launching, "starting 16:40: 3 of 3 ranks have begun · last line"),
-            (Phase::Stopping, "stopping 16:40: 3 of 3 ranks live · last line"),
+            (Phase::Launching, "starting 16:40: 3 of 3 ranks have begun · 12:33"),
+            (Phase::Stopping, "stopping 16:40: 3 of 3 ranks live · 12:33"),
         ] {
             status.phase = phase;
             let words = status_line(&status);
             assert!(words.en.starts_with(begins), "{}", words.en);
-            let before_gpus = words.zh.split(" · GPU").next().unwrap_or_default();
-            assert!(
-                columns(before_gpus) < 80 && !before_gpus.is_empty(),
-                "{}",
-                words.get(Lang::Zh)
-            );
         }
         assert!(status_line(&NodeStatus::default()).en.contains("no line yet"));
+    }
+
+    /// A narrow terminal cuts the end of the line: step, time and ranks are before it, whatever their numbers.
+    #[test]
+    fn steps_and_ranks_fit_80_columns() {
+        let mut status = running();
+        for (step, total, ms) in [(37, 60, 1040.0), (123_456, 1_000_000, 12_345.6), (1, 2, 3.2)] {
+            let progress = ProgressStatus {
+                step: Some(step),
+                total: Some(total),
+                step_ms: vec![90_000.0, ms, ms, ms, ms, ms, ms, ms, ms, ms, ms],
+                remaining_ms: Some(23_000),
+                ..ProgressStatus::default()
+            };
+            status.progress = Some(progress);
+            let line = status_line(&status);
+            for (words, begins) in [(&line.en, "step "), (&line.zh, "第 ")] {
+                assert!(words.starts_with(&format!("{begins}{step}/{total}")), "{words}");
+                let (before, _) = words.split_once(" · GPU").expect("GPUs");
+                assert!(columns(before) <= 80, "{words}");
+            }
+        }
+        assert!(status_line(&status).en.starts_with("step 1/2 · 3 ms/step · 0:23 left · 12:33 · "));
+        let share = ProgressStatus { done: Some(0.421), ..ProgressStatus::default() };
+        status.progress = Some(share);
+        assert!(status_line(&status).en.starts_with("42 % done · 12:33"));
+        status.progress = Some(ProgressStatus::default());
+        assert!(status_line(&status).en.starts_with("12:33 · 3 of 3"));
     }
 
     #[test]
