@@ -35,10 +35,11 @@ def say(*words): print(*words, flush=True)
 time.sleep(0.1 * rank)
 say(f"loading Wan2.2-T2V-A14B, shard {rank} of {world}")
 time.sleep(1.5)
-for step in range(int(os.environ.get("STEPS", "4"))):
+steps = int(os.environ.get("STEPS", "4"))
+for step in range(steps):
     time.sleep(0.5)
     if rank == 0 or "ALL" in os.environ:
-        say(f"step {step}: loss {0.91 - 0.07 * step:.3f}")
+        say(f"step {step + 1}/{steps}: loss {0.91 - 0.07 * step:.3f}")
     if rank == 5 and step == 1 and "FAILS" in os.environ:
         sys.stderr.write('''Traceback (most recent call last):
   File "generate.py", line 212, in <module>

@@ -146,6 +146,9 @@ fn look(
     let mut input = io::stdin();
     loop {
         terminal.draw(|frame| draw(model, frame))?;
+        if let Some(request) = model.wants() {
+            let _ = requests.send(request);
+        }
         let began = Instant::now();
         let pause = if keys.is_waiting() { SEQUENCE } else { TICK };
         let mut fds = [

@@ -5,16 +5,27 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::model::{Model, Page, Source};
-use super::tables::{Column, Order, Row, fitting, head, of_nodes, of_ranks};
+use super::header::{of_lone_node, summary, title};
+use super::model::{Model, Page};
+use super::tables::{Cell, Column, Order, Row, fitting, head, of_nodes, of_ranks};
+use crate::findings::explanation;
 use crate::ps_view::ago;
-use monitor::status::{NodeStatus, RankState};
-use text::columns::{columns, padded, start_within, wrapped};
+use monitor::status::NodeStatus;
+use text::columns::{columns, start_within, wrapped};
 use text::lang::{Lang, Text};
+use text::rank::GlobalRank;
 use text::text;
+use verdict::Id;
 
 /// Minimum size of the terminal; with fewer rows or columns nothing could be read.
 const LEAST: (u16, u16) = (20, 5);
+/// Minimum columns of the last column of each table: a host, the last line of a rank.
+const LEAST_HOST: usize = 12;
+const LEAST_LINE: usize = 24;
+/// Columns before a table, for the mark of the selected row.
+const MARK: usize = 1;
+/// Minimum number of rows for the lines of the selected rank, their title included.
+const LEAST_TAIL: usize = 3;
 
 pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     let area = frame.area();
@@ -23,16 +34,24 @@ pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
         put(buffer, area, 0, "ranklaunch top", Style::new());
         return;
     }
-    put(buffer, area, 0, &title(model), Style::new().add_modifier(Modifier::BOLD));
-    let (alert, style) = alert(model, usize::from(area.width));
-    put(buffer, area, 1, &alert, style);
-    let body = Rect { y: area.y + 2, height: area.height - 4, ..area };
+    let width = usize::from(area.width);
+    cells(buffer, area, 0, &title(model, width));
+    let mut above = 1;
+    let remarks = remarks(&model.nodes, model);
+    for line in [summary(model, remarks.len(), width), alert(model, width)] {
+        if !line.is_empty() && area.height > above + LEAST.1 - 1 {
+            cells(buffer, area, above, &line);
+            above += 1;
+        }
+    }
+    let body = Rect { y: area.y + above, height: area.height - above - 2, ..area };
     match model.page.clone() {
         Page::Ranks => ranks(model, buffer, body),
         Page::Nodes => {
             let nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
-            let all = fitting(of_nodes(&nodes, model.lang), usize::from(area.width), model.lang);
-            let remarks = remarks(&model.nodes, model);
+            let all = of_nodes(&nodes, model.lang, bars(width));
+            let all = fitting(all, width.saturating_sub(MARK), LEAST_HOST, model.lang);
+            let remarks: Vec<String> = [String::new()].into_iter().chain(remarks).collect();
             text_page(model, buffer, body, &all, &remarks);
         }
         Page::Help => {
@@ -65,78 +84,53 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, text: &str, style: Style) {
     }
 }
 
-/// The run and its state.
-fn title(model: &Model) -> String {
-    let lang = model.lang;
-    let say = |text: Text| text.get(lang).to_owned();
-    let owner = model.owner.as_ref();
-    let owner = owner.map(|user| say(text!("job of user {user}", "用户 {user} 的任务")));
-    let Some(node) = model.nodes.first() else {
-        let from = match &model.source {
-            Source::Socket => owner.map(|owner| format!("  {owner}")).unwrap_or_default(),
-            Source::Http(at) => format!(" {at}"),
-        };
-        return format!("ranklaunch top{from}");
-    };
-    let run = node.run.clone().unwrap_or_default();
-    let id = run.run_id.unwrap_or_else(|| say(text!("no run id yet", "尚无运行 ID")));
-    let (nodes, heard) = (run.nodes, model.nodes.len());
-    let running: usize = model.nodes.iter().map(|one| one.count(RankState::Running)).sum();
-    let world = run.world_size;
-    let up = ago(node.at_ms.saturating_sub(node.started_ms) / 1000);
-    let mut parts = vec![id];
-    parts.extend(owner);
-    parts.extend([
-        say(text!("{heard} of {nodes} nodes", "{heard}/{nodes} 个节点")),
-        say(text!("{running} of {world} ranks", "{running}/{world} 个 rank")),
-        say(text!("up {up}", "已运行 {up}")),
-    ]);
-    if run.attempt > 0 {
-        let attempt = run.attempt;
-        parts.push(say(text!("attempt {attempt}", "第 {attempt} 次尝试")));
+/// Texts beside each other, each with its style.
+fn cells(buffer: &mut Buffer, area: Rect, row: u16, all: &[Cell]) {
+    let mut x = 0;
+    for (text, style) in all {
+        let part =
+            Rect { x: area.x.saturating_add(x), width: area.width.saturating_sub(x), ..area };
+        put(buffer, part, row, text, *style);
+        x = x.saturating_add(u16::try_from(columns(text) + 2).unwrap_or(u16::MAX)).min(area.width);
     }
-    if let Some(goodput) = node.ledger.goodput() {
-        let percent = (goodput * 100.0).round();
-        parts.push(say(text!("goodput {percent} %", "有效时间 {percent} %")));
-    }
-    parts.join("  ")
 }
 
-/// The most important thing to know.
-fn alert(model: &Model, width: usize) -> (String, Style) {
+/// Columns of a bar in a table.
+fn bars(width: usize) -> usize {
+    if width < 120 { 4 } else { 10 }
+}
+
+/// The most important thing to know; empty if there is none.
+fn alert(model: &Model, width: usize) -> Vec<Cell> {
     let lang = model.lang;
     let (red, yellow) = (Style::new().fg(Color::Red), Style::new().fg(Color::Yellow));
     if let Some(why) = &model.silent {
-        return (why.get(lang).to_owned(), yellow);
+        return vec![(why.get(lang).to_owned(), yellow)];
     }
     if let Some(since) = model.stale() {
         let seconds = since.as_secs();
         let text = text!("no news for {seconds} s", "{seconds} 秒没有新消息");
-        return (text.get(lang).to_owned(), yellow);
+        return vec![(text.get(lang).to_owned(), yellow)];
     }
     if let Some(end) = model.nodes.iter().find_map(|node| node.end.as_ref()) {
         let (code, text) = (end.code, end.text.get(lang));
         let shown = text!("exit code {code}: {text}", "退出码 {code}：{text}");
-        return (shown.get(lang).to_owned(), if code == 0 { Style::new() } else { red });
+        let style = if code == 0 { Style::new() } else { red };
+        return vec![(shown.get(lang).to_owned(), style)];
     }
     if let Some(stands) = model.nodes.iter().find_map(|node| node.standstill.as_ref()) {
         let at = model.nodes.iter().map(|node| node.at_ms).max().unwrap_or(0);
         let since = ago(at.saturating_sub(stands.since_ms) / 1000);
         let who = stands.text.as_ref().map_or("", |text| text.get(lang));
         let shown = text!("stands still for {since}: {who}", "已卡死 {since}：{who}");
-        return (shown.get(lang).to_owned(), red.add_modifier(Modifier::BOLD));
+        return vec![(shown.get(lang).to_owned(), red.add_modifier(Modifier::BOLD))];
     }
-    let findings = findings(&model.nodes);
-    let mut words: Vec<String> =
+    let words: Vec<String> =
         model.unanswered.iter().map(|text| text.get(lang).to_owned()).collect();
-    words.extend(findings.iter().map(|(id, count)| match count {
-        1 => (*id).clone(),
-        count => format!("{id} ×{count}"),
-    }));
     if words.is_empty() {
-        return (String::new(), Style::new());
+        return Vec::new();
     }
-    (as_many_as_fit(&words, width, lang), yellow)
+    vec![(as_many_as_fit(&words, width, lang), yellow)]
 }
 
 /// The words in their order, and the number of words that did not fit.
@@ -147,7 +141,7 @@ fn as_many_as_fit(words: &[String], width: usize, lang: Lang) -> String {
     }
     let with_rest = |shown: usize| {
         let more = words.len() - shown;
-        let rest = text!("… {more} more: n", "……另有 {more} 项：按 n");
+        let rest = text!("… {more} more", "……另有 {more} 项");
         let shown = words.get(..shown).unwrap_or_default().join("  ");
         format!("{shown}  {}", rest.get(lang))
     };
@@ -170,7 +164,8 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
 }
 
 fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
-    let (lang, width) = (model.lang, usize::from(area.width));
+    let (lang, width) = (model.lang, usize::from(area.width).saturating_sub(MARK));
+    let bars = bars(width);
     // Nodes take a quarter of the room, nodes with problems first.
     let most = usize::from(area.height / 4).max(1);
     let mut nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
@@ -179,8 +174,18 @@ fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
         nodes.sort_by_key(|node| (node.standstill.is_none(), node.abnormal.is_empty()));
         nodes.truncate(most);
     }
-    let mut y =
-        lines(buffer, area, 0, &fitting(of_nodes(&nodes, lang), width, lang), 0..most, None, model);
+    let mut y = match nodes.as_slice() {
+        [] => 0,
+        [node] if count == 1 => {
+            let below = Rect { x: area.x + 1, width: area.width - 1, ..area };
+            cells(buffer, below, 0, &of_lone_node(node, lang));
+            1
+        }
+        nodes => {
+            let all = fitting(of_nodes(nodes, lang, bars), width, LEAST_HOST, lang);
+            lines(buffer, area, 0, &all, 0..most, None, model)
+        }
+    };
     if count > most {
         let more = count - most;
         let text = text!("… {more} more: n lists all nodes", "……另有 {more} 个：按 n 列出全部节点");
@@ -189,16 +194,52 @@ fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
     }
     let rows = model.rows();
     let selected = model.selected(&rows);
-    let room = usize::from(area.height.saturating_sub(y + 1));
+    // Air between the tables, where the screen is not small.
+    y += u16::from(area.height >= 16);
+    let left = usize::from(area.height.saturating_sub(y + 1));
+    // The ranks take what they need, and leave a third of a large screen to the lines of the selected one.
+    let tail = left.saturating_sub(rows.len()).max(if left >= 30 { left / 3 } else { 0 });
+    let tail = if tail >= LEAST_TAIL && !rows.is_empty() { tail } else { 0 };
+    let room = left - tail;
     // The window around the selected row.
     let first = selected.saturating_sub(room.saturating_sub(1).min(room / 2));
     let first = first.min(rows.len().saturating_sub(room));
     let window = first..rows.len().min(first + room);
     let shown: &[Row<'_>] = rows.get(window.clone()).unwrap_or_default();
-    let all = fitting(of_ranks(shown, count > 1, lang), width, lang);
+    let all = fitting(of_ranks(shown, count > 1, lang, bars), width, LEAST_LINE, lang);
     let mark = Some(selected - first.min(selected));
-    lines(buffer, area, y, &all, 0..shown.len(), mark, model);
-    model.fits = room;
+    let end = lines(buffer, area, y, &all, 0..shown.len(), mark, model);
+    let rank = rows.get(selected).map(|row| (row.rank.rank, row.rank.last_line.clone()));
+    (model.fits, model.tail_room) = (room, tail.saturating_sub(1));
+    if let Some((rank, last)) = rank.filter(|_| tail > 0) {
+        let below = Rect { y: area.y + end, height: area.height - end, ..area };
+        last_lines(model, buffer, below, rank, last);
+    }
+}
+
+/// The last lines of the selected rank, at the bottom of the area.
+fn last_lines(
+    model: &Model,
+    buffer: &mut Buffer,
+    area: Rect,
+    rank: GlobalRank,
+    last: Option<String>,
+) {
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let name = text!("last lines of rank {rank}", "rank {rank} 的最后几行");
+    let name = format!("── {} ", name.get(model.lang));
+    let rule = usize::from(area.width).saturating_sub(columns(&name));
+    put(buffer, area, 0, &format!("{name}{}", "─".repeat(rule)), dim);
+    // Over HTTP only the last line is known.
+    let all: Vec<&str> = match model.tail.is_empty() {
+        true => last.as_deref().into_iter().collect(),
+        false => model.tail.iter().map(String::as_str).collect(),
+    };
+    let room = usize::from(area.height.saturating_sub(1));
+    let shown = all.get(all.len().saturating_sub(room)..).unwrap_or_default();
+    for (row, line) in (1..).zip(shown) {
+        put(buffer, area, row, line, Style::new());
+    }
 }
 
 /// The head and the lines of a table; gives the row below it.
@@ -211,8 +252,7 @@ fn lines(
     mark: Option<usize>,
     model: &Model,
 ) -> u16 {
-    let head = Style::new().add_modifier(Modifier::REVERSED);
-    put(buffer, area, from, &padded("", usize::from(area.width)), head);
+    let head = Style::new().add_modifier(Modifier::DIM | Modifier::BOLD);
     let mut y = from + 1;
     let titles: Vec<(String, Style)> =
         all.iter().map(|one| (one.title.get(model.lang).to_owned(), head)).collect();
@@ -225,7 +265,8 @@ fn lines(
         let below = row(buffer, area, y, all, number);
         if mark == Some(number) {
             let row = Rect { y: area.y + y, height: 1, ..area };
-            buffer.set_style(row, Style::new().add_modifier(Modifier::REVERSED));
+            buffer.set_style(row, Style::new().add_modifier(Modifier::BOLD));
+            put(buffer, area, y, "▌", Style::new().fg(Color::Cyan));
         }
         y = below;
     }
@@ -244,7 +285,7 @@ fn line(buffer: &mut Buffer, area: Rect, y: u16, all: &[Column], cells: &[(Strin
     if y >= area.height {
         return;
     }
-    let mut x = 0;
+    let mut x = MARK;
     let width = usize::from(area.width);
     for (column, (text, style)) in all.iter().zip(cells) {
         let room = if column.width == 0 { width.saturating_sub(x) } else { column.width };
@@ -337,7 +378,7 @@ fn text_page(
 /// Abnormal states of nodes, slow ranks, and all findings.
 fn remarks(nodes: &[NodeStatus], model: &Model) -> Vec<String> {
     let lang = model.lang;
-    let mut lines = vec![String::new()];
+    let mut lines = Vec::new();
     for node in nodes {
         let number = node.run.as_ref().map_or(0, |run| run.node);
         for reason in &node.abnormal {
@@ -354,11 +395,22 @@ fn remarks(nodes: &[NodeStatus], model: &Model) -> Vec<String> {
         );
         lines.push(text.get(lang).to_owned());
     }
-    lines.extend(findings(nodes).iter().map(|(id, count)| format!("{id} ×{count}")));
+    lines.extend(findings(nodes).iter().map(|(id, count)| {
+        let words = match id.as_str() {
+            "hang" => text!("the job stood still", "任务曾卡死"),
+            "slow" => text!("a rank held the others back", "有 rank 曾拖慢其他 rank"),
+            id => id
+                .parse::<Id>()
+                .map_or_else(|_| Text::same(String::new()), |id| explanation(id).what),
+        };
+        let words = words.get(lang);
+        let times = if *count > 1 { format!(" ×{count}") } else { String::new() };
+        if words.is_empty() { format!("{id}{times}") } else { format!("{words} ({id}{times})") }
+    }));
     lines
 }
 
-/// The line above the keys: the filter, or the whole last line of the selected rank.
+/// The line above the keys: the filter, the order, or the name of the page.
 fn status(model: &Model) -> String {
     let lang = model.lang;
     if model.is_typing {
@@ -380,7 +432,7 @@ fn status(model: &Model) -> String {
     text.get(lang).to_owned()
 }
 
-/// The order of the ranks, the filter, and the last line of the selected rank.
+/// The order of the ranks, and the filter.
 fn sorted(model: &Model) -> String {
     let rows = model.rows();
     let count = rows.len();
@@ -393,11 +445,7 @@ fn sorted(model: &Model) -> String {
         "" => String::new(),
         filter => format!("  /{filter}"),
     };
-    let last = rows.get(model.selected(&rows)).map(|row| {
-        let line = row.rank.last_line.as_deref().unwrap_or_default();
-        format!("  r{}: {line}", row.rank.rank)
-    });
-    format!("{}{filter}{}", sorted.get(model.lang), last.unwrap_or_default())
+    format!("{}{filter}", sorted.get(model.lang))
 }
 
 fn keys(model: &Model) -> Text {
@@ -406,8 +454,8 @@ fn keys(model: &Model) -> Text {
             text!("Enter keeps the filter  Esc clears it", "回车确认过滤  Esc 清除")
         }
         Page::Ranks => text!(
-            "q quit  ↑↓ select  / filter  s sort  r reverse  l log  t stacks  p plan  ? help",
-            "q 退出  ↑↓ 选择  / 过滤  s 排序  r 反序  l 日志  t 栈  p 计划  ? 帮助"
+            "q quit  ↑↓ select  / filter  s sort  l log  t stacks  n remarks  p plan  ? help",
+            "q 退出  ↑↓ 选择  / 过滤  s 排序  l 日志  t 栈  n 提示  p 计划  ? 帮助"
         ),
         _ => text!(
             "q back  ↑↓ PgUp PgDn g G scroll  ? help",

@@ -15,6 +15,8 @@ use text::lang::{Lang, Text};
 use text::rank::GlobalRank;
 use text::text;
 
+/// Maximum number of lines that are kept of the selected rank.
+const KEPT_BELOW: usize = 200;
 /// Maximum number of log lines that are kept for scrolling.
 const KEPT: usize = 5000;
 /// The view reports silence after this time without news.
@@ -101,6 +103,11 @@ pub struct Model {
     /// For a page of text: lines above the window; None if its end is followed.
     pub(super) above: Option<usize>,
     pub(super) text: VecDeque<String>,
+    /// The last lines of the selected rank, below the table of ranks, and the rank that they are of.
+    pub(super) tail: VecDeque<String>,
+    tail_of: Option<GlobalRank>,
+    /// Rows for these lines, when the screen was last drawn.
+    pub(super) tail_room: usize,
     /// The message that a page shows while it waits, or in place of its content.
     pub(super) notice: Option<Text>,
     /// Number of table rows, or of whole lines of text, that the screen showed when it was last
@@ -128,6 +135,9 @@ impl Model {
             selected: None,
             above: None,
             text: VecDeque::new(),
+            tail: VecDeque::new(),
+            tail_of: None,
+            tail_room: 0,
             notice: None,
             fits: 10,
             last: 0,
@@ -160,6 +170,12 @@ impl Model {
                 self.above = self.above.map(|above| above.saturating_sub(surplus));
                 self.notice = None;
             }
+            News::Lines(rank, lines) if self.tail_of == Some(rank) => {
+                let style = LineStyle { width: 0, timestamps: false, lang: self.lang };
+                self.tail.extend(lines.iter().map(|one| log_line(one, style)));
+                let surplus = self.tail.len().saturating_sub(KEPT_BELOW);
+                self.tail.drain(..surplus);
+            }
             News::Stacks(rank, text) if self.page == Page::Stacks(rank) => self.show(&text),
             News::Plan(plan) if self.page == Page::Plan => {
                 let text = plan_text(&plan, self.lang);
@@ -190,6 +206,22 @@ impl Model {
             rows.reverse();
         }
         rows
+    }
+
+    /// The request for the lines of the selected rank, where there is room for them and they are not asked for yet.
+    pub fn wants(&mut self) -> Option<Request> {
+        if self.page != Page::Ranks || self.tail_room == 0 || self.source != Source::Socket {
+            return None;
+        }
+        let rows = self.rows();
+        let rank = rows.get(self.selected(&rows))?.rank.rank;
+        if self.tail_of == Some(rank) {
+            return None;
+        }
+        // The selection stays with its rank, whatever comes first by the order.
+        (self.selected, self.tail_of) = (Some(rank), Some(rank));
+        self.tail.clear();
+        Some(Request::Log(rank))
     }
 
     /// The position of the selected rank among the rows.
@@ -320,6 +352,8 @@ impl Model {
     fn open(&mut self, page: Page, above: Option<usize>) {
         (self.page, self.above) = (page, above);
         self.text.clear();
+        self.tail.clear();
+        self.tail_of = None;
         self.notice = None;
     }
 

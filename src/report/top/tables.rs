@@ -26,13 +26,19 @@ pub(super) struct Column {
     pub(super) width: usize,
     pub(super) is_number: bool,
     pub(super) cells: Vec<Cell>,
+    /// Also shown of the only node of a job, whose ranks tell the rest.
+    pub(super) is_of_lone_node: bool,
     /// Columns with larger numbers are the first to be left out of a narrow line.
     need: u8,
 }
 
 impl Column {
     fn new(title: Text, is_number: bool, need: u8, cells: Vec<Cell>) -> Column {
-        Column { title, width: 0, is_number, cells, need }
+        Column { title, width: 0, is_number, cells, is_of_lone_node: false, need }
+    }
+
+    fn of_lone_node(self) -> Column {
+        Column { is_of_lone_node: true, ..self }
     }
 
     fn has_any(&self) -> bool {
@@ -40,8 +46,8 @@ impl Column {
     }
 }
 
-/// The columns that have content and fit into `room`; the last one takes the rest.
-pub(super) fn fitting(all: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> {
+/// The columns that have content and fit into `room`; the last one takes the rest, at least `least` columns.
+pub(super) fn fitting(all: Vec<Column>, room: usize, least: usize, lang: Lang) -> Vec<Column> {
     let last = all.len().saturating_sub(1);
     let mut shown: Vec<Column> = all
         .into_iter()
@@ -54,22 +60,33 @@ pub(super) fn fitting(all: Vec<Column>, room: usize, lang: Lang) -> Vec<Column> 
         let widest = column.cells.iter().map(|(text, _)| columns(text)).max().unwrap_or(0);
         column.width = widest.max(columns(column.title.get(lang)));
     }
-    /// Minimum width of the last column.
-    const LEAST: usize = 12;
     while shown.len() > 2 {
         let used: usize = shown.iter().map(|column| column.width + 1).sum();
-        if used + LEAST <= room {
+        if used + least <= room {
             break;
         }
         let fixed = shown.len() - 1;
-        let least = shown.iter().take(fixed).enumerate().max_by_key(|(_, column)| column.need);
-        let Some((at, column)) = least else { break };
+        let next = shown.iter().take(fixed).enumerate().max_by_key(|(_, column)| column.need);
+        let Some((at, column)) = next else { break };
         if column.need == 0 {
             break;
         }
         shown.remove(at);
     }
     shown
+}
+
+/// A share from 0 to 1 as a bar of so many columns, in eighths of a column.
+pub(super) fn bar(share: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    // `as` saturates, and a share is not negative.
+    #[expect(clippy::cast_sign_loss, reason = "a share is not negative")]
+    let eighths = (share * width as f64 * 8.0).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    bar.push_str(EIGHTHS.get(eighths % 8).unwrap_or(&""));
+    let used = columns(&bar);
+    bar + &"░".repeat(width.saturating_sub(used))
 }
 
 /// Four or five signs: `512K`, `1.2G`, `80G`.
@@ -135,7 +152,13 @@ pub(super) fn head(order: Order) -> Text {
     }
 }
 
-pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec<Column> {
+/// `bars`: columns of a bar.
+pub(super) fn of_ranks(
+    rows: &[Row<'_>],
+    several_nodes: bool,
+    lang: Lang,
+    bars: usize,
+) -> Vec<Column> {
     let of = |cell: &dyn Fn(&Row<'_>) -> Cell| rows.iter().map(cell).collect::<Vec<Cell>>();
     let restarted = |row: &Row<'_>| match row.rank.restarts {
         0 => plain(""),
@@ -157,6 +180,15 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
     let gpu = |cell: &dyn Fn(&GpuStatus) -> String| {
         of(&|row| plain(row.gpu.map_or_else(String::new, cell)))
     };
+    let gpu_used = |row: &Row<'_>| match row.gpu.and_then(|gpu| gpu.utilization) {
+        Some(percent) => used(percent, bars),
+        None => plain(""),
+    };
+    let gpu_memory = |row: &Row<'_>| match row.gpu.map(|gpu| (gpu.memory_used, gpu.memory_total)) {
+        Some((Some(used), Some(total))) => filled(used, total, &size(Some(used)), bars),
+        Some((used, _)) => plain(size(used)),
+        None => plain(""),
+    };
     let last = |row: &Row<'_>| plain(row.rank.last_line.clone().unwrap_or_default());
     vec![
         Column::new(head(Order::Rank), true, 0, of(&|row| plain(row.rank.rank.to_string()))),
@@ -164,8 +196,8 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
         Column::new(head(Order::State), false, 0, of(&|row| state(row, lang))),
         Column::new(head(Order::Cpu), true, 2, of(&|row| plain(rounded(row.rank.cpu_percent)))),
         Column::new(head(Order::Memory), true, 3, of(&|row| plain(size(row.rank.memory)))),
-        Column::new(head(Order::Gpu), true, 0, gpu(&|gpu| number(gpu.utilization))),
-        Column::new(text!("GMEM", "显存"), true, 1, gpu(&|gpu| size(gpu.memory_used))),
+        Column::new(head(Order::Gpu), true, 0, of(&gpu_used)),
+        Column::new(text!("GMEM", "显存"), true, 1, of(&gpu_memory)),
         Column::new(text!("W", "W"), true, 5, gpu(&|gpu| rounded(gpu.power))),
         Column::new(text!("MHZ", "MHZ"), true, 6, gpu(&|gpu| number(gpu.clock))),
         Column::new(text!("°C", "°C"), true, 7, gpu(&|gpu| number(gpu.temperature))),
@@ -176,7 +208,19 @@ pub(super) fn of_ranks(rows: &[Row<'_>], several_nodes: bool, lang: Lang) -> Vec
     ]
 }
 
-pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
+/// A percentage with its bar.
+fn used(percent: u32, bars: usize) -> Cell {
+    coloured(format!("{} {percent:>3}", bar(f64::from(percent) / 100.0, bars)), Color::Cyan)
+}
+
+/// A part of a memory with its bar; red when nearly nothing is left.
+fn filled(used: u64, all: u64, words: &str, bars: usize) -> Cell {
+    let share = used as f64 / all.max(1) as f64;
+    let colour = if share >= 0.95 { Color::Red } else { Color::Cyan };
+    coloured(format!("{} {words:>4}", bar(share, bars)), colour)
+}
+
+pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang, bars: usize) -> Vec<Column> {
     let of = |cell: &dyn Fn(&NodeStatus) -> Cell| {
         nodes.iter().map(|node| cell(node)).collect::<Vec<Cell>>()
     };
@@ -205,10 +249,12 @@ pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
             _ => (memory.used, memory.used.saturating_add(memory.available)),
         };
         let text = format!("{}/{}", short(used as f64), short(all as f64));
-        if used / 19 >= all / 20 { coloured(text, Color::Red) } else { plain(text) }
+        filled(used, all, &text, bars)
     };
-    let used =
-        |node: &NodeStatus| plain(gpu_use(node).map_or_else(String::new, |mean| mean.to_string()));
+    let gpus = |node: &NodeStatus| match gpu_use(node) {
+        Some(mean) => used(u32::try_from(mean).unwrap_or(u32::MAX), bars),
+        None => plain(""),
+    };
     let power = |node: &NodeStatus| {
         let power = node.gpus.iter().filter_map(|gpu| gpu.power).reduce(|sum, one| sum + one);
         plain(power.map_or_else(String::new, |power| format!("{power:.0}")))
@@ -232,13 +278,14 @@ pub(super) fn of_nodes(nodes: &[&NodeStatus], lang: Lang) -> Vec<Column> {
         Column::new(text!("SINCE", "已持续"), true, 6, of(&since)),
         Column::new(text!("RANKS", "RANK"), true, 1, of(&ranks)),
         Column::new(text!("RST", "重启"), true, 1, of(&attempts)),
-        Column::new(text!("MEMORY", "内存"), true, 2, of(&memory)),
-        Column::new(text!("GPU%", "GPU%"), true, 1, of(&used)),
+        Column::new(text!("MEMORY", "内存"), true, 2, of(&memory)).of_lone_node(),
+        Column::new(text!("GPU%", "GPU%"), true, 1, of(&gpus)),
         Column::new(text!("W", "W"), true, 5, of(&power)),
-        Column::new(text!("NET IN/OUT", "网络 入/出"), true, 3, of(&nics)),
-        Column::new(text!("HCA IN/OUT", "HCA 入/出"), true, 3, of(&hcas)),
+        Column::new(text!("NET IN/OUT", "网络 入/出"), true, 3, of(&nics)).of_lone_node(),
+        Column::new(text!("HCA IN/OUT", "HCA 入/出"), true, 3, of(&hcas)).of_lone_node(),
         Column::new(text!("LOG/S", "日志/S"), true, 4, of(&|node| plain(short(node.logs.rate)))),
-        Column::new(text!("HOST", "主机"), false, 0, of(&|node| plain(node.host.clone()))),
+        Column::new(text!("HOST", "主机"), false, 0, of(&|node| plain(node.host.clone())))
+            .of_lone_node(),
     ]
 }
 

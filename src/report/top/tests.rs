@@ -40,15 +40,19 @@ fn nodes() -> Vec<NodeStatus> {
             "started_ms": 100_000, "phase_since_ms": 200_000,
             "run": {
                 "run_id": "train-20261123-014823-98f7", "node": number, "nodes": 2,
-                "world_size": 8, "engine": "torchrun", "program": "train.py",
+                "world_size": 8, "engine": "torchrun", "program": "train.py", "profile": "wan22",
             },
+            "progress": if number == 0 { json!({
+                "done": 0.12, "step": 120, "total": 1000, "remaining_ms": 2_816_000,
+                "step_ms": (0..90).map(|at| 3200 + at * 37 % 700).collect::<Vec<_>>(),
+            }) } else { json!(null) },
             "ranks": ranks, "gpus": gpus,
             "memory": { "used": 400_u64 << 30, "available": 600_u64 << 30 },
             "interfaces": [{ "interface": "eth0", "received": 12e6, "sent": 3e6 }],
             "hcas": [{ "port": "mlx5_0:1", "received": 9e9, "sent": 9e9 }],
             "slow": if number == 0 { json!([{ "rank": 2, "lost": 0.31 }]) } else { json!([]) },
             "findings": { "gpu.health": 2 },
-            "ledger": { "running_ms": 300_000, "starting_ms": 100_000 },
+            "ledger": { "running_ms": 300_000, "starting_ms": 100_000, "goodput_ms": 300_000 },
         });
         serde_json::from_value(status).expect("a status")
     };
@@ -84,12 +88,12 @@ fn screen_of_80_by_24_shows_essentials() {
     let mut model = model(Source::Socket, Lang::En);
     let lines = picture(&mut model, 80, 24);
     let all = lines.join("\n");
-    assert!(
-        lines[0].starts_with("train-20261123-014823-98f7  2 of 2 nodes  7 of 8 ranks"),
-        "{all}"
-    );
-    assert!(lines[0].contains("goodput 75 %"), "{all}");
-    assert_eq!(lines[1], "gpu.health ×4", "{all}");
+    assert!(lines[0].starts_with("train.py · wan22  running  step 120/1000  █"), "{all}");
+    assert!(lines[0].ends_with("░  12 %  46:56 left"), "{all}");
+    let summary = "2/2 nodes  7/8 ranks  up 6m  goodput 75 %  3.5 s a step  ▄";
+    assert!(lines[1].starts_with(summary), "{all}");
+    assert!(lines[1].ends_with("2 remarks: n"), "{all}");
+    assert!(!all.contains("gpu.health") && !all.contains("98f7"), "ids are no news: {all}");
     for words in [
         "NODE STATE",
         "GPU%",
@@ -109,12 +113,15 @@ fn screen_of_80_by_24_shows_essentials() {
     ] {
         assert!(all.contains(words), "{words}:\n{all}");
     }
-    assert!(lines[22].starts_with("8 ranks by RANK↑  r0: step 120 loss 0.0"), "{all}");
+    assert_eq!(lines[22], "8 ranks by RANK↑", "{all}");
+    let below = lines.iter().position(|line| line.starts_with("── last lines of rank 0"));
+    let below = below.expect("the lines of the selected rank");
+    assert!(lines[below + 1].starts_with("step 120 loss 0.0 训练中 at a speed of 3.2 s"), "{all}");
     assert!(lines[23].starts_with("q quit"), "{all}");
     assert!(lines.iter().all(|line| text::columns::columns(line) <= 80), "{all}");
     // A wide terminal has all columns.
     let wide = picture(&mut model, 160, 40).join("\n");
-    for title in ["MHZ", "°C", "SINCE", " W ", "LOG/S"] {
+    for title in ["MHZ", "°C", "SINCE", " W ", "LOG/S", "train-20261123-014823-98f7"] {
         assert!(wide.contains(title), "{title}:\n{wide}");
     }
 }
@@ -181,6 +188,81 @@ fn keys_filter_sort_and_select() {
     let all = picture(&mut model, 80, 24).join("\n");
     assert!(all.contains("rank 2 holds the others back: they lose 31 %"), "{all}");
     assert_eq!(model.press(Key::Quit), Some(Request::Quit));
+}
+
+/// Rows of the screen that hold something.
+fn used(lines: &[String]) -> usize {
+    lines.iter().filter(|line| !line.is_empty()).count()
+}
+
+#[test]
+fn large_screen_follows_the_selected_rank() {
+    let mut model = model(Source::Socket, Lang::En);
+    picture(&mut model, 200, 50);
+    assert_eq!(model.wants(), Some(Request::Log(GlobalRank(0))));
+    assert_eq!(model.wants(), None, "it is asked once");
+    model.press(Key::Down);
+    assert_eq!(model.wants(), Some(Request::Log(GlobalRank(1))));
+    let line = |number: u32| logs::LogLine {
+        at_ms: None,
+        attempt: 0,
+        writer: logs::Writer::Rank,
+        number: 1,
+        is_err: false,
+        text: format!("line {number}."),
+        left_out: 0,
+    };
+    model.hear(News::Lines(GlobalRank(0), (500..501).map(line).collect()));
+    model.hear(News::Lines(GlobalRank(1), (0..300).map(line).collect()));
+    let lines = picture(&mut model, 200, 50);
+    let all = lines.join("\n");
+    assert!(all.contains("last lines of rank 1") && all.contains("line 299."), "{all}");
+    assert!(!all.contains("line 500."), "another rank's: {all}");
+    assert!(used(&lines) > 45, "{all}");
+    // On a small screen with many ranks the table has the room.
+    let mut many: Vec<NodeStatus> = (0..20).flat_map(|_| nodes()).collect();
+    for (number, rank) in (0..).zip(many.iter_mut().flat_map(|node| &mut node.ranks)) {
+        rank.rank = GlobalRank(number);
+    }
+    model.hear(News::Status { nodes: many, unanswered: Vec::new() });
+    let all = picture(&mut model, 80, 24).join("\n");
+    assert!(!all.contains("last lines"), "{all}");
+    assert_eq!(model.wants(), None);
+    picture(&mut model, 200, 50);
+    assert_eq!(model.wants(), None, "the selection stays");
+    // After another page the lines are asked for again.
+    model.press(Key::Letter('p'));
+    model.press(Key::Escape);
+    picture(&mut model, 200, 50);
+    assert_eq!(model.wants(), Some(Request::Log(GlobalRank(1))));
+}
+
+#[test]
+fn lone_node_needs_no_table_of_its_own() {
+    for (lang, memory) in [(Lang::En, "MEMORY"), (Lang::Zh, "内存")] {
+        let mut model = Model::new(Source::Socket, lang);
+        let mut one = nodes();
+        one.truncate(1);
+        one[0].run.as_mut().expect("a run").nodes = 1;
+        model.hear(News::Status { nodes: one, unanswered: Vec::new() });
+        let lines = picture(&mut model, 100, 24);
+        assert!(lines[2].contains(memory) && lines[2].contains("400G/1.0T"), "{lines:#?}");
+        let headers = lines.iter().filter(|line| line.trim_start().starts_with("RANK"));
+        assert_eq!(headers.count(), 1, "{lines:#?}");
+    }
+}
+
+#[test]
+fn job_without_steps_has_no_goodput() {
+    let mut model = model(Source::Socket, Lang::En);
+    let mut all = nodes();
+    for node in &mut all {
+        (node.progress, node.ledger.goodput_ms) = (None, None);
+    }
+    model.hear(News::Status { nodes: all, unanswered: Vec::new() });
+    let all = picture(&mut model, 80, 24).join("\n");
+    assert!(!all.contains("goodput") && !all.contains("step 120/"), "{all}");
+    assert!(all.contains("train.py · wan22  running\n"), "{all}");
 }
 
 #[test]
@@ -296,15 +378,15 @@ fn every_page_can_be_read_completely() {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..10 {
         let lines = shown(&mut model, 80, 12);
-        assert!(lines[2].starts_with("NODE STATE"), "{lines:#?}");
-        seen.extend(lines[3..10].iter().filter_map(|line| line.get(..12).map(str::to_owned)));
+        assert!(lines[2].starts_with(" NODE STATE"), "{lines:#?}");
+        seen.extend(lines[3..10].iter().filter_map(|line| line.get(..13).map(str::to_owned)));
         model.press(Key::PageDown);
     }
     for number in 0..40 {
-        assert!(seen.contains(&format!("{number:>4} running")), "{number}: {seen:?}");
+        assert!(seen.contains(&format!("{number:>5} running")), "{number}: {seen:?}");
     }
     let all = shown(&mut model, 80, 12).join("\n");
-    assert!(all.contains("gpu.health ×80"), "{all}");
+    assert!(all.contains("(gpu.health ×80)"), "{all}");
     model.press(Key::Home);
     assert!(shown(&mut model, 80, 12).join("\n").contains("   0 running"));
     // As many ids as fit, ids of the job itself first.
@@ -313,8 +395,12 @@ fn every_page_can_be_read_completely() {
     one[0].findings = ids.chain([("hang".to_owned(), 1)]).collect();
     model.hear(News::Status { nodes: one, unanswered: Vec::new() });
     let alert = shown(&mut model, 80, 24)[1].clone();
-    assert!(alert.starts_with("hang  check.number0 ×3  check.number1 ×3"), "{alert}");
-    assert!(alert.ends_with("more: n"), "{alert}");
+    assert!(alert.ends_with("15 remarks: n"), "{alert}");
+    let unanswered = (0..40).map(|number| Text::same(format!("node {number} is silent")));
+    model.hear(News::Status { nodes: nodes(), unanswered: unanswered.collect() });
+    let alert = shown(&mut model, 80, 24)[2].clone();
+    assert!(alert.starts_with("node 0 is silent  node 1 is silent"), "{alert}");
+    assert!(alert.ends_with(" more"), "{alert}");
 }
 
 #[test]
@@ -325,8 +411,9 @@ fn extreme_counts_of_other_nodes_are_shown() {
         node.findings.insert("hang".to_owned(), u64::MAX);
     }
     model.hear(News::Status { nodes: all, unanswered: Vec::new() });
-    let alert = picture(&mut model, 80, 24)[1].clone();
-    assert!(alert.contains("hang ×18446744073709551615"), "{alert}");
+    model.press(Key::Letter('n'));
+    let all = picture(&mut model, 80, 24).join("\n");
+    assert!(all.contains("the job stood still (hang ×18446744073709551615)"), "{all}");
 }
 
 #[test]
@@ -362,14 +449,14 @@ fn job_of_another_user_names_its_owner() {
 fn ended_or_silent_job_is_shown() {
     let mut model = model(Source::Socket, Lang::En);
     model.hear(News::Silent(Text::same("gone")));
-    assert_eq!(picture(&mut model, 80, 24)[1], "gone");
+    assert_eq!(picture(&mut model, 80, 24)[2], "gone");
     let mut ended = nodes();
     ended[0].end = serde_json::from_value(json!({
         "code": 7, "id": "rank.exit", "text": { "en": "rank 6 failed", "zh": "rank 6 失败" },
     }))
     .expect("an end");
     model.hear(News::Status { nodes: ended, unanswered: Vec::new() });
-    assert_eq!(picture(&mut model, 80, 24)[1], "exit code 7: rank 6 failed");
+    assert_eq!(picture(&mut model, 80, 24)[2], "exit code 7: rank 6 failed");
     // Nothing is known at first.
     let mut empty = Model::new(Source::Socket, Lang::En);
     assert!(picture(&mut empty, 80, 24)[0].starts_with("ranklaunch top"));
