@@ -22,6 +22,7 @@ pub mod page;
 pub mod plan_forms;
 pub mod plan_view;
 pub mod ps_view;
+pub mod settings_view;
 pub mod stacks_view;
 pub mod standstill_view;
 pub mod start;

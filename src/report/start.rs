@@ -97,8 +97,9 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         let source = plan.decision(what).map(|decision| format!("[{}]", decision.source));
         rows.push([label.get(lang).to_owned(), value, source.unwrap_or_default()]);
     };
-    let profile = settings.profile.as_ref().map(|name| format!(" · {name}")).unwrap_or_default();
-    let version = format!("{}{profile}", env!("CARGO_PKG_VERSION"));
+    let files = settings.profile.iter().chain(settings.site.as_ref().map(|site| &site.file));
+    let files: String = files.map(|name| format!(" · {name}")).collect();
+    let version = format!("{}{files}", env!("CARGO_PKG_VERSION"));
     row(text!("version", "版本"), version, "");
     // A single node has no other nodes to meet.
     if all || member.members() > 1 {
