@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 
 use super::locks::{CONDA_ROOTS, ENGINE_ARGS, PLATFORM, SELECT};
-use super::profile::{Profile, ProfileProgram};
+use super::profile::Profile;
 use super::table::{SettingRow, TABLE, Take, Toml};
 use super::{Expects, Settings, Source, Sourced, Stated};
 use linux::host::Host;
@@ -76,7 +76,7 @@ fn effect(row: &SettingRow, text: &str) -> Option<String> {
 }
 
 impl Profile {
-    /// All keys of this profile but the arguments of its program.
+    /// All keys of this profile but those of its program.
     pub(super) fn stated(&self) -> Vec<Candidate> {
         // Every field by name, so that a new one does not compile without a decision here.
         let Profile {
@@ -84,7 +84,8 @@ impl Profile {
             locked: _,
             values,
             lists,
-            program,
+            // The command line may name another program, which a plan shows.
+            program: _,
             args: _,
             args_if: _,
             engine_args,
@@ -109,14 +110,6 @@ impl Profile {
         if let Some(table) = heads_table {
             let what = format!("{} {:?} {:?}", table.argument, table.heads, table.default);
             all.push(Candidate::new("heads", what, &table.source));
-        }
-        if let Some(Sourced { value, source }) = program {
-            let (key, text) = match value {
-                ProfileProgram::Script(path) => ("script", path.clone()),
-                ProfileProgram::Module(name) => ("module", name.clone()),
-                ProfileProgram::Command(words) => ("command", masked(words)),
-            };
-            all.push(Candidate::new(key, text, source));
         }
         let lines =
             engine_args.iter().map(|words| (ENGINE_ARGS, masked(&words.value), &words.source));
